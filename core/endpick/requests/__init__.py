@@ -1,0 +1,1 @@
+"""The life of one inference request: parsing, deciding, and what happens after the decision."""
