@@ -1,0 +1,190 @@
+"""Every mistake endpick can report, each under a number that never changes its meaning."""
+
+from __future__ import annotations
+
+from enum import Enum, StrEnum, unique
+
+from endpick.diagnostics.exit import ExitCode
+
+
+class Severity(StrEnum):
+    """How much a diagnostic matters: an error prevents the start, a warning and a note do not."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+@unique
+class Code(Enum):
+    """A kind of mistake. The member's name is the code users see, its value the title.
+
+    The first letter says the severity (E, W, N), the next two digits the family: 01 YAML text, 02 document shape, 03 plugins
+    found and loaded, 04 parameters, 05 references and profiles, 06 data, 07 life cycle, 08 environment. A retired number is
+    never given to something else. `explain/<code>.md` holds the page that `endpick explain` prints.
+    """
+
+    E0101 = "the text is not valid YAML"
+    E0102 = "a key appears twice in one mapping"
+    E0103 = "a YAML tag is not allowed"
+    E0104 = "the document is too large, too deep, or expands too much"
+    E0105 = "the file is not UTF-8 text"
+    E0106 = "a merge conflict was left in the file"
+    E0107 = "the file holds more than one document"
+    E0108 = "the file holds no document"
+    E0109 = "a tab is used for indentation"
+    E0110 = "the configuration file cannot be read"
+    E0111 = "a key is not plain text"
+    E0112 = "a merge key does not refer to a mapping"
+
+    E0201 = "a field is not known here"
+    E0202 = "a required field is missing"
+    E0203 = "a value has the wrong type"
+    E0204 = "the apiVersion is not supported"
+    E0205 = "a value is not allowed here"
+    E0206 = "a field needs apiVersion endpick/v1alpha1"
+    E0207 = "a number is not finite, or too large"
+    E0208 = "a feature gate is not known"
+    E0209 = "the kind is not EndpointPickerConfig"
+    E0210 = "a duration or quantity cannot be read"
+    E0211 = "two entries claim the same priority"
+    E0212 = "one setting is given under two names"
+
+    E0301 = "no installed plugin offers this type"
+    E0302 = "an entry-point name is not a valid plugin type"
+    E0303 = "an entry point names a module that does not exist"
+    E0304 = "several distributions offer this plugin type"
+    E0305 = "importing the plugin failed"
+    E0306 = "the plugin needs another version of the plugin API"
+    E0307 = "the plugin is not allowed by pluginPolicy"
+    E0308 = "the installed plugin differs from the lock file"
+    E0309 = "an entry point does not lead to a plugin class"
+    E0310 = "the plugin class is of no kind"
+    E0311 = "the plugin class leaves methods unimplemented"
+    E0312 = "the plugin calls itself by another type"
+    E0313 = "a method of the plugin has the wrong signature"
+    E0314 = "two plugins claim the same alias"
+    E0315 = "a third-party distribution offers a built-in type"
+    E0316 = "the distribution named in `from` does not offer this type"
+    E0317 = "a requirement of the plugin's distribution is not met"
+    E0318 = "the plugin's metadata is missing or malformed"
+    E0319 = "an entry point names an attribute that its module does not have"
+    E0320 = "no plugin types are installed"
+    E0321 = "the lock file cannot be used"
+    E0322 = "the plugin is only offered for another major version of the plugin API"
+
+    E0401 = "a parameter has a value that is not allowed"
+    E0402 = "a parameter is not known to the plugin"
+    E0403 = "the plugin refused to be built"
+    E0404 = "the plugin's parameter schema refers to a remote document"
+    E0405 = "the plugin's parameter schema is invalid"
+    E0406 = "a required parameter is missing"
+    E0407 = "a parameter refers to an instance that does not exist"
+    E0408 = "instances refer to each other in a circle"
+
+    E0501 = "a reference names no defined instance"
+    E0502 = "two instances have the same name"
+    E0503 = "an instance is of the wrong kind for its place"
+    E0504 = "a weight is given to an instance that does not score"
+    E0505 = "a scheduling profile has no picker, or more than one"
+    E0506 = "there is no profile handler, or more than one"
+    E0507 = "single-profile-handler cannot serve several profiles"
+    E0508 = "two scheduling profiles have the same name"
+    E0509 = "the profile handler wants a scheduling profile that is not defined"
+    E0510 = "an instance appears twice in one scheduling profile"
+
+    E0601 = "nothing produces a data key that is needed"
+    E0602 = "producer and consumer disagree on the type of a data key"
+    E0603 = "data producers wait for each other in a circle"
+    E0604 = "data would be produced after it is needed"
+    E0605 = "a data key has two producers"
+    E0606 = "a collector cannot read what its source delivers"
+    E0607 = "a data source is not known"
+    E0608 = "producer and consumer disagree on the scope of a data key"
+    E0609 = "a data key has a malformed name"
+
+    E0701 = "a hook implementation has a name that is no hook"
+    E0702 = "a hook implementation asks for arguments the hook does not have"
+    E0703 = "a plugin did not start in time"
+    E0704 = "a plugin failed while closing"
+    E0705 = "a hook object is not installed, or cannot be loaded"
+    E0706 = "a plugin failed while starting"
+    E0707 = "a reload was refused"
+
+    E0801 = "an address is already in use, or may not be used"
+    E0802 = "a certificate or key cannot be used"
+    E0803 = "the endpoints file cannot be used"
+    E0804 = "an optional dependency is not installed"
+    E0805 = "installed package metadata is inconsistent"
+
+    W0201 = "YAML readers disagree about this value"
+    W0202 = "the apiVersion is deprecated"
+    W0203 = "a field is deprecated"
+    W0204 = "a section has no effect"
+    W0205 = "a deprecated field is overridden by its successor"
+    W0206 = "a name contains characters that look like others"
+    W0207 = "a weight is negative"
+
+    W0301 = "an instance is not used"
+    W0302 = "package metadata is shadowed by another copy"
+    W0303 = "a plugin type is a deprecated alias"
+    W0304 = "a plugin is deprecated"
+    W0305 = "distributions clash over a plugin type that is not used"
+    W0306 = "a plugin printed something while it was imported"
+    W0307 = "a plugin warned while it was imported"
+    W0308 = "a plugin took long to import"
+    W0309 = "a plugin is experimental"
+
+    W0401 = "a parameter is deprecated"
+
+    W0501 = "a weight has no effect"
+    W0502 = "an instance has no effect in this place"
+
+    W0602 = "nothing uses what a producer produces"
+    W0603 = "nothing produces an optional data key"
+
+    N0501 = "a missing part was filled in"
+    N0601 = "a default producer was added"
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def title(self) -> str:
+        """What kind of mistake it is, in one line."""
+        return self.value
+
+    @property
+    def family(self) -> int:
+        """The two digits after the letter: 1 for YAML text, 2 for shape, and so on."""
+        return int(self.name[1:3])
+
+    @property
+    def severity(self) -> Severity:
+        """Follows from the first letter, so that a code has the same severity everywhere."""
+        return _SEVERITY_OF_LETTER[self.name[0]]
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The exit status of a command that ends because of this; OK unless it is an error."""
+        if self.severity is not Severity.ERROR:
+            return ExitCode.OK
+        if self in _BLAMED_ON_PLUGIN:
+            return ExitCode.PLUGIN_UNUSABLE
+        return _EXIT_CODE_OF_FAMILY[self.family]
+
+
+_SEVERITY_OF_LETTER = {"E": Severity.ERROR, "W": Severity.WARNING, "N": Severity.NOTE}
+
+_EXIT_CODE_OF_FAMILY = {
+    1: ExitCode.CONFIG_INVALID,
+    2: ExitCode.CONFIG_INVALID,
+    3: ExitCode.PLUGIN_UNUSABLE,
+    4: ExitCode.CONFIG_INVALID,
+    5: ExitCode.CONFIG_INVALID,
+    6: ExitCode.CONFIG_INVALID,
+    7: ExitCode.FAILED,
+    8: ExitCode.FAILED,
+}
+
+_BLAMED_ON_PLUGIN = frozenset({Code.E0404, Code.E0405, Code.E0701, Code.E0702, Code.E0705})
