@@ -29,7 +29,10 @@ class StreamSession(Protocol):
 
     @property
     def waiting(self) -> Awaitable[object] | None:
-        """Set after `receive` when the replies depend on something to await; the transport awaits it and calls `resume`, or `fail`."""
+        """Set after `receive` when the replies depend on something to await.
+
+        The transport awaits it and calls `resume` with the result, or `fail` with the exception.
+        """
 
     @property
     def finished(self) -> bool:

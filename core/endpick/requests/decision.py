@@ -31,13 +31,14 @@ class CloseCause(StrEnum):
 class Exchange(Protocol):
     """One request's life after the decision; the session calls it in the order of the methods below.
 
-    Nothing here may wait. An exception from `response_headers` or `response_chunk` is logged and costs the request only what that call would have
-    added, unless chunks have been replaced before: then the response can no longer be trusted and the stream ends with an error.
+    Nothing here may wait. An exception from one of them is logged and costs the request only what that call would have
+    added, unless `response_chunk` has replaced a piece before: then the response can no longer be trusted, and the
+    stream ends with an error.
     """
 
     @property
     def wants_chunks(self) -> bool:
-        """Read once, after `response_headers`. False: chunks pass without `response_chunk` being called, except for the last call with `end`."""
+        """Read once, after `response_headers`. False: pieces pass unseen, and `response_chunk` is called for the end only."""
 
     def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str]:
         """The model server has begun to answer.
@@ -53,18 +54,20 @@ class Exchange(Protocol):
     def response_chunk(self, chunk: bytes, end: bool) -> bytes | None:
         """A piece of the response body, as the gateway cut it.
 
-        `end` is True exactly once, for the last piece, which is empty when the response ends otherwise (a separate end message, trailers).
+        `end` is True exactly once, for the last piece, which is empty when something else ends the response (a separate
+        end message, trailers). A response cut short has no end.
 
         Returns:
-            None to forward the piece as it is. Bytes go out in its place: fewer to hold back what may be the beginning of something that continues
-            in the next piece (`"model":"x"` cut in two), then more; with `end` everything held back must come out.
+            None to forward the piece as it is, bytes to send in its place. They may be fewer, to hold back what may be
+            the beginning of something (`"model":"x"` cut in two), and more the next time; with `end` everything held
+            back must come out.
         """
 
     def response_metadata(self) -> Metadata:
-        """Dynamic metadata for the last message of the response; called once, after the call of `response_chunk` with `end`."""
+        """Dynamic metadata for the last message of the response; called once, after `response_chunk` with `end`."""
 
     def finish(self, cause: CloseCause) -> None:
-        """The exchange is over. Called exactly once, always, and last: also when the client or the gateway went away before the response."""
+        """The exchange is over: called exactly once, always, and last, also when the client went away before the response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ class Refused:
     """The name llm-d gives it: `BadRequest`, `ResourceExhausted`, `ServiceUnavailable`, `Internal` …"""
     message: str
     reason: str | None = None
-    """Why the request was dropped, for the client's `x-llm-d-request-dropped-reason`: `rejected-saturated`, `rejected-no-endpoints` …"""
+    """Why the request was dropped: the client's `x-llm-d-request-dropped-reason`, e.g. `rejected-saturated`."""
 
 
 Decision = Routed | Refused

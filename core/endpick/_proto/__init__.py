@@ -1,0 +1,1 @@
+"""Generated protobuf messages; `tools/generate_proto.py` writes them."""
