@@ -1,0 +1,111 @@
+"""Data keys: the names under which plugins leave data for one another."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Scope(enum.StrEnum):
+    """How long a value lives and what it belongs to."""
+
+    ENDPOINT = "endpoint"
+    """One value per endpoint, kept until overwritten: a column of the endpoint table."""
+    POOL = "pool"
+    """One value for the whole pool, for data that belongs to no endpoint."""
+    REQUEST = "request"
+    """One value per request: a typed slot in the cycle state."""
+    CANDIDATE = "candidate"
+    """One number per request and candidate endpoint: a column that lives as long as the request."""
+
+
+class AnyKey(Protocol):
+    """A data key whatever the type of its values: what declarations and the subscription graph need to know."""
+
+    @property
+    def name(self) -> str:
+        """See `DataKey`."""
+
+    @property
+    def type(self) -> type[object]:
+        """See `DataKey`."""
+
+    @property
+    def scope(self) -> Scope:
+        """See `DataKey`."""
+
+    @property
+    def doc(self) -> str:
+        """See `DataKey`."""
+
+    @property
+    def default_producer(self) -> str | None:
+        """See `DataKey`."""
+
+    @property
+    def producer(self) -> str:
+        """See `DataKey`."""
+
+    @property
+    def is_number(self) -> bool:
+        """See `DataKey`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DataKey(Generic[T]):
+    """The name, type and scope of one kind of data.
+
+    Keys are compared by name, so two distributions may each define the same key; the host refuses to start when their
+    types or scopes differ.
+
+    Attributes:
+        name: Namespaced for third parties (`acme.example/gpu-temperature`); endpick's own keys have no namespace.
+        type: Python type of a value. `float` makes a numeric column (float64, NaN until first reported); any other type an object column.
+        scope: See `Scope`.
+        doc: One sentence for `endpick describe` and the reference: what it is, its unit and range.
+        default: What `REQUEST` and `POOL` readers get while nobody has written; columns start at NaN (numbers) or None (objects).
+        default_producer: Plugin type that the host adds, and announces, when a required key has no producer.
+        producer: Instance name the value must come from; empty for whoever is the key's one producer.
+    """
+
+    name: str
+    type: type[T]
+    scope: Scope = Scope.ENDPOINT
+    doc: str = ""
+    default: T | None = None
+    default_producer: str | None = None
+    producer: str = ""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DataKey) and other.name == self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    @property
+    def is_number(self) -> bool:
+        """True for float64 columns."""
+        return self.type is float
+
+    def from_producer(self, instance: str) -> DataKey[T]:
+        """The same data as produced by one particular instance; returns the key itself when `instance` is empty.
+
+        For parameters such as `prefixMatchInfoProducerName`, with which an operator chooses among several producers of one kind of data.
+        """
+        if not instance or instance == self.producer:
+            return self
+        return replace(self, name=f"{self.name}@{instance}", producer=instance, default_producer=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Subscriptions:
+    """The data keys one configured instance reads and writes, proven consistent before the host serves."""
+
+    consumes: tuple[AnyKey, ...] = ()
+    """Required: the host refuses to start, or adds a default producer, when nobody writes it."""
+    consumes_optional: tuple[AnyKey, ...] = ()
+    """Used when somebody writes it; reads give NaN, None or the default otherwise."""
+    produces: tuple[AnyKey, ...] = ()

@@ -1,0 +1,130 @@
+"""The kinds of the data layer: endpoint discovery, data sources, and data collectors that turn payloads into columns.
+
+They run beside requests, on the same event loop: whatever waits must be awaited, whatever computes must be short.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from typing import ClassVar, Generic, Protocol
+
+from typing_extensions import TypeVar
+
+from endpick.api.data import DataKey
+from endpick.api.endpoints import Endpoint
+from endpick.api.plugin import Kind, P, Plugin
+
+T = TypeVar("T")
+Payload = TypeVar("Payload", default=object)
+
+
+class DataSource(Plugin[P], Generic[P, Payload]):
+    """Brings payloads from outside. Subclass `PollingSource`, `StreamSource` or `PoolSource`; name the payload type in `meta.payload`."""
+
+    kind: ClassVar[Kind] = Kind.DATA_SOURCE
+
+
+class PollingSource(DataSource[P, Payload]):
+    """Asks each endpoint at an interval."""
+
+    interval_seconds: float | None = None
+    """Seconds between polls of one endpoint; None follows `--refresh-metrics-interval`. Read once, after construction."""
+    timeout_seconds: float = 1.0
+    """The host cancels a poll that takes longer, and counts it."""
+
+    @abstractmethod
+    async def poll(self, endpoint: Endpoint) -> Payload:
+        """Fetch one payload from one endpoint.
+
+        Called from the collection loop, never twice at once for one endpoint; the host waits for `timeout_seconds` at most.
+
+        Raises:
+            Unavailable: the endpoint has nothing to give now; counted, the columns keep their values and grow older.
+        """
+
+
+class StreamSource(DataSource[P, Payload]):
+    """Keeps a connection to each endpoint."""
+
+    @abstractmethod
+    async def watch(self, endpoint: Endpoint, publish: Callable[[Payload], None]) -> None:
+        """Deliver payloads of one endpoint until cancelled. Called once per endpoint; restarted with back-off when it returns or raises."""
+
+
+class PoolSource(DataSource[P, Payload]):
+    """Watches something that belongs to the whole pool: a price, a carbon intensity, a feature flag."""
+
+    @abstractmethod
+    async def watch_pool(self, publish: Callable[[Payload], None]) -> None:
+        """Deliver payloads until cancelled. Called once; restarted with back-off when it returns or raises."""
+
+
+class ColumnWriter(Protocol):
+    """Where a collector puts what it found; made by the host for one payload."""
+
+    @property
+    def endpoint(self) -> Endpoint | None:
+        """Whose payload this is; None for a pool-wide one."""
+
+    def set(self, key: DataKey[T], value: T, endpoint: Endpoint | None = None) -> None:
+        """Write a value of scope `ENDPOINT`, for `endpoint` or else for the payload's own; ignored for an endpoint that has left.
+
+        Raises:
+            UndeclaredAccess: under test, when the collector does not produce the key.
+            ValueError: no endpoint was named and the payload has none.
+        """
+
+    def set_pool(self, key: DataKey[T], value: T) -> None:
+        """Write a value of scope `POOL`."""
+
+    def endpoints(self) -> Iterable[Endpoint]:
+        """Everybody in the pool now, for pool-wide payloads that speak of single endpoints."""
+
+
+class DataCollector(Plugin[P], Generic[P, Payload]):
+    """Turns payloads into columns; llm-d calls it an extractor. `meta.payload` names what it takes, `meta.produces` what it writes."""
+
+    kind: ClassVar[Kind] = Kind.DATA_COLLECTOR
+
+    @abstractmethod
+    def collect(self, payload: Payload, writer: ColumnWriter) -> None:
+        """Write what the payload says.
+
+        Called right after each payload of each source the collector is bound to. What is missing from the payload is left
+        unwritten, so that its age shows.
+
+        Raises:
+            Unavailable: the payload holds nothing this collector wants; counted, logged once per interval.
+        """
+
+
+class EndpointRegistry(Protocol):
+    """Where a discovery reports; made by the host."""
+
+    def upsert(self, endpoint: Endpoint) -> None:
+        """Add an endpoint, or replace the one of the same name. Its columns survive unless its address changed."""
+
+    def remove(self, name: str) -> None:
+        """Drop an endpoint; an unknown name is ignored."""
+
+    def replace_all(self, endpoints: Iterable[Endpoint]) -> None:
+        """Make these the whole pool, in one step. The last of two with the same name wins."""
+
+    def ready(self) -> None:
+        """Say that the first complete picture has been reported. endpick serves only from then on."""
+
+
+class EndpointDiscovery(Plugin[P]):
+    """Finds the endpoints of the pool. A configuration has one."""
+
+    kind: ClassVar[Kind] = Kind.ENDPOINT_DISCOVERY
+
+    @abstractmethod
+    async def run(self, registry: EndpointRegistry) -> None:
+        """Report endpoints until cancelled. Returning means that nothing will change any more.
+
+        Raises:
+            ConfigurationError: before `registry.ready()`, start-up ends with this message; later it is logged, and `run` is called again
+                with back-off.
+        """

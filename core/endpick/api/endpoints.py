@@ -1,0 +1,260 @@
+"""Endpoints and what is known of them, as plugins see it: immutable views of rows and columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from endpick.api.access import Access
+from endpick.api.data import DataKey, Scope
+from endpick.api.errors import UnknownKey
+
+T = TypeVar("T")
+
+FloatArray: TypeAlias = NDArray[np.float64]
+BoolArray: TypeAlias = NDArray[np.bool_]
+RowArray: TypeAlias = NDArray[np.intp]
+
+
+def _no_labels() -> Mapping[str, str]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Endpoint:
+    """One address that serves a model. Compared by identity; `name` is what survives updates and restarts.
+
+    Attributes:
+        name: `namespace/name`, unique in the pool. Learnt state belongs under this name.
+        host: IP address without brackets.
+        port: TCP port of the model server.
+        labels: As discovery gave them; never changes (an update makes a new Endpoint).
+        metrics_address: `host:port` that serves metrics; the endpoint's own address unless discovery said otherwise.
+    """
+
+    name: str
+    host: str
+    port: int
+    labels: Mapping[str, str] = field(default_factory=_no_labels)
+    metrics_address: str = ""
+    address: str = field(init=False, default="")
+    """`host:port`, IPv6 in brackets: what the gateway is told."""
+
+    def __post_init__(self) -> None:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        object.__setattr__(self, "address", f"{host}:{self.port}")
+        if not self.metrics_address:
+            object.__setattr__(self, "metrics_address", self.address)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One data key's values for every row of a table generation, read-only.
+
+    `values` is float64 for numeric keys and object otherwise; `written_at` holds monotonic seconds, -inf where never written.
+    """
+
+    values: NDArray[np.float64] | NDArray[np.object_]
+    written_at: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """The rows of the endpoint table between two membership changes. Made by the host; plugins hold views of it.
+
+    Values change in place as data arrives; rows never do. A request that began before a membership change keeps its generation.
+    """
+
+    endpoints: tuple[Endpoint, ...]
+    columns: Mapping[str, Column]
+    pool: Mapping[str, object]
+    clock: Callable[[], float]
+    row_of: Mapping[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "row_of", {endpoint.name: row for row, endpoint in enumerate(self.endpoints)})
+
+
+class Endpoints:
+    """An immutable, ordered view of some endpoints and their columns: the candidates a plugin is asked about.
+
+    Iterating gives `Endpoint`s. All arrays have shape `(len(endpoints),)`, in the order of iteration, and must not be written to.
+    """
+
+    __slots__ = ("_access", "_generation", "_members", "_rows")
+
+    def __init__(self, generation: Generation, rows: RowArray | None = None, access: Access | None = None) -> None:
+        """Made by the host, and by `where`, `take` and `only`; `rows=None` means every row of the generation."""
+        self._generation = generation
+        self._rows = rows
+        self._access = Access() if access is None else access
+        self._members: tuple[Endpoint, ...] | None = generation.endpoints if rows is None else None
+
+    def __len__(self) -> int:
+        return len(self._generation.endpoints) if self._rows is None else len(self._rows)
+
+    def __iter__(self) -> Iterator[Endpoint]:
+        return iter(self.members)
+
+    def __contains__(self, endpoint: object) -> bool:
+        return endpoint in self.members
+
+    def __repr__(self) -> str:
+        return f"Endpoints({[endpoint.name for endpoint in self.members]})"
+
+    @property
+    def members(self) -> tuple[Endpoint, ...]:
+        """The endpoints themselves, in order. Costs one pass over them the first time; prefer columns."""
+        if self._members is None:
+            everyone = self._generation.endpoints
+            self._members = tuple([everyone[row] for row in self.rows.tolist()])
+        return self._members
+
+    @property
+    def generation(self) -> Generation:
+        """The table generation this is a view of; two views of one generation can be compared row by row."""
+        return self._generation
+
+    @property
+    def rows(self) -> RowArray:
+        """Row numbers in the generation, in the order of this view."""
+        return np.arange(len(self._generation.endpoints)) if self._rows is None else self._rows
+
+    @property
+    def is_whole(self) -> bool:
+        """True when this is every row of the generation in the generation's order, so that no gathering is needed."""
+        return self._rows is None
+
+    def __getitem__(self, key: DataKey[float]) -> FloatArray:
+        """The numbers of a column; NaN where nothing has been reported yet.
+
+        Raises:
+            UnknownKey: the key is not a number per endpoint (its scope is another, or its type is not float).
+            UndeclaredAccess: under test, when the running plugin does not consume the key.
+        """
+        column = self._column(key)
+        if column is None:
+            return np.full(len(self), np.nan)
+        if not key.is_number:
+            raise UnknownKey(f"'{key.name}' holds {key.type.__name__} objects, not numbers; read it with endpoints.objects(...)")
+        values: FloatArray = column.values  # type: ignore[assignment]
+        return values if self._rows is None else values[self._rows]
+
+    def objects(self, key: DataKey[T]) -> Sequence[T | None]:
+        """The objects of a column; None where nothing has been reported yet.
+
+        Raises:
+            UnknownKey: the key's scope is not `ENDPOINT`.
+            UndeclaredAccess: under test, when the running plugin does not consume the key.
+        """
+        column = self._column(key)
+        if column is None:
+            return [None] * len(self)
+        values = column.values if self._rows is None else column.values[self._rows]
+        objects: list[T | None] = values.tolist()
+        return objects
+
+    def age(self, key: DataKey[T]) -> FloatArray:
+        """Seconds since each value of the column was written; +inf where it never was.
+
+        Raises:
+            UnknownKey: the key's scope is not `ENDPOINT`.
+        """
+        column = self._column(key)
+        if column is None:
+            return np.full(len(self), np.inf)
+        written_at = column.written_at if self._rows is None else column.written_at[self._rows]
+        return self._generation.clock() - written_at
+
+    def pool(self, key: DataKey[T]) -> T | None:
+        """A value that belongs to the whole pool; the key's default while nobody has written it.
+
+        Raises:
+            UnknownKey: the key's scope is not `POOL`.
+        """
+        if key.scope is not Scope.POOL:
+            raise UnknownKey(f"'{key.name}' has scope '{key.scope}', not 'pool'")
+        self._access.check_read(key.name)
+        value: T | None = self._generation.pool.get(key.name, key.default)  # type: ignore[assignment]
+        return value
+
+    def where(self, mask: BoolArray) -> Endpoints:
+        """The endpoints whose mask is True, in the same order.
+
+        Args:
+            mask: Boolean array of shape `(len(self),)`.
+
+        Raises:
+            ValueError: the mask has another shape or is not boolean.
+        """
+        if mask.shape != (len(self),) or mask.dtype != np.bool_:
+            raise ValueError(f"a mask for {len(self)} endpoints must be a boolean array of that length, not {mask.dtype} {mask.shape}")
+        if mask.all():
+            return self
+        return Endpoints(self._generation, np.flatnonzero(mask) if self._rows is None else self._rows[mask], self._access)
+
+    def take(self, positions: Sequence[int] | RowArray) -> Endpoints:
+        """The endpoints at these positions of this view, in the order given.
+
+        Raises:
+            IndexError: a position is outside the view.
+        """
+        wanted = np.asarray(positions, dtype=np.intp)
+        if len(wanted) and not (wanted.min() >= 0 and wanted.max() < len(self)):
+            raise IndexError(f"a position is outside the {len(self)} endpoints of this view")
+        return Endpoints(self._generation, wanted if self._rows is None else self._rows[wanted], self._access)
+
+    def only(self, keep: Callable[[Endpoint], bool]) -> Endpoints:
+        """The endpoints for which `keep` is true: for plugins that think one endpoint at a time."""
+        return self.where(np.fromiter((keep(endpoint) for endpoint in self.members), dtype=np.bool_, count=len(self)))
+
+    def accessed_by(self, access: Access) -> Endpoints:
+        """The same view judged by another `Access`: for plugins that run across an await."""
+        return Endpoints(self._generation, self._rows, access)
+
+    def each(self) -> Iterator[EndpointRow]:
+        """One `EndpointRow` per endpoint, for `PerEndpointScorer`s."""
+        return (EndpointRow(endpoint, self, position) for position, endpoint in enumerate(self.members))
+
+    def _column(self, key: DataKey[T]) -> Column | None:
+        if key.scope is not Scope.ENDPOINT:
+            raise UnknownKey(f"'{key.name}' has scope '{key.scope}', so it is no column of the endpoint table")
+        self._access.check_read(key.name)
+        return self._generation.columns.get(key.name)
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointRow:
+    """One endpoint with its values: convenient, and slower than columns from about thirty endpoints on."""
+
+    endpoint: Endpoint
+    view: Endpoints = field(repr=False)
+    position: int = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """`namespace/name`."""
+        return self.endpoint.name
+
+    @property
+    def address(self) -> str:
+        """`host:port`."""
+        return self.endpoint.address
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """As discovery gave them."""
+        return self.endpoint.labels
+
+    def __getitem__(self, key: DataKey[float]) -> float:
+        """The endpoint's number; NaN when it has not been reported. Raises as `Endpoints.__getitem__`."""
+        return float(self.view[key][self.position])
+
+    def object(self, key: DataKey[T]) -> T | None:
+        """The endpoint's object; None when it has not been reported. Raises as `Endpoints.objects`."""
+        return self.view.objects(key)[self.position]

@@ -1,0 +1,86 @@
+"""The inference request as plugins see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+JSONValue: TypeAlias = "str | int | float | bool | Sequence[JSONValue] | Mapping[str, JSONValue] | None"
+JSONObject: TypeAlias = Mapping[str, JSONValue]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts a model server reported for one response."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int | None = None
+    """Prompt tokens found in the prefix cache; None when not reported."""
+
+
+class Prompt:
+    """The text the model will read, as bytes; rendered when first asked for, because not every profile needs it.
+
+    A conversation is one text; a batch of prompts is several.
+    """
+
+    __slots__ = ("_render", "_texts")
+
+    def __init__(self, render: Callable[[], tuple[bytes, ...]]) -> None:
+        """Made by parsers: `render` is called at most once."""
+        self._render = render
+        self._texts: tuple[bytes, ...] | None = None
+
+    @property
+    def texts(self) -> tuple[bytes, ...]:
+        """UTF-8 bytes of each prompt; empty when the request has none that can be read."""
+        if self._texts is None:
+            self._texts = self._render()
+        return self._texts
+
+    @property
+    def estimated_tokens(self) -> int:
+        """Four bytes per token, rounded up: the estimate used wherever no tokenizer is configured."""
+        return sum((len(text) + 3) // 4 for text in self.texts)
+
+
+NO_PROMPT = Prompt(lambda: ())
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceRequest:
+    """One request on its way to a model server. Immutable, and the same object for every plugin.
+
+    Attributes:
+        id: `x-request-id`, generated when the client sent none.
+        model: Model the server will be asked for, after rewriting; empty when unknown.
+        incoming_model: Model the client asked for.
+        path: Path without query string.
+        headers: Lower-case names; the last value of a repeated header. Pseudo headers are not in it.
+        prompt: What the model will read.
+        streaming: True when the client asked for a streamed response.
+        max_output_tokens: The client's limit; None when it gave none.
+        priority: Higher is more important; negative requests may be shed.
+        fairness_id: Whose traffic this is.
+        cache_salt: Requests with different salts never share a prefix cache.
+        size_bytes: Length of the body as received.
+        received_at: Monotonic seconds when the request headers arrived.
+        payload: The JSON object of the body; None when the parser did not decode one.
+    """
+
+    id: str
+    model: str = ""
+    incoming_model: str = ""
+    path: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    prompt: Prompt = NO_PROMPT
+    streaming: bool = False
+    max_output_tokens: int | None = None
+    priority: int = 0
+    fairness_id: str = "default-flow"
+    cache_salt: str = ""
+    size_bytes: int = 0
+    received_at: float = 0.0
+    payload: JSONObject | None = field(default=None, repr=False)

@@ -1,0 +1,165 @@
+"""The kinds of a scheduling profile: filters, scorers, a picker, and the handler that runs profiles.
+
+All of them run on the request path, synchronously, in one thread: no I/O, no waiting, no locks. Whatever they raise is a fault of theirs;
+`onFault` on the plugin entry says what happens then (scorers are skipped by default, filters and pickers refuse the request).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from endpick.api.endpoints import BoolArray, EndpointRow, Endpoints, FloatArray, RowArray
+from endpick.api.plugin import Kind, P, Plugin
+from endpick.api.request import InferenceRequest
+from endpick.api.state import ScoringState
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredEndpoints:
+    """Candidates with their weighted totals, in the same order. Shape of `scores`: `(len(endpoints),)`."""
+
+    endpoints: Endpoints
+    scores: FloatArray
+
+    def take(self, positions: Sequence[int] | RowArray) -> Endpoints:
+        """The endpoints at these positions, in the order given. Raises IndexError outside the candidates."""
+        return self.endpoints.take(positions)
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRunResult:
+    """What one run of one scheduling profile came to.
+
+    Attributes:
+        profile: Name of the scheduling profile.
+        picked: Best first; the rest are fallbacks. None when the run failed.
+        scored: All candidates that passed the filters, with their totals; None when none did.
+        failure: Why nothing was picked, for people; None on success.
+    """
+
+    profile: str
+    picked: Endpoints | None
+    scored: ScoredEndpoints | None = None
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulingResult:
+    """The decision: which profile's pick serves the request, and what the other profiles picked.
+
+    Attributes:
+        primary: Name of the profile whose pick the gateway is told.
+        runs: Every run, by profile name; `runs[primary]` succeeded.
+        destinations: `host:port`, best first, at least one. The primary's pick unless the handler says otherwise.
+        headers: Headers the handler adds to the request on its way to the model server.
+    """
+
+    primary: str
+    runs: Mapping[str, ProfileRunResult]
+    destinations: tuple[str, ...]
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class Filter(Plugin[P]):
+    """Says which endpoints may serve a request."""
+
+    kind: ClassVar[Kind] = Kind.FILTER
+
+    @abstractmethod
+    def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> BoolArray | Endpoints:
+        """Keep some of the endpoints.
+
+        Called once per profile run, in the order of the profile, with what earlier filters kept.
+
+        Returns:
+            Boolean array of shape `(len(endpoints),)`, True keeps the endpoint; or a view made with `endpoints.where`, `.only` or `.take`.
+            Keeping none is a valid answer: the profile run then fails and the handler decides.
+        """
+
+
+class Scorer(Plugin[P]):
+    """Rates endpoints."""
+
+    kind: ClassVar[Kind] = Kind.SCORER
+
+    @abstractmethod
+    def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
+        """Rate every endpoint; 1 is best, 0 is worst.
+
+        Called once per profile run, after all filters, never with an empty view.
+
+        Returns:
+            Float array of shape `(len(endpoints),)`, finite. The host clamps it to 0..1 (and counts what it clamped), multiplies it by the
+            weight from the profile and adds it up. NaN or another shape is a fault.
+        """
+
+
+class PerEndpointScorer(Scorer[P]):
+    """A scorer that thinks one endpoint at a time. Slower than columns from about thirty endpoints on."""
+
+    @abstractmethod
+    def score_endpoint(self, request: InferenceRequest, endpoint: EndpointRow, state: ScoringState) -> float:
+        """Rate one endpoint; 1 is best, 0 is worst. Called for each candidate in turn."""
+
+    def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
+        """Rate every endpoint with `score_endpoint`."""
+        return np.fromiter((self.score_endpoint(request, row, state) for row in endpoints.each()), np.float64, len(endpoints))
+
+
+class Picker(Plugin[P]):
+    """Chooses among rated endpoints."""
+
+    kind: ClassVar[Kind] = Kind.PICKER
+
+    @abstractmethod
+    def pick(self, request: InferenceRequest, scored: ScoredEndpoints, state: ScoringState) -> Endpoints:
+        """Choose at least one endpoint, best first; further ones are fallbacks the gateway may try.
+
+        Called once per profile run, after all scorers, never with an empty view. Use `self.context.random` for any draw.
+
+        Returns:
+            A view made with `scored.take(positions)`.
+        """
+
+
+class ProfileHandler(Plugin[P]):
+    """Decides which scheduling profiles run, and what their results mean."""
+
+    kind: ClassVar[Kind] = Kind.PROFILE_HANDLER
+
+    @abstractmethod
+    def pick_profiles(
+        self,
+        request: InferenceRequest,
+        profiles: Sequence[str],
+        results: Mapping[str, ProfileRunResult],
+        state: ScoringState,
+    ) -> Sequence[str]:
+        """Name the profiles to run next; none ends the loop.
+
+        Called repeatedly, first with empty `results`. A profile that failed has a result with `failure` set. The host stops a handler that
+        names a profile twice or an unknown one: that is a fault.
+
+        Args:
+            request: The request.
+            profiles: Names of all configured profiles, in configuration order.
+            results: Runs so far, by profile name.
+            state: The request's state.
+        """
+
+    @abstractmethod
+    def process_results(
+        self, request: InferenceRequest, results: Mapping[str, ProfileRunResult], state: ScoringState
+    ) -> SchedulingResult | str:
+        """Turn the runs into the decision.
+
+        Called once, after the loop, with at least one run.
+
+        Returns:
+            The decision, or a sentence that says why there is none (the client then gets 429).
+        """

@@ -1,0 +1,128 @@
+"""What is known of one request while it lives: shared data under declared keys, and each plugin's private scratch."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+
+from endpick.api.access import Access
+from endpick.api.data import DataKey, Scope
+from endpick.api.endpoints import Endpoints, FloatArray
+from endpick.api.errors import UnknownKey
+
+T = TypeVar("T")
+
+
+class ScoringState:
+    """The cycle state as filters, scorers, pickers and profile handlers see it: they read what producers left.
+
+    Lives from the decision to the end of the response, so a `PreRequest` or `ResponseObserver` finds in `private` what the same
+    instance left there.
+    """
+
+    __slots__ = ("_access", "_columns", "_private", "_profile_private", "_values")
+
+    def __init__(self, access: Access | None = None) -> None:
+        """Made by the host, once per request."""
+        self._access = Access() if access is None else access
+        self._values: dict[str, object] = {}
+        self._columns: dict[str, tuple[Endpoints, FloatArray]] = {}
+        self._private: dict[str, dict[str, object]] = {}
+        self._profile_private: dict[str, dict[str, object]] = {}
+
+    def get(self, key: DataKey[T]) -> T | None:
+        """The request's value under `key`; the key's default when no producer wrote it.
+
+        Raises:
+            UnknownKey: the key's scope is not `REQUEST`.
+            UndeclaredAccess: under test, when the running plugin does not consume the key.
+        """
+        if key.scope is not Scope.REQUEST:
+            raise UnknownKey(f"'{key.name}' has scope '{key.scope}', not 'request'")
+        self._access.check_read(key.name)
+        value: T | None = self._values.get(key.name, key.default)  # type: ignore[assignment]
+        return value
+
+    def column(self, key: DataKey[float], endpoints: Endpoints) -> FloatArray:
+        """The request's number for each of these endpoints; NaN where no producer wrote one. Shape `(len(endpoints),)`.
+
+        Raises:
+            UnknownKey: the key's scope is not `CANDIDATE`.
+            UndeclaredAccess: under test, when the running plugin does not consume the key.
+        """
+        if key.scope is not Scope.CANDIDATE:
+            raise UnknownKey(f"'{key.name}' has scope '{key.scope}', not 'candidate'")
+        self._access.check_read(key.name)
+        stored = self._columns.get(key.name)
+        if stored is None or stored[0].generation is not endpoints.generation:
+            return np.full(len(endpoints), np.nan)
+        values = stored[1]
+        return values if endpoints.is_whole else values[endpoints.rows]
+
+    @property
+    def private(self) -> dict[str, object]:
+        """The running instance's own scratch for this request; no other instance sees it."""
+        return self._private.setdefault(self._instance(), {})
+
+    @property
+    def profile(self) -> dict[str, object]:
+        """The running instance's scratch for this run of this profile: two profiles never overwrite each other."""
+        return self._profile_private.setdefault(self._instance(), {})
+
+    def _instance(self) -> str:
+        scope = self._access.scope
+        return "" if scope is None else scope.instance
+
+
+class CycleState(ScoringState):
+    """The cycle state as data producers see it: they may write the keys they declared under `produces`."""
+
+    __slots__ = ()
+
+    def put(self, key: DataKey[T], value: T) -> None:
+        """Leave a value for the rest of the request.
+
+        Raises:
+            UnknownKey: the key's scope is not `REQUEST`.
+            UndeclaredAccess: under test, when the running plugin does not produce the key.
+        """
+        if key.scope is not Scope.REQUEST:
+            raise UnknownKey(f"'{key.name}' has scope '{key.scope}', not 'request'")
+        self._access.check_write(key.name)
+        self._values[key.name] = value
+
+    def put_column(self, key: DataKey[float], endpoints: Endpoints, values: FloatArray) -> None:
+        """Leave a number for each of these endpoints for the rest of the request.
+
+        Args:
+            key: Of scope `CANDIDATE`.
+            endpoints: The candidates, as `produce` was given them.
+            values: Shape `(len(endpoints),)`; kept, not copied, so do not write to it afterwards.
+
+        Raises:
+            UnknownKey: the key's scope is not `CANDIDATE`.
+            ValueError: the shape does not fit.
+            UndeclaredAccess: under test, when the running plugin does not produce the key.
+        """
+        if key.scope is not Scope.CANDIDATE:
+            raise UnknownKey(f"'{key.name}' has scope '{key.scope}', not 'candidate'")
+        if values.shape != (len(endpoints),):
+            raise ValueError(f"'{key.name}' needs one number for each of {len(endpoints)} endpoints, not shape {values.shape}")
+        self._access.check_write(key.name)
+        if not endpoints.is_whole:
+            full = np.full(len(endpoints.generation.endpoints), np.nan)
+            full[endpoints.rows] = values
+            values = full
+        self._columns[key.name] = (endpoints, values)
+
+    def accessed_by(self, access: Access) -> CycleState:
+        """The same state judged by another `Access`: for plugins that run across an await."""
+        other = CycleState(access)
+        other._values, other._columns = self._values, self._columns
+        other._private, other._profile_private = self._private, self._profile_private
+        return other
+
+    def begin_profile_run(self) -> None:
+        """Called by the host before each profile run: gives every instance an empty `profile` scratch."""
+        self._profile_private = {}
