@@ -1,0 +1,1 @@
+"""What endpick tells about itself: metrics, logs, faults."""

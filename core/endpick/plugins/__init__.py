@@ -1,0 +1,1 @@
+"""The plugin host: finds, checks, loads and builds plugins."""
