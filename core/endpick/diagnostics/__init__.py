@@ -2,6 +2,8 @@
 
 from endpick.diagnostics.codes import Code, Severity
 from endpick.diagnostics.exit import ExitCode
+from endpick.diagnostics.github import render_github
+from endpick.diagnostics.json import render_json
 from endpick.diagnostics.model import (
     Diagnostic,
     DocumentPath,
@@ -12,6 +14,8 @@ from endpick.diagnostics.model import (
     has_errors,
     sort_diagnostics,
 )
+from endpick.diagnostics.suggestion import did_you_mean, suggest
+from endpick.diagnostics.text import render_text, wants_colour
 
 __all__ = (
     "Code",
@@ -22,7 +26,13 @@ __all__ = (
     "PluginReference",
     "Severity",
     "Span",
+    "did_you_mean",
     "exit_code_of",
     "has_errors",
+    "render_github",
+    "render_json",
+    "render_text",
     "sort_diagnostics",
+    "suggest",
+    "wants_colour",
 )
