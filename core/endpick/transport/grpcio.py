@@ -1,0 +1,195 @@
+"""The reference transport: grpcio's asyncio server under the same sessions, slower and maintained by others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Sequence
+
+import grpc
+import grpc.aio
+
+from endpick.extproc.stream import CloseCause, ProtocolError, StreamSession
+from endpick.transport.counters import TransportCounters
+from endpick.transport.server import ListenError, ListenSettings, Method, Methods
+from endpick.transport.tls import read_certificate
+
+__all__ = ["GrpcioServer"]
+
+logger = logging.getLogger(__name__)
+
+_STATUS_BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
+_Context = grpc.aio.ServicerContext[bytes, bytes]
+_NEVER_MILLISECONDS = 2**31 - 1
+
+
+class GrpcioServer:
+    """A `Server` on grpc.aio; needs to be made where the event loop runs."""
+
+    def __init__(self, settings: ListenSettings, methods: Methods) -> None:
+        self.counters = TransportCounters()
+        self._settings = settings
+        self._methods = methods
+        self._server: grpc.aio.Server | None = None
+        self._draining = False
+        self._endless: set[asyncio.Task[object]] = set()
+
+    async def start(self) -> int:
+        """Bind and serve; see `Server.start`."""
+        server = grpc.aio.server(options=_options(self._settings))
+        server.add_generic_rpc_handlers((_Handlers(self),))
+        host = self._settings.host or "::"
+        address = f"[{host}]:{self._settings.port}" if ":" in host else f"{host}:{self._settings.port}"
+        try:
+            port = self._bind(server, address)
+        except RuntimeError as error:
+            await server.stop(None)
+            raise ListenError(f"cannot listen on {address}: {error}") from error
+        await server.start()
+        self._server = server
+        return port
+
+    def _bind(self, server: grpc.aio.Server, address: str) -> int:
+        if self._settings.tls is None:
+            return server.add_insecure_port(address)
+        files = read_certificate(self._settings.tls)
+        mutual = files.client_ca is not None
+        credentials = grpc.ssl_server_credentials([(files.key, files.certificate)], files.client_ca, mutual)
+        return server.add_secure_port(address, credentials)
+
+    async def drain(self, grace_seconds: float) -> None:
+        """See `Server.drain`."""
+        self._draining = True
+        for task in tuple(self._endless):
+            task.cancel()
+        if self._server is not None:
+            await self._server.stop(grace_seconds)
+
+    async def stop(self) -> None:
+        """See `Server.stop`."""
+        if self._server is not None:
+            await self._server.stop(None)
+
+    async def serve_stream(self, method: Method, context: _Context) -> None:
+        """Run one stream from its first message to its end; called by grpcio, one task per stream."""
+        task = asyncio.current_task()
+        if not method.holds_drain and task is not None:
+            self._endless.add(task)
+            task.add_done_callback(self._endless.discard)
+        counters = self.counters
+        counters.streams_opened += 1
+        session = method.open_session()
+        cause = CloseCause.ERROR
+        try:
+            await _Conversation(session, context, counters).run()
+            cause = CloseCause.END
+        except asyncio.CancelledError:
+            cause = CloseCause.DRAIN if self._draining else CloseCause.RESET
+            counters.streams_reset_by_peer += cause is CloseCause.RESET
+            if cause is CloseCause.DRAIN and not method.holds_drain:
+                # grpcio counts the stream as open until it has a status; without one, drain would wait its whole grace for it.
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is draining")
+            raise
+        except ProtocolError as error:
+            counters.session_refusals += 1
+            await context.abort(_STATUS_BY_NUMBER.get(error.status, grpc.StatusCode.UNKNOWN), error.message)
+        except Exception:
+            counters.session_faults += 1
+            logger.exception("a stream session failed; the stream ends with INTERNAL")
+            await context.abort(grpc.StatusCode.INTERNAL, "endpick failed on this stream; its log says why")
+        finally:
+            counters.streams_closed += 1
+            session.close(cause)
+
+
+class _Conversation:
+    """Messages of one stream, to its session and back, with one read outstanding at most."""
+
+    def __init__(self, session: StreamSession, context: _Context, counters: TransportCounters) -> None:
+        self._session = session
+        self._context = context
+        self._counters = counters
+        self._half_closed = False
+        self._reading: asyncio.Future[object] | None = None
+
+    async def run(self) -> None:
+        session = self._session
+        try:
+            while not session.finished:
+                waiting = session.waiting
+                if waiting is not None:
+                    await self._await(waiting)
+                elif self._half_closed:
+                    return
+                else:
+                    await self._take(await (self._reading or self._context.read()))
+        finally:
+            if self._reading is not None:
+                self._reading.cancel()
+
+    async def _take(self, message: object) -> None:
+        self._reading = None
+        if isinstance(message, bytes):
+            self._counters.messages_received += 1
+            await self._send(self._session.receive(message))
+        else:
+            self._half_closed = True
+
+    async def _send(self, replies: Sequence[bytes]) -> None:
+        for reply in replies:
+            self._counters.messages_sent += 1
+            await self._context.write(reply)
+
+    async def _await(self, waiting: Awaitable[object]) -> None:
+        """Until `waiting` resolves, keep handing over what arrives."""
+        decision = asyncio.ensure_future(waiting)
+        try:
+            while not decision.done():
+                watched: set[asyncio.Future[object]] = {decision}
+                if not self._half_closed:
+                    self._reading = self._reading or asyncio.ensure_future(self._context.read())
+                    watched.add(self._reading)
+                await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+                if self._reading is not None and self._reading.done():
+                    await self._take(self._reading.result())
+            exception = decision.exception()
+            session = self._session
+            await self._send(session.resume(decision.result()) if exception is None else session.fail(exception))
+        finally:
+            decision.cancel()
+
+
+class _Handlers(grpc.GenericRpcHandler):
+    """Every method as a stream of raw bytes: on the wire a unary call is a stream of one."""
+
+    def __init__(self, server: GrpcioServer) -> None:
+        self._server = server
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
+        method = self._server._methods.get(handler_call_details.method)
+        if method is None:
+            self._server.counters.unknown_methods += 1
+            return None
+        server = self._server
+
+        async def handle(_requests: object, context: _Context) -> None:
+            await server.serve_stream(method, context)
+
+        return grpc.stream_stream_rpc_method_handler(handle)
+
+
+def _options(settings: ListenSettings) -> list[tuple[str, int]]:
+    limits = settings.limits
+    age = limits.max_connection_age_seconds
+    return [
+        ("grpc.max_receive_message_length", limits.max_message_bytes),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_concurrent_streams", limits.max_concurrent_streams),
+        ("grpc.absolute_max_metadata_size", limits.max_header_bytes),
+        ("grpc.keepalive_time_ms", round(limits.keepalive_idle_seconds * 1000)),
+        ("grpc.keepalive_timeout_ms", round(limits.keepalive_timeout_seconds * 1000)),
+        ("grpc.max_connection_idle_ms", round(limits.max_connection_idle_seconds * 1000)),
+        ("grpc.max_connection_age_ms", _NEVER_MILLISECONDS if age is None else round(age * 1000)),
+        ("grpc.max_connection_age_grace_ms", round(limits.max_connection_age_grace_seconds * 1000)),
+        ("grpc.so_reuseport", int(settings.reuse_port)),
+    ]

@@ -1,0 +1,205 @@
+"""The gRPC health service: what is served and how well, by name, with watchers told of each change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from enum import IntEnum
+
+from google.protobuf.message import DecodeError, Message
+from grpc_health.v1 import health_pb2
+
+from endpick.extproc.stream import CloseCause, ProtocolError
+from endpick.transport.server import EXT_PROC_SERVICE, Method
+
+__all__ = ["HEALTH_SERVICE", "LIVENESS", "READINESS", "HealthBoard", "HealthStatus", "health_methods"]
+
+HEALTH_SERVICE = "grpc.health.v1.Health"
+LIVENESS = "liveness"
+READINESS = "readiness"
+SERVICE_NAMES = ("", LIVENESS, READINESS, EXT_PROC_SERVICE)
+
+_ServingStatus = health_pb2.HealthCheckResponse.ServingStatus
+_INVALID_ARGUMENT = 3
+_NOT_FOUND = 5
+
+
+class HealthStatus(IntEnum):
+    """As in grpc.health.v1."""
+
+    UNKNOWN = 0
+    SERVING = 1
+    NOT_SERVING = 2
+    SERVICE_UNKNOWN = 3
+
+
+class HealthBoard:
+    """The status of each service name; alive and not ready until told otherwise."""
+
+    def __init__(self) -> None:
+        self._statuses = dict.fromkeys(SERVICE_NAMES, HealthStatus.NOT_SERVING)
+        self._statuses[LIVENESS] = HealthStatus.SERVING
+        self._watchers: set[Callable[[], None]] = set()
+
+    def __call__(self, service: str) -> HealthStatus:
+        """The status of one name, SERVICE_UNKNOWN for a name the board does not have."""
+        return self._statuses.get(service, HealthStatus.SERVICE_UNKNOWN)
+
+    @property
+    def statuses(self) -> dict[str, HealthStatus]:
+        """Every name with its status; a copy."""
+        return dict(self._statuses)
+
+    def set(self, service: str, status: HealthStatus) -> None:
+        """Change one name; watchers are called at once if that is a change."""
+        if self._statuses.get(service) is not status:
+            self._statuses[service] = status
+            self._notify()
+
+    def set_ready(self, ready: bool) -> None:
+        """Change every name but `liveness`: ready to take requests, or not."""
+        status = HealthStatus.SERVING if ready else HealthStatus.NOT_SERVING
+        for service in self._statuses:
+            if service != LIVENESS:
+                self._statuses[service] = status
+        self._notify()
+
+    def watch(self, watcher: Callable[[], None]) -> Callable[[], None]:
+        """Have `watcher` called after each change, with nothing: it looks for itself. Gives what ends the watch."""
+        self._watchers.add(watcher)
+        return lambda: self._watchers.discard(watcher)
+
+    def _notify(self) -> None:
+        for watcher in tuple(self._watchers):
+            watcher()
+
+
+def health_methods(board: HealthBoard) -> dict[str, Method]:
+    """`Check`, `List` and `Watch` of the health service."""
+    return {
+        f"/{HEALTH_SERVICE}/Check": Method(lambda: UnarySession(lambda message: _check(board, message))),
+        f"/{HEALTH_SERVICE}/List": Method(lambda: UnarySession(lambda message: _list(board, message))),
+        f"/{HEALTH_SERVICE}/Watch": Method(lambda: WatchSession(board), holds_drain=False),
+    }
+
+
+class UnarySession:
+    """One message, one reply."""
+
+    waiting: Awaitable[object] | None = None
+
+    def __init__(self, reply: Callable[[bytes], bytes]) -> None:
+        self._reply = reply
+        self.finished = False
+
+    def receive(self, message: bytes) -> Sequence[bytes]:
+        """The reply to the only message.
+
+        Raises:
+            ProtocolError: NOT_FOUND for a service name nobody set, INVALID_ARGUMENT for bytes that are no request.
+        """
+        self.finished = True
+        return (self._reply(message),)
+
+    def resume(self, result: object) -> Sequence[bytes]:
+        """Never called: nothing is awaited."""
+        return ()
+
+    def fail(self, exception: BaseException) -> Sequence[bytes]:
+        """Never called: nothing is awaited."""
+        return ()
+
+    def close(self, cause: CloseCause) -> None:
+        """Nothing is held."""
+
+
+class WatchSession:
+    """Tells one client the status of one name now and after each change, until the client has enough."""
+
+    finished = False
+
+    def __init__(self, board: HealthBoard) -> None:
+        self._board = board
+        self._service = ""
+        self._told: HealthStatus | None = None
+        self._changed: asyncio.Future[None] | None = None
+        self._end_watch: Callable[[], None] | None = None
+
+    @property
+    def waiting(self) -> Awaitable[object] | None:
+        """Resolves at the next change of anything on the board."""
+        return self._changed
+
+    def receive(self, message: bytes) -> Sequence[bytes]:
+        """The status now.
+
+        Raises:
+            ProtocolError: INVALID_ARGUMENT for bytes that are no request, or for a second one.
+        """
+        if self._end_watch is not None:
+            raise ProtocolError(_INVALID_ARGUMENT, "a health watch takes one request")
+        self._service = _requested_service(message)
+        self._end_watch = self._board.watch(self._wake)
+        return self.resume(None)
+
+    def resume(self, result: object) -> Sequence[bytes]:
+        """The status if it is not what the client was told last."""
+        self._changed = asyncio.get_running_loop().create_future()
+        status = self._board(self._service)
+        if status is self._told:
+            return ()
+        self._told = status
+        return (_response(status),)
+
+    def fail(self, exception: BaseException) -> Sequence[bytes]:
+        """Never called: the future is only ever resolved."""
+        return ()
+
+    def close(self, cause: CloseCause) -> None:
+        """End the watch."""
+        if self._end_watch is not None:
+            self._end_watch()
+        if self._changed is not None:
+            self._changed.cancel()
+            self._changed = None
+
+    def _wake(self) -> None:
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+
+
+def _check(board: HealthBoard, message: bytes) -> bytes:
+    service = _requested_service(message)
+    status = board(service)
+    if status is HealthStatus.SERVICE_UNKNOWN:
+        known = ", ".join(map(repr, board.statuses))
+        raise ProtocolError(_NOT_FOUND, f"unknown service {service!r}; known are {known}")
+    return _response(status)
+
+
+def _list(board: HealthBoard, message: bytes) -> bytes:
+    _parse(health_pb2.HealthListRequest(), message)
+    response = health_pb2.HealthListResponse()
+    for service, status in board.statuses.items():
+        response.statuses[service].status = status
+    serialised: bytes = response.SerializeToString()
+    return serialised
+
+
+def _requested_service(message: bytes) -> str:
+    request = health_pb2.HealthCheckRequest()
+    _parse(request, message)
+    service: str = request.service
+    return service
+
+
+def _parse(into: Message, message: bytes) -> None:
+    try:
+        into.ParseFromString(message)
+    except DecodeError as error:
+        raise ProtocolError(_INVALID_ARGUMENT, f"not a {into.DESCRIPTOR.full_name}") from error
+
+
+def _response(status: HealthStatus) -> bytes:
+    serialised: bytes = health_pb2.HealthCheckResponse(status=_ServingStatus.Name(status)).SerializeToString()
+    return serialised
