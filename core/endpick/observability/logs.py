@@ -1,0 +1,58 @@
+"""Log output: readable lines on a terminal, one JSON object per line elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Literal, TextIO
+
+import orjson
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+LogFormat = Literal["auto", "text", "json"]
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, object]:
+    """What the caller passed as `extra=`."""
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD}
+
+
+class JSONFormatter(logging.Formatter):
+    """One JSON object per record: `ts`, `level`, `logger`, `event`, then the record's own fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Render one record."""
+        line: dict[str, object] = {
+            "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+            **fields_of(record),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+class TextFormatter(logging.Formatter):
+    """`12:30:01 info  endpick.serve: ready  grpc=9002`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Render one record."""
+        moment = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")
+        fields = "".join(f"  {name}={value}" for name, value in fields_of(record).items())
+        line = f"{moment} {record.levelname.lower():7} {record.name}: {record.getMessage()}{fields}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def configure_logging(level: str, log_format: LogFormat, stream: TextIO | None = None) -> None:
+    """Send every logger of the process to `stream` (standard error by default); replaces earlier handlers."""
+    target = sys.stderr if stream is None else stream
+    text = log_format == "text" or (log_format == "auto" and target.isatty())
+    handler = logging.StreamHandler(target)
+    handler.setFormatter(TextFormatter() if text else JSONFormatter())
+    logging.basicConfig(level=LEVELS[level], handlers=[handler], force=True)

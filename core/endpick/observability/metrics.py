@@ -1,0 +1,98 @@
+"""endpick's Prometheus metrics, under llm-d's names where llm-d has them."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from endpick import __version__
+
+PREFIX = "llm_d_epp_"
+
+SCHEDULING_BUCKETS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+GENERAL_BUCKETS = (
+    *(0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60, 120, 180, 240, 300, 360),
+    *(480, 600, 900, 1200, 1800, 2700, 3600),
+)
+TTFT_BUCKETS = tuple(bound for bound in GENERAL_BUCKETS if bound <= 120)
+NTPOT_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+REQUEST_SIZE_BUCKETS = tuple(float(2**power) for power in range(6, 31))
+# 32778 is what llm-d has; dashboards that sum over both must see the same boundary.
+RESPONSE_SIZE_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32778, 65536)
+INPUT_TOKEN_BUCKETS = (*RESPONSE_SIZE_BUCKETS, 131072, 262144, 524288, 1048576)
+OUTPUT_TOKEN_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+
+MODEL_LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
+
+
+class EndpickMetrics:
+    """Every metric of one endpick process, registered once in one registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Register all metrics.
+
+        Raises:
+            ValueError: the registry already holds metrics of these names.
+        """
+        self.registry = registry
+
+        def histogram(name: str, text: str, labels: tuple[str, ...], buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(PREFIX + name, text, labels, buckets=buckets, registry=registry)
+
+        def counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
+            return Counter(PREFIX + name, text, labels, registry=registry)
+
+        def gauge(name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
+            return Gauge(PREFIX + name, text, labels, registry=registry)
+
+        self.requests = counter("request_total", "Requests sent to a model server.", MODEL_LABELS)
+        self.request_errors = counter("request_error_total", "Requests that ended in an error.", (*MODEL_LABELS, "error_code"))
+        self.duration = histogram("request_duration_seconds", "From request headers to the end.", MODEL_LABELS, GENERAL_BUCKETS)
+        self.request_size = histogram("request_size_bytes", "Request body size.", MODEL_LABELS, REQUEST_SIZE_BUCKETS)
+        self.response_size = histogram("response_size_bytes", "Response body size.", MODEL_LABELS, RESPONSE_SIZE_BUCKETS)
+        self.input_tokens = histogram("request_input_tokens", "Prompt tokens, as reported.", MODEL_LABELS, INPUT_TOKEN_BUCKETS)
+        self.output_tokens = histogram("request_output_tokens", "Completion tokens, as reported.", MODEL_LABELS, OUTPUT_TOKEN_BUCKETS)
+        self.cached_tokens = histogram("request_cached_tokens", "Cached prompt tokens, as reported.", MODEL_LABELS, INPUT_TOKEN_BUCKETS)
+        self.running = gauge("request_running", "Requests in flight.", MODEL_LABELS)
+        self.ntpot = histogram("request_ntpot_seconds", "Duration divided by completion tokens.", MODEL_LABELS, NTPOT_BUCKETS)
+        self.ttft = histogram(
+            "request_ttft_seconds", "From request headers to the first body byte.", (*MODEL_LABELS, "streaming"), TTFT_BUCKETS
+        )
+
+        self.scheduler_duration = histogram("scheduler_e2e_duration_seconds", "One scheduling decision.", (), SCHEDULING_BUCKETS)
+        self.scheduler_attempts = counter(
+            "scheduler_attempts_total", "Scheduling decisions.", ("status", "target_model_name", "endpoint_name", "namespace", "port")
+        )
+        self.plugin_duration = histogram(
+            "plugin_duration_seconds", "One call of a plugin.", ("extension_point", "plugin_type", "plugin_name"), SCHEDULING_BUCKETS
+        )
+        self.scope_violations = counter(
+            "plugin_data_scope_violations_total",
+            "Data keys touched without being declared.",
+            ("extension_point", "plugin_type", "plugin_name", "access"),
+        )
+        self.poll_errors = counter("datalayer_poll_errors_total", "Payloads a source could not get.", ("source_type",))
+        self.collect_errors = counter(
+            "datalayer_extract_errors_total", "Payloads a collector could not use.", ("source_type", "extractor_type")
+        )
+        self.ready_endpoints = gauge("ready_endpoints", "Endpoints in the pool.", ("name",))
+        gauge("info", "Which endpick this is.", ("commit", "build_ref")).labels("", __version__).set(1)
+
+        self.faults = Counter(
+            "endpick_plugin_faults_total",
+            "Calls in which a plugin raised or answered nonsense.",
+            ("plugin", "type", "distribution", "version", "extension_point", "reason"),
+            registry=registry,
+        )
+        self.clamped_scores = Counter(
+            "endpick_scores_clamped_total", "Scores outside 0 to 1, by endpoint rated.", ("plugin", "type"), registry=registry
+        )
+        self.plugin_info = Gauge(
+            "endpick_plugin_info",
+            "Instances of the current plan.",
+            ("plugin", "type", "distribution", "version"),
+            registry=registry,
+        )
+        self.transport_events = Gauge("endpick_transport", "Counters of the ext_proc transport.", ("event",), registry=registry)
+        self.column_age = Gauge(
+            "endpick_data_age_seconds", "Age of the oldest value of a data key over all endpoints.", ("key",), registry=registry
+        )
