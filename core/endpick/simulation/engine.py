@@ -1,0 +1,246 @@
+"""A pure model of one vLLM-like engine: continuous batching, chunked prefill, KV blocks, preemption, LoRA slots."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from random import Random
+
+from endpick.simulation.adapters import AdapterSlots
+from endpick.simulation.blocks import BlockPool
+from endpick.simulation.generation import EngineMetrics, Event, Finished, GenerationRequest, Token, Usage
+from endpick.simulation.sequence import Sequence
+from endpick.simulation.settings import EngineSettings
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    end: float
+    chunks: list[tuple[Sequence, int]]
+
+
+class Engine:
+    """Takes requests, and says when each token appears.
+
+    It knows no clock: every call carries the time, in seconds from any origin, which never goes back. `advance` to a
+    time gives the same events however many calls it is split into.
+    """
+
+    def __init__(self, settings: EngineSettings, random: Random | None = None) -> None:
+        """`random` is drawn from only when `settings.timing.jitter` is above 0."""
+        self.settings = settings
+        self._random = random or Random(0)  # noqa: S311 - repeatable by design
+        self._pool = BlockPool(settings.kv_blocks)
+        self._adapters = AdapterSlots(settings.max_loras)
+        self._waiting: deque[Sequence] = deque()
+        self._running: list[Sequence] = []
+        self._alive: dict[str, Sequence] = {}
+        self._step: _Step | None = None
+        self._now = float("-inf")
+        self._prompt_tokens = self._generated_tokens = self._queried_tokens = self._hit_tokens = 0
+        self._preemptions = self._finished = self._aborted = 0
+
+    def submit(self, request: GenerationRequest, now: float) -> None:
+        """Queue a request.
+
+        Raises:
+            ValueError: the id is in use, the request is longer than `max_model_len`, it names an adapter while
+                `max_loras` is 0, or `now` is in the past.
+        """
+        self._move_clock(now)
+        if request.id in self._alive:
+            raise ValueError(f"request id {request.id!r} is already in use")
+        if request.prompt_tokens + request.output_tokens > self.settings.max_model_len:
+            raise ValueError(f"request {request.id!r} is longer than max_model_len={self.settings.max_model_len}")
+        if request.adapter is not None and not self.settings.max_loras:
+            raise ValueError(f"request {request.id!r} needs adapter {request.adapter!r}, but max_loras is 0")
+        sequence = self._alive[request.id] = Sequence(request, now)
+        self._waiting.append(sequence)
+
+    def next_event_time(self) -> float | None:
+        """When to call `advance` next; None while there is nothing to do."""
+        if self._step is not None:
+            return self._step.end
+        return self._waiting[0].arrival if self._waiting else None
+
+    def advance(self, now: float) -> list[Event]:
+        """Everything that happened up to and including `now`, in order."""
+        self._move_clock(now)
+        events: list[Event] = []
+        while (time := self.next_event_time()) is not None and time <= now:
+            if self._step is not None:
+                self._finish_step(self._step, events)
+            self._step = self._start_step(time)
+        return events
+
+    def abort(self, request_id: str, now: float) -> bool:
+        """Forget a request; False when it has ended already, or never was.
+
+        Call `advance(now)` first, or events of this request before `now` are lost.
+        """
+        self._move_clock(now)
+        sequence = self._alive.pop(request_id, None)
+        if sequence is None:
+            return False
+        if sequence in self._running:
+            self._running.remove(sequence)
+            self._free(sequence)
+        else:
+            self._waiting.remove(sequence)
+        sequence.ended = True
+        self._aborted += 1
+        return True
+
+    def metrics(self, now: float) -> EngineMetrics:
+        """State and totals as of the last `advance`."""
+        self._move_clock(now)
+        return EngineMetrics(
+            running=len(self._running),
+            waiting=len(self._waiting),
+            kv_cache_usage=self._pool.in_use / self._pool.capacity,
+            running_adapters=self._adapters.in_use,
+            waiting_adapters=tuple(sorted({s.request.adapter for s in self._waiting if s.request.adapter is not None})),
+            prompt_tokens=self._prompt_tokens,
+            generated_tokens=self._generated_tokens,
+            prefix_cache_queried_tokens=self._queried_tokens,
+            prefix_cache_hit_tokens=self._hit_tokens,
+            preemptions=self._preemptions,
+            finished=self._finished,
+            aborted=self._aborted,
+        )
+
+    def _move_clock(self, now: float) -> None:
+        if now < self._now:
+            raise ValueError(f"time went back from {self._now} to {now}")
+        self._now = now
+
+    def _start_step(self, now: float) -> _Step | None:
+        preemptions = self._preemptions
+        chunks = self._continue_running()
+        loads = self._admit_waiting(now, chunks) if self._preemptions == preemptions else 0
+        if not chunks:
+            return None
+        timing = self.settings.timing
+        prefill_tokens = sum(tokens for sequence, tokens in chunks if tokens > 1 or not sequence.generated)
+        seconds = timing.step_seconds(prefill_tokens=prefill_tokens, sequences=len(chunks), adapter_loads=loads)
+        if timing.jitter:
+            seconds *= 1 + timing.jitter * (2 * self._random.random() - 1)
+        return _Step(now + seconds, chunks)
+
+    def _continue_running(self) -> list[tuple[Sequence, int]]:
+        """Give each running sequence its share of the step, oldest first; for lack of blocks the youngest is put back."""
+        chunks: list[tuple[Sequence, int]] = []
+        budget = self.settings.max_num_batched_tokens
+        while budget and len(chunks) < len(self._running):
+            sequence = self._running[len(chunks)]
+            tokens = min(sequence.pending, budget)
+            if self._extend(sequence, tokens):
+                chunks.append((sequence, tokens))
+                budget -= tokens
+            else:
+                self._preempt_youngest()
+        return chunks
+
+    def _admit_waiting(self, now: float, chunks: list[tuple[Sequence, int]]) -> int:
+        """Start waiting sequences in order of arrival while there is room; returns how many adapters had to be loaded.
+
+        A sequence whose adapter has no slot lets others pass. One that lacks KV blocks does not, or long prompts would
+        starve.
+        """
+        budget = self.settings.max_num_batched_tokens - sum(tokens for _, tokens in chunks)
+        loads = 0
+        passed_over: list[Sequence] = []
+        while self._waiting and budget and len(self._running) < self.settings.max_num_seqs:
+            sequence = self._waiting[0]
+            if sequence.arrival > now:
+                break
+            adapter = sequence.request.adapter
+            if adapter is not None and not self._adapters.has_room_for(adapter):
+                passed_over.append(self._waiting.popleft())
+                continue
+            tokens = self._allocate(sequence, budget)
+            if not tokens:
+                break
+            if adapter is not None:
+                loads += self._adapters.acquire(adapter)
+            self._running.append(self._waiting.popleft())
+            chunks.append((sequence, tokens))
+            budget -= tokens
+        self._waiting.extendleft(reversed(passed_over))
+        return loads
+
+    def _allocate(self, sequence: Sequence, budget: int) -> int:
+        """Give a waiting sequence its cached prefix and the blocks of its first chunk.
+
+        Returns the tokens of that chunk, 0 when it does not fit. The last token is computed even when it is cached,
+        because its result is the next token.
+        """
+        block_size = self.settings.block_size
+        shareable = (sequence.pending - 1) // block_size
+        shared = self._pool.match(sequence.request.block_hashes[:shareable])
+        cached = len(shared) * block_size
+        tokens = min(sequence.pending - cached, budget)
+        blocks = self._pool.claim(shared, -(-(cached + tokens) // block_size) - len(shared))
+        if blocks is None:
+            return 0
+        sequence.blocks, sequence.computed, sequence.published = blocks, cached, len(shared)
+        if sequence.cached_tokens is None:
+            sequence.cached_tokens = cached
+            self._queried_tokens += sequence.request.prompt_tokens
+            self._hit_tokens += cached
+        return tokens
+
+    def _extend(self, sequence: Sequence, tokens: int) -> bool:
+        missing = -(-(sequence.computed + tokens) // self.settings.block_size) - len(sequence.blocks)
+        if missing <= 0:
+            return True
+        blocks = self._pool.claim((), missing)
+        if blocks is None:
+            return False
+        sequence.blocks += blocks
+        return True
+
+    def _preempt_youngest(self) -> None:
+        sequence = self._running.pop()
+        self._free(sequence)
+        sequence.computed = sequence.published = 0
+        self._waiting.appendleft(sequence)
+        self._preemptions += 1
+
+    def _free(self, sequence: Sequence) -> None:
+        self._pool.release(sequence.blocks)
+        sequence.blocks = []
+        if sequence.request.adapter is not None:
+            self._adapters.release(sequence.request.adapter)
+
+    def _finish_step(self, step: _Step, events: list[Event]) -> None:
+        for sequence, tokens in step.chunks:
+            if sequence.ended:
+                continue
+            sequence.computed += tokens
+            self._publish_full_blocks(sequence)
+            if not sequence.pending:
+                self._sample(sequence, step.end, events)
+        self._running = [sequence for sequence in self._running if not sequence.ended]
+
+    def _publish_full_blocks(self, sequence: Sequence) -> None:
+        hashes = sequence.request.block_hashes
+        full = min(sequence.computed // self.settings.block_size, len(hashes))
+        for index in range(sequence.published, full):
+            self._pool.publish(sequence.blocks[index], hashes[index])
+        sequence.published = max(sequence.published, full)
+
+    def _sample(self, sequence: Sequence, time: float, events: list[Event]) -> None:
+        request = sequence.request
+        events.append(Token(time, request.id, sequence.generated))
+        if not sequence.generated:
+            self._prompt_tokens += request.prompt_tokens
+        sequence.generated += 1
+        self._generated_tokens += 1
+        if sequence.generated == request.output_tokens:
+            usage = Usage(request.prompt_tokens, request.output_tokens, sequence.cached_tokens or 0)
+            events.append(Finished(time, request.id, usage))
+            sequence.ended = True
+            self._free(sequence)
+            del self._alive[request.id]
+            self._finished += 1

@@ -1,0 +1,37 @@
+"""Size and speed of a simulated engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from endpick.simulation.timing import Timing
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What one engine can hold at a time; the names are vLLM's where vLLM has one."""
+
+    max_num_seqs: int = 64
+    """Sequences in one batch."""
+    max_num_batched_tokens: int = 2048
+    """Tokens computed in one step; longer prompts are prefilled in chunks."""
+    kv_blocks: int = 2048
+    block_size: int = 16
+    """Tokens per KV block."""
+    max_model_len: int = 16_384
+    """Most tokens of prompt and answer together."""
+    max_loras: int = 0
+    """Adapters that fit in one batch; 0 disables adapters."""
+    timing: Timing = field(default_factory=Timing)
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_seqs", "max_num_batched_tokens", "kv_blocks", "block_size", "max_model_len"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1")
+        if self.max_loras < 0:
+            raise ValueError("max_loras cannot be negative")
+        if self.kv_blocks * self.block_size < self.max_model_len:
+            raise ValueError(
+                f"a sequence of max_model_len={self.max_model_len} tokens does not fit in a KV cache of"
+                f" {self.kv_blocks} blocks x {self.block_size} tokens; raise kv_blocks or lower max_model_len"
+            )
