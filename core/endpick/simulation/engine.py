@@ -22,8 +22,9 @@ class _Step:
 class Engine:
     """Takes requests, and says when each token appears.
 
-    It knows no clock: every call carries the time, in seconds from any origin, which never goes back. `advance` to a
-    time gives the same events however many calls it is split into.
+    It knows no clock: every call carries the time, in seconds from any origin, which never goes back. Advancing in one
+    call or in many gives the same events; only a request submitted after the engine has advanced to the very same time
+    misses a step that began then.
     """
 
     def __init__(self, settings: EngineSettings, random: Random | None = None) -> None:
@@ -58,16 +59,15 @@ class Engine:
         self._waiting.append(sequence)
 
     def next_event_time(self) -> float | None:
-        """When to call `advance` next; None while there is nothing to do."""
-        if self._step is not None:
-            return self._step.end
-        return self._waiting[0].arrival if self._waiting else None
+        """When to call `advance` next, never before the last call; None while there is nothing to do."""
+        due = self._due()
+        return None if due is None else max(due, self._now)
 
     def advance(self, now: float) -> list[Event]:
         """Everything that happened up to and including `now`, in order."""
         self._move_clock(now)
         events: list[Event] = []
-        while (time := self.next_event_time()) is not None and time <= now:
+        while (time := self._due()) is not None and time <= now:
             if self._step is not None:
                 self._finish_step(self._step, events)
             self._step = self._start_step(time)
@@ -108,6 +108,11 @@ class Engine:
             finished=self._finished,
             aborted=self._aborted,
         )
+
+    def _due(self) -> float | None:
+        if self._step is not None:
+            return self._step.end
+        return self._waiting[0].arrival if self._waiting else None
 
     def _move_clock(self, now: float) -> None:
         if now < self._now:
