@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from enum import IntEnum
 from typing import Protocol
 
 from endpick.requests.decision import CloseCause
 
-__all__ = ["CloseCause", "ProtocolError", "SessionFactory", "StreamSession"]
+__all__ = ["CloseCause", "ProtocolError", "SessionFactory", "Status", "StreamSession"]
+
+
+class Status(IntEnum):
+    """The gRPC status codes with which a session ends a stream."""
+
+    INVALID_ARGUMENT = 3
+    """A message that cannot be decoded, or that cannot come here."""
+    RESOURCE_EXHAUSTED = 8
+    """More than a limit allows."""
+    FAILED_PRECONDITION = 9
+    """The gateway is configured in a way we cannot serve."""
+    INTERNAL = 13
+    """We are at fault."""
 
 
 class ProtocolError(Exception):
     """The stream cannot go on; the transport ends it with this gRPC status.
 
     Attributes:
-        status: gRPC status code, e.g. 3 for INVALID_ARGUMENT.
+        status: gRPC status code, usually a `Status`.
         message: what the gateway did that it may not do.
     """
 

@@ -1,0 +1,23 @@
+"""What all sessions have seen together, for whoever exports it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from endpick.extproc.stream import Status
+
+
+@dataclass(slots=True)
+class SessionCounters:
+    """Plain numbers that only grow; one object is shared by all sessions of a listener."""
+
+    requests: int = 0
+    """Streams that began with request headers."""
+    bodies_too_large: int = 0
+    """Requests refused for the size of their body."""
+    decision_faults: int = 0
+    """Requests refused because deciding raised."""
+    exchange_faults: int = 0
+    """Exceptions from exchanges: at most one per response, and one from `finish`."""
+    protocol_errors: dict[Status, int] = field(default_factory=lambda: dict.fromkeys(Status, 0))
+    """Streams that we ended, by the status we gave."""

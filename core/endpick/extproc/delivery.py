@@ -1,0 +1,45 @@
+"""Which bodies the gateway will send, as the first message of a stream says."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from endpick._proto.ext_proc_pb2 import ProcessingRequest
+from endpick.extproc.stream import ProtocolError, Status
+from endpick.requests.incoming import BodyMode, Delivery
+
+_GRPC_MODE = 5
+
+
+def delivery_of(message: ProcessingRequest) -> Delivery:
+    """Read `protocol_config`; a gateway that sends none speaks the protocol's own mode, FULL_DUPLEX_STREAMED.
+
+    Raises:
+        ProtocolError: the gateway is configured in a way in which no request can be routed.
+    """
+    if message.observability_mode:
+        raise ProtocolError(
+            Status.FAILED_PRECONDITION,
+            "the gateway's ext_proc filter runs in observability mode and ignores replies; "
+            "set observability_mode: false to have requests routed",
+        )
+    if not message.HasField("protocol_config"):
+        return _delivery(BodyMode.FULL_DUPLEX_STREAMED, BodyMode.FULL_DUPLEX_STREAMED, False)
+    config = message.protocol_config
+    return _delivery(config.request_body_mode, config.response_body_mode, config.send_body_without_waiting_for_header_response)
+
+
+@lru_cache(maxsize=64)
+def _delivery(request_body: int, response_body: int, early_request_body: bool) -> Delivery:
+    return Delivery(_mode(request_body, "request_body_mode"), _mode(response_body, "response_body_mode"), early_request_body)
+
+
+def _mode(value: int, option: str) -> BodyMode:
+    try:
+        return BodyMode(value)
+    except ValueError:
+        name = "GRPC" if value == _GRPC_MODE else str(value)
+        raise ProtocolError(
+            Status.FAILED_PRECONDITION,
+            f"the gateway's ext_proc filter has {option} {name}, which is not supported; use FULL_DUPLEX_STREAMED",
+        ) from None

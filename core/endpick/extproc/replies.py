@@ -1,0 +1,142 @@
+"""The messages we send, serialised: built once where they never differ, and around the bytes where they carry a body."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from functools import lru_cache
+
+from google.protobuf.struct_pb2 import Struct
+
+from endpick._proto.ext_proc_pb2 import (
+    BodyMutation,
+    BodyResponse,
+    CommonResponse,
+    HeaderMutation,
+    HeadersResponse,
+    HttpStatus,
+    ImmediateResponse,
+    ProcessingResponse,
+    StatusCode,
+    TrailersResponse,
+)
+from endpick.extproc.headers import option
+from endpick.extproc.names import DROPPED_REASON_HEADER
+from endpick.requests.decision import Refused
+
+MAX_CHUNK_BYTES = 62_000
+"""The most body bytes in one streamed reply: some gateways limit a message to 64 KiB."""
+
+
+class Direction(Enum):
+    """Which body a streamed reply belongs to; the value is the tag of its field in `ProcessingResponse`."""
+
+    REQUEST = b"\x1a"
+    RESPONSE = b"\x22"
+
+
+CONTINUE_REQUEST_HEADERS = ProcessingResponse(request_headers=HeadersResponse()).SerializeToString()
+CONTINUE_REQUEST_BODY = ProcessingResponse(request_body=BodyResponse()).SerializeToString()
+CONTINUE_REQUEST_TRAILERS = ProcessingResponse(request_trailers=TrailersResponse()).SerializeToString()
+CONTINUE_RESPONSE_HEADERS = ProcessingResponse(response_headers=HeadersResponse()).SerializeToString()
+CONTINUE_RESPONSE_BODY = ProcessingResponse(response_body=BodyResponse()).SerializeToString()
+CONTINUE_RESPONSE_TRAILERS = ProcessingResponse(response_trailers=TrailersResponse()).SerializeToString()
+
+_END = b"\x10\x01"
+"""`end_of_stream: true` of a StreamedBodyResponse."""
+
+
+def request_headers(mutation: HeaderMutation, metadata: Struct) -> bytes:
+    """Answer the request headers with a destination; the route may depend on it, so the gateway looks it up again."""
+    response = CommonResponse(header_mutation=mutation, clear_route_cache=True)
+    return ProcessingResponse(request_headers=HeadersResponse(response=response), dynamic_metadata=metadata).SerializeToString()
+
+
+def buffered_request_body(mutation: HeaderMutation, metadata: Struct, body: bytes | None) -> bytes:
+    """Answer a buffered request body with a destination: its headers have not left the gateway yet."""
+    response = CommonResponse(header_mutation=mutation, body_mutation=replacement(body), clear_route_cache=True)
+    return ProcessingResponse(request_body=BodyResponse(response=response), dynamic_metadata=metadata).SerializeToString()
+
+
+def replaced_request_body(body: bytes) -> bytes:
+    """Answer one message of a request body with other bytes."""
+    return ProcessingResponse(request_body=BodyResponse(response=CommonResponse(body_mutation=replacement(body)))).SerializeToString()
+
+
+def response_headers(mutation: HeaderMutation) -> bytes:
+    """Answer the response headers."""
+    return ProcessingResponse(response_headers=HeadersResponse(response=CommonResponse(header_mutation=mutation))).SerializeToString()
+
+
+def replaced_response_body(body: bytes) -> bytes:
+    """Answer one message of a response body with other bytes."""
+    return ProcessingResponse(response_body=BodyResponse(response=CommonResponse(body_mutation=replacement(body)))).SerializeToString()
+
+
+def replacement(body: bytes | None) -> BodyMutation | None:
+    """A mutation to `body`; to nothing where it is empty, because an empty `body` changes nothing."""
+    if body is None:
+        return None
+    return BodyMutation(body=body) if body else BodyMutation(clear_body=True)
+
+
+def with_metadata(reply: bytes, metadata: Struct) -> bytes:
+    """The reply with dynamic metadata: a field at the end of a message may be appended to its bytes."""
+    return reply + ProcessingResponse(dynamic_metadata=metadata).SerializeToString()
+
+
+def streamed(direction: Direction, body: bytes, end: bool) -> list[bytes]:
+    """A body, or a piece of one, as full-duplex replies; with `end` the last one ends it, even when it is empty."""
+    if len(body) <= MAX_CHUNK_BYTES:
+        return [streamed_chunk(direction, body, end)] if body or end else []
+    last = (len(body) - 1) // MAX_CHUNK_BYTES
+    return [streamed_chunk(direction, chunk, end and position == last) for position, chunk in enumerate(_chunks(body))]
+
+
+def streamed_chunk(direction: Direction, body: bytes | memoryview, end: bool) -> bytes:
+    """One full-duplex reply; the body is copied once."""
+    head = _head(direction, len(body), end)
+    return b"".join((head, body, _END)) if end else b"".join((head, body))
+
+
+def immediate(refused: Refused) -> bytes:
+    """The end of a request: the gateway answers the client with this error."""
+    known = refused.status in StatusCode.values()
+    response = ImmediateResponse(
+        status=HttpStatus(code=StatusCode.Name(refused.status if known else 500)),
+        body=f"inference error: {refused.code} - {refused.message}".encode(),
+        details=f"endpick_{refused.reason or refused.code}",
+    )
+    if refused.reason is not None:
+        response.headers.set_headers.append(option(DROPPED_REASON_HEADER, refused.reason))
+    return ProcessingResponse(immediate_response=response).SerializeToString()
+
+
+def _chunks(body: bytes) -> Iterator[memoryview]:
+    view = memoryview(body)
+    for start in range(0, len(body), MAX_CHUNK_BYTES):
+        yield view[start : start + MAX_CHUNK_BYTES]
+
+
+@lru_cache(maxsize=4096)
+def _head(direction: Direction, length: int, end: bool) -> bytes:
+    """What precedes the bytes: ProcessingResponse > BodyResponse > CommonResponse > BodyMutation > StreamedBodyResponse.
+
+    Each level is a tag and a length. Tokens of one model serialise to few different lengths, so the cache nearly always hits.
+    """
+    head = b"\x0a" + _varint(length)
+    size = len(head) + length + (len(_END) if end else 0)
+    for tag in (b"\x1a", b"\x1a", b"\x0a", direction.value):
+        level = tag + _varint(size)
+        head = level + head
+        size += len(level)
+    return head
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)

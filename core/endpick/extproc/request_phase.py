@@ -1,0 +1,147 @@
+"""The request half of a stream: gathers what the decision needs, then answers in the gateway's dialect."""
+
+from __future__ import annotations
+
+from endpick._proto.ext_proc_pb2 import HttpBody, HttpHeaders
+from endpick.extproc import replies
+from endpick.extproc.headers import mutation, read_headers
+from endpick.extproc.metadata import destination_metadata
+from endpick.extproc.names import DESTINATION_HEADER
+from endpick.extproc.replies import Direction
+from endpick.extproc.stream import ProtocolError, Status
+from endpick.requests.decision import Routed
+from endpick.requests.incoming import BodyMode, Delivery
+
+_ONE_MESSAGE = frozenset({BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL})
+
+
+class BodyTooLargeError(Exception):
+    """The request body is larger than the limit."""
+
+
+class RequestPhase:
+    """One request until it has been routed, and the rest of its body after that.
+
+    A method that takes a message returns the replies that may go at once. When `ready` turns True the director has all it
+    will get, and `route` answers everything that is still open.
+    """
+
+    __slots__ = (
+        "_chunks",
+        "_delivery",
+        "_ended",
+        "_headers_answered",
+        "_max_body_bytes",
+        "_readable",
+        "_size",
+        "_trailers",
+        "headers",
+        "ready",
+        "routed",
+    )
+
+    def __init__(self, delivery: Delivery, max_body_bytes: int) -> None:
+        self._delivery = delivery
+        self._max_body_bytes = max_body_bytes
+        self._chunks: list[bytes] = []
+        self._size = 0
+        self._readable = False
+        self._ended = False
+        self._trailers = False
+        self._headers_answered = False
+        self.headers: dict[str, str] | None = None
+        self.ready = False
+        self.routed = False
+
+    @property
+    def body(self) -> bytes | None:
+        """What came of the body; None if there is none to read."""
+        return b"".join(self._chunks) if self._readable else None
+
+    def on_headers(self, message: HttpHeaders) -> list[bytes]:
+        """The beginning of the request."""
+        if self.headers is not None:
+            raise out_of_order("request headers came twice")
+        self.headers = read_headers(message.headers)
+        self._ended = message.end_of_stream
+        self._readable = not self._ended and self._delivery.sees_request_body
+        self.ready = not self._readable
+        if self._readable and self._delivery.request_body in _ONE_MESSAGE:
+            self._headers_answered = True
+            return [replies.CONTINUE_REQUEST_HEADERS]
+        return []
+
+    def on_body(self, message: HttpBody) -> list[bytes]:
+        """A piece of the body.
+
+        Raises:
+            BodyTooLargeError: with this piece it is more than `max_body_bytes`.
+        """
+        mode = self._delivery.request_body
+        if self.headers is None:
+            raise out_of_order("a request body came before the request headers")
+        if mode is BodyMode.NONE:
+            raise out_of_order("a request body came although request_body_mode is NONE")
+        if self._ended:
+            raise out_of_order("a request body came after the end of the request")
+        self._ended = message.end_of_stream or mode in _ONE_MESSAGE
+        if self.routed:
+            return [replies.CONTINUE_REQUEST_BODY]
+        self._readable = mode is not BodyMode.BUFFERED_PARTIAL or message.end_of_stream
+        self.ready = self._ended
+        self._hold(message.body)
+        return []
+
+    def on_trailers(self) -> list[bytes]:
+        """Trailers end the body; no message of it has said so."""
+        if self.headers is None:
+            raise out_of_order("request trailers came before the request headers")
+        if self._trailers:
+            raise out_of_order("request trailers came twice")
+        self._trailers = self._ended = True
+        if self.routed:
+            return [replies.CONTINUE_REQUEST_TRAILERS]
+        self.ready = True
+        return []
+
+    def route(self, routed: Routed) -> list[bytes]:
+        """Answer all that came so far with the decision."""
+        self.routed = True
+        body = routed.body if self._readable else None
+        destination = ",".join(routed.destinations)
+        own = {DESTINATION_HEADER: destination}
+        if body is not None and not self._trailers:
+            own["content-length"] = str(len(body))
+        headers = mutation(own, routed.set_headers)
+        metadata = destination_metadata(destination, routed.dynamic_metadata)
+        if self._headers_answered:
+            answers = [replies.buffered_request_body(headers, metadata, body)]
+        else:
+            answers = [replies.request_headers(headers, metadata), *self._body_answers(body)]
+        if self._trailers:
+            answers.append(replies.CONTINUE_REQUEST_TRAILERS)
+        self._chunks.clear()
+        return answers
+
+    def _body_answers(self, replaced: bytes | None) -> list[bytes]:
+        if not self._readable:
+            return []
+        if self._delivery.request_body is BodyMode.FULL_DUPLEX_STREAMED:
+            body = b"".join(self._chunks) if replaced is None else replaced
+            return replies.streamed(Direction.REQUEST, body, end=not self._trailers)
+        if replaced is None:
+            return [replies.CONTINUE_REQUEST_BODY] * len(self._chunks)
+        pieces = [replaced] + [b""] * (len(self._chunks) - 1)
+        return [replies.replaced_request_body(piece) for piece in pieces[: len(self._chunks)]]
+
+    def _hold(self, chunk: bytes) -> None:
+        self._size += len(chunk)
+        if self._size > self._max_body_bytes:
+            self._chunks.clear()
+            raise BodyTooLargeError
+        self._chunks.append(chunk)
+
+
+def out_of_order(what: str) -> ProtocolError:
+    """The gateway sent something that cannot come here."""
+    return ProtocolError(Status.INVALID_ARGUMENT, f"{what}; the messages of a stream must follow one HTTP request")
