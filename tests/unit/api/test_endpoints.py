@@ -1,0 +1,132 @@
+"""Views of endpoints and columns, as plugins hold them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from endpick.api import DataKey, Endpoint, Endpoints, Scope, UndeclaredAccess, UnknownKey
+from endpick.api.access import Access, AccessScope
+from endpick.api.endpoints import Column, Generation
+
+LOAD = DataKey("load", float)
+TAG = DataKey("tag", str)
+PRICE = DataKey("price", float, Scope.POOL, default=2.5)
+UNHEARD = DataKey("unheard-of", float)
+
+
+def view(loads: list[float], access: Access | None = None, now: float = 10.0, pool: dict[str, object] | None = None) -> Endpoints:
+    endpoints = tuple(Endpoint(f"default/e{n}", "10.0.0.1", 8000 + n) for n in range(len(loads)))
+    tags = np.array([f"t{n}" for n in range(len(loads))], dtype=object)
+    written_at = np.arange(len(loads), dtype=np.float64)
+    columns = {"load": Column(np.array(loads, dtype=np.float64), written_at), "tag": Column(tags, written_at)}
+    return Endpoints(Generation(endpoints, columns, pool or {}, lambda: now), access=access)
+
+
+@pytest.mark.parametrize(("host", "address"), [("10.0.0.1", "10.0.0.1:80"), ("fd00::1", "[fd00::1]:80")])
+def test_address_brackets_ipv6(host, address):
+    assert Endpoint("ns/a", host, 80).address == address
+    assert Endpoint("ns/a", host, 80).metrics_address == address
+
+
+def test_column_of_the_whole_view_is_the_column_itself():
+    endpoints = view([1.0, 2.0])
+
+    assert endpoints[LOAD] is endpoints.generation.columns["load"].values
+
+
+@given(st.lists(st.floats(0, 1), max_size=30), st.data())
+def test_narrowing_keeps_values_with_their_endpoints(loads, data):
+    endpoints = view(loads)
+    mask = np.array(data.draw(st.lists(st.booleans(), min_size=len(loads), max_size=len(loads))), dtype=np.bool_)
+
+    kept = endpoints.where(mask)
+
+    assert [endpoint.name for endpoint in kept] == [endpoint.name for endpoint, keep in zip(endpoints, mask, strict=True) if keep]
+    assert kept[LOAD].tolist() == [load for load, keep in zip(loads, mask, strict=True) if keep]
+    assert kept.objects(TAG) == [f"t{n}" for n, keep in enumerate(mask) if keep]
+
+
+@given(st.permutations(range(6)))
+def test_take_gives_the_order_asked_for(order):
+    endpoints = view([0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+
+    assert endpoints.take(order)[LOAD].tolist() == [float(position) for position in order]
+    assert endpoints.take(order).take([1, 0])[LOAD].tolist() == [float(order[1]), float(order[0])]
+
+
+def test_take_outside_the_view_is_an_error_even_if_the_row_exists():
+    narrow = view([0.0, 1.0, 2.0]).where(np.array([True, True, False]))
+
+    with pytest.raises(IndexError, match="outside the 2 endpoints"):
+        narrow.take([2])
+    with pytest.raises(IndexError, match="outside the 2 endpoints"):
+        narrow.take([-1])
+
+
+@pytest.mark.parametrize("mask", [np.array([True]), np.array([1, 0, 1]), np.array([[True, False, True]])])
+def test_mask_of_the_wrong_shape_or_type_is_refused(mask):
+    with pytest.raises(ValueError, match="a mask for 3 endpoints"):
+        view([0.0, 1.0, 2.0]).where(mask)
+
+
+def test_only_asks_about_each_endpoint():
+    assert [endpoint.port for endpoint in view([0.0] * 4).only(lambda endpoint: endpoint.port % 2 == 0)] == [8000, 8002]
+
+
+def test_age_counts_from_each_write_and_is_infinite_for_what_never_came():
+    endpoints = view([1.0, 1.0, 1.0], now=10.0)
+
+    assert endpoints.age(LOAD).tolist() == [10.0, 9.0, 8.0]
+    assert endpoints.age(UNHEARD).tolist() == [np.inf] * 3
+
+
+def test_column_that_nobody_writes_reads_as_missing():
+    endpoints = view([1.0, 2.0])
+
+    assert np.isnan(endpoints[UNHEARD]).all()
+    assert endpoints.objects(DataKey("unheard-of-tag", str)) == [None, None]
+
+
+def test_pool_value_falls_back_to_the_default():
+    assert view([]).pool(PRICE) == 2.5
+    assert view([], pool={"price": 9.0}).pool(PRICE) == 9.0
+
+
+def test_asking_in_the_wrong_place_says_which_scope_the_key_has():
+    endpoints = view([1.0])
+
+    with pytest.raises(UnknownKey, match="'price' has scope 'pool'"):
+        endpoints[PRICE]
+    with pytest.raises(UnknownKey, match="'load' has scope 'endpoint', not 'pool'"):
+        endpoints.pool(LOAD)
+    with pytest.raises(UnknownKey, match=r"'tag' holds str objects, not numbers; read it with endpoints.objects"):
+        endpoints[TAG]
+
+
+def test_undeclared_read_is_a_fault_under_test_and_only_reported_in_production():
+    scope = AccessScope("mine", frozenset({"load"}))
+    strict = view([1.0], Access(scope))
+    seen = []
+    lenient = view([1.0], Access(scope, lambda scope, key, access: seen.append((scope.instance, key, access))))
+
+    assert strict[LOAD].tolist() == [1.0]
+    with pytest.raises(UndeclaredAccess, match="instance 'mine' reads 'tag' without declaring it in `consumes`"):
+        strict.objects(TAG)
+    assert lenient.objects(TAG) == ["t0"]
+    assert seen == [("mine", "tag", "read")]
+
+
+def test_narrowed_view_is_judged_like_the_view_it_came_from():
+    strict = view([1.0, 2.0], Access(AccessScope("mine", frozenset())))
+
+    with pytest.raises(UndeclaredAccess):
+        strict.take([1])[LOAD]
+
+
+def test_rows_give_one_endpoint_with_its_values():
+    rows = list(view([0.5, 0.25]).each())
+
+    assert [(row.name, row[LOAD], row.object(TAG)) for row in rows] == [("default/e0", 0.5, "t0"), ("default/e1", 0.25, "t1")]

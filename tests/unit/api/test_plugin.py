@@ -1,0 +1,104 @@
+"""Plugin classes and data keys, as declarations."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+import endpick.api
+from endpick.api import (
+    DataKey,
+    Endpoints,
+    Filter,
+    InferenceRequest,
+    Kind,
+    Parameters,
+    PerEndpointScorer,
+    Prompt,
+    Scorer,
+    ScoringState,
+    Usage,
+)
+from endpick.api.endpoints import BoolArray, FloatArray
+from endpick.api.plugin import Plugin, kinds_of
+
+
+class Both(Filter, Scorer):
+    def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> BoolArray: ...
+
+    def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray: ...
+
+
+def test_kinds_follow_from_the_bases():
+    assert kinds_of(Both) == (Kind.FILTER, Kind.SCORER)
+    assert kinds_of(PerEndpointScorer) == (Kind.SCORER,)
+    assert kinds_of(Plugin) == ()
+    assert kinds_of(dict) == ()
+
+
+def test_every_kind_has_a_base_class():
+    bases = [value for value in vars(endpick.api).values() if isinstance(value, type) and issubclass(value, Plugin)]
+
+    assert {kind for base in bases for kind in kinds_of(base)} == set(Kind)
+
+
+def test_every_public_name_is_documented():
+    undocumented = [
+        name
+        for name in endpick.api.__all__
+        if not isinstance(getattr(endpick.api, name), str) and not (getattr(endpick.api, name).__doc__ or "").strip()
+    ]
+
+    assert undocumented == []
+
+
+def test_every_public_method_of_a_public_class_is_documented():
+    undocumented = [
+        f"{name}.{attribute}"
+        for name in endpick.api.__all__
+        if isinstance(cls := getattr(endpick.api, name), type) and cls.__module__.startswith("endpick.api")
+        for attribute, value in vars(cls).items()
+        if callable(value) and not attribute.startswith("_") and not isinstance(value, type) and not value.__doc__
+    ]
+
+    assert undocumented == []
+
+
+def test_endpick_keys_are_documented_and_plainly_named():
+    keys = [value for value in vars(endpick.api).values() if isinstance(value, DataKey)]
+
+    assert len(keys) >= 10
+    assert all(key.doc.endswith(".") and "/" not in key.name for key in keys)
+
+
+def test_key_of_one_producer_is_another_key():
+    key = DataKey("match", float, default_producer="approx")
+
+    assert key.from_producer("") is key
+    other = key.from_producer("precise")
+    assert (other.name, other.producer, other.default_producer) == ("match@precise", "precise", None)
+    assert other != key
+
+
+def test_keys_are_equal_by_name():
+    assert DataKey("a/b", float) == DataKey("a/b", str)
+    assert len({DataKey("a/b", float), DataKey("a/b", float), DataKey("a/c", float)}) == 2
+
+
+def test_parameters_are_closed_and_immutable():
+    with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
+        Parameters.model_validate({"treshold": 1})
+
+
+def test_prompt_is_rendered_once_and_only_when_asked():
+    calls = []
+    prompt = Prompt(lambda: calls.append(1) or (b"hello", b"you"))
+
+    assert calls == []
+    assert prompt.texts == (b"hello", b"you")
+    assert prompt.estimated_tokens == 2 + 1
+    assert calls == [1]
+
+
+def test_usage_tells_unknown_from_zero():
+    assert Usage().cached_tokens is None

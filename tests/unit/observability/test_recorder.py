@@ -1,0 +1,166 @@
+"""What a serving process counts and logs."""
+
+from __future__ import annotations
+
+import logging
+import random
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from endpick.api import (
+    Category,
+    Endpoints,
+    FloatArray,
+    InferenceRequest,
+    Parameters,
+    PluginContext,
+    PluginMeta,
+    ResponseEnd,
+    Scorer,
+    ScoringState,
+    Subscriptions,
+    TerminationCause,
+    Usage,
+)
+from endpick.api.plugin import Kind
+from endpick.observability.labels import LabelLimit
+from endpick.observability.metrics import EndpickMetrics
+from endpick.observability.recorder import Recorder
+from endpick.observability.throttle import Throttle
+from endpick.plugins.instance import Instance, OnFault, scope_of
+
+MODEL = {"model_name": "m", "target_model_name": "m-lora", "fairness_id": "alice", "priority": "-1"}
+
+
+class Half(Scorer):
+    """Half for everybody."""
+
+    meta = PluginMeta(type="half-scorer", api=">=1.0,<2", category=Category.BALANCE)
+
+    def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
+        raise NotImplementedError
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def instance() -> Instance:
+    plugin = Half("half", Parameters(), PluginContext(random.Random(1)))
+    subscriptions = Subscriptions()
+    return Instance(
+        "half", "half-scorer", "acme", "2.0", (Kind.SCORER,), plugin, subscriptions, OnFault.SKIP, scope_of("half", subscriptions)
+    )
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def recorder(registry: CollectorRegistry, clock: Clock) -> Recorder:
+    return Recorder(EndpickMetrics(registry), clock, log_interval_seconds=30)
+
+
+def test_fault_is_counted_every_time_and_logged_once_per_interval(recorder, registry, instance, clock, caplog):
+    with caplog.at_level(logging.ERROR):
+        for _ in range(3):
+            recorder.fault(instance, "Scorer", ValueError("boom"))
+        clock.now += 31
+        recorder.fault(instance, "Scorer", ValueError("boom"))
+
+    labels = {"plugin": "half", "type": "half-scorer", "distribution": "acme", "version": "2.0", "extension_point": "Scorer"}
+    assert registry.get_sample_value("endpick_plugin_faults_total", labels | {"reason": "ValueError"}) == 4
+    assert [record.suppressed for record in caplog.records] == [0, 2]
+    assert "half (half-scorer, acme 2.0)" in caplog.records[0].getMessage()
+
+
+def test_faults_of_two_kinds_do_not_silence_each_other(recorder, instance, caplog):
+    with caplog.at_level(logging.ERROR):
+        recorder.fault(instance, "Scorer", ValueError("boom"))
+        recorder.fault(instance, "Scorer", "returned 3 scores for 4 endpoints")
+
+    assert len(caplog.records) == 2
+
+
+def test_request_life_moves_running_and_fills_the_histograms(recorder, registry):
+    recorder.request_decided("m", "m-lora", "alice", -1, 1000)
+    assert registry.get_sample_value("llm_d_epp_request_running", MODEL) == 1
+
+    usage = Usage(prompt_tokens=200, completion_tokens=10, cached_tokens=0)
+    end = ResponseEnd(TerminationCause.NATURAL, 200, usage, response_bytes=512, duration_seconds=2.0, ttft_seconds=0.3)
+    recorder.request_ended("m", "m-lora", "alice", -1, True, end)
+
+    assert registry.get_sample_value("llm_d_epp_request_running", MODEL) == 0
+    assert registry.get_sample_value("llm_d_epp_request_total", MODEL) == 1
+    assert registry.get_sample_value("llm_d_epp_request_size_bytes_sum", MODEL) == 1000
+    assert registry.get_sample_value("llm_d_epp_request_duration_seconds_sum", MODEL) == 2.0
+    assert registry.get_sample_value("llm_d_epp_request_ntpot_seconds_sum", MODEL) == pytest.approx(0.2)
+    assert registry.get_sample_value("llm_d_epp_request_cached_tokens_count", MODEL) == 1
+    assert registry.get_sample_value("llm_d_epp_request_ttft_seconds_sum", MODEL | {"streaming": "true"}) == 0.3
+
+
+def test_response_without_usage_leaves_token_histograms_alone(recorder, registry):
+    recorder.request_decided("m", "m-lora", "alice", -1, 10)
+    recorder.request_ended("m", "m-lora", "alice", -1, False, ResponseEnd(TerminationCause.CLIENT_DISCONNECT, 0, None, 0, 0.1, None))
+
+    assert registry.get_sample_value("llm_d_epp_request_output_tokens_count", MODEL) == 0
+    assert registry.get_sample_value("llm_d_epp_request_running", MODEL) == 0
+
+
+def test_server_error_is_an_error_of_the_model_server(recorder, registry):
+    recorder.request_decided("m", "m-lora", "alice", -1, 10)
+    recorder.request_ended("m", "m-lora", "alice", -1, False, ResponseEnd(TerminationCause.NATURAL, 503, None, 9, 0.1, 0.1))
+
+    assert registry.get_sample_value("llm_d_epp_request_error_total", MODEL | {"error_code": "ModelServerError"}) == 1
+
+
+def test_scheduling_attempts_name_the_destination(recorder, registry):
+    recorder.request_scheduled(0.00015, "10.0.0.1:8000", "m")
+    recorder.request_scheduled(0.00015, None, "m")
+
+    success = {"status": "success", "target_model_name": "m", "endpoint_name": "10.0.0.1:8000", "namespace": "", "port": "8000"}
+    failure = {"status": "failure", "target_model_name": "m", "endpoint_name": "", "namespace": "", "port": ""}
+    assert registry.get_sample_value("llm_d_epp_scheduler_attempts_total", success) == 1
+    assert registry.get_sample_value("llm_d_epp_scheduler_attempts_total", failure) == 1
+    assert registry.get_sample_value("llm_d_epp_scheduler_e2e_duration_seconds_bucket", {"le": "0.0002"}) == 2
+
+
+def test_client_chosen_labels_are_bounded():
+    limit = LabelLimit(maximum=2)
+
+    assert [limit(value) for value in ("a", "b", "a", "c", "d", "b")] == ["a", "b", "a", "other", "other", "b"]
+
+
+def test_plugin_timer_is_bound_to_its_instance(recorder, registry, instance):
+    recorder.plugin_timer("Scorer", instance)(0.004)
+
+    labels = {"extension_point": "Scorer", "plugin_type": "half-scorer", "plugin_name": "half"}
+    assert registry.get_sample_value("llm_d_epp_plugin_duration_seconds_sum", labels) == 0.004
+
+
+def test_undeclared_access_says_where_to_declare(recorder, registry, instance, caplog):
+    with caplog.at_level(logging.WARNING):
+        recorder.undeclared_access(instance.scope, "acme/x", "write")
+
+    assert "instance 'half' writes data key 'acme/x' without declaring it in `produces`" in caplog.text
+
+
+def test_throttle_forgets_rather_than_grows(clock):
+    throttle = Throttle(clock, 30)
+    for number in range(25_000):
+        throttle.admit(f"topic-{number}")
+
+    assert len(throttle._last) <= 10_000
