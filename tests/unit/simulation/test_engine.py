@@ -11,12 +11,8 @@ from endpick.simulation.generation import Event, Finished, GenerationRequest, To
 from endpick.simulation.settings import EngineSettings
 from endpick.simulation.timing import Timing
 
-TIMING = Timing(
-    prefill_seconds_per_token=0.5, decode_seconds=1.0, decode_slowdown_per_sequence=0.25, adapter_load_seconds=8.0
-)
-SETTINGS = EngineSettings(
-    max_num_seqs=2, max_num_batched_tokens=8, kv_blocks=16, block_size=4, max_model_len=64, timing=TIMING
-)
+TIMING = Timing(prefill_seconds_per_token=0.5, decode_seconds=1.0, decode_slowdown_per_sequence=0.25, adapter_load_seconds=8.0)
+SETTINGS = EngineSettings(max_num_seqs=2, max_num_batched_tokens=8, kv_blocks=16, block_size=4, max_model_len=64, timing=TIMING)
 
 
 def run(engine: Engine) -> list[Event]:
