@@ -1,0 +1,1 @@
+"""What endpoints are like right now: the endpoint table, who fills it, and the proof that everybody's data gets there."""
