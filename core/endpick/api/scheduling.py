@@ -40,12 +40,14 @@ class ProfileRunResult:
         picked: Best first; the rest are fallbacks. None when the run failed.
         scored: All candidates that passed the filters, with their totals; None when none did.
         failure: Why nothing was picked, for people; None on success.
+        fault: True when a plugin's fault ended the run, not a lack of endpoints.
     """
 
     profile: str
     picked: Endpoints | None
     scored: ScoredEndpoints | None = None
     failure: str | None = None
+    fault: bool = False
 
 
 @dataclass(frozen=True, slots=True)

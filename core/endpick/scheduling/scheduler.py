@@ -1,0 +1,123 @@
+"""The scheduler: runs the profiles that the profile handler names until it names no more, and takes its decision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from endpick.api.access import Access
+from endpick.api.endpoints import Endpoints
+from endpick.api.request import InferenceRequest
+from endpick.api.requests import Rejection
+from endpick.api.scheduling import ProfileHandler, ProfileRunResult, SchedulingResult
+from endpick.api.state import CycleState, ScoringState
+from endpick.observability.instruments import Instruments
+from endpick.plugins.instance import Instance
+from endpick.scheduling.profile import NO_ENDPOINTS, Profile
+from endpick.scheduling.step import ExtensionPoint, Fault, Step, bind
+
+Runs: TypeAlias = Mapping[str, ProfileRunResult]
+PickProfiles: TypeAlias = Step[[InferenceRequest, Sequence[str], Runs, ScoringState], Sequence[str]]
+ProcessResults: TypeAlias = Step[[InferenceRequest, Runs, ScoringState], SchedulingResult | str]
+
+REJECTED_SATURATED = "rejected-saturated"
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduler:
+    """One compiled profile handler and the profiles it chooses among, in configuration order."""
+
+    profiles: Mapping[str, Profile]
+    names: tuple[str, ...]
+    pick_profiles: PickProfiles
+    process_results: ProcessResults
+
+    def schedule(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState, access: Access) -> SchedulingResult | Rejection:
+        """Decide where the request goes. Synchronous, and it never raises.
+
+        Returns:
+            The handler's decision, or why there is none: 429 when no endpoint would do, 500 when a plugin's fault forbids an answer.
+        """
+        runs = self._run_profiles(request, endpoints, state, access)
+        if isinstance(runs, Fault):
+            return _rejection(str(runs), fault=True)
+        if not runs:
+            return _rejection(f"failed to run any scheduler profile for request {request.id}")
+        result = self.process_results.run(access, request, runs, state)
+        if isinstance(result, SchedulingResult):
+            problem = _unusable(result, runs)
+            if problem is None:
+                return result
+            result = self.process_results.fault(problem)
+        elif not isinstance(result, str | Fault):
+            result = self.process_results.fault(f"answered {type(result).__name__}, not a SchedulingResult or a sentence")
+        if isinstance(result, Fault):
+            return _rejection(str(result), fault=True)
+        return _without_decision(result, runs)
+
+    def _run_profiles(
+        self, request: InferenceRequest, endpoints: Endpoints, state: CycleState, access: Access
+    ) -> dict[str, ProfileRunResult] | Fault:
+        # Ends after len(profiles) + 1 rounds at most, because naming a profile twice is a fault.
+        runs: dict[str, ProfileRunResult] = {}
+        while True:
+            answer = self.pick_profiles.run(access, request, self.names, runs, state)
+            if isinstance(answer, Fault):
+                return answer
+            problem = self._unrunnable(answer, runs)
+            if problem is not None:
+                return self.pick_profiles.fault(problem)
+            if not answer:
+                return runs
+            for name in answer:
+                state.begin_profile_run()
+                runs[name] = self.profiles[name].run(request, endpoints, state, access)
+
+    def _unrunnable(self, answer: object, runs: Runs) -> str | None:
+        if isinstance(answer, str) or not isinstance(answer, Sequence):
+            return f"answered {type(answer).__name__}, not a sequence of profile names"
+        if len(set(answer)) != len(answer) or not runs.keys().isdisjoint(answer):
+            return f"named a profile twice: {_listed(answer)} after {_listed(runs)}"
+        unknown = [name for name in answer if name not in self.profiles]
+        return f"named a profile that does not exist: {_listed(unknown)}" if unknown else None
+
+
+def compile_scheduler(handler: Instance, profiles: Mapping[str, Profile], instruments: Instruments) -> Scheduler:
+    """Bind the handler's methods. Raises TypeError when it is no profile handler: a mistake in the plan."""
+    plugin = handler.plugin
+    if not isinstance(plugin, ProfileHandler):
+        raise TypeError(f"{handler.origin} is not a profile handler")
+    return Scheduler(
+        dict(profiles),
+        tuple(profiles),
+        bind(plugin.pick_profiles, handler, ExtensionPoint.PROFILE_PICKER, instruments),
+        bind(plugin.process_results, handler, ExtensionPoint.PROCESS_PROFILES_RESULTS, instruments),
+    )
+
+
+def _unusable(result: SchedulingResult, runs: Runs) -> str | None:
+    primary = runs.get(result.primary)
+    if primary is None or primary.picked is None:
+        return f"decided for profile '{result.primary}', which picked nothing"
+    if not result.destinations:
+        return "decided for no destination"
+    return None
+
+
+def _without_decision(sentence: str, runs: Runs) -> Rejection:
+    """The handler gave up: say what became of each run, and whether the pool or a plugin is to blame."""
+    failed = [runs[name] for name in sorted(runs) if runs[name].picked is None]
+    causes = "; ".join(f"{run.profile}: {run.failure}" for run in failed)
+    message = f"{sentence} ({causes})" if causes else sentence
+    drained = any(run.failure == NO_ENDPOINTS for run in failed)
+    return _rejection(message, fault=any(run.fault for run in failed), reason=REJECTED_SATURATED if drained else "")
+
+
+def _rejection(message: str, *, fault: bool = False, reason: str = "") -> Rejection:
+    text = f"failed to find target endpoint: {message}"
+    return Rejection(text, 500) if fault else Rejection(text, 429, reason)
+
+
+def _listed(names: Iterable[object]) -> str:
+    return ", ".join(f"'{name}'" for name in names) or "none"
