@@ -19,9 +19,9 @@ class Severity(StrEnum):
 class Code(Enum):
     """A kind of mistake. The member's name is the code users see, its value the title.
 
-    The first letter says the severity (E, W, N), the next two digits the family: 01 YAML text, 02 document shape, 03 plugins
-    found and loaded, 04 parameters, 05 references and profiles, 06 data, 07 life cycle, 08 environment. A retired number is
-    never given to something else. `explain/<code>.md` holds the page that `endpick explain` prints.
+    The first letter says the severity (E, W, N), the next two digits the family: 01 YAML text, 02 document shape,
+    03 plugins found and loaded, 04 parameters, 05 references and profiles, 06 data, 07 life cycle, 08 environment.
+    A retired number is never given to something else. `explain/<code>.md` holds the page that `endpick explain` prints.
     """
 
     E0101 = "the text is not valid YAML"
@@ -49,6 +49,7 @@ class Code(Enum):
     E0210 = "a duration or quantity cannot be read"
     E0211 = "two entries claim the same priority"
     E0212 = "one setting is given under two names"
+    E0213 = "YAML readers disagree about this number"
 
     E0301 = "no installed plugin offers this type"
     E0302 = "an entry-point name is not a valid plugin type"
@@ -117,7 +118,6 @@ class Code(Enum):
     E0804 = "an optional dependency is not installed"
     E0805 = "installed package metadata is inconsistent"
 
-    W0201 = "YAML readers disagree about this value"
     W0202 = "the apiVersion is deprecated"
     W0203 = "a field is deprecated"
     W0204 = "a section has no effect"

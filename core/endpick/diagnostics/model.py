@@ -14,7 +14,7 @@ DocumentPath = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Span:
-    """A stretch of text. Lines and columns count from 1, columns in code points; the end column is one past the last."""
+    """A stretch of text. Lines and columns count from 1, columns in code points; the end is one past the last."""
 
     file: str
     line: int

@@ -1,0 +1,104 @@
+"""A configuration file to a checked document: every mistake in one run, and what is left to judge."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from endpick.config.checks import check_document
+from endpick.config.model import EndpointPickerConfig
+from endpick.config.shape import check_shape
+from endpick.config.source import SourceMap, read_source
+from endpick.config.wording import value_at
+from endpick.diagnostics import Code, Diagnostic, DocumentPath, Span, has_errors, sort_diagnostics
+
+DEFAULT_NAME = "<default>"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedConfig:
+    """A configuration as far as it could be read."""
+
+    config: EndpointPickerConfig | None
+    """The document without its faulty parts; None when there is nothing left to judge."""
+
+    source: SourceMap
+    diagnostics: tuple[Diagnostic, ...]
+    """In document order."""
+
+    path: str
+    """The name of the file, as in every span."""
+
+    faulty: frozenset[DocumentPath] = frozenset()
+    """What is missing from `config` because it was faulty."""
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether anything prevents the start."""
+        return has_errors(self.diagnostics)
+
+    def is_damaged(self, path: DocumentPath) -> bool:
+        """Whether `config` lacks something at, in or around a path, so that what seems to be missing there may not be."""
+        return any(path[: len(faulty)] == faulty or faulty[: len(path)] == path for faulty in self.faulty)
+
+    def may_define(self, name: str) -> bool:
+        """Whether a faulty entry of `plugins` may have been meant to define an instance of this name."""
+        if ("plugins",) in self.faulty:
+            return True
+        entries = [path for path in self.faulty if len(path) == 2 and path[0] == "plugins"]
+        meant = [_meant_name(value_at(self.source.data, path)) for path in entries]
+        return any(meant_name in (None, name) for meant_name in meant)
+
+
+def load_config(path: str | os.PathLike[str] | None = None, *, text: str | bytes | None = None, name: str = "<text>") -> LoadedConfig:
+    """Read and check a configuration.
+
+    From the file at `path`, or from `text`, which diagnostics then call `name`; with neither, the built-in default.
+    Never raises for what the file contains, or for a file that cannot be read: both are diagnostics.
+    """
+    if text is not None:
+        return load_bytes(text.encode("utf-8", errors="surrogatepass") if isinstance(text, str) else text, name)
+    if path is None:
+        return load_bytes(files(__package__).joinpath("default.yaml").read_bytes(), DEFAULT_NAME)
+    try:
+        raw = Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        return _unreadable(os.fspath(path), error)
+    return load_bytes(raw, os.fspath(path))
+
+
+def load_bytes(raw: bytes, name: str) -> LoadedConfig:
+    """Check what a configuration file contains."""
+    source, mistakes = read_source(raw, name)
+    if not source.places:
+        return LoadedConfig(None, source, mistakes, name)
+    shape = check_shape(source)
+    checks = () if shape.config is None else check_document(shape.config, source)
+    diagnostics = _without_echoes(mistakes, (*shape.diagnostics, *checks))
+    return LoadedConfig(shape.config, source, sort_diagnostics(diagnostics), name, shape.faulty)
+
+
+def _without_echoes(mistakes: tuple[Diagnostic, ...], later: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
+    """Leave out what is only a consequence: a value the YAML got wrong is not judged again."""
+    judged = {mistake.span for mistake in mistakes if mistake.code is not Code.E0102}
+    return (*mistakes, *(diagnostic for diagnostic in later if diagnostic.span not in judged))
+
+
+def _unreadable(path: str, error: OSError | ValueError) -> LoadedConfig:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    diagnostic = Diagnostic(
+        Code.E0110,
+        f"'{path}' cannot be read: {reason}",
+        Span.start_of(path),
+        help="check the path and its permissions",
+    )
+    return LoadedConfig(None, SourceMap(path, ""), (diagnostic,), path)
+
+
+def _meant_name(entry: object) -> str | None:
+    if not isinstance(entry, dict):
+        return entry if isinstance(entry, str) else None
+    name = entry.get("name") or entry.get("type")
+    return name if isinstance(name, str) else None
