@@ -1,0 +1,114 @@
+"""Which plugin types are installed, and by whom: reads package metadata, imports nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import groupby
+
+from endpick.plugins.metadata import Metadata, effective, normalise, read_relevant
+from endpick.plugins.naming import is_valid_type
+from endpick.versions import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOST_DISTRIBUTION
+
+_GROUP = re.compile(re.escape(ENTRY_POINT_GROUP_PREFIX) + r"(\d+)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Candidate:
+    """One distribution that offers a plugin type."""
+
+    type: str
+    """The entry point's name; perhaps not a valid type, see `is_valid`."""
+
+    api_major: int
+    """Suffix of the entry-point group."""
+
+    distribution: str
+    version: str
+    target: str
+    """`module:attribute`, as written by its author; not imported, perhaps wrong."""
+
+    metadata_path: str
+    editable: bool = False
+    source_path: str = ""
+    """Where an editable install has its source; empty for any other install."""
+
+    copies: tuple[str, ...] = ()
+    """Other metadata directories of the same distribution that offer the same target."""
+
+    shadowed_by: str = ""
+    """Metadata directory of another copy of the distribution that comes first on the import path; empty for what counts."""
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the type is well-formed; no configuration can use another."""
+        return is_valid_type(self.type)
+
+    @property
+    def is_builtin(self) -> bool:
+        """Whether it comes with endpick itself."""
+        return normalise(self.distribution) == HOST_DISTRIBUTION
+
+    @property
+    def speaks_our_api(self) -> bool:
+        """Whether it is written for the API major of this host."""
+        return self.api_major == API_MAJOR
+
+    @property
+    def origin(self) -> str:
+        """How messages name where it comes from: `acme-x 2.1`."""
+        return f"{self.distribution} {self.version}".rstrip()
+
+
+def discover(path: Sequence[str] | None = None) -> tuple[Candidate, ...]:
+    """All candidates on the import path (`sys.path` unless given), sorted: the same environment always gives the same answer."""
+    copies = read_relevant(ENTRY_POINT_GROUP_PREFIX, path)
+    counting = effective(copies)
+    found = [candidate for copy in copies if copy.key in counting for candidate in _offered(copy, counting[copy.key])]
+    return tuple(sorted(_merged(same) for _, same in groupby(sorted(found, key=_identity), key=_identity)))
+
+
+def find(candidates: Iterable[Candidate], plugin_type: str) -> tuple[Candidate, ...]:
+    """Those that offer `plugin_type` to this host and count; several only when distributions clash."""
+    return tuple(
+        candidate
+        for candidate in candidates
+        if candidate.type == plugin_type and candidate.is_valid and candidate.speaks_our_api and not candidate.shadowed_by
+    )
+
+
+def _offered(copy: Metadata, counting: Metadata) -> list[Candidate]:
+    matches = ((entry_point, _GROUP.fullmatch(entry_point.group)) for entry_point in copy.entry_points)
+    return [
+        Candidate(
+            type=entry_point.name,
+            api_major=int(match[1]),
+            distribution=copy.name or counting.name,
+            version=copy.version or counting.version,
+            target=entry_point.value,
+            metadata_path=copy.path,
+            editable=bool(copy.source_path),
+            source_path=copy.source_path,
+            shadowed_by="" if copy is counting else counting.path,
+        )
+        for entry_point, match in matches
+        if match
+    ]
+
+
+def _identity(candidate: Candidate) -> tuple[str, int, str, str]:
+    return candidate.type, candidate.api_major, normalise(candidate.distribution), candidate.target
+
+
+def _merged(same: Iterable[Candidate]) -> Candidate:
+    """One candidate for all copies: the one that counts, else the first, with the paths of the others."""
+    counting, *others = sorted(same, key=lambda candidate: (bool(candidate.shadowed_by), candidate))
+    return reduce(_add_copy, others, counting)
+
+
+def _add_copy(candidate: Candidate, other: Candidate) -> Candidate:
+    paths = {*candidate.copies, other.metadata_path} - {candidate.metadata_path}
+    source_path = candidate.source_path or other.source_path
+    return replace(candidate, copies=tuple(sorted(paths)), editable=bool(source_path), source_path=source_path)

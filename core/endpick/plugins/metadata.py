@@ -1,0 +1,115 @@
+"""Package metadata on the import path, every copy of it: also the stale, empty and doubled ones that pip no longer knows of."""
+
+from __future__ import annotations
+
+import email
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import importlib_metadata
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """One metadata directory (`*.dist-info` or `*.egg-info`), read as far as plugins need it."""
+
+    path: str
+    """Of the directory itself."""
+
+    stem_name: str
+    """Normalised distribution name as the directory's name tells it: known even when the metadata is gone."""
+
+    name: str
+    """As its author writes it; empty for an empty leftover."""
+
+    version: str
+    requires: tuple[str, ...]
+    entry_points: tuple[importlib_metadata.EntryPoint, ...]
+    source_path: str
+    """Where an editable install has its source; empty for any other install."""
+
+    distribution: importlib_metadata.Distribution = field(repr=False, compare=False)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is a leftover that says nothing: what an interrupted uninstall leaves behind."""
+        return not self.name
+
+    @property
+    def key(self) -> str:
+        """Under which name copies of the same distribution are recognised."""
+        return normalise(self.name) if self.name else self.stem_name
+
+    @property
+    def root(self) -> str:
+        """The directory on the import path that holds it."""
+        return str(Path(self.path).parent)
+
+
+def normalise(name: str) -> str:
+    """A distribution name in the one form in which all its spellings are equal."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def read_all(path: Sequence[str] | None = None) -> tuple[Metadata, ...]:
+    """Everything on the import path (`sys.path` unless given), in its order."""
+    return tuple(read(distribution) for distribution in _distributions(path))
+
+
+def read_relevant(group_prefix: str, path: Sequence[str] | None = None) -> tuple[Metadata, ...]:
+    """As `read_all`, but only distributions of which some copy has entry points in a group with this prefix.
+
+    The cost of discovery is reading metadata, so that of the many other packages is left unread.
+    """
+    found = [(distribution, distribution.read_text("entry_points.txt") or "") for distribution in _distributions(path)]
+    relevant = {_stem_name(distribution) for distribution, text in found if group_prefix in text}
+    return tuple(read(distribution) for distribution, _ in found if _stem_name(distribution) in relevant)
+
+
+def effective(copies: Iterable[Metadata]) -> dict[str, Metadata]:
+    """For each distribution the copy that counts: the first on the import path that is not an empty leftover."""
+    first: dict[str, Metadata] = {}
+    for copy in copies:
+        if not copy.is_empty:
+            first.setdefault(copy.key, copy)
+    return first
+
+
+def read(distribution: importlib_metadata.Distribution) -> Metadata:
+    """One metadata directory."""
+    text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+    # Only the header is parsed: the body is the package's README, and parsing it is what makes metadata slow.
+    header = email.message_from_string(text.partition("\n\n")[0])
+    return Metadata(
+        path=str(distribution),
+        stem_name=_stem_name(distribution),
+        name=(header["Name"] or "").strip(),
+        version=(header["Version"] or "").strip(),
+        requires=tuple(header.get_all("Requires-Dist", ())),
+        entry_points=tuple(distribution.entry_points),
+        source_path=_source_path(distribution.read_text("direct_url.json")),
+        distribution=distribution,
+    )
+
+
+def _distributions(path: Sequence[str] | None) -> list[importlib_metadata.Distribution]:
+    context = {} if path is None else {"path": list(path)}
+    return list(importlib_metadata.Distribution.discover(**context))
+
+
+def _stem_name(distribution: importlib_metadata.Distribution) -> str:
+    return normalise(Path(str(distribution)).stem.partition("-")[0])
+
+
+def _source_path(direct_url: str | None) -> str:
+    try:
+        origin = json.loads(direct_url or "{}")
+    except ValueError:
+        return ""
+    if not isinstance(origin, dict) or not origin.get("dir_info", {}).get("editable"):
+        return ""
+    return unquote(urlsplit(origin.get("url", "")).path)
