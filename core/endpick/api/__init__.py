@@ -15,6 +15,7 @@ from endpick.api.datalayer import (
     PoolSource,
     StreamSource,
 )
+from endpick.api.duration import Duration, parse_duration
 from endpick.api.endpoints import BoolArray, Endpoint, EndpointRow, Endpoints, FloatArray, RowArray
 from endpick.api.errors import (
     ConfigurationError,
@@ -36,10 +37,13 @@ from endpick.api.keys import (
     PREFIX_BLOCKS,
     PREFIX_MATCH_BLOCKS,
     RUNNING_REQUESTS_SIZE,
+    SERVED_MODELS,
     WAITING_QUEUE_SIZE,
     LoraAdapters,
     PrefixBlocks,
+    ServedModel,
 )
+from endpick.api.metrics_page import MetricSample, MetricsPage
 from endpick.api.plugin import Category, Kind, Parameters, Plugin, PluginContext, PluginMeta, Stability
 from endpick.api.request import InferenceRequest, JSONObject, JSONValue, Prompt, Usage
 from endpick.api.requests import (
@@ -81,6 +85,7 @@ __all__ = (
     "PREFIX_BLOCKS",
     "PREFIX_MATCH_BLOCKS",
     "RUNNING_REQUESTS_SIZE",
+    "SERVED_MODELS",
     "WAITING_QUEUE_SIZE",
     "Admitter",
     "AnyKey",
@@ -93,6 +98,7 @@ __all__ = (
     "DataKey",
     "DataProducer",
     "DataSource",
+    "Duration",
     "EndpickError",
     "Endpoint",
     "EndpointDiscovery",
@@ -106,6 +112,8 @@ __all__ = (
     "JSONValue",
     "Kind",
     "LoraAdapters",
+    "MetricSample",
+    "MetricsPage",
     "Parameters",
     "ParsedRequest",
     "Parser",
@@ -135,6 +143,7 @@ __all__ = (
     "Scorer",
     "ScoringState",
     "Screener",
+    "ServedModel",
     "Stability",
     "StreamSource",
     "Subscriptions",
@@ -145,4 +154,5 @@ __all__ = (
     "UpstreamHeaders",
     "Usage",
     "hookimpl",
+    "parse_duration",
 )

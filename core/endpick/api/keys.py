@@ -38,6 +38,23 @@ LORA_ADAPTERS = DataKey(
     "lora-adapters", LoraAdapters, doc="LoRA adapters running and waiting, and how many fit.", default_producer=_METRICS
 )
 
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """One entry of a model server's `/v1/models`."""
+
+    id: str
+    parent: str = ""
+    """The base model of a LoRA adapter; empty for a base model."""
+
+
+SERVED_MODELS: DataKey[tuple[ServedModel, ...]] = DataKey(
+    "served-models",
+    tuple,
+    doc="The models and LoRA adapters a model server says it serves, in its own order.",
+    default_producer="models-data-extractor",
+)
+
 INFLIGHT_REQUESTS = DataKey(
     "inflight-requests",
     float,

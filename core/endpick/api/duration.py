@@ -1,0 +1,51 @@
+"""Durations as configurations write them, in Go's notation: `50ms`, `1.5s`, `1m30s`."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Annotated, TypeAlias
+
+from pydantic import BeforeValidator, WithJsonSchema
+
+MAX_SECONDS = (2**63 - 1) / 1e9
+"""The longest duration Go can hold, about 292 years."""
+
+_SECONDS_PER_UNIT = {
+    "ns": Fraction(1, 10**9),
+    "us": Fraction(1, 10**6),
+    "µs": Fraction(1, 10**6),
+    "μs": Fraction(1, 10**6),
+    "ms": Fraction(1, 10**3),
+    "s": Fraction(1),
+    "m": Fraction(60),
+    "h": Fraction(3600),
+}
+_PART = r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)"
+_DURATION = rf"([-+]?)(0|({_PART})+)"
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a Go duration such as `200ms`, `1m30s` or `0`.
+
+    Raises:
+        ValueError: it is not a duration, or longer than Go can hold.
+    """
+    match = re.fullmatch(_DURATION, text)
+    if match is None:
+        raise ValueError(f"'{text}' is no duration; write for example 50ms, 2s or 1m30s")
+    parts = re.findall(_PART, match[2])
+    seconds = float(sum(Fraction(number.rstrip(".")) * _SECONDS_PER_UNIT[unit] for number, unit in parts))
+    if seconds > MAX_SECONDS:
+        raise ValueError(f"'{text}' is longer than 292 years, the longest duration there is")
+    return -seconds if match[1] == "-" else seconds
+
+
+def _read(value: object) -> object:
+    return parse_duration(value) if isinstance(value, str) else value
+
+
+Duration: TypeAlias = Annotated[
+    float, BeforeValidator(_read), WithJsonSchema({"type": "string", "pattern": f"^{_DURATION}$", "examples": ["50ms", "2s", "1m30s"]})
+]
+"""Type of a parameter that is written as a Go duration and read as seconds; add `Field(gt=0)` to refuse zero and less."""

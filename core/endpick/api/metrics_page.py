@@ -1,0 +1,121 @@
+"""A page of Prometheus text as a data source delivers it: raw bytes, in which collectors look up the few series they want."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+_BLANKS = b" \t"
+_NEWLINE = ord("\n")
+_LABEL = re.compile(rb'[ \t,]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\\n]++|\\[^\n])*+)"[ \t]*(?=[,}])')
+_LABELS_END = re.compile(rb"[ \t,]*\}")
+_ESCAPE = re.compile(r'\\([\\n"])')
+
+
+class MetricSample(NamedTuple):
+    """One line of a metrics page."""
+
+    labels: Mapping[str, str]
+    value: float
+    """As written: NaN and the infinities are possible."""
+    timestamp_seconds: float | None
+    """When the exporter measured it; None, as usual, when it does not say."""
+
+
+class MetricsPage:
+    """One answer of a `/metrics` endpoint in Prometheus text format.
+
+    Parsing such a page whole takes milliseconds; nearly all of it is of no interest here. So nothing is parsed until a collector asks for
+    a metric by name, and then only that metric's lines. Lines that make no sense are passed over, as if they were not there.
+    """
+
+    __slots__ = ("body",)
+
+    def __init__(self, body: bytes) -> None:
+        """Made by a data source, for one poll.
+
+        Args:
+            body: The page, without transfer encoding. Text is UTF-8; what is not is read with replacement characters.
+        """
+        self.body = body
+
+    def samples(self, name: str) -> Iterator[MetricSample]:
+        """Every sample of this name, in page order, wherever on the page it is.
+
+        Args:
+            name: The name in front of the braces: for histograms and summaries that includes `_bucket`, `_sum` and `_count`, for counters
+                `_total`. Quoted names (UTF-8 metric names) are not supported.
+        """
+        body, needle = self.body, name.encode()
+        at = body.find(needle) if needle else -1
+        while at >= 0:
+            after = at + len(needle)
+            if body[after : after + 1] in (b"{", b" ", b"\t") and _starts_line(body, at):
+                end = body.find(b"\n", after)
+                sample = _read_sample(body[after:] if end < 0 else body[after:end])
+                if sample is not None:
+                    yield sample
+            at = body.find(needle, after)
+
+    def newest(self, name: str, labels: Mapping[str, str] | None = None) -> MetricSample | None:
+        """The sample of this name that has at least these labels: the latest by timestamp, the first on the page among equals, else None."""
+        found: MetricSample | None = None
+        for sample in self.samples(name):
+            if labels and not labels.items() <= sample.labels.items():
+                continue
+            if found is None or (sample.timestamp_seconds or 0.0) > (found.timestamp_seconds or 0.0):
+                found = sample
+        return found
+
+
+def _starts_line(body: bytes, at: int) -> bool:
+    """Whether nothing but blanks stands between the start of the line and `at`."""
+    while at > 0 and body[at - 1] in _BLANKS:
+        at -= 1
+    return at == 0 or body[at - 1] == _NEWLINE
+
+
+def _read_sample(rest: bytes) -> MetricSample | None:
+    """What follows the name on a sample's line; None when it is malformed."""
+    rest = rest.strip()
+    labels: dict[str, str] = {}
+    if rest.startswith(b"{"):
+        end = _read_labels(rest, labels)
+        if end is None:
+            return None
+        rest = rest[end:]
+    words = rest.split(b" # ", 1)[0].split()
+    try:
+        numbers = [_number(word) for word in words]
+    except ValueError:
+        return None
+    if len(numbers) == 1:
+        return MetricSample(labels, numbers[0], None)
+    if len(numbers) == 2:
+        return MetricSample(labels, numbers[0], numbers[1] / 1000)
+    return None
+
+
+def _read_labels(rest: bytes, labels: dict[str, str]) -> int | None:
+    """Fill `labels` from text that starts with a brace; where they end, or None when they are malformed."""
+    at = 1
+    while label := _LABEL.match(rest, at):
+        name, value = label[1].decode(), label[2].decode(errors="replace")
+        if name in labels:
+            return None
+        labels[name] = _ESCAPE.sub(_unescaped, value) if "\\" in value else value
+        at = label.end()
+    end = _LABELS_END.match(rest, at)
+    return end.end() if end else None
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    return "\n" if escape[1] == "n" else escape[1]
+
+
+def _number(word: bytes) -> float:
+    """Raises ValueError for what is no number; Python's own `1_000` is none here."""
+    if b"_" in word:
+        raise ValueError("underscore in a number")
+    return float(word)

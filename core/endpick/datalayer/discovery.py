@@ -1,0 +1,86 @@
+"""Runs the configuration's endpoint discovery: start-up waits for its first picture, later failures are survived."""
+
+from __future__ import annotations
+
+import asyncio
+
+from endpick.api.datalayer import EndpointDiscovery
+from endpick.api.errors import ConfigurationError
+from endpick.api.plugin import Parameters
+from endpick.datalayer.backoff import Backoff
+from endpick.datalayer.delivery import PLUGIN_FAILURES
+from endpick.datalayer.table import EndpointTable
+from endpick.datalayer.tasks import was_cancelled
+from endpick.observability.instruments import Instruments
+from endpick.plugins.instance import Instance
+
+EXTENSION_POINT = "EndpointDiscovery"
+
+
+class DiscoveryTask:
+    """One discovery, reporting into one table."""
+
+    def __init__(self, instance: Instance, table: EndpointTable, instruments: Instruments) -> None:
+        if not isinstance(instance.plugin, EndpointDiscovery):
+            raise TypeError(f"{instance.origin} is no endpoint discovery")
+        self._instance = instance
+        self._plugin: EndpointDiscovery[Parameters] = instance.plugin
+        self._table = table
+        self._instruments = instruments
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to discover. Call it on the running event loop, once."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def wait_ready(self, timeout_seconds: float) -> None:
+        """Wait for the first complete picture of the pool.
+
+        Raises:
+            ConfigurationError: the discovery cannot work as configured, or ended before it had reported anything.
+            TimeoutError: nothing was reported in time; the discovery goes on trying.
+        """
+        if self._task is None:
+            raise RuntimeError("start the discovery before waiting for it")
+        ready = asyncio.ensure_future(self._table.is_ready.wait())
+        try:
+            await asyncio.wait((ready, self._task), timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ready.cancel()
+        if self._table.is_ready.is_set():
+            return
+        if not self._task.done():
+            raise TimeoutError(f"{self._instance.origin} reported no endpoints within {timeout_seconds:g} s")
+        self._task.result()
+        raise ConfigurationError(f"{self._instance.origin} ended without saying which endpoints there are")
+
+    async def stop(self) -> None:
+        """End the discovery and wait for it. Safe to call twice, and before `start`."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        """Ends when the discovery says that nothing will change any more, or refuses to start."""
+        loop = asyncio.get_running_loop()
+        backoff = Backoff()
+        while True:
+            began = loop.time()
+            try:
+                await self._plugin.run(self._table)
+            except ConfigurationError as problem:
+                if not self._table.is_ready.is_set():
+                    raise
+                self._failed(problem)
+            except asyncio.CancelledError:
+                if was_cancelled():
+                    raise
+                self._failed("cancelled itself")
+            except PLUGIN_FAILURES as problem:
+                self._failed(problem)
+            else:
+                return
+            await asyncio.sleep(backoff.delay_after(loop.time() - began))
+
+    def _failed(self, problem: BaseException | str) -> None:
+        self._instruments.fault(self._instance, EXTENSION_POINT, problem)

@@ -1,0 +1,142 @@
+"""The endpoint table: who is in the pool, and what was last reported of each; one row per endpoint, one column per data key."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+
+from endpick.api.access import Access, AccessScope, OnViolation, refuse
+from endpick.api.data import AnyKey, Scope
+from endpick.api.endpoints import Endpoint, Endpoints, Generation
+from endpick.datalayer.columns import NEW_ROW, Cells
+from endpick.datalayer.writer import TableWriter
+
+
+class EndpointTable:
+    """Rows change by generation, values change in place.
+
+    A membership change copies the columns into a new `Generation`, so that a request keeps the rows it began with. Between two such
+    changes writes go straight into the arrays: every reader is on the same thread and none of them awaits while it reads.
+
+    The table is the `EndpointRegistry` that a discovery reports to.
+    """
+
+    def __init__(self, clock: Callable[[], float], keys: Iterable[AnyKey] = (), on_violation: OnViolation = refuse) -> None:
+        """An empty table.
+
+        Args:
+            clock: Monotonic seconds; virtual in simulations.
+            keys: What may be written: columns for scope `ENDPOINT`, single values for scope `POOL`; other scopes are ignored.
+            on_violation: Told when a collector writes a key it does not produce; the value is dropped.
+        """
+        self.on_changed: list[Callable[[Generation], None]] = []
+        """Called with the new generation after rows came, went or were replaced."""
+        self.on_removed: list[Callable[[str], None]] = []
+        """Called with the name of an endpoint whose learnt state is void: it left, or another address took over its name."""
+        self.is_ready = asyncio.Event()
+        """Set once a discovery has reported its first complete picture."""
+        self._clock = clock
+        self._on_violation = on_violation
+        self._pool_keys: frozenset[str] = frozenset()
+        self._pool: dict[str, object] = {}
+        self._cells: dict[str, Cells] = {}
+        self._generation = self._next_generation(())
+        self.declare(keys)
+
+    @property
+    def generation(self) -> Generation:
+        """The rows as they are now."""
+        return self._generation
+
+    def view(self, access: Access | None = None) -> Endpoints:
+        """Every endpoint, as a plugin may see them."""
+        return Endpoints(self._generation, None, access)
+
+    def find(self, name: str) -> Endpoint | None:
+        """The endpoint of that name now."""
+        row = self._generation.row_of.get(name)
+        return None if row is None else self._generation.endpoints[row]
+
+    def declare(self, keys: Iterable[AnyKey]) -> None:
+        """Make these the keys that may be written: at start, and again when a new plan takes over.
+
+        A key that stays, with the same type, keeps its values.
+        """
+        declared = {key.name: key for key in keys}
+        self._pool_keys = frozenset(name for name, key in declared.items() if key.scope is Scope.POOL)
+        for name in self._pool.keys() - self._pool_keys:
+            del self._pool[name]
+        rows = len(self._generation.endpoints)
+        self._cells = {
+            name: self._carried_over(key) or Cells.empty(key, rows) for name, key in declared.items() if key.scope is Scope.ENDPOINT
+        }
+        self._generation = self._next_generation(self._generation.endpoints)
+
+    def writer(self, scope: AccessScope | None, endpoint: Endpoint | None = None) -> TableWriter:
+        """Where an instance with this scope writes; `endpoint` is whose payload it read. No scope: host code, nothing is checked."""
+        return TableWriter(self, scope, endpoint, self._on_violation)
+
+    def write(self, key: AnyKey, endpoint: Endpoint, value: object) -> None:
+        """Put a value into a column, unless the endpoint has left, moved to another address, or nobody declared the key."""
+        cells = self._cells.get(key.name)
+        row = self._generation.row_of.get(endpoint.name)
+        if cells is None or row is None:
+            return
+        if self._generation.endpoints[row].address == endpoint.address:
+            cells.write(row, value, self._clock())
+
+    def write_pool(self, key: AnyKey, value: object) -> None:
+        """Put a value that belongs to the whole pool, unless nobody declared the key."""
+        if key.name in self._pool_keys:
+            self._pool[key.name] = value
+
+    def upsert(self, endpoint: Endpoint) -> None:
+        """See `EndpointRegistry`."""
+        members = {member.name: member for member in self._generation.endpoints}
+        members[endpoint.name] = endpoint
+        self._become(members)
+
+    def remove(self, name: str) -> None:
+        """See `EndpointRegistry`."""
+        self._become({member.name: member for member in self._generation.endpoints if member.name != name})
+
+    def replace_all(self, endpoints: Iterable[Endpoint]) -> None:
+        """See `EndpointRegistry`."""
+        self._become({endpoint.name: endpoint for endpoint in endpoints})
+
+    def ready(self) -> None:
+        """See `EndpointRegistry`."""
+        self.is_ready.set()
+
+    def _become(self, wanted: Mapping[str, Endpoint]) -> None:
+        before = {member.name: member for member in self._generation.endpoints}
+        members = tuple(_unless_same(before.get(name), endpoint) for name, endpoint in wanted.items())
+        if members == self._generation.endpoints:
+            return
+        stay = {member.name for member in members if member.name in before and before[member.name].address == member.address}
+        row_of = self._generation.row_of
+        origins = [row_of[member.name] if member.name in stay else NEW_ROW for member in members]
+        self._cells = {name: cells.moved(origins) for name, cells in self._cells.items()}
+        self._generation = self._next_generation(members)
+        for changed in tuple(self.on_changed):
+            changed(self._generation)
+        for name in before.keys() - stay:
+            for removed in tuple(self.on_removed):
+                removed(name)
+
+    def _next_generation(self, members: tuple[Endpoint, ...]) -> Generation:
+        columns = MappingProxyType({name: cells.column() for name, cells in self._cells.items()})
+        return Generation(members, columns, MappingProxyType(self._pool), self._clock)
+
+    def _carried_over(self, key: AnyKey) -> Cells | None:
+        cells = self._cells.get(key.name)
+        return cells if cells is not None and cells.key.type is key.type else None
+
+
+def _unless_same(old: Endpoint | None, new: Endpoint) -> Endpoint:
+    """The old object when nothing about the endpoint changed, so that a reload of the same file is no change at all."""
+    if old is None:
+        return new
+    same = (old.address, old.metrics_address, dict(old.labels)) == (new.address, new.metrics_address, dict(new.labels))
+    return old if same else new
