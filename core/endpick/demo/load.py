@@ -1,0 +1,121 @@
+"""Sends a workload through the gateway and measures every request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import aiohttp
+import orjson
+
+from endpick.demo.workload import Chat
+
+_DATA = b"data: "
+_DONE = b"data: [DONE]"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one request."""
+
+    chat: str
+    served_by: str | None
+    """Name of the model server, from its `x-served-by`; None when none answered."""
+    ttft_seconds: float | None
+    """From sending the request to its first token; None when there was none."""
+    total_seconds: float
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    error: str | None = None
+    """What went wrong, in a line; None when the answer is complete."""
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What has come of a streamed answer so far."""
+
+    text: str = ""
+    first_token_time: float | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    done: bool = False
+
+
+async def run_load(url: str, workload: Sequence[Chat], model: str, *, request_timeout_seconds: float = 30.0) -> list[Outcome]:
+    """Hold all chats, each at its own pace, and return every outcome in the order of completion.
+
+    A failed request is an outcome with an error, never an exception.
+    """
+    outcomes: list[Outcome] = []
+    timeout = aiohttp.ClientTimeout(total=request_timeout_seconds)
+    async with aiohttp.ClientSession(url, timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as client:
+        start = asyncio.get_running_loop().time()
+        async with asyncio.TaskGroup() as tasks:
+            for chat in workload:
+                tasks.create_task(_hold_chat(client, chat, model, start, outcomes))
+    return outcomes
+
+
+async def _hold_chat(client: aiohttp.ClientSession, chat: Chat, model: str, start: float, outcomes: list[Outcome]) -> None:
+    messages = [{"role": "system", "content": chat.system_prompt}]
+    for turn in chat.turns:
+        await _sleep_until(start + turn.due_seconds)
+        messages.append({"role": "user", "content": turn.question})
+        outcome, answer = await _ask(client, chat, model, messages)
+        outcomes.append(outcome)
+        messages.append({"role": "assistant", "content": answer})
+
+
+async def _sleep_until(time: float) -> None:
+    await asyncio.sleep(max(0.0, time - asyncio.get_running_loop().time()))
+
+
+async def _ask(client: aiohttp.ClientSession, chat: Chat, model: str, messages: list[dict[str, str]]) -> tuple[Outcome, str]:
+    clock = asyncio.get_running_loop().time
+    body = {
+        "model": model,
+        "messages": messages,
+        "max_tokens": chat.answer_tokens,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    answer = _Answer()
+    served_by: str | None = None
+    error: str | None = None
+    sent = clock()
+    try:
+        async with client.post("/v1/chat/completions", data=orjson.dumps(body), headers={"content-type": "application/json"}) as response:
+            served_by = response.headers.get("x-served-by")
+            if response.status == 200:
+                async for line in response.content:
+                    _take_line(answer, line, clock())
+                error = None if answer.done else "the answer ended before [DONE]"
+            else:
+                error = f"{response.status} {(await response.text())[:200].strip()}"
+    except TimeoutError:
+        error = f"no complete answer within {clock() - sent:.0f} s"
+    except (aiohttp.ClientError, orjson.JSONDecodeError) as problem:
+        error = f"{type(problem).__name__}: {problem}"
+    ttft = None if answer.first_token_time is None else answer.first_token_time - sent
+    outcome = Outcome(chat.name, served_by, ttft, clock() - sent, answer.prompt_tokens, answer.cached_tokens, error)
+    return outcome, answer.text
+
+
+def _take_line(answer: _Answer, line: bytes, now: float) -> None:
+    if line.startswith(_DONE):
+        answer.done = True
+        return
+    if not line.startswith(_DATA):
+        return
+    event = orjson.loads(line[len(_DATA) :])
+    for choice in event["choices"]:
+        content = choice["delta"].get("content")
+        if content:
+            answer.text += content
+            answer.first_token_time = answer.first_token_time or now
+    usage = event.get("usage")
+    if usage:
+        answer.prompt_tokens = usage["prompt_tokens"]
+        answer.cached_tokens = usage["prompt_tokens_details"]["cached_tokens"]

@@ -1,0 +1,140 @@
+"""Child processes that never outlive their parent: stopped by pid in good order, killed by the kernel if the parent dies."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn, Self, TypeVar
+
+STOP_SECONDS = 5.0
+"""How long children may take to stop before they are killed."""
+
+_POLL_SECONDS = 0.02
+_LOG_TAIL_LINES = 15
+_PR_SET_PDEATHSIG = 1
+
+T = TypeVar("T")
+
+
+class ChildFailed(Exception):  # noqa: N818 - says what happened
+    """A child ended, or did not get ready, while it was needed; the message carries the end of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A child process, leader of a process group of its own, its output in a log file."""
+
+    name: str
+    process: asyncio.subprocess.Process
+    log: Path
+
+    async def wait_until_ready(self, probe: Callable[[], Awaitable[T | None]], timeout_seconds: float) -> T:
+        """The first result of `probe` that is not None; it is asked again and again while the child lives.
+
+        Raises:
+            ChildFailed: the child ended first, or time ran out.
+        """
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + timeout_seconds
+        while (result := await probe()) is None:
+            if self.process.returncode is not None:
+                raise self.failure(f"ended with status {self.process.returncode} before it was ready")
+            if clock() > deadline:
+                raise self.failure(f"was not ready within {timeout_seconds:.0f} s")
+            await asyncio.sleep(_POLL_SECONDS)
+        return result
+
+    def output(self) -> str:
+        """Everything the child has printed so far."""
+        return self.log.read_text(errors="replace")
+
+    def failure(self, what: str) -> ChildFailed:
+        """An error about this child that shows the end of its log."""
+        tail = self.output().splitlines()[-_LOG_TAIL_LINES:]
+        return ChildFailed("\n".join((f"{self.name} {what}", *(f"  | {line}" for line in tail))))
+
+
+class Children:
+    """A set of child processes that all stop when the `async with` block is left, however it is left."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` takes the logs and is where the children run."""
+        self._folder = folder
+        self._children: list[Child] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._stop()
+
+    async def start(self, name: str, arguments: Sequence[str | Path]) -> Child:
+        """Start a process; it leads a group of its own, so that a Ctrl-C in the terminal reaches only the parent.
+
+        Raises:
+            OSError: the program cannot be started.
+        """
+        log = self._folder / f"{name}.log"
+        with log.open("wb") as output:
+            process = await asyncio.create_subprocess_exec(
+                *arguments,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=self._folder,
+                start_new_session=True,
+                preexec_fn=_die_with_parent() if sys.platform == "linux" else None,
+            )
+        child = Child(name, process, log)
+        self._children.append(child)
+        return child
+
+    async def watch(self) -> NoReturn:
+        """Wait until a child ends by itself.
+
+        Raises:
+            ChildFailed: about the first that did.
+        """
+        waits = {asyncio.create_task(child.process.wait()): child for child in self._children}
+        try:
+            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        child = waits[done.pop()]
+        raise child.failure(f"ended unexpectedly with status {child.process.returncode}")
+
+    async def _stop(self) -> None:
+        self._signal_all(signal.SIGTERM)
+        waits = [asyncio.create_task(child.process.wait()) for child in self._children]
+        if waits:
+            await asyncio.wait(waits, timeout=STOP_SECONDS)
+            self._signal_all(signal.SIGKILL)
+            await asyncio.wait(waits)
+
+    def _signal_all(self, signal_number: signal.Signals) -> None:
+        for child in self._children:
+            if child.process.returncode is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(child.process.pid, signal_number)
+
+
+def _die_with_parent() -> Callable[[], None]:
+    """What a child does first: ask the kernel to be killed when its parent dies, and check that it has not died already."""
+    libc = ctypes.CDLL(None)
+    parent = os.getpid()
+
+    def ask() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return ask
