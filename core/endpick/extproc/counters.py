@@ -13,8 +13,8 @@ class SessionCounters:
 
     requests: int = 0
     """Streams that began with request headers."""
-    bodies_too_large: int = 0
-    """Requests refused for the size of their body."""
+    unroutable: int = 0
+    """Requests refused before the director saw them: their body is over the limit."""
     decision_faults: int = 0
     """Requests refused because deciding raised."""
     exchange_faults: int = 0

@@ -68,9 +68,10 @@ def response_headers(mutation: HeaderMutation) -> bytes:
     return ProcessingResponse(response_headers=HeadersResponse(response=CommonResponse(header_mutation=mutation))).SerializeToString()
 
 
-def replaced_response_body(body: bytes) -> bytes:
-    """Answer one message of a response body with other bytes."""
-    return ProcessingResponse(response_body=BodyResponse(response=CommonResponse(body_mutation=replacement(body)))).SerializeToString()
+def replaced_response_body(body: bytes, mutation: HeaderMutation | None) -> bytes:
+    """Answer one message of a response body with other bytes, and its headers with a mutation where they still wait."""
+    response = CommonResponse(header_mutation=mutation, body_mutation=replacement(body))
+    return ProcessingResponse(response_body=BodyResponse(response=response)).SerializeToString()
 
 
 def replacement(body: bytes | None) -> BodyMutation | None:

@@ -9,14 +9,18 @@ from endpick.extproc.metadata import destination_metadata
 from endpick.extproc.names import DESTINATION_HEADER
 from endpick.extproc.replies import Direction
 from endpick.extproc.stream import ProtocolError, Status
-from endpick.requests.decision import Routed
+from endpick.requests.decision import Refused, Routed
 from endpick.requests.incoming import BodyMode, Delivery
 
 _ONE_MESSAGE = frozenset({BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL})
 
 
-class BodyTooLargeError(Exception):
-    """The request body is larger than the limit."""
+class UnroutableError(Exception):
+    """The request is refused before the director has seen it."""
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(refused.message)
+        self.refused = refused
 
 
 class RequestPhase:
@@ -75,7 +79,7 @@ class RequestPhase:
         """A piece of the body.
 
         Raises:
-            BodyTooLargeError: with this piece it is more than `max_body_bytes`.
+            UnroutableError: with this piece it is more than `max_body_bytes`.
         """
         mode = self._delivery.request_body
         if self.headers is None:
@@ -93,7 +97,11 @@ class RequestPhase:
         return []
 
     def on_trailers(self) -> list[bytes]:
-        """Trailers end the body; no message of it has said so."""
+        """Trailers end the body; no message of it has said so.
+
+        Raises:
+            UnroutableError: a gateway that buffers bodies has none to hand over, and its headers can be changed no more.
+        """
         if self.headers is None:
             raise out_of_order("request trailers came before the request headers")
         if self._trailers:
@@ -101,6 +109,8 @@ class RequestPhase:
         self._trailers = self._ended = True
         if self.routed:
             return [replies.CONTINUE_REQUEST_TRAILERS]
+        if self._headers_answered:
+            raise UnroutableError(Refused(400, "BadRequest", "a request has trailers but no body"))
         self.ready = True
         return []
 
@@ -110,7 +120,7 @@ class RequestPhase:
         body = routed.body if self._readable else None
         destination = ",".join(routed.destinations)
         own = {DESTINATION_HEADER: destination}
-        if body is not None and not self._trailers:
+        if body is not None and self.headers is not None and "content-length" in self.headers:
             own["content-length"] = str(len(body))
         headers = mutation(own, routed.set_headers)
         metadata = destination_metadata(destination, routed.dynamic_metadata)
@@ -138,7 +148,8 @@ class RequestPhase:
         self._size += len(chunk)
         if self._size > self._max_body_bytes:
             self._chunks.clear()
-            raise BodyTooLargeError
+            limit = f"the request body is larger than the limit of {self._max_body_bytes} bytes"
+            raise UnroutableError(Refused(413, "PayloadTooLarge", limit))
         self._chunks.append(chunk)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from endpick._proto.ext_proc_pb2 import HttpBody, HttpHeaders
+from endpick._proto.ext_proc_pb2 import HeaderMutation, HttpBody, HttpHeaders
 from endpick.extproc import replies
 from endpick.extproc.counters import SessionCounters
 from endpick.extproc.headers import mutation, read_headers
@@ -27,7 +27,7 @@ class ResponsePhase:
     Without an exchange (the gateway answered by itself, or shows us responses only) everything passes as it is.
     """
 
-    __slots__ = ("_counters", "_exchange", "_mode", "_replaced", "_trailers", "_wants_chunks", "complete", "started")
+    __slots__ = ("_counters", "_exchange", "_has_length", "_mode", "_replaced", "_trailers", "_wants_chunks", "complete", "started")
 
     def __init__(self, mode: BodyMode, counters: SessionCounters) -> None:
         self._mode = mode
@@ -35,6 +35,7 @@ class ResponsePhase:
         self._exchange: Exchange | None = None
         self._wants_chunks = False
         self._replaced = False
+        self._has_length = False
         self._trailers = False
         self.started = False
         self.complete = False
@@ -45,7 +46,9 @@ class ResponsePhase:
             raise out_of_order("response headers came twice")
         self.started = True
         self._exchange = exchange
-        added = self._added_headers(read_headers(message.headers), served) if exchange is not None else {}
+        headers = read_headers(message.headers)
+        self._has_length = "content-length" in headers
+        added = self._added_headers(headers, served) if exchange is not None else {}
         answer = replies.response_headers(mutation({}, added)) if added else replies.CONTINUE_RESPONSE_HEADERS
         if not message.end_of_stream:
             return [answer]
@@ -68,7 +71,7 @@ class ResponsePhase:
         elif instead is None:
             answers = [replies.CONTINUE_RESPONSE_BODY]
         else:
-            answers = [replies.replaced_response_body(instead)]
+            answers = [replies.replaced_response_body(instead, self._length_of(instead))]
         if end:
             answers[-1] = self._with_closing_metadata(answers[-1])
         return answers
@@ -113,6 +116,12 @@ class ResponsePhase:
             return None
         self._replaced = self._replaced or instead is not None
         return instead
+
+    def _length_of(self, body: bytes) -> HeaderMutation | None:
+        """The new content-length of a buffered body, without which the gateway refuses it; it drops that of others itself."""
+        if self._mode is BodyMode.BUFFERED and self._has_length:
+            return mutation({"content-length": str(len(body))}, {})
+        return None
 
     def _with_closing_metadata(self, reply: bytes) -> bytes:
         if self._exchange is None or self._mode is BodyMode.NONE:

@@ -14,7 +14,7 @@ from endpick.extproc import replies
 from endpick.extproc.counters import SessionCounters
 from endpick.extproc.delivery import delivery_of
 from endpick.extproc.metadata import served_endpoint, subset_hint
-from endpick.extproc.request_phase import BodyTooLargeError, RequestPhase
+from endpick.extproc.request_phase import RequestPhase, UnroutableError
 from endpick.extproc.response_phase import ResponsePhase
 from endpick.extproc.stream import CloseCause, ProtocolError, SessionFactory, Status
 from endpick.requests.decision import Decision, Director, Exchange, Refused, Routed
@@ -167,9 +167,9 @@ class Session:
                 answers = request.on_body(message.request_body)
             else:
                 answers = request.on_trailers()
-        except BodyTooLargeError:
-            self._counters.bodies_too_large += 1
-            return self._refuse(self._too_large())
+        except UnroutableError as error:
+            self._counters.unroutable += 1
+            return self._refuse(error.refused)
         if request.ready and not request.routed:
             answers += self._decide()
         return answers
@@ -205,10 +205,6 @@ class Session:
         logger.error("a request could not be decided", exc_info=exception)
         self._finish(CloseCause.ERROR)
         return self._refuse(Refused(500, "Internal", "the request could not be routed"))
-
-    def _too_large(self) -> Refused:
-        limit = self._settings.max_request_body_bytes
-        return Refused(413, "PayloadTooLarge", f"the request body is larger than the limit of {limit} bytes")
 
     def _keep(self, message: ProcessingRequest, size: int) -> None:
         self._queued_bytes += size

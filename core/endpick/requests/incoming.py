@@ -29,7 +29,11 @@ class Delivery:
     request_body: BodyMode = BodyMode.FULL_DUPLEX_STREAMED
     response_body: BodyMode = BodyMode.FULL_DUPLEX_STREAMED
     early_request_body: bool = False
-    """STREAMED only: the body comes although the headers have not been answered yet."""
+    """STREAMED only: the body comes although the headers have not been answered yet.
+
+    Requests with trailers, and bodies larger than the gateway's buffer, then time out in the gateway: it sends the rest
+    only after an answer that needs the rest.
+    """
 
     @property
     def sees_request_body(self) -> bool:

@@ -1,0 +1,158 @@
+"""The part of endpick under test: a transport, real sessions, and a director that every request scripts by its headers."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from endpick.extproc.counters import SessionCounters
+from endpick.extproc.session import Session, SessionSettings
+from endpick.extproc.stream import CloseCause
+from endpick.requests.decision import Decision, Metadata, Refused, Routed
+from endpick.requests.incoming import IncomingRequest
+
+WAIT_SECONDS = 20.0
+SETTINGS = SessionSettings(max_request_body_bytes=8 * 1024 * 1024)
+
+Message = tuple[str, bytes]
+"""`in` for what the gateway sent, `out` for what we answered."""
+
+
+@dataclass
+class Seen:
+    """What one request has shown of itself so far."""
+
+    incoming: IncomingRequest
+    response_headers: Mapping[str, str] = field(default_factory=dict)
+    served: str | None = None
+    chunks: list[bytes] = field(default_factory=list)
+    ends: int = 0
+    finishes: list[CloseCause] = field(default_factory=list)
+
+
+class Exchange:
+    """Writes down what it is shown, and replaces one text by another where the request asked for it."""
+
+    def __init__(self, seen: Seen, changed: Callable[[], None]) -> None:
+        headers = seen.incoming.headers
+        old, _, new = headers.get("x-test-rewrite", "").partition("|")
+        self.wants_chunks = "x-test-unseen" not in headers
+        self._seen = seen
+        self._changed = changed
+        self._old, self._new = old.encode(), new.encode()
+        self._held = b""
+
+    def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str]:
+        self._seen.response_headers = headers
+        self._seen.served = served
+        self._changed()
+        return {"x-went-into-resp-headers": "true"}
+
+    def response_chunk(self, chunk: bytes, end: bool) -> bytes | None:
+        self._seen.chunks.append(chunk)
+        self._seen.ends += end
+        self._changed()
+        if not self._old:
+            return None
+        text = (self._held + chunk).replace(self._old, self._new)
+        keep = 0 if end else max(n for n in range(len(self._old)) if text.endswith(self._old[:n]))
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def response_metadata(self) -> Metadata:
+        return {}
+
+    def finish(self, cause: CloseCause) -> None:
+        self._seen.finishes.append(cause)
+        self._changed()
+
+
+class Director:
+    """Does what the request's headers say: `x-test-later`, `x-test-raise`, `x-test-refuse`, `x-test-body`."""
+
+    def __init__(self) -> None:
+        self.destination = ""
+        self._changed = threading.Condition()
+        self._seen: dict[str, Seen] = {}
+
+    def decide(self, incoming: IncomingRequest) -> Decision | Awaitable[Decision]:
+        return self._decide_later(incoming) if "x-test-later" in incoming.headers else self._decide(incoming)
+
+    async def _decide_later(self, incoming: IncomingRequest) -> Decision:
+        await asyncio.sleep(float(incoming.headers["x-test-later"]))
+        return self._decide(incoming)
+
+    def _decide(self, incoming: IncomingRequest) -> Decision:
+        headers = incoming.headers
+        if "x-test-raise" in headers:
+            raise LookupError(headers["x-test-raise"])
+        if "x-test-refuse" in headers:
+            status, code, reason = headers["x-test-refuse"].split(",")
+            return Refused(int(status), code, "as the test asked", reason or None)
+        seen = Seen(incoming)
+        with self._changed:
+            self._seen[headers.get("x-test-id", "")] = seen
+            self._changed.notify_all()
+        body = headers.get("x-test-body")
+        exchange = Exchange(seen, self._notify)
+        return Routed((self.destination,), exchange, {"x-from-picker": "1"}, None if body is None else body.encode())
+
+    def wait_for(self, test_id: str, condition: Callable[[Seen], bool]) -> Seen:
+        """What was seen of a request, once `condition` holds."""
+        with self._changed:
+            came = self._changed.wait_for(lambda: test_id in self._seen and condition(self._seen[test_id]), WAIT_SECONDS)
+            assert came, f"waited in vain; seen of {test_id}: {self._seen.get(test_id)}"
+            return self._seen[test_id]
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+
+class RecordedSession:
+    """A session whose conversation can be read afterwards."""
+
+    def __init__(self, session: Session, conversation: list[Message]) -> None:
+        self._session = session
+        self._conversation = conversation
+
+    @property
+    def waiting(self) -> Awaitable[object] | None:
+        return self._session.waiting
+
+    @property
+    def finished(self) -> bool:
+        return self._session.finished
+
+    def receive(self, message: bytes) -> Sequence[bytes]:
+        self._conversation.append(("in", message))
+        return self._noted(self._session.receive(message))
+
+    def resume(self, result: object) -> Sequence[bytes]:
+        return self._noted(self._session.resume(result))
+
+    def fail(self, exception: BaseException) -> Sequence[bytes]:
+        return self._noted(self._session.fail(exception))
+
+    def close(self, cause: CloseCause) -> None:
+        self._session.close(cause)
+
+    def _noted(self, replies: Sequence[bytes]) -> Sequence[bytes]:
+        self._conversation += [("out", reply) for reply in replies]
+        return replies
+
+
+class Picker:
+    """Makes the sessions of one server and remembers their conversations in the order the streams began."""
+
+    def __init__(self) -> None:
+        self.director = Director()
+        self.counters = SessionCounters()
+        self.conversations: list[list[Message]] = []
+
+    def open_session(self) -> RecordedSession:
+        """A `SessionFactory`."""
+        self.conversations.append([])
+        return RecordedSession(Session(self.director, SETTINGS, self.counters), self.conversations[-1])
