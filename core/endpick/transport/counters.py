@@ -15,6 +15,8 @@ class TransportCounters:
     streams, messages, session faults and refusals.
     """
 
+    connections_accepted: int = 0
+    """With TLS, more than were opened or refused: handshakes that failed."""
     connections_opened: int = 0
     connections_closed: int = 0
     streams_opened: int = 0
@@ -37,7 +39,6 @@ class TransportCounters:
     http1_connections: int = 0
     tls_on_plain_text: int = 0
     bad_prefaces: int = 0
-    tls_failures: int = 0
     connection_errors: int = 0
     """Connections that a GOAWAY with an error ended, whatever the error."""
     stream_errors: int = 0

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import datetime as dt
 import ipaddress
+import logging
 import os
 import ssl
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["CertificateFiles", "TlsError", "TlsSettings", "make_self_signed", "read_certificate", "server_context"]
+from endpick.transport.counters import TransportCounters
+
+__all__ = ["CertificateFiles", "CertificateWatch", "TlsError", "TlsSettings", "make_self_signed", "read_certificate", "server_context"]
+
+logger = logging.getLogger(__name__)
 
 
 class TlsError(Exception):
@@ -132,3 +137,43 @@ def load_certificate(context: ssl.SSLContext, files: CertificateFiles) -> None:
             context.load_verify_locations(cadata=files.client_ca.decode("ascii"))
     except (ssl.SSLError, UnicodeDecodeError) as error:
         raise TlsError(f"the TLS certificate, key or client CA is not usable: {error}") from error
+
+
+class CertificateWatch:
+    """A context whose certificate follows its files; a change that cannot be used is reported and the old one kept."""
+
+    def __init__(self, settings: TlsSettings) -> None:
+        self._settings = settings
+        files = read_certificate(settings)
+        self.context = server_context(files)
+        self._paths = tuple(path for path in (settings.certificate_file, settings.key_file, settings.client_ca_file) if path is not None)
+        self._stamp = self._look()
+
+    def refresh(self, counters: TransportCounters) -> None:
+        """Load the files again if they look different; a few `stat` calls otherwise. Connections opened from then on see the change."""
+        stamp = self._look()
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            files = read_certificate(self._settings)
+            # A context that failed half-way would hold a certificate without its key, so the files are tried on a new one first.
+            server_context(files)
+            load_certificate(self.context, files)
+        except TlsError as error:
+            counters.certificate_reload_failures += 1
+            logger.warning("the changed TLS certificate is not usable, the old one stays in use: %s", error)
+        else:
+            counters.certificate_reloads += 1
+            logger.info("the TLS certificate has been reloaded")
+
+    def _look(self) -> tuple[tuple[int, int, int], ...]:
+        stamps = []
+        for path in self._paths:
+            try:
+                status = path.stat()
+            except OSError:
+                stamps.append((0, 0, 0))
+            else:
+                stamps.append((status.st_mtime_ns, status.st_ino, status.st_size))
+        return tuple(stamps)

@@ -1,27 +1,114 @@
-"""The HTTP/2 listener."""
+"""The HTTP/2 listener: one port, its connections, and their end."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import time
+
 from endpick.transport.counters import TransportCounters
+from endpick.transport.h2.budget import MemoryBudget
+from endpick.transport.h2.protocol import SocketConnection
 from endpick.transport.server import ListenSettings, Methods
+from endpick.transport.sockets import listening_socket
+from endpick.transport.tls import CertificateWatch
 
 __all__ = ["H2Server"]
+
+logger = logging.getLogger(__name__)
+
+_SWEEP_SECONDS = 1.0
+_STOP_SECONDS = 2.0
 
 
 class H2Server:
     """A `Server` on asyncio protocols."""
 
     def __init__(self, settings: ListenSettings, methods: Methods) -> None:
+        self.methods = methods
+        self.limits = settings.limits
         self.counters = TransportCounters()
+        self.memory = MemoryBudget(settings.limits.max_buffered_bytes)
         self._settings = settings
-        self._methods = methods
+        self._connections: set[SocketConnection] = set()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._listener: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._certificate: CertificateWatch | None = None
 
     async def start(self) -> int:
         """Bind and serve; see `Server.start`."""
-        raise NotImplementedError
+        if self._settings.tls is not None:
+            self._certificate = CertificateWatch(self._settings.tls)
+        socket = listening_socket(self._settings)
+        port: int = socket.getsockname()[1]
+        tls = self._certificate
+        self._listener = await asyncio.get_running_loop().create_server(
+            self._accept,
+            sock=socket,
+            ssl=None if tls is None else tls.context,
+            ssl_handshake_timeout=None if tls is None else self.limits.handshake_seconds,
+            backlog=self.limits.max_connections,
+        )
+        self._schedule_sweep()
+        return port
 
     async def drain(self, grace_seconds: float) -> None:
         """See `Server.drain`."""
+        self._close_listener()
+        for connection in tuple(self._connections):
+            connection.drain(grace_seconds)
+        try:
+            await asyncio.wait_for(self._empty.wait(), grace_seconds)
+        except TimeoutError:
+            logger.info("%d connections still have streams after %g s; ending them", len(self._connections), grace_seconds)
+        await self.stop()
 
     async def stop(self) -> None:
         """See `Server.stop`."""
+        self._close_listener()
+        for connection in tuple(self._connections):
+            connection.end_now()
+        try:
+            await asyncio.wait_for(self._empty.wait(), _STOP_SECONDS)
+        except TimeoutError:
+            for connection in tuple(self._connections):
+                connection.abort()
+            await self._empty.wait()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+
+    def admit(self, protocol: SocketConnection) -> bool:
+        """Take a connection in; False beyond `max_connections`."""
+        if len(self._connections) >= self.limits.max_connections:
+            return False
+        self._connections.add(protocol)
+        self._empty.clear()
+        return True
+
+    def release(self, protocol: SocketConnection) -> None:
+        """Forget a connection that is gone."""
+        self._connections.discard(protocol)
+        if not self._connections:
+            self._empty.set()
+
+    def _accept(self) -> SocketConnection:
+        self.counters.connections_accepted += 1
+        return SocketConnection(self)
+
+    def _close_listener(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    def _schedule_sweep(self) -> None:
+        self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_SECONDS, self._sweep)
+
+    def _sweep(self) -> None:
+        self._schedule_sweep()
+        now = time.monotonic()
+        for connection in tuple(self._connections):
+            connection.tick(now)
+        if self._certificate is not None:
+            self._certificate.refresh(self.counters)

@@ -1,0 +1,42 @@
+"""Allowances that abuse exhausts and good traffic does not: rates per connection, memory per server."""
+
+from __future__ import annotations
+
+__all__ = ["MemoryBudget", "RateBudget"]
+
+
+class RateBudget:
+    """A token bucket that looks at the time only once it seems empty, so at worst it lets two bursts pass for one."""
+
+    __slots__ = ("_burst", "_filled_at", "_left", "_per_second")
+
+    def __init__(self, burst: int, per_second: float, now: float) -> None:
+        self._burst = float(burst)
+        self._left = float(burst)
+        self._per_second = per_second
+        self._filled_at = now
+
+    def spend(self, now: float) -> bool:
+        """Take one; False if there is none."""
+        if self._left < 1.0:
+            self._left = min(self._burst, self._left + (now - self._filled_at) * self._per_second)
+            self._filled_at = now
+            if self._left < 1.0:
+                return False
+        self._left -= 1.0
+        return True
+
+
+class MemoryBudget:
+    """Bytes that all connections of a server together hold for messages without an end and replies without a reader."""
+
+    __slots__ = ("_limit_bytes", "held_bytes")
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self.held_bytes = 0
+
+    def hold(self, size: int) -> bool:
+        """Account `size` more, or fewer if negative; False if that is more than there is."""
+        self.held_bytes += size
+        return size <= 0 or self.held_bytes <= self._limit_bytes

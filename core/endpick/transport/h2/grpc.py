@@ -1,0 +1,124 @@
+"""gRPC on HTTP/2: messages in DATA frames, statuses in trailers, deadlines in a header."""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+from struct import Struct
+from urllib.parse import quote_from_bytes
+
+from endpick.transport.h2.hpack import encode
+
+__all__ = [
+    "MESSAGE_HEAD",
+    "MESSAGE_HEAD_BYTES",
+    "OK_TRAILERS",
+    "RESPONSE_HEADERS",
+    "CompressedMessageError",
+    "MessageAssembler",
+    "MessageTooLargeError",
+    "Status",
+    "only_trailers",
+    "parse_timeout",
+    "trailers",
+]
+
+MESSAGE_HEAD = Struct(">BI")
+"""Compressed flag, length."""
+MESSAGE_HEAD_BYTES = MESSAGE_HEAD.size
+
+RESPONSE_HEADERS = encode(((b":status", b"200"), (b"content-type", b"application/grpc")))
+
+_TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
+_UNIT_SECONDS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
+
+
+class Status(IntEnum):
+    """The gRPC statuses that a transport gives by itself."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    RESOURCE_EXHAUSTED = 8
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+
+
+class MessageTooLargeError(Exception):
+    """A message is longer than the limit."""
+
+
+class CompressedMessageError(Exception):
+    """A message is compressed, which was never agreed to."""
+
+
+class MessageAssembler:
+    """Messages of one stream that do not coincide with its DATA frames."""
+
+    def __init__(self, max_message_bytes: int) -> None:
+        self._max_message_bytes = max_message_bytes
+        self._partial = bytearray()
+        self._needed = MESSAGE_HEAD_BYTES
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of a message whose end has not arrived."""
+        return len(self._partial)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Messages that `data` completes.
+
+        Raises:
+            MessageTooLargeError: as soon as the length is known.
+            CompressedMessageError: the compressed flag is set.
+        """
+        if self._partial:
+            self._partial += data
+            if len(self._partial) < self._needed:
+                return []
+            data = bytes(self._partial)
+            self._partial.clear()
+        messages = []
+        position = 0
+        self._needed = MESSAGE_HEAD_BYTES
+        while len(data) - position >= MESSAGE_HEAD_BYTES:
+            compressed, length = MESSAGE_HEAD.unpack_from(data, position)
+            if compressed:
+                raise CompressedMessageError
+            if length > self._max_message_bytes:
+                raise MessageTooLargeError(f"a message of {length} bytes, {self._max_message_bytes} is the most")
+            stop = position + MESSAGE_HEAD_BYTES + length
+            if stop > len(data):
+                self._needed = stop - position
+                break
+            messages.append(data[position + MESSAGE_HEAD_BYTES : stop])
+            position = stop
+        self._partial += data[position:]
+        return messages
+
+
+def trailers(status: int, message: str = "") -> bytes:
+    """The header block that ends a stream."""
+    fields = [(b"grpc-status", b"%d" % status)]
+    if message:
+        # Percent-encoding of everything but printable ASCII, as the gRPC protocol has it.
+        printable = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
+        fields.append((b"grpc-message", quote_from_bytes(message.encode(), printable).encode()))
+    return encode(fields)
+
+
+OK_TRAILERS = trailers(Status.OK)
+
+
+def only_trailers(block: bytes) -> bytes:
+    """The header block of a stream that gets a status and no message."""
+    return RESPONSE_HEADERS + block
+
+
+def parse_timeout(value: bytes) -> float | None:
+    """Seconds that `grpc-timeout` gives the call; None for what is no timeout, which then is none."""
+    match = _TIMEOUT.fullmatch(value)
+    return None if match is None else int(match[1]) * _UNIT_SECONDS[match[2]]

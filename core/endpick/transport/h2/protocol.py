@@ -1,0 +1,190 @@
+"""A connection on its socket: the asyncio side of `Connection`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable
+from typing import Protocol
+
+from endpick.transport.counters import TransportCounters
+from endpick.transport.h2.budget import MemoryBudget
+from endpick.transport.h2.connection import Connection
+from endpick.transport.h2.faults import H2ConnectionError, ErrorCode
+from endpick.transport.h2.stream import Stream
+from endpick.transport.limits import Limits
+from endpick.transport.server import Methods
+
+__all__ = ["Home", "SocketConnection"]
+
+_WRITE_BUFFER_BYTES = 1024 * 1024
+"""What the socket may leave waiting before replies are kept back at their streams, where they are accounted for."""
+_LINGER_SECONDS = 1.0
+
+
+class Home(Protocol):
+    """What a connection needs of its server."""
+
+    methods: Methods
+    limits: Limits
+    counters: TransportCounters
+    memory: MemoryBudget
+
+    def admit(self, protocol: SocketConnection) -> bool:
+        """Take the connection in; False if there is no room."""
+
+    def release(self, protocol: SocketConnection) -> None:
+        """The connection is gone."""
+
+
+class SocketConnection(asyncio.Protocol):
+    """Moves bytes between a transport and a `Connection`, and time and awaited results into it."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport
+        self._connection: Connection | None = None
+        self._flush_scheduled = False
+        self._closed = False
+        self._stalled_since: float | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._linger: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Greet the client, or hang up if there are too many."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        home = self._home
+        if not home.admit(self):
+            home.counters.connections_refused += 1
+            transport.abort()
+            return
+        transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
+        self._connection = Connection(home.methods, home.limits, home.counters, home.memory, self._spawn, time.monotonic())
+        self._flush()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes from the client; all replies to them leave in one write."""
+        if self._connection is not None and not self._closed:
+            self._connection.receive(data, time.monotonic())
+            self._flush()
+
+    def pause_writing(self) -> None:
+        """The client does not take what it is sent."""
+        self._stalled_since = time.monotonic()
+        if self._connection is not None:
+            self._connection.set_writable(False)
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self._stalled_since = None
+        if self._connection is not None:
+            self._connection.set_writable(True)
+            self._flush_soon()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is closed, by whomever."""
+        self._closed = True
+        for timer in (self._deadline, self._linger):
+            if timer is not None:
+                timer.cancel()
+        if self._connection is not None:
+            self._connection.lost()
+            self._home.release(self)
+
+    def tick(self, now: float) -> None:
+        """About once a second."""
+        if self._connection is None or self._closed:
+            return
+        if self._stalled_since is not None and now - self._stalled_since > self._home.limits.write_stall_seconds:
+            self._abandon("the client takes nothing")
+            return
+        self._connection.tick(now)
+        self._flush()
+
+    def drain(self, grace_seconds: float) -> None:
+        """Have the client go elsewhere; the connection ends when its streams have, or after the grace."""
+        if self._connection is not None and not self._closed:
+            self._connection.drain(time.monotonic(), grace_seconds)
+            self._flush()
+
+    def end_now(self) -> None:
+        """End all streams and close once that is written."""
+        if self._connection is not None and not self._closed:
+            self._connection.end_now()
+            self._flush()
+
+    def abort(self) -> None:
+        """Close without writing what is left."""
+        self._transport.abort()
+
+    def _flush(self) -> None:
+        connection = self._connection
+        if connection is None or self._closed:
+            return
+        data = connection.take_output()
+        if data:
+            self._transport.write(data)
+        if connection.closing:
+            self._hang_up()
+        elif self._stalled_since is not None and self._transport.get_write_buffer_size() > self._home.limits.max_connection_output_bytes:
+            self._abandon("the client sends, and takes nothing")
+        elif connection.streams.next_deadline is not None:
+            self._watch_deadline(connection.streams.next_deadline)
+
+    def _flush_soon(self) -> None:
+        """Flush once for all that happens in this turn of the loop."""
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush_scheduled_output)
+
+    def _flush_scheduled_output(self) -> None:
+        self._flush_scheduled = False
+        self._flush()
+
+    def _hang_up(self) -> None:
+        """Close, giving the client time to read why: closing with input unread would have the kernel discard our last words."""
+        self._closed = True
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+            self._linger = self._loop.call_later(_LINGER_SECONDS, self._transport.abort)
+        else:
+            self._transport.close()
+            self._linger = self._loop.call_later(_LINGER_SECONDS, self._transport.abort)
+
+    def _abandon(self, reason: str) -> None:
+        if self._connection is not None:
+            self._connection.end_with(H2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, reason, "slow_readers"))
+        self._closed = True
+        self._transport.abort()
+
+    def _watch_deadline(self, when: float) -> None:
+        if self._deadline is not None:
+            if self._deadline.when() <= self._loop.time() + (when - time.monotonic()) + 0.001:
+                return
+            self._deadline.cancel()
+        self._deadline = self._loop.call_later(max(0.0, when - time.monotonic()), self._deadline_passed)
+
+    def _deadline_passed(self) -> None:
+        self._deadline = None
+        self.tick(time.monotonic())
+
+    def _spawn(self, stream: Stream, waiting: Awaitable[object]) -> None:
+        stream.task = self._loop.create_task(self._settle(stream, waiting))
+
+    async def _settle(self, stream: Stream, waiting: Awaitable[object]) -> None:
+        """Await what a session waits for, and let it go on."""
+        assert self._connection is not None
+        streams = self._connection.streams
+        try:
+            result = await waiting
+        except asyncio.CancelledError as error:
+            if stream.over or stream.session is None:
+                raise
+            streams.fail(stream, error)
+        except Exception as error:
+            streams.fail(stream, error)
+        else:
+            streams.resume(stream, result)
+        self._flush_soon()
