@@ -13,7 +13,7 @@ from endpick.api.state import ScoringState
 from endpick.observability.instruments import Instruments
 from endpick.plugins.instance import Instance
 from endpick.scheduling.narrowing import narrowed
-from endpick.scheduling.step import ExtensionPoint, Fault, Step, bind
+from endpick.scheduling.step import ExtensionPoint, Fault, Step, bind, wrong_kind
 
 FilterStep: TypeAlias = Step[[InferenceRequest, Endpoints, ScoringState], BoolArray | Endpoints]
 
@@ -22,7 +22,7 @@ def filter_step(instance: Instance, instruments: Instruments) -> FilterStep:
     """Bind the instance's `filter`. Raises TypeError when it has none: a mistake in the plan."""
     plugin = instance.plugin
     if not isinstance(plugin, Filter):
-        raise TypeError(f"{instance.origin} is not a filter")
+        raise wrong_kind(instance, "filter")
     return bind(plugin.filter, instance, ExtensionPoint.FILTER, instruments)
 
 

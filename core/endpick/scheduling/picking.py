@@ -12,7 +12,7 @@ from endpick.api.state import ScoringState
 from endpick.observability.instruments import Instruments
 from endpick.plugins.instance import Instance
 from endpick.scheduling.narrowing import stray
-from endpick.scheduling.step import ExtensionPoint, Fault, Step, bind
+from endpick.scheduling.step import ExtensionPoint, Fault, Step, bind, wrong_kind
 
 PickerStep: TypeAlias = Step[[InferenceRequest, ScoredEndpoints, ScoringState], Endpoints]
 
@@ -21,7 +21,7 @@ def picker_step(instance: Instance, instruments: Instruments) -> PickerStep:
     """Bind the instance's `pick`. Raises TypeError when it has none: a mistake in the plan."""
     plugin = instance.plugin
     if not isinstance(plugin, Picker):
-        raise TypeError(f"{instance.origin} is not a picker")
+        raise wrong_kind(instance, "picker")
     return bind(plugin.pick, instance, ExtensionPoint.PICKER, instruments)
 
 

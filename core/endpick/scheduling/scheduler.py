@@ -15,7 +15,7 @@ from endpick.api.state import CycleState, ScoringState
 from endpick.observability.instruments import Instruments
 from endpick.plugins.instance import Instance
 from endpick.scheduling.profile import NO_ENDPOINTS, Profile
-from endpick.scheduling.step import ExtensionPoint, Fault, Step, bind
+from endpick.scheduling.step import ExtensionPoint, Fault, Step, bind, wrong_kind
 
 Runs: TypeAlias = Mapping[str, ProfileRunResult]
 PickProfiles: TypeAlias = Step[[InferenceRequest, Sequence[str], Runs, ScoringState], Sequence[str]]
@@ -87,7 +87,7 @@ def compile_scheduler(handler: Instance, profiles: Mapping[str, Profile], instru
     """Bind the handler's methods. Raises TypeError when it is no profile handler: a mistake in the plan."""
     plugin = handler.plugin
     if not isinstance(plugin, ProfileHandler):
-        raise TypeError(f"{handler.origin} is not a profile handler")
+        raise wrong_kind(handler, "profile handler")
     return Scheduler(
         dict(profiles),
         tuple(profiles),

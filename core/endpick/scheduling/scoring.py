@@ -15,7 +15,7 @@ from endpick.api.scheduling import Scorer
 from endpick.api.state import ScoringState
 from endpick.observability.instruments import Instruments
 from endpick.plugins.instance import Instance
-from endpick.scheduling.step import ExtensionPoint, Fault, Step, bind
+from endpick.scheduling.step import ExtensionPoint, Fault, Step, bind, wrong_kind
 
 ScorerStep: TypeAlias = Step[[InferenceRequest, Endpoints, ScoringState], FloatArray]
 
@@ -85,7 +85,7 @@ def compile_scoring(scorers: Sequence[tuple[Instance, float]], instruments: Inst
 def _scorer_step(instance: Instance, instruments: Instruments) -> ScorerStep:
     plugin = instance.plugin
     if not isinstance(plugin, Scorer):
-        raise TypeError(f"{instance.origin} is not a scorer")
+        raise wrong_kind(instance, "scorer")
     return bind(plugin.score, instance, ExtensionPoint.SCORER, instruments)
 
 

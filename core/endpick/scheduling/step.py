@@ -29,6 +29,7 @@ class ExtensionPoint(StrEnum):
     PICKER = "Picker"
     PROCESS_PROFILES_RESULTS = "ProcessProfilesResults"
     PRE_REQUEST = "PreRequest"
+    RESPONSE_PARSING = "ResponseParsing"
     RESPONSE_RECEIVED = "ResponseReceived"
     RESPONSE_STREAMING = "ResponseStreaming"
     RESPONSE_COMPLETE = "ResponseComplete"
@@ -78,6 +79,11 @@ class Step(Generic[Arguments, Answer]):
         self.instruments.fault(self.instance, self.extension_point, problem)
         text = problem if isinstance(problem, str) else f"{type(problem).__name__}: {problem}"
         return Fault(self.instance.name, text, self.instance.on_fault is OnFault.REFUSE)
+
+
+def wrong_kind(instance: Instance, kind: str) -> TypeError:
+    """What compiling raises when a plan puts an instance where it cannot be called."""
+    return TypeError(f"{instance.origin} is not a {kind}")
 
 
 def bind(
