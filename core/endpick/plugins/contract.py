@@ -96,7 +96,8 @@ def _meta_faults(reference: Reference, candidate: Candidate, plugin: type[Plugin
 
 def _field_faults(candidate: Candidate, meta: PluginMeta) -> Iterable[str]:
     whose = f"of '{candidate.type}' in {candidate.origin}"
-    if not isinstance(meta.parameters, type) or not issubclass(meta.parameters, Parameters):
+    parameters: object = meta.parameters
+    if not isinstance(parameters, type) or not issubclass(parameters, Parameters):
         yield f"the `meta.parameters` {whose} is not a subclass of endpick.api.Parameters"
     for field in ("consumes", "consumes_optional", "produces"):
         keys = getattr(meta, field)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from endpick.api.plugin import Kind, Parameters, Plugin, PluginMeta, Stability, kinds_of
-from endpick.diagnostics import Code, Diagnostic, has_errors
+from endpick.diagnostics import Code, Diagnostic
 from endpick.plugins.attribution import Output
 from endpick.plugins.contract import check_contract
 from endpick.plugins.discovery import Candidate
 from endpick.plugins.importing import import_target
 from endpick.plugins.reference import Reference
 from endpick.plugins.requirements import requirements_of, unmet_requirements
+from endpick.plugins.schema import Schema, schemas_of
 
 SLOW_IMPORT_SECONDS = 2.0
 _LONGEST_QUOTE = 400
@@ -27,6 +28,9 @@ class LoadedPlugin:
     plugin: type[Plugin[Parameters]]
     meta: PluginMeta
     kinds: tuple[Kind, ...]
+    schemas: tuple[Schema, ...] = field(repr=False, compare=False)
+    """What a `parameters:` block must satisfy; the last is the one to show."""
+
     load_seconds: float
     """How long its import took; nearly nothing when another plugin had imported the module before."""
 
@@ -61,11 +65,14 @@ def load(candidate: Candidate, reference: Reference) -> Loading:
     faults = check_contract(reference, candidate, imported.value)
     if not faults and unmet:
         faults = (_requirements_unmet(reference, candidate, unmet),)
-    if has_errors(faults):
+    if faults:
         return Loading(None, faults)
     plugin = cast("type[Plugin[Parameters]]", imported.value)
-    loaded = LoadedPlugin(candidate, plugin, plugin.meta, kinds_of(plugin), imported.seconds, _transcript(imported.output))
-    return Loading(loaded, (*faults, *_warnings(reference, loaded, imported.output)))
+    schemas = schemas_of(reference, candidate, plugin.meta)
+    if isinstance(schemas, Diagnostic):
+        return Loading(None, (schemas,))
+    loaded = LoadedPlugin(candidate, plugin, plugin.meta, kinds_of(plugin), schemas, imported.seconds, _transcript(imported.output))
+    return Loading(loaded, tuple(_warnings(reference, loaded, imported.output)))
 
 
 def alias_clashes(plugins: Iterable[tuple[Reference, LoadedPlugin]]) -> tuple[Diagnostic, ...]:

@@ -28,6 +28,11 @@ class Reference:
 
     labels: tuple[Label, ...] = ()
 
+    @property
+    def owner(self) -> str:
+        """How messages name the entry: `queue-scorer`, or `busy (queue-scorer)` when it has a name of its own."""
+        return str(self.plugin())
+
     def plugin(self, candidate: Candidate | None = None) -> PluginReference:
         """The plugin as a diagnostic names it, with its distribution where that is known."""
         if candidate is None:
