@@ -14,7 +14,7 @@ from endpick.plugins.attribution import attributed
 from endpick.plugins.frames import describe, trace_notes
 from endpick.plugins.instance import Instance, OnFault, default_on_fault, scope_of
 from endpick.plugins.loader import LoadedPlugin
-from endpick.plugins.parameters import Place
+from endpick.plugins.placing import Place
 from endpick.plugins.reference import Reference
 
 T = TypeVar("T")

@@ -3,65 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from pydantic import ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from endpick.api.plugin import Parameters
 from endpick.config.source import SourceMap
-from endpick.config.tree import Json
-from endpick.diagnostics import Code, Diagnostic, DocumentPath, Span
+from endpick.diagnostics import Code, Diagnostic, DocumentPath
 from endpick.plugins.frames import describe, trace_notes
 from endpick.plugins.loader import LoadedPlugin
+from endpick.plugins.placing import Place, described_by, description_of, diagnostic_of, parameters_schema
 from endpick.plugins.reference import Reference
-from endpick.plugins.schema import Schema, has_own_model, validator_of
+from endpick.plugins.schema import has_own_model, validator_of
 from endpick.plugins.violation import Violation, non_finite, violations
+
+__all__ = ("OpenParameters", "Place", "check_parameters", "deprecated_parameters", "parameters_schema")
 
 
 class OpenParameters(Parameters):
     """Parameters of a plugin that describes them by a JSON Schema alone: every name is an attribute, as written."""
 
     model_config = ConfigDict(extra="allow")
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a `parameters:` block is, whether or not the document has it."""
-
-    reference: Reference
-    """The entry it belongs to: what is blamed when the whole block is missing."""
-
-    path: DocumentPath = ()
-    """Document path of the block, such as `("plugins", 0, "parameters")`."""
-
-    source: SourceMap | None = None
-    """None for an instance that the host adds by itself."""
-
-    def value_span(self, inner: DocumentPath) -> Span | None:
-        """The value under a path within the block."""
-        source = self._source()
-        return self.reference.span if source is None else source.value_span((*self.path, *inner))
-
-    def key_span(self, inner: DocumentPath) -> Span | None:
-        """The key of a path within the block; an item of a list has none, so its value."""
-        source = self._source()
-        if source is None:
-            return self.reference.span
-        path = (*self.path, *inner)
-        return source.value_span(path) if isinstance(path[-1], int) else source.key_span(path)
-
-    def _source(self) -> SourceMap | None:
-        return self.source if self.source is not None and self.path in self.source else None
-
-
-def parameters_schema(loaded: LoadedPlugin) -> Schema:
-    """The JSON Schema of a plugin's parameters, closed: what the editor, `endpick describe` and the reference show.
-
-    An author who wrote a schema besides a model has written it to be shown.
-    """
-    return loaded.schemas[-1]
 
 
 def check_parameters(
@@ -89,7 +52,7 @@ def check_parameters(
         found.extend(_not_covered(_by_model(error, raw), found))
     except Exception as error:
         return (_validator_crashed(loaded, place, error),)
-    return tuple(_diagnostic(violation, loaded, place) for violation in found) if found else parameters
+    return tuple(diagnostic_of(violation, loaded, place) for violation in found) if found else parameters
 
 
 def deprecated_parameters(
@@ -107,12 +70,12 @@ def deprecated_parameters(
             Code.W0401,
             f"parameter '{name}' of {place.reference.owner} is deprecated",
             span=place.key_span((name,)),
-            help=_description(parameters_schema(loaded), (name,)),
+            help=description_of(parameters_schema(loaded), (name,)),
             plugin=plugin,
             path=(*path, name),
         )
         for name in raw
-        if _described(parameters_schema(loaded), (name,)).get("deprecated") is True
+        if described_by(parameters_schema(loaded), (name,)).get("deprecated") is True
     )
 
 
@@ -162,81 +125,6 @@ def _not_covered(later: Iterable[Violation], earlier: Iterable[Violation]) -> It
 def _overlap(one: DocumentPath, other: DocumentPath) -> bool:
     shorter = min(len(one), len(other))
     return one[:shorter] == other[:shorter]
-
-
-def _diagnostic(violation: Violation, loaded: LoadedPlugin, place: Place) -> Diagnostic:
-    plugin = place.reference.plugin(loaded.candidate)
-    message, span, annotation = _worded(violation, loaded, place)
-    path = (*place.path, *violation.path)
-    return Diagnostic(
-        violation.code,
-        message,
-        span=span,
-        labels=() if place.source is None else place.source.labels_for(path),
-        help=violation.help,
-        notes=_notes(violation, loaded, place, path),
-        plugin=plugin,
-        path=path,
-        annotation=annotation,
-    )
-
-
-def _worded(violation: Violation, loaded: LoadedPlugin, place: Place) -> tuple[str, Span | None, str]:
-    """Message, span and annotation."""
-    path, owner, name = violation.path, place.reference.owner, violation.name
-    match violation.code:
-        case Code.E0402:
-            return f"unknown parameter '{name}' for {owner}", place.key_span(path), f"not a parameter of {loaded.type}"
-        case Code.E0406:
-            return f"parameter '{_dotted((*path, str(name)))}' of {owner} is missing", place.key_span(path), f"needs '{name}'"
-    if path:
-        return f"parameter '{_dotted(path)}' of {owner} {violation.predicate}", place.value_span(path), violation.predicate
-    plural = violation.predicate.replace("is ", "are ", 1) if violation.predicate.startswith("is ") else violation.predicate
-    return f"the parameters of {owner} {plural}", place.key_span(path), violation.predicate
-
-
-def _notes(violation: Violation, loaded: LoadedPlugin, place: Place, path: DocumentPath) -> tuple[str, ...]:
-    schema = parameters_schema(loaded)
-    if violation.code is Code.E0402:
-        names = sorted(_properties(_described(schema, violation.path[:-1])))
-        return () if violation.help or not names else (f"known are {', '.join(names)}",)
-    named = violation.path if violation.code is Code.E0401 else (*violation.path, str(violation.name))
-    description = _description(schema, named) if named else None
-    surprises = place.source.reading_notes(path, _at(place.source.data, path)) if place.source and violation.path else ()
-    return (*surprises, *((f"{_dotted(named)}: {description}",) if description else ()))
-
-
-def _at(data: object, path: DocumentPath) -> Json:
-    for segment in path:
-        data = data[segment]  # type: ignore[index]
-    return cast("Json", data)
-
-
-def _properties(schema: Mapping[str, object]) -> Mapping[str, object]:
-    properties = schema.get("properties", {})
-    return properties if isinstance(properties, Mapping) else {}
-
-
-def _described(schema: Mapping[str, object], path: DocumentPath) -> Mapping[str, object]:
-    """The part of a schema that describes what is at a path; empty where it cannot be told without judging values."""
-    root = schema
-    for segment in path:
-        inner = _properties(schema).get(str(segment), {})
-        target = inner.get("$ref", "") if isinstance(inner, Mapping) else ""
-        definitions = root.get("$defs", {})
-        name = str(target).removeprefix("#/$defs/")
-        found = definitions.get(name, inner) if isinstance(definitions, Mapping) else inner
-        schema = found if isinstance(found, Mapping) else {}
-    return schema
-
-
-def _description(schema: Mapping[str, object], path: DocumentPath) -> str | None:
-    description = _described(schema, path).get("description")
-    return description if isinstance(description, str) else None
-
-
-def _dotted(path: DocumentPath) -> str:
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
 
 
 def _validator_crashed(loaded: LoadedPlugin, place: Place, error: Exception) -> Diagnostic:
