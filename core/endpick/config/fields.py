@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import UnionType
-from typing import Annotated, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
 from endpick.config.model import EndpointPickerConfig
-from endpick.config.part import Part
+from endpick.config.part import Part, part_in
 from endpick.diagnostics import DocumentPath
 
 
@@ -22,7 +20,7 @@ def part_at(path: DocumentPath) -> type[Part] | None:
         if isinstance(segment, int):
             continue
         field = fields_of(part).get(segment)
-        part = None if field is None else _part_in(field.annotation)
+        part = None if field is None else part_in(field.annotation)
     return part
 
 
@@ -41,11 +39,3 @@ def present_fields(part: Part) -> Iterator[tuple[str, FieldInfo, object]]:
     for name, field in type(part).model_fields.items():
         if name in part.model_fields_set:
             yield field.alias or name, field, getattr(part, name)
-
-
-def _part_in(annotation: object) -> type[Part] | None:
-    if isinstance(annotation, type) and issubclass(annotation, Part):
-        return annotation
-    if get_origin(annotation) in (Annotated, Union, UnionType, tuple):
-        return next(filter(None, map(_part_in, get_args(annotation))), None)
-    return None

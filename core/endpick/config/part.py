@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, TypeVar
+from types import UnionType
+from typing import Annotated, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PrivateAttr, Strict, StringConstraints, model_validator
 from pydantic.alias_generators import to_camel
@@ -46,6 +47,15 @@ class Part(BaseModel):
             return data
         known = {field.alias for field in cls.model_fields.values()}
         return {key: value for key, value in data.items() if value is not None or key not in known}
+
+
+def part_in(annotation: object) -> type[Part] | None:
+    """The model that an annotation, optional or repeated, is about; None where it is about none."""
+    if isinstance(annotation, type) and issubclass(annotation, Part):
+        return annotation
+    if get_origin(annotation) in (Annotated, Union, UnionType, tuple):
+        return next(filter(None, map(part_in, get_args(annotation))), None)
+    return None
 
 
 def _duration(value: object) -> object:

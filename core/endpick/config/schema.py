@@ -1,0 +1,115 @@
+"""The JSON Schema of a configuration for editors: completes plugin types and the parameters of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from endpick.config.draft07 import Schema, to_draft07
+from endpick.config.fields import fields_of
+from endpick.config.gates import DEFAULT_GATES
+from endpick.config.model import ENDPICK, LLM_D, LLM_D_DEPRECATED, EndpointPickerConfig, PluginSpec
+from endpick.config.part import Deprecated, EndpickOnly, Part, part_in
+
+DRAFT_07 = "http://json-schema.org/draft-07/schema#"
+
+_GATE = {
+    "anyOf": [
+        {"enum": list(DEFAULT_GATES)},
+        {"type": "string", "pattern": rf"^\s*({'|'.join(DEFAULT_GATES)})\s*(=\s*([01tfTF]|[Tt]rue|TRUE|[Ff]alse|FALSE)\s*)?$"},
+    ]
+}
+
+
+def editor_schema(types: Mapping[str, Schema], *, title: str = "endpick configuration") -> dict[str, object]:
+    """A draft-07 schema of the whole document.
+
+    Args:
+        types: The JSON Schema of the parameters of each plugin type that is allowed. Without any, every type is allowed
+            and parameters are not judged.
+        title: What editors call the schema.
+    """
+    base = to_draft07(EndpointPickerConfig.model_json_schema(by_alias=True))
+    definitions = _mapping(base, "definitions")
+    properties = _mapping(base, "properties")
+    _mapping(properties, "featureGates")["items"] = _GATE
+    for part in _models(EndpointPickerConfig):
+        _mark_deprecated(part, properties if part is EndpointPickerConfig else _part_properties(definitions, part))
+    if types:
+        _know_types(_mapping(definitions, PluginSpec.__name__), types)
+        definitions.update({_key(type_): _parameters(type_, schema) for type_, schema in sorted(types.items())})
+    return {
+        "$schema": DRAFT_07,
+        "title": title,
+        **base,
+        "allOf": [{"if": _declares_llm_d(), "then": _without_superset(EndpointPickerConfig)}],
+    }
+
+
+def _know_types(plugin: dict[str, object], types: Mapping[str, Schema]) -> None:
+    known = sorted(types)
+    _mapping(_mapping(plugin, "properties"), "type")["enum"] = known
+    plugin["allOf"] = [_parameters_of(type_, types[type_]) for type_ in known]
+    plugin["defaultSnippets"] = [
+        {"label": type_, "description": types[type_].get("description", ""), "body": {"type": type_}} for type_ in known
+    ]
+
+
+def _parameters_of(type_: str, schema: Schema) -> dict[str, object]:
+    # Without `required` an entry that lacks `type` would match every branch and yield one error per installed plugin.
+    then: dict[str, object] = {"properties": {"parameters": {"$ref": f"#/definitions/{_key(type_)}"}}}
+    if schema.get("required"):
+        then["required"] = ["parameters"]
+    return {"if": {"required": ["type"], "properties": {"type": {"const": type_}}}, "then": then}
+
+
+def _parameters(type_: str, schema: Schema) -> dict[str, object]:
+    converted = to_draft07(schema, f"#/definitions/{_key(type_)}")
+    # `parameters:` with nothing behind it counts as absent.
+    return {**converted, "type": "object" if schema.get("required") else ["object", "null"]}
+
+
+def _key(type_: str) -> str:
+    return f"parameters-of-{type_}"
+
+
+def _declares_llm_d() -> dict[str, object]:
+    return {"required": ["apiVersion"], "properties": {"apiVersion": {"enum": [LLM_D, LLM_D_DEPRECATED]}}}
+
+
+def _without_superset(part: type[Part]) -> dict[str, object]:
+    """What forbids the fields that only endpick has, wherever they may stand in a part."""
+    forbidden: dict[str, object] = {}
+    for name, field in fields_of(part).items():
+        inner = part_in(field.annotation)
+        if any(isinstance(mark, EndpickOnly) for mark in field.metadata):
+            forbidden[name] = {"type": "null", "errorMessage": f"'{name}' needs apiVersion {ENDPICK}"}
+        elif inner is not None and (nested := _without_superset(inner)):
+            forbidden[name] = {"items": nested, **nested}
+    return {"properties": forbidden} if forbidden else {}
+
+
+def _models(part: type[Part]) -> Iterator[type[Part]]:
+    yield part
+    for field in part.model_fields.values():
+        inner = part_in(field.annotation)
+        if inner is not None:
+            yield from _models(inner)
+
+
+def _mark_deprecated(part: type[Part], properties: dict[str, object]) -> None:
+    for name, field in fields_of(part).items():
+        for mark in field.metadata:
+            if isinstance(mark, Deprecated):
+                _mapping(properties, name)["deprecationMessage"] = f"use {mark.successor}"
+
+
+def _part_properties(definitions: dict[str, object], part: type[Part]) -> dict[str, object]:
+    return _mapping(_mapping(definitions, part.__name__), "properties")
+
+
+def _mapping(parent: dict[str, object], key: str) -> dict[str, object]:
+    value = parent[key]
+    if not isinstance(value, dict):
+        message = f"the generated schema has no mapping at {key}"
+        raise TypeError(message)
+    return value
