@@ -1,0 +1,1 @@
+"""From a configuration document to a proven plan, and from a plan to what serves."""

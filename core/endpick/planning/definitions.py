@@ -1,0 +1,110 @@
+"""First step of a plan: what each entry under `plugins` is, as far as it can be loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from endpick.api.data import Subscriptions
+from endpick.api.plugin import Parameters, Plugin
+from endpick.config import PluginSpec
+from endpick.diagnostics import Code, Diagnostic
+from endpick.planning.draft import Draft, DraftInstance
+from endpick.planning.installed import Installed
+from endpick.plugins.build import subscriptions_of
+from endpick.plugins.instance import OnFault, default_on_fault
+from endpick.plugins.loader import LoadedPlugin, Loading
+from endpick.plugins.parameters import Place, check_parameters, deprecated_parameters
+from endpick.plugins.reference import Reference
+
+_ON_FAULT = {"FailOpen": OnFault.SKIP, "FailClose": OnFault.REFUSE}
+
+
+def define_instances(draft: Draft, installed: Installed) -> None:
+    """Load every type the document names, and read every instance's parameters.
+
+    Of two entries with the same name the second is judged by itself and then left out.
+    """
+    for spec in draft.config.plugins:
+        place = _place(spec, draft)
+        loading = installed.get(place.reference)
+        draft.diagnostics.extend(loading.diagnostics)
+        instance = _read(DraftInstance(spec.instance, place, spec=spec), loading, spec.parameters or {}, draft)
+        first = draft.instances.setdefault(instance.name, instance)
+        if first is not instance:
+            _same_name(spec, first, draft)
+
+
+def add_instance(draft: Draft, installed: Installed, plugin_type: str, reason: str) -> DraftInstance:
+    """An instance that the document does not define, under the name of its type.
+
+    Its `loaded` is None when the type cannot be loaded, which is then an error of the draft.
+    """
+    place = Place(Reference(plugin_type, plugin_type, span=draft.source.key_span(())))
+    loading = installed.get(place.reference)
+    before = len(draft.diagnostics)
+    draft.diagnostics.extend(loading.diagnostics)
+    instance = _read(DraftInstance(plugin_type, place, reason=reason), loading, {}, draft)
+    draft.diagnostics[before:] = _with_reason(draft.diagnostics[before:], reason)
+    draft.instances[instance.name] = instance
+    draft.used.add(instance.name)
+    return instance
+
+
+def _place(spec: PluginSpec, draft: Draft) -> Place:
+    source, path = draft.source, (*spec.path, "type")
+    reference = Reference(
+        type=spec.type,
+        instance=spec.instance,
+        distribution=spec.from_,
+        span=source.value_span(path),
+        distribution_span=source.value_span((*spec.path, "from")) if spec.from_ else None,
+        path=path,
+        labels=source.labels_for(path),
+    )
+    return Place(reference, (*spec.path, "parameters"), source)
+
+
+def _read(instance: DraftInstance, loading: Loading, raw: Mapping[str, object], draft: Draft) -> DraftInstance:
+    """The instance with everything that follows from its class and its parameters."""
+    loaded, place = loading.loaded, instance.place
+    if loaded is None:
+        return instance
+    checked = check_parameters(loaded, raw, place.source, place.path, place.reference)
+    draft.diagnostics.extend(deprecated_parameters(loaded, raw, place.source, place.path, place.reference))
+    parameters = checked if isinstance(checked, Parameters) else None
+    if not isinstance(checked, Parameters):
+        draft.diagnostics.extend(checked)
+    declared = _subscriptions_of_type(loaded) if parameters is None else subscriptions_of(loaded, parameters, place)
+    if isinstance(declared, Diagnostic):
+        draft.diagnostics.append(declared)
+    chosen = instance.spec and instance.spec.on_fault
+    return replace(
+        instance,
+        loaded=loaded,
+        parameters=parameters,
+        subscriptions=None if isinstance(declared, Diagnostic) else declared,
+        on_fault=_ON_FAULT[chosen] if chosen else default_on_fault(loaded.kinds),
+    )
+
+
+def _subscriptions_of_type(loaded: LoadedPlugin) -> Subscriptions | None:
+    """The keys of an instance whose parameters are wrong; None when its keys depend on them."""
+    overrides = any("subscriptions" in vars(base) for base in loaded.plugin.__mro__ if issubclass(base, Plugin) and base is not Plugin)
+    return None if overrides else Subscriptions(loaded.meta.consumes, loaded.meta.consumes_optional, loaded.meta.produces)
+
+
+def _same_name(spec: PluginSpec, first: DraftInstance, draft: Draft) -> None:
+    assert first.spec is not None
+    draft.report(
+        Code.E0502,
+        f"two instances are called '{spec.instance}'",
+        (*spec.path, "name" if spec.name else "type"),
+        labels=[draft.label((*first.spec.path, "name" if first.spec.name else "type"), "first defined here")],
+        help="give one of them another name with `name:`",
+    )
+
+
+def _with_reason(diagnostics: Iterable[Diagnostic], reason: str) -> list[Diagnostic]:
+    """A reader who never wrote the plugin's name needs to know how it comes into play."""
+    return [replace(diagnostic, notes=(*diagnostic.notes, f"endpick adds this plugin by itself: {reason}")) for diagnostic in diagnostics]

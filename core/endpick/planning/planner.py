@@ -1,0 +1,127 @@
+"""Makes the plan: each step judges what the steps before it left standing, so that one run finds every mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from endpick.api.plugin import Kind
+from endpick.config import LoadedConfig
+from endpick.datalayer.subscriptions import SubscriptionGraph
+from endpick.diagnostics import Diagnostic, has_errors, sort_diagnostics
+from endpick.planning.data import plan_data
+from endpick.planning.definitions import define_instances
+from endpick.planning.draft import Draft, DraftInstance
+from endpick.planning.hooks import check_hooks
+from endpick.planning.installed import Installed, policy_of
+from endpick.planning.plan import Plan, PlannedInstance, PlannedProfile, PlannedSource, PlanOutcome
+from endpick.planning.profiles import plan_handler, plan_profiles
+from endpick.planning.requests import plan_detector, plan_discovery, plan_parsers
+from endpick.planning.sources import Feeding, plan_sources
+from endpick.planning.unused import warn_unused
+from endpick.plugins.discovery import Candidate
+
+
+def make_plan(loaded: LoadedConfig, candidates: Sequence[Candidate]) -> PlanOutcome:
+    """Resolve a configuration into a plan, or say everything that is wrong with it, in the order of the document.
+
+    Args:
+        loaded: What `endpick.config` read; its own diagnostics come out again, among those found here.
+        candidates: What is installed, from `endpick.plugins.discovery.discover`. Only types that the plan needs are imported.
+    """
+    if loaded.config is None:
+        return PlanOutcome(None, loaded.diagnostics)
+    installed = Installed(candidates, policy_of(loaded.config))
+    draft, plan = _draft(loaded, installed)
+    diagnostics = sort_diagnostics((*loaded.diagnostics, *draft.diagnostics))
+    return PlanOutcome(None if has_errors(diagnostics) else plan, diagnostics)
+
+
+def check_statically(loaded: LoadedConfig, candidates: Sequence[Candidate]) -> tuple[Diagnostic, ...]:
+    """Every mistake that can be found without running third-party code: what their plugins are and take stays unjudged."""
+    if loaded.config is None:
+        return loaded.diagnostics
+    draft, _ = _draft(loaded, Installed(candidates, policy_of(loaded.config), imports_third_parties=False))
+    return sort_diagnostics((*loaded.diagnostics, *draft.diagnostics))
+
+
+def _draft(loaded: LoadedConfig, installed: Installed) -> tuple[Draft, Plan | None]:
+    assert loaded.config is not None
+    draft = Draft(loaded, loaded.config)
+    define_instances(draft, installed)
+    profiles = plan_profiles(draft, installed)
+    handler = plan_handler(draft, installed)
+    parsers = plan_parsers(draft, installed)
+    detector = plan_detector(draft, installed)
+    feeding = plan_sources(draft, installed)
+    discovery = plan_discovery(draft)
+    check_hooks(draft)
+    graph = plan_data(draft, feeding, installed)
+    warn_unused(draft)
+    instances = tuple(filter(None, map(_planned, draft.instances.values())))
+    if handler is None or len(instances) < len(draft.instances):
+        return draft, None
+    return draft, Plan(
+        config=loaded,
+        instances=instances,
+        profiles=tuple(_with_reads(profile, graph) for profile in profiles),
+        handler=handler,
+        parsers=parsers,
+        detector=detector,
+        sources=_sources(feeding, draft, graph),
+        discovery=discovery,
+        producers=tuple(name for name in graph_order(draft, graph) if draft.instances[name].is_a(Kind.DATA_PRODUCER)),
+        screeners=_names(draft, Kind.SCREENER),
+        admitters=_names(draft, Kind.ADMITTER),
+        pre_request=_names(draft, Kind.PRE_REQUEST),
+        response_observers=_names(draft, Kind.RESPONSE_OBSERVER),
+        graph=graph,
+        announcements=tuple(draft.announcements),
+        hooks=loaded.config.hooks,
+    )
+
+
+def graph_order(draft: Draft, graph: SubscriptionGraph) -> tuple[str, ...]:
+    """Producers in the order of the graph, then instances that write nothing, in the order of the document."""
+    return (*graph.order, *(name for name in draft.instances if name not in graph.order))
+
+
+def _planned(instance: DraftInstance) -> PlannedInstance | None:
+    if instance.loaded is None or instance.parameters is None or instance.subscriptions is None or instance.on_fault is None:
+        return None
+    return PlannedInstance(
+        instance.name,
+        instance.loaded,
+        instance.parameters,
+        instance.subscriptions,
+        instance.on_fault,
+        instance.place,
+        instance.path,
+        instance.reason,
+    )
+
+
+def _with_reads(profile: PlannedProfile, graph: SubscriptionGraph) -> PlannedProfile:
+    return replace(profile, reads=graph.keys_for(profile.instances))
+
+
+def _sources(feeding: Feeding, draft: Draft, graph: SubscriptionGraph) -> tuple[PlannedSource, ...]:
+    """Collectors that write what somebody reads are active, and so are those that write nothing: they act by themselves."""
+    readers = [instance.name for instance in draft.instances.values() if not instance.is_a(Kind.DATA_COLLECTOR)]
+    needed = set(graph.producers_for(readers))
+    return tuple(
+        PlannedSource(
+            source,
+            tuple(collectors),
+            tuple(name for name in collectors if name in needed or not _produces(draft.instances[name])),
+        )
+        for source, collectors in feeding.items()
+    )
+
+
+def _produces(instance: DraftInstance) -> bool:
+    return instance.subscriptions is not None and bool(instance.subscriptions.produces)
+
+
+def _names(draft: Draft, kind: Kind) -> tuple[str, ...]:
+    return tuple(instance.name for instance in draft.of_kind(kind))
