@@ -21,3 +21,8 @@ class SessionCounters:
     """Exceptions from exchanges: at most one per response, and one from `finish`."""
     protocol_errors: dict[Status, int] = field(default_factory=lambda: dict.fromkeys(Status, 0))
     """Streams that we ended, by the status we gave."""
+
+    def snapshot(self) -> dict[str, int]:
+        """Every count by name; protocol errors one by one, as `protocol_error_<status>`."""
+        plain = {name: getattr(self, name) for name in ("requests", "unroutable", "decision_faults", "exchange_faults")}
+        return plain | {f"protocol_error_{status.name.lower()}": count for status, count in self.protocol_errors.items()}

@@ -74,7 +74,6 @@ class EndpickMetrics:
         self.collect_errors = counter(
             "datalayer_extract_errors_total", "Payloads a collector could not use.", ("source_type", "extractor_type")
         )
-        self.ready_endpoints = gauge("ready_endpoints", "Endpoints in the pool.", ("name",))
         gauge("info", "Which endpick this is.", ("commit", "build_ref")).labels("", __version__).set(1)
 
         self.faults = Counter(
@@ -91,8 +90,4 @@ class EndpickMetrics:
             "Instances of the current plan.",
             ("plugin", "type", "distribution", "version"),
             registry=registry,
-        )
-        self.transport_events = Gauge("endpick_transport", "Counters of the ext_proc transport.", ("event",), registry=registry)
-        self.column_age = Gauge(
-            "endpick_data_age_seconds", "Age of the oldest value of a data key over all endpoints.", ("key",), registry=registry
         )

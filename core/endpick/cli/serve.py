@@ -1,0 +1,157 @@
+"""`endpick serve`: the main job."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from endpick.cli.values import DURATION, QUANTITY
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from endpick.diagnostics import Diagnostic
+    from endpick.planning.plan import Plan
+    from endpick.serve.settings import ServeSettings
+    from endpick.transport.server import TransportName
+    from endpick.transport.tls import TlsSettings
+
+
+@click.command("serve")
+@click.argument("config", required=False)
+@click.option("--config-file", help="The configuration, as llm-d spells it; the same as CONFIG.")
+@click.option("--config-text", help="The configuration itself instead of a file.")
+@click.option("--host", default="", help="Address to listen on; default every interface.")
+@click.option("--grpc-port", default=9002, show_default=True, help="Port of ext_proc; 0 takes any free one.")
+@click.option("--grpc-health-port", default=9003, show_default=True, help="Port of the gRPC health service.")
+@click.option("--metrics-port", default=9090, show_default=True, help="Port of /metrics and /healthz.")
+@click.option("--transport", type=click.Choice(["h2", "grpcio"]), default="grpcio", show_default=True, help="Who speaks HTTP/2.")
+@click.option(
+    "--secure-serving",
+    type=bool,
+    is_flag=False,
+    flag_value="true",
+    default=True,
+    show_default=True,
+    help="TLS on the ext_proc port; --secure-serving=false for plain text.",
+)
+@click.option("--cert-path", type=click.Path(path_type=Path), help="Folder with tls.crt and tls.key; without it a self-signed pair.")
+@click.option("--client-ca-file", type=click.Path(path_type=Path), help="Ask gateways for a certificate signed by this authority.")
+@click.option("--refresh-metrics-interval", type=DURATION, default="50ms", show_default=True, help="How often endpoints are scraped.")
+@click.option("--drain-timeout", type=DURATION, default="30s", show_default=True, help="How long streams may finish after SIGTERM.")
+@click.option("--discovery-timeout", type=DURATION, default="60s", show_default=True, help="How long to wait for the first endpoints.")
+@click.option("--grpc-max-recv-msg-size", type=QUANTITY, default="16Mi", show_default=True, help="Largest ext_proc message.")
+@click.option("--max-request-body", type=QUANTITY, default="32Mi", show_default=True, help="Largest request body; more is refused.")
+@click.option("--pool-name", default="endpick", show_default=True, help="Label of the pool's gauges.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True)
+@click.option(
+    "--log-format", type=click.Choice(["auto", "text", "json"]), default="auto", show_default=True, help="auto: text on a terminal."
+)
+def command(
+    config: str | None,
+    config_file: str | None,
+    config_text: str | None,
+    host: str,
+    grpc_port: int,
+    grpc_health_port: int,
+    metrics_port: int,
+    transport: TransportName,
+    secure_serving: bool,
+    cert_path: Path | None,
+    client_ca_file: Path | None,
+    refresh_metrics_interval: float,
+    drain_timeout: float,
+    discovery_timeout: float,
+    grpc_max_recv_msg_size: int,
+    max_request_body: int,
+    pool_name: str,
+    log_level: str,
+    log_format: Literal["auto", "text", "json"],
+) -> None:
+    """Serve a gateway: pick an endpoint for every request.
+
+    CONFIG is an EndpointPickerConfig file. Ends with exit code 3 when the configuration is wrong, 4 when a plugin is missing or
+    broken, 5 when a port, a plugin's start or the discovery does not work.
+    """
+    sources = [source for source in (config, config_file, config_text) if source is not None]
+    if len(sources) > 1:
+        raise click.UsageError("give the configuration once: CONFIG, --config-file or --config-text")
+
+    from endpick.observability.logs import configure_logging
+    from endpick.serve.settings import ServeSettings
+    from endpick.transport.limits import Limits
+    from endpick.transport.server import ListenSettings
+
+    configure_logging(log_level, log_format)
+    limits = Limits(max_message_bytes=grpc_max_recv_msg_size)
+    tls = _tls(cert_path, client_ca_file) if secure_serving else None
+    settings = ServeSettings(
+        ext_proc=ListenSettings(host, grpc_port, tls, limits=limits),
+        health=ListenSettings(host, grpc_health_port),
+        metrics_host=host,
+        metrics_port=metrics_port,
+        transport=transport,
+        pool_name=pool_name,
+        refresh_metrics_interval_seconds=refresh_metrics_interval,
+        discovery_timeout_seconds=discovery_timeout,
+        drain_timeout_seconds=drain_timeout,
+        max_request_body_bytes=max_request_body,
+    )
+    sys.exit(_run(_plan(config or config_file, config_text), settings))
+
+
+def _tls(cert_path: Path | None, client_ca_file: Path | None) -> TlsSettings:
+    from endpick.transport.tls import TlsSettings
+
+    if cert_path is None:
+        return TlsSettings(client_ca_file=client_ca_file)
+    return TlsSettings(cert_path / "tls.crt", cert_path / "tls.key", client_ca_file)
+
+
+def _plan(path: str | None, text: str | None) -> Plan:
+    """The plan, or the end of the process with every diagnostic on standard error."""
+    from endpick.config import load_config
+    from endpick.planning.planner import make_plan
+    from endpick.plugins.discovery import discover
+
+    outcome = make_plan(load_config(path, text=text), discover())
+    if outcome.plan is None:
+        sys.exit(_refuse(outcome.diagnostics))
+    if outcome.diagnostics:
+        _print(outcome.diagnostics)
+    return outcome.plan
+
+
+def _run(plan: Plan, settings: ServeSettings) -> int:
+    from endpick.diagnostics import ExitCode
+    from endpick.serve.failure import BuildRefused, StartupError
+    from endpick.serve.main import run
+
+    try:
+        run(plan, settings)
+    except BuildRefused as refusal:
+        return _refuse(refusal.diagnostics)
+    except StartupError as problem:
+        click.echo(f"error: {problem}", err=True)
+        return ExitCode.FAILED
+    except ExceptionGroup as group:
+        for each in group.exceptions:
+            click.echo(f"error: {', '.join(getattr(each, '__notes__', ()))}: {type(each).__name__}: {each}", err=True)
+        return ExitCode.FAILED
+    return ExitCode.OK
+
+
+def _refuse(diagnostics: Sequence[Diagnostic]) -> int:
+    from endpick.diagnostics import exit_code_of
+
+    _print(diagnostics)
+    return exit_code_of(diagnostics)
+
+
+def _print(diagnostics: Sequence[Diagnostic]) -> None:
+    from endpick.diagnostics import render_text
+
+    click.echo(render_text(diagnostics, colour=sys.stderr.isatty()), err=True)

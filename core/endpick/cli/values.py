@@ -1,0 +1,43 @@
+"""Option values as Go programs spell them, so that llm-d's flags carry over: `50ms`, `16Mi`, `--secure-serving=false`."""
+
+from __future__ import annotations
+
+import click
+
+
+class Duration(click.ParamType[float]):
+    """`50ms`, `1m30s`; gives seconds."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Parse, or fail with exit code 2."""
+        from endpick.config.units import parse_duration
+
+        if isinstance(value, float):
+            return value
+        try:
+            return parse_duration(str(value))
+        except ValueError:
+            self.fail(f"'{value}' is no duration; write for example 50ms or 1m30s", param, ctx)
+
+
+class Quantity(click.ParamType[int]):
+    """`16Mi`, `1k`; gives a whole number."""
+
+    name = "quantity"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse, or fail with exit code 2."""
+        from endpick.config.units import parse_quantity
+
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_quantity(str(value))
+        except ValueError:
+            self.fail(f"'{value}' is no quantity; write for example 16Mi or 500k", param, ctx)
+
+
+DURATION = Duration()
+QUANTITY = Quantity()
