@@ -9,7 +9,7 @@ from endpick.transport.counters import TransportCounters
 from endpick.transport.h2 import frames
 from endpick.transport.h2.budget import MemoryBudget
 from endpick.transport.h2.control import ControlFrames
-from endpick.transport.h2.faults import H2ConnectionError, ErrorCode, H2StreamError
+from endpick.transport.h2.faults import ErrorCode, H2ConnectionError, H2StreamError
 from endpick.transport.h2.frames import END_STREAM, PREFACE, FrameParser, FrameType
 from endpick.transport.h2.grpc import (
     MESSAGE_HEAD,

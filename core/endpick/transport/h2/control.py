@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from endpick.transport.h2 import frames
 from endpick.transport.h2.budget import RateBudget
-from endpick.transport.h2.faults import H2ConnectionError, ErrorCode, H2StreamError
+from endpick.transport.h2.faults import ErrorCode, H2ConnectionError, H2StreamError
 from endpick.transport.h2.frames import ACK, MAX_STREAM_ID, FrameType
 from endpick.transport.h2.settings import parse
 from endpick.transport.h2.streams import Streams
@@ -98,8 +98,10 @@ class ControlFrames:
             self._spend_other(now)
             return
         _spend(self._settings, now, "SETTINGS", "settings_floods")
-        self._outbox.apply(parse(payload), list(self._streams.open.values()))
+        values = parse(payload)
+        # Acknowledged before any DATA that the change lets go, so that the client knows which windows that DATA was sent under.
         self._outbox.put(frames.SETTINGS_ACK)
+        self._outbox.apply(values, list(self._streams.open.values()))
         self.settled = True
 
     def _push_promise(self, flags: int, stream_id: int, payload: bytes, now: float) -> None:

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 from endpick.transport.counters import TransportCounters
 
-__all__ = ["H2ConnectionError", "ErrorCode", "H2StreamError"]
+__all__ = ["ErrorCode", "H2ConnectionError", "H2StreamError"]
 
 
 class ErrorCode(IntEnum):

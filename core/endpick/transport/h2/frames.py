@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from enum import IntEnum
 from struct import Struct
 
-from endpick.transport.h2.faults import H2ConnectionError, ErrorCode
+from endpick.transport.h2.faults import ErrorCode, H2ConnectionError
 
 __all__ = [
     "ACK",

@@ -5,18 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from jh2._hazmat import Decoder, HPACKError, OversizedHeaderListError
+from jh2.hpack.huffman_constants import REQUEST_CODES_LENGTH
 
-from endpick.transport.h2.faults import H2ConnectionError, ErrorCode
+from endpick.transport.h2.faults import ErrorCode, H2ConnectionError
 
-__all__ = ["EMPTY_TABLE", "Fields", "HeaderDecoder", "encode", "is_whole"]
+__all__ = ["EMPTY_TABLE", "Fields", "HeaderDecoder", "MalformedBlockError", "encode", "scan"]
 
 Fields = list[tuple[bytes, bytes, bool]]
 """Name, value, and whether the value is never to be indexed."""
+
+CodedString = tuple[int, int, int, int]
+"""Number of the field, 0 for its name or 1 for its value, where the string stops, its coded length."""
 
 EMPTY_TABLE = b"\x20"
 """Says that our dynamic table has no room. Sent once, first of all, it is true under whatever the peer's settings allow, later ones too."""
 
 _MAX_INTEGER_SHIFT = 28
+_code_bits = REQUEST_CODES_LENGTH.__getitem__
+
+
+class MalformedBlockError(Exception):
+    """The block breaks a rule of RFC 7541 that the library does not hold up."""
 
 
 class HeaderDecoder:
@@ -31,51 +40,76 @@ class HeaderDecoder:
         Raises:
             H2ConnectionError: the block is malformed or stands for too long a list; the table is unusable from here on.
         """
-        # The library panics, printing a stack trace, on literals that reach beyond the end of the block, so it is not shown any.
-        if not is_whole(block):
-            raise H2ConnectionError(ErrorCode.COMPRESSION_ERROR, "a header block ends within a field")
         try:
+            # The library panics, printing a stack trace, on literals that reach beyond the end of the block, so it is shown none,
+            # and it lets a late resize and zeros as padding pass, which RFC 7541 does not.
+            coded = scan(block)
             fields: Fields = self._decoder.decode(block, True)
+            _check_padding(block, coded, fields)
         except OversizedHeaderListError as error:
             raise H2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "the header list is too long", "header_floods") from error
-        except HPACKError as error:
+        except (HPACKError, MalformedBlockError) as error:
             raise H2ConnectionError(ErrorCode.COMPRESSION_ERROR, str(error)) from error
         return fields
 
 
-def is_whole(block: bytes) -> bool:
-    """Whether each field of the block ends within it; says nothing of indexes or Huffman codes."""
-    position = 0
+def scan(block: bytes) -> list[CodedString]:
+    """Walk over the fields of a block without decoding them; the Huffman-coded strings in it, in order.
+
+    Raises:
+        MalformedBlockError: a field does not end within the block, or the table is resized after a field.
+    """
+    coded: list[CodedString] = []
+    position = field = 0
     end = len(block)
     while position < end:
         first = block[position]
         position += 1
-        if first >= 0x80:
-            if first != 0xFF:
-                continue
-            mask, strings = 0x7F, 0
-        elif first >= 0x40:
-            mask, strings = 0x3F, 2 if first == 0x40 else 1
-        elif first >= 0x20:
-            mask, strings = 0x1F, 0
-        else:
-            mask, strings = 0x0F, 1 if first & 0x0F else 2
+        if first >= 0x80 and first != 0xFF:
+            field += 1
+            continue
+        mask, strings = _representation(first)
         if first & mask == mask:
             _, position = _continued_integer(block, position)
-            if position > end:
-                return False
-        for _ in range(strings):
+        if first & 0xE0 == 0x20:
+            if field:
+                raise MalformedBlockError("the table is resized after a field")
+            continue
+        for part in range(2 - strings, 2):
             if position >= end:
-                return False
-            length = block[position] & 0x7F
+                raise MalformedBlockError("a field does not end")
+            head = block[position]
+            length = head & 0x7F
             position += 1
             if length == 0x7F:
                 more, position = _continued_integer(block, position)
                 length += more
             position += length
-            if position > end:
-                return False
-    return True
+            if head & 0x80 and length:
+                coded.append((field, part, position, length))
+        field += 1
+    if position > end:
+        raise MalformedBlockError("a field does not end")
+    return coded
+
+
+def _representation(first: int) -> tuple[int, int]:
+    """Which bits of a field's first byte hold its index, and how many strings follow."""
+    if first >= 0x80:
+        return 0x7F, 0
+    if first >= 0x40:
+        return 0x3F, 2 if first == 0x40 else 1
+    if first >= 0x20:
+        return 0x1F, 0
+    return 0x0F, 1 if first & 0x0F else 2
+
+
+def _check_padding(block: bytes, coded: list[CodedString], fields: Fields) -> None:
+    for field, part, stop, length in coded:
+        text = fields[field][1] if part else fields[field][0]
+        padding = (1 << 8 * length - sum(map(_code_bits, text))) - 1
+        if block[stop - 1] & padding != padding:
+            raise MalformedBlockError("a Huffman code is padded with other bits than ones")
 
 
 def _continued_integer(block: bytes, position: int) -> tuple[int, int]:

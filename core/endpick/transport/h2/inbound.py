@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from endpick.transport.h2.faults import H2ConnectionError, ErrorCode
+from endpick.transport.h2.faults import ErrorCode, H2ConnectionError
 from endpick.transport.h2.frames import END_HEADERS, END_STREAM, MAX_STREAM_ID, PADDED, PRIORITY_FIELDS, FrameType
 from endpick.transport.h2.hpack import Fields, HeaderDecoder
 from endpick.transport.limits import Limits

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from struct import Struct
 
 from endpick.transport.h2.budget import MemoryBudget
-from endpick.transport.h2.faults import H2ConnectionError, ErrorCode, H2StreamError
+from endpick.transport.h2.faults import ErrorCode, H2ConnectionError, H2StreamError
 from endpick.transport.h2.frames import END_STREAM, FRAME_HEAD, FrameType, headers, rst_stream
 from endpick.transport.h2.grpc import MESSAGE_HEAD, MESSAGE_HEAD_BYTES, RESPONSE_HEADERS
 from endpick.transport.h2.hpack import EMPTY_TABLE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from endpick.transport.h2.faults import H2ConnectionError, ErrorCode
+from endpick.transport.h2.faults import ErrorCode, H2ConnectionError
 from endpick.transport.h2.frames import PREFACE
 
 __all__ = ["check_preface"]

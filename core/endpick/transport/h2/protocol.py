@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable
-from typing import Protocol
+from typing import Protocol, cast
 
 from endpick.transport.counters import TransportCounters
 from endpick.transport.h2.budget import MemoryBudget
 from endpick.transport.h2.connection import Connection
-from endpick.transport.h2.faults import H2ConnectionError, ErrorCode
+from endpick.transport.h2.faults import ErrorCode, H2ConnectionError
 from endpick.transport.h2.stream import Stream
 from endpick.transport.limits import Limits
 from endpick.transport.server import Methods
@@ -53,14 +53,14 @@ class SocketConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Greet the client, or hang up if there are too many."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports have the methods of asyncio.Transport without being its instances.
+        self._transport = cast("asyncio.Transport", transport)
         home = self._home
         if not home.admit(self):
             home.counters.connections_refused += 1
-            transport.abort()
+            self._transport.abort()
             return
-        transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
+        self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
         self._connection = Connection(home.methods, home.limits, home.counters, home.memory, self._spawn, time.monotonic())
         self._flush()
 

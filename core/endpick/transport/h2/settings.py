@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from struct import Struct
 
-from endpick.transport.h2.faults import H2ConnectionError, ErrorCode
+from endpick.transport.h2.faults import ErrorCode, H2ConnectionError
 from endpick.transport.limits import Limits
 
 __all__ = ["DEFAULT_FRAME_BYTES", "DEFAULT_WINDOW_BYTES", "MAX_WINDOW_BYTES", "Setting", "announced", "parse"]
