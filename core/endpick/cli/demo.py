@@ -34,10 +34,11 @@ def command(duration: float, rate: float, servers: int, seed: int) -> None:
     except EnvoyNotFoundError as error:
         _fail(str(error))
     else:
-        sys.exit(asyncio.run(_run(settings)))
+        sys.exit(asyncio.run(run_until_done_or_interrupted(settings)))
 
 
-async def _run(settings: DemoSettings) -> ExitCode:
+async def run_until_done_or_interrupted(settings: DemoSettings) -> ExitCode:
+    """Run the demo on standard output; a first SIGINT or SIGTERM stops all children and ends it."""
     demo = asyncio.ensure_future(run_demo(settings, sys.stdout))
     interrupted = False
 

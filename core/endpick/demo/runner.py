@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,8 @@ class DemoSettings:
     requests_per_second: float = 20.0
     servers: int = 4
     seed: int = 1
+    picker: tuple[str, ...] = (sys.executable, "-m", "endpick", "serve")
+    """The command that serves a configuration."""
 
 
 async def run_demo(settings: DemoSettings, output: TextIO) -> bool:
@@ -47,7 +50,7 @@ async def run_demo(settings: DemoSettings, output: TextIO) -> bool:
     results: list[tuple[str, Summary]] = []
     with tempfile.TemporaryDirectory(prefix="endpick-demo-") as folder:
         for name, config in CONFIGURATIONS:
-            trial = Trial(name, config, settings.servers, settings.envoy, workload)
+            trial = Trial(name, config, settings.servers, settings.envoy, workload, settings.picker)
             trial_folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=folder))
             outcomes = await run_trial(trial, trial_folder, LiveTable(output))
             results.append((name, summarize(outcomes)))

@@ -46,8 +46,8 @@ class Trial:
     servers: int
     envoy: Path
     workload: Sequence[Chat]
-    picker: tuple[str, ...] = (sys.executable, "-m", "endpick", "serve")
-    """The command that serves a configuration; options for its ports are added."""
+    picker: tuple[str, ...]
+    """The command that serves a configuration; the configuration and options for its ports are added."""
 
 
 async def run_trial(trial: Trial, folder: Path, table: LiveTable) -> list[Outcome]:

@@ -1,0 +1,62 @@
+"""What the demo's tests share: where Envoy is, and the process table, to tell what was left behind."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from endpick.demo.envoy import EnvoyNotFoundError, find_envoy
+
+STUB_PICKER = Path(__file__).parent / "stub_picker.py"
+
+
+class ProcessTable:
+    """Linux's /proc, as far as a test needs it."""
+
+    def children_of(self, pid: int) -> set[int]:
+        """Living children of a process."""
+        return {child for child, (state, parent) in self._read().items() if parent == pid and state != "Z"}
+
+    def alive(self, pids: set[int]) -> set[int]:
+        """Those of `pids` that still run."""
+        return {pid for pid, (state, _) in self._read().items() if pid in pids and state != "Z"}
+
+    def command(self, pid: int) -> str:
+        """The command line of a process, arguments separated by spaces."""
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+
+    def _read(self) -> dict[int, tuple[str, int]]:
+        table = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                state, parent, *_ = (folder / "stat").read_text().rpartition(")")[2].split()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            table[int(folder.name)] = (state, int(parent))
+        return table
+
+
+@pytest.fixture(scope="session")
+def processes() -> ProcessTable:
+    """The process table; skips where there is none to read."""
+    if sys.platform != "linux":
+        pytest.skip("reads /proc")
+    return ProcessTable()
+
+
+@pytest.fixture(scope="session")
+def envoy() -> Path:
+    """Envoy's binary; skips where there is none."""
+    try:
+        return find_envoy(os.environ, Path.cwd())
+    except EnvoyNotFoundError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def picker() -> tuple[str, ...]:
+    """A command that stands in for `endpick serve`."""
+    return (sys.executable, str(STUB_PICKER))
