@@ -1,0 +1,97 @@
+"""Instances start in order, stop in reverse, and none is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from endpick.api import ConfigurationError, Parameters, PluginContext, PluginMeta, Subscriptions
+from endpick.api.plugin import Plugin
+from endpick.plugins.instance import Instance, OnFault, scope_of
+from endpick.serve.failure import StartupError
+from endpick.serve.lifecycle import start_instances, stop_instances
+
+
+class Recording(Plugin):
+    """Writes down what happens to it."""
+
+    meta = PluginMeta(type="recording", api=">=1.0,<2")
+
+    def __init__(self, name: str, log: list[str], *, start: BaseException | None = None, stop: BaseException | None = None) -> None:
+        super().__init__(name, Parameters(), PluginContext())
+        self.log, self.start_problem, self.stop_problem = log, start, stop
+
+    async def start(self) -> None:
+        self.log.append(f"start {self.name}")
+        if self.start_problem is not None:
+            raise self.start_problem
+
+    async def stop(self) -> None:
+        self.log.append(f"stop {self.name}")
+        if self.stop_problem is not None:
+            raise self.stop_problem
+
+
+class Hanging(Recording):
+    async def start(self) -> None:
+        await asyncio.Event().wait()
+
+
+def instance(plugin: Recording) -> Instance:
+    nothing = Subscriptions()
+    return Instance(plugin.name, "recording", "acme", "1.0", (), plugin, nothing, OnFault.SKIP, scope_of(plugin.name, nothing))
+
+
+@pytest.fixture
+def log() -> list[str]:
+    return []
+
+
+@pytest.mark.asyncio
+async def test_start_in_order_and_stop_in_reverse(log):
+    instances = [instance(Recording(name, log)) for name in "abc"]
+
+    await stop_instances(await start_instances(instances))
+
+    assert log == ["start a", "start b", "start c", "stop c", "stop b", "stop a"]
+
+
+@pytest.mark.asyncio
+async def test_those_started_before_a_failure_are_stopped_again(log):
+    broken = Recording("b", log, start=RuntimeError("no disk"))
+
+    with pytest.raises(StartupError, match=r"b \(recording, acme 1\.0\) failed to start: RuntimeError: no disk"):
+        await start_instances([instance(Recording("a", log)), instance(broken), instance(Recording("c", log))])
+
+    assert log == ["start a", "start b", "stop a"]
+
+
+@pytest.mark.asyncio
+async def test_configuration_error_reaches_the_operator_in_the_plugins_own_words(log):
+    with pytest.raises(StartupError, match=r"^a \(recording, acme 1\.0\): no file at x\.yaml$"):
+        await start_instances([instance(Recording("a", log, start=ConfigurationError("no file at x.yaml")))])
+
+
+@pytest.mark.asyncio
+async def test_hanging_start_ends_after_its_time(log):
+    with pytest.raises(StartupError, match=r"did not start within 0\.01 s"):
+        await start_instances([instance(Hanging("a", log))], timeout_seconds=0.01)
+
+
+@pytest.mark.asyncio
+async def test_behaviour_44_all_are_stopped_and_both_failures_told(log):
+    instances = [
+        instance(Recording("a", log, stop=ValueError("one"))),
+        instance(Recording("b", log)),
+        instance(Recording("c", log, stop=OSError("two"))),
+    ]
+
+    with pytest.raises(ExceptionGroup) as group:
+        await stop_instances(instances)
+
+    assert log == ["stop c", "stop b", "stop a"]
+    assert [(type(each), each.__notes__) for each in group.value.exceptions] == [
+        (OSError, ["while stopping c (recording, acme 1.0)"]),
+        (ValueError, ["while stopping a (recording, acme 1.0)"]),
+    ]
