@@ -1,0 +1,61 @@
+"""`endpick validate`: every mistake in a configuration, in one run, each with its place."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Literal
+
+import click
+
+from endpick.cli.reading import print_diagnostics, read
+from endpick.config import LoadedConfig
+from endpick.diagnostics import Diagnostic, ExitCode, Severity, exit_code_of, has_errors, render_github, render_json
+from endpick.planning.planner import check_statically, make_plan
+from endpick.plugins.discovery import Candidate, discover
+
+
+@click.command("validate", short_help="Find every mistake in a configuration.")
+@click.argument("configs", metavar="CONFIG...", nargs=-1, required=True)
+@click.option("--strict", is_flag=True, help="Warnings, too, make the exit code 3.")
+@click.option("--static", is_flag=True, help="Run no third-party code: what other distributions' plugins take is not judged.")
+@click.option("--format", "output", type=click.Choice(["text", "json", "github"]), default="text", show_default=True)
+def command(configs: tuple[str, ...], strict: bool, static: bool, output: Literal["text", "json", "github"]) -> None:
+    """Find every mistake in each CONFIG; `-` reads standard input.
+
+    Exit code 0: nothing is wrong; 3: a configuration is; 4: only a plugin is missing, broken or incompatible.
+    """
+    installed = discover()
+    judged = [(loaded, _judge(loaded, installed, static)) for loaded in map(read, configs)]
+    found = [diagnostic for _, diagnostics in judged for diagnostic in diagnostics]
+    match output:
+        case "json":
+            click.echo(render_json(found), nl=False)
+        case "github":
+            click.echo(render_github(found), nl=False)
+        case "text":
+            print_diagnostics(found, [loaded for loaded, _ in judged])
+            for loaded, diagnostics in judged:
+                click.echo(_verdict(loaded, diagnostics))
+    sys.exit(_exit_code(found, strict))
+
+
+def _judge(loaded: LoadedConfig, installed: Sequence[Candidate], static: bool) -> tuple[Diagnostic, ...]:
+    return check_statically(loaded, installed) if static else make_plan(loaded, installed).diagnostics
+
+
+def _exit_code(found: Sequence[Diagnostic], strict: bool) -> int:
+    if strict and not has_errors(found) and any(one.severity is Severity.WARNING for one in found):
+        return ExitCode.CONFIG_INVALID
+    return exit_code_of(found)
+
+
+def _verdict(loaded: LoadedConfig, diagnostics: Sequence[Diagnostic]) -> str:
+    errors = sum(one.severity is Severity.ERROR for one in diagnostics)
+    warnings = sum(one.severity is Severity.WARNING for one in diagnostics)
+    counts = ", ".join(_count(number, noun) for number, noun in ((errors, "error"), (warnings, "warning")) if number)
+    return f"{loaded.path}: {counts or 'ok'}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
