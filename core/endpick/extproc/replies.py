@@ -42,6 +42,8 @@ CONTINUE_RESPONSE_HEADERS = ProcessingResponse(response_headers=HeadersResponse(
 CONTINUE_RESPONSE_BODY = ProcessingResponse(response_body=BodyResponse()).SerializeToString()
 CONTINUE_RESPONSE_TRAILERS = ProcessingResponse(response_trailers=TrailersResponse()).SerializeToString()
 
+_FINAL_STATUSES = frozenset(number for number in StatusCode.values() if number >= StatusCode.OK)
+
 _END = b"\x10\x01"
 """`end_of_stream: true` of a StreamedBodyResponse."""
 
@@ -102,9 +104,8 @@ def streamed_chunk(direction: Direction, body: bytes | memoryview, end: bool) ->
 
 def immediate(refused: Refused) -> bytes:
     """The end of a request: the gateway answers the client with this error."""
-    known = refused.status in StatusCode.values()
     response = ImmediateResponse(
-        status=HttpStatus(code=StatusCode.Name(refused.status if known else 500)),
+        status=HttpStatus(code=StatusCode.Name(refused.status if refused.status in _FINAL_STATUSES else 500)),
         body=f"inference error: {refused.code} - {refused.message}".encode(),
         details=f"endpick_{refused.reason or refused.code}",
     )

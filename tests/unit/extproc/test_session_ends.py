@@ -1,0 +1,296 @@
+"""How streams end, in order or not: waiting, faults, messages that cannot come, clients that vanish."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+
+import pytest
+
+from endpick.extproc.counters import SessionCounters
+from endpick.extproc.session import Session, SessionSettings, session_factory
+from endpick.extproc.stream import CloseCause, ProtocolError, Status
+from endpick.requests.decision import Decision, Refused, Routed
+from endpick.requests.incoming import BodyMode, IncomingRequest
+from unit.extproc.conversation import (
+    ENDPOINT,
+    NotedDirector,
+    NotedExchange,
+    kinds,
+    read,
+    request_body,
+    request_headers,
+    request_trailers,
+    response_body,
+    response_headers,
+    response_trailers,
+    talk,
+)
+
+
+class LaterDirector:
+    """Decides when somebody resolves what it returned; an awaitable that never was a coroutine leaves nothing behind."""
+
+    def __init__(self) -> None:
+        self.promise = _Promise()
+
+    def decide(self, incoming: IncomingRequest) -> Awaitable[Decision]:
+        return self.promise
+
+
+class _Promise:
+    def __await__(self):
+        yield
+
+
+class RaisingDirector:
+    def decide(self, incoming: IncomingRequest) -> Decision:
+        raise LookupError("no such thing")
+
+
+def waiting_session(counters: SessionCounters | None = None) -> Session:
+    session = Session(LaterDirector(), SessionSettings(max_request_body_bytes=1000), counters)
+    assert talk(session, request_headers(), request_body(b"{}", end=True)) == []
+    assert session.waiting is not None
+    return session
+
+
+def routed(exchange: NotedExchange) -> Routed:
+    return Routed((ENDPOINT,), exchange)
+
+
+def test_a_decision_that_has_to_wait_is_offered_to_the_transport():
+    director = LaterDirector()
+    session = Session(director)
+    talk(session, request_headers(), request_body(b"{}", end=True))
+    assert session.waiting is director.promise
+    answers = [read(reply) for reply in session.resume(routed(NotedExchange()))]
+    assert kinds(answers) == ["request_headers", "request_body"]
+    assert session.waiting is None
+
+
+def test_messages_that_come_while_waiting_are_answered_after_the_decision():
+    session = waiting_session()
+    assert talk(session, response_headers(), response_body(b"early", end=True)) == []
+    exchange = NotedExchange()
+    answers = [read(reply) for reply in session.resume(routed(exchange))]
+    assert kinds(answers) == ["request_headers", "request_body", "response_headers", "response_body"]
+    assert exchange.finishes == [CloseCause.END]
+
+
+def test_messages_that_came_while_waiting_are_dropped_by_a_refusal():
+    session = waiting_session()
+    talk(session, response_headers())
+    answers = [read(reply) for reply in session.resume(Refused(503, "ServiceUnavailable", "gone"))]
+    assert [(answer.kind, answer.status) for answer in answers] == [("immediate_response", 503)]
+    assert session.finished
+
+
+def test_what_comes_out_of_order_while_waiting_ends_the_stream_after_it():
+    session = waiting_session(counters := SessionCounters())
+    talk(session, request_headers())
+    with pytest.raises(ProtocolError, match="request headers came twice"):
+        session.resume(routed(exchange := NotedExchange()))
+    session.close(CloseCause.ERROR)
+    assert exchange.finishes == [CloseCause.ERROR]
+    assert counters.protocol_errors[Status.INVALID_ARGUMENT] == 1
+
+
+def test_what_is_kept_while_waiting_has_a_limit():
+    session = waiting_session(counters := SessionCounters())
+    with pytest.raises(ProtocolError, match="too much came") as caught:
+        talk(session, response_headers(), response_body(bytes(1000)))
+    assert caught.value.status is Status.RESOURCE_EXHAUSTED
+    assert counters.protocol_errors[Status.RESOURCE_EXHAUSTED] == 1
+
+
+def test_a_decision_that_comes_after_the_end_is_finished_at_once():
+    session = waiting_session()
+    session.close(CloseCause.DISCONNECT)
+    assert session.waiting is None
+    assert session.resume(routed(exchange := NotedExchange())) == ()
+    assert exchange.finishes == [CloseCause.DISCONNECT]
+
+
+def test_a_refusal_or_a_failure_that_comes_after_the_end_does_nothing():
+    session = waiting_session(counters := SessionCounters())
+    session.close(CloseCause.RESET)
+    assert session.resume(Refused(429, "ResourceExhausted", "late")) == ()
+    assert session.fail(LookupError("late")) == ()
+    assert counters.decision_faults == 0
+
+
+@pytest.mark.parametrize("result", [None, "10.0.0.1:8000", NotedExchange()])
+def test_a_result_that_is_no_decision_is_a_fault(result, caplog):
+    session = waiting_session(counters := SessionCounters())
+    with caplog.at_level(logging.CRITICAL):
+        answers = [read(reply) for reply in session.resume(result)]
+    assert [answer.status for answer in answers] == [500]
+    assert counters.decision_faults == 1
+
+
+def test_a_failure_while_waiting_is_a_500_that_tells_the_client_nothing(caplog):
+    session = waiting_session(counters := SessionCounters())
+    answers = [read(reply) for reply in session.fail(LookupError("secret"))]
+    assert [(answer.kind, answer.status) for answer in answers] == [("immediate_response", 500)]
+    assert answers[0].body == b"inference error: Internal - the request could not be routed"
+    assert session.finished
+    assert counters.decision_faults == 1
+    assert "secret" in caplog.text
+
+
+def test_a_director_that_raises_costs_its_own_request_only(caplog):
+    counters = SessionCounters()
+    session = Session(RaisingDirector(), counters=counters)
+    answers = talk(session, request_headers(end=True))
+    assert [answer.status for answer in answers] == [500]
+    assert session.finished
+    assert counters.decision_faults == 1
+    assert "no such thing" in caplog.text
+
+
+def test_a_decision_that_cannot_be_put_into_a_message_is_a_fault_and_its_exchange_is_finished(caplog):
+    exchange = NotedExchange()
+    decision = Routed((ENDPOINT,), exchange, {"x-number": 3})  # type: ignore[dict-item]
+    session = Session(NotedDirector(decision))
+    assert [answer.status for answer in talk(session, request_headers(end=True))] == [500]
+    session.close(CloseCause.END)
+    assert exchange.finishes == [CloseCause.ERROR]
+    assert "could not be decided" in caplog.text
+
+
+@pytest.mark.parametrize("cause", list(CloseCause))
+@pytest.mark.parametrize("until", range(5))
+def test_an_exchange_is_finished_once_wherever_the_client_disappears(until, cause):
+    session = Session(director := NotedDirector())
+    messages = [request_headers(), request_body(b"{}"), request_body(b"", end=True), response_headers(), response_body(b"x")]
+    talk(session, *messages[: until + 1])
+    session.close(cause)
+    session.close(CloseCause.END)
+    assert director.exchange.finishes == ([cause] if until >= 2 else [])
+    assert session.finished
+    assert session.receive(messages[-1]) == ()
+
+
+def test_a_stream_closed_before_its_first_message_has_nothing_to_finish():
+    director = NotedDirector()
+    Session(director).close(CloseCause.DISCONNECT)
+    assert director.asked == []
+
+
+def test_a_finish_that_raises_is_counted_and_goes_no_further(caplog):
+    class Broken(NotedExchange):
+        def finish(self, cause: CloseCause) -> None:
+            super().finish(cause)
+            raise LookupError("finish")
+
+    session = Session(NotedDirector(routed(broken := Broken())), counters=(counters := SessionCounters()))
+    talk(session, request_headers(end=True))
+    session.close(CloseCause.RESET)
+    assert broken.finishes == [CloseCause.RESET]
+    assert counters.exchange_faults == 1
+    assert "finish of the exchange failed" in caplog.text
+
+
+@pytest.mark.parametrize("method", ["response_headers", "response_chunk", "response_metadata"])
+def test_an_exchange_that_raises_is_not_asked_again_and_the_response_passes(method, caplog):
+    exchange = NotedExchange()
+    calls: list[str] = []
+
+    def broken(*arguments: object) -> None:
+        calls.append(method)
+        raise LookupError(method)
+
+    setattr(exchange, method, broken)
+    counters = SessionCounters()
+    session = Session(NotedDirector(routed(exchange)), counters=counters)
+    answers = talk(session, request_headers(end=True), response_headers(), response_body(b"a"), response_body(b"b", end=True))
+    assert [answer.body for answer in answers] == [None, None, b"a", b"b"]
+    assert calls == [method]
+    assert counters.exchange_faults == 1
+    assert exchange.finishes == [CloseCause.END]
+    assert f"{method} of the exchange failed" in caplog.text
+
+
+def test_a_rewrite_that_breaks_off_ends_the_stream_rather_than_mixing_two_bodies(caplog):
+    def rewrite(chunk: bytes, end: bool) -> bytes:
+        if chunk == b"two":
+            raise LookupError("half way")
+        return b"ONE"
+
+    session = Session(NotedDirector(routed(exchange := NotedExchange(rewrite=rewrite))))
+    talk(session, request_headers(end=True), response_headers(), response_body(b"one"))
+    with pytest.raises(ProtocolError, match="could not be rewritten") as caught:
+        session.receive(response_body(b"two"))
+    assert caught.value.status is Status.INTERNAL
+    session.close(CloseCause.ERROR)
+    assert exchange.finishes == [CloseCause.ERROR]
+    assert "half way" in caplog.text
+
+
+BEGUN = [request_headers(end=True)]
+ANSWERED = [*BEGUN, response_headers(), response_body(b"", end=True)]
+
+
+@pytest.mark.parametrize(
+    ("messages", "complaint"),
+    [
+        ([request_body(b"{}")], "a request body came before the request headers"),
+        ([request_trailers()], "request trailers came before the request headers"),
+        ([response_body(b"")], "a response body came before the response headers"),
+        ([response_trailers()], "response trailers came before the response headers"),
+        ([request_headers(), request_headers()], "request headers came twice"),
+        ([*BEGUN, request_headers()], "request headers came twice"),
+        ([*BEGUN, request_body(b"{}")], "a request body came after the end of the request"),
+        ([request_headers(), request_body(b"", end=True), request_body(b"")], "a request body came after the end of the request"),
+        ([request_headers(), request_trailers(), request_body(b"")], "a request body came after the end of the request"),
+        ([request_headers(), request_trailers(), request_trailers()], "request trailers came twice"),
+        ([request_headers(request_body=BodyMode.NONE), request_body(b"x")], "request_body_mode is NONE"),
+        ([*BEGUN, response_body(b"")], "a response body came before the response headers"),
+        ([*BEGUN, response_headers(), response_headers()], "response headers came twice"),
+        ([*BEGUN, response_headers(end=True), response_body(b"")], "a response body came after the end of the response"),
+        ([*ANSWERED, response_body(b"")], "a response body came after the end of the response"),
+        ([*ANSWERED, response_headers()], "response headers came twice"),
+        ([*BEGUN, response_headers(), response_trailers(), response_body(b"")], "after the end of the response"),
+        ([*BEGUN, response_headers(), response_trailers(), response_trailers()], "response trailers came twice"),
+        (
+            [request_headers(end=True, response_body=BodyMode.NONE), response_headers(), response_body(b"")],
+            "response_body_mode is NONE",
+        ),
+        ([b""], "neither headers, body nor trailers"),
+        ([b"\xff\xff\xff"], "not an ext_proc message"),
+        ([b"\x0a"], "not an ext_proc message"),
+    ],
+)
+def test_a_message_that_cannot_come_here_ends_the_stream_and_says_why(messages, complaint):
+    counters = SessionCounters()
+    session = Session(NotedDirector(), counters=counters)
+    talk(session, *messages[:-1])
+    with pytest.raises(ProtocolError, match=complaint) as caught:
+        session.receive(messages[-1])
+    assert caught.value.status is Status.INVALID_ARGUMENT
+    assert counters.protocol_errors[Status.INVALID_ARGUMENT] == 1
+
+
+def test_sessions_of_one_factory_share_their_counters_and_nothing_else():
+    counters = SessionCounters()
+    open_session = session_factory(NotedDirector(), SessionSettings(max_request_body_bytes=1), counters)
+    first, second = open_session(), open_session()
+    first.receive(request_headers())
+    second.receive(request_headers())
+    assert [read(reply).status for reply in first.receive(request_body(b"22"))] == [413]
+    assert (first.finished, second.finished) == (True, False)
+    assert (counters.requests, counters.unroutable) == (2, 1)
+
+
+@pytest.mark.asyncio
+async def test_an_asynchronous_director_is_awaited_by_whoever_drives_the_session():
+    async def decide() -> Decision:
+        await asyncio.sleep(0)
+        return routed(NotedExchange())
+
+    session = Session(NotedDirector(decide()))
+    talk(session, request_headers(end=True))
+    assert session.waiting is not None
+    assert kinds([read(reply) for reply in session.resume(await session.waiting)]) == ["request_headers"]
