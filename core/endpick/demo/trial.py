@@ -86,7 +86,8 @@ async def _start_all(trial: Trial, folder: Path, children: Children) -> tuple[di
     config = folder / trial.config
     config.write_text((resources.files("endpick.demo") / trial.config).read_text())
     ports = ("--grpc-port", grpc_port, "--grpc-health-port", health_port, "--metrics-port", metrics_port)
-    picker = await children.start("endpick", (*trial.picker, config, *map(str, ports)))
+    local = ("--host", "127.0.0.1", "--secure-serving", "false")
+    picker = await children.start("endpick", (*trial.picker, config, *local, *map(str, ports)))
     await _wait_until_healthy(picker, f"http://127.0.0.1:{metrics_port}/healthz")
     return urls, envoy.result()[1]
 

@@ -116,8 +116,13 @@ def _role_header(role: str) -> bytes:
 def _text_of(message: Message) -> str:
     if isinstance(message.content, str):
         return message.content
-    parts = message.content or []
-    return "".join(part["text"] if isinstance(part.get("text"), str) else orjson.dumps(part).decode() for part in parts)  # type: ignore[misc]
+    return "".join(_text_of_part(part) for part in message.content or [])
+
+
+def _text_of_part(part: dict[str, JsonValue]) -> str:
+    """A part that is not text, such as an image, is as long as its JSON."""
+    text = part.get("text")
+    return text if isinstance(text, str) else orjson.dumps(part).decode()
 
 
 def parse_request(request_type: type[RequestT], body: bytes) -> RequestT:
