@@ -59,7 +59,7 @@ class MetricsPage:
             at = body.find(needle, after)
 
     def newest(self, name: str, labels: Mapping[str, str] | None = None) -> MetricSample | None:
-        """The sample of this name that has at least these labels: the latest by timestamp, the first on the page among equals, else None."""
+        """The sample of this name with at least these labels: the latest by timestamp, the first on the page among equals; else None."""
         found: MetricSample | None = None
         for sample in self.samples(name):
             if labels and not labels.items() <= sample.labels.items():

@@ -1,0 +1,1 @@
+"""Data collectors: how payloads become columns."""

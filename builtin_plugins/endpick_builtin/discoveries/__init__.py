@@ -1,0 +1,1 @@
+"""Endpoint discoveries: where the pool comes from."""

@@ -1,0 +1,188 @@
+"""Reads a file of endpoints in llm-d's format, and finds everything that is wrong with it."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from endpick.api import Endpoint
+
+DEFAULT_NAMESPACE = "default"
+KNOWN_FIELDS = ("name", "namespace", "address", "port", "labels")
+DEEPEST_MERGE = 8
+
+_TEXT = "tag:yaml.org,2002:str"
+_INTEGER = "tag:yaml.org,2002:int"
+_NULL = "tag:yaml.org,2002:null"
+_MERGE = "tag:yaml.org,2002:merge"
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """Something in the file that cannot be used."""
+
+    line: int
+    message: str
+    endpoint: str = ""
+    """`namespace/name` of the entry it is in, where that can be read."""
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointFile:
+    """What a file says.
+
+    Attributes:
+        endpoints: Every entry without a mistake, in file order; of two with one name the last. None when the file as a whole is unusable.
+        mistakes: Every mistake, in file order; an entry may have several.
+        remarks: What is odd but harmless: unknown fields, names given twice.
+    """
+
+    endpoints: tuple[Endpoint, ...] | None
+    mistakes: tuple[Mistake, ...] = ()
+    remarks: tuple[Mistake, ...] = ()
+
+
+def read_endpoint_file(content: bytes) -> EndpointFile:
+    """Read YAML or JSON: `endpoints:`, a list of `{name, namespace, address, port, labels}`."""
+    try:
+        root = YAML(typ="safe", pure=True).compose(content.decode())
+    except UnicodeDecodeError as problem:
+        return _unusable(content.count(b"\n", 0, problem.start) + 1, "the file is not UTF-8")
+    except MarkedYAMLError as problem:
+        return _unusable(problem.problem_mark.line + 1 if problem.problem_mark else 1, f"not valid YAML: {problem.problem}")
+    except YAMLError as problem:
+        return _unusable(1, f"not valid YAML: {problem}")
+    except RecursionError:
+        return _unusable(1, "the file is nested too deeply")
+    if not isinstance(root, MappingNode):
+        return _unusable(1, "the file must be a mapping with the key `endpoints`")
+    entries = _fields_of(root).get("endpoints")
+    if entries is None:
+        return _unusable(_line(root), "the key `endpoints` is missing; write `endpoints: []` for a pool without endpoints")
+    if not isinstance(entries, SequenceNode):
+        return _unusable(_line(entries), "`endpoints` must be a list")
+    return _read_entries(entries.value)
+
+
+def _read_entries(entries: list[Node]) -> EndpointFile:
+    found: dict[str, Endpoint] = {}
+    mistakes: list[Mistake] = []
+    remarks: list[Mistake] = []
+    for node in entries:
+        if not isinstance(node, MappingNode):
+            mistakes.append(Mistake(_line(node), "an endpoint must be a mapping with name, address and port"))
+            continue
+        entry = _Entry(node)
+        endpoint = entry.read()
+        mistakes += entry.mistakes
+        remarks += entry.remarks
+        if endpoint is not None:
+            if endpoint.name in found:
+                remarks.append(Mistake(_line(node), f"'{endpoint.name}' is named a second time; this entry wins", endpoint.name))
+            found[endpoint.name] = endpoint
+    return EndpointFile(tuple(found.values()), tuple(mistakes), tuple(remarks))
+
+
+class _Entry:
+    """One entry of the list while it is read."""
+
+    def __init__(self, node: MappingNode) -> None:
+        self._node = node
+        self._fields = _fields_of(node)
+        name, namespace = self._fields.get("name"), self._fields.get("namespace")
+        self.name = f"{_text(namespace) or DEFAULT_NAMESPACE}/{_text(name)}" if _text(name) else ""
+        self.mistakes: list[Mistake] = []
+        self.remarks = [
+            Mistake(_line(value), f"'{field}' is no field of an endpoint and is ignored; fields are {', '.join(KNOWN_FIELDS)}", self.name)
+            for field, value in self._fields.items()
+            if field not in KNOWN_FIELDS
+        ]
+
+    def read(self) -> Endpoint | None:
+        """The endpoint; None when `mistakes` says why there is none."""
+        if not self.name:
+            self._wrong(self._fields.get("name"), "`name` must be text that is not empty")
+        namespace = self._fields.get("namespace")
+        if namespace is not None and _text(namespace) is None and namespace.tag != _NULL:
+            self._wrong(namespace, "`namespace` must be text")
+        host, port, labels = self._host(), self._port(), self._labels()
+        return None if self.mistakes else Endpoint(self.name, host, port, MappingProxyType(labels))
+
+    def _host(self) -> str:
+        node = self._fields.get("address")
+        try:
+            return str(ipaddress.ip_address(_text(node) or ""))
+        except ValueError:
+            shown = f", not '{node.value}'" if isinstance(node, ScalarNode) else ""
+            self._wrong(node, f"`address` must be an IP address such as 10.0.0.7{shown}")
+            return ""
+
+    def _port(self) -> int:
+        """llm-d takes quoted text only; an integer means the same and is welcome."""
+        node = self._fields.get("port")
+        digits = node.value if isinstance(node, ScalarNode) and node.tag in (_TEXT, _INTEGER) else ""
+        if digits.isascii() and digits.isdigit() and len(digits) <= 5 and 1 <= int(digits) <= 65535:
+            return int(digits)
+        shown = f", not '{node.value}'" if isinstance(node, ScalarNode) else ""
+        self._wrong(node, f'`port` must be "1" to "65535"{shown}')
+        return 0
+
+    def _labels(self) -> dict[str, str]:
+        node = self._fields.get("labels")
+        if node is None or node.tag == _NULL:
+            return {}
+        if not isinstance(node, MappingNode):
+            self._wrong(node, "`labels` must be a mapping of text to text")
+            return {}
+        labels = {}
+        for label, value in _fields_of(node).items():
+            text = _text(value)
+            if text is None:
+                self._wrong(value, f"label '{label}' must be text; put the value in quotes")
+            else:
+                labels[label] = text
+        return labels
+
+    def _wrong(self, node: Node | None, message: str) -> None:
+        where = f" of '{self.name}'" if self.name else ""
+        self.mistakes.append(Mistake(_line(node or self._node), message.replace("` must", f"`{where} must", 1), self.name))
+
+
+def _fields_of(node: MappingNode, depth: int = 0) -> dict[str, Node]:
+    """The values of a mapping by key, with what it merges (`<<`) underneath; keys that are no scalars are passed over."""
+    own: dict[str, Node] = {}
+    merged: dict[str, Node] = {}
+    for key, value in node.value:
+        if key.tag == _MERGE and depth < DEEPEST_MERGE:
+            for base in _merged_mappings(value):
+                merged = _fields_of(base, depth + 1) | merged
+        elif isinstance(key, ScalarNode):
+            own[key.value] = value
+    return merged | own
+
+
+def _merged_mappings(node: Node) -> Iterator[MappingNode]:
+    """The mappings named by one `<<`; the first of a list wins."""
+    nodes = node.value if isinstance(node, SequenceNode) else [node]
+    return (each for each in nodes if isinstance(each, MappingNode))
+
+
+def _text(node: Node | None) -> str | None:
+    return node.value if isinstance(node, ScalarNode) and node.tag == _TEXT else None
+
+
+def _line(node: Node) -> int:
+    return int(node.start_mark.line) + 1
+
+
+def _unusable(line: int, message: str) -> EndpointFile:
+    return EndpointFile(None, (Mistake(line, message),))

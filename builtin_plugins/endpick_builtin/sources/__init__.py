@@ -1,0 +1,1 @@
+"""Data sources: where payloads come from."""
