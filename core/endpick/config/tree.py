@@ -34,6 +34,7 @@ _COLLECTION_TAGS: Mapping[type[Node], frozenset[str]] = {
     SequenceNode: frozenset({f"{_CORE}seq"}),
 }
 _PROPERTIES = re.compile(r"(?:[&!]\S*(?:\s+|\Z))+")
+_COLON = re.compile(r"[ \t]*:")
 _TAG = re.compile(r"(?:&\S*\s+)?(!\S*)")
 
 
@@ -65,7 +66,7 @@ def build_tree(composition: Composition, lines: Lines, file: str) -> Tree:
     try:
         data = walk.value(composition.root, (), Place(walk.span_of(composition.root)))
     except _TooManyNodesError:
-        data = None
+        return Tree(None, {}, tuple(walk.diagnostics))
     return Tree(data, walk.places, tuple(walk.diagnostics))
 
 
@@ -124,7 +125,8 @@ class _Walk:
         data: dict[str, Json] = {}
         for entry in self._entries(node, path, via).values():
             where = (*path, entry.name)
-            place = Place(self.span_of(entry.value), self.span_of(entry.key), entry.via or _used_here(entry.alias))
+            span = self._span_of_value(entry.key, entry.value)
+            place = Place(span, self.span_of(entry.key), entry.via or _used_here(entry.alias))
             data[entry.name] = self.value(entry.value, where, place)
         return data
 
@@ -211,6 +213,16 @@ class _Walk:
         match = _TAG.match(self.lines.text, node.start_mark.index)
         return self._span(*match.span(1)) if match else self.span_of(node)
 
+    def _span_of_value(self, key: Node, value: Node) -> Span:
+        end = self._end_of_key(key)
+        return self._span(end, end) if _is_empty(value) else self.span_of(value)
+
+    def _end_of_key(self, key: Node) -> int:
+        """Just behind the colon, where a value would begin; the parser puts an empty one at whatever comes next."""
+        end = self._end_of(key)
+        colon = _COLON.match(self.lines.text, end)
+        return colon.end() if colon else end
+
     def _end_of(self, node: Node) -> int:
         """The end of what a node shows; the parser's own end of a block is where the next thing begins."""
         known = self.ends.get(id(node))
@@ -228,11 +240,12 @@ class _Walk:
     def _end_of_last(self, node: Node) -> int:
         if isinstance(node, MappingNode):
             key, last = node.value[-1]
-            position = id(key)
+            alias = self.aliases.get((id(node), id(key)))
+            own = self._end_of_key(key) if _is_empty(last) else self._end_of(last)
         else:
-            last, position = node.value[-1], len(node.value) - 1
-        alias = self.aliases.get((id(node), position))
-        return alias[1] if alias is not None else self._end_of(last)
+            alias = self.aliases.get((id(node), len(node.value) - 1))
+            own = self._end_of(node.value[-1])
+        return own if alias is None else alias[1]
 
     def _alias(self, parent: Node, position: int) -> Span | None:
         alias = self.aliases.get((id(parent), position))
@@ -272,6 +285,10 @@ class _Walk:
         octal = octal_value(text)
         message = f"{text} is {value} to some YAML readers and {octal} to others"
         self._report(Code.E0213, message, place.value, path, help=f"write {value}, or {octal}, or quote it if text is meant")
+
+
+def _is_empty(node: Node) -> bool:
+    return isinstance(node, ScalarNode) and node.start_mark.index == node.end_mark.index
 
 
 def _used_here(alias: Span | None) -> Label | None:

@@ -1,0 +1,162 @@
+"""The source map: every key and value has a place, and every question an answer."""
+
+from __future__ import annotations
+
+from endpick.config.source import SourceMap, read_source
+from endpick.diagnostics import Span
+
+DOCUMENT = """\
+base: &base
+  cap: 5
+  inner: {deep: 1}
+used:
+  <<: *base
+  own: "two words"
+again: *base
+list:
+  - 1
+  - {a: b}
+text: |
+  first
+  second
+empty: # nothing
+last:
+"""
+
+
+def source_of(text: str) -> SourceMap:
+    source, mistakes = read_source(text.encode(), "c.yaml")
+    assert mistakes == ()
+    return source
+
+
+def shown(source: SourceMap, span: Span) -> str:
+    """The text under a span."""
+    lines = source.text.split("\n")
+    if span.line == span.end_line:
+        return lines[span.line - 1][span.column - 1 : span.end_column - 1]
+    middle = lines[span.line : span.end_line - 1]
+    return "\n".join([lines[span.line - 1][span.column - 1 :], *middle, lines[span.end_line - 1][: span.end_column - 1]])
+
+
+def test_spans_cover_exactly_the_text_of_keys_and_values() -> None:
+    source = source_of(DOCUMENT)
+
+    assert shown(source, source.key_span(("used", "own"))) == "own"
+    assert shown(source, source.value_span(("used", "own"))) == '"two words"'
+    assert shown(source, source.value_span(("list",))) == "- 1\n  - {a: b}"
+    assert shown(source, source.value_span(("list", 1))) == "{a: b}"
+    assert shown(source, source.value_span(("list", 1, "a"))) == "b"
+    assert shown(source, source.value_span(("text",))) == "|\n  first\n  second"
+    assert shown(source, source.value_span(("base",))) == "cap: 5\n  inner: {deep: 1}"
+
+
+def test_a_value_that_is_not_there_has_an_empty_span_after_its_key() -> None:
+    source = source_of(DOCUMENT)
+
+    assert source.value_span(("empty",)) == Span("c.yaml", 14, 7, 14, 7)
+    assert source.value_span(("last",)) == Span("c.yaml", 15, 6, 15, 6)
+    assert source.value_span(()) == Span("c.yaml", 1, 1, 15, 6)
+
+
+def test_a_merged_value_is_where_it_was_written() -> None:
+    source = source_of(DOCUMENT)
+
+    assert source.value_span(("used", "cap")) == source.value_span(("base", "cap"))
+    assert source.key_span(("used", "cap")) == source.key_span(("base", "cap"))
+    label = source.label_for_merge(("used", "cap"))
+    assert label is not None
+    assert label.span == Span("c.yaml", 5, 3, 5, 5)
+
+
+def test_what_lies_in_a_merged_or_aliased_value_knows_how_it_got_there() -> None:
+    source = source_of(DOCUMENT)
+
+    merged = source.label_for_merge(("used", "inner", "deep"))
+    aliased = source.label_for_merge(("again", "inner", "deep"))
+
+    assert merged is not None
+    assert shown(source, merged.span) == "<<"
+    assert aliased is not None
+    assert shown(source, aliased.span) == "*base"
+
+
+def test_a_value_in_its_own_place_has_no_label() -> None:
+    source = source_of(DOCUMENT)
+
+    assert source.label_for_merge(("used", "own")) is None
+    assert source.label_for_merge(("base", "cap")) is None
+    assert source.labels_for(("base",)) == ()
+
+
+def test_an_own_value_replaces_a_merged_one_and_earlier_merges_win() -> None:
+    source = source_of("a: &a {x: 1, y: 1, z: 1}\nb: &b {x: 2, y: 2}\nc: {<<: [*b, *a], x: 3}\n")
+
+    assert source.data == {"a": {"x": 1, "y": 1, "z": 1}, "b": {"x": 2, "y": 2}, "c": {"x": 3, "y": 2, "z": 1}}
+
+
+def test_merges_reach_through_merges() -> None:
+    source = source_of("a: &a {x: 1}\nb: &b {<<: *a, y: 2}\nc: {<<: *b}\n")
+
+    assert source.data == {"a": {"x": 1}, "b": {"x": 1, "y": 2}, "c": {"y": 2, "x": 1}}
+    label = source.label_for_merge(("c", "x"))
+    assert label is not None
+    assert label.span.line == 3
+
+
+def test_a_path_that_is_not_there_is_answered_by_its_nearest_ancestor() -> None:
+    source = source_of(DOCUMENT)
+
+    assert source.nearest(("used", "bogus", 3, "x")) == ("used",)
+    assert source.key_span(("used", "bogus", 3)) == source.key_span(("used",))
+    assert source.value_span(("bogus",)) == source.value_span(())
+
+
+def test_a_source_without_a_document_points_at_its_start() -> None:
+    assert SourceMap("c.yaml", "").value_span(("plugins", 0)) == Span.start_of("c.yaml")
+
+
+def test_data_is_plain() -> None:
+    source = source_of(
+        "{a: 1, b: 1.5, c: true, d: ~, e: 2024-01-01, f: 0x10, g: 0o17, h: 1e3, i: on, j: 1_000, k: '5', l: .5, m: =, 8000: n}"
+    )
+
+    assert source.data == {
+        "a": 1,
+        "b": 1.5,
+        "c": True,
+        "d": None,
+        "e": "2024-01-01",
+        "f": 16,
+        "g": 15,
+        "h": 1000.0,
+        "i": "on",
+        "j": 1000,
+        "k": "5",
+        "l": 0.5,
+        "m": "=",
+        "8000": "n",
+    }
+
+
+def test_explicit_tags_of_plain_data_are_obeyed() -> None:
+    source = source_of("{a: !!str 5, b: !!int '5', c: !!float 1, d: !!seq [1], e: !!map {x: 1}}")
+
+    assert source.data == {"a": "5", "b": 5, "c": 1.0, "d": [1], "e": {"x": 1}}
+
+
+def test_reading_notes_tell_what_yaml_made_of_an_unquoted_word() -> None:
+    source = source_of("{a: yes, b: 0x10, c: 1e3, d: 'yes', e: 12, f: word, h: null}")
+    data = source.data
+    assert isinstance(data, dict)
+    notes = {name: source.reading_notes((name,), value) for name, value in data.items()}
+
+    assert notes == {
+        "a": ("YAML 1.2 reads yes as text; write true for the boolean",),
+        "b": ("YAML reads 0x10 as 16; quote it if text is meant",),
+        "c": ("YAML reads 1e3 as the fractional number 1000.0; write 1000 for the whole number",),
+        "d": (),
+        "e": (),
+        "f": (),
+        "h": ("YAML reads null as no value; quote it if text is meant",),
+    }
