@@ -1,0 +1,55 @@
+"""The bytes we build by hand are the bytes protobuf would build."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from endpick._proto.ext_proc_pb2 import ProcessingResponse
+from endpick.extproc.replies import MAX_CHUNK_BYTES, Direction, streamed, streamed_chunk
+
+FIELDS = {Direction.REQUEST: "request_body", Direction.RESPONSE: "response_body"}
+
+
+def by_protobuf(direction: Direction, body: bytes, end: bool) -> ProcessingResponse:
+    message = ProcessingResponse()
+    piece = getattr(message, FIELDS[direction]).response.body_mutation.streamed_response
+    piece.SetInParent()
+    piece.body = body
+    piece.end_of_stream = end
+    return message
+
+
+@pytest.mark.parametrize("direction", Direction)
+@pytest.mark.parametrize("end", [False, True])
+@given(size=st.integers(0, 70_000))
+@example(size=0)
+@example(size=117)
+@example(size=127)
+@example(size=128)
+@example(size=16_383)
+@example(size=16_384)
+def test_a_streamed_chunk_is_what_protobuf_would_write(direction, end, size):
+    body = bytes(size)
+    assert ProcessingResponse.FromString(streamed_chunk(direction, body, end)) == by_protobuf(direction, body, end)
+
+
+@pytest.mark.parametrize("direction", Direction)
+def test_a_chunk_with_bytes_is_identical_to_protobufs_serialisation(direction):
+    assert streamed_chunk(direction, b"data: {}\n\n", True) == by_protobuf(direction, b"data: {}\n\n", True).SerializeToString()
+
+
+@given(size=st.integers(0, 4 * MAX_CHUNK_BYTES), end=st.booleans())
+@example(size=MAX_CHUNK_BYTES, end=True)
+@example(size=2 * MAX_CHUNK_BYTES, end=False)
+@example(size=0, end=False)
+def test_pieces_join_to_the_body_and_only_the_last_ends_it(size, end):
+    body = bytes(number % 256 for number in range(256)) * (size // 256 + 1)
+    body = body[:size]
+    pieces = [ProcessingResponse.FromString(reply) for reply in streamed(Direction.RESPONSE, body, end)]
+    streamed_pieces = [piece.response_body.response.body_mutation.streamed_response for piece in pieces]
+    assert b"".join(piece.body for piece in streamed_pieces) == body
+    assert all(len(piece.body) <= MAX_CHUNK_BYTES for piece in streamed_pieces)
+    assert [piece.end_of_stream for piece in streamed_pieces] == [False] * (len(pieces) - 1) + [end] * bool(pieces)
+    assert bool(pieces) == bool(size or end)

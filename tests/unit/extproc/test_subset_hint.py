@@ -1,0 +1,109 @@
+"""The gateway's subset hint: how it is read from metadata and what it admits."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from endpick._proto.ext_proc_pb2 import ProcessingRequest
+from endpick.extproc.metadata import as_struct, destination_metadata, subset_hint
+from endpick.extproc.session import Session
+from endpick.requests.incoming import subset_allows
+from unit.extproc.conversation import NotedDirector, request_body, request_headers, talk, with_metadata
+
+POOL = ("10.0.0.1:8080", "10.0.0.1:9090", "10.0.0.2:8080", "10.0.0.2:9090", "10.0.0.3:8080")
+
+
+def hint(value: object) -> dict[str, dict[str, object]]:
+    return {"envoy.lb.subset_hint": {"x-gateway-destination-endpoint-subset": value}}
+
+
+def read(metadata: dict[str, dict[str, object]] | None) -> tuple[str, ...] | None:
+    return subset_hint(with_metadata(ProcessingRequest(), metadata))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        (None, None),
+        ({}, None),
+        ({"envoy.lb": {"x-gateway-destination-endpoint-subset": ["10.0.0.1:1"]}}, None),
+        ({"envoy.lb.subset_hint": {"another": ["10.0.0.1:1"]}}, None),
+        (hint([]), ()),
+        (hint(""), ()),
+        (hint(["10.0.0.3:8080"]), ("10.0.0.3:8080",)),
+        (hint("10.0.0.2:8080,10.0.0.3:8080"), ("10.0.0.2:8080", "10.0.0.3:8080")),
+        (hint("  10.0.0.2:8080 ,  ,  10.0.0.3:8080  "), ("10.0.0.2:8080", "10.0.0.3:8080")),
+        (hint(["10.0.0.2:8080, 10.0.0.3:8080", "10.0.0.1"]), ("10.0.0.2:8080", "10.0.0.3:8080", "10.0.0.1")),
+        (hint(["10.0.0.1:8080", 12345]), ("10.0.0.1:8080",)),
+        (hint([12345]), ()),
+        (hint(12345), None),
+        (hint(None), None),
+    ],
+)
+def test_a_hint_is_a_list_or_a_string_of_addresses_and_absence_restricts_nothing(metadata, expected):
+    assert read(metadata) == expected
+
+
+@pytest.mark.parametrize(
+    ("subset", "admitted"),
+    [
+        (None, POOL),
+        ((), ()),
+        (("10.0.0.1:8080",), ("10.0.0.1:8080",)),
+        (("10.0.0.1",), ("10.0.0.1:8080", "10.0.0.1:9090")),
+        (("10.0.0.1:8080", "10.0.0.2"), ("10.0.0.1:8080", "10.0.0.2:8080", "10.0.0.2:9090")),
+        (("10.0.0.1:3000",), ()),
+        (("192.168.1.1:8080",), ()),
+        (("10.0.0",), ()),
+    ],
+)
+def test_an_entry_with_a_port_admits_that_port_and_a_bare_address_admits_all(subset, admitted):
+    assert tuple(address for address in POOL if subset_allows(subset, address)) == admitted
+
+
+@pytest.mark.parametrize("entry", ["[fd00::1]:8000", "[fd00::1]", "fd00::1"])
+def test_an_ipv6_endpoint_is_admitted_with_and_without_brackets_and_port(entry):
+    assert subset_allows((entry,), "[fd00::1]:8000")
+    assert not subset_allows((entry,), "[fd00::2]:8000")
+
+
+@given(st.lists(st.ip_addresses(v=4).map(str) | st.ip_addresses(v=6).map(str)), st.ip_addresses(), st.integers(1, 65535))
+def test_a_bare_address_admits_exactly_its_own_ports(entries, address, port):
+    endpoint = f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
+    assert subset_allows(tuple(entries), endpoint) == (str(address) in entries)
+
+
+def test_the_hint_of_the_headers_holds_although_later_messages_carry_none():
+    director = NotedDirector()
+    talk(Session(director), request_headers(metadata=hint(["10.0.0.3:8080"])), request_body(b"{}"), request_body(b"", end=True))
+    assert director.asked[0].subset == ("10.0.0.3:8080",)
+
+
+def test_a_hint_may_come_with_the_body():
+    message = ProcessingRequest.FromString(request_body(b"{}", end=True))
+    director = NotedDirector()
+    talk(Session(director), request_headers(), with_metadata(message, hint([])).SerializeToString())
+    assert director.asked[0].subset == ()
+
+
+def test_no_plugin_can_move_the_destination_in_the_metadata():
+    struct = destination_metadata("10.0.0.1:1", {"envoy.lb": {"x-gateway-destination-endpoint": "6.6.6.6:6", "a": "b"}})
+    assert dict(struct["envoy.lb"]) == {"x-gateway-destination-endpoint": "10.0.0.1:1", "a": "b"}
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=5),
+        st.dictionaries(st.text(max_size=5), st.text() | st.booleans() | st.floats(allow_nan=False), min_size=1, max_size=3),
+        max_size=3,
+    )
+)
+def test_metadata_keeps_its_types(metadata):
+    struct = as_struct(metadata)
+    assert {namespace: dict(struct[namespace]) for namespace in struct} == metadata
+    for namespace, entries in metadata.items():
+        for key, value in entries.items():
+            expected = {str: "string_value", bool: "bool_value", float: "number_value"}[type(value)]
+            assert struct[namespace].fields[key].WhichOneof("kind") == expected
