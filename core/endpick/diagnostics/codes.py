@@ -93,6 +93,7 @@ class Code(Enum):
     E0508 = "two scheduling profiles have the same name"
     E0509 = "the profile handler wants a scheduling profile that is not defined"
     E0510 = "an instance appears twice in one scheduling profile"
+    E0511 = "a hook object refuses the configuration"
 
     E0601 = "nothing produces a data key that is needed"
     E0602 = "producer and consumer disagree on the type of a data key"
@@ -139,6 +140,7 @@ class Code(Enum):
 
     W0501 = "a weight has no effect"
     W0502 = "an instance has no effect in this place"
+    W0503 = "a hook object objects to the configuration"
 
     W0602 = "nothing uses what a producer produces"
     W0603 = "nothing produces an optional data key"

@@ -1,0 +1,134 @@
+"""Hook objects: which are installed, and how the ones that a configuration names are loaded and checked."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Sequence
+
+import pluggy
+
+from endpick.api.hooks import PROJECT_NAME, HookSpecs
+from endpick.diagnostics import Code, Diagnostic, did_you_mean
+from endpick.plugins.discovery import Candidate
+from endpick.plugins.frames import describe, trace_notes
+from endpick.plugins.importing import import_target
+from endpick.plugins.metadata import effective, normalise, read_relevant
+from endpick.plugins.policy import Policy
+from endpick.plugins.reference import Reference
+from endpick.versions import API_MAJOR, HOOKS_ENTRY_POINT_GROUP
+
+HOOKS = tuple(name for name in vars(HookSpecs) if name.startswith("endpick_"))
+
+
+def discover_hook_objects(path: Sequence[str] | None = None) -> tuple[Candidate, ...]:
+    """All hook objects on the import path (`sys.path` unless given), sorted; `Candidate.type` is the hook object's name."""
+    counting = effective(read_relevant(HOOKS_ENTRY_POINT_GROUP, path)).values()
+    return tuple(
+        sorted(
+            Candidate(entry_point.name, API_MAJOR, copy.name, copy.version, entry_point.value, copy.path)
+            for copy in counting
+            for entry_point in copy.entry_points
+            if entry_point.group == HOOKS_ENTRY_POINT_GROUP
+        )
+    )
+
+
+def load_hook_object(reference: Reference, candidates: Sequence[Candidate], policy: Policy) -> tuple[Candidate, object] | Diagnostic:
+    """The object that a `hooks:` entry names, and who offers it."""
+    candidate = _resolve(reference, candidates)
+    if isinstance(candidate, Diagnostic):
+        return candidate
+    if not policy.allows_distribution(candidate):
+        return reference.diagnostic(
+            Code.E0307,
+            f"the distribution {candidate.origin} is not allowed by pluginPolicy",
+            candidate,
+            help=f"add the line `- {candidate.distribution}` to pluginPolicy.allowDistributions",
+        )
+    imported = import_target(reference, candidate)
+    if isinstance(imported, Diagnostic):
+        return _unloadable(reference, candidate, imported.message, imported.notes)
+    try:
+        return candidate, imported.value() if inspect.isclass(imported.value) else imported.value
+    except Exception as error:
+        return _unloadable(reference, candidate, f"its constructor raised {describe(error)}", trace_notes(error))
+
+
+def hook_faults(reference: Reference, candidate: Candidate, hook_object: object) -> tuple[Diagnostic, ...]:
+    """Implementations that no hook, or not this hook, would ever call; and an object that implements nothing."""
+    manager = pluggy.PluginManager(PROJECT_NAME)
+    faults: list[Diagnostic] = []
+    implemented = False
+    for name in dir(hook_object):
+        options = manager.parse_hookimpl_opts(hook_object, name)
+        if options is not None:
+            implemented = True
+            hook = options.get("specname") or name
+            faults.extend(_implementation_faults(reference, candidate, hook, getattr(hook_object, name), is_wrapper=_is_wrapper(options)))
+    if not implemented:
+        message = "it implements no hook; its methods need the mark `@hookimpl` from endpick.api"
+        return (_unloadable(reference, candidate, message),)
+    return tuple(faults)
+
+
+def _is_wrapper(options: pluggy.HookimplOpts) -> bool:
+    return bool(options.get("wrapper") or options.get("hookwrapper"))
+
+
+def _implementation_faults(
+    reference: Reference, candidate: Candidate, hook: str, function: object, *, is_wrapper: bool
+) -> Iterable[Diagnostic]:
+    assert callable(function)
+    if hook not in HOOKS:
+        yield reference.diagnostic(
+            Code.E0701,
+            f"the hook object '{reference.type}' from {candidate.origin} implements `{hook}`, which is no hook",
+            candidate,
+            help=did_you_mean(hook, HOOKS) or f"the hooks are {', '.join(HOOKS)}",
+            notes=(_defined_at(function),),
+        )
+        return
+    accepted = tuple(inspect.signature(getattr(HookSpecs, hook)).parameters)[1:]
+    unknown = [name for name in inspect.signature(function).parameters if name not in accepted]
+    if unknown or is_wrapper:
+        wrong = f"asks for {', '.join(f'`{name}`' for name in unknown)}" if unknown else "is a wrapper, which endpick does not call"
+        yield reference.diagnostic(
+            Code.E0702,
+            f"`{hook}` of the hook object '{reference.type}' from {candidate.origin} {wrong}",
+            candidate,
+            help=f"it may take {', '.join(f'`{name}`' for name in accepted)}" if accepted else "it takes no arguments",
+            notes=(_defined_at(function),),
+        )
+
+
+def _defined_at(function: object) -> str:
+    code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
+    return "defined elsewhere" if code is None else f"defined at {code.co_filename}:{code.co_firstlineno}"
+
+
+def _resolve(reference: Reference, candidates: Sequence[Candidate]) -> Candidate | Diagnostic:
+    offers = [candidate for candidate in candidates if candidate.type == reference.type]
+    if reference.distribution is not None:
+        offers = [offer for offer in offers if normalise(offer.distribution) == normalise(reference.distribution)]
+    if len(offers) == 1:
+        return offers[0]
+    if offers:
+        choice = " or ".join(f"`from: {offer.distribution}`" for offer in offers)
+        return reference.diagnostic(
+            Code.E0705, f"several distributions offer the hook object '{reference.type}'", help=f"say which one you want with {choice}"
+        )
+    return reference.diagnostic(
+        Code.E0705,
+        f"no installed distribution offers the hook object '{reference.type}'",
+        help=did_you_mean(reference.type, (candidate.type for candidate in candidates)) or "`endpick doctor` lists those installed",
+    )
+
+
+def _unloadable(reference: Reference, candidate: Candidate, reason: str, notes: tuple[str, ...] = ()) -> Diagnostic:
+    return reference.diagnostic(
+        Code.E0705,
+        f"the hook object '{reference.type}' from {candidate.origin} cannot be loaded: {reason}",
+        candidate,
+        help=f"this is a fault of {candidate.distribution}; report it to its author, or remove the entry from `hooks:`",
+        notes=notes,
+    )

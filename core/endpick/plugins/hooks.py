@@ -1,0 +1,190 @@
+"""Calls the hook objects of a configuration at the edges of the host's life; each failure is told, none stops the others."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, cast
+
+import pluggy
+
+from endpick.api.hooks import PROJECT_NAME, Document, HookSpecs, HostServices, HostView, PluginRecord
+from endpick.api.plugin import PluginMeta
+from endpick.config.source import SourceMap
+from endpick.diagnostics import Code, Diagnostic
+from endpick.plugins.discovery import Candidate
+from endpick.plugins.hook_call import HookCall
+from endpick.plugins.hook_objects import hook_faults, load_hook_object
+from endpick.plugins.hook_report import HookReport
+from endpick.plugins.loader import LoadedPlugin
+from endpick.plugins.policy import Policy
+from endpick.plugins.reference import Reference
+from endpick.versions import API_MAJOR
+
+if TYPE_CHECKING:
+    import click
+
+DEADLINE_SECONDS = 10.0
+"""How long one asynchronous hook implementation is awaited."""
+
+_log = logging.getLogger(__name__)
+
+
+class HookRegistry:
+    """The hook objects that one configuration names, loaded and checked. Made by `load_hooks`."""
+
+    def __init__(self) -> None:
+        self._pluggy = pluggy.PluginManager(PROJECT_NAME)
+        self._pluggy.add_hookspecs(HookSpecs)
+        self._known: dict[str, tuple[Reference, Candidate]] = {}
+        self._told: set[type[object]] = set()
+        self._logged: set[str] = set()
+
+    def add_first(self, reference: Reference, candidate: Candidate, hook_object: object) -> Diagnostic | None:
+        """Put a hook object before all others; a diagnostic when it is there already."""
+        name = f"{reference.type} ({candidate.origin})"
+        self._known[name] = (reference, candidate)
+        try:
+            # pluggy calls the last registered first.
+            self._pluggy.register(hook_object, name)
+        except ValueError:
+            return reference.diagnostic(Code.E0705, f"the hook object {name} is named twice", candidate, help="remove one of the entries")
+        self._pluggy.check_pending()
+        return None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The hook objects, in the order of the configuration: `audit (acme-audit 1.0)`."""
+        return tuple(reversed(self._known))
+
+    def implements(self, hook: str) -> bool:
+        """Whether any hook object implements a hook."""
+        return any(True for _ in self.calls(hook))
+
+    def calls(self, hook: str) -> Iterator[HookCall]:
+        """The implementations of a hook in the order in which they are to be called."""
+        for implementation in reversed(getattr(self._pluggy.hook, hook).get_hookimpls()):
+            reference, candidate = self._known[implementation.plugin_name]
+            yield HookCall(hook, reference, candidate, implementation.function, tuple(implementation.argnames))
+
+    def offered(self) -> tuple[tuple[Candidate, ...], tuple[Diagnostic, ...]]:
+        """Plugin types that hook objects offer without entry points (`endpick_register`), and the failures to do so."""
+        candidates: list[Candidate] = []
+        faults: list[Diagnostic] = []
+        for call in self.calls("endpick_register"):
+            try:
+                plugins = tuple(cast("Iterable[object]", call() or ()))
+            except Exception as error:
+                faults.append(call.failure(Code.E0705, error))
+                continue
+            for plugin in plugins:
+                result = _candidate(call, plugin)
+                (candidates if isinstance(result, Candidate) else faults).append(result)  # type: ignore[arg-type]
+        return tuple(candidates), tuple(faults)
+
+    def plugin_loaded(self, loaded: LoadedPlugin) -> None:
+        """Tell the hook objects of a loaded plugin type; once, however many plans use it."""
+        if loaded.plugin not in self._told:
+            self._told.add(loaded.plugin)
+            origin = loaded.candidate
+            record = PluginRecord(loaded.type, loaded.kinds, origin.distribution, origin.version, loaded.load_seconds)
+            self._notify("endpick_plugin_loaded", record=record)
+
+    def validate(self, source: SourceMap) -> tuple[Diagnostic, ...]:
+        """What the hook objects say about a document with which the host itself finds no fault."""
+        found: list[Diagnostic] = []
+        for call in self.calls("endpick_validate"):
+            report = HookReport(call, source)
+            try:
+                call(config=source.data, report=report)
+            except Exception as error:
+                found.append(call.failure(Code.E0705, error))
+            found.extend(report.diagnostics)
+        return tuple(found)
+
+    def configure(self, services: HostServices) -> tuple[Diagnostic, ...]:
+        """Let the hook objects replace what plugins are given; `services` is changed in place."""
+        return self._attempt("endpick_configure", Code.E0706, services=services)
+
+    def add_commands(self, group: click.Group) -> tuple[Diagnostic, ...]:
+        """Let the hook objects add verbs to the command line."""
+        return self._attempt("endpick_add_commands", Code.E0705, group=group)
+
+    async def startup(self, host: HostView, deadline_seconds: float = DEADLINE_SECONDS) -> tuple[Diagnostic, ...]:
+        """Announce that serving is about to begin. Any failure returned should end the start."""
+        return await self._await_each(self.calls("endpick_startup"), Code.E0706, deadline_seconds, host=host)
+
+    async def shutdown(self, host: HostView, deadline_seconds: float = DEADLINE_SECONDS) -> tuple[Diagnostic, ...]:
+        """Announce that serving has ended, to the last hook object first."""
+        calls = reversed(list(self.calls("endpick_shutdown")))
+        return await self._await_each(calls, Code.E0704, deadline_seconds, host=host)
+
+    async def reload(self, old: Document, new: Document, deadline_seconds: float = DEADLINE_SECONDS) -> tuple[Diagnostic, ...]:
+        """Ask whether a new configuration may replace the old one; any diagnostic is a veto, and so is a failure."""
+        return await self._await_each(self.calls("endpick_config_reload"), Code.E0707, deadline_seconds, old=old, new=new)
+
+    def decision(self, record: Document) -> None:
+        """Show a decision record to the observers. An observer that fails is logged the first time, and never stops the others."""
+        self._notify("endpick_decision", record=record)
+
+    def _notify(self, hook: str, **offered: object) -> None:
+        for call in self.calls(hook):
+            try:
+                call(**offered)
+            except Exception as error:
+                self._log_once(call, error)
+
+    def _log_once(self, call: HookCall, error: Exception) -> None:
+        message = call.failure(Code.E0705, error).message
+        if message not in self._logged:
+            self._logged.add(message)
+            _log.warning(message, exc_info=error)
+
+    def _attempt(self, hook: str, code: Code, **offered: object) -> tuple[Diagnostic, ...]:
+        faults: list[Diagnostic] = []
+        for call in self.calls(hook):
+            try:
+                call(**offered)
+            except Exception as error:
+                faults.append(call.failure(code, error))
+        return tuple(faults)
+
+    @staticmethod
+    async def _await_each(calls: Iterable[HookCall], code: Code, deadline_seconds: float, **offered: object) -> tuple[Diagnostic, ...]:
+        attempts = [await call.attempt(code, deadline_seconds, **offered) for call in calls]
+        return tuple(fault for fault in attempts if fault is not None)
+
+
+def load_hooks(
+    references: Sequence[Reference], candidates: Sequence[Candidate], policy: Policy | None = None
+) -> tuple[HookRegistry, tuple[Diagnostic, ...]]:
+    """The hook objects of a configuration, and what is wrong with those that are missing from the registry.
+
+    Args:
+        references: The `hooks:` entries in their order; `Reference.type` is the hook object's name.
+        candidates: What is installed, from `discover_hook_objects`.
+        policy: Whose code may be imported.
+    """
+    registry = HookRegistry()
+    faults: list[Diagnostic] = []
+    for reference in reversed(references):
+        loaded = load_hook_object(reference, candidates, policy or Policy())
+        if isinstance(loaded, Diagnostic):
+            faults.append(loaded)
+            continue
+        wrong = hook_faults(reference, *loaded)
+        twice = None if wrong else registry.add_first(reference, *loaded)
+        faults.extend(wrong if twice is None else (twice,))
+    return registry, tuple(reversed(faults))
+
+
+def _candidate(call: HookCall, plugin: object) -> Candidate | Diagnostic:
+    """The plugin type that a registered class offers."""
+    meta = getattr(plugin, "meta", None)
+    if not isinstance(plugin, type) or not isinstance(meta, PluginMeta):
+        return call.fault(Code.E0705, f"registers {plugin!r}, which is not a plugin class with a `meta`")
+    if "<locals>" in plugin.__qualname__:
+        return call.fault(Code.E0705, f"registers {plugin.__qualname__}, which cannot be imported because it is local to a function")
+    origin = call.candidate
+    target = f"{plugin.__module__}:{plugin.__qualname__}"
+    return Candidate(meta.type, API_MAJOR, origin.distribution, origin.version, target, origin.metadata_path)
