@@ -90,6 +90,11 @@ class DataKey(Generic[T]):
         """True for float64 columns."""
         return self.type is float
 
+    @property
+    def shared_name(self) -> str:
+        """The name whoever produces it: what `from_producer` was called on."""
+        return self.name.removesuffix(f"@{self.producer}") if self.producer else self.name
+
     def from_producer(self, instance: str) -> DataKey[T]:
         """The same data as produced by one particular instance; returns the key itself when `instance` is empty.
 

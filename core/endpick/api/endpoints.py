@@ -225,7 +225,10 @@ class Endpoints:
         if key.scope is not Scope.ENDPOINT:
             raise UnknownKey(f"'{key.name}' has scope '{key.scope}', so it is no column of the endpoint table")
         self._access.check_read(key.name)
-        return self._generation.columns.get(key.name)
+        column = self._generation.columns.get(key.name)
+        if column is None and key.producer:
+            return self._generation.columns.get(key.shared_name)
+        return column
 
 
 @dataclass(frozen=True, slots=True)

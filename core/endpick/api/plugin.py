@@ -18,6 +18,8 @@ from endpick.api.data import AnyKey, Subscriptions
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
+    from endpick.api.datalayer import ColumnWriter
+
 
 class Parameters(BaseModel):
     """Base of every plugin's parameters: closed (an unknown name is an error) and immutable.
@@ -109,12 +111,15 @@ class PluginContext:
         clock: Monotonic seconds; virtual in simulations, so use no other.
         logger: Already carries instance, type and distribution.
         registry: Where the instance may register Prometheus metrics of its own; None when there is no metrics server.
+        columns: Where an instance writes columns it produces on the request path; collectors use the writer they are called with.
+            None when nobody keeps a table, as in most tests.
     """
 
     random: random.Random = field(default_factory=random.Random)
     clock: Callable[[], float] = lambda: 0.0
     logger: logging.Logger = field(default_factory=lambda: logging.getLogger("endpick.plugin"))
     registry: CollectorRegistry | None = None
+    columns: ColumnWriter | None = None
 
 
 P = TypeVar("P", bound=Parameters, default=Parameters)

@@ -76,7 +76,10 @@ class ScoringState:
 
 
 class CycleState(ScoringState):
-    """The cycle state as data producers see it: they may write the keys they declared under `produces`."""
+    """The cycle state as data producers see it: they may write the keys they declared under `produces`.
+
+    What they write is found under the key and, for consumers that insist on one producer, under `key.from_producer(instance)`.
+    """
 
     __slots__ = ()
 
@@ -90,7 +93,7 @@ class CycleState(ScoringState):
         if key.scope is not Scope.REQUEST:
             raise UnknownKey(f"'{key.name}' has scope '{key.scope}', not 'request'")
         self._access.check_write(key.name)
-        self._values[key.name] = value
+        self._values[key.name] = self._values[f"{key.name}@{self._instance()}"] = value
 
     def put_column(self, key: DataKey[float], endpoints: Endpoints, values: FloatArray) -> None:
         """Leave a number for each of these endpoints for the rest of the request.
@@ -114,7 +117,7 @@ class CycleState(ScoringState):
             full = np.full(len(endpoints.generation.endpoints), np.nan)
             full[endpoints.rows] = values
             values = full
-        self._columns[key.name] = (endpoints, values)
+        self._columns[key.name] = self._columns[f"{key.name}@{self._instance()}"] = (endpoints, values)
 
     def accessed_by(self, access: Access) -> CycleState:
         """The same state judged by another `Access`: for plugins that run across an await."""

@@ -1,0 +1,1 @@
+"""Saturation detectors: how full the pool is."""

@@ -1,0 +1,1 @@
+"""Filters: which endpoints may serve a request."""

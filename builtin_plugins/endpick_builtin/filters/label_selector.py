@@ -1,0 +1,77 @@
+"""`label-selector-filter`: endpoints whose labels match a Kubernetes label selector."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from endpick.api import Endpoint, Endpoints, Filter, InferenceRequest, Parameters, PluginMeta, ScoringState
+
+
+class Operator(StrEnum):
+    """How a label is compared."""
+
+    IN = "In"
+    NOT_IN = "NotIn"
+    EXISTS = "Exists"
+    DOES_NOT_EXIST = "DoesNotExist"
+
+
+class Requirement(BaseModel):
+    """One condition on one label."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    key: Annotated[str, Field(min_length=1, description="Label name.")]
+    operator: Annotated[Operator, Field(description="`In`, `NotIn` (also true without the label), `Exists` or `DoesNotExist`.")]
+    values: Annotated[tuple[str, ...], Field(description="Values for `In` and `NotIn`; none for the others.")] = ()
+
+    @model_validator(mode="after")
+    def _values_fit_the_operator(self) -> Self:
+        takes_values = self.operator in (Operator.IN, Operator.NOT_IN)
+        if takes_values and not self.values:
+            raise ValueError(f"operator {self.operator} needs at least one value")
+        if not takes_values and self.values:
+            raise ValueError(f"operator {self.operator} takes no values")
+        return self
+
+    def holds_for(self, labels: Mapping[str, str]) -> bool:
+        """Whether an endpoint with these labels meets the condition."""
+        match self.operator:
+            case Operator.IN:
+                return labels.get(self.key) in self.values
+            case Operator.NOT_IN:
+                return labels.get(self.key) not in self.values
+            case Operator.EXISTS:
+                return self.key in labels
+            case Operator.DOES_NOT_EXIST:
+                return self.key not in labels
+
+
+class LabelSelectorParameters(Parameters):
+    """A Kubernetes label selector; all conditions must hold, and none at all selects everything."""
+
+    match_labels: Annotated[
+        Mapping[str, str], Field(alias="matchLabels", default_factory=dict, description="Labels an endpoint must have, with these values.")
+    ]
+    match_expressions: Annotated[tuple[Requirement, ...], Field(alias="matchExpressions", description="Further conditions on labels.")] = ()
+
+
+class LabelSelectorFilter(Filter[LabelSelectorParameters]):
+    """Keep endpoints whose labels match the selector. Keeps none when none matches."""
+
+    meta = PluginMeta(type="label-selector-filter", api=">=1.0,<2", parameters=LabelSelectorParameters, aliases=("by-label-selector",))
+
+    def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> Endpoints:
+        """See the class."""
+        return endpoints.only(self._selects)
+
+    def _selects(self, endpoint: Endpoint) -> bool:
+        labels = endpoint.labels
+        wanted = self.parameters.match_labels.items()
+        return all(labels.get(name) == value for name, value in wanted) and all(
+            requirement.holds_for(labels) for requirement in self.parameters.match_expressions
+        )

@@ -1,0 +1,44 @@
+"""`decode-filter`, `prefill-filter`, `encode-filter`: endpoints that do one part of the work, by their role label."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from endpick.api import Endpoints, Filter, InferenceRequest, PluginMeta, ScoringState
+
+ROLE_LABEL = "llm-d.ai/role"
+
+
+class RoleFilter(Filter):
+    """Keeps endpoints whose role is one of `roles`."""
+
+    roles: ClassVar[frozenset[str]]
+    keeps_unlabelled: ClassVar[bool] = False
+
+    def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> Endpoints:
+        """See the class."""
+        return endpoints.only(
+            lambda endpoint: endpoint.labels[ROLE_LABEL] in self.roles if ROLE_LABEL in endpoint.labels else self.keeps_unlabelled
+        )
+
+
+class DecodeFilter(RoleFilter):
+    """Keep endpoints that decode: role decode, prefill-decode, both or encode-prefill-decode, and those without a role label."""
+
+    meta = PluginMeta(type="decode-filter", api=">=1.0,<2")
+    roles = frozenset({"decode", "prefill-decode", "both", "encode-prefill-decode"})
+    keeps_unlabelled = True
+
+
+class PrefillFilter(RoleFilter):
+    """Keep endpoints that prefill: role prefill, encode-prefill, prefill-decode, both or encode-prefill-decode."""
+
+    meta = PluginMeta(type="prefill-filter", api=">=1.0,<2")
+    roles = frozenset({"prefill", "encode-prefill", "prefill-decode", "both", "encode-prefill-decode"})
+
+
+class EncodeFilter(RoleFilter):
+    """Keep endpoints that encode: role encode, encode-prefill or encode-prefill-decode."""
+
+    meta = PluginMeta(type="encode-filter", api=">=1.0,<2")
+    roles = frozenset({"encode", "encode-prefill", "encode-prefill-decode"})

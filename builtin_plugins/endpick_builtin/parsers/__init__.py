@@ -1,0 +1,1 @@
+"""Parsers: how request and response bodies are read."""

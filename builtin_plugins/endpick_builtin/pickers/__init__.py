@@ -1,0 +1,1 @@
+"""Pickers: which of the rated endpoints it becomes."""
