@@ -20,9 +20,17 @@ class ProcessTable:
         """Living children of a process."""
         return {child for child, (state, parent) in self._read().items() if parent == pid and state != "Z"}
 
-    def alive(self, pids: set[int]) -> set[int]:
-        """Those of `pids` that still run."""
-        return {pid for pid, (state, _) in self._read().items() if pid in pids and state != "Z"}
+    def running_in(self, folder: Path) -> set[int]:
+        """Living processes that were started in a folder or below, whoever is their parent by now."""
+        found = set()
+        for pid, (state, _) in self._read().items():
+            try:
+                where = Path(f"/proc/{pid}/cwd").readlink()
+            except OSError:
+                continue
+            if state != "Z" and folder in where.parents:
+                found.add(pid)
+        return found
 
     def command(self, pid: int) -> str:
         """The command line of a process, arguments separated by spaces."""

@@ -113,24 +113,36 @@ async def test_a_picker_that_dies_during_the_load_ends_the_trial(trial: Trial, t
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-async def test_an_interrupted_demo_stops_everything_it_started(demo, processes, tmp_path: Path, how: signal.Signals):
+@pytest.mark.parametrize("children", [1, 6])
+async def test_an_interrupted_demo_stops_everything_it_started(demo, processes, tmp_path: Path, how: signal.Signals, children: int):
     process = await demo()
-    await until(lambda: len(processes.children_of(process.pid)) == 6)
-    children = processes.children_of(process.pid)
+    await until(lambda: len(processes.running_in(tmp_path)) >= children)
     process.send_signal(how)
     process.send_signal(how)
     _, errors = await process.communicate()
     assert process.returncode == ExitCode.INTERRUPTED, errors.decode()
     assert b"Traceback" not in errors
-    assert processes.alive(children) == set()
+    assert processes.running_in(tmp_path) == set()
     assert is_empty(tmp_path)
 
 
 @pytest.mark.asyncio
-async def test_a_killed_demo_takes_everything_with_it(demo, processes):
+async def test_a_killed_demo_takes_everything_with_it(demo, processes, tmp_path: Path):
     process = await demo()
-    await until(lambda: len(processes.children_of(process.pid)) == 6)
-    children = processes.children_of(process.pid)
+    await until(lambda: len(processes.running_in(tmp_path)) == 6)
     process.kill()
     await process.communicate()
-    await until(lambda: not processes.alive(children))
+    await until(lambda: not processes.running_in(tmp_path))
+
+
+@pytest.mark.asyncio
+async def test_without_envoy_the_command_says_how_to_get_it():
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "endpick", "demo"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "ENDPICK_ENVOY": "/nowhere/envoy"},
+    )
+    output, errors = await process.communicate()
+    assert process.returncode == ExitCode.FAILED
+    assert (output, errors) == (b"", b"error: $ENDPICK_ENVOY names /nowhere/envoy, which is not an executable file\n")
