@@ -20,6 +20,7 @@ class Outcome:
     """What became of one request."""
 
     chat: str
+    """Name of the chat; empty for a turn that the end of the load cut off."""
     served_by: str | None
     """Name of the model server, from its `x-served-by`; None when none answered."""
     ttft_seconds: float | None
@@ -42,18 +43,24 @@ class _Answer:
     done: bool = False
 
 
-async def run_load(url: str, workload: Sequence[Chat], model: str, *, request_timeout_seconds: float = 30.0) -> list[Outcome]:
-    """Hold all chats, each at its own pace, and return every outcome in the order of completion.
+async def run_load(url: str, workload: Sequence[Chat], model: str, limit_seconds: float) -> list[Outcome]:
+    """Hold all chats, each at its own pace, and return the outcome of every turn in the order of completion.
 
-    A failed request is an outcome with an error, never an exception.
+    A failed request is an outcome with an error, never an exception. So is a turn without an answer after
+    `limit_seconds`, when the load ends whatever is still open.
     """
     outcomes: list[Outcome] = []
-    timeout = aiohttp.ClientTimeout(total=request_timeout_seconds)
+    timeout = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(url, timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as client:
         start = asyncio.get_running_loop().time()
-        async with asyncio.TaskGroup() as tasks:
-            for chat in workload:
-                tasks.create_task(_hold_chat(client, chat, model, start, outcomes))
+        try:
+            async with asyncio.timeout(limit_seconds), asyncio.TaskGroup() as tasks:
+                for chat in workload:
+                    tasks.create_task(_hold_chat(client, chat, model, start, outcomes))
+        except TimeoutError:
+            unanswered = sum(len(chat.turns) for chat in workload) - len(outcomes)
+            error = f"not answered when the load ended after {limit_seconds:.0f} s"
+            outcomes += [Outcome("", None, None, limit_seconds, error=error)] * unanswered
     return outcomes
 
 
@@ -94,8 +101,6 @@ async def _ask(client: aiohttp.ClientSession, chat: Chat, model: str, messages: 
                 error = None if answer.done else "the answer ended before [DONE]"
             else:
                 error = f"{response.status} {(await response.text())[:200].strip()}"
-    except TimeoutError:
-        error = f"no complete answer within {clock() - sent:.0f} s"
     except (aiohttp.ClientError, orjson.JSONDecodeError) as problem:
         error = f"{type(problem).__name__}: {problem}"
     ttft = None if answer.first_token_time is None else answer.first_token_time - sent

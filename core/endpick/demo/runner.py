@@ -17,6 +17,9 @@ CONFIGURATIONS = (("prefix-aware", "prefix-aware.yaml"), ("random-picker", "rand
 _LAST_ANSWERS_SECONDS = 1.0
 """The end of each half in which nothing new is asked, so that the last answers come within it."""
 
+_GRACE_SECONDS = 10.0
+"""How long answers may be late before the load ends without them."""
+
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
@@ -50,7 +53,8 @@ async def run_demo(settings: DemoSettings, output: TextIO) -> bool:
     results: list[tuple[str, Summary]] = []
     with tempfile.TemporaryDirectory(prefix="endpick-demo-") as folder:
         for name, config in CONFIGURATIONS:
-            trial = Trial(name, config, settings.servers, settings.envoy, workload, settings.picker)
+            limit = settings.duration_seconds / len(CONFIGURATIONS) + _GRACE_SECONDS
+            trial = Trial(name, config, settings.servers, settings.envoy, workload, limit, settings.picker)
             trial_folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=folder))
             outcomes = await run_trial(trial, trial_folder, LiveTable(output))
             results.append((name, summarize(outcomes)))

@@ -46,6 +46,8 @@ class Trial:
     servers: int
     envoy: Path
     workload: Sequence[Chat]
+    limit_seconds: float
+    """When the load ends, answered or not."""
     picker: tuple[str, ...]
     """The command that serves a configuration; the configuration and options for its ports are added."""
 
@@ -137,7 +139,7 @@ async def _wait_until_healthy(picker: Child, url: str) -> None:
 
 async def _load_with_table(trial: Trial, gateway: str, urls: dict[str, str], table: LiveTable) -> list[Outcome]:
     async with _refreshing(trial.name, urls, table):
-        return await run_load(gateway, trial.workload, MODEL)
+        return await run_load(gateway, trial.workload, MODEL, trial.limit_seconds)
 
 
 @asynccontextmanager

@@ -20,6 +20,7 @@ from endpick.simulation.timing import Timing
 
 SETTINGS = WorkloadSettings(0.2, requests_per_second=30, tenants=1, turns=3, system_tokens=64, answer_tokens=8)
 WORKLOAD = make_workload(SETTINGS, seed=1)
+LIMIT_SECONDS = 30.0
 FAST = EngineSettings(timing=Timing(prefill_seconds_per_token=1e-6, decode_seconds=1e-3))
 
 
@@ -40,7 +41,7 @@ async def misbehaving(handler: Callable[[web.Request], Awaitable[web.StreamRespo
 async def test_each_turn_is_measured_and_later_turns_carry_the_conversation():
     server = await serve(ServerSettings(name="only", engine=FAST))
     try:
-        outcomes = await run_load(f"http://{server.address}", WORKLOAD, "sim-model")
+        outcomes = await run_load(f"http://{server.address}", WORKLOAD, "sim-model", LIMIT_SECONDS)
     finally:
         await server.close()
     assert len(outcomes) == 6
@@ -62,7 +63,7 @@ async def test_an_error_status_is_an_outcome_with_its_text_and_the_load_goes_on(
         return web.Response(status=503, text="no endpoint\n")
 
     async with misbehaving(refuse) as url:
-        outcomes = await run_load(url, WORKLOAD, "m")
+        outcomes = await run_load(url, WORKLOAD, "m", LIMIT_SECONDS)
     assert {(o.error, o.ttft_seconds, o.served_by) for o in outcomes} == {("503 no endpoint", None, None)}
     assert len(outcomes) == 6
 
@@ -76,23 +77,27 @@ async def test_an_answer_cut_off_is_an_error_that_keeps_its_first_token():
         return response
 
     async with misbehaving(cut) as url:
-        outcomes = await run_load(url, WORKLOAD, "m")
+        outcomes = await run_load(url, WORKLOAD, "m", LIMIT_SECONDS)
     assert {outcome.error for outcome in outcomes} == {"the answer ended before [DONE]"}
     assert all(outcome.ttft_seconds for outcome in outcomes)
 
 
 @pytest.mark.asyncio
-async def test_a_silent_server_and_a_missing_one_are_errors_too():
-    async with misbehaving(_never) as url:
-        silent = await run_load(url, WORKLOAD[:1], "m", request_timeout_seconds=0.05)
-    gone = await run_load(url, WORKLOAD[:1], "m")
-    assert {outcome.error for outcome in silent} == {"no complete answer within 0 s"}
-    assert all((outcome.error or "").startswith("ClientConnectorError") for outcome in gone)
+async def test_a_server_that_is_not_there_is_an_error_per_turn(unused_tcp_port: int):
+    outcomes = await run_load(f"http://127.0.0.1:{unused_tcp_port}", WORKLOAD, "m", LIMIT_SECONDS)
+    assert len(outcomes) == 6
+    assert all((outcome.error or "").startswith("ClientConnectorError") for outcome in outcomes)
 
 
-async def _never(request: web.Request) -> web.Response:
-    await asyncio.Event().wait()
-    raise AssertionError
+@pytest.mark.asyncio
+async def test_the_load_ends_at_its_limit_and_counts_every_turn_left_open():
+    async def answer_never(request: web.Request) -> web.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with misbehaving(answer_never) as url:
+        outcomes = await run_load(url, WORKLOAD, "m", limit_seconds=0.25)
+    assert [outcome.error for outcome in outcomes] == ["not answered when the load ended after 0 s"] * 6
 
 
 @pytest.mark.asyncio
@@ -101,7 +106,7 @@ async def test_stats_are_read_from_the_servers_own_metrics():
     url = f"http://{server.address}"
     async with aiohttp.ClientSession() as client:
         try:
-            outcomes = await run_load(url, WORKLOAD, "sim-model")
+            outcomes = await run_load(url, WORKLOAD, "sim-model", LIMIT_SECONDS)
             stats = await read_stats(client, url)
         finally:
             await server.close()

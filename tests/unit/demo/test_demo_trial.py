@@ -59,7 +59,7 @@ def demo(envoy: Path, picker: tuple[str, ...], tmp_path: Path) -> Callable[[], A
 
 @pytest.fixture
 def trial(envoy: Path, picker: tuple[str, ...]) -> Trial:
-    return Trial("prefix-aware", "prefix-aware.yaml", 2, envoy, WORKLOAD, picker)
+    return Trial("prefix-aware", "prefix-aware.yaml", 2, envoy, WORKLOAD, 30.0, picker)
 
 
 @pytest.mark.asyncio
