@@ -1,0 +1,143 @@
+"""The planner as a whole: every mistake in one run, in the order of the document."""
+
+from __future__ import annotations
+
+import pytest
+
+from endpick.config import load_config
+from endpick.diagnostics import Code, Diagnostic
+from endpick.planning.plan import PlanOutcome
+from endpick.planning.planner import check_statically, make_plan
+from unit.planning.zoo import candidates, plan
+
+SEVEN = """
+    plugins:
+      - type: queue-scorer
+        parameters:
+          cupp: 3
+      - type: nowhere-scorer
+      - type: picky-scorer
+      - type: max-score-picker
+        nmae: picker
+      - type: orphan-scorer
+    schedulingProfiles:
+      - name: default
+        plugins:
+          - pluginRef: quue-scorer
+          - pluginRef: queue-scorer
+          - pluginRef: picky-scorer
+          - pluginRef: max-score-picker
+            weight: 3
+    requestHandler:
+      parsers:
+        - pluginRef: queue-scorer
+    featureGates: [flowControll]
+    """
+
+
+def test_behaviour_33_independent_mistakes_of_every_phase_are_found_in_one_run_in_document_order() -> None:
+    result = plan(SEVEN)
+
+    errors = [(code, text) for code, text in result.found if code.startswith("E")]
+    assert errors == [
+        ("E0402", "cupp"),
+        ("E0301", "nowhere-scorer"),
+        ("E0406", "picky-scorer"),
+        ("E0201", "nmae"),
+        ("E0501", "quue-scorer"),
+        ("E0504", "3"),
+        ("E0503", "queue-scorer"),
+        ("E0208", "flowControll"),
+    ]
+    spans = [one.span for one in result.outcome.diagnostics]
+    assert spans == sorted(spans)
+
+
+def test_the_same_document_gives_the_same_plan_a_hundred_times() -> None:
+    body = "plugins: [{type: match-scorer}, {type: queue-scorer}, {type: doorman}, {type: diary}]"
+    first = plan(body).plan
+
+    for _ in range(100):
+        again = plan(body).plan
+        assert again.graph == first.graph
+        assert (again.producers, again.profiles, again.sources, again.announcements) == (
+            first.producers,
+            first.profiles,
+            first.sources,
+            first.announcements,
+        )
+
+
+def test_what_cannot_be_read_at_all_is_not_planned() -> None:
+    loaded = load_config(text="a: [", name="config.yaml")
+
+    outcome = make_plan(loaded, candidates())
+
+    assert outcome.plan is None
+    assert outcome.diagnostics == loaded.diagnostics
+
+
+def test_a_faulty_entry_does_not_make_its_references_faulty() -> None:
+    result = plan("""
+        plugins:
+          - {name: mine, type: [plain-scorer]}
+        schedulingProfiles: [{name: default, plugins: [{pluginRef: mine}]}]
+        """)
+
+    assert [code for code, _ in result.found] == ["E0203"]
+
+
+def test_an_outcome_has_a_plan_or_an_error_and_never_both() -> None:
+    good = plan("").outcome
+
+    with pytest.raises(ValueError, match="exactly when"):
+        PlanOutcome(None)
+    with pytest.raises(ValueError, match="exactly when"):
+        PlanOutcome(good.plan, (Diagnostic(Code.E0301, "x"),))
+
+
+def test_unused_instances_are_doubted_with_the_place_they_lack() -> None:
+    result = plan("""
+        plugins: [{type: plain-scorer}, {type: random-picker}, {type: csv-parser}, {type: file-discovery}, {type: event-source}]
+        schedulingProfiles: [{name: default, plugins: [{pluginRef: random-picker}]}]
+        """)
+
+    assert result.found == [
+        ("W0301", "plain-scorer"),
+        ("W0301", "csv-parser"),
+        ("W0301", "file-discovery"),
+        ("W0301", "event-source"),
+    ]
+    assert "no scheduling profile names it" in result.outcome.diagnostics[0].message
+
+
+def test_unused_instances_are_nobodys_business_when_the_policy_says_so() -> None:
+    result = plan("""
+        plugins: [{type: plain-scorer}, {type: random-picker}]
+        schedulingProfiles: [{name: default, plugins: [{pluginRef: random-picker}]}]
+        pluginPolicy: {onUnused: Ignore}
+        """)
+
+    assert result.found == []
+
+
+def test_an_instance_that_a_misspelt_reference_meant_is_not_called_unused() -> None:
+    result = plan("""
+        plugins: [{type: plain-scorer}]
+        schedulingProfiles: [{name: default, plugins: [{pluginRef: plain-scorrer}]}]
+        """)
+
+    assert result.found == [("E0501", "plain-scorrer")]
+
+
+def test_a_static_check_imports_no_third_party_and_finds_the_rest() -> None:
+    """Everything in the zoo is third-party, so what its plugins are stays unknown."""
+    text = """
+apiVersion: endpick/v1alpha1
+kind: EndpointPickerConfig
+plugins: [{type: plain-scorer, parameters: {x: 1}}, {type: nowhere-scorer}]
+schedulingProfiles: [{name: default, plugins: [{pluginRef: plain-scorrer}, {pluginRef: plain-scorer}]}]
+"""
+    found = check_statically(load_config(text=text, name="config.yaml"), candidates())
+
+    assert [one.code for one in found] == [Code.E0301, Code.E0501]

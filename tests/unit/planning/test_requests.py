@@ -1,0 +1,85 @@
+"""Parsers, the saturation detector and endpoint discovery: named, filled in, or refused."""
+
+from __future__ import annotations
+
+from unit.planning.zoo import plan
+
+
+def test_parsers_are_filled_in_as_far_as_they_are_installed() -> None:
+    assert plan("").plan.parsers == ("openai-parser", "passthrough-parser")
+    assert plan("", without=["openai-parser"]).plan.parsers == ("passthrough-parser",)
+
+
+def test_named_parsers_are_all_there_is_and_keep_their_order() -> None:
+    result = plan("""
+        plugins: [{type: openai-parser}, {type: csv-parser}]
+        requestHandler: {parsers: [{pluginRef: csv-parser}, {pluginRef: openai-parser}]}
+        """)
+
+    assert result.plan.parsers == ("csv-parser", "openai-parser")
+
+
+def test_a_defined_default_parser_is_used_with_its_parameters() -> None:
+    result = plan("plugins: [{type: passthrough-parser}]")
+
+    assert result.plan.by_name["passthrough-parser"].path == ("plugins", 0)
+    assert result.plan.parsers == ("openai-parser", "passthrough-parser")
+
+
+def test_a_parser_may_be_named_by_its_type_without_being_defined() -> None:
+    result = plan("requestHandler: {parsers: [{pluginRef: csv-parser}]}")
+
+    assert result.plan.parsers == ("csv-parser",)
+    assert "config.yaml:3:40" in result.announced("csv-parser")[0]
+
+
+def test_what_is_named_by_its_type_must_be_of_the_right_kind() -> None:
+    result = plan("requestHandler: {parsers: [{pluginRef: plain-scorer}]}")
+
+    assert result.found == [("E0503", "plain-scorer")]
+    assert "a parser is needed here" in result.one("E0503").message
+
+
+def test_an_unknown_parser_is_refused() -> None:
+    assert plan("requestHandler: {parsers: [{pluginRef: nobody}]}").found == [("E0501", "nobody")]
+
+
+def test_the_deprecated_parser_field_still_works() -> None:
+    result = plan("plugins: [{type: csv-parser}]\nparser: {pluginRef: csv-parser}")
+
+    assert result.plan.parsers == ("csv-parser",)
+    assert [code for code, _ in result.found] == ["W0203"]
+
+
+def test_the_detector_is_the_one_named_or_the_default_or_none() -> None:
+    named = "plugins: [{type: modest-detector}]\nflowControl: {saturationDetector: {pluginRef: modest-detector}}"
+
+    assert plan(named).plan.detector == "modest-detector"
+    assert plan("").plan.detector == "utilization-detector"
+    assert plan("", without=["utilization-detector"]).plan.detector is None
+
+
+def test_a_detector_must_be_one() -> None:
+    result = plan("plugins: [{type: doorman}]\nsaturationDetector: {pluginRef: doorman}")
+
+    assert ("E0503", "doorman") in result.found
+
+
+def test_discovery_is_what_the_document_names() -> None:
+    assert plan("").plan.discovery is None
+    assert plan("plugins: [{type: file-discovery}]\ndataLayer: {discovery: {pluginRef: file-discovery}}").plan.discovery == "file-discovery"
+
+
+def test_discovery_must_be_an_endpoint_discovery() -> None:
+    result = plan("plugins: [{type: doorman}]\ndataLayer: {discovery: {pluginRef: doorman}}")
+
+    assert result.found == [("E0503", "doorman")]
+    assert "an endpoint discovery is needed here" in result.one("E0503").message
+
+
+def test_instances_that_act_by_being_defined_are_listed_in_the_order_of_the_document() -> None:
+    result = plan("plugins: [{type: doorman, name: b}, {type: diary}, {type: doorman, name: a}]")
+
+    assert result.plan.admitters == ("b", "a")
+    assert result.plan.response_observers == ("diary",)
+    assert result.found == []
