@@ -13,6 +13,7 @@ from endpick.cli.values import DURATION, QUANTITY
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from endpick.config import LoadedConfig
     from endpick.diagnostics import Diagnostic
     from endpick.planning.plan import Plan
     from endpick.serve.settings import ServeSettings
@@ -100,7 +101,7 @@ def command(
         drain_timeout_seconds=drain_timeout,
         max_request_body_bytes=max_request_body,
     )
-    sys.exit(_run(_plan(config or config_file, config_text), settings))
+    sys.exit(_run(_plan(_loaded(config or config_file, config_text)), settings))
 
 
 def _tls(cert_path: Path | None, client_ca_file: Path | None) -> TlsSettings:
@@ -111,17 +112,22 @@ def _tls(cert_path: Path | None, client_ca_file: Path | None) -> TlsSettings:
     return TlsSettings(cert_path / "tls.crt", cert_path / "tls.key", client_ca_file)
 
 
-def _plan(path: str | None, text: str | None) -> Plan:
-    """The plan, or the end of the process with every diagnostic on standard error."""
+def _loaded(path: str | None, text: str | None) -> LoadedConfig:
+    from endpick.cli.reading import read
     from endpick.config import load_config
+
+    return load_config(text=text, name="--config-text") if text is not None else read(path)
+
+
+def _plan(loaded: LoadedConfig) -> Plan:
+    """The plan, or the end of the process with every diagnostic on standard error."""
     from endpick.planning.planner import make_plan
     from endpick.plugins.discovery import discover
 
-    outcome = make_plan(load_config(path, text=text), discover())
+    outcome = make_plan(loaded, discover())
     if outcome.plan is None:
-        sys.exit(_refuse(outcome.diagnostics))
-    if outcome.diagnostics:
-        _print(outcome.diagnostics)
+        sys.exit(_refuse(outcome.diagnostics, loaded))
+    _print(outcome.diagnostics, loaded)
     return outcome.plan
 
 
@@ -133,7 +139,7 @@ def _run(plan: Plan, settings: ServeSettings) -> int:
     try:
         run(plan, settings)
     except BuildRefused as refusal:
-        return _refuse(refusal.diagnostics)
+        return _refuse(refusal.diagnostics, plan.config)
     except StartupError as problem:
         click.echo(f"error: {problem}", err=True)
         return ExitCode.FAILED
@@ -144,14 +150,14 @@ def _run(plan: Plan, settings: ServeSettings) -> int:
     return ExitCode.OK
 
 
-def _refuse(diagnostics: Sequence[Diagnostic]) -> int:
+def _refuse(diagnostics: Sequence[Diagnostic], loaded: LoadedConfig) -> int:
     from endpick.diagnostics import exit_code_of
 
-    _print(diagnostics)
+    _print(diagnostics, loaded)
     return exit_code_of(diagnostics)
 
 
-def _print(diagnostics: Sequence[Diagnostic]) -> None:
-    from endpick.diagnostics import render_text
+def _print(diagnostics: Sequence[Diagnostic], loaded: LoadedConfig) -> None:
+    from endpick.cli.reading import print_diagnostics
 
-    click.echo(render_text(diagnostics, colour=sys.stderr.isatty()), err=True)
+    print_diagnostics(diagnostics, [loaded])
