@@ -49,8 +49,8 @@ def _convert_value(keyword: str, value: object, root: str) -> object:
 def _tuple_items(schema: dict[str, object]) -> dict[str, object]:
     if "prefixItems" not in schema:
         return schema
-    rest = schema.pop("items", True)
-    return {**schema, "items": schema.pop("prefixItems"), "additionalItems": rest}
+    others = {keyword: value for keyword, value in schema.items() if keyword not in ("prefixItems", "items")}
+    return {**others, "items": schema["prefixItems"], "additionalItems": schema.get("items", True)}
 
 
 def _without_siblings(schema: dict[str, object]) -> dict[str, object]:

@@ -33,7 +33,7 @@ def editor_schema(types: Mapping[str, Schema], *, title: str = "endpick configur
     properties = _mapping(base, "properties")
     _mapping(properties, "featureGates")["items"] = _GATE
     for part in _models(EndpointPickerConfig):
-        _mark_deprecated(part, properties if part is EndpointPickerConfig else _part_properties(definitions, part))
+        _finish_fields(part, properties if part is EndpointPickerConfig else _part_properties(definitions, part))
     if types:
         _know_types(_mapping(definitions, PluginSpec.__name__), types)
         definitions.update({_key(type_): _parameters(type_, schema) for type_, schema in sorted(types.items())})
@@ -96,11 +96,21 @@ def _models(part: type[Part]) -> Iterator[type[Part]]:
             yield from _models(inner)
 
 
-def _mark_deprecated(part: type[Part], properties: dict[str, object]) -> None:
+def _finish_fields(part: type[Part], properties: dict[str, object]) -> None:
+    """Add what pydantic does not know: that a field may be left empty, and that it is deprecated."""
     for name, field in fields_of(part).items():
+        schema = _mapping(properties, name)
+        if not field.is_required():
+            properties[name] = schema = _nullable(schema)
         for mark in field.metadata:
             if isinstance(mark, Deprecated):
-                _mapping(properties, name)["deprecationMessage"] = f"use {mark.successor}"
+                schema["deprecationMessage"] = f"use {mark.successor}"
+
+
+def _nullable(schema: dict[str, object]) -> dict[str, object]:
+    choices = schema.get("enum")
+    enum = {"enum": [*choices, None]} if isinstance(choices, list) and None not in choices else {}
+    return {**schema, **enum, **({"type": [schema["type"], "null"]} if isinstance(schema.get("type"), str) else {})}
 
 
 def _part_properties(definitions: dict[str, object], part: type[Part]) -> dict[str, object]:

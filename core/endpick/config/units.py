@@ -45,11 +45,11 @@ def parse_duration(text: str) -> float:
         return 0.0
     match = _DURATION.fullmatch(text)
     if match is None:
-        raise ValueError(text)
+        raise ValueError(f"'{text}' is not a duration")
     parts = _DURATION_PART.findall(match[2])
     seconds = float(sum(Fraction(number.rstrip(".")) * _SECONDS_PER_UNIT[unit] for number, unit in parts))
     if seconds > MAX_SECONDS:
-        raise ValueError(text)
+        raise ValueError(f"'{text}' is not a duration")
     return -seconds if match[1] == "-" else seconds
 
 
@@ -61,9 +61,9 @@ def parse_quantity(text: str) -> int:
     """
     match = _QUANTITY.fullmatch(text)
     if match is None:
-        raise ValueError(text)
+        raise ValueError(f"'{text}' is not a quantity")
     factor = Fraction(10) ** int(match[3]) if match[3] else _FACTOR_PER_SUFFIX[match[2] or ""]
     value = math.ceil(Fraction(match[1].rstrip(".")) * factor)
     if abs(value) > MAX_QUANTITY:
-        raise ValueError(text)
+        raise ValueError(f"'{text}' is not a quantity")
     return value
