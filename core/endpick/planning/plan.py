@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from endpick.api.data import Subscriptions
 from endpick.api.plugin import Kind, Parameters
-from endpick.config import HookSpec, LoadedConfig
+from endpick.config import LoadedConfig
 from endpick.datalayer.subscriptions import SubscriptionGraph
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, has_errors
+from endpick.plugins.hooks import HookRegistry
 from endpick.plugins.instance import OnFault
 from endpick.plugins.loader import LoadedPlugin
 from endpick.plugins.parameters import Place
@@ -117,7 +118,7 @@ class Plan:
         screeners: This and the following in the order of the document.
         graph: Who reads what from whom.
         announcements: What the host filled in.
-        hooks: Hook objects to load.
+        hooks: The hook objects that the configuration names, loaded.
     """
 
     config: LoadedConfig
@@ -135,7 +136,7 @@ class Plan:
     response_observers: tuple[str, ...]
     graph: SubscriptionGraph
     announcements: tuple[Announcement, ...] = ()
-    hooks: tuple[HookSpec, ...] = ()
+    hooks: HookRegistry = field(default_factory=HookRegistry)
 
     @cached_property
     def by_name(self) -> dict[str, PlannedInstance]:

@@ -12,28 +12,38 @@ from endpick.diagnostics import Diagnostic, has_errors, sort_diagnostics
 from endpick.planning.data import plan_data
 from endpick.planning.definitions import define_instances
 from endpick.planning.draft import Draft, DraftInstance
-from endpick.planning.hooks import check_hooks
+from endpick.planning.hooks import load_named_hooks
 from endpick.planning.installed import Installed, policy_of
-from endpick.planning.plan import Plan, PlannedInstance, PlannedProfile, PlannedSource, PlanOutcome
+from endpick.planning.plan import Plan, PlannedInstance, PlannedSource, PlanOutcome
 from endpick.planning.profiles import plan_handler, plan_profiles
 from endpick.planning.requests import plan_detector, plan_discovery, plan_parsers
 from endpick.planning.sources import Feeding, plan_sources
 from endpick.planning.unused import warn_unused
 from endpick.plugins.discovery import Candidate
+from endpick.plugins.hooks import HookRegistry
 
 
-def make_plan(loaded: LoadedConfig, candidates: Sequence[Candidate]) -> PlanOutcome:
+def make_plan(loaded: LoadedConfig, candidates: Sequence[Candidate], hook_objects: Sequence[Candidate] | None = None) -> PlanOutcome:
     """Resolve a configuration into a plan, or say everything that is wrong with it, in the order of the document.
 
     Args:
         loaded: What `endpick.config` read; its own diagnostics come out again, among those found here.
         candidates: What is installed, from `endpick.plugins.discovery.discover`. Only types that the plan needs are imported.
+        hook_objects: Installed hook objects; looked up when they are needed unless given.
     """
     if loaded.config is None:
         return PlanOutcome(None, loaded.diagnostics)
-    installed = Installed(candidates, policy_of(loaded.config))
-    draft, plan = _draft(loaded, installed)
-    diagnostics = sort_diagnostics((*loaded.diagnostics, *draft.diagnostics))
+    policy = policy_of(loaded.config)
+    hooks, faults = load_named_hooks(loaded.config, loaded.source, policy, hook_objects)
+    offered, failures = hooks.offered()
+    draft = Draft(loaded, loaded.config, diagnostics=[*loaded.diagnostics, *faults, *failures])
+    plan = _plan(draft, Installed((*candidates, *offered), policy), hooks)
+    for instance in draft.instances.values():
+        if instance.loaded is not None:
+            hooks.plugin_loaded(instance.loaded)
+    if not has_errors(draft.diagnostics):
+        draft.diagnostics.extend(hooks.validate(loaded.source))
+    diagnostics = sort_diagnostics(draft.diagnostics)
     return PlanOutcome(None if has_errors(diagnostics) else plan, diagnostics)
 
 
@@ -41,13 +51,13 @@ def check_statically(loaded: LoadedConfig, candidates: Sequence[Candidate]) -> t
     """Every mistake that can be found without running third-party code: what their plugins are and take stays unjudged."""
     if loaded.config is None:
         return loaded.diagnostics
-    draft, _ = _draft(loaded, Installed(candidates, policy_of(loaded.config), imports_third_parties=False))
-    return sort_diagnostics((*loaded.diagnostics, *draft.diagnostics))
+    draft = Draft(loaded, loaded.config, diagnostics=[*loaded.diagnostics])
+    _plan(draft, Installed(candidates, policy_of(loaded.config), imports_third_parties=False), HookRegistry())
+    return sort_diagnostics(draft.diagnostics)
 
 
-def _draft(loaded: LoadedConfig, installed: Installed) -> tuple[Draft, Plan | None]:
-    assert loaded.config is not None
-    draft = Draft(loaded, loaded.config)
+def _plan(draft: Draft, installed: Installed, hooks: HookRegistry) -> Plan | None:
+    """Fill the draft, step by step; the plan is there when every instance is known, and good when the draft has no errors."""
     define_instances(draft, installed)
     profiles = plan_profiles(draft, installed)
     handler = plan_handler(draft, installed)
@@ -55,35 +65,29 @@ def _draft(loaded: LoadedConfig, installed: Installed) -> tuple[Draft, Plan | No
     detector = plan_detector(draft, installed)
     feeding = plan_sources(draft, installed)
     discovery = plan_discovery(draft)
-    check_hooks(draft)
     graph = plan_data(draft, feeding, installed)
     warn_unused(draft)
     instances = tuple(filter(None, map(_planned, draft.instances.values())))
     if handler is None or len(instances) < len(draft.instances):
-        return draft, None
-    return draft, Plan(
-        config=loaded,
+        return None
+    return Plan(
+        config=draft.loaded,
         instances=instances,
-        profiles=tuple(_with_reads(profile, graph) for profile in profiles),
+        profiles=tuple(replace(profile, reads=graph.keys_for(profile.instances)) for profile in profiles),
         handler=handler,
         parsers=parsers,
         detector=detector,
         sources=_sources(feeding, draft, graph),
         discovery=discovery,
-        producers=tuple(name for name in graph_order(draft, graph) if draft.instances[name].is_a(Kind.DATA_PRODUCER)),
+        producers=_producers(draft, graph),
         screeners=_names(draft, Kind.SCREENER),
         admitters=_names(draft, Kind.ADMITTER),
         pre_request=_names(draft, Kind.PRE_REQUEST),
         response_observers=_names(draft, Kind.RESPONSE_OBSERVER),
         graph=graph,
         announcements=tuple(draft.announcements),
-        hooks=loaded.config.hooks,
+        hooks=hooks,
     )
-
-
-def graph_order(draft: Draft, graph: SubscriptionGraph) -> tuple[str, ...]:
-    """Producers in the order of the graph, then instances that write nothing, in the order of the document."""
-    return (*graph.order, *(name for name in draft.instances if name not in graph.order))
 
 
 def _planned(instance: DraftInstance) -> PlannedInstance | None:
@@ -101,8 +105,10 @@ def _planned(instance: DraftInstance) -> PlannedInstance | None:
     )
 
 
-def _with_reads(profile: PlannedProfile, graph: SubscriptionGraph) -> PlannedProfile:
-    return replace(profile, reads=graph.keys_for(profile.instances))
+def _producers(draft: Draft, graph: SubscriptionGraph) -> tuple[str, ...]:
+    """In the order of the graph; those that declare no keys come last, in the order of the document."""
+    ordered = dict.fromkeys((*graph.order, *draft.instances))
+    return tuple(name for name in ordered if draft.instances[name].is_a(Kind.DATA_PRODUCER))
 
 
 def _sources(feeding: Feeding, draft: Draft, graph: SubscriptionGraph) -> tuple[PlannedSource, ...]:
