@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 import orjson
 
-from endpick.demo.processes import Child, Children
+from endpick.demo.processes import Children
 
 READY_SECONDS = 20.0
 _DESTINATION_HEADER = "x-gateway-destination-endpoint"
@@ -48,8 +48,8 @@ def find_envoy(environ: Mapping[str, str], folder: Path) -> Path:
     )
 
 
-async def start_envoy(children: Children, binary: Path, folder: Path, ext_proc_port: int) -> tuple[Child, str]:
-    """Start Envoy with its configuration in `folder`; returns it and its base URL, `http://127.0.0.1:port`, once ready.
+async def start_envoy(children: Children, binary: Path, folder: Path, ext_proc_port: int) -> str:
+    """Start Envoy with its configuration in `folder`; returns its base URL, `http://127.0.0.1:port`, once ready.
 
     Raises:
         ChildFailed: it did not get ready.
@@ -70,7 +70,7 @@ async def start_envoy(children: Children, binary: Path, folder: Path, ext_proc_p
             except aiohttp.ClientError:
                 return None
 
-        return child, await child.wait_until_ready(listener_url, READY_SECONDS)
+        return await child.wait_until_ready(listener_url, READY_SECONDS)
 
 
 def _url_of(listeners: bytes) -> str | None:

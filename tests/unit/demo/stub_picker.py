@@ -1,4 +1,4 @@
-"""Stands in for `endpick serve`: real ext_proc, `/healthz`, and a pick by tenant or by lot, as the name of its config says."""
+"""Stands in for `endpick serve`: real ext_proc, and a pick by tenant or by lot, as the name of its config says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 from random import Random
 
 import orjson
-from aiohttp import web
 
 from endpick.extproc.session import Session
 from endpick.extproc.stream import CloseCause
@@ -54,23 +53,14 @@ class Director:
         return Routed((self._endpoints[number],), PassThrough())
 
 
-async def main(config: Path, grpc_port: int, metrics_port: int) -> None:
+async def main(config: Path) -> None:
     found = re.findall(r'address: "([^"]+)", port: "(\d+)"', config.with_name("endpoints.yaml").read_text())
     director = Director([f"{address}:{port}" for address, port in found], by_tenant="prefix" in config.name)
-    settings = ListenSettings("127.0.0.1", grpc_port)
-    await open_server("grpcio", settings, ext_proc_methods(lambda: Session(director))).start()
-    app = web.Application()
-    app.router.add_get("/healthz", healthy)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", metrics_port).start()
+    server = open_server("grpcio", ListenSettings("127.0.0.1", 0), ext_proc_methods(lambda: Session(director)))
+    print("starting")
+    print(orjson.dumps({"event": "serving", "ext_proc_port": await server.start()}).decode(), flush=True)
     await asyncio.Event().wait()
 
 
-async def healthy(request: web.Request) -> web.Response:
-    return web.Response()
-
-
 if __name__ == "__main__":
-    options = dict(zip(sys.argv[2::2], sys.argv[3::2], strict=True))
-    asyncio.run(main(Path(sys.argv[1]), int(options["--grpc-port"]), int(options["--metrics-port"])))
+    asyncio.run(main(Path(sys.argv[1])))

@@ -1,0 +1,85 @@
+"""Starts what a request passes through: simulated model servers, a picker, and Envoy in front of them.
+
+Each process takes ports that the system chooses and says which, so that no other program can take one in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from endpick.demo.envoy import start_envoy
+from endpick.demo.processes import Children
+
+READY_SECONDS = 30.0
+ENDPOINTS_FILE = "endpoints.yaml"
+_PICKER_OPTIONS = (
+    *("--host", "127.0.0.1", "--secure-serving", "false", "--log-format", "json"),
+    *("--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Where everything listens."""
+
+    gateway: str
+    """URL of Envoy."""
+    servers: Mapping[str, str]
+    """URL of each model server by its name, which is also the name of the endpoint."""
+
+
+async def start_stack(
+    children: Children, folder: Path, *, server_options: Sequence[str], servers: int, picker: Sequence[str], config: Path, envoy: Path
+) -> Stack:
+    """Start everything among `children` and wait until it is ready; `config` may name `endpoints.yaml` in `folder`.
+
+    Raises:
+        ChildFailed: a process did not get ready.
+        OSError: a program cannot be started.
+    """
+    try:
+        async with asyncio.TaskGroup() as starting:
+            tasks = [starting.create_task(_start_server(children, f"sim-{n}", server_options)) for n in range(servers)]
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from failures
+    urls = dict(task.result() for task in tasks)
+    (folder / ENDPOINTS_FILE).write_text(endpoints_file(urls))
+    ext_proc_port = await _start_picker(children, picker, config)
+    return Stack(await start_envoy(children, envoy, folder, ext_proc_port), urls)
+
+
+def endpoints_file(urls: Mapping[str, str]) -> str:
+    """The model servers in the format of `file-discovery`, where the port is a string."""
+    lines = []
+    for name, url in urls.items():
+        address, _, port = url.removeprefix("http://").rpartition(":")
+        lines.append(f'- {{name: {name}, address: "{address}", port: "{port}"}}\n')
+    return "endpoints:\n" + "".join(lines)
+
+
+async def _start_server(children: Children, name: str, options: Sequence[str]) -> tuple[str, str]:
+    child = await children.start(name, (sys.executable, "-m", "endpick", "sim-server", "--port", "0", "--name", name, *options))
+
+    async def printed_url() -> str | None:
+        match = re.search(r" on (http://\S+)\n", child.output())
+        return match[1] if match else None
+
+    return name, await child.wait_until_ready(printed_url, READY_SECONDS)
+
+
+async def _start_picker(children: Children, command: Sequence[str], config: Path) -> int:
+    """The port of its ext_proc service, which its log names once it serves."""
+    child = await children.start("endpick", (*command, config, *_PICKER_OPTIONS))
+
+    async def logged_port() -> int | None:
+        events = (orjson.loads(line) for line in child.output().splitlines() if line.startswith("{") and line.endswith("}"))
+        return next((event["ext_proc_port"] for event in events if event["event"] == "serving"), None)
+
+    return await child.wait_until_ready(logged_port, READY_SECONDS)
