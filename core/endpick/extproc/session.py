@@ -213,10 +213,15 @@ class Session:
         self._queue.append(message)
 
     def _meaning_of(self, cause: CloseCause) -> CloseCause:
-        """A gateway resets a stream that it needs no more; if it keeps response bodies, that is how a response ends."""
-        if cause is not CloseCause.RESET or self.delivery is None or self.delivery.sees_response_body:
+        """What the end of the stream says about the request.
+
+        A gateway half-closes or resets a stream that it needs no more: because its client is gone, or, where it keeps
+        response bodies, because the response is over.
+        """
+        if cause not in (CloseCause.END, CloseCause.RESET) or self.delivery is None:
             return cause
-        return CloseCause.END if self._response.started else cause
+        over = self._response.started and not self.delivery.sees_response_body
+        return CloseCause.END if over else CloseCause.RESET
 
     def _finish(self, cause: CloseCause) -> None:
         exchange, self._exchange = self._exchange, None

@@ -17,9 +17,9 @@ class CloseCause(StrEnum):
     """Why an exchange ended."""
 
     END = "end"
-    """Normally: the response is complete, or the gateway half-closed the stream."""
+    """Normally: an exchange whose response is complete; a stream that the gateway half-closed."""
     RESET = "reset"
-    """The gateway reset the stream; before the end of the response: its client went away."""
+    """The gateway gave the stream up; for an exchange: before the response was complete, because the client went away."""
     DISCONNECT = "disconnect"
     """The connection to the gateway broke."""
     ERROR = "error"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from http.client import HTTPResponse
 
@@ -27,20 +27,30 @@ def send(
     trailers: Mapping[str, str] | None = None,
 ) -> socket.socket:
     """Send one request; a body in pieces goes chunked, each piece a chunk of its own."""
-    connection = socket.create_connection(("127.0.0.1", port), timeout=SECONDS)
     head = [f"{'GET' if body is None else 'POST'} {path} HTTP/1.1", "host: model"]
     head += [f"{name}: {value}" for name, value in headers.items()]
     if isinstance(body, bytes):
-        connection.sendall("\r\n".join([*head, f"content-length: {len(body)}", "", ""]).encode() + body)
-    elif body is None:
+        head.append(f"content-length: {len(body)}")
+    elif body is not None:
+        head.append("transfer-encoding: chunked")
+    connection = socket.create_connection(("127.0.0.1", port), timeout=SECONDS)
+    try:
         connection.sendall("\r\n".join([*head, "", ""]).encode())
-    else:
-        connection.sendall("\r\n".join([*head, "transfer-encoding: chunked", "", ""]).encode())
-        for piece in body:
-            connection.sendall(b"%x\r\n%s\r\n" % (len(piece), piece))
-        end = "".join(f"{name}: {value}\r\n" for name, value in (trailers or {}).items())
-        connection.sendall(f"0\r\n{end}\r\n".encode())
+        for piece in _pieces(body, trailers or {}):
+            connection.sendall(piece)
+    except BaseException:
+        connection.close()
+        raise
     return connection
+
+
+def _pieces(body: bytes | Iterable[bytes] | None, trailers: Mapping[str, str]) -> Iterator[bytes]:
+    if isinstance(body, bytes):
+        yield body
+    elif body is not None:
+        for piece in body:
+            yield b"%x\r\n%s\r\n" % (len(piece), piece)
+        yield "".join(["0\r\n", *(f"{name}: {value}\r\n" for name, value in trailers.items()), "\r\n"]).encode()
 
 
 def read(connection: socket.socket) -> Answer:

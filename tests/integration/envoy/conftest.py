@@ -10,11 +10,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import pytest
+
+from endpick.transport.server import ListenSettings, TransportName, ext_proc_methods, open_server
 from integration.envoy.gateway import Envoy, find_envoy, start_envoy, stop_envoy
 from integration.envoy.model_server import serve_model
 from integration.envoy.picker import Picker, Seen
-
-from endpick.transport.server import ListenSettings, TransportName, ext_proc_methods, open_server
 
 TRANSPORTS: tuple[TransportName, ...] = ("h2", "grpcio")
 
@@ -58,9 +58,7 @@ def gateway(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         thread.join(timeout=30)
 
 
-async def _serve(
-    transport: TransportName, picker: Picker, ready: Future[int], wait_for_stop: Callable[[], object]
-) -> None:
+async def _serve(transport: TransportName, picker: Picker, ready: Future[int], wait_for_stop: Callable[[], object]) -> None:
     """Run the picker's port and the model server until told to stop."""
     try:
         models = await asyncio.start_server(serve_model, "127.0.0.1", 0)
@@ -73,4 +71,3 @@ async def _serve(
     await asyncio.to_thread(wait_for_stop)
     await server.stop()
     models.close()
-    models.close_clients() if hasattr(models, "close_clients") else None

@@ -173,9 +173,7 @@ def _listener(name: str, dialect: Dialect) -> dict[str, Any]:
         "name": name,
         "address": _address(0),
         "per_connection_buffer_limit_bytes": 1024 * 1024,
-        "filter_chains": [
-            {"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]}
-        ],
+        "filter_chains": [{"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]}],
     }
 
 

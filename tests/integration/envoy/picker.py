@@ -114,9 +114,10 @@ class Director:
 class RecordedSession:
     """A session whose conversation can be read afterwards."""
 
-    def __init__(self, session: Session, conversation: list[Message]) -> None:
+    def __init__(self, session: Session, conversation: list[Message], changed: threading.Condition) -> None:
         self._session = session
         self._conversation = conversation
+        self._changed = changed
 
     @property
     def waiting(self) -> Awaitable[object] | None:
@@ -137,7 +138,9 @@ class RecordedSession:
         return self._noted(self._session.fail(exception))
 
     def close(self, cause: CloseCause) -> None:
-        self._session.close(cause)
+        with self._changed:
+            self._session.close(cause)
+            self._changed.notify_all()
 
     def _noted(self, replies: Sequence[bytes]) -> Sequence[bytes]:
         self._conversation += [("out", reply) for reply in replies]
@@ -151,8 +154,14 @@ class Picker:
         self.director = Director()
         self.counters = SessionCounters()
         self.conversations: list[list[Message]] = []
+        self._closed = threading.Condition()
 
     def open_session(self) -> RecordedSession:
         """A `SessionFactory`."""
         self.conversations.append([])
-        return RecordedSession(Session(self.director, SETTINGS, self.counters), self.conversations[-1])
+        return RecordedSession(Session(self.director, SETTINGS, self.counters), self.conversations[-1], self._closed)
+
+    def wait_for_close(self, condition: Callable[[], bool]) -> None:
+        """Until `condition` holds; it is tried whenever a session is closed."""
+        with self._closed:
+            assert self._closed.wait_for(condition, WAIT_SECONDS), "waited in vain"

@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
-from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from endpick._proto import ext_proc_pb2
 
 ROOT = Path(__file__).resolve().parents[3]
-SOURCE = "endpick/_proto/ext_proc.proto"
 
 THEIR_NAMES = {
     "BodyMutation": "envoy.service.ext_proc.v3.BodyMutation",
@@ -52,25 +50,9 @@ sys.stdout.buffer.write(dump.SerializeToString())
 
 
 def test_the_generated_messages_are_those_of_the_committed_proto():
-    protoc = pytest.importorskip("grpc_tools.protoc")
-    with tempfile.TemporaryDirectory() as folder:
-        dump = Path(folder) / "descriptors"
-        include = Path(protoc.__file__).parent / "_proto"
-        assert protoc.main(["protoc", f"-I{ROOT / 'core'}", f"-I{include}", f"--descriptor_set_out={dump}", SOURCE]) == 0
-        (fresh,) = FileDescriptorSet.FromString(dump.read_bytes()).file
-    committed = FileDescriptorProto()
-    ext_proc_pb2.DESCRIPTOR.CopyToProto(committed)
-    fresh.ClearField("source_code_info")
-    for message in (fresh, committed):
-        _forget_json_names(message)
-    assert committed == fresh, "run python tools/generate_proto.py"
-
-
-def test_the_generated_files_are_what_the_pinned_tools_write():
-    check = [sys.executable, str(ROOT / "tools/generate_proto.py"), "--check"]
+    pytest.importorskip("grpc_tools.protoc")
+    check = [sys.executable, ROOT / "tools/generate_proto.py", "--check"]
     run = subprocess.run(check, capture_output=True, text=True, check=False)
-    if run.returncode == 2:
-        pytest.skip(run.stdout.strip())
     assert run.returncode == 0, run.stdout + run.stderr
 
 
@@ -158,11 +140,3 @@ def _type_name(field: FieldDescriptor) -> str:
     if target is None:
         return ""
     return "." + (target.full_name if target.full_name.startswith("google.") else _their_name(target))
-
-
-def _forget_json_names(file: FileDescriptorProto) -> None:
-    """protoc writes them into descriptor sets and leaves them out of generated code."""
-    for message in file.message_type:
-        for part in (message, *message.nested_type):
-            for field in part.field:
-                field.ClearField("json_name")
