@@ -79,7 +79,8 @@ async def _start_picker(children: Children, command: Sequence[str], config: Path
     child = await children.start("endpick", (*command, config, *_PICKER_OPTIONS))
 
     async def logged_port() -> int | None:
-        events = (orjson.loads(line) for line in child.output().splitlines() if line.startswith("{") and line.endswith("}"))
-        return next((event["ext_proc_port"] for event in events if event["event"] == "serving"), None)
+        complete_lines = child.output().rpartition("\n")[0].splitlines()
+        events = (orjson.loads(line) for line in complete_lines if line.startswith("{"))
+        return next((event["ext_proc_port"] for event in events if event.get("event") == "serving"), None)
 
     return await child.wait_until_ready(logged_port, READY_SECONDS)
