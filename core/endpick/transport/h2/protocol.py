@@ -171,7 +171,11 @@ class SocketConnection(asyncio.Protocol):
         self.tick(time.monotonic())
 
     def _spawn(self, stream: Stream, waiting: Awaitable[object]) -> None:
-        stream.task = self._loop.create_task(self._settle(stream, waiting))
+        task = self._loop.create_task(self._settle(stream, waiting))
+        if asyncio.iscoroutine(waiting):
+            # A task cancelled before its first step never awaits what it was given, and Python warns of that.
+            task.add_done_callback(lambda _: waiting.close())
+        stream.task = task
 
     async def _settle(self, stream: Stream, waiting: Awaitable[object]) -> None:
         """Await what a session waits for, and let it go on."""
