@@ -19,6 +19,7 @@ def missing(consumer: Participant, key: AnyKey, advice: str) -> Diagnostic:
         help=advice,
         notes=(f"'{key.name}' ({key.scope}): {key.doc}",) if key.doc else (),
         plugin=consumer.plugin,
+        path=consumer.path,
     )
 
 
@@ -56,6 +57,7 @@ def two_producers(key: str, first: Participant, second: Participant, readers: It
         labels=_label(first, f"'{first.name}' produces it as well"),
         help="remove one of them, or name the one to read from in the parameters of each consumer, where those allow it",
         plugin=second.plugin,
+        path=second.path,
     )
 
 
@@ -79,6 +81,7 @@ def circle(members: Sequence[Participant], keys: Sequence[str]) -> Diagnostic:
             f"'{member.name}' needs '{key}' from '{follower.name}'" for member, key, follower in zip(members, keys, followers, strict=True)
         ),
         plugin=first.plugin,
+        path=first.path,
     )
 
 
@@ -92,6 +95,7 @@ def _disagreement(code: Code, producer: Participant, consumer: Participant, mess
         help=f"use versions of '{consumer.type}' and '{producer.type}' that were made for each other",
         notes=(f"the data comes from '{producer.name}'{origin}",),
         plugin=consumer.plugin,
+        path=consumer.path,
     )
 
 

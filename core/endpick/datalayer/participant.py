@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from endpick.api.data import AnyKey, Subscriptions
 from endpick.api.plugin import Kind
-from endpick.diagnostics import PluginReference, Span
+from endpick.diagnostics import DocumentPath, PluginReference, Span
 
 
 @dataclass(frozen=True, slots=True)
 class Participant:
     """What an instance reads and writes, what it is, and where to point when that cannot work.
 
-    `kinds` holds at least one. `span` is None for an instance that the host added.
+    `kinds` holds at least one. `span` and `path` are those of its place in the document; an instance that the host added has none.
     """
 
     name: str
@@ -23,6 +23,7 @@ class Participant:
     subscriptions: Subscriptions
     span: Span | None = None
     plugin: PluginReference | None = None
+    path: DocumentPath = ()
 
     @property
     def produced(self) -> Mapping[str, AnyKey]:

@@ -6,7 +6,7 @@ from endpick.api.data import AnyKey
 from endpick.api.plugin import Kind
 from endpick.datalayer.participant import Participant
 from endpick.datalayer.subscriptions import SubscriptionGraph, missing_keys, resolve_subscriptions
-from endpick.diagnostics import Code, Span
+from endpick.diagnostics import Code, DocumentPath
 from endpick.planning.definitions import add_instance
 from endpick.planning.draft import Draft, DraftInstance
 from endpick.planning.installed import Installed
@@ -64,27 +64,23 @@ def _may_add(plugin_type: str, draft: Draft, installed: Installed) -> bool:
 
 
 def _participants(draft: Draft) -> list[Participant]:
-    return [
-        Participant(
-            instance.name,
-            instance.type,
-            instance.loaded.kinds,
-            instance.subscriptions,
-            _place(instance, draft),
-            instance.plugin,
-        )
-        for instance in draft.instances.values()
-        if instance.loaded is not None and instance.subscriptions is not None
-    ]
+    found = []
+    for instance in draft.instances.values():
+        if instance.loaded is not None and instance.subscriptions is not None:
+            path = _path(instance, draft)
+            span = None if path is None else draft.source.value_span(path)
+            kinds = instance.loaded.kinds
+            found.append(Participant(instance.name, instance.type, kinds, instance.subscriptions, span, instance.plugin, path or ()))
+    return found
 
 
-def _place(instance: DraftInstance, draft: Draft) -> Span | None:
+def _path(instance: DraftInstance, draft: Draft) -> DocumentPath | None:
     """Where a diagnostic about an instance's data points: its first place in a profile, or else its definition."""
     for profile in draft.config.scheduling_profiles:
         for reference in profile.plugins:
             if reference.plugin_ref == instance.name:
-                return draft.source.value_span((*reference.path, "pluginRef"))
-    return draft.type_span(instance)
+                return (*reference.path, "pluginRef")
+    return None if instance.path is None else (*instance.path, "type")
 
 
 def _advice(key: AnyKey, draft: Draft, installed: Installed) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from endpick.api.data import Subscriptions
 from endpick.api.plugin import Kind, Parameters
 from endpick.config import EndpointPickerConfig, LoadedConfig, PluginSpec, SourceMap
-from endpick.diagnostics import Code, Diagnostic, DocumentPath, Label, PluginReference, Span
+from endpick.diagnostics import Code, Diagnostic, DocumentPath, Label, PluginReference
 from endpick.planning.plan import Announcement
 from endpick.plugins.instance import OnFault
 from endpick.plugins.loader import LoadedPlugin
@@ -114,7 +114,3 @@ class Draft:
     def label(self, path: DocumentPath, message: str) -> Label:
         """A second place for a diagnostic."""
         return Label(self.source.value_span(path), message)
-
-    def type_span(self, instance: DraftInstance) -> Span | None:
-        """Where the type of a configured instance is written."""
-        return None if instance.path is None else self.source.value_span((*instance.path, "type"))

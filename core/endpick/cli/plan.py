@@ -1,0 +1,83 @@
+"""`endpick plan`: what a configuration comes to, with everything that endpick fills in and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+import click
+
+from endpick.cli.reading import plan_or_exit
+from endpick.cli.tables import FORMAT_OPTION, json_text, table
+from endpick.planning.document import document_of
+from endpick.planning.plan import Plan, PlannedInstance, PlannedProfile
+
+NONE = "-"
+
+
+@click.command("plan", short_help="Show the resolved plan: order, weights, defaults and why.")
+@click.argument("config", required=False)
+@FORMAT_OPTION
+def command(config: str | None, output: Literal["text", "json"]) -> None:
+    """Show what CONFIG comes to: which instances run in which order, what endpick fills in and why, who reads what from whom.
+
+    `-` reads standard input; without CONFIG the plan is that of the built-in default.
+    """
+    plan = plan_or_exit(config, as_json=output == "json")
+    if output == "json":
+        click.echo(json_text(document_of(plan).model_dump(mode="json", by_alias=True)), nl=False)
+    else:
+        click.echo("\n".join(_sections(plan)), nl=False)
+
+
+def _sections(plan: Plan) -> Iterator[str]:
+    yield f"plan of {plan.config.path}\n"
+    rows = [(one.name, one.type, one.loaded.candidate.origin, _defined(one, plan)) for one in plan.instances]
+    yield "instances\n" + _indented(table(("name", "type", "from", "defined"), rows))
+    for profile in plan.profiles:
+        yield f"scheduling profile {profile.name}\n" + _indented(table(("step", "instance", "weight"), _steps(profile)))
+    yield "requests\n" + _indented(table(("step", "instances"), _request(plan)))
+    yield "collection\n" + _indented(table(("source", "collectors", "idle: nobody reads them"), _collection(plan)))
+    if plan.graph.subscriptions:
+        data = [(one.consumer, one.key, one.producer) for one in plan.graph.subscriptions]
+        yield "data\n" + _indented(table(("who reads", "what", "from whom"), data))
+    if plan.announcements:
+        yield "filled in\n" + "".join(f"  {one.message}\n" for one in plan.announcements)
+
+
+def _steps(profile: PlannedProfile) -> Iterator[tuple[str, str, str]]:
+    for name in profile.filters:
+        yield "filter", name, ""
+    for scorer in profile.scorers:
+        yield "scorer", scorer.instance, f"{scorer.weight:g}" if scorer.weight_given else f"{scorer.weight:g} (default)"
+    yield "picker", profile.picker, ""
+
+
+def _request(plan: Plan) -> Iterator[tuple[str, str]]:
+    yield "parse", _listed(plan.parsers)
+    yield "screen", _listed(plan.screeners)
+    yield "produce", _listed(plan.producers)
+    yield "saturation", plan.detector or NONE
+    yield "admit", _listed(plan.admitters)
+    yield "schedule", plan.handler
+    yield "before request", _listed(plan.pre_request)
+    yield "response", _listed(plan.response_observers)
+
+
+def _collection(plan: Plan) -> Iterator[tuple[str, str, str]]:
+    if plan.discovery is not None:
+        yield plan.discovery, "the endpoints themselves", ""
+    for source in plan.sources:
+        yield source.instance, _listed(source.active), _listed(name for name in source.collectors if name not in source.active)
+
+
+def _defined(instance: PlannedInstance, plan: Plan) -> str:
+    return "added" if instance.path is None else f"line {plan.config.source.value_span(instance.path).line}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or NONE
+
+
+def _indented(text: str) -> str:
+    return "".join(f"  {line}\n" for line in text.splitlines())

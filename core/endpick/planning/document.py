@@ -1,0 +1,161 @@
+"""A plan as a document for programs: what `endpick plan --format json` prints, and its JSON Schema."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from endpick.api.data import Scope
+from endpick.api.plugin import Kind
+from endpick.planning.plan import Plan, PlannedInstance
+from endpick.plugins.instance import OnFault
+
+VERSION: Literal[1] = 1
+
+
+class Document(BaseModel):
+    """A part of a printed document."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True)
+
+
+class InstanceDocument(Document):
+    """One instance."""
+
+    name: str
+    type: str
+    kinds: tuple[Kind, ...]
+    distribution: str
+    version: str
+    path: tuple[str | int, ...] | None = Field(description="Of its entry in the configuration; null for an instance endpick added.")
+    reason: str = Field(description="Why endpick added it; empty for a configured instance.")
+    on_fault: OnFault
+    consumes: tuple[str, ...]
+    consumes_optional: tuple[str, ...]
+    produces: tuple[str, ...]
+
+
+class ScorerDocument(Document):
+    """A scorer in a scheduling profile."""
+
+    instance: str
+    weight: float
+    weight_given: bool = Field(description="False when the weight is the default.")
+
+
+class ProfileDocument(Document):
+    """One scheduling profile."""
+
+    name: str
+    filters: tuple[str, ...]
+    scorers: tuple[ScorerDocument, ...]
+    picker: str
+    reads: tuple[str, ...] = Field(description="Data keys that a run needs, directly or through producers.")
+
+
+class SourceDocument(Document):
+    """A data source and what reads it."""
+
+    instance: str
+    collectors: tuple[str, ...]
+    active: tuple[str, ...] = Field(description="Collectors that run: those of which somebody reads what they write.")
+
+
+class SubscriptionDocument(Document):
+    """Who reads what from whom."""
+
+    consumer: str
+    key: str
+    producer: str
+    required: bool
+    scope: Scope
+
+
+class AnnouncementDocument(Document):
+    """Something endpick filled in."""
+
+    code: str
+    subject: str
+    message: str
+
+
+class PlanDocument(Document):
+    """A resolved configuration: order, weights, defaults and why, which distribution provides what, who reads what from whom."""
+
+    version: Literal[1] = VERSION
+    config: str = Field(description="Name of the configuration file.")
+    instances: tuple[InstanceDocument, ...]
+    profiles: tuple[ProfileDocument, ...]
+    handler: str
+    parsers: tuple[str, ...]
+    detector: str | None
+    discovery: str | None
+    sources: tuple[SourceDocument, ...]
+    screeners: tuple[str, ...]
+    producers: tuple[str, ...] = Field(description="In the order in which they run.")
+    admitters: tuple[str, ...]
+    pre_request: tuple[str, ...]
+    response_observers: tuple[str, ...]
+    subscriptions: tuple[SubscriptionDocument, ...]
+    announcements: tuple[AnnouncementDocument, ...]
+    hooks: tuple[str, ...] = Field(description="Hook objects, in their order.")
+
+
+def document_of(plan: Plan) -> PlanDocument:
+    """The plan as plain data."""
+    return PlanDocument(
+        config=plan.config.path,
+        instances=tuple(_instance(instance) for instance in plan.instances),
+        profiles=tuple(
+            ProfileDocument(
+                name=profile.name,
+                filters=profile.filters,
+                scorers=tuple(
+                    ScorerDocument(instance=scorer.instance, weight=scorer.weight, weight_given=scorer.weight_given)
+                    for scorer in profile.scorers
+                ),
+                picker=profile.picker,
+                reads=profile.reads,
+            )
+            for profile in plan.profiles
+        ),
+        handler=plan.handler,
+        parsers=plan.parsers,
+        detector=plan.detector,
+        discovery=plan.discovery,
+        sources=tuple(
+            SourceDocument(instance=source.instance, collectors=source.collectors, active=source.active) for source in plan.sources
+        ),
+        screeners=plan.screeners,
+        producers=plan.producers,
+        admitters=plan.admitters,
+        pre_request=plan.pre_request,
+        response_observers=plan.response_observers,
+        subscriptions=tuple(
+            SubscriptionDocument(consumer=one.consumer, key=one.key, producer=one.producer, required=one.required, scope=one.scope)
+            for one in plan.graph.subscriptions
+        ),
+        announcements=tuple(
+            AnnouncementDocument(code=one.code.name, subject=one.subject, message=one.message) for one in plan.announcements
+        ),
+        hooks=plan.hooks.names,
+    )
+
+
+def _instance(instance: PlannedInstance) -> InstanceDocument:
+    candidate, keys = instance.loaded.candidate, instance.subscriptions
+    return InstanceDocument(
+        name=instance.name,
+        type=instance.type,
+        kinds=instance.kinds,
+        distribution=candidate.distribution,
+        version=candidate.version,
+        path=instance.path,
+        reason=instance.reason,
+        on_fault=instance.on_fault,
+        consumes=tuple(key.name for key in keys.consumes),
+        consumes_optional=tuple(key.name for key in keys.consumes_optional),
+        produces=tuple(key.name for key in keys.produces),
+    )
