@@ -1,0 +1,152 @@
+"""`endpick describe TYPE`: everything about one plugin type that its author wrote down."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Iterable, Mapping
+
+import click
+
+from endpick.api.data import AnyKey
+from endpick.cli.tables import FORMAT_OPTION, json_text, table
+from endpick.diagnostics import Diagnostic, exit_code_of, render_text, wants_colour
+from endpick.plugins.discovery import discover
+from endpick.plugins.loader import LoadedPlugin, load
+from endpick.plugins.locating import locate
+from endpick.plugins.parameters import parameters_schema
+from endpick.plugins.reference import Reference
+from endpick.plugins.resolution import resolve
+
+
+@click.command("describe")
+@click.argument("plugin_type", metavar="TYPE")
+@click.option("--from", "distribution", help="Which distribution's, where several offer the type.")
+@click.option("--example", is_flag=True, help="Print a `plugins:` entry instead, with every parameter at its default.")
+@FORMAT_OPTION
+def command(plugin_type: str, distribution: str | None, example: bool, output: str) -> None:
+    """Tell all about one plugin type: kinds, parameters, data, origin. Imports the plugin."""
+    loaded = _load(Reference(plugin_type, distribution=distribution))
+    if example:
+        click.echo(_example(loaded), nl=False)
+    else:
+        click.echo(json_text(facts(loaded)) if output == "json" else _text(loaded), nl=False)
+
+
+def _load(reference: Reference) -> LoadedPlugin:
+    candidate = resolve(reference, discover())
+    diagnostics: tuple[Diagnostic, ...] = (candidate,) if isinstance(candidate, Diagnostic) else ()
+    loaded = None
+    if not isinstance(candidate, Diagnostic):
+        loading = load(candidate, reference)
+        loaded, diagnostics = loading.loaded, loading.diagnostics
+    if diagnostics:
+        click.echo(render_text(diagnostics, colour=wants_colour(sys.stderr)), err=True, nl=False)
+    if loaded is None:
+        raise SystemExit(exit_code_of(diagnostics))
+    return loaded
+
+
+def facts(loaded: LoadedPlugin) -> dict[str, object]:
+    """The plugin as plain data, as `--format json` prints it."""
+    candidate, meta = loaded.candidate, loaded.meta
+    return {
+        "type": meta.type,
+        "kinds": [kind.value for kind in loaded.kinds],
+        "summary": loaded.summary,
+        "description": inspect.getdoc(loaded.plugin) or "",
+        "distribution": candidate.distribution,
+        "version": candidate.version,
+        "target": candidate.target,
+        "file": str(locate(candidate.target.partition(":")[0].strip()) or ""),
+        "api": meta.api,
+        "stability": meta.stability.value,
+        "category": meta.category.value if meta.category else None,
+        "replaced_by": meta.replaced_by,
+        "aliases": list(meta.aliases),
+        "parameters": parameters_schema(loaded),
+        "consumes": [_key(key) for key in meta.consumes],
+        "consumes_optional": [_key(key) for key in meta.consumes_optional],
+        "produces": [_key(key) for key in meta.produces],
+        "payload": meta.payload.__qualname__ if meta.payload else None,
+    }
+
+
+def _key(key: AnyKey) -> dict[str, str]:
+    return {"name": key.name, "type": key.type.__qualname__, "scope": key.scope.value, "doc": key.doc}
+
+
+def _text(loaded: LoadedPlugin) -> str:
+    candidate, meta = loaded.candidate, loaded.meta
+    lines = [
+        ("kind", ", ".join(kind.value for kind in loaded.kinds)),
+        ("from", candidate.origin + (f" (editable: {candidate.source_path})" if candidate.editable else "")),
+        ("class", f"{candidate.target} in {locate(candidate.target.partition(':')[0].strip())}"),
+        ("plugin API", meta.api),
+        ("stability", meta.stability.value + (f", replaced by {meta.replaced_by}" if meta.replaced_by else "")),
+    ]
+    if meta.category:
+        lines.append(("category", meta.category.value))
+    if meta.aliases:
+        lines.append(("former names", ", ".join(meta.aliases)))
+    if meta.payload:
+        lines.append(("payload", meta.payload.__qualname__))
+    head = f"{meta.type}\n\n{inspect.getdoc(loaded.plugin) or '(its author wrote no description)'}\n\n"
+    facts_block = "".join(f"{name + ':':<14}{value}\n" for name, value in lines)
+    return head + facts_block + _parameters_block(parameters_schema(loaded)) + _data_block(loaded)
+
+
+def _parameters_block(schema: Mapping[str, object]) -> str:
+    rows = [(name, *_parameter(name, one, schema)) for name, one in _properties(schema).items()]
+    return "\n" + table(("PARAMETER", "TYPE", "DEFAULT", "DESCRIPTION"), rows) if rows else "\nIt has no parameters.\n"
+
+
+def _parameter(name: str, one: Mapping[str, object], schema: Mapping[str, object]) -> tuple[str, str, str]:
+    required = schema.get("required", ())
+    default = "(required)" if isinstance(required, Iterable) and name in required else json.dumps(one.get("default"))
+    return _type_text(one), default, str(one.get("description", ""))
+
+
+def _type_text(one: Mapping[str, object]) -> str:
+    if "enum" in one:
+        choices = one["enum"]
+        return " | ".join(json.dumps(choice) for choice in choices) if isinstance(choices, Iterable) else ""
+    alternatives = one.get("anyOf") or one.get("oneOf")
+    if isinstance(alternatives, list):
+        return " | ".join(_type_text(alternative) for alternative in alternatives)
+    if "$ref" in one:
+        return str(one["$ref"]).rpartition("/")[2]
+    items = one.get("items")
+    return f"list of {_type_text(items)}" if isinstance(items, dict) else str(one.get("type", "any"))
+
+
+def _data_block(loaded: LoadedPlugin) -> str:
+    rows = [
+        (use, key.name, key.type.__qualname__, key.scope.value, key.doc)
+        for use, keys in (
+            ("reads", loaded.meta.consumes),
+            ("may read", loaded.meta.consumes_optional),
+            ("writes", loaded.meta.produces),
+        )
+        for key in keys
+    ]
+    return "\n" + table(("DATA", "KEY", "TYPE", "SCOPE", "MEANING"), rows) if rows else ""
+
+
+def _example(loaded: LoadedPlugin) -> str:
+    """A `plugins:` entry that is valid as soon as the required parameters are filled in."""
+    schema = parameters_schema(loaded)
+    lines = ["plugins:", f"  - type: {loaded.type}"]
+    properties = _properties(schema)
+    if properties:
+        lines.append("    parameters:")
+    for name, one in properties.items():
+        value, default, description = _parameter(name, one, schema)
+        lines.append(f"      {name}: {'' if default == '(required)' else default}  # {value}; {description or default}".rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def _properties(schema: Mapping[str, object]) -> dict[str, Mapping[str, object]]:
+    properties = schema.get("properties", {})
+    return {str(name): one for name, one in properties.items() if isinstance(one, Mapping)} if isinstance(properties, Mapping) else {}

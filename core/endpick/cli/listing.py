@@ -1,0 +1,88 @@
+"""`endpick list`: which plugin types are installed. Imports no plugin unless told to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import click
+
+from endpick.cli.tables import FORMAT_OPTION, json_text, table
+from endpick.plugins.discovery import Candidate, discover
+
+_SHORT = {"conflict": "conflict: several distributions offer it", "shadowed": "shadowed by another copy", "invalid-name": "invalid name"}
+
+
+@click.command("list")
+@click.option("--load", "loads", is_flag=True, help="Import every plugin, to show what kind it is and whether it works.")
+@click.option("--kind", help="Only plugins of this kind, such as scorer; implies --load.")
+@FORMAT_OPTION
+def command(loads: bool, kind: str | None, output: str) -> None:
+    """List the installed plugin types, and who provides them."""
+    candidates = discover()
+    rows = [_facts(candidate, status) for candidate, status in zip(candidates, statuses(candidates), strict=True)]
+    if loads or kind:
+        from endpick.cli.loaded import loaded_facts  # imports plugins and everything they need
+
+        rows = [
+            {**row, **loaded_facts(candidate)} if row["status"] == "ok" else row for row, candidate in zip(rows, candidates, strict=True)
+        ]
+        rows = [row for row in rows if kind is None or kind in _kinds(row)]
+    click.echo(json_text({"plugins": rows}) if output == "json" else _text(rows, with_kinds=loads or kind is not None), nl=False)
+
+
+def statuses(candidates: Sequence[Candidate]) -> list[str]:
+    """For each candidate `ok`, or why no configuration can use it as it is."""
+    usable = (one for one in candidates if one.speaks_our_api and one.is_valid and not one.shadowed_by)
+    offers = Counter(candidate.type for candidate in usable)
+    return [_status(candidate, offers[candidate.type]) for candidate in candidates]
+
+
+def _status(candidate: Candidate, offers: int) -> str:
+    if not candidate.is_valid:
+        return "invalid-name"
+    if not candidate.speaks_our_api:
+        return "other-api"
+    if candidate.shadowed_by:
+        return "shadowed"
+    return "conflict" if offers > 1 else "ok"
+
+
+def _facts(candidate: Candidate, status: str) -> dict[str, object]:
+    return {
+        "type": candidate.type,
+        "distribution": candidate.distribution,
+        "version": candidate.version,
+        "api": candidate.api_major,
+        "status": status,
+        "builtin": candidate.is_builtin,
+        "editable": candidate.editable,
+        "source_path": candidate.source_path,
+        "target": candidate.target,
+        "metadata_path": candidate.metadata_path,
+        "copies": list(candidate.copies),
+    }
+
+
+def _text(rows: Sequence[dict[str, object]], *, with_kinds: bool) -> str:
+    if not rows:
+        return "no plugin types are installed\n"
+    headers = ["TYPE", *(["KIND"] if with_kinds else []), "FROM", "API", "STATUS"]
+    lines = [[str(row["type"]), *([", ".join(_kinds(row)) or "-"] if with_kinds else []), *_line(row)] for row in rows]
+    troubled = sum(row["status"] != "ok" or bool(row["copies"]) for row in rows)
+    footer = f"\n{troubled} of {len(rows)} need attention; run `endpick doctor`\n" if troubled else ""
+    return table(headers, lines) + footer
+
+
+def _line(row: dict[str, object]) -> list[str]:
+    origin = f"{row['distribution']} {row['version']}" + (" (builtin)" if row["builtin"] else "")
+    status = str(row.get("problem") or _SHORT.get(str(row["status"]), row["status"]))
+    if row["status"] == "other-api":
+        status = f"needs plugin API {row['api']}"
+    editable = f" (editable: {row['source_path']})" if row["editable"] else ""
+    return [origin, f"v{row['api']}", status + editable]
+
+
+def _kinds(row: dict[str, object]) -> list[str]:
+    kinds = row.get("kinds", ())
+    return [str(kind) for kind in kinds] if isinstance(kinds, Iterable) else []

@@ -1,0 +1,133 @@
+"""The lock file: which distribution, in which state, provides which plugin type."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from endpick.diagnostics import Code, Diagnostic, Span
+from endpick.plugins.discovery import Candidate, find
+from endpick.plugins.fingerprint import altered_files, fingerprint
+from endpick.plugins.metadata import normalise
+from endpick.plugins.reference import Reference
+
+FILE_NAME = "endpick.lock.json"
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LockedPlugin:
+    """One plugin type as it was when it was locked."""
+
+    type: str
+    distribution: str
+    version: str
+    target: str
+    digest: str
+    """Of the installed files: for a wheel of its RECORD, for an editable install of the source itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """The content of a lock file."""
+
+    plugins: tuple[LockedPlugin, ...] = ()
+
+    def render(self) -> str:
+        """The lock file's text: the same plugins always give the same bytes."""
+        document = {"format": _FORMAT, "plugins": [asdict(plugin) for plugin in sorted(self.plugins)]}
+        return json.dumps(document, indent=2) + "\n"
+
+
+def lock_of(candidates: Iterable[Candidate]) -> Lock:
+    """Pin every type that this host could load. Types over which distributions clash are pinned once for each."""
+    usable = (one for one in candidates if one.is_valid and one.speaks_our_api and not one.shadowed_by)
+    return Lock(tuple(sorted(_locked(candidate) for candidate in usable)))
+
+
+def read_lock(text: str, file: str) -> Lock | Diagnostic:
+    """A lock file's content, or why it cannot be used."""
+    try:
+        document = json.loads(text)
+        if document["format"] != _FORMAT:
+            return _unusable(file, f"is of format {document['format']}, this endpick reads format {_FORMAT}")
+        return Lock(tuple(LockedPlugin(**entry) for entry in document["plugins"]))
+    except (ValueError, KeyError, TypeError) as error:
+        return _unusable(file, f"is not a lock file: {error}")
+
+
+def load_lock(path: Path) -> Lock | Diagnostic:
+    """The lock file at `path`, or why it cannot be used."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        return Diagnostic(Code.E0321, f"the lock file {path} cannot be read: {error}", help="write one with `endpick lock`")
+    return read_lock(text, str(path))
+
+
+def differences(lock: Lock, candidates: Sequence[Candidate]) -> tuple[Diagnostic, ...]:
+    """Every locked plugin that is not installed as it was locked."""
+    return tuple(fault for plugin in lock.plugins if (fault := _difference(plugin, lock, candidates)) is not None)
+
+
+def check_lock(reference: Reference, candidate: Candidate, lock: Lock) -> Diagnostic | None:
+    """How an installed candidate differs from what was locked; None when it does not. Judged before any import."""
+    of_type = [plugin for plugin in lock.plugins if plugin.type == candidate.type]
+    same = [plugin for plugin in of_type if normalise(plugin.distribution) == normalise(candidate.distribution)]
+    if not of_type:
+        return _drift(reference, candidate, f"the type '{candidate.type}' from {candidate.origin} is not in the lock file")
+    if not same:
+        locked = ", ".join(f"{plugin.distribution} {plugin.version}" for plugin in of_type)
+        return _drift(reference, candidate, f"'{candidate.type}' is locked to {locked}, but {candidate.origin} provides it")
+    changes = _changes(same[0], _locked(candidate))
+    if changes:
+        return _drift(reference, candidate, f"'{candidate.type}' from {candidate.distribution} has changed since it was locked", changes)
+    altered = altered_files(candidate)
+    if altered:
+        files = ", ".join(altered[:5]) + (f" and {len(altered) - 5} more" if len(altered) > 5 else "")
+        return _drift(reference, candidate, f"files of {candidate.origin} were changed after it was installed: {files}")
+    return None
+
+
+def _difference(plugin: LockedPlugin, lock: Lock, candidates: Sequence[Candidate]) -> Diagnostic | None:
+    reference, name = Reference(plugin.type), normalise(plugin.distribution)
+    offers = [candidate for candidate in find(candidates, plugin.type) if normalise(candidate.distribution) == name]
+    if offers:
+        return check_lock(reference, offers[0], lock)
+    return reference.diagnostic(
+        Code.E0308,
+        f"'{plugin.type}' is locked to {plugin.distribution} {plugin.version}, which does not offer it here",
+        help=f"run `pip install {plugin.distribution}=={plugin.version}`, or accept what is installed with `endpick lock`",
+    )
+
+
+def _locked(candidate: Candidate) -> LockedPlugin:
+    return LockedPlugin(candidate.type, candidate.distribution, candidate.version, candidate.target, fingerprint(candidate))
+
+
+def _changes(then: LockedPlugin, now: LockedPlugin) -> tuple[str, ...]:
+    changes = [
+        f"the {field} was {before}, now it is {after}"
+        for field, before, after in (("version", then.version, now.version), ("entry point", then.target, now.target))
+        if before != after
+    ]
+    if then.digest != now.digest and not changes:
+        changes.append(f"the version is still {now.version}, but other files are installed: the digest was {then.digest}, now {now.digest}")
+    return tuple(changes)
+
+
+def _drift(reference: Reference, candidate: Candidate, message: str, notes: tuple[str, ...] = ()) -> Diagnostic:
+    return reference.diagnostic(
+        Code.E0308,
+        message,
+        candidate,
+        annotation="differs from the lock file",
+        help="install what was locked, or accept what is installed with `endpick lock`",
+        notes=notes,
+    )
+
+
+def _unusable(file: str, reason: str) -> Diagnostic:
+    return Diagnostic(Code.E0321, f"the lock file {reason}", Span.start_of(file), help="write a new one with `endpick lock`")
