@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -37,7 +38,7 @@ def _check(file: Path, output: str) -> None:
     if output == "json":
         click.echo(render_json(found))
     elif found:
-        click.echo(render_text(found, colour=wants_colour(click.get_text_stream("stderr"))), nl=False, err=True)
+        click.echo(render_text(found, colour=wants_colour(sys.stderr)), nl=False, err=True)
     else:
         click.echo(f"what is installed is as {file} says")
     if found:
