@@ -1,0 +1,1 @@
+"""Data producers: what is worked out about a request before it is scheduled."""

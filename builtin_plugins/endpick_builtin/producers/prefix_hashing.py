@@ -1,0 +1,41 @@
+"""A prompt as a chain of block hashes: equal beginnings give equal hashes, and a hash stands for everything before it, too."""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from xxhash import xxh64_intdigest
+
+BYTES_PER_TOKEN = 4
+"""Where no tokenizer is at hand, four bytes of text count as one token."""
+
+_two_words = Struct("<QQ").pack
+
+
+def chain_root(model: str, cache_salt: str) -> int:
+    """Where chains begin: prompts for different models, or under different salts, never match."""
+    return xxh64_intdigest(model.encode() + cache_salt.encode())
+
+
+def block_hashes(text: bytes, root: int, block_size_tokens: int, limit: int | None) -> list[int]:
+    """Hash of each block of the prompt, chained: h(i) = xxh64(LE64(xxh64(block i)) + LE64(h(i - 1))).
+
+    Args:
+        text: The prompt. It is read as tokens of four bytes, the last one filled up with zeros; the last block may be short.
+        root: h(-1), see `chain_root`.
+        block_size_tokens: Tokens per block.
+        limit: Blocks to hash at most; None for all.
+    """
+    size = block_size_tokens * BYTES_PER_TOKEN
+    length = len(text) if limit is None else min(len(text), limit * size)
+    whole = length - length % size
+    previous = root
+    hashes: list[int] = []
+    for start in range(0, whole, size):
+        previous = xxh64_intdigest(_two_words(xxh64_intdigest(text[start : start + size]), previous))
+        hashes.append(previous)
+    if whole < length:
+        rest = text[whole:length]
+        padded = rest + bytes(-len(rest) % BYTES_PER_TOKEN)
+        hashes.append(xxh64_intdigest(_two_words(xxh64_intdigest(padded), previous)))
+    return hashes
