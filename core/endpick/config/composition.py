@@ -1,4 +1,4 @@
-"""YAML text to a tree of nodes with positions: the only module that knows ruamel.yaml."""
+"""YAML text to a tree of nodes with positions, or the syntax mistake that prevents it."""
 
 from __future__ import annotations
 

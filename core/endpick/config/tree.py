@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ruamel.yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from endpick.config.composition import Composition
+from endpick.config.node_spans import NodeSpans
 from endpick.config.scalars import (
     NumberOutOfRangeError,
     Scalar,
@@ -33,9 +33,6 @@ _COLLECTION_TAGS: Mapping[type[Node], frozenset[str]] = {
     MappingNode: frozenset({f"{_CORE}map"}),
     SequenceNode: frozenset({f"{_CORE}seq"}),
 }
-_PROPERTIES = re.compile(r"(?:[&!]\S*(?:\s+|\Z))+")
-_COLON = re.compile(r"[ \t]*:")
-_TAG = re.compile(r"(?:&\S*\s+)?(!\S*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +61,7 @@ def build_tree(composition: Composition, lines: Lines, file: str) -> Tree:
     """Data and places in one walk; parts that cannot be read are reported, and left out or read as plain text."""
     walk = _Walk(composition, lines, file)
     try:
-        data = walk.value(composition.root, (), Place(walk.span_of(composition.root)))
+        data = walk.value(composition.root, (), Place(walk.spans.node(composition.root)))
     except _TooManyNodesError:
         return Tree(None, {}, tuple(walk.diagnostics))
     return Tree(data, walk.places, tuple(walk.diagnostics))
@@ -85,12 +82,10 @@ class _TooManyNodesError(Exception):
 
 class _Walk:
     def __init__(self, composition: Composition, lines: Lines, file: str) -> None:
-        self.aliases = composition.aliases
-        self.lines = lines
-        self.file = file
+        self.spans = NodeSpans(composition, lines, file)
         self.places: dict[DocumentPath, Place] = {}
         self.diagnostics: list[Diagnostic] = []
-        self.ends: dict[int, int] = {}
+        self.reported: set[tuple[Code, Span]] = set()
         self.open: set[int] = set()
         self.visited = 0
 
@@ -110,14 +105,6 @@ class _Walk:
         self.open.discard(id(node))
         return data
 
-    def span_of(self, node: Node) -> Span:
-        """Where a node is written, without its anchor and tag."""
-        start = node.start_mark.index
-        if node.anchor is not None or self.lines.text[start : start + 1] in ("!", "&"):
-            properties = _PROPERTIES.match(self.lines.text, start)
-            start = properties.end() if properties else start
-        return self._span(start, max(start, self._end_of(node)))
-
     def _collection(self, node: Node, path: DocumentPath, via: Label | None) -> Json:
         return self._mapping(node, path, via) if isinstance(node, MappingNode) else self._sequence(node, path, via)
 
@@ -125,16 +112,16 @@ class _Walk:
         data: dict[str, Json] = {}
         for entry in self._entries(node, path, via).values():
             where = (*path, entry.name)
-            span = self._span_of_value(entry.key, entry.value)
-            place = Place(span, self.span_of(entry.key), entry.via or _used_here(entry.alias))
+            span = self.spans.value(entry.key, entry.value)
+            place = Place(span, self.spans.node(entry.key), entry.via or _used_here(entry.alias))
             data[entry.name] = self.value(entry.value, where, place)
         return data
 
     def _sequence(self, node: Node, path: DocumentPath, via: Label | None) -> list[Json]:
         data: list[Json] = []
         for index, item in enumerate(node.value):
-            alias = _used_here(self._alias(node, index))
-            data.append(self.value(item, (*path, index), Place(self.span_of(item), via=alias or via)))
+            alias = _used_here(self.spans.alias(node, index))
+            data.append(self.value(item, (*path, index), Place(self.spans.node(item), via=via or alias)))
         return data
 
     def _entries(self, node: MappingNode, path: DocumentPath, via: Label | None) -> dict[str, _Entry]:
@@ -143,7 +130,7 @@ class _Walk:
         merged: list[tuple[Node, Label]] = []
         for key, value in node.value:
             if key.tag == _MERGE and isinstance(key, ScalarNode):
-                merged.append((value, Label(self.span_of(key), "merged in here")))
+                merged.append((value, Label(self.spans.node(key), "merged in here")))
                 continue
             name = self._key(key, path)
             if name is None:
@@ -151,7 +138,7 @@ class _Walk:
             if name in own:
                 self._report_duplicate(name, key, own[name], path)
                 continue
-            own[name] = _Entry(name, key, value, via, self._alias(node, id(key)))
+            own[name] = _Entry(name, key, value, via, self.spans.alias(node, id(key)))
         for value, label in merged:
             for entry in self._merged(value, path, via or label):
                 own.setdefault(entry.name, entry)
@@ -174,7 +161,7 @@ class _Walk:
         if isinstance(key, ScalarNode):
             self._check_tag(key, path)
             return str(key.value)
-        self._report(Code.E0111, "a key must be plain text, not a list or a mapping", self.span_of(key), path)
+        self._report(Code.E0111, "a key must be plain text, not a list or a mapping", self.spans.node(key), path)
         return None
 
     def _scalar(self, node: ScalarNode, path: DocumentPath, place: Place) -> Scalar:
@@ -186,7 +173,7 @@ class _Walk:
         try:
             value = read_scalar(node.tag or "", text)
         except UnreadableScalarError:
-            self._report(Code.E0203, f"'{text}' does not fit its tag {self._tag_text(node)}", place.value, path)
+            self._report(Code.E0203, f"'{text}' does not fit its tag {self.spans.tag(node)}", place.value, path)
             return str(text)
         except NumberOutOfRangeError:
             self._report_number(text, place, path)
@@ -198,61 +185,12 @@ class _Walk:
     def _check_tag(self, node: Node, path: DocumentPath) -> bool:
         """Whether a tag is one of the few that plain data needs; others are reported."""
         allowed = _SCALAR_TAGS if isinstance(node, ScalarNode) else _COLLECTION_TAGS[type(node)]
-        written = self._tag_text(node)
+        written = self.spans.tag(node)
         if node.tag in allowed or written in (None, "!"):
             return True
-        span = self._tag_span(node)
+        span = self.spans.tag_span(node)
         self._report(Code.E0103, f"the tag {written} is not allowed", span, path, help="remove the tag")
         return False
-
-    def _tag_text(self, node: Node) -> str | None:
-        match = _TAG.match(self.lines.text, node.start_mark.index)
-        return match[1] if match else None
-
-    def _tag_span(self, node: Node) -> Span:
-        match = _TAG.match(self.lines.text, node.start_mark.index)
-        return self._span(*match.span(1)) if match else self.span_of(node)
-
-    def _span_of_value(self, key: Node, value: Node) -> Span:
-        end = self._end_of_key(key)
-        return self._span(end, end) if _is_empty(value) else self.span_of(value)
-
-    def _end_of_key(self, key: Node) -> int:
-        """Just behind the colon, where a value would begin; the parser puts an empty one at whatever comes next."""
-        end = self._end_of(key)
-        colon = _COLON.match(self.lines.text, end)
-        return colon.end() if colon else end
-
-    def _end_of(self, node: Node) -> int:
-        """The end of what a node shows; the parser's own end of a block is where the next thing begins."""
-        known = self.ends.get(id(node))
-        if known is not None:
-            return known
-        self.ends[id(node)] = end = int(node.end_mark.index)
-        if isinstance(node, ScalarNode):
-            if node.style in ("|", ">"):
-                end = len(self.lines.text[:end].rstrip())
-        elif isinstance(node, CollectionNode) and not node.flow_style and node.value:
-            end = self._end_of_last(node)
-        self.ends[id(node)] = end
-        return end
-
-    def _end_of_last(self, node: Node) -> int:
-        if isinstance(node, MappingNode):
-            key, last = node.value[-1]
-            alias = self.aliases.get((id(node), id(key)))
-            own = self._end_of_key(key) if _is_empty(last) else self._end_of(last)
-        else:
-            alias = self.aliases.get((id(node), len(node.value) - 1))
-            own = self._end_of(node.value[-1])
-        return own if alias is None else alias[1]
-
-    def _alias(self, parent: Node, position: int) -> Span | None:
-        alias = self.aliases.get((id(parent), position))
-        return None if alias is None else self._span(*alias)
-
-    def _span(self, start: int, end: int) -> Span:
-        return Span(self.file, *self.lines.position(start), *self.lines.position(end))
 
     def _count(self, place: Place, path: DocumentPath) -> None:
         self.visited += 1
@@ -261,21 +199,24 @@ class _Walk:
             self._report(Code.E0104, message, _entrance(place), path, help="write values out instead of nesting aliases")
             raise _TooManyNodesError
 
-    def _report(self, code: Code, message: str, span: Span, path: DocumentPath, help: str | None = None) -> None:  # noqa: A002
-        self.diagnostics.append(Diagnostic(code, message, span, help=help, path=path))
+    def _report(
+        self,
+        code: Code,
+        message: str,
+        span: Span,
+        path: DocumentPath,
+        help: str | None = None,  # noqa: A002 - the field it fills
+        labels: tuple[Label, ...] = (),
+    ) -> None:
+        """Add a diagnostic, unless the same place was reported on the way to it through another alias."""
+        if (code, span) not in self.reported:
+            self.reported.add((code, span))
+            self.diagnostics.append(Diagnostic(code, message, span, labels, help, path=path))
 
     def _report_duplicate(self, name: str, key: Node, first: _Entry, path: DocumentPath) -> None:
-        label = Label(self.span_of(first.key), "first given here")
-        self.diagnostics.append(
-            Diagnostic(
-                Code.E0102,
-                f"'{name}' appears twice in one mapping",
-                self.span_of(key),
-                labels=(label,),
-                help="remove one of them",
-                path=(*path, name),
-            )
-        )
+        labels = (Label(self.spans.node(first.key), "first given here"),)
+        message = f"'{name}' appears twice in one mapping"
+        self._report(Code.E0102, message, self.spans.node(key), (*path, name), "remove one of them", labels)
 
     def _report_number(self, text: str, place: Place, path: DocumentPath) -> None:
         shown = text if len(text) <= 2 * MAX_SHOWN_DIGITS else f"{text[:MAX_SHOWN_DIGITS]}..."
@@ -285,10 +226,6 @@ class _Walk:
         octal = octal_value(text)
         message = f"{text} is {value} to some YAML readers and {octal} to others"
         self._report(Code.E0213, message, place.value, path, help=f"write {value}, or {octal}, or quote it if text is meant")
-
-
-def _is_empty(node: Node) -> bool:
-    return isinstance(node, ScalarNode) and node.start_mark.index == node.end_mark.index
 
 
 def _used_here(alias: Span | None) -> Label | None:

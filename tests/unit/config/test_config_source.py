@@ -160,3 +160,15 @@ def test_reading_notes_tell_what_yaml_made_of_an_unquoted_word() -> None:
         "f": (),
         "h": ("YAML reads null as no value; quote it if text is meant",),
     }
+
+
+def test_a_mistake_that_several_aliases_lead_to_is_reported_once() -> None:
+    text = b"a: &a {x: 012, y: !foo 1, z: 1, z: 2}\nb: *a\nc: {<<: *a}\nd: [*a, *a]\n"
+
+    _, mistakes = read_source(text, "c.yaml")
+
+    assert sorted((str(mistake.code), mistake.span.column) for mistake in mistakes if mistake.span) == [
+        ("E0102", 33),
+        ("E0103", 19),
+        ("E0213", 11),
+    ]
