@@ -10,7 +10,7 @@ from typing import Annotated, TypeAlias
 from pydantic import AfterValidator, Field
 
 _NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
-_LABEL = r"([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*(?:\"([^\"\\]*)\"|'([^'\\]*)'|([^\s,{}=\"']+))\s*"
+_LABEL = r"([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*(?:\"([^\"\\]*)\"|'([^'\\]*)'|((?!~)[^\s,{}=\"']+))\s*"
 _SPEC = re.compile(rf"\s*({_NAME})\s*(?:\{{\s*((?:{_LABEL}(?:,\s*{_LABEL})*,?\s*)?)\}}\s*)?")
 _LABELS = re.compile(_LABEL)
 

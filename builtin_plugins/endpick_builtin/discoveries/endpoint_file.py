@@ -68,6 +68,8 @@ def read_endpoint_file(content: bytes) -> EndpointFile:
     entries = _fields_of(root).get("endpoints")
     if entries is None:
         return _unusable(_line(root), "the key `endpoints` is missing; write `endpoints: []` for a pool without endpoints")
+    if entries.tag == _NULL:
+        return EndpointFile(())
     if not isinstance(entries, SequenceNode):
         return _unusable(_line(entries), "`endpoints` must be a list")
     return _read_entries(entries.value)

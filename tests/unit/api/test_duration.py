@@ -27,7 +27,7 @@ GOOD = {
     "7μs": 7e-6,
     "1ns": 1e-9,
 }
-BAD = ["", "5", "1 s", "s", "1d", "1e3s", "1s 2m", "--1s", ".s", "1_0s", "１s", "50ms\n", "1h" * 3 + "x"]
+BAD = ["", "5", "1 s", "s", "1d", "1e3s", "1s 2m", "--1s", ".s", "1_0s", "\uff11s", "50ms\n", "1h" * 3 + "x"]
 
 
 @pytest.mark.parametrize(("text", "seconds"), GOOD.items())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,7 +39,7 @@ def test_everybody_is_due_at_the_first_tick():
 def test_phases_spread_any_number_of_endpoints_over_the_tick(count):
     sequence = PhaseSequence()
     phases = sorted(sequence.next() for _ in range(count))
-    gaps = [later - earlier for earlier, later in zip(phases, phases[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(phases)]
     assert all(0 <= phase < 1 for phase in phases)
     assert min(gaps) > 0.3 / count
     assert max(gaps) < 2.7 / count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 
 import pytest
@@ -82,7 +83,7 @@ def test_an_endpoint_is_polled_at_once_and_then_every_interval(run_virtual, reco
             await asyncio.sleep(1.0)
             times = source.plugin.times_of("a")
             assert times[0] == began
-            gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+            gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
             assert 0.05 <= gaps[0] <= 0.15
             assert gaps[1:] == pytest.approx([0.1] * (len(gaps) - 1))
             assert table.view()[SEEN].tolist() == [float(len(times))]
@@ -99,7 +100,7 @@ def test_endpoints_that_join_together_are_not_polled_together_for_long(run_virtu
             table.replace_all([endpoint(f"e{number}") for number in range(10)])
             await asyncio.sleep(0.3)
             third_polls = sorted(source.plugin.times_of(f"e{number}")[2] for number in range(10))
-            gaps = [later - earlier for earlier, later in zip(third_polls, third_polls[1:], strict=False)]
+            gaps = [later - earlier for earlier, later in itertools.pairwise(third_polls)]
             assert min(gaps) > 0.1 / 30
 
     run_virtual(scenario())
@@ -406,7 +407,7 @@ def test_a_stream_that_ends_is_opened_again_with_growing_delays(run_virtual, rec
 
     run_virtual(scenario())
     times = [at for _, at in source.plugin.starts]
-    assert [later - earlier for earlier, later in zip(times, times[1:], strict=False)] == pytest.approx([0.53, 1.03, 2.03])
+    assert [later - earlier for earlier, later in itertools.pairwise(times)] == pytest.approx([0.53, 1.03, 2.03])
     shown = {"returns": "ended by itself", "raises": "gone", "cancels itself": "cancelled itself"}[ending]
     assert recorder.polls == [("stream", "a", shown)] * 4
 

@@ -1,0 +1,19 @@
+"""The models data extractor."""
+
+from __future__ import annotations
+
+from endpick.api import SERVED_MODELS, Endpoint, Parameters, PluginContext, ServedModel
+from endpick.api.access import AccessScope
+from endpick.datalayer.table import EndpointTable
+from endpick_builtin.collectors.models import ModelsDataExtractor
+from endpick_builtin.sources.models import ModelList
+
+
+def test_the_list_becomes_a_column():
+    table = EndpointTable(lambda: 0.0, (SERVED_MODELS,))
+    endpoint = Endpoint("default/a", "10.0.0.1", 8000)
+    table.upsert(endpoint)
+    collector = ModelsDataExtractor("models", Parameters(), PluginContext())
+    models = (ServedModel("base"), ServedModel("adapter", "base"))
+    collector.collect(ModelList(models), table.writer(AccessScope("models", frozenset(), frozenset({SERVED_MODELS.name})), endpoint))
+    assert table.view().objects(SERVED_MODELS) == [models]

@@ -1,0 +1,468 @@
+"""File discovery: what is read, what is refused and where, and how changes of the file are followed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from endpick.api import ConfigurationError, PluginContext
+from endpick.datalayer.table import EndpointTable
+from endpick_builtin.discoveries import file as module
+from endpick_builtin.discoveries.endpoint_file import EndpointFile, read_endpoint_file
+from endpick_builtin.discoveries.file import FileDiscovery, FileDiscoveryParameters
+
+GOOD = """\
+endpoints:
+- name: a
+  address: 10.0.0.1
+  port: "8000"
+  labels: {llm-d.ai/role: decode}
+- name: b
+  namespace: prod
+  address: 10.0.0.2
+  port: "9000"
+"""
+
+
+def entry(name: str = "a", address: str = "10.0.0.1", port: str = '"8000"', more: str = "") -> str:
+    return f"- {{name: {name}, address: {address}, port: {port}{more}}}\n"
+
+
+def listing(*entries: str) -> str:
+    return "endpoints:\n" + "".join(entries)
+
+
+def read(text: str):
+    return read_endpoint_file(text.encode())
+
+
+def shown(endpoints) -> list[tuple[str, str, dict[str, str]]]:
+    return [(endpoint.name, endpoint.address, dict(endpoint.labels)) for endpoint in endpoints]
+
+
+EXPECTED = [("default/a", "10.0.0.1:8000", {"llm-d.ai/role": "decode"}), ("prod/b", "10.0.0.2:9000", {})]
+
+
+def test_a_good_file_is_read_whole():
+    contents = read(GOOD)
+    assert shown(contents.endpoints) == EXPECTED
+    assert (contents.mistakes, contents.remarks) == ((), ())
+    assert [endpoint.metrics_address for endpoint in contents.endpoints] == ["10.0.0.1:8000", "10.0.0.2:9000"]
+
+
+@pytest.mark.parametrize("indent", [None, 2, "\t"])
+def test_json_is_as_good_as_yaml(indent):
+    document = {
+        "endpoints": [
+            {"name": "a", "address": "10.0.0.1", "port": "8000", "labels": {"llm-d.ai/role": "decode"}},
+            {"name": "b", "namespace": "prod", "address": "10.0.0.2", "port": "9000"},
+        ]
+    }
+    assert shown(read(json.dumps(document, indent=indent)).endpoints) == EXPECTED
+
+
+@pytest.mark.parametrize("text", [GOOD.replace("\n", "\r\n"), "\ufeff" + GOOD, "---\n" + GOOD + "...\n", "# comment\n\n" + GOOD])
+def test_how_the_text_is_dressed_does_not_matter(text):
+    assert shown(read(text).endpoints) == EXPECTED
+
+
+@pytest.mark.parametrize("port", ["8000", '"8000"', "'08000'", "+8000"])
+def test_a_port_is_text_or_a_number(port):
+    contents = read(listing(entry(port=port)))
+    if port == "+8000":
+        assert "`port` of 'default/a' must be" in contents.mistakes[0].message
+    else:
+        assert [endpoint.port for endpoint in contents.endpoints] == [8000]
+
+
+def test_ipv6_is_accepted_and_shown_in_brackets():
+    assert [endpoint.address for endpoint in read(listing(entry(address='"2001:DB8::7"'))).endpoints] == ["[2001:db8::7]:8000"]
+
+
+@pytest.mark.parametrize("more", [", namespace:", ", namespace: ''", ", labels:", ", labels: {}", ", namespace: default"])
+def test_empty_fields_are_as_good_as_none(more):
+    assert shown(read(listing(entry(more=more))).endpoints) == [("default/a", "10.0.0.1:8000", {})]
+
+
+def test_anchors_and_merges_are_followed():
+    text = """\
+base: &base {address: 10.0.0.1, port: "8000", labels: {zone: x}}
+endpoints:
+- <<: *base
+  name: a
+- <<: [{address: 10.0.0.9}, *base]
+  name: b
+  labels: {zone: y}
+"""
+    assert shown(read(text).endpoints) == [("default/a", "10.0.0.1:8000", {"zone": "x"}), ("default/b", "10.0.0.9:8000", {"zone": "y"})]
+
+
+def test_of_two_with_one_name_the_last_wins_and_the_clash_is_remarked():
+    contents = read(listing(entry(), entry("b"), entry(address="10.0.0.9")))
+    assert [endpoint.host for endpoint in contents.endpoints] == ["10.0.0.9", "10.0.0.1"]
+    assert [str(remark) for remark in contents.remarks] == ["line 4: 'default/a' is named a second time; this entry wins"]
+
+
+def test_one_name_in_two_namespaces_is_two_endpoints():
+    assert len(read(listing(entry(), entry(more=", namespace: other"))).endpoints) == 2
+
+
+def test_an_unknown_field_is_remarked_at_its_line():
+    contents = read(GOOD + "  adress: 10.0.0.3\n")
+    assert len(contents.endpoints) == 2
+    assert [str(remark) for remark in contents.remarks] == [
+        "line 10: 'adress' is no field of an endpoint and is ignored; fields are name, namespace, address, port, labels"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (entry("''"), "`name` must be text that is not empty"),
+        (entry("7"), "`name` must be text that is not empty"),
+        ('- {address: 10.0.0.1, port: "8000"}\n', "`name` must be text that is not empty"),
+        (
+            entry(address="gpu.example"),
+            "`address` of 'default/a' must be an IP address such as 10.0.0.7, not 'gpu.example'",
+        ),
+        (entry(address="10.0.0.256"), "`address` of 'default/a' must be an IP address such as 10.0.0.7, not '10.0.0.256'"),
+        (entry(address="010.0.0.1"), "`address` of 'default/a' must be an IP address such as 10.0.0.7, not '010.0.0.1'"),
+        (entry(address="10.0.0.1:8000"), "`address` of 'default/a' must be an IP address such as 10.0.0.7, not '10.0.0.1:8000'"),
+        ('- {name: a, port: "8000"}\n', "`address` of 'default/a' must be an IP address such as 10.0.0.7"),
+        (entry(port="'0'"), "`port` of 'default/a' must be \"1\" to \"65535\", not '0'"),
+        (entry(port="65536"), "`port` of 'default/a' must be \"1\" to \"65535\", not '65536'"),
+        (entry(port="http"), "`port` of 'default/a' must be \"1\" to \"65535\", not 'http'"),
+        (entry(port="80.0"), "`port` of 'default/a' must be \"1\" to \"65535\", not '80.0'"),
+        (entry(port="8_000"), "`port` of 'default/a' must be \"1\" to \"65535\", not '8_000'"),
+        (entry(port="'\uff18\uff10'"), "`port` of 'default/a' must be \"1\" to \"65535\", not '\uff18\uff10'"),
+        (entry(port="[8000]"), '`port` of \'default/a\' must be "1" to "65535"'),
+        ("- {name: a, address: 10.0.0.1}\n", '`port` of \'default/a\' must be "1" to "65535"'),
+        (entry(more=", labels: [x]"), "`labels` of 'default/a' must be a mapping of text to text"),
+        (entry(more=", labels: {gpus: 8}"), "label 'gpus' must be text; put the value in quotes"),
+        (entry(more=", labels: {a: }"), "label 'a' must be text; put the value in quotes"),
+        (entry(more=", namespace: 7"), "`namespace` of 'default/a' must be text"),
+        ("- 10.0.0.1:8000\n", "an endpoint must be a mapping with name, address and port"),
+        ("-\n", "an endpoint must be a mapping with name, address and port"),
+    ],
+)
+def test_a_wrong_entry_is_named_with_its_line_and_the_others_are_read(bad, message):
+    contents = read(listing(entry("first"), bad, entry("last")))
+    assert [endpoint.name for endpoint in contents.endpoints] == ["default/first", "default/last"]
+    assert [str(mistake) for mistake in contents.mistakes] == [f"line 3: {message}"]
+
+
+def test_an_entry_with_three_mistakes_has_three_mistakes():
+    contents = read('endpoints:\n- name: a\n  address: nowhere\n  port: "0"\n  labels:\n    x: 1\n')
+    assert [mistake.line for mistake in contents.mistakes] == [3, 4, 6]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "line 1: the file must be a mapping with the key `endpoints`"),
+        ("- a\n", "line 1: the file must be a mapping with the key `endpoints`"),
+        ("\n\nendpoint: []\n", "line 3: the key `endpoints` is missing; write `endpoints: []` for a pool without endpoints"),
+        ("endpoints: {a: b}\n", "line 1: `endpoints` must be a list"),
+        ("endpoints: 7\n", "line 1: `endpoints` must be a list"),
+        ("endpoints:\n- {name: a\n", "line 3: not valid YAML: expected ',' or '}', but got '<stream end>'"),
+        ("endpoints: *nobody\n", "line 1: not valid YAML: found undefined alias 'nobody'"),
+        ("endpoints: []\n---\nendpoints: []\n", "line 2: not valid YAML: but found another document"),
+        ("endpoints: " + "[" * 20_000, "line 1: the file is nested too deeply"),
+    ],
+)
+def test_a_file_that_makes_no_sense_has_one_mistake(text, message):
+    contents = read(text)
+    assert contents.endpoints is None
+    assert [str(mistake) for mistake in contents.mistakes] == [message]
+
+
+def test_a_file_that_is_not_utf8_is_refused_at_the_line():
+    assert [str(mistake) for mistake in read_endpoint_file(b"endpoints:\n- name: caf\xe9\n").mistakes] == ["line 2: the file is not UTF-8"]
+
+
+@pytest.mark.parametrize("text", ["endpoints: []\n", "endpoints:\n", "endpoints: null\n", "endpoints:\n# - name: a\n"])
+def test_an_empty_pool_is_a_pool(text):
+    assert read(text) == EndpointFile(())
+
+
+def test_a_list_of_aliases_is_not_blown_up():
+    bomb = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+        f"{chr(98 + level)}: &{chr(98 + level)} [{', '.join([f'*{chr(97 + level)}'] * 9)}]\n" for level in range(12)
+    )
+    contents = read(bomb + "endpoints: *m\n")
+    assert contents.endpoints == ()
+    assert len(contents.mistakes) == 9
+
+
+def test_a_mapping_that_merges_itself_ends():
+    contents = read("endpoints:\n- &a\n  <<: *a\n  name: a\n  address: 10.0.0.1\n  port: 1\n")
+    assert [endpoint.name for endpoint in contents.endpoints] == ["default/a"]
+
+
+@given(st.one_of(st.binary(max_size=60), st.text("endpoints:- {}[]&*a<\n\t'\"#!|>%@", max_size=60).map(str.encode)))
+@settings(max_examples=300, deadline=None)
+def test_no_content_whatever_raises(content):
+    contents = read_endpoint_file(content)
+    assert contents.endpoints is not None or contents.mistakes
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    return tmp_path / "endpoints.yaml"
+
+
+@pytest.fixture
+def fast(monkeypatch) -> None:
+    """Look at the file often, so that tests need not wait."""
+    monkeypatch.setattr(module, "LOOK_INTERVAL_SECONDS", 0.005)
+
+
+def discovery(path: Path | str, *, watch: bool = False) -> FileDiscovery:
+    parameters = FileDiscoveryParameters.model_validate({"path": str(path), "watchFile": watch})
+    return FileDiscovery("files", parameters, PluginContext(logger=logging.getLogger("tests.discovery")))
+
+
+@asynccontextmanager
+async def watching(path: Path):
+    """The table that a watching discovery fills, once it is ready."""
+    table = EndpointTable(lambda: 0.0)
+    task = asyncio.create_task(discovery(path, watch=True).run(table))
+    try:
+        await asyncio.wait_for(table.is_ready.wait(), 5)
+        yield table
+        assert not task.done()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def eventually(condition: Callable[[], bool], otherwise: Callable[[], str]) -> None:
+    """Wait until a condition holds."""
+
+    async def wait() -> None:
+        while not condition():  # noqa: ASYNC110 - what is waited for happens in the plugin, which signals nobody
+            await asyncio.sleep(0.002)
+
+    try:
+        await asyncio.wait_for(wait(), 10)
+    except TimeoutError:
+        pytest.fail(otherwise())
+
+
+async def becomes(table: EndpointTable, names: list[str]) -> None:
+    """Wait until the pool has these members."""
+
+    def members() -> list[str]:
+        return [endpoint.name.removeprefix("default/") for endpoint in table.view()]
+
+    await eventually(lambda: members() == names, lambda: f"the pool is {members()}, not {names}")
+
+
+async def logged(caplog, message: str) -> None:
+    """Wait until a message is logged."""
+    await eventually(
+        lambda: any(message in record.getMessage() for record in caplog.records),
+        lambda: f"'{message}' is not among {[record.getMessage() for record in caplog.records]}",
+    )
+
+
+def counting(monkeypatch, name: str) -> list[Path]:
+    """Let calls of a function of the module be counted: the list grows by one path per call."""
+    calls: list[Path] = []
+    real = getattr(module, name)
+
+    def counted(path: Path):
+        calls.append(path)
+        return real(path)
+
+    monkeypatch.setattr(module, name, counted)
+    return calls
+
+
+@pytest.mark.asyncio
+async def test_without_watching_the_file_is_read_once(path):
+    path.write_text(GOOD)
+    table = EndpointTable(lambda: 0.0)
+    await discovery(path).run(table)
+    assert shown(table.view()) == EXPECTED
+    assert table.is_ready.is_set()
+
+
+@pytest.mark.asyncio
+async def test_a_relative_path_starts_at_the_working_directory(path, monkeypatch):
+    path.write_text(GOOD)
+    monkeypatch.chdir(path.parent)
+    table = EndpointTable(lambda: 0.0)
+    await discovery(path.name).run(table)
+    assert len(table.view()) == 2
+
+
+@pytest.mark.asyncio
+async def test_at_start_every_mistake_is_listed_and_nothing_is_applied(path):
+    path.write_text(listing(entry("good"), entry("bad", port="0"), entry("worse", address="nowhere", port="x")))
+    table = EndpointTable(lambda: 0.0)
+    with pytest.raises(ConfigurationError) as failure:
+        await discovery(path).run(table)
+    assert str(failure.value).splitlines() == [
+        f"endpoint file {path} has 3 mistake(s):",
+        "  line 3: `port` of 'default/bad' must be \"1\" to \"65535\", not '0'",
+        "  line 4: `address` of 'default/worse' must be an IP address such as 10.0.0.7, not 'nowhere'",
+        "  line 4: `port` of 'default/worse' must be \"1\" to \"65535\", not 'x'",
+    ]
+    assert not table.is_ready.is_set()
+    assert len(table.view()) == 0
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("trouble", ["missing", "a folder", "too long"])
+async def test_a_file_that_cannot_be_read_at_start_ends_start_up(path, trouble):
+    if trouble == "a folder":
+        path.mkdir()
+    if trouble == "too long":
+        path.write_text(GOOD + "#" * 2**20)
+    reason = {"missing": "No such file", "a folder": "Is a directory", "too long": "longer than 1 MiB"}[trouble]
+    with pytest.raises(ConfigurationError, match=rf"endpoint file .*endpoints\.yaml cannot be read: .*{reason}"):
+        await discovery(path, watch=True).run(EndpointTable(lambda: 0.0))
+
+
+@pytest.mark.asyncio
+async def test_a_file_of_exactly_one_mebibyte_is_read(path):
+    path.write_text(GOOD + "#" * (2**20 - len(GOOD)))
+    table = EndpointTable(lambda: 0.0)
+    await discovery(path).run(table)
+    assert len(table.view()) == 2
+
+
+def write_in_place(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def rename_over(path: Path, text: str) -> None:
+    fresh = path.with_suffix(".new")
+    fresh.write_text(text)
+    fresh.replace(path)
+
+
+def delete_and_write(path: Path, text: str) -> None:
+    path.unlink()
+    path.write_text(text)
+
+
+def rename_over_with_old_time(path: Path, text: str) -> None:
+    before = path.stat()
+    rename_over(path, text)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("change", [write_in_place, rename_over, delete_and_write, rename_over_with_old_time])
+async def test_however_the_file_changes_it_is_followed(path, fast, change: Callable[[Path, str], None]):
+    path.write_text(listing(entry("a"), entry("b")))
+    async with watching(path) as table:
+        await becomes(table, ["a", "b"])
+        change(path, listing(entry("b"), entry("c")))
+        await becomes(table, ["b", "c"])
+        change(path, "endpoints: []\n")
+        await becomes(table, [])
+
+
+@pytest.mark.asyncio
+async def test_a_swapped_symbolic_link_is_followed_as_config_maps_swap_it(tmp_path, fast):
+    for version, names in (("v1", ["a"]), ("v2", ["a", "b"])):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "endpoints.yaml").write_text(listing(*[entry(name) for name in names]))
+    (tmp_path / "..data").symlink_to("v1")
+    path = tmp_path / "endpoints.yaml"
+    path.symlink_to("..data/endpoints.yaml")
+    async with watching(path) as table:
+        await becomes(table, ["a"])
+        (tmp_path / "..data_tmp").symlink_to("v2")
+        (tmp_path / "..data_tmp").replace(tmp_path / "..data")
+        await becomes(table, ["a", "b"])
+
+
+@pytest.mark.asyncio
+async def test_a_change_within_the_same_time_stamp_is_still_seen(path, fast):
+    path.write_text(listing(entry("a")))
+    async with watching(path) as table:
+        before = path.stat()
+        path.write_text(listing(entry("b")))
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        await becomes(table, ["b"])
+
+
+@pytest.mark.asyncio
+async def test_a_settled_file_is_not_read_again(path, fast, monkeypatch):
+    path.write_text(listing(entry("a")))
+    os.utime(path, (0, 0))
+    reads, looks = counting(monkeypatch, "read_version"), counting(monkeypatch, "signature_of")
+    async with watching(path):
+        await eventually(lambda: len(looks) >= 5, lambda: "nobody looks at the file")
+    assert reads == [path]
+
+
+@pytest.mark.asyncio
+async def test_after_start_wrong_entries_are_logged_and_right_ones_applied(path, fast, caplog):
+    path.write_text(listing(entry("a", "10.0.0.1"), entry("b")))
+    async with watching(path) as table:
+        path.write_text(listing(entry("a", "nowhere"), entry("new", port="0"), entry("c")))
+        await becomes(table, ["a", "c"])
+        assert table.find("default/a").host == "10.0.0.1", "whose entry has become wrong stays as it was"
+    messages = [record.getMessage() for record in caplog.records]
+    assert [message.removeprefix(f"endpoint file {path}, ")[:40] for message in messages] == [
+        "line 2: `address` of 'default/a' must be",
+        "line 3: `port` of 'default/new' must be ",
+    ]
+
+
+@pytest.mark.asyncio
+async def test_a_file_that_stops_making_sense_changes_nothing(path, fast, caplog):
+    path.write_text(listing(entry("a")))
+    async with watching(path) as table:
+        path.write_text("endpoints: {\n")
+        await logged(caplog, "not valid YAML")
+        assert [endpoint.name for endpoint in table.view()] == ["default/a"]
+        path.write_text(listing(entry("b")))
+        await becomes(table, ["b"])
+
+
+@pytest.mark.asyncio
+async def test_a_file_that_goes_away_changes_nothing_and_is_logged_once_each_time(path, fast, caplog, monkeypatch):
+    calls = [counting(monkeypatch, name) for name in ("read_version", "signature_of")]
+    path.write_text(listing(entry("a")))
+    async with watching(path) as table:
+        for times, (before, after) in enumerate([("a", "b"), ("b", "c")], start=1):
+            path.unlink()
+            enough = sum(map(len, calls)) + 5
+            await eventually(lambda enough=enough: sum(map(len, calls)) > enough, lambda: "nobody looks at the file")
+            assert [endpoint.name for endpoint in table.view()] == [f"default/{before}"]
+            assert ["endpoints stay as they are" in record.getMessage() for record in caplog.records] == [True] * times
+            path.write_text(listing(entry(after)))
+            await becomes(table, [after])
+
+
+@pytest.mark.asyncio
+async def test_rereading_an_unchanged_file_is_no_membership_change(path, fast):
+    path.write_text(GOOD)
+    async with watching(path) as table:
+        before = table.generation
+        path.write_text(GOOD + "# a comment\n" + "- name: c\n  address: 10.0.0.3\n  port: '1'\n")
+        await becomes(table, ["a", "prod/b", "c"])
+        assert table.generation is not before
+        assert table.find("default/a") is before.endpoints[0]
+
+
+@pytest.mark.parametrize("parameters", [{}, {"path": ""}, {"path": "x", "watch": True}, {"path": "x", "watchFile": "often"}])
+def test_parameters_that_cannot_work_are_refused(parameters):
+    with pytest.raises(ValidationError):
+        FileDiscoveryParameters.model_validate(parameters)
