@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
+from endpick._proto.ext_proc_pb2 import ProcessingRequest
 from endpick.extproc.counters import SessionCounters
+from endpick.extproc.headers import read_headers
 from endpick.extproc.session import Session, SessionSettings
 from endpick.extproc.stream import CloseCause
 from endpick.requests.decision import Decision, Metadata, Refused, Routed
 from endpick.requests.incoming import IncomingRequest
 
+T = TypeVar("T")
+
 WAIT_SECONDS = 20.0
+REMEMBERED = 100
 SETTINGS = SessionSettings(max_request_body_bytes=8 * 1024 * 1024)
 
 Message = tuple[str, bytes]
@@ -99,6 +106,11 @@ class Director:
         exchange = Exchange(seen, self._notify)
         return Routed((self.destination,), exchange, {"x-from-picker": "1"}, None if body is None else body.encode())
 
+    def requests(self) -> list[Seen]:
+        """Everything routed so far."""
+        with self._changed:
+            return list(self._seen.values())
+
     def wait_for(self, test_id: str, condition: Callable[[Seen], bool]) -> Seen:
         """What was seen of a request, once `condition` holds."""
         with self._changed:
@@ -112,12 +124,12 @@ class Director:
 
 
 class RecordedSession:
-    """A session whose conversation can be read afterwards."""
+    """A session that hands its conversation over when it is closed."""
 
-    def __init__(self, session: Session, conversation: list[Message], changed: threading.Condition) -> None:
+    def __init__(self, session: Session, over: Callable[[list[Message]], None]) -> None:
         self._session = session
-        self._conversation = conversation
-        self._changed = changed
+        self._over = over
+        self._conversation: list[Message] = []
 
     @property
     def waiting(self) -> Awaitable[object] | None:
@@ -138,9 +150,8 @@ class RecordedSession:
         return self._noted(self._session.fail(exception))
 
     def close(self, cause: CloseCause) -> None:
-        with self._changed:
-            self._session.close(cause)
-            self._changed.notify_all()
+        self._session.close(cause)
+        self._over(self._conversation)
 
     def _noted(self, replies: Sequence[bytes]) -> Sequence[bytes]:
         self._conversation += [("out", reply) for reply in replies]
@@ -148,20 +159,38 @@ class RecordedSession:
 
 
 class Picker:
-    """Makes the sessions of one server and remembers their conversations in the order the streams began."""
+    """Makes the sessions of one server and remembers what the last of them said."""
 
     def __init__(self) -> None:
         self.director = Director()
         self.counters = SessionCounters()
-        self.conversations: list[list[Message]] = []
+        self._conversations: deque[list[Message]] = deque(maxlen=REMEMBERED)
         self._closed = threading.Condition()
 
     def open_session(self) -> RecordedSession:
         """A `SessionFactory`."""
-        self.conversations.append([])
-        return RecordedSession(Session(self.director, SETTINGS, self.counters), self.conversations[-1], self._closed)
+        return RecordedSession(Session(self.director, SETTINGS, self.counters), self._over)
 
-    def wait_for_close(self, condition: Callable[[], bool]) -> None:
-        """Until `condition` holds; it is tried whenever a session is closed."""
+    def conversation_of(self, test_id: str) -> list[Message]:
+        """What was said about a request, once its stream is closed."""
+        return self.wait_for_close(lambda: next((talk for talk in self._conversations if id_of(talk) == test_id), None))
+
+    def wait_for_close(self, condition: Callable[[], T | None]) -> T:
+        """What `condition` returns once it is true; it is tried whenever a stream has been closed."""
         with self._closed:
-            assert self._closed.wait_for(condition, WAIT_SECONDS), "waited in vain"
+            result = self._closed.wait_for(condition, WAIT_SECONDS)
+            assert result, "waited in vain"
+            return result
+
+    def _over(self, conversation: list[Message]) -> None:
+        with self._closed:
+            self._conversations.append(conversation)
+            self._closed.notify_all()
+
+
+def id_of(conversation: list[Message]) -> str | None:
+    """The name that a request goes by."""
+    if not conversation:
+        return None
+    message = ProcessingRequest.FromString(conversation[0][1])
+    return read_headers(message.request_headers.headers).get("x-test-id")
