@@ -13,6 +13,7 @@ from endpick.demo.table import LiveTable
 from endpick.demo.trial import Trial, run_trial
 from endpick.demo.workload import WorkloadSettings, make_workload
 
+PICKER = (sys.executable, "-m", "endpick", "serve")
 CONFIGURATIONS = (("prefix-aware", "prefix-aware.yaml"), ("random-picker", "random-picker.yaml"))
 _LAST_ANSWERS_SECONDS = 1.0
 """The end of each half in which nothing new is asked, so that the last answers come within it."""
@@ -32,8 +33,6 @@ class DemoSettings:
     requests_per_second: float = 20.0
     servers: int = 4
     seed: int = 1
-    picker: tuple[str, ...] = (sys.executable, "-m", "endpick", "serve")
-    """The command that serves a configuration."""
 
 
 async def run_demo(settings: DemoSettings, output: TextIO) -> bool:
@@ -54,7 +53,7 @@ async def run_demo(settings: DemoSettings, output: TextIO) -> bool:
     with tempfile.TemporaryDirectory(prefix="endpick-demo-") as folder:
         for name, config in CONFIGURATIONS:
             limit = settings.duration_seconds / len(CONFIGURATIONS) + _GRACE_SECONDS
-            trial = Trial(name, config, settings.servers, settings.envoy, workload, limit, settings.picker)
+            trial = Trial(name, config, settings.servers, settings.envoy, workload, limit, PICKER)
             trial_folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=folder))
             outcomes = await run_trial(trial, trial_folder, LiveTable(output))
             results.append((name, summarize(outcomes)))

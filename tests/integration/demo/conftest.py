@@ -10,8 +10,6 @@ import pytest
 
 from endpick.demo.envoy import EnvoyNotFoundError, find_envoy
 
-STUB_PICKER = Path(__file__).parent / "stub_picker.py"
-
 
 class ProcessTable:
     """Linux's /proc, as far as a test needs it."""
@@ -62,9 +60,3 @@ def envoy() -> Path:
         return find_envoy(os.environ, Path.cwd())
     except EnvoyNotFoundError as error:
         pytest.skip(str(error))
-
-
-@pytest.fixture(scope="session")
-def picker() -> tuple[str, ...]:
-    """A command that stands in for `endpick serve`."""
-    return (sys.executable, str(STUB_PICKER))
