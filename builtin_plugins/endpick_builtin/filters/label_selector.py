@@ -8,7 +8,8 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from endpick.api import Endpoint, Endpoints, Filter, InferenceRequest, Parameters, PluginMeta, ScoringState
+from endpick.api import BoolArray, Endpoints, Filter, InferenceRequest, Parameters, PluginContext, PluginMeta, ScoringState
+from endpick_builtin.filters.label_mask import LabelMask
 
 
 class Operator(StrEnum):
@@ -59,19 +60,21 @@ class LabelSelectorParameters(Parameters):
     ]
     match_expressions: Annotated[tuple[Requirement, ...], Field(alias="matchExpressions", description="Further conditions on labels.")] = ()
 
+    def selects(self, labels: Mapping[str, str]) -> bool:
+        """Whether an endpoint with these labels meets all conditions."""
+        has_labels = all(labels.get(name) == value for name, value in self.match_labels.items())
+        return has_labels and all(requirement.holds_for(labels) for requirement in self.match_expressions)
+
 
 class LabelSelectorFilter(Filter[LabelSelectorParameters]):
     """Keep endpoints whose labels match the selector. Keeps none when none matches."""
 
     meta = PluginMeta(type="label-selector-filter", api=">=1.0,<2", parameters=LabelSelectorParameters, aliases=("by-label-selector",))
 
-    def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> Endpoints:
-        """See the class."""
-        return endpoints.only(self._selects)
+    def __init__(self, name: str, parameters: LabelSelectorParameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        self._mask = LabelMask(parameters.selects)
 
-    def _selects(self, endpoint: Endpoint) -> bool:
-        labels = endpoint.labels
-        wanted = self.parameters.match_labels.items()
-        return all(labels.get(name) == value for name, value in wanted) and all(
-            requirement.holds_for(labels) for requirement in self.parameters.match_expressions
-        )
+    def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> BoolArray:
+        """See the class."""
+        return self._mask.of(endpoints)

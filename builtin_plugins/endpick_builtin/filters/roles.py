@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
-from endpick.api import Endpoints, Filter, InferenceRequest, PluginMeta, ScoringState
+from endpick.api import BoolArray, Endpoints, Filter, InferenceRequest, Parameters, PluginContext, PluginMeta, ScoringState
+from endpick_builtin.filters.label_mask import LabelMask
 
 ROLE_LABEL = "llm-d.ai/role"
 
@@ -15,11 +17,17 @@ class RoleFilter(Filter):
     roles: ClassVar[frozenset[str]]
     keeps_unlabelled: ClassVar[bool] = False
 
-    def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> Endpoints:
+    def __init__(self, name: str, parameters: Parameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        self._mask = LabelMask(self._keeps)
+
+    def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> BoolArray:
         """See the class."""
-        return endpoints.only(
-            lambda endpoint: endpoint.labels[ROLE_LABEL] in self.roles if ROLE_LABEL in endpoint.labels else self.keeps_unlabelled
-        )
+        return self._mask.of(endpoints)
+
+    def _keeps(self, labels: Mapping[str, str]) -> bool:
+        role = labels.get(ROLE_LABEL)
+        return self.keeps_unlabelled if role is None else role in self.roles
 
 
 class DecodeFilter(RoleFilter):

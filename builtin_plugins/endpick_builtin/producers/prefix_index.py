@@ -97,4 +97,4 @@ class PrefixIndex:
     def _credit(counts: FloatArray, slots: int, blocks: int) -> None:
         if blocks:
             octets = np.frombuffer(slots.to_bytes((len(counts) + 7) // 8, "little"), dtype=np.uint8)
-            counts += blocks * np.unpackbits(octets, count=len(counts), bitorder="little")
+            counts[np.unpackbits(octets, count=len(counts), bitorder="little").view(np.bool_)] += blocks

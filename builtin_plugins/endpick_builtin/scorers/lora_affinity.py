@@ -34,11 +34,13 @@ class LoraAffinityScorer(Scorer):
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
         """See the class."""
-        reported = endpoints.objects(LORA_ADAPTERS)
-        return np.array([FULL if adapters is None else _affinity(request.model, adapters) for adapters in reported], dtype=np.float64)
+        model = request.model
+        return np.array([_affinity(model, adapters) for adapters in endpoints.objects(LORA_ADAPTERS)], dtype=np.float64)
 
 
-def _affinity(model: str, adapters: LoraAdapters) -> float:
+def _affinity(model: str, adapters: LoraAdapters | None) -> float:
+    if adapters is None:
+        return FULL
     if model in adapters.running:
         return RUNNING
     if len(adapters.running) + len(adapters.waiting) < adapters.max_adapters:

@@ -75,8 +75,10 @@ class Scheduler:
                 runs[name] = self.profiles[name].run(request, endpoints, state, access)
 
     def _unrunnable(self, answer: object, runs: Runs) -> str | None:
-        if isinstance(answer, str) or not isinstance(answer, Sequence):
+        if isinstance(answer, str) or not isinstance(answer, tuple | list | Sequence):
             return f"answered {type(answer).__name__}, not a sequence of profile names"
+        if not answer:
+            return None
         if len(set(answer)) != len(answer) or not runs.keys().isdisjoint(answer):
             return f"named a profile twice: {_listed(answer)} after {_listed(runs)}"
         unknown = [name for name in answer if name not in self.profiles]

@@ -48,7 +48,7 @@ class Scoring:
                 continue
             if fault is not None and fault.refuses:
                 return fault
-        if not self.steps or (np.minimum.reduce(scores, axis=None) >= 0.0 and np.maximum.reduce(scores, axis=None) <= 1.0):
+        if not self.steps or (scores.min() >= 0.0 and scores.max() <= 1.0):
             return scores
         return self._into_range(scores)
 

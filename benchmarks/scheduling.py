@@ -1,0 +1,203 @@
+"""What deciding costs, without network or protocol: `python -m benchmarks.scheduling`.
+
+Prints microseconds of one CPU per call: scheduling alone for 4 to 1000 endpoints, then parsing, hashing and prefix look-up by prompt size.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Callable, Sequence
+from time import process_time
+
+import numpy as np
+import orjson
+
+from endpick.api import (
+    KV_CACHE_USAGE,
+    LORA_ADAPTERS,
+    RUNNING_REQUESTS_SIZE,
+    WAITING_QUEUE_SIZE,
+    Endpoint,
+    InferenceRequest,
+    LoraAdapters,
+    Plugin,
+    PluginContext,
+    Prompt,
+)
+from endpick.api.access import Access
+from endpick.api.data import AnyKey
+from endpick.api.plugin import kinds_of
+from endpick.api.state import CycleState
+from endpick.datalayer.table import EndpointTable
+from endpick.observability.instruments import Silent
+from endpick.plugins.instance import Instance, default_on_fault, scope_of
+from endpick.requests.producing import Production, compile_producer, produce
+from endpick.scheduling.profile import compile_profile
+from endpick.scheduling.scheduler import compile_scheduler
+from endpick_builtin.filters.roles import DecodeFilter
+from endpick_builtin.handlers.single_profile import SingleProfileHandler
+from endpick_builtin.parsers.openai import OpenAIParser
+from endpick_builtin.pickers.max_score import MaxScorePicker
+from endpick_builtin.producers.approx_prefix_cache import ApproxPrefixCacheProducer
+from endpick_builtin.producers.prefix_hashing import block_hashes
+from endpick_builtin.producers.prefix_index import PrefixIndex
+from endpick_builtin.scorers.kv_cache_utilization import KVCacheUtilizationScorer
+from endpick_builtin.scorers.lora_affinity import LoraAffinityScorer
+from endpick_builtin.scorers.prefix_cache import PrefixCacheScorer
+from endpick_builtin.scorers.queue import QueueScorer
+from endpick_builtin.scorers.running_requests import RunningRequestsScorer
+
+POOL_SIZES = (4, 16, 100, 1000)
+PROMPT_BYTES = (1_000, 16_000, 220_000)
+KEYS: tuple[AnyKey, ...] = (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE, LORA_ADAPTERS)
+DEFAULT_PROFILE: tuple[tuple[type[Plugin], float], ...] = ((QueueScorer, 2), (KVCacheUtilizationScorer, 2), (PrefixCacheScorer, 3))
+FIVE_SCORERS = (*DEFAULT_PROFILE, (RunningRequestsScorer, 1), (LoraAffinityScorer, 1))
+SILENT = Silent()
+
+
+def instance(plugin: type[Plugin], **parameters: object) -> Instance:
+    """One built plugin, as the host would build it."""
+    values = plugin.meta.parameters(**parameters)
+    subscriptions, kinds = plugin.subscriptions(values), kinds_of(plugin)
+    name = plugin.meta.type
+    built = plugin(name, values, PluginContext(random=random.Random(1)))
+    return Instance(name, name, "endpick", "0", kinds, built, subscriptions, default_on_fault(kinds), scope_of(name, subscriptions))
+
+
+def pool(size: int) -> EndpointTable:
+    """Endpoints with plausible, different values in all columns."""
+    table = EndpointTable(clock=lambda: 1.0, keys=KEYS)
+    table.replace_all(Endpoint(f"bench/{n}", f"10.0.{n // 250}.{n % 250}", 8000) for n in range(size))
+    write, draw = table.writer(None).set, random.Random(7)
+    for endpoint in table.generation.endpoints:
+        write(WAITING_QUEUE_SIZE, float(draw.randrange(20)), endpoint)
+        write(RUNNING_REQUESTS_SIZE, float(draw.randrange(50)), endpoint)
+        write(KV_CACHE_USAGE, draw.random(), endpoint)
+        write(LORA_ADAPTERS, LoraAdapters(frozenset({"a"}), frozenset(), 4), endpoint)
+    return table
+
+
+def prompt(size: int, seed: int = 1) -> bytes:
+    """Text that compresses like nothing in particular."""
+    return bytes(random.Random(seed).choices(b"abcdefghijklmnopqrstuvwxyz     ", k=size))
+
+
+def microseconds(call: Callable[[], object], at_least_seconds: float = 0.15) -> float:
+    """CPU time of one call: the best of five rounds, so that other people's work on the machine counts little."""
+    call()
+    rounds = 1
+    while True:
+        started = process_time()
+        for _ in range(rounds):
+            call()
+        if process_time() - started > at_least_seconds / 5:
+            break
+        rounds *= 2
+    gc.disable()
+    best = np.inf
+    for _ in range(5):
+        started = process_time()
+        for _ in range(rounds):
+            call()
+        best = min(best, process_time() - started)
+    gc.enable()
+    return float(best / rounds * 1e6)
+
+
+def scheduling(size: int, scorers: Sequence[tuple[type[Plugin], float]], prompt_bytes: int | None) -> float:
+    """One decision; with a prompt, its hashing and its look-up are part of it."""
+    table, access = pool(size), Access()
+    profile = compile_profile(
+        "default", [instance(DecodeFilter)], [(instance(kind), weight) for kind, weight in scorers], instance(MaxScorePicker), SILENT
+    )
+    scheduler = compile_scheduler(instance(SingleProfileHandler), {"default": profile}, SILENT)
+    text = prompt(prompt_bytes or 0)
+    request = InferenceRequest(id="bench", model="m", prompt=Prompt(lambda: (text,)))
+    producers = [compile_producer(instance(ApproxPrefixCacheProducer), SILENT)] if prompt_bytes else []
+
+    def decide() -> object:
+        endpoints, state = table.view(access), CycleState(access)
+        produce(producers, Production(request, endpoints, state, access))
+        return scheduler.schedule(request, endpoints, state, access)
+
+    return microseconds(decide)
+
+
+def look_up(size: int, blocks: int) -> float:
+    """Matching a prompt whose beginning is everywhere, and whose later parts fewer and fewer endpoints hold."""
+    index = PrefixIndex()
+    names = [f"bench/{n}" for n in range(size)]
+    index.slots(names)
+    hashes = block_hashes(prompt(blocks * 256), 1, 64, None)
+    for position, name in enumerate(names):
+        index.insert(name, hashes[: blocks * (position + 1) // size], 31250)
+    return microseconds(lambda: index.match(hashes))
+
+
+def remember(size: int, blocks: int) -> float:
+    """Noting a prompt for one of the endpoints, which holds it already."""
+    index = PrefixIndex()
+    names = [f"bench/{n}" for n in range(size)]
+    index.slots(names)
+    hashes = block_hashes(prompt(blocks * 256), 1, 64, None)
+    for name in names:
+        index.insert(name, hashes, 31250)
+    return microseconds(lambda: index.insert(names[-1], hashes, 31250))
+
+
+def parse(size: int) -> tuple[float, float, float]:
+    """Parsing a chat body, the same with rendering its prompt, and hashing the prompt."""
+    messages = [{"role": "user" if n % 2 == 0 else "assistant", "content": prompt(size // 8, n).decode()} for n in range(8)]
+    body = orjson.dumps({"model": "m", "messages": messages, "stream": True})
+    parser = instance(OpenAIParser).plugin
+    assert isinstance(parser, OpenAIParser)
+
+    def render() -> object:
+        parsed = parser.parse("/v1/chat/completions", {}, body)
+        return parsed.prompt.texts  # type: ignore[union-attr]
+
+    text = prompt(size)
+    only = microseconds(lambda: parser.parse("/v1/chat/completions", {}, body))
+    return only, microseconds(render), microseconds(lambda: block_hashes(text, 1, 64, 2048))
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[tuple[str, Sequence[float]]]) -> None:
+    """Print one."""
+    print(f"\n{title}\n{'':<44}" + "".join(f"{column:>12}" for column in columns))
+    for name, values in rows:
+        print(f"{name:<44}" + "".join(f"{value:>12.1f}" for value in values))
+
+
+def main() -> None:
+    """Measure and print everything."""
+    sizes = [f"{size} endp." for size in POOL_SIZES]
+    profiles = (
+        ("max-score-picker alone", (), None),
+        ("default profile, no prompt", DEFAULT_PROFILE, None),
+        ("five scorers, no prompt", FIVE_SCORERS, None),
+        ("default profile, 16 KB prompt hashed", DEFAULT_PROFILE, 16_000),
+        ("five scorers, 16 KB prompt hashed", FIVE_SCORERS, 16_000),
+    )
+    table(
+        "One decision (µs CPU): decode-filter, scorers, max-score-picker",
+        sizes,
+        [(name, [scheduling(size, scorers, size_of_prompt) for size in POOL_SIZES]) for name, scorers, size_of_prompt in profiles],
+    )
+    table(
+        "Prefix index (µs CPU)",
+        sizes,
+        [(f"look up {blocks} blocks", [look_up(size, blocks) for size in POOL_SIZES]) for blocks in (256, 2048)]
+        + [(f"remember {blocks} blocks", [remember(size, blocks) for size in POOL_SIZES]) for blocks in (256, 2048)],
+    )
+    measured = [parse(size) for size in PROMPT_BYTES]
+    names = ("parse chat body", "parse and render chat body", "hash prompt, blocks of 64 tokens")
+    table(
+        "Reading a request (µs CPU)",
+        [f"{size // 1000} KB" for size in PROMPT_BYTES],
+        [(name, [costs[row] for costs in measured]) for row, name in enumerate(names)],
+    )
+
+
+if __name__ == "__main__":
+    main()
