@@ -61,9 +61,10 @@ class Connection:
         """Write what is left and close."""
         self._opened_at = self._heard_at = self._busy_at = now
         self._pinged_at: float | None = None
-        self._max_age = (
-            None if limits.max_connection_age_seconds is None else limits.max_connection_age_seconds * random.uniform(0.95, 1.05)
-        )
+        self._max_age = limits.max_connection_age_seconds
+        if self._max_age is not None:
+            # Spread, so that connections opened together do not end together.
+            self._max_age *= random.uniform(0.95, 1.05)  # noqa: S311
         self._drain_started_at: float | None = None
         self._drain_ends_at = 0.0
         self._last_call_made = False
@@ -106,15 +107,11 @@ class Connection:
         """Time passed: act on whatever has been waited for too long."""
         if self.closing:
             return
-        limits = self._limits
         try:
-            if not (self._greeted and self._control.settled) and now - self._opened_at > limits.handshake_seconds:
-                raise H2ConnectionError(ErrorCode.SETTINGS_TIMEOUT, "no SETTINGS came", "handshake_timeouts")
-            if self._blocks.stream_id and now - self._blocks.started_at > limits.header_block_seconds:
-                raise H2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "a header block does not end", "header_timeouts")
+            self._expect_progress(now)
+            self._keep_alive(now)
             self.streams.expire(now)
             self.streams.expire_idle(now)
-            self._keep_alive(now)
         except H2ConnectionError as fault:
             self._end(fault)
         else:
@@ -122,7 +119,10 @@ class Connection:
             self._close_if_done()
 
     def drain(self, now: float, grace_seconds: float) -> None:
-        """Ask the client to go elsewhere, end streams that never end by themselves, and close when the others have ended or `grace_seconds` passed."""
+        """Ask the client to go elsewhere, and close when its streams have ended or `grace_seconds` passed.
+
+        Streams that never end by themselves are ended at once.
+        """
         if self._drain_started_at is None and not self.closing:
             self._drain_started_at = now
             self._drain_ends_at = now + grace_seconds
@@ -300,6 +300,12 @@ class Connection:
         if increment > 0 and self.outbox.writable:
             self.outbox.put(frames.window_update(0, increment))
             self._receive_window += increment
+
+    def _expect_progress(self, now: float) -> None:
+        if not self._control.settled and now - self._opened_at > self._limits.handshake_seconds:
+            raise H2ConnectionError(ErrorCode.SETTINGS_TIMEOUT, "no SETTINGS came", "handshake_timeouts")
+        if self._blocks.stream_id and now - self._blocks.started_at > self._limits.header_block_seconds:
+            raise H2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "a header block does not end", "header_timeouts")
 
     def _keep_alive(self, now: float) -> None:
         if self._pinged_at is None:

@@ -151,7 +151,7 @@ class Streams:
             raise H2StreamError(stream.id, ErrorCode.ENHANCE_YOUR_CALM, "no memory left for messages", "buffer_exhaustions")
 
     def credit(self, stream: Stream) -> None:
-        """Let the client send more, unless its replies do not get away or a decision is awaited: then what it may send is bounded by its window."""
+        """Let the client send more, unless its replies do not get away or a decision is awaited: then its window bounds what it sends."""
         size = self._limits.stream_window_bytes
         if stream.receive_window <= size >> 1 and not stream.pending and stream.task is None and not stream.half_closed:
             self.outbox.put(window_update(stream.id, size - stream.receive_window))

@@ -1,0 +1,1 @@
+"""ext_proc alone: what one request costs each transport, loaded by h2load."""

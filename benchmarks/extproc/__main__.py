@@ -1,0 +1,117 @@
+"""Measure ext_proc alone, both transports in one run: python -m benchmarks.extproc."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.extproc.load import Load, Sample, resident_mebibytes, run
+from benchmarks.extproc.messages import Conversation, conversations
+
+
+@dataclass
+class Served:
+    """A server that is up, and what was measured of it."""
+
+    transport: str
+    port: int
+    pid: int
+    samples: dict[str, list[Sample]] = field(default_factory=dict)
+
+    def cpu(self, conversation: Conversation) -> float:
+        """Median CPU microseconds per request."""
+        return statistics.median(sample.cpu_microseconds for sample in self.samples[conversation.name])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.extproc", description=__doc__)
+    parser.add_argument(
+        "--session", choices=("echo", "trivial"), default="trivial", help="echo: transport only; trivial: the real session, one endpoint"
+    )
+    parser.add_argument("--transports", default="h2,grpcio", help="which, in this order; ratios are to the last")
+    parser.add_argument("--only", default="", help="conversations whose name contains this")
+    parser.add_argument("--seconds", type=float, default=4.0, help="length of a window")
+    parser.add_argument("--rounds", type=int, default=3, help="windows per server and conversation, round robin")
+    parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--streams", type=int, default=8, help="per client")
+    parser.add_argument("--server-core", type=int, default=0)
+    parser.add_argument("--load-core", type=int, default=1)
+    options = parser.parse_args()
+    if shutil.which("h2load") is None:
+        parser.error("h2load is not installed: apt-get install nghttp2-client")
+    load = Load(options.seconds, options.clients, options.streams, options.load_core)
+    chosen = [conversation for conversation in conversations() if options.only in conversation.name]
+    with ExitStack() as stack:
+        servers = [
+            stack.enter_context(served(transport, options.session, options.server_core)) for transport in options.transports.split(",")
+        ]
+        measure(servers, chosen, load, options.rounds)
+        report(servers, chosen)
+    return 0
+
+
+@contextmanager
+def served(transport: str, session: str, core: int) -> Iterator[Served]:
+    """A server of its own process, for as long as the block lasts."""
+    command = [sys.executable, "-m", "benchmarks.extproc.serve", "--transport", transport, "--session", session, "--core", str(core)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield Served(transport, int(process.stdout.readline()), process.pid)
+
+
+def measure(servers: Sequence[Served], chosen: Sequence[Conversation], load: Load, rounds: int) -> None:
+    """Short windows in turn, so that whatever else the machine does hits every server alike."""
+    with tempfile.TemporaryDirectory() as folder:
+        body = Path(folder, "body")
+        for conversation in chosen:
+            body.write_bytes(conversation.wire)
+            for _ in range(rounds):
+                for server in servers:
+                    server.samples.setdefault(conversation.name, []).append(run(server.port, server.pid, body, load))
+
+
+def report(servers: Sequence[Served], chosen: Sequence[Conversation]) -> None:
+    reference = servers[-1]
+    print("| conversation | transport | × " + reference.transport + " | CPU µs/request | req/s | p50 ms | p99 ms | failed | RSS MiB |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for conversation in chosen:
+        for server in servers:
+            samples = server.samples[conversation.name]
+            latencies = sorted(latency for sample in samples for latency in sample.latencies_ms) or [0.0]
+            ratio = statistics.median(
+                other.cpu_microseconds / sample.cpu_microseconds
+                for sample, other in zip(samples, reference.samples[conversation.name], strict=True)
+            )
+            rate = statistics.median(sample.requests / sample.seconds for sample in samples)
+            failed = sum(sample.failed for sample in samples)
+            print(
+                f"| {conversation.name} | {server.transport} | {ratio:.1f} | {server.cpu(conversation):.1f} | {rate:.0f} "
+                f"| {quantile(latencies, 0.5):.2f} | {quantile(latencies, 0.99):.2f} | {failed} | {resident_mebibytes(server.pid):.0f} |"
+            )
+    report_chunks(servers, chosen)
+
+
+def report_chunks(servers: Sequence[Served], chosen: Sequence[Conversation]) -> None:
+    """What a streamed chunk costs: the conversation with chunks less the one without, divided."""
+    plain = chosen[0]
+    for conversation in chosen:
+        if conversation.chunks and plain is not conversation:
+            for server in servers:
+                cost = (server.cpu(conversation) - server.cpu(plain)) / conversation.chunks
+                print(f"{server.transport}: {cost:.1f} µs CPU per streamed chunk ({conversation.name} less {plain.name})")
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

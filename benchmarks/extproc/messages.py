@@ -1,0 +1,100 @@
+"""Pre-built conversations: what a gateway sends on one stream, as gRPC messages."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import orjson
+
+from endpick._proto.ext_proc_pb2 import ProcessingMode, ProcessingRequest
+
+_PIECE_BYTES = 32 * 1024
+"""How a gateway cuts a large body, roughly."""
+_REQUEST_HEADERS = {
+    ":authority": "models.example",
+    ":path": "/v1/chat/completions",
+    ":method": "POST",
+    ":scheme": "http",
+    "user-agent": "bench/1",
+    "accept": "*/*",
+    "content-type": "application/json",
+    "x-forwarded-proto": "http",
+    "x-request-id": "6f4dc3a2-5a55-4d0c-9e9c-8a2f6c1d1a11",
+}
+_RESPONSE_HEADERS = {":status": "200", "content-type": "application/json", "server": "uvicorn"}
+_EVENT = b'data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":" token"}}]}\n\n'
+_USAGE = {"prompt_tokens": 200, "completion_tokens": 80, "total_tokens": 280}
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """One HTTP request as the gateway tells of it."""
+
+    name: str
+    messages: tuple[bytes, ...]
+    chunks: int = 0
+    """Pieces of the response beyond the first."""
+
+    @property
+    def wire(self) -> bytes:
+        """All messages, each with its gRPC head."""
+        return b"".join(struct.pack(">BI", 0, len(message)) + message for message in self.messages)
+
+
+def conversations() -> tuple[Conversation, ...]:
+    """The ones that are measured, smallest first; the SSE one follows the 1 KB one, which it is compared with."""
+    return (
+        _plain("1 KB", 1024),
+        _streaming("1 KB + 80 chunks", 1024, 80),
+        _plain("16 KB", 16 * 1024),
+        _plain("220 KB", 220 * 1024),
+    )
+
+
+def chat(size: int) -> bytes:
+    """A chat completion request of about `size` bytes."""
+    empty = {"model": "llama", "max_tokens": 100, "messages": [{"role": "user", "content": ""}]}
+    filler = "Tell me about the sea, and about the ships on it. " * (size // 50 + 1)
+    empty["messages"] = [{"role": "user", "content": filler[: size - len(orjson.dumps(empty))]}]
+    return orjson.dumps(empty)
+
+
+def _plain(name: str, size: int) -> Conversation:
+    answer = orjson.dumps({"id": "c", "model": "llama", "choices": [{"message": {"content": "word " * 100}}], "usage": _USAGE})
+    return Conversation(name, (*_request(size), _headers("response_headers", _RESPONSE_HEADERS), *_body("response_body", answer)))
+
+
+def _streaming(name: str, size: int, chunks: int) -> Conversation:
+    headers = _headers("response_headers", {**_RESPONSE_HEADERS, "content-type": "text/event-stream"})
+    last = b"data: " + orjson.dumps({"id": "c", "choices": [], "usage": _USAGE}) + b"\n\ndata: [DONE]\n\n"
+    pieces = [_piece("response_body", _EVENT, end=False) for _ in range(chunks - 1)]
+    return Conversation(name, (*_request(size), headers, *pieces, *_body("response_body", last)), chunks)
+
+
+def _request(size: int) -> tuple[bytes, ...]:
+    first = ProcessingRequest.FromString(_headers("request_headers", _REQUEST_HEADERS))
+    first.protocol_config.request_body_mode = ProcessingMode.FULL_DUPLEX_STREAMED
+    first.protocol_config.response_body_mode = ProcessingMode.FULL_DUPLEX_STREAMED
+    return first.SerializeToString(), *_body("request_body", chat(size))
+
+
+def _headers(kind: str, headers: Mapping[str, str]) -> bytes:
+    message = ProcessingRequest()
+    for name, value in headers.items():
+        getattr(message, kind).headers.headers.add(key=name, raw_value=value.encode())
+    return message.SerializeToString()
+
+
+def _body(kind: str, body: bytes) -> tuple[bytes, ...]:
+    """Pieces, and the empty one that Envoy ends a body with."""
+    pieces = [_piece(kind, body[at : at + _PIECE_BYTES], end=False) for at in range(0, len(body), _PIECE_BYTES)]
+    return *pieces, _piece(kind, b"", end=True)
+
+
+def _piece(kind: str, body: bytes, *, end: bool) -> bytes:
+    message = ProcessingRequest()
+    getattr(message, kind).body = body
+    getattr(message, kind).end_of_stream = end
+    return message.SerializeToString()

@@ -1,0 +1,92 @@
+"""The server under load: one transport, one kind of session. Prints its port and serves until its input ends."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import os
+import sys
+from collections.abc import Awaitable, Mapping, Sequence
+
+import uvloop
+
+from endpick.extproc.session import session_factory
+from endpick.extproc.stream import CloseCause, SessionFactory
+from endpick.requests.decision import Decision, Metadata, Routed
+from endpick.requests.incoming import IncomingRequest
+from endpick.transport.server import ListenSettings, ext_proc_methods, open_server
+
+
+class EchoSession:
+    """Answers each message with itself: what is left is the transport."""
+
+    waiting: Awaitable[object] | None = None
+    finished = False
+
+    def receive(self, message: bytes) -> Sequence[bytes]:
+        return (message,)
+
+    def resume(self, result: object) -> Sequence[bytes]:
+        return ()
+
+    def fail(self, exception: BaseException) -> Sequence[bytes]:
+        return ()
+
+    def close(self, cause: CloseCause) -> None:
+        pass
+
+
+class SilentExchange:
+    """Looks at nothing."""
+
+    wants_chunks = False
+
+    def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str]:
+        return {}
+
+    def response_chunk(self, chunk: bytes, end: bool) -> bytes | None:
+        return None
+
+    def response_metadata(self) -> Metadata:
+        return {}
+
+    def finish(self, cause: CloseCause) -> None:
+        pass
+
+
+class OneEndpoint:
+    """Routes everything to the same place: what is left is transport and protocol."""
+
+    def __init__(self) -> None:
+        self._routed = Routed(("10.0.0.1:8000",), SilentExchange())
+
+    def decide(self, incoming: IncomingRequest) -> Decision:
+        return self._routed
+
+
+def sessions(kind: str) -> SessionFactory:
+    return EchoSession if kind == "echo" else session_factory(OneEndpoint())
+
+
+async def serve(transport: str, kind: str) -> None:
+    settings = ListenSettings(host="127.0.0.1", port=0)
+    server = open_server("grpcio" if transport == "grpcio" else "h2", settings, ext_proc_methods(sessions(kind)))
+    print(await server.start(), flush=True)
+    gc.freeze()
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    await server.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--transport", choices=("h2", "grpcio"), required=True)
+    parser.add_argument("--session", choices=("echo", "trivial"), required=True)
+    parser.add_argument("--core", type=int, required=True)
+    options = parser.parse_args()
+    os.sched_setaffinity(0, {options.core})
+    uvloop.run(serve(options.transport, options.session))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from endpick.transport.h2.grpc import MESSAGE_HEAD, CompressedMessageError, MessageAssembler, MessageTooLargeError, trailers
+from endpick.transport.h2.hpack import HeaderDecoder
+
+
+@given(st.lists(st.binary(max_size=80), max_size=10), st.lists(st.integers(0, 5000), max_size=20))
+def test_messages_are_the_same_however_their_bytes_are_cut(messages, places):
+    wire = b"".join(MESSAGE_HEAD.pack(0, len(message)) + message for message in messages)
+    edges = [0, *sorted(place % (len(wire) + 1) for place in places), len(wire)]
+    assembler = MessageAssembler(100)
+    found = [message for a, b in zip(edges, edges[1:], strict=False) for message in assembler.feed(wire[a:b])]
+    assert found == messages
+    assert assembler.held_bytes == 0
+
+
+def test_a_long_message_is_refused_once_its_length_is_known():
+    with pytest.raises(MessageTooLargeError, match="11 bytes, 10 is the most"):
+        MessageAssembler(10).feed(MESSAGE_HEAD.pack(0, 11))
+
+
+def test_a_compressed_message_is_refused():
+    with pytest.raises(CompressedMessageError):
+        MessageAssembler(10).feed(MESSAGE_HEAD.pack(1, 3) + b"abc")
+
+
+def test_what_is_held_is_the_unfinished_message_only():
+    assembler = MessageAssembler(1000)
+    assembler.feed(MESSAGE_HEAD.pack(0, 1) + b"a" + MESSAGE_HEAD.pack(0, 100) + b"b" * 20)
+    assert assembler.held_bytes == 25
+
+
+def test_status_messages_are_percent_encoded():
+    block = trailers(13, "50% of é\nis gone")
+    assert HeaderDecoder(1000).decode(block) == [
+        (b"grpc-status", b"13", False),
+        (b"grpc-message", b"50%25 of %C3%A9%0Ais gone", False),
+    ]

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jh2._hazmat import Encoder
+
+from endpick.transport.h2.faults import ErrorCode, H2ConnectionError
+from endpick.transport.h2.hpack import EMPTY_TABLE, HeaderDecoder, encode
+
+FIELDS = st.lists(st.tuples(st.binary(min_size=1, max_size=200), st.binary(max_size=400)), max_size=8)
+
+
+@given(FIELDS)
+def test_what_we_encode_any_decoder_reads(fields):
+    assert [(name, value) for name, value, _ in HeaderDecoder(2**16).decode(EMPTY_TABLE + encode(fields))] == fields
+
+
+@given(FIELDS, st.booleans())
+def test_blocks_of_another_encoder_decode_with_its_table_and_huffman_codes(fields, huffman):
+    encoder, decoder = Encoder(), HeaderDecoder(2**16)
+    sent = [(name, value, False) for name, value in fields]
+    for _ in range(3):
+        assert decoder.decode(encoder.encode(sent, huffman)) == sent
+
+
+def test_a_damaged_block_decodes_or_is_an_error_of_the_connection(capfd):
+    @given(FIELDS, st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=6), st.integers(0, 10_000))
+    def check(fields, changes, keep):
+        block = bytearray(Encoder().encode([(name, value, False) for name, value in fields]))
+        for place, byte in changes:
+            if block:
+                block[place % len(block)] = byte
+        try:
+            HeaderDecoder(2**16).decode(bytes(block[: keep % (len(block) + 1)]))
+        except H2ConnectionError as error:
+            assert error.code in (ErrorCode.COMPRESSION_ERROR, ErrorCode.ENHANCE_YOUR_CALM)
+
+    check()
+    assert capfd.readouterr().err == "", "the library panicked"
+
+
+@pytest.mark.parametrize(
+    ("block", "why"),
+    [
+        (b"\x00", "a field does not end"),
+        (b"\x40\x03ab", "a field does not end"),
+        (b"\x00\x01a\x7f\xff\xff\xff\xff\xff\x01", "a field does not end"),
+        (b"\x82\x20", "the table is resized after a field"),
+        (b"\x00\x01a\x81\x18", "a Huffman code is padded with other bits than ones"),
+        (b"\x80", "decoder failure: InvalidIndex"),
+    ],
+)
+def test_each_kind_of_malformed_block_is_a_compression_error(block, why):
+    with pytest.raises(H2ConnectionError) as caught:
+        HeaderDecoder(2**16).decode(block)
+    assert (caught.value.code, caught.value.reason) == (ErrorCode.COMPRESSION_ERROR, why)
+
+
+def test_a_short_block_that_stands_for_a_long_list_is_refused():
+    encoder, decoder = Encoder(), HeaderDecoder(8192)
+    decoder.decode(encoder.encode([(b"x", b"v" * 3000, False)]))
+    bomb = b"\xbe" * 100
+    with pytest.raises(H2ConnectionError) as caught:
+        decoder.decode(bomb)
+    assert (caught.value.code, caught.value.counter) == (ErrorCode.ENHANCE_YOUR_CALM, "header_floods")

@@ -1,0 +1,123 @@
+"""How connections age, go quiet and drain."""
+
+from __future__ import annotations
+
+from endpick.extproc.stream import CloseCause
+from endpick.transport.h2 import frames
+from endpick.transport.h2.faults import ErrorCode
+from endpick.transport.h2.frames import MAX_STREAM_ID, FrameType
+from endpick.transport.limits import Limits
+from unit.transport.peer import ENDLESS_PATH, Peer, frame
+
+
+def last_stream(goaway) -> int:
+    return int.from_bytes(goaway.payload[:4], "big")
+
+
+def pong(peer: Peer) -> None:
+    """Answer the PINGs that came."""
+    for found in peer.take():
+        if found.kind is FrameType.PING:
+            peer.send(frames.ping(found.payload, ack=True))
+
+
+def test_a_drain_says_so_twice_and_serves_what_was_under_way():
+    peer = Peer()
+    peer.open(1)
+    peer.connection.drain(peer.now, 30)
+    goaway, ping = peer.take()
+    assert (last_stream(goaway), goaway.code) == (MAX_STREAM_ID, ErrorCode.NO_ERROR)
+    peer.open(3)
+    peer.message(3, b"was on its way")
+    assert peer.replies(3) == [b"was on its way"]
+    peer.send(frames.ping(ping.payload, ack=True))
+    [goaway] = peer.take()
+    assert last_stream(goaway) == 3
+    peer.open(5)
+    assert peer.take()[0].code is ErrorCode.REFUSED_STREAM
+    assert peer.counters.streams_refused == 1
+    for stream in (1, 3):
+        assert not peer.connection.closing
+        peer.message(stream, b"finish")
+    assert peer.connection.closing
+    assert [session.causes for session in peer.sessions] == [[CloseCause.END]] * 2
+
+
+def test_a_client_that_does_not_answer_the_drain_ping_is_not_waited_for():
+    peer = Peer()
+    peer.connection.drain(peer.now, 30)
+    peer.tick(0.5)
+    assert not peer.connection.closing
+    peer.tick(1)
+    assert peer.connection.closing
+
+
+def test_streams_that_outlast_the_grace_end_as_unavailable():
+    peer = Peer()
+    peer.open(1)
+    peer.connection.drain(peer.now, 5)
+    peer.tick(6)
+    trailers = next(found for found in peer.take() if found.kind is FrameType.HEADERS)
+    assert trailers.headers["grpc-status"] == "14"
+    assert peer.sessions[0].causes == [CloseCause.DRAIN]
+    assert peer.connection.closing
+
+
+def test_a_connection_drains_when_it_reaches_its_age():
+    peer = Peer(Limits(max_connection_age_seconds=100, max_connection_age_grace_seconds=10, keepalive_idle_seconds=1000))
+    peer.open(1)
+    peer.tick(94)
+    assert peer.take() == []
+    peer.tick(12)
+    assert peer.take()[0].kind is FrameType.GOAWAY
+    assert peer.counters.aged_connections == 1
+    peer.tick(11)
+    assert peer.connection.closing
+
+
+def test_a_connection_without_streams_drains_after_its_idle_time():
+    peer = Peer(Limits(max_connection_idle_seconds=50, keepalive_idle_seconds=1000))
+    peer.open(1)
+    peer.tick(60)
+    assert not peer.take()
+    peer.message(1, b"finish")
+    peer.take()
+    peer.tick(51)
+    assert peer.counters.idle_connections == 1
+    peer.tick(2)
+    assert peer.connection.closing
+
+
+def test_a_silent_client_is_asked_and_then_dropped():
+    peer = Peer(Limits(keepalive_idle_seconds=60, keepalive_timeout_seconds=20))
+    peer.tick(61)
+    pong(peer)
+    peer.tick(30)
+    assert not peer.connection.closing
+    peer.tick(61)
+    assert [found.kind for found in peer.take()] == [FrameType.PING]
+    peer.tick(21)
+    assert peer.connection.closing
+    assert peer.counters.keepalive_timeouts == 1
+
+
+def test_a_stream_on_which_nothing_arrives_is_cancelled_but_not_an_endless_one():
+    peer = Peer(Limits(max_stream_idle_seconds=100, keepalive_idle_seconds=10_000))
+    peer.open(1)
+    peer.open(3)
+    peer.open(5, path=ENDLESS_PATH)
+    peer.tick(60)
+    peer.message(3, b"alive")
+    peer.take()
+    peer.tick(60)
+    [reset] = peer.take()
+    assert (reset.kind, reset.stream, reset.code) == (FrameType.RST_STREAM, 1, ErrorCode.CANCEL)
+    assert (peer.counters.idle_streams, peer.counters.streams_active) == (1, 2)
+
+
+def test_the_goaway_of_a_client_lets_its_streams_end():
+    peer = Peer()
+    peer.open(1)
+    peer.send(frames.goaway(0, ErrorCode.NO_ERROR) + frame(FrameType.PING, 0, 0, b"12345678"))
+    peer.message(1, b"hi")
+    assert peer.replies(1) == [b"hi"]

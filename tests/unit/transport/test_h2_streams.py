@@ -1,0 +1,276 @@
+"""Streams of one connection: what reaches the session, what comes back, and how each one ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from endpick.extproc.stream import CloseCause, ProtocolError
+from endpick.transport.h2 import frames
+from endpick.transport.h2.faults import ErrorCode
+from endpick.transport.h2.frames import END_STREAM, PADDED, FrameType
+from endpick.transport.h2.grpc import MESSAGE_HEAD
+from endpick.transport.limits import Limits
+from unit.transport.peer import ENDLESS_PATH, Peer, data, frame, raw_headers
+
+
+def test_a_message_is_echoed_and_half_close_ends_the_stream_with_ok():
+    peer = Peer()
+    peer.open(1)
+    peer.message(1, b"hello", end=True)
+    headers, reply, trailers = peer.take()
+    assert headers.headers == {":status": "200", "content-type": "application/grpc"}
+    assert reply.payload == MESSAGE_HEAD.pack(0, 5) + b"hello"
+    assert (trailers.headers, trailers.ends_stream) == ({"grpc-status": "0"}, True)
+    assert peer.sessions[0].causes == [CloseCause.END]
+    assert peer.counters.streams_active == 0
+
+
+def test_messages_need_not_coincide_with_frames():
+    peer = Peer()
+    peer.open(1)
+    wire = b"".join(MESSAGE_HEAD.pack(0, len(message)) + message for message in (b"one", b"two" * 100, b"", b"three"))
+    for at in range(0, len(wire), 7):
+        peer.send(data(1, wire[at : at + 7]))
+    assert peer.sessions[0].received == [b"one", b"two" * 100, b"", b"three"]
+    assert peer.memory.held_bytes == 0
+
+
+def test_padding_is_taken_off():
+    peer = Peer()
+    peer.open(1)
+    peer.send(frame(FrameType.DATA, PADDED, 1, b"\x04" + MESSAGE_HEAD.pack(0, 2) + b"ab" + b"\0" * 4))
+    assert peer.replies(1) == [b"ab"]
+
+
+def test_a_reset_of_an_answered_stream_is_a_normal_end():
+    peer = Peer(Limits(unanswered_resets_burst=1, unanswered_resets_per_second=0))
+    for stream in range(1, 200, 2):
+        peer.open(stream)
+        peer.message(stream, b"x")
+        peer.send(frames.rst_stream(stream, ErrorCode.NO_ERROR))
+    assert [session.causes for session in peer.sessions] == [[CloseCause.RESET]] * 100
+    assert not peer.connection.closing
+    assert (peer.counters.streams_reset_by_peer, peer.counters.reset_floods, peer.counters.stream_errors) == (100, 0, 0)
+
+
+def test_a_session_that_finishes_ends_the_stream_and_tells_the_client_to_stop_sending():
+    peer = Peer()
+    peer.open(1)
+    peer.message(1, b"finish")
+    kinds = [(frame.kind, frame.ends_stream) for frame in peer.take()]
+    assert kinds == [
+        (FrameType.HEADERS, False),
+        (FrameType.DATA, False),
+        (FrameType.HEADERS, True),
+        (FrameType.RST_STREAM, False),
+    ]
+    assert peer.sessions[0].causes == [CloseCause.END]
+    peer.message(1, b"late")
+    assert peer.take() == []
+    assert peer.sessions[0].received == [b"finish"]
+
+
+def test_a_protocol_error_becomes_the_status_of_the_stream():
+    peer = Peer()
+    peer.open(1)
+    peer.sessions[0].receive = raising(ProtocolError(3, "out of order"))
+    peer.message(1, b"x")
+    [trailers, reset] = peer.take()
+    assert trailers.headers == {":status": "200", "content-type": "application/grpc", "grpc-status": "3", "grpc-message": "out of order"}
+    assert reset.kind is FrameType.RST_STREAM
+    assert peer.sessions[0].causes == [CloseCause.ERROR]
+    assert (peer.counters.session_refusals, peer.counters.session_faults) == (1, 0)
+
+
+def test_a_session_that_raises_costs_its_stream_and_no_other(caplog):
+    peer = Peer()
+    peer.open(1)
+    peer.open(3)
+    peer.sessions[0].receive = raising(ValueError("bug"))
+    peer.message(1, b"x")
+    assert peer.take()[0].headers["grpc-status"] == "13"
+    assert "ValueError: bug" in caplog.text
+    peer.message(3, b"still here")
+    assert peer.replies(3) == [b"still here"]
+    assert peer.counters.session_faults == 1
+
+
+def test_a_session_that_raises_while_closing_is_counted(caplog):
+    peer = Peer()
+    peer.open(1)
+    peer.sessions[0].close = raising(ValueError("bug"))
+    peer.send(frames.rst_stream(1, ErrorCode.CANCEL))
+    assert peer.counters.session_faults == 1
+    assert peer.counters.streams_active == 0
+
+
+def test_a_waiting_session_is_resumed_and_sees_what_arrives_meanwhile():
+    peer = Peer()
+    peer.open(1)
+    peer.message(1, b"later")
+    peer.message(1, b"meanwhile")
+    assert len(peer.waiting) == 1, "one await at a time"
+    assert peer.sessions[0].received == [b"later", b"meanwhile"]
+    peer.connection.streams.resume(peer.waiting[0], 42)
+    assert peer.replies(1) == [b"resumed:42"]
+
+
+def test_half_close_while_waiting_ends_the_stream_after_the_reply():
+    peer = Peer()
+    peer.open(1)
+    peer.message(1, b"later", end=True)
+    assert peer.take() == []
+    peer.connection.streams.resume(peer.waiting[0], "x")
+    assert peer.take()[-1].headers == {"grpc-status": "0"}
+    assert peer.sessions[0].causes == [CloseCause.END]
+
+
+def test_what_the_awaited_raises_goes_to_the_session():
+    peer = Peer()
+    peer.open(1)
+    peer.message(1, b"later")
+    peer.connection.streams.fail(peer.waiting[0], RuntimeError("no tokenizer"))
+    assert peer.replies(1) == [b"failed:no tokenizer"]
+
+
+@pytest.mark.parametrize("how", ["reset", "disconnect"])
+def test_the_end_of_a_waiting_stream_cancels_what_it_waits_for(how):
+    peer = Peer()
+    peer.open(1)
+    peer.message(1, b"later")
+    if how == "reset":
+        peer.send(frames.rst_stream(1, ErrorCode.CANCEL))
+    else:
+        peer.connection.lost()
+    assert peer.tasks[0].cancelled
+    assert peer.sessions[0].causes == [CloseCause(how)]
+    peer.connection.streams.resume(peer.waiting[0], "too late")
+    assert peer.take() == []
+
+
+def test_trailers_of_the_client_end_the_request():
+    peer = Peer()
+    peer.open(1)
+    peer.message(1, b"x")
+    peer.send(raw_headers(1, [("x-checksum", "1")], end=True))
+    assert peer.take()[-1].headers == {"grpc-status": "0"}
+    assert peer.sessions[0].causes == [CloseCause.END]
+
+
+def test_an_unknown_method_is_unimplemented():
+    peer = Peer()
+    peer.open(1, path="/no.Such/Method")
+    assert peer.take()[0].headers["grpc-status"] == "12"
+    assert peer.counters.unknown_methods == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"), [({"method": "GET"}, "405"), ({"content_type": "text/html"}, "415"), ({"content_type": None}, "415")]
+)
+def test_a_request_that_is_not_grpc_gets_an_answer_that_says_so(changes, status):
+    peer = Peer()
+    peer.open(1, **changes)
+    peer.send(data(1, b"anything"))
+    assert peer.take() == []
+    peer.send(data(1, b"", end=True))
+    headers, body = peer.take()
+    assert headers.headers[":status"] == status
+    assert b"gRPC" in body.payload
+    assert body.ends_stream
+    assert peer.counters.not_grpc == 1
+    assert peer.counters.streams_active == 0
+
+
+def test_a_head_request_gets_no_body():
+    peer = Peer()
+    peer.open(1, method="HEAD", end=True)
+    [headers] = peer.take()
+    assert (headers.headers[":status"], headers.ends_stream) == ("405", True)
+
+
+def test_a_message_over_the_limit_ends_its_stream_with_resource_exhausted():
+    peer = Peer(Limits(max_message_bytes=100))
+    peer.open(1)
+    peer.open(3)
+    peer.message(1, b"x" * 101)
+    assert peer.take()[0].headers["grpc-status"] == "8"
+    assert peer.counters.messages_too_large == 1
+    peer.message(3, b"x" * 100)
+    assert peer.replies(3) == [b"x" * 100]
+
+
+def test_a_compressed_message_is_refused():
+    peer = Peer()
+    peer.open(1)
+    peer.send(data(1, MESSAGE_HEAD.pack(1, 1) + b"x"))
+    assert peer.take()[0].headers["grpc-status"] == "12"
+    assert peer.counters.compressed_messages == 1
+
+
+def test_a_stream_that_ends_within_a_message_is_told_so():
+    peer = Peer()
+    peer.open(1)
+    peer.send(data(1, MESSAGE_HEAD.pack(0, 10) + b"half", end=True))
+    [trailers] = peer.take()
+    assert (trailers.headers["grpc-status"], trailers.headers["grpc-message"]) == ("3", "the stream ends within a message")
+    assert peer.sessions[0].causes == [CloseCause.ERROR]
+    assert peer.memory.held_bytes == 0
+
+
+def test_a_deadline_ends_the_stream():
+    peer = Peer()
+    peer.open(1, grpc_timeout="500m")
+    peer.open(3)
+    peer.message(1, b"later")
+    assert peer.connection.streams.next_deadline == peer.now + 0.5
+    peer.tick(0.4)
+    assert peer.take() == []
+    peer.tick(0.2)
+    assert peer.take()[0].headers["grpc-status"] == "4"
+    assert peer.counters.deadlines_exceeded == 1
+    assert peer.tasks[0].cancelled
+    assert peer.counters.streams_active == 1
+
+
+def test_deadlines_of_streams_that_are_gone_are_not_kept():
+    peer = Peer()
+    for stream in range(1, 2001, 2):
+        peer.open(stream, grpc_timeout="1H")
+        peer.message(stream, b"finish")
+    assert len(peer.connection.streams._deadlines) < 100
+
+
+def test_the_first_block_empties_the_table_and_later_ones_do_not():
+    peer = Peer()
+    for stream in (1, 3):
+        peer.open(stream)
+        peer.message(stream, b"x", end=True)
+    blocks = [found.payload for found in peer.take() if found.kind is FrameType.HEADERS]
+    assert [block.startswith(b"\x20") for block in blocks] == [True, False, False, False]
+
+
+def test_endless_streams_do_not_hold_a_drain():
+    peer = Peer()
+    peer.open(1, path=ENDLESS_PATH)
+    peer.message(1, b"later", end=True)
+    peer.connection.drain(peer.now, 30)
+    [first_goaway, ping, trailers] = peer.take()
+    assert (first_goaway.kind, ping.kind) == (FrameType.GOAWAY, FrameType.PING)
+    assert trailers.headers["grpc-status"] == "14"
+    assert peer.sessions[0].causes == [CloseCause.DRAIN]
+
+
+def raising(exception: Exception):
+    def function(*_arguments: object) -> None:
+        raise exception
+
+    return function
+
+
+def test_a_frame_of_two_messages_ends_with_the_first_if_that_finishes_the_stream():
+    peer = Peer()
+    peer.open(1)
+    both = b"".join(MESSAGE_HEAD.pack(0, len(message)) + message for message in (b"finish", b"unheard"))
+    peer.send(frame(FrameType.DATA, END_STREAM, 1, both))
+    assert peer.sessions[0].received == [b"finish"]
+    assert peer.sessions[0].causes == [CloseCause.END]
