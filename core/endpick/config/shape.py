@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 from endpick.config.fields import fields_of, part_at
 from endpick.config.model import ENDPICK, KIND, EndpointPickerConfig
 from endpick.config.pruning import original_path, place_parts, prune
-from endpick.config.shape_mistakes import diagnose
+from endpick.config.shape_mistakes import diagnose, wrong_kind
 from endpick.config.source import SourceMap
 from endpick.config.tree import Json
 from endpick.diagnostics import Diagnostic, DocumentPath, suggest
@@ -35,6 +35,8 @@ def check_shape(source: SourceMap) -> Shape:
 
     Each round takes the faulty parts out and looks again, because a part can only be judged when those around it are sound.
     """
+    if (other := _of_another_kind(source)) is not None:
+        return Shape(None, (other,), frozenset())
     diagnostics: list[Diagnostic] = []
     faulty: set[DocumentPath] = set()
     while True:
@@ -54,6 +56,14 @@ def check_shape(source: SourceMap) -> Shape:
         else:
             place_parts(config, source.data, faulty)
             return Shape(config, tuple(diagnostics), frozenset(faulty))
+
+
+def _of_another_kind(source: SourceMap) -> Diagnostic | None:
+    """The only thing to say about a document that is no configuration at all, such as a Kubernetes manifest."""
+    kind = source.data.get("kind") if isinstance(source.data, Mapping) else None
+    if not isinstance(kind, str) or not kind or kind == KIND or suggest(kind, (KIND,)) is not None:
+        return None
+    return wrong_kind(("kind",), source)
 
 
 def _filled_in(data: Json, faulty: set[DocumentPath]) -> Json:

@@ -27,7 +27,7 @@ def diagnose(detail: ErrorDetails, path: DocumentPath, source: SourceMap) -> Dia
     if path == ("apiVersion",):
         return _unsupported_version(path, source)
     if path == ("kind",):
-        return _wrong_kind(path, source)
+        return wrong_kind(path, source)
     if kind in ("duration", "quantity"):
         return _unreadable_unit(kind, path, source)
     return _wrong_value(detail, path, source)
@@ -119,7 +119,8 @@ def _unsupported_version(path: DocumentPath, source: SourceMap) -> Diagnostic:
     )
 
 
-def _wrong_kind(path: DocumentPath, source: SourceMap) -> Diagnostic:
+def wrong_kind(path: DocumentPath, source: SourceMap) -> Diagnostic:
+    """The diagnostic for a document whose `kind`, at `path`, is another."""
     kind = str(value_at(source.data, path))
     message = f"the kind is '{shorten(kind)}', not {KIND}"
     return Diagnostic(Code.E0209, message, source.value_span(path), help=f"write 'kind: {KIND}'", path=path)

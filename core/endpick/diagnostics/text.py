@@ -72,7 +72,7 @@ class _Block:
     def _file(self, file: str, marks: list[Mark]) -> Iterator[str]:
         primary = next((mark for mark in marks if mark.primary), None)
         lines = self.texts.get(file)
-        if lines is None:
+        if lines is None or not lines.text:
             yield from (self._place(mark, annotated=True) for mark in marks)
             return
         yield self._place(primary or marks[0])

@@ -10,7 +10,7 @@ import pytest
 from endpick.config import API_VERSIONS, EndpointPickerConfig, load_config
 from endpick.config.text import MAX_BYTES
 from endpick.config.tree import MAX_NODES
-from endpick.diagnostics import Code, Span
+from endpick.diagnostics import Code, Span, render_text
 
 HEAD = "apiVersion: endpick/v1alpha1\nkind: EndpointPickerConfig\n"
 TEST_DATA = Path(os.environ.get("ENDPICK_TEST_DATA", Path(__file__).parents[4] / "shared" / "data"))
@@ -153,10 +153,10 @@ def test_parts_know_their_place_in_the_document() -> None:
     assert loaded.source.value_span((*second.path, "type")) == Span("c.yaml", 6, 11, 6, 12)
 
 
-def test_seven_independent_mistakes_are_seven_diagnostics_in_document_order() -> None:
+def test_behaviour_33_seven_independent_mistakes_are_seven_diagnostics_in_document_order() -> None:
     text = (
         "apiVersion: llm-d.ai/v1alpha1\n"
-        "kind: InferencePool\n"
+        "kind: EndpointPickerConfg\n"
         "featureGates: [dataLayer]\n"
         "plugins:\n"
         "  - type: 5\n"
@@ -225,16 +225,46 @@ def test_a_lost_entry_may_have_defined_a_name(plugins: str, name: str, expected:
 
 
 def test_a_faulty_version_does_not_hide_other_mistakes() -> None:
-    text = "apiVersion: nonsense\nkind: Nonsense\nplugins: [{type: a, onFault: FailOpen, bogus: 1}]\n"
+    text = "apiVersion: nonsense\nkind: EndpointPicker\nplugins: [{type: a, onFault: FailOpen, bogus: 1}]\n"
 
     assert codes_of(text) == ["E0204", "E0209", "E0201"]
+
+
+def test_a_document_of_another_kind_is_not_judged_further() -> None:
+    loaded = load_config(text="apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {config.yaml: ''}\nplugins: 5\n")
+
+    assert [str(diagnostic.code) for diagnostic in loaded.diagnostics] == ["E0209"]
+    assert loaded.config is None
+
+
+def test_behaviour_29_a_duplicate_key_is_shown_at_both_places() -> None:
+    (diagnostic,) = load_config(text=f"{HEAD}plugins: []\nhooks: []\nplugins: []\n", name="c.yaml").diagnostics
+
+    assert diagnostic.span == Span("c.yaml", 5, 1, 5, 8)
+    assert [(label.span, label.message) for label in diagnostic.labels] == [(Span("c.yaml", 3, 1, 3, 8), "first given here")]
 
 
 def test_a_duplicate_key_does_not_hide_other_mistakes() -> None:
     assert codes_of(f"{HEAD}plugins: []\nplugins: []\nbogus: 1\n") == ["E0102", "E0201"]
 
 
-def test_several_conflicts_are_several_diagnostics() -> None:
+def test_behaviour_28_a_syntax_error_is_shown_with_its_line_a_caret_and_a_hint() -> None:
+    loaded = load_config(text=f"{HEAD}plugins: {{type: @a}}\n", name="c.yaml")
+
+    assert render_text(loaded.diagnostics, {"c.yaml": loaded.source.text}) == (
+        "error[E0101]: found character '@' that cannot start any token\n"
+        "  --> c.yaml:3:17\n"
+        "   |\n"
+        " 1 | apiVersion: endpick/v1alpha1\n"
+        " 2 | kind: EndpointPickerConfig\n"
+        " 3 | plugins: {type: @a}\n"
+        "   |                 ^\n"
+        "   = help: quote the value if it is meant to begin with this character\n"
+        "   = docs: endpick explain E0101\n"
+    )
+
+
+def test_behaviour_28_merge_conflicts_have_their_own_diagnostic_each_with_both_sides() -> None:
     conflict = "<<<<<<< a\nx: 1\n=======\nx: 2\n>>>>>>> b\n"
 
     diagnostics = load_config(text=f"{HEAD}{conflict}{conflict}").diagnostics
@@ -252,7 +282,7 @@ def test_conflict_markers_inside_a_block_of_text_are_text() -> None:
     assert config.plugins[0].parameters == {"text": "<<<<<<< HEAD\n=======\n"}
 
 
-def test_misspelt_fields_are_suggested() -> None:
+def test_behaviour_30_misspelt_fields_are_suggested_when_close() -> None:
     helps = {
         name: load_config(text=f"{HEAD}{name}: []\n").diagnostics[0].help
         for name in ("plugin", "scheduling_profiles", "data", "profiles", "xyz")
@@ -301,7 +331,7 @@ def test_a_parameter_out_of_a_plugin_entry_is_told_where_it_belongs() -> None:
     assert diagnostic.help == "parameters of the plugin belong under 'parameters:'"
 
 
-def test_a_file_over_the_limit_is_refused_unread() -> None:
+def test_behaviour_36_a_file_of_ten_megabytes_is_refused_unread() -> None:
     (diagnostic,) = load_config(text="#" * (10 * 2**20), name="c.yaml").diagnostics
 
     assert (diagnostic.code, diagnostic.span) == (Code.E0104, Span.start_of("c.yaml"))
@@ -310,7 +340,7 @@ def test_a_file_over_the_limit_is_refused_unread() -> None:
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize(("seed", "shape"), [("[1, 2]", "[%s]"), ("{k: [1, 2, 3]}", "{<<: [%s]}")], ids=["aliases", "merges"])
-def test_an_alias_bomb_is_refused(seed: str, shape: str) -> None:
+def test_behaviour_36_an_alias_bomb_is_refused(seed: str, shape: str) -> None:
     levels = "".join(f"    l{level}: &l{level} {shape % ', '.join([f'*l{level - 1}'] * 9)}\n" for level in range(1, 12))
     text = f"{HEAD}plugins:\n- type: a\n  parameters:\n    l0: &l0 {seed}\n{levels}"
 

@@ -190,7 +190,7 @@ def test_an_overridden_field_is_shown_beside_what_overrides_it() -> None:
     assert tuple(label.span for label in overridden.labels) == labels
 
 
-def test_a_merged_mistake_is_shown_where_it_was_written_and_where_it_was_merged() -> None:
+def test_behaviour_32_a_merged_mistake_is_shown_where_it_was_written_and_where_it_was_merged() -> None:
     text, span, labels = unmark(
         f"{HEAD}schedulingProfiles:\n"
         "  - name: one\n    plugins:\n      - &heavy {pluginRef: a, weight: «-2»}\n"
