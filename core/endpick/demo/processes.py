@@ -97,6 +97,14 @@ class Children:
         self._children.append(child)
         return child
 
+    def named(self, name: str) -> Child:
+        """The child that was started under this name.
+
+        Raises:
+            KeyError: there is none.
+        """
+        return {child.name: child for child in self._children}[name]
+
     async def watch(self) -> NoReturn:
         """Wait until a child ends by itself.
 

@@ -33,6 +33,8 @@ class Stack:
     """URL of Envoy."""
     servers: Mapping[str, str]
     """URL of each model server by its name, which is also the name of the endpoint."""
+    metrics: str
+    """URL of the picker's metrics."""
 
 
 async def start_stack(
@@ -51,8 +53,9 @@ async def start_stack(
         raise failures.exceptions[0] from failures
     urls = dict(task.result() for task in tasks)
     (folder / ENDPOINTS_FILE).write_text(endpoints_file(urls))
-    ext_proc_port = await _start_picker(children, picker, config)
-    return Stack(await start_envoy(children, envoy, folder, ext_proc_port), urls)
+    ext_proc_port, metrics_port = await _start_picker(children, picker, config)
+    gateway = await start_envoy(children, envoy, folder, ext_proc_port)
+    return Stack(gateway, urls, f"http://127.0.0.1:{metrics_port}/metrics")
 
 
 def endpoints_file(urls: Mapping[str, str]) -> str:
@@ -74,13 +77,13 @@ async def _start_server(children: Children, name: str, options: Sequence[str]) -
     return name, await child.wait_until_ready(printed_url, READY_SECONDS)
 
 
-async def _start_picker(children: Children, command: Sequence[str], config: Path) -> int:
-    """The port of its ext_proc service, which its log names once it serves."""
+async def _start_picker(children: Children, command: Sequence[str], config: Path) -> tuple[int, int]:
+    """The ports of its ext_proc service and of its metrics, which its log names once it serves."""
     child = await children.start("endpick", (*command, config, *_PICKER_OPTIONS))
 
-    async def logged_port() -> int | None:
+    async def logged_ports() -> tuple[int, int] | None:
         complete_lines = child.output().rpartition("\n")[0].splitlines()
         events = (orjson.loads(line) for line in complete_lines if line.startswith("{"))
-        return next((event["ext_proc_port"] for event in events if event.get("event") == "serving"), None)
+        return next(((event["ext_proc_port"], event["metrics_port"]) for event in events if event.get("event") == "serving"), None)
 
-    return await child.wait_until_ready(logged_port, READY_SECONDS)
+    return await child.wait_until_ready(logged_ports, READY_SECONDS)

@@ -1,0 +1,95 @@
+"""Model servers die and leave under load; whoever was not with them notices nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+
+from integration.serve.gateway import RANDOM, Gateway, running_gateway, until
+
+SLOW_SERVERS = ("--model", "m", "--prefill-ms-per-token", "0.01", "--decode-ms", "5")
+
+
+@dataclass
+class Load:
+    """Requests that keep coming; what became of each."""
+
+    served: Counter[str] = field(default_factory=Counter)
+    failed: list[str] = field(default_factory=list)
+    stopping: bool = False
+
+    async def client(self, gateway: Gateway, number: int) -> None:
+        turn = 0
+        while not self.stopping:
+            turn += 1
+            try:
+                async with await gateway.chat(f"client {number} turn {turn}", max_tokens=8) as response:
+                    body = await response.text()
+                    if response.status == 200:
+                        self.served[response.headers["x-served-by"]] += 1
+                    else:
+                        self.failed.append(f"{response.status} {body}")
+            except OSError as problem:
+                self.failed.append(repr(problem))
+
+    async def beyond(self, count: int) -> None:
+        """Wait until this many more have been served."""
+        target = self.served.total() + count
+
+        async def reached() -> bool:
+            return self.served.total() >= target
+
+        await until(reached, f"{count} more requests served; failures: {self.failed[:3]}")
+
+
+@pytest.mark.asyncio
+async def test_endpoint_removed_from_discovery_under_load_costs_no_request(tmp_path):
+    async with running_gateway(tmp_path, RANDOM, servers=3, server_options=SLOW_SERVERS) as gateway, asyncio.TaskGroup() as clients:
+        load = Load()
+        for number in range(8):
+            clients.create_task(load.client(gateway, number))
+        await load.beyond(60)
+        before = set(load.served)
+
+        lines = gateway.endpoints_file.read_text().splitlines()
+        gateway.endpoints_file.write_text("\n".join(line for line in lines if "sim-2" not in line) + "\n")
+
+        async def gone() -> bool:
+            return await gateway.sample("llm_d_epp_ready_endpoints") == 2
+
+        await until(gone, "the endpoint is gone from the pool")
+        await load.beyond(10)
+        load.served.clear()
+        await load.beyond(60)
+        load.stopping = True
+
+    assert before == {"sim-0", "sim-1", "sim-2"}
+    assert set(load.served) == {"sim-0", "sim-1"}
+    assert load.failed == []
+
+
+@pytest.mark.asyncio
+async def test_killed_model_server_fails_only_what_was_sent_to_it(tmp_path):
+    async with running_gateway(tmp_path, RANDOM, servers=3, server_options=SLOW_SERVERS) as gateway, asyncio.TaskGroup() as clients:
+        load = Load()
+        for number in range(8):
+            clients.create_task(load.client(gateway, number))
+        await load.beyond(60)
+        assert load.failed == []
+        os.kill(gateway.children.named("sim-1").process.pid, signal.SIGKILL)
+        await load.beyond(60)
+        load.stopping = True
+
+        dead = gateway.stack.servers["sim-1"].removeprefix("http://")
+        sent_to_dead = await gateway.sample("llm_d_epp_scheduler_attempts_total", {"endpoint_name": dead})
+        errors = await gateway.sample("llm_d_epp_datalayer_poll_errors_total")
+
+    served_by_dead = load.served["sim-1"]
+    assert 0 < len(load.failed) <= sent_to_dead - served_by_dead
+    assert all(failure.startswith("503") or "Server" in failure or "Payload" in failure for failure in load.failed), load.failed[:5]
+    assert errors > 0
