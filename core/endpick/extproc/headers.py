@@ -42,8 +42,7 @@ def read_headers(header_map: HeaderMap) -> dict[str, str]:
     Gateways put a value into `raw_value` or, older ones, into `value`.
     """
     return {
-        header.key.lower(): header.raw_value.decode("utf-8", "replace") if header.raw_value else header.value
-        for header in header_map.headers
+        header.key.lower(): str(raw, "utf-8", "replace") if (raw := header.raw_value) else header.value for header in header_map.headers
     }
 
 

@@ -20,8 +20,9 @@ from endpick._proto.ext_proc_pb2 import (
     StatusCode,
     TrailersResponse,
 )
-from endpick.extproc.headers import option
-from endpick.extproc.names import DROPPED_REASON_HEADER
+from endpick.extproc.headers import mutation, option
+from endpick.extproc.metadata import destination_metadata
+from endpick.extproc.names import DESTINATION_HEADER, DROPPED_REASON_HEADER
 from endpick.requests.decision import Refused
 
 MAX_CHUNK_BYTES = 62_000
@@ -48,15 +49,21 @@ _END = b"\x10\x01"
 """`end_of_stream: true` of a StreamedBodyResponse."""
 
 
-def request_headers(mutation: HeaderMutation, metadata: Struct) -> bytes:
+def request_headers(headers: HeaderMutation, metadata: Struct) -> bytes:
     """Answer the request headers with a destination; the route may depend on it, so the gateway looks it up again."""
-    response = CommonResponse(header_mutation=mutation, clear_route_cache=True)
+    response = CommonResponse(header_mutation=headers, clear_route_cache=True)
     return ProcessingResponse(request_headers=HeadersResponse(response=response), dynamic_metadata=metadata).SerializeToString()
 
 
-def buffered_request_body(mutation: HeaderMutation, metadata: Struct, body: bytes | None) -> bytes:
+@lru_cache(maxsize=4096)
+def destination_only(destination: str) -> bytes:
+    """Answer the request headers when there is nothing to add but the destination: nearly every request."""
+    return request_headers(mutation({DESTINATION_HEADER: destination}, {}), destination_metadata(destination, {}))
+
+
+def buffered_request_body(headers: HeaderMutation, metadata: Struct, body: bytes | None) -> bytes:
     """Answer a buffered request body with a destination: its headers have not left the gateway yet."""
-    response = CommonResponse(header_mutation=mutation, body_mutation=replacement(body), clear_route_cache=True)
+    response = CommonResponse(header_mutation=headers, body_mutation=replacement(body), clear_route_cache=True)
     return ProcessingResponse(request_body=BodyResponse(response=response), dynamic_metadata=metadata).SerializeToString()
 
 
@@ -65,14 +72,18 @@ def replaced_request_body(body: bytes) -> bytes:
     return ProcessingResponse(request_body=BodyResponse(response=CommonResponse(body_mutation=replacement(body)))).SerializeToString()
 
 
-def response_headers(mutation: HeaderMutation) -> bytes:
-    """Answer the response headers."""
-    return ProcessingResponse(response_headers=HeadersResponse(response=CommonResponse(header_mutation=mutation))).SerializeToString()
+@lru_cache(maxsize=1024)
+def response_headers(added: tuple[tuple[str, str], ...]) -> bytes:
+    """Answer the response headers, adding to them; what is added differs little from one response to the next."""
+    if not added:
+        return CONTINUE_RESPONSE_HEADERS
+    response = CommonResponse(header_mutation=mutation({}, dict(added)))
+    return ProcessingResponse(response_headers=HeadersResponse(response=response)).SerializeToString()
 
 
-def replaced_response_body(body: bytes, mutation: HeaderMutation | None) -> bytes:
+def replaced_response_body(body: bytes, headers: HeaderMutation | None) -> bytes:
     """Answer one message of a response body with other bytes, and its headers with a mutation where they still wait."""
-    response = CommonResponse(header_mutation=mutation, body_mutation=replacement(body))
+    response = CommonResponse(header_mutation=headers, body_mutation=replacement(body))
     return ProcessingResponse(response_body=BodyResponse(response=response)).SerializeToString()
 
 

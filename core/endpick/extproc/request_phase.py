@@ -118,20 +118,26 @@ class RequestPhase:
         """Answer all that came so far with the decision."""
         self.routed = True
         body = routed.body if self._readable else None
+        answers = [self._routing_answer(routed, body)]
+        if not self._headers_answered:
+            answers += self._body_answers(body)
+        if self._trailers:
+            answers.append(replies.CONTINUE_REQUEST_TRAILERS)
+        self._chunks.clear()
+        return answers
+
+    def _routing_answer(self, routed: Routed, body: bytes | None) -> bytes:
         destination = ",".join(routed.destinations)
+        if not (self._headers_answered or body is not None or routed.set_headers or routed.dynamic_metadata):
+            return replies.destination_only(destination)
         own = {DESTINATION_HEADER: destination}
         if body is not None and self.headers is not None and "content-length" in self.headers:
             own["content-length"] = str(len(body))
         headers = mutation(own, routed.set_headers)
         metadata = destination_metadata(destination, routed.dynamic_metadata)
         if self._headers_answered:
-            answers = [replies.buffered_request_body(headers, metadata, body)]
-        else:
-            answers = [replies.request_headers(headers, metadata), *self._body_answers(body)]
-        if self._trailers:
-            answers.append(replies.CONTINUE_REQUEST_TRAILERS)
-        self._chunks.clear()
-        return answers
+            return replies.buffered_request_body(headers, metadata, body)
+        return replies.request_headers(headers, metadata)
 
     def _body_answers(self, replaced: bytes | None) -> list[bytes]:
         if not self._readable:

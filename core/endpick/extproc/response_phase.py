@@ -13,7 +13,7 @@ from endpick.extproc.metadata import as_struct
 from endpick.extproc.replies import Direction
 from endpick.extproc.request_phase import out_of_order
 from endpick.extproc.stream import ProtocolError, Status
-from endpick.requests.decision import Exchange, Metadata
+from endpick.requests.decision import Exchange
 from endpick.requests.incoming import BodyMode
 
 logger = logging.getLogger(__name__)
@@ -48,8 +48,7 @@ class ResponsePhase:
         self._exchange = exchange
         headers = read_headers(message.headers)
         self._has_length = "content-length" in headers
-        added = self._added_headers(headers, served) if exchange is not None else {}
-        answer = replies.response_headers(mutation({}, added)) if added else replies.CONTINUE_RESPONSE_HEADERS
+        answer = replies.CONTINUE_RESPONSE_HEADERS if exchange is None else self._headers_answer(exchange, headers, served)
         if not message.end_of_stream:
             return [answer]
         self._instead_of(b"", end=True)
@@ -91,15 +90,14 @@ class ResponsePhase:
         answers = replies.streamed(Direction.RESPONSE, held_back, end=False)
         return [*answers, self._with_closing_metadata(replies.CONTINUE_RESPONSE_TRAILERS)]
 
-    def _added_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str]:
-        assert self._exchange is not None
+    def _headers_answer(self, exchange: Exchange, headers: Mapping[str, str], served: str | None) -> bytes:
         try:
-            added = self._exchange.response_headers(headers, served)
-            self._wants_chunks = self._exchange.wants_chunks
+            added = exchange.response_headers(headers, served)
+            self._wants_chunks = exchange.wants_chunks
+            return replies.response_headers(tuple(added.items()))
         except Exception as error:
             self._fault("response_headers", error)
-            return {}
-        return added
+            return replies.CONTINUE_RESPONSE_HEADERS
 
     def _instead_of(self, chunk: bytes, end: bool) -> bytes | None:
         """What the exchange wants sent in place of the chunk; None: the chunk."""
@@ -127,11 +125,11 @@ class ResponsePhase:
         if self._exchange is None or self._mode is BodyMode.NONE:
             return reply
         try:
-            metadata: Metadata = self._exchange.response_metadata()
+            metadata = self._exchange.response_metadata()
+            return replies.with_metadata(reply, as_struct(metadata)) if metadata else reply
         except Exception as error:
             self._fault("response_metadata", error)
             return reply
-        return replies.with_metadata(reply, as_struct(metadata)) if metadata else reply
 
     def _fault(self, method: str, error: Exception) -> None:
         """An exchange that raised is not asked again; its request goes on."""

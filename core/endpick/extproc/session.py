@@ -103,7 +103,7 @@ class Session:
                 self._exchange = result.exchange
                 self._finish(self._close_cause)
             return ()
-        if not isinstance(result, Routed | Refused):
+        if not isinstance(result, (Routed, Refused)):
             return self.fail(TypeError(f"a decision is Routed or Refused, not {type(result).__name__}"))
         answers = self._answer(result)
         kept, self._queue = self._queue, []
@@ -129,7 +129,8 @@ class Session:
         self.finished = True
         self.waiting = None
         self._queue.clear()
-        self._finish(self._meaning_of(cause))
+        if self._exchange is not None:
+            self._finish(self._meaning_of(cause))
 
     def _accept(self, message: ProcessingRequest) -> list[bytes]:
         if self.delivery is None:
@@ -182,7 +183,7 @@ class Session:
             decision = self._director.decide(incoming)
         except Exception as error:
             return self._internal_error(error)
-        if isinstance(decision, Routed | Refused):
+        if isinstance(decision, (Routed, Refused)):
             return self._answer(decision)
         self.waiting = decision
         return []
@@ -218,7 +219,7 @@ class Session:
         A gateway half-closes or resets a stream that it needs no more: because its client is gone, or, where it keeps
         response bodies, because the response is over.
         """
-        if cause not in (CloseCause.END, CloseCause.RESET) or self.delivery is None:
+        if (cause is not CloseCause.END and cause is not CloseCause.RESET) or self.delivery is None:
             return cause
         over = self._response.started and not self.delivery.sees_response_body
         return CloseCause.END if over else CloseCause.RESET

@@ -214,6 +214,17 @@ def test_an_exchange_that_raises_is_not_asked_again_and_the_response_passes(meth
     assert f"{method} of the exchange failed" in caplog.text
 
 
+@pytest.mark.parametrize("faulty", [{"added": {"x-number": 3}}, {"metadata": {"acme": {"list": []}}}])
+def test_what_cannot_be_put_into_a_message_is_left_out(faulty, caplog):
+    counters = SessionCounters()
+    session = Session(NotedDirector(routed(exchange := NotedExchange(**faulty))), counters=counters)
+    answers = talk(session, request_headers(end=True), response_headers(), response_body(b"a", end=True))
+    assert [(answer.kind, answer.body) for answer in answers[1:]] == [("response_headers", None), ("response_body", b"a")]
+    assert counters.exchange_faults == 1
+    assert exchange.finishes == [CloseCause.END]
+    assert "passes as it is" in caplog.text
+
+
 def test_a_rewrite_that_breaks_off_ends_the_stream_rather_than_mixing_two_bodies(caplog):
     def rewrite(chunk: bytes, end: bool) -> bytes:
         if chunk == b"two":
