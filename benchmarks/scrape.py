@@ -1,0 +1,199 @@
+"""What collecting metrics costs, over loopback: `python -m benchmarks.scrape`.
+
+Prints microseconds of CPU per scrape of a 60 KB page with the core metrics read off it, and the share of a core that a pool takes at the
+default interval. The server runs in a process of its own and is not counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from time import perf_counter, process_time
+from typing import cast
+
+import uvloop
+from prometheus_client.parser import text_string_to_metric_families
+
+from endpick.api import Endpoint, MetricsPage, Parameters, Plugin, PluginContext, Subscriptions
+from endpick.api.plugin import kinds_of
+from endpick.datalayer.collection import Collection, SourceBinding
+from endpick.datalayer.delivery import Delivery
+from endpick.datalayer.loop import CollectionLoop, CollectionSettings
+from endpick.datalayer.polling import PolledSource
+from endpick.datalayer.table import EndpointTable
+from endpick.observability.instruments import Silent
+from endpick.plugins.instance import Instance, OnFault, scope_of
+from endpick_builtin.collectors.core_metrics import CORE_KEYS, CoreMetricsExtractor, CoreMetricsParameters
+from endpick_builtin.sources.metrics import MetricsDataSource, MetricsSourceParameters
+
+PAGE_BYTES = 60_000
+SCRAPES = 2_000
+POOL_SIZES = (10, 100)
+POOL_SECONDS = 4.0
+INTERVAL_SECONDS = 0.05
+LABELS = 'engine="0",model_name="meta-llama/Llama-3.1-8B-Instruct"'
+WANTED = (
+    f"vllm:num_requests_running{{{LABELS}}} 7.0",
+    f"vllm:num_requests_waiting{{{LABELS}}} 3.0",
+    f"vllm:kv_cache_usage_perc{{{LABELS}}} 0.4217",
+    'vllm:lora_requests_info{max_lora="4",running_lora_adapters="a,b",waiting_lora_adapters="c"} 1.7e9',
+    'vllm:cache_config_info{block_size="16",enable_prefix_caching="True",engine="0",num_gpu_blocks="27000"} 1.0',
+)
+
+
+def make_page() -> bytes:
+    """A page as vLLM writes it: the five families that count, spread among histograms that do not."""
+    lines: list[str] = []
+    size = 0
+    while size < PAGE_BYTES:
+        name = f"vllm:latency_{len(lines)}_seconds"
+        family = [f"# HELP {name} How long it takes.", f"# TYPE {name} histogram"]
+        family += [f'{name}_bucket{{{LABELS},le="{bound / 8}"}} {bound}.0' for bound in range(20)]
+        if size // (PAGE_BYTES // len(WANTED)) < (size + 2200) // (PAGE_BYTES // len(WANTED)):
+            wanted = WANTED[size // (PAGE_BYTES // len(WANTED))]
+            family += [f"# TYPE {wanted.split('{')[0]} gauge", wanted]
+        lines += family
+        size += sum(map(len, family)) + len(family)
+    return "\n".join(lines).encode() + b"\n"
+
+
+class PageServer(asyncio.Protocol):
+    """Answers every request with the page; as little of a server as HTTP allows, so that it keeps up."""
+
+    answer = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(self.answer * data.count(b"\r\n\r\n"))
+
+
+def serve(port: Connection, page: bytes) -> None:
+    """The server process; ends when it is terminated."""
+
+    async def run() -> None:
+        PageServer.answer = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: %d\r\n\r\n" % len(page) + page
+        server = await asyncio.get_running_loop().create_server(PageServer, "127.0.0.1", 0)
+        port.send(server.sockets[0].getsockname()[1])
+        await server.serve_forever()
+
+    uvloop.run(run())
+
+
+@contextmanager
+def serving(page: bytes) -> Iterator[int]:
+    """The port of a server in another process."""
+    here, there = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=serve, args=(there, page), daemon=True)
+    process.start()
+    try:
+        yield here.recv()
+    finally:
+        process.terminate()
+        process.join()
+
+
+class Strict(Silent):
+    """Instruments that end the benchmark when a scrape fails: what fails is cheap."""
+
+    def poll_error(self, source: Instance, endpoint: str, problem: BaseException | str) -> None:
+        raise SystemExit(f"{endpoint}: {problem}")
+
+    def collect_error(self, source: Instance, collector: Instance, endpoint: str, problem: BaseException | str) -> None:
+        raise SystemExit(f"{endpoint}: {problem}")
+
+
+def instance(plugin: Plugin[Parameters]) -> Instance:
+    """A built plugin as the host holds it."""
+    subscriptions = Subscriptions(produces=plugin.meta.produces)
+    scope = scope_of(plugin.name, subscriptions)
+    return Instance(plugin.name, plugin.meta.type, "endpick", "0", kinds_of(type(plugin)), plugin, subscriptions, OnFault.SKIP, scope)
+
+
+def parse_microseconds(page: bytes) -> tuple[float, float]:
+    """Reading the core metrics off the page, and what parsing it whole takes."""
+    extractor = instance(CoreMetricsExtractor("core", CoreMetricsParameters(), PluginContext()))
+    table = EndpointTable(perf_counter, CORE_KEYS)
+    endpoint = Endpoint("default/a", "127.0.0.1", 1)
+    table.upsert(endpoint)
+    writer = table.writer(extractor.scope, endpoint)
+    began = process_time()
+    for _ in range(SCRAPES):
+        extractor.plugin.collect(MetricsPage(page), writer)  # type: ignore[attr-defined]
+    ours = (process_time() - began) / SCRAPES
+    began = process_time()
+    for _ in range(10):
+        list(text_string_to_metric_families(page.decode()))
+    return ours * 1e6, (process_time() - began) / 10 * 1e6
+
+
+async def scrape_microseconds(port: int) -> float:
+    """One endpoint, one scrape after the other: fetch, read, write."""
+    source, collector, table = await ready()
+    endpoint = Endpoint("default/a", "127.0.0.1", port)
+    table.upsert(endpoint)
+    delivery = Delivery(SourceBinding(source, (collector,)), table, Strict())
+    polled = PolledSource(source.plugin, 1.0, delivery)  # type: ignore[arg-type]
+    for _ in range(100):
+        await polled.poll(endpoint)
+    began = process_time()
+    for _ in range(SCRAPES):
+        await polled.poll(endpoint)
+    spent = process_time() - began
+    await source.plugin.stop()
+    return spent / SCRAPES * 1e6
+
+
+async def pool_load(port: int, endpoints: int) -> tuple[float, float]:
+    """Cores taken and scrapes made per second by the collection loop over a pool."""
+    source, collector, table = await ready()
+    table.replace_all(Endpoint(f"default/e{number}", "127.0.0.1", port) for number in range(endpoints))
+    plugin = source.plugin
+    polls = 0
+    fetch = plugin.fetch  # type: ignore[attr-defined]
+
+    async def counted(endpoint: Endpoint) -> bytes:
+        nonlocal polls
+        body: bytes = await fetch(endpoint)
+        polls += 1
+        return body
+
+    plugin.fetch = counted  # type: ignore[attr-defined]
+    loop = CollectionLoop(table, Collection((SourceBinding(source, (collector,)),)), CollectionSettings(INTERVAL_SECONDS), Strict())
+    loop.start()
+    await asyncio.sleep(0.5)
+    polls, cpu, wall = 0, process_time(), perf_counter()
+    await asyncio.sleep(POOL_SECONDS)
+    spent, elapsed = process_time() - cpu, perf_counter() - wall
+    await loop.stop()
+    await plugin.stop()
+    return spent / elapsed, polls / elapsed
+
+
+async def ready() -> tuple[Instance, Instance, EndpointTable]:
+    """A started source, a collector and an empty table."""
+    source = instance(MetricsDataSource("metrics", MetricsSourceParameters(), PluginContext()))
+    collector = instance(CoreMetricsExtractor("core", CoreMetricsParameters(), PluginContext()))
+    await source.plugin.start()
+    return source, collector, EndpointTable(perf_counter, CORE_KEYS)
+
+
+def main() -> None:
+    page = make_page()
+    ours, whole = parse_microseconds(page)
+    print(f"page of {len(page) / 1000:.0f} KB, {page.count(10)} lines")
+    print(f"read the core metrics          {ours:9.1f} µs   ({whole / ours:.0f} times less than parsing the page whole: {whole:.0f} µs)")
+    with serving(page) as port:
+        print(f"one scrape, all told           {uvloop.run(scrape_microseconds(port)):9.1f} µs   (budget 300)")
+        for endpoints in POOL_SIZES:
+            cores, rate = uvloop.run(pool_load(port, endpoints))
+            budget = "   (budget 0.7)" if endpoints == 100 else ""
+            print(f"{endpoints:4} endpoints every 50 ms     {cores:9.2f} cores at {rate:.0f} scrapes a second{budget}")
+
+
+if __name__ == "__main__":
+    main()
