@@ -20,6 +20,8 @@ GAP = 24.0
 """Between boxes of one layer."""
 
 Point: TypeAlias = tuple[float, float]
+Drawn: TypeAlias = tuple[str, list[str]]
+"""An arrow as SVG: its line, and its labels."""
 
 _STYLE = """\
 text{font:12px system-ui,sans-serif;fill:#1f2328}
@@ -73,6 +75,7 @@ def svg(picture: Picture) -> str:
         for node in picture.nodes
     }
     routes = _lay_out(boxes, picture.arrows)
+    drawn = [arrow for name in boxes for arrow in _arrows(arriving[name], boxes, routes)]
     width = max((box.centre[0] + box.h / 2 for box in boxes.values()), default=0.0) + MARGIN
     height = max((box.centre[1] + box.w / 2 for box in boxes.values()), default=0.0) + MARGIN
     parts = [
@@ -80,7 +83,7 @@ def svg(picture: Picture) -> str:
         f"<title>data flow of {escape(picture.config)}</title>",
         f"<style>{_STYLE}</style>",
         _HEAD,
-        *(part for name in boxes for part in _arrows(arriving[name], boxes, routes)),
+        *(line for line, _ in drawn),
     ]
     for node in picture.nodes:
         box = boxes[node.name]
@@ -89,7 +92,8 @@ def svg(picture: Picture) -> str:
         name = escape(node.name)
         parts.append(f'<g><title>{escape(node.type)}</title><rect class="{kind}" {place}/>')
         parts.append(f'<text x="{x:.1f}" y="{y + 4:.1f}" text-anchor="middle">{name}</text></g>')
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    # Labels come last: their white rim keeps them readable where another arrow crosses them.
+    return "\n".join([*parts, *(label for _, labels in drawn for label in labels), "</svg>"]) + "\n"
 
 
 def _lay_out(boxes: Mapping[str, Box], arrows: Iterable[Arrow]) -> dict[tuple[str, str], Route]:
@@ -124,7 +128,7 @@ def _move(boxes: Iterable[Box], routes: Iterable[Route], top: float) -> float:
     return max(box.xy[0] + box.w / 2 for box in boxes) + GAP
 
 
-def _arrows(arriving: list[Arrow], boxes: Mapping[str, Box], routes: Mapping[tuple[str, str], Route]) -> Iterator[str]:
+def _arrows(arriving: list[Arrow], boxes: Mapping[str, Box], routes: Mapping[tuple[str, str], Route]) -> Iterator[Drawn]:
     """The arrows into one box, each with an entry of its own beside which its label has room."""
     arriving = sorted(arriving, key=lambda arrow: (_origin(routes[arrow.giver, arrow.taker])[1], arrow.giver, arrow.flow, arrow.needed))
     entry = 0.0 if not arriving else boxes[arriving[0].taker].centre[1] - sum(map(_label_height, arriving)) / 2
@@ -134,10 +138,14 @@ def _arrows(arriving: list[Arrow], boxes: Mapping[str, Box], routes: Mapping[tup
         end = (taker.centre[0] - taker.h / 2, entry)
         start = (giver.centre[0] + giver.h / 2, giver.centre[1])
         points = (start, *routes[arrow.giver, arrow.taker].points[1:-1], end)
-        yield f'<path class="{"arrow" if arrow.needed else "arrow idle"}" d="{_curve(points)}"/>'
         first = entry - (len(arrow.what) - 1) * LINE / 2 + 4
-        for index, what in enumerate(arrow.what):
-            yield f'<text class="what" x="{end[0] - PADDING:.1f}" y="{first + index * LINE:.1f}">{escape(what)}</text>'
+        yield (
+            f'<path class="{"arrow" if arrow.needed else "arrow idle"}" d="{_curve(points)}"/>',
+            [
+                f'<text class="what" x="{end[0] - PADDING:.1f}" y="{first + index * LINE:.1f}">{escape(what)}</text>'
+                for index, what in enumerate(arrow.what)
+            ],
+        )
         entry += _label_height(arrow) / 2
 
 

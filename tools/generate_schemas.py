@@ -1,0 +1,60 @@
+"""Generate the JSON Schemas under schemas/ from the code; with `--check` only say whether they are fresh."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tomllib
+from pathlib import Path
+
+from endpick.cli.schemas import config_schema, output_schemas, parameter_schemas, schema_text
+from endpick.plugins.discovery import Candidate
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "schemas"
+REPAIR = "run `make schemas`"
+
+
+def main() -> int:
+    """Write or compare; the exit code is 1 when something is stale."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail when a file is missing, stale or superfluous")
+    check = parser.parse_args().check
+    wanted = generated()
+    superfluous = {path for path in FOLDER.rglob("*.json") if path not in wanted}
+    stale = {path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text}
+    if check:
+        for path in sorted(stale | superfluous):
+            print(f"{path.relative_to(ROOT)} is out of date; {REPAIR}")
+        return int(bool(stale or superfluous))
+    for path in sorted(stale):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(wanted[path], encoding="utf-8")
+        print(f"wrote {path.relative_to(ROOT)}")
+    for path in sorted(superfluous):
+        path.unlink()
+        print(f"removed {path.relative_to(ROOT)}")
+    return 0
+
+
+def generated() -> dict[Path, str]:
+    """Every file that belongs into the folder, and its text."""
+    builtin = builtin_candidates()
+    documents = {f"{name}.v1.json": schema for name, schema in output_schemas().items()}
+    documents["config.v1.json"] = config_schema(builtin)
+    documents |= {f"plugins/{plugin_type}.json": schema for plugin_type, schema in parameter_schemas(builtin).items()}
+    return {FOLDER / name: schema_text(schema) for name, schema in documents.items()}
+
+
+def builtin_candidates() -> tuple[Candidate, ...]:
+    """The built-in types as pyproject.toml names them: the metadata of an editable install may be older."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    offered = project["entry-points"]["endpick.plugins.v1"]
+    return tuple(
+        Candidate(plugin_type, 1, project["name"], project["version"], target, str(ROOT / "pyproject.toml"))
+        for plugin_type, target in sorted(offered.items())
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
