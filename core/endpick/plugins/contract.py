@@ -78,8 +78,8 @@ def _unimplemented(plugin: type) -> list[str]:
 def _meta_faults(reference: Reference, candidate: Candidate, plugin: type[Plugin[Parameters]]) -> Iterable[Diagnostic]:
     meta = getattr(plugin, "meta", None)
     if not isinstance(meta, PluginMeta):
-        found = "has no `meta`" if meta is None else f"has a `meta` of type {type(meta).__qualname__}"
-        yield _malformed(reference, candidate, f"the plugin class {plugin.__qualname__} in {candidate.origin} {found}, not a PluginMeta")
+        found = "has no `meta`" if meta is None else f"has a `meta` that is no PluginMeta but {meta!r}"
+        yield _malformed(reference, candidate, f"the plugin class {plugin.__qualname__} in {candidate.origin} {found}")
         return
     try:
         accepted = SpecifierSet(meta.api)

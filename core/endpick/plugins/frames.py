@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import traceback
 from pathlib import Path
 
-_NOT_THEIRS = (str(Path(__file__).resolve().parents[1]) + os.sep, "<frozen importlib", "<frozen runpy")
+_NOT_THEIRS = (
+    str(Path(__file__).resolve().parents[1]) + os.sep,
+    str(Path(importlib.__file__).parent) + os.sep,
+    "<frozen importlib",
+)
 _MOST_FRAMES = 12
 
 

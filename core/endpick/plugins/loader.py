@@ -120,6 +120,13 @@ def _warnings(reference: Reference, loaded: LoadedPlugin, output: Output) -> Ite
     if meta.stability is Stability.DEPRECATED:
         replacement = f"use '{meta.replaced_by}' instead" if meta.replaced_by else "look for another plugin"
         yield reference.diagnostic(Code.W0304, f"'{meta.type}' from {candidate.origin} is deprecated", candidate, help=replacement)
+    if meta.stability is Stability.EXPERIMENTAL:
+        yield reference.diagnostic(
+            Code.W0309,
+            f"'{meta.type}' from {candidate.origin} is experimental",
+            candidate,
+            help=f"expect it to change; pin {candidate.distribution}",
+        )
     if output.text:
         yield reference.diagnostic(
             Code.W0306,

@@ -51,7 +51,7 @@ def _method_faults(plugin: type, name: str, base: type) -> Iterator[SignatureFau
         yield SignatureFault(name, f"is called with ({', '.join(arguments)}), but {problem}")
     is_async = inspect.iscoroutinefunction(getattr(plugin, name))
     if name not in _EITHER_WAY and is_async != inspect.iscoroutinefunction(expected):
-        yield SignatureFault(name, "must not be `async def`: it runs on the request path" if is_async else "must be `async def`")
+        yield SignatureFault(name, "must not be `async def`: the host does not await it" if is_async else "must be `async def`")
 
 
 def _arguments(method: object, *, is_bound: bool) -> list[str]:

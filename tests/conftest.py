@@ -1,0 +1,200 @@
+"""Real distributions for tests: written by hand where a fault needs it, built from the projects under `fixtures/plugins` otherwise."""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PROJECTS = Path(__file__).parent / "fixtures" / "plugins"
+REPOSITORY = Path(__file__).parents[1]
+SOURCES = (REPOSITORY / "core", REPOSITORY / "builtin_plugins")
+GROUP = "endpick.plugins.v1"
+
+_SCORER = '''
+
+class {name}(Scorer):
+    """Everybody is equal."""
+
+    meta = PluginMeta(type="{type}", api=">=1.0,<2")
+
+    def score(self, request, endpoints, state):
+        return np.ones(len(endpoints))
+'''
+
+
+@dataclass(frozen=True)
+class CliResult:
+    """What one run of `endpick` gave."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def run_cli(tmp_path: Path) -> Callable[..., CliResult]:
+    """`run_cli("validate", "config.yaml", path=[…])`: runs `endpick` in a process of its own, with these directories first on its path."""
+
+    def run(
+        *arguments: str | Path,
+        path: Sequence[Path] = (),
+        text: str | None = None,
+        cwd: Path | None = None,
+        python: Path | str = sys.executable,
+        environment: Mapping[str, str] | None = None,
+    ) -> CliResult:
+        search_path = os.pathsep.join(map(str, [*path, *SOURCES]))
+        result = subprocess.run(
+            [str(python), "-m", "endpick", *map(str, arguments)],
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            cwd=cwd or tmp_path,
+            env={**os.environ, "PYTHONPATH": search_path, "NO_COLOR": "1", "PYTHONDONTWRITEBYTECODE": "1", **(environment or {})},
+        )
+        return CliResult(result.returncode, result.stdout, result.stderr)
+
+    return run
+
+
+@pytest.fixture
+def make_distribution(tmp_path: Path) -> Callable[..., Path]:
+    """`make_distribution("good-scorers", {"acme.latency": "good:Latency"})`: a directory with real metadata and a module of scorers."""
+
+    def make(
+        name: str,
+        entry_points: Mapping[str, str] | None = None,
+        *,
+        version: str = "1.0",
+        group: str = GROUP,
+        modules: Mapping[str, str] | None = None,
+        requires: Sequence[str] = (),
+        root: Path | None = None,
+        egg_info: bool = False,
+    ) -> Path:
+        directory = root or tmp_path / f"{name}-{version}"
+        written = _scorer_modules(entry_points or {}) if modules is None else modules
+        for module, source in written.items():
+            file = directory / f"{module.replace('.', '/')}.py"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(source)
+        _write_metadata(directory, name, version, group, entry_points or {}, requires, egg_info=egg_info)
+        return directory
+
+    return make
+
+
+def _scorer_modules(entry_points: Mapping[str, str]) -> dict[str, str]:
+    modules: dict[str, str] = {}
+    for plugin_type, target in entry_points.items():
+        module, _, name = target.partition(":")
+        head = modules.setdefault(module, "import numpy as np\n\nfrom endpick.api import PluginMeta, Scorer\n")
+        modules[module] = head + _SCORER.format(name=name, type=plugin_type)
+    return modules
+
+
+def _write_metadata(
+    directory: Path, name: str, version: str, group: str, entry_points: Mapping[str, str], requires: Sequence[str], *, egg_info: bool
+) -> None:
+    stem = name.replace("-", "_")
+    info = directory / (f"{stem}.egg-info" if egg_info else f"{stem}-{version}.dist-info")
+    info.mkdir(parents=True)
+    header = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n" + "".join(f"Requires-Dist: {line}\n" for line in requires)
+    (info / ("PKG-INFO" if egg_info else "METADATA")).write_text(f"{header}\n# {name}\n\nName: not-the-name\n")
+    lines = [f"{plugin_type} = {target}" for plugin_type, target in entry_points.items()]
+    (info / "entry_points.txt").write_text("\n".join([f"[{group}]", *lines, ""]))
+    if not egg_info:
+        (info / "RECORD").write_text("".join(f"{file.name},{_digest(file)},{file.stat().st_size}\n" for file in directory.glob("*.py")))
+
+
+def _digest(file: Path) -> str:
+    return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(file.read_bytes()).digest()).rstrip(b"=").decode()
+
+
+@pytest.fixture(scope="session")
+def fixture_project(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """`fixture_project("good-scorers")`: a directory into which the wheel of that project was installed; built once per test run."""
+    base = _shared_directory(tmp_path_factory) / "projects"
+
+    def install(name: str) -> Path:
+        directory = base / name
+        with _only_one_at_a_time(base, name):
+            if not directory.exists():
+                with zipfile.ZipFile(_build_wheel(name, base / "wheels")) as wheel:
+                    wheel.extractall(directory)
+        return directory
+
+    return install
+
+
+@pytest.fixture(scope="session")
+def plugin_venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of a venv into which pip has installed endpick's sources, acme-thermal and good-scorers; made once per test run.
+
+    What endpick depends on is borrowed from the environment that runs the tests, because tests have no network.
+    """
+    base = _shared_directory(tmp_path_factory)
+    directory = base / "venv"
+    python = directory / "bin" / "python"
+    with _only_one_at_a_time(base, "venv"):
+        if not python.exists():
+            subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(directory)], check=True, capture_output=True)
+            site = next((directory / "lib").glob("python3*")) / "site-packages"
+            borrowed = [path for path in sys.path if path.endswith("site-packages")]
+            (site / "borrowed.pth").write_text("".join(f"import site; site.addsitedir({path!r})\n" for path in borrowed))
+            pip_install(python, PROJECTS / "acme-thermal", PROJECTS / "good-scorers")
+    return python
+
+
+def pip_install(python: Path, *projects: Path, options: Sequence[str] = ()) -> None:
+    """Install projects into the environment of `python`, without network."""
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(python),
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+    ]
+    result = subprocess.run([*command, *options, *map(str, projects)], check=False, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def _shared_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One directory for all workers of a test run."""
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "distributions"
+    shared.mkdir(exist_ok=True)
+    return shared
+
+
+@contextmanager
+def _only_one_at_a_time(base: Path, name: str) -> Iterator[None]:
+    base.mkdir(parents=True, exist_ok=True)
+    with (base / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _build_wheel(name: str, target: Path) -> str:
+    """Build a project's wheel with its own build backend, from a directory that stays as it is."""
+    from hatchling.builders.wheel import WheelBuilder
+
+    return next(WheelBuilder(str(PROJECTS / name)).build(directory=str(target / name), versions=["standard"]))
