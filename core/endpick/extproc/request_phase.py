@@ -36,6 +36,7 @@ class RequestPhase:
         "_ended",
         "_headers_answered",
         "_max_body_bytes",
+        "_messages",
         "_readable",
         "_size",
         "_trailers",
@@ -49,6 +50,7 @@ class RequestPhase:
         self._max_body_bytes = max_body_bytes
         self._chunks: list[bytes] = []
         self._size = 0
+        self._messages = 0
         self._readable = False
         self._ended = False
         self._trailers = False
@@ -57,10 +59,13 @@ class RequestPhase:
         self.ready = False
         self.routed = False
 
-    @property
-    def body(self) -> bytes | None:
-        """What came of the body; None if there is none to read."""
-        return b"".join(self._chunks) if self._readable else None
+    def read_body(self) -> bytes | None:
+        """The body as far as it came, joined once; None if there is none to read."""
+        if not self._readable:
+            return None
+        if len(self._chunks) != 1:
+            self._chunks = [b"".join(self._chunks)]
+        return self._chunks[0]
 
     def on_headers(self, message: HttpHeaders) -> list[bytes]:
         """The beginning of the request."""
@@ -140,17 +145,18 @@ class RequestPhase:
         return replies.request_headers(headers, metadata)
 
     def _body_answers(self, replaced: bytes | None) -> list[bytes]:
-        if not self._readable:
+        body = self.read_body()
+        if body is None:
             return []
         if self._delivery.request_body is BodyMode.FULL_DUPLEX_STREAMED:
-            body = b"".join(self._chunks) if replaced is None else replaced
-            return replies.streamed(Direction.REQUEST, body, end=not self._trailers)
+            return replies.streamed(Direction.REQUEST, body if replaced is None else replaced, end=not self._trailers)
         if replaced is None:
-            return [replies.CONTINUE_REQUEST_BODY] * len(self._chunks)
-        pieces = [replaced] + [b""] * (len(self._chunks) - 1)
-        return [replies.replaced_request_body(piece) for piece in pieces[: len(self._chunks)]]
+            return [replies.CONTINUE_REQUEST_BODY] * self._messages
+        pieces = (replaced if position == 0 else b"" for position in range(self._messages))
+        return [replies.replaced_request_body(piece) for piece in pieces]
 
     def _hold(self, chunk: bytes) -> None:
+        self._messages += 1
         self._size += len(chunk)
         if self._size > self._max_body_bytes:
             self._chunks.clear()

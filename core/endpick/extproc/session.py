@@ -178,7 +178,7 @@ class Session:
     def _decide(self) -> list[bytes]:
         assert self.delivery is not None
         assert self._request.headers is not None
-        incoming = IncomingRequest(self._request.headers, self._request.body, self._subset, self._received_at, self.delivery)
+        incoming = IncomingRequest(self._request.headers, self._request.read_body(), self._subset, self._received_at, self.delivery)
         try:
             decision = self._director.decide(incoming)
         except Exception as error:
