@@ -1,0 +1,1 @@
+"""Screeners: who is no candidate at all, for any profile."""

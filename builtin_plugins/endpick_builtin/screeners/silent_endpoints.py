@@ -1,0 +1,48 @@
+"""`silent-endpoint-screener`: leaves out endpoints that used to report and have fallen silent."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from endpick.api import (
+    KV_CACHE_USAGE,
+    RUNNING_REQUESTS_SIZE,
+    WAITING_QUEUE_SIZE,
+    BoolArray,
+    Duration,
+    Endpoints,
+    InferenceRequest,
+    Parameters,
+    PluginMeta,
+    Screener,
+)
+
+_REPORTED = (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE)
+
+
+class SilentEndpointParameters(Parameters):
+    """How long silence is tolerated."""
+
+    tolerance: Annotated[
+        Duration, Field(gt=0, description="Silence after which an endpoint that used to report is no candidate any more.")
+    ] = 2.0
+
+
+class SilentEndpointScreener(Screener[SilentEndpointParameters]):
+    """Leave out endpoints whose newest metric is older than `tolerance`.
+
+    A model server that dies keeps its last values, and an idle server's last values make it look like the best choice: without this it
+    would attract most of the traffic until discovery drops it. An endpoint that has never reported stays (scorers rate it low), and when
+    nobody is left, everybody is.
+    """
+
+    meta = PluginMeta(type="silent-endpoint-screener", api=">=1.0,<2", parameters=SilentEndpointParameters, consumes_optional=_REPORTED)
+
+    def screen(self, request: InferenceRequest, endpoints: Endpoints) -> BoolArray:
+        """See the class."""
+        age = np.minimum.reduce([endpoints.age(key) for key in _REPORTED])
+        silent = np.isfinite(age) & (age > self.parameters.tolerance)
+        return np.ones(len(endpoints), dtype=np.bool_) if silent.all() else ~silent

@@ -1,0 +1,89 @@
+"""Who counts as silent."""
+
+from __future__ import annotations
+
+import pytest
+
+from endpick.api import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, Endpoint, InferenceRequest, PluginContext
+from endpick.datalayer.table import EndpointTable
+from endpick_builtin.screeners.silent_endpoints import SilentEndpointParameters, SilentEndpointScreener
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def table(clock: Clock) -> EndpointTable:
+    table = EndpointTable(clock, (WAITING_QUEUE_SIZE, KV_CACHE_USAGE))
+    table.replace_all([Endpoint(f"default/{name}", "10.0.0.1", 8000 + n) for n, name in enumerate("abc")])
+    return table
+
+
+@pytest.fixture
+def screener() -> SilentEndpointScreener:
+    return SilentEndpointScreener("silent", SilentEndpointParameters(), PluginContext())
+
+
+def kept(screener: SilentEndpointScreener, table: EndpointTable) -> list[str]:
+    endpoints = table.view()
+    return [endpoint.name for endpoint in endpoints.where(screener.screen(InferenceRequest("r"), endpoints))]
+
+
+def report(table: EndpointTable, *names: str) -> None:
+    for endpoint in table.generation.endpoints:
+        if endpoint.name.removeprefix("default/") in names:
+            table.write(WAITING_QUEUE_SIZE, endpoint, 0.0)
+
+
+def test_endpoint_that_fell_silent_is_left_out_while_others_report(screener, table, clock):
+    report(table, "a", "b", "c")
+    clock.now = 2.1
+    report(table, "a", "c")
+
+    assert kept(screener, table) == ["default/a", "default/c"]
+
+
+def test_silence_within_the_tolerance_is_none(screener, table, clock):
+    report(table, "a", "b", "c")
+    clock.now = 2.0
+
+    assert kept(screener, table) == ["default/a", "default/b", "default/c"]
+
+
+def test_one_fresh_metric_is_enough(screener, table, clock):
+    report(table, "a", "b", "c")
+    clock.now = 5.0
+    report(table, "a", "c")
+    table.write(KV_CACHE_USAGE, table.generation.endpoints[1], 0.5)
+
+    assert kept(screener, table) == ["default/a", "default/b", "default/c"]
+
+
+def test_endpoint_that_never_reported_stays(screener, table, clock):
+    report(table, "a", "b")
+    clock.now = 5.0
+    report(table, "a")
+
+    assert kept(screener, table) == ["default/a", "default/c"]
+
+
+def test_when_everybody_is_silent_everybody_stays(screener, table, clock):
+    report(table, "a", "b", "c")
+    clock.now = 60.0
+
+    assert kept(screener, table) == ["default/a", "default/b", "default/c"]
+
+
+def test_pool_without_endpoints_is_no_trouble(screener, table):
+    table.replace_all([])
+
+    assert kept(screener, table) == []
