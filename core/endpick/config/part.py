@@ -11,7 +11,8 @@ from pydantic.alias_generators import to_camel
 from pydantic.json_schema import WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from endpick.config.units import parse_duration, parse_quantity
+from endpick.api.duration import parse_duration
+from endpick.config.units import parse_quantity
 from endpick.diagnostics import DocumentPath
 
 Item = TypeVar("Item")

@@ -69,8 +69,9 @@ def reading_note(text: str, value: Scalar) -> str | None:
         return f"YAML reads {text} as no value; quote it if text is meant" if text else None
     if isinstance(value, float) and value.is_integer() and "e" in word:
         return f"YAML reads {text} as the fractional number {value}; write {int(value)} for the whole number"
-    if isinstance(value, bool) or text != str(value):
-        return f"YAML reads {text} as {'true' if value is True else 'false' if value is False else value}; quote it if text is meant"
+    shown = str(value).lower() if isinstance(value, bool) else str(value)
+    if text != shown:
+        return f"YAML reads {text} as {shown}; quote it if text is meant"
     return None
 
 

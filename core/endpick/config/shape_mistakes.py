@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pydantic_core import ErrorDetails
 
@@ -45,7 +45,7 @@ def _unknown_field(path: DocumentPath, source: SourceMap) -> Diagnostic:
         f"'{shorten(name)}' is not a field of {show_path(parent)}",
         source.key_span(path),
         labels=source.labels_for(path),
-        help=hint or f"known fields are {', '.join(known)}",
+        help=hint or f"it may have {', '.join(known)}",
         path=path,
     )
 
@@ -91,13 +91,15 @@ def _how_to_write(path: DocumentPath, value: Json, expected: str) -> str | None:
         case "a mapping", _ if not path:
             return f"start with 'apiVersion: {LLM_D}' and 'kind: {KIND}'"
         case "a mapping", str():
-            part = part_at(path)
-            field = None if part is None else first_required_field(part)
-            return None if field is None else f"write '{field}: {shorten(value)}'"
+            entry = _entry(path, value)
+            return None if entry is None else f"write '{entry}'"
+        case "a mapping", Sequence():
+            return "write 'key: value' instead of list entries"
         case "a list", Mapping():
             return "begin each entry with '- '"
-        case "a list", str() | int() | float():
-            return f"write '[{value}]'"
+        case "a list", str():
+            entry = _entry(path, value)
+            return f"write '[{shorten(value)}]'" if entry is None else f"write '[{{{entry}}}]'"
         case "text", int() | float():
             return "put the value in quotes"
         case "a number" | "a whole number", str() if is_number(value):
@@ -106,6 +108,13 @@ def _how_to_write(path: DocumentPath, value: Json, expected: str) -> str | None:
             return f"write '{value}s' if seconds are meant"
         case _:
             return None
+
+
+def _entry(path: DocumentPath, value: str) -> str | None:
+    """How the mapping at a path, or an entry of the list there, is written when a lone word was given for it."""
+    part = part_at(path)
+    field = None if part is None else first_required_field(part)
+    return None if field is None else f"{field}: {shorten(value)}"
 
 
 def _unsupported_version(path: DocumentPath, source: SourceMap) -> Diagnostic:
@@ -123,7 +132,8 @@ def wrong_kind(path: DocumentPath, source: SourceMap) -> Diagnostic:
     """The diagnostic for a document whose `kind`, at `path`, is another."""
     kind = str(value_at(source.data, path))
     message = f"the kind is '{shorten(kind)}', not {KIND}"
-    return Diagnostic(Code.E0209, message, source.value_span(path), help=f"write 'kind: {KIND}'", path=path)
+    hint = did_you_mean(kind, (KIND,)) or f"is this the right file? it should say 'kind: {KIND}'"
+    return Diagnostic(Code.E0209, message, source.value_span(path), help=hint, path=path)
 
 
 def _unreadable_unit(kind: str, path: DocumentPath, source: SourceMap) -> Diagnostic:

@@ -97,7 +97,7 @@ class _Walk:
         self.places[path] = place
         self._count(place, path)
         if id(node) in self.open:
-            self._report(Code.E0104, "an alias leads into the value that contains it", _entrance(place), path)
+            self._report_circle(_entrance(place), path)
             return None
         self.open.add(id(node))
         self._check_tag(node, path)
@@ -147,7 +147,9 @@ class _Walk:
     def _merged(self, node: Node, path: DocumentPath, via: Label) -> Iterator[_Entry]:
         place = Place(via.span, via=via)
         self._count(place, path)
-        if isinstance(node, MappingNode) and id(node) not in self.open:
+        if id(node) in self.open:
+            self._report_circle(via.span, path)
+        elif isinstance(node, MappingNode):
             self.open.add(id(node))
             yield from self._entries(node, path, via).values()
             self.open.discard(id(node))
@@ -155,13 +157,15 @@ class _Walk:
             for item in node.value:
                 yield from self._merged(item, path, via)
         else:
-            self._report(Code.E0112, "'<<' must refer to a mapping, or to a list of mappings", via.span, path)
+            message = "'<<' must refer to a mapping, or to a list of mappings"
+            self._report(Code.E0112, message, via.span, path, help="write '<<: *name', where '&name' marks a mapping")
 
     def _key(self, key: Node, path: DocumentPath) -> str | None:
         if isinstance(key, ScalarNode):
             self._check_tag(key, path)
             return str(key.value)
-        self._report(Code.E0111, "a key must be plain text, not a list or a mapping", self.spans.node(key), path)
+        message = "a key must be plain text, not a list or a mapping"
+        self._report(Code.E0111, message, self.spans.node(key), path, help="put the key in quotes if it is meant as text")
         return None
 
     def _scalar(self, node: ScalarNode, path: DocumentPath, place: Place) -> Scalar:
@@ -217,6 +221,10 @@ class _Walk:
         labels = (Label(self.spans.node(first.key), "first given here"),)
         message = f"'{name}' appears twice in one mapping"
         self._report(Code.E0102, message, self.spans.node(key), (*path, name), "remove one of them", labels)
+
+    def _report_circle(self, span: Span, path: DocumentPath) -> None:
+        message = "an alias leads into the value that contains it"
+        self._report(Code.E0104, message, span, path, help="write out the part that is meant")
 
     def _report_number(self, text: str, place: Place, path: DocumentPath) -> None:
         shown = text if len(text) <= 2 * MAX_SHOWN_DIGITS else f"{text[:MAX_SHOWN_DIGITS]}..."

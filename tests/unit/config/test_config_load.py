@@ -293,14 +293,20 @@ def test_behaviour_30_misspelt_fields_are_suggested_when_close() -> None:
     assert helps["data"] == "did you mean 'dataLayer'?"
     assert helps["profiles"] == "did you mean 'schedulingProfiles'?"
     assert helps["xyz"] is not None
-    assert helps["xyz"].startswith("known fields are apiVersion, dataLayer")
+    assert helps["xyz"].startswith("it may have apiVersion, dataLayer")
 
 
 @pytest.mark.parametrize(
     ("text", "help_line", "notes"),
     [
         ("plugins: [queue-scorer]", "write 'type: queue-scorer'", ()),
-        ("plugins: queue-scorer", "write '[queue-scorer]'", ()),
+        ("plugins: queue-scorer", "write '[{type: queue-scorer}]'", ()),
+        ("featureGates: flowControl", "write '[flowControl]'", ()),
+        ("plugins: [{type: a, parameters: [1]}]", "write 'key: value' instead of list entries", ()),
+        ("plugins: [{type: a, parameters: text}]", None, ()),
+        ("plugins: [{type: true}]", "put the value in quotes", ()),
+        ("plugins: 5", None, ()),
+        ("flowControl: {priorityBands: [{priority: '1'}]}\nfeatureGates: [flowControl]", "write the number without quotes", ()),
         ("plugins: {type: a}", "begin each entry with '- '", ()),
         ("plugins: [{type: 5}]", "put the value in quotes", ()),
         (

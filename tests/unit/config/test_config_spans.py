@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 
 import pytest
 
 from endpick.config import load_config
-from endpick.diagnostics import Code, Diagnostic, Span
+from endpick.diagnostics import Code, Diagnostic, Span, render_text
 
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
 SUPERSET = "apiVersion: endpick/v1alpha1\nkind: EndpointPickerConfig\n"
@@ -26,7 +28,7 @@ CASES = {
     "a tag after an anchor": ("E0103", f"{HEAD}plugins: [{{type: a, parameters: &x «!x» {{}}}}]\n"),
     "a tag that does not fit": ("E0103", f"{HEAD}plugins: [{{type: «!!seq» a}}]\n"),
     "an alias into itself": ("E0104", f"{HEAD}plugins: [{{type: a, parameters: &x {{b: «*x»}}}}]\n"),
-    "a merge into itself": ("E0112", f"{HEAD}plugins: [{{type: a, parameters: &x {{«<<»: *x}}}}]\n"),
+    "a merge into itself": ("E0104", f"{HEAD}plugins: [{{type: a, parameters: &x {{«<<»: *x}}}}]\n"),
     "a merge conflict": (
         "E0106",
         f"{HEAD}plugins:\n«<<<<<<< HEAD»\n  - type: a\n⟦=======⟧\n  - type: b\n⟦>>>>>>> other⟧\n",
@@ -145,6 +147,22 @@ def test_windows_line_ends_and_a_byte_order_mark_move_nothing(code: str, snippet
     diagnostic = only(load_config(text=raw, name="c.yaml").diagnostics)
 
     assert (diagnostic.code, diagnostic.span) == (Code[code], span)
+
+
+def test_every_mistake_is_worded_as_agreed() -> None:
+    """Set ENDPICK_UPDATE_GOLDEN=1 to write the golden file anew, then read the difference."""
+    golden = Path(__file__).parent / "golden" / "every-mistake.txt"
+
+    text = "".join(f"== {name}\n{rendered(unmark(snippet)[0])}\n" for name, (_, snippet) in CASES.items())
+
+    if os.environ.get("ENDPICK_UPDATE_GOLDEN"):
+        golden.write_text(text, encoding="utf-8")
+    assert text == golden.read_text(encoding="utf-8")
+
+
+def rendered(text: str) -> str:
+    loaded = load_config(text=text, name="c.yaml")
+    return render_text(loaded.diagnostics, {"c.yaml": loaded.source.text})
 
 
 def test_columns_count_code_points_not_bytes() -> None:

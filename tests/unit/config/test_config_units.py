@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from endpick.api.duration import parse_duration
 from endpick.config.gates import DEFAULT_GATES, parse_gate, resolve_gates
-from endpick.config.units import MAX_QUANTITY, parse_duration, parse_quantity
+from endpick.config.units import MAX_QUANTITY, parse_quantity
 
 
 @pytest.mark.parametrize(
