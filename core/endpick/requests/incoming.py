@@ -57,20 +57,7 @@ class IncomingRequest:
     body: bytes | None
     """The whole body, or None: the request has none, or `delivery` says that the gateway keeps it."""
     subset: tuple[str, ...] | None
-    """Addresses the gateway allows (see `subset_allows`); None: no restriction, (): nothing is allowed."""
+    """Addresses the gateway allows (see `requests.subset`); None: no restriction, (): nothing is allowed."""
     received_at: float
     """Seconds on the monotonic clock when the headers came."""
     delivery: Delivery = Delivery()
-
-
-def subset_allows(subset: tuple[str, ...] | None, address: str) -> bool:
-    """Whether a subset hint admits the endpoint at `address`.
-
-    Args:
-        subset: entries `ip:port`, `[ipv6]:port`, or a bare ip, which allows every port of it.
-        address: `ip:port` of an endpoint, an IPv6 address in brackets.
-    """
-    if subset is None or address in subset:
-        return True
-    host = address.rpartition(":")[0]
-    return host in subset or (host.startswith("[") and host[1:-1] in subset)

@@ -1,4 +1,4 @@
-"""The gateway's subset hint: how it is read from metadata and what it admits."""
+"""Metadata beside the messages: the subset hint the gateway gives, and what we give back."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from hypothesis import strategies as st
 from endpick._proto.ext_proc_pb2 import ProcessingRequest
 from endpick.extproc.metadata import as_struct, destination_metadata, subset_hint
 from endpick.extproc.session import Session
-from endpick.requests.incoming import subset_allows
 from unit.extproc.conversation import NotedDirector, request_body, request_headers, talk, with_metadata
-
-POOL = ("10.0.0.1:8080", "10.0.0.1:9090", "10.0.0.2:8080", "10.0.0.2:9090", "10.0.0.3:8080")
 
 
 def hint(value: object) -> dict[str, dict[str, object]]:
@@ -44,35 +41,6 @@ def read(metadata: dict[str, dict[str, object]] | None) -> tuple[str, ...] | Non
 )
 def test_a_hint_is_a_list_or_a_string_of_addresses_and_absence_restricts_nothing(metadata, expected):
     assert read(metadata) == expected
-
-
-@pytest.mark.parametrize(
-    ("subset", "admitted"),
-    [
-        (None, POOL),
-        ((), ()),
-        (("10.0.0.1:8080",), ("10.0.0.1:8080",)),
-        (("10.0.0.1",), ("10.0.0.1:8080", "10.0.0.1:9090")),
-        (("10.0.0.1:8080", "10.0.0.2"), ("10.0.0.1:8080", "10.0.0.2:8080", "10.0.0.2:9090")),
-        (("10.0.0.1:3000",), ()),
-        (("192.168.1.1:8080",), ()),
-        (("10.0.0",), ()),
-    ],
-)
-def test_an_entry_with_a_port_admits_that_port_and_a_bare_address_admits_all(subset, admitted):
-    assert tuple(address for address in POOL if subset_allows(subset, address)) == admitted
-
-
-@pytest.mark.parametrize("entry", ["[fd00::1]:8000", "[fd00::1]", "fd00::1"])
-def test_an_ipv6_endpoint_is_admitted_with_and_without_brackets_and_port(entry):
-    assert subset_allows((entry,), "[fd00::1]:8000")
-    assert not subset_allows((entry,), "[fd00::2]:8000")
-
-
-@given(st.lists(st.ip_addresses(v=4).map(str) | st.ip_addresses(v=6).map(str)), st.ip_addresses(), st.integers(1, 65535))
-def test_a_bare_address_admits_exactly_its_own_ports(entries, address, port):
-    endpoint = f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
-    assert subset_allows(tuple(entries), endpoint) == (str(address) in entries)
 
 
 def test_the_hint_of_the_headers_holds_although_later_messages_carry_none():
