@@ -11,8 +11,8 @@ import click
 import uvloop
 
 from endpick.diagnostics import ExitCode
-from endpick.simulation.server import ServerSettings, serve
-from endpick.simulation.settings import EngineSettings
+from endpick.simulation.server import serve
+from endpick.simulation.settings import EngineSettings, ServerSettings
 from endpick.simulation.timing import Timing
 
 _ENGINE = EngineSettings()
@@ -81,7 +81,7 @@ async def _serve_until_told_to_stop(settings: ServerSettings) -> ExitCode:
     try:
         server = await serve(settings)
     except OSError as error:
-        reason = os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
         click.echo(f"error: cannot listen on {settings.host}:{settings.port}: {reason}", err=True)
         click.echo("help: choose another --host or --port; with --port 0 the system chooses a free one", err=True)
         return ExitCode.FAILED

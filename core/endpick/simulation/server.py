@@ -5,18 +5,17 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import Literal
 from uuid import uuid4
 
 import orjson
-import xxhash
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from endpick.simulation.engine import Engine
 from endpick.simulation.exposition import MetricsPage
-from endpick.simulation.generation import Finished, GenerationRequest, Token, Usage
+from endpick.simulation.generation import Finished, Token, Usage
+from endpick.simulation.job import Job, plan_job
 from endpick.simulation.live import LiveEngine
 from endpick.simulation.openai import (
     AnyRequest,
@@ -25,36 +24,12 @@ from endpick.simulation.openai import (
     CompletionRequest,
     FinishReason,
     ResponseFormat,
-    bad_request,
     parse_request,
 )
-from endpick.simulation.settings import EngineSettings
-from endpick.simulation.tokens import answer_text, chained_hashes, count_tokens, split_tokens
+from endpick.simulation.settings import ServerSettings
+from endpick.simulation.tokens import split_tokens
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
-NATURAL_LENGTHS = range(16, 129)
-"""Tokens after which the simulated model stops by itself, unless the client says `ignore_eos`."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServerSettings:
-    """What one simulated model server serves, and where."""
-
-    host: str = "127.0.0.1"
-    port: int = 0
-    """0 lets the system choose; `SimulatedServer.port` tells."""
-    name: str = "sim"
-    """Sent as `x-served-by` with every response."""
-    model: str = "sim-model"
-    adapters: tuple[str, ...] = ()
-    """LoRA adapters on offer; a request asks for one by naming it as its model."""
-    engine: EngineSettings = field(default_factory=EngineSettings)
-    seed: int = 0
-    """Servers with the same seed give the same answer to the same prompt."""
-
-    def __post_init__(self) -> None:
-        if self.adapters and not self.engine.max_loras:
-            raise ValueError("adapters are offered, but max_loras is 0")
 
 
 class SimulatedServer:
@@ -97,15 +72,6 @@ async def serve(settings: ServerSettings) -> SimulatedServer:
         await runner.cleanup()
         raise
     return SimulatedServer(settings, live, runner)
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """A request that has been checked and given its answer."""
-
-    generation: GenerationRequest
-    answer: str
-    finish_reason: FinishReason
 
 
 class _Routes:
@@ -167,40 +133,14 @@ class _Routes:
         return await self._answer(request, parse_request(CompletionRequest, await request.read()))
 
     async def _answer(self, http: web.Request, request: AnyRequest) -> web.StreamResponse:
-        job = self._plan(request)
+        job = plan_job(request, self._settings)
         form = ResponseFormat(request.kind, job.generation.id, request.model)
         if request.stream:
             return await self._stream(http, job, form, request.include_usage)
         usage = await self._generate(job)
         return web.Response(body=form.whole(job.answer, job.finish_reason, usage), content_type="application/json")
 
-    def _plan(self, request: AnyRequest) -> _Job:
-        """Check the request against what is served, and settle the answer; the engine only says when its tokens appear."""
-        settings = self._settings
-        if request.model != settings.model and request.model not in settings.adapters:
-            raise ApiError(404, "NotFoundError", f"The model `{request.model}` does not exist.", "model")
-        adapter = request.model if request.model != settings.model else None
-        prompt = request.render()
-        prompt_tokens = count_tokens(prompt)
-        room = settings.engine.max_model_len - prompt_tokens
-        if not prompt_tokens:
-            raise bad_request("The prompt is empty.", "prompt")
-        if room < (request.token_limit or 1):
-            raise bad_request(
-                f"This model takes at most {settings.engine.max_model_len} tokens, but the prompt has {prompt_tokens}"
-                f" and up to {request.token_limit or 1} more were asked for.",
-                "max_tokens" if room > 0 else "messages" if request.kind == "chat.completion" else "prompt",
-            )
-        limit = request.token_limit or room
-        answer_seed = xxhash.xxh3_64_intdigest(prompt, settings.seed)
-        natural = max(NATURAL_LENGTHS[answer_seed % len(NATURAL_LENGTHS)], request.min_tokens)
-        length = limit if request.ignore_eos else min(natural, limit)
-        answer = answer_text(answer_seed, length)
-        hashes = chained_hashes(prompt + answer.encode(), settings.engine.block_size, salt=request.model)
-        finish_reason: FinishReason = "length" if request.ignore_eos or natural > limit else "stop"
-        return _Job(GenerationRequest(uuid4().hex, prompt_tokens, length, hashes, adapter), answer, finish_reason)
-
-    async def _generate(self, job: _Job, on_token: Callable[[Token], Awaitable[None]] | None = None) -> Usage:
+    async def _generate(self, job: Job, on_token: Callable[[Token], Awaitable[None]] | None = None) -> Usage:
         """Run a job to its end, observing its latencies; a client that hangs up leaves early, which aborts the job."""
         reason: FinishReason | Literal["abort"] = "abort"
         try:
@@ -220,7 +160,7 @@ class _Routes:
             self._page.count_end(reason)
         raise AssertionError("a generation ends with Finished")
 
-    async def _stream(self, http: web.Request, job: _Job, form: ResponseFormat, include_usage: bool) -> web.StreamResponse:
+    async def _stream(self, http: web.Request, job: Job, form: ResponseFormat, include_usage: bool) -> web.StreamResponse:
         headers = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
         response = web.StreamResponse(headers={**headers, **self._identity(http)})
         pieces = split_tokens(job.answer)

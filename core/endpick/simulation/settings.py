@@ -1,4 +1,4 @@
-"""Size and speed of a simulated engine."""
+"""Size and speed of a simulated engine, and what the server around it offers."""
 
 from __future__ import annotations
 
@@ -35,3 +35,24 @@ class EngineSettings:
                 f"a sequence of max_model_len={self.max_model_len} tokens does not fit in a KV cache of"
                 f" {self.kv_blocks} blocks x {self.block_size} tokens; raise kv_blocks or lower max_model_len"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """What one simulated model server serves, and where."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0 lets the system choose; `SimulatedServer.port` tells."""
+    name: str = "sim"
+    """Sent as `x-served-by` with every response."""
+    model: str = "sim-model"
+    adapters: tuple[str, ...] = ()
+    """LoRA adapters on offer; a request asks for one by naming it as its model."""
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    seed: int = 0
+    """Servers with the same seed give the same answer to the same prompt."""
+
+    def __post_init__(self) -> None:
+        if self.adapters and not self.engine.max_loras:
+            raise ValueError("adapters are offered, but max_loras is 0")

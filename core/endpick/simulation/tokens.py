@@ -15,7 +15,7 @@ _WORDS = ("the", "sun", "and", "sea", "are", "old", "but", "one", "can", "see", 
 
 def padded(text: str) -> bytes:
     """The text in whole tokens, so that what follows starts on a token boundary whatever came before."""
-    encoded = text.encode("utf-8", "surrogatepass")
+    encoded = text.encode()
     return encoded + b" " * (-len(encoded) % BYTES_PER_TOKEN)
 
 

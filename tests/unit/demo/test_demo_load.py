@@ -14,8 +14,8 @@ from aiohttp import web
 from endpick.demo.load import run_load
 from endpick.demo.stats import parse_stats, read_stats
 from endpick.demo.workload import WorkloadSettings, make_workload
-from endpick.simulation.server import ServerSettings, serve
-from endpick.simulation.settings import EngineSettings
+from endpick.simulation.server import serve
+from endpick.simulation.settings import EngineSettings, ServerSettings
 from endpick.simulation.timing import Timing
 
 SETTINGS = WorkloadSettings(0.2, requests_per_second=30, tenants=1, turns=3, system_tokens=64, answer_tokens=8)

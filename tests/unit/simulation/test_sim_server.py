@@ -11,8 +11,8 @@ import orjson
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from endpick.simulation.server import ServerSettings, SimulatedServer, serve
-from endpick.simulation.settings import EngineSettings
+from endpick.simulation.server import SimulatedServer, serve
+from endpick.simulation.settings import EngineSettings, ServerSettings
 from endpick.simulation.timing import Timing
 
 FAST = Timing(prefill_seconds_per_token=1e-6, decode_seconds=1e-4)
