@@ -33,11 +33,11 @@ def parse_duration(text: str) -> float:
     """
     match = re.fullmatch(_DURATION, text)
     if match is None:
-        raise ValueError(f"'{text}' is no duration; write for example 50ms, 2s or 1m30s")
+        raise ValueError(f"'{text}' is not a duration; write for example 50ms, 2s or 1m30s")
     parts = re.findall(_PART, match[2])
     seconds = float(sum(Fraction(number.rstrip(".")) * _SECONDS_PER_UNIT[unit] for number, unit in parts))
     if seconds > MAX_SECONDS:
-        raise ValueError(f"'{text}' is longer than 292 years, the longest duration there is")
+        raise ValueError(f"'{text}' is not a duration: it is longer than 292 years")
     return -seconds if match[1] == "-" else seconds
 
 

@@ -314,7 +314,7 @@ async def test_a_certificate_file_that_does_not_work_ends_start_up(tmp_path, fie
         ({"scheme": "ftp"}, "scheme"),
         ({"path": "metrics"}, "path"),
         ({"port": 65536}, "port"),
-        ({"interval": "fast"}, "is no duration"),
+        ({"interval": "fast"}, "is not a duration"),
         ({"interval": "-1s"}, "greater than or equal to 0"),
         ({"clientCertPath": "a.pem"}, "give both or neither"),
         ({"treshold": 1}, "treshold"),
