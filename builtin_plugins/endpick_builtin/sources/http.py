@@ -32,7 +32,7 @@ class HttpSourceParameters(Parameters):
     client_cert_path: Annotated[str, Field(alias="clientCertPath", description="With https: PEM file of the certificate to show.")] = ""
     client_key_path: Annotated[str, Field(alias="clientKeyPath", description="With https: PEM file of that certificate's key.")] = ""
     interval: Annotated[
-        Duration, Field(ge=0, description="Time between two polls of an endpoint; 0 follows `--refresh-metrics-interval`.")
+        Duration, Field(ge=0, description="Time between two polls of an endpoint, 50ms or more; 0 follows `--refresh-metrics-interval`.")
     ] = 0.0
 
     @model_validator(mode="after")

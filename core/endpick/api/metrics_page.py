@@ -10,7 +10,7 @@ _BLANKS = b" \t"
 _NEWLINE = ord("\n")
 _LABEL = re.compile(rb'[ \t,]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\\n]++|\\[^\n])*+)"[ \t]*(?=[,}])')
 _LABELS_END = re.compile(rb"[ \t,]*\}")
-_ESCAPE = re.compile(r'\\([\\n"])')
+_MOST_MENTIONS = 10_000
 
 
 class MetricSample(NamedTuple):
@@ -43,13 +43,17 @@ class MetricsPage:
     def samples(self, name: str) -> Iterator[MetricSample]:
         """Every sample of this name, in page order, wherever on the page it is.
 
+        A page that mentions the name more than 10 000 times is read no further: it is broken, and collecting shares a thread with deciding.
+
         Args:
             name: The name in front of the braces: for histograms and summaries that includes `_bucket`, `_sum` and `_count`, for counters
                 `_total`. Quoted names (UTF-8 metric names) are not supported.
         """
         body, needle = self.body, name.encode()
         at = body.find(needle) if needle else -1
-        while at >= 0:
+        mentions = 0
+        while at >= 0 and mentions < _MOST_MENTIONS:
+            mentions += 1
             after = at + len(needle)
             if body[after : after + 1] in (b"{", b" ", b"\t") and _starts_line(body, at):
                 end = body.find(b"\n", after)
@@ -104,14 +108,15 @@ def _read_labels(rest: bytes, labels: dict[str, str]) -> int | None:
         name, value = label[1].decode(), label[2].decode(errors="replace")
         if name in labels:
             return None
-        labels[name] = _ESCAPE.sub(_unescaped, value) if "\\" in value else value
+        labels[name] = _unescaped(value) if "\\" in value else value
         at = label.end()
     end = _LABELS_END.match(rest, at)
     return end.end() if end else None
 
 
-def _unescaped(escape: re.Match[str]) -> str:
-    return "\n" if escape[1] == "n" else escape[1]
+def _unescaped(value: str) -> str:
+    """Backslashes escape themselves, quotes and `n`; in front of anything else they stand for themselves."""
+    return "\\".join(part.replace("\\n", "\n").replace('\\"', '"') for part in value.split("\\\\"))
 
 
 def _number(word: bytes) -> float:

@@ -176,3 +176,9 @@ def test_a_label_value_of_megabytes_is_read_in_little_memory():
     finally:
         tracemalloc.stop()
     assert [len(sample.labels["a"]) for sample in samples] == [1_000_000]
+
+
+def test_a_page_that_repeats_itself_for_ever_is_read_no_further():
+    page = MetricsPage(b"up 1\n" * 20_000 + b"down 2\n")
+    assert sum(1 for _ in page.samples("up")) == 10_000
+    assert page.newest("down").value == 2.0
