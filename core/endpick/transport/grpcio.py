@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from collections.abc import Awaitable, Sequence
 
 import grpc
@@ -20,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 _STATUS_BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
 _Context = grpc.aio.ServicerContext[bytes, bytes]
+_CANCEL_SECONDS = 0.001
+_CLOSE_SECONDS = 2.0
 _NEVER_MILLISECONDS = 2**31 - 1
 
 
@@ -32,7 +36,9 @@ class GrpcioServer:
         self._methods = methods
         self._server: grpc.aio.Server | None = None
         self._draining = False
-        self._endless: set[asyncio.Task[object]] = set()
+        self._drain_ends_at = math.inf
+        self._tasks: dict[asyncio.Task[object], Method] = {}
+        """What runs each open stream."""
 
     async def start(self) -> int:
         """Bind and serve; see `Server.start`."""
@@ -60,29 +66,36 @@ class GrpcioServer:
     async def drain(self, grace_seconds: float) -> None:
         """See `Server.drain`."""
         self._draining = True
-        for task in tuple(self._endless):
-            task.cancel()
-        if self._server is not None:
-            await self._server.stop(grace_seconds)
+        self._drain_ends_at = time.monotonic() + grace_seconds
+        for task, method in tuple(self._tasks.items()):
+            if not method.holds_drain:
+                task.cancel()
+        await self._end(grace_seconds)
 
     async def stop(self) -> None:
         """See `Server.stop`."""
+        await self._end(None)
+
+    async def _end(self, grace_seconds: float | None) -> None:
         if self._server is not None:
-            await self._server.stop(None)
+            await self._server.stop(grace_seconds)
+        if self._tasks:
+            # grpcio has cancelled them and does not wait; whoever asked for the end wants the sessions closed.
+            await asyncio.wait(tuple(self._tasks), timeout=_CLOSE_SECONDS)
 
     async def serve_stream(self, method: Method, context: _Context) -> None:
         """Run one stream from its first message to its end; called by grpcio, one task per stream."""
         task = asyncio.current_task()
-        if not method.holds_drain and task is not None:
-            self._endless.add(task)
-            task.add_done_callback(self._endless.discard)
+        if task is not None:
+            self._tasks[task] = method
+            task.add_done_callback(self._tasks.pop)
         counters = self.counters
         counters.streams_opened += 1
         session = method.open_session()
         cause = CloseCause.ERROR
         try:
             await _Conversation(session, context, counters).run()
-            cause = CloseCause.END
+            cause = CloseCause.DRAIN if time.monotonic() >= self._drain_ends_at else CloseCause.END
         except asyncio.CancelledError:
             cause = CloseCause.DRAIN if self._draining else CloseCause.RESET
             counters.streams_reset_by_peer += cause is CloseCause.RESET
@@ -120,6 +133,8 @@ class _Conversation:
                 if waiting is not None:
                     await self._await(waiting)
                 elif self._half_closed:
+                    # grpcio shows a cancelled stream as the end of its input first and cancels this task a moment later.
+                    await asyncio.sleep(_CANCEL_SECONDS)
                     return
                 else:
                     await self._take(await (self._reading or self._context.read()))

@@ -50,6 +50,11 @@ class HealthBoard:
         """Every name with its status; a copy."""
         return dict(self._statuses)
 
+    @property
+    def watched(self) -> bool:
+        """Whether anybody watches."""
+        return bool(self._watchers)
+
     def set(self, service: str, status: HealthStatus) -> None:
         """Change one name; watchers are called at once if that is a change."""
         if self._statuses.get(service) is not status:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +15,7 @@ def test_messages_are_the_same_however_their_bytes_are_cut(messages, places):
     wire = b"".join(MESSAGE_HEAD.pack(0, len(message)) + message for message in messages)
     edges = [0, *sorted(place % (len(wire) + 1) for place in places), len(wire)]
     assembler = MessageAssembler(100)
-    found = [message for a, b in zip(edges, edges[1:], strict=False) for message in assembler.feed(wire[a:b])]
+    found = [message for a, b in itertools.pairwise(edges) for message in assembler.feed(wire[a:b])]
     assert found == messages
     assert assembler.held_bytes == 0
 

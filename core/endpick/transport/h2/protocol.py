@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable
+from contextlib import suppress
 from typing import Protocol, cast
 
 from endpick.transport.counters import TransportCounters
@@ -146,12 +147,12 @@ class SocketConnection(asyncio.Protocol):
     def _hang_up(self) -> None:
         """Close, giving the client time to read why: closing with input unread would have the kernel discard our last words."""
         self._closed = True
+        self._linger = self._loop.call_later(_LINGER_SECONDS, self._transport.abort)
         if self._transport.can_write_eof():
-            self._transport.write_eof()
-            self._linger = self._loop.call_later(_LINGER_SECONDS, self._transport.abort)
+            with suppress(OSError):  # the client was faster, and connection_lost is about to say so
+                self._transport.write_eof()
         else:
             self._transport.close()
-            self._linger = self._loop.call_later(_LINGER_SECONDS, self._transport.abort)
 
     def _abandon(self, reason: str) -> None:
         if self._connection is not None:

@@ -1,0 +1,88 @@
+"""Both transports on real sockets, each under the same tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+
+import grpc.aio
+import pytest
+
+from endpick.transport.health import HealthBoard, health_methods
+from endpick.transport.limits import Limits
+from endpick.transport.server import EXT_PROC_PATH, ListenSettings, Server, TransportName, ext_proc_methods, open_server
+from endpick.transport.tls import TlsSettings
+from integration.transport.toy import Log, toy_sessions
+
+
+@dataclass
+class Serving:
+    """A started server and what its sessions saw."""
+
+    server: Server
+    port: int
+    log: Log
+    board: HealthBoard
+    channels: list[grpc.aio.Channel] = field(default_factory=list)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def channel(self, *options: tuple[str, object]) -> grpc.aio.Channel:
+        """A connection of its own: grpcio shares one between channels that look alike."""
+        separate = [("grpc.use_local_subchannel_pool", 1), *options]
+        channel = grpc.aio.insecure_channel(self.address, options=separate)
+        self.channels.append(channel)
+        return channel
+
+    def call(self, *options: tuple[str, object], **arguments: object):
+        """A new stream on a connection of its own."""
+        return self.stream(self.channel(*options), **arguments)
+
+    def stream(self, channel: grpc.aio.Channel, **arguments: object):
+        return channel.stream_stream(EXT_PROC_PATH)(**arguments)
+
+
+Open = Callable[..., AbstractAsyncContextManager[Serving]]
+
+
+@asynccontextmanager
+async def opened(
+    transport: TransportName,
+    *,
+    host: str = "127.0.0.1",
+    tls: TlsSettings | None = None,
+    limits: Limits | None = None,
+    reuse_port: bool = False,
+) -> AsyncIterator[Serving]:
+    log, board = Log(), HealthBoard()
+    settings = ListenSettings(host=host, port=0, tls=tls, reuse_port=reuse_port, limits=limits or Limits())
+    server = open_server(transport, settings, ext_proc_methods(toy_sessions(log)) | health_methods(board))
+    serving = Serving(server, await server.start(), log, board)
+    try:
+        yield serving
+    finally:
+        for channel in serving.channels:
+            await channel.close()
+        await server.stop()
+        await asyncio.sleep(0)
+
+
+@pytest.fixture(params=["h2", "grpcio"])
+def transport(request: pytest.FixtureRequest) -> TransportName:
+    return request.param
+
+
+@pytest.fixture
+def open_transport(transport: TransportName) -> Open:
+    """Open a server of each transport in turn."""
+    return lambda **settings: opened(transport, **settings)
+
+
+@pytest.fixture
+def open_h2() -> Open:
+    """Open a server of the h2 transport."""
+    return lambda **settings: opened("h2", **settings)

@@ -1,0 +1,99 @@
+"""The health service as Kubernetes' gRPC probes and gRPC clients see it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from endpick.transport.health import LIVENESS, READINESS, HealthStatus
+from endpick.transport.server import EXT_PROC_SERVICE
+
+pytestmark = pytest.mark.asyncio
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+def request(service: str) -> health_pb2.HealthCheckRequest:
+    return health_pb2.HealthCheckRequest(service=service)
+
+
+@pytest.mark.parametrize("service", ["", READINESS, EXT_PROC_SERVICE])
+async def test_a_check_follows_readiness(open_transport, service):
+    async with open_transport() as serving:
+        stub = health_pb2_grpc.HealthStub(serving.channel())
+        assert (await stub.Check(request(service))).status == NOT_SERVING
+        serving.board.set_ready(True)
+        assert (await stub.Check(request(service))).status == SERVING
+
+
+async def test_liveness_does_not_follow_readiness(open_transport):
+    async with open_transport() as serving:
+        stub = health_pb2_grpc.HealthStub(serving.channel())
+        assert (await stub.Check(request(LIVENESS))).status == SERVING
+        serving.board.set(LIVENESS, HealthStatus.NOT_SERVING)
+        assert (await stub.Check(request(LIVENESS))).status == NOT_SERVING
+
+
+async def test_an_unknown_name_is_not_found(open_transport):
+    async with open_transport() as serving:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await health_pb2_grpc.HealthStub(serving.channel()).Check(request("other"))
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+        assert "'readiness'" in caught.value.details()
+
+
+async def test_bytes_that_are_no_request_are_an_invalid_argument(open_transport):
+    async with open_transport() as serving:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await serving.channel().unary_unary("/grpc.health.v1.Health/Check")(b"\xff\xff")
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_list_gives_every_name(open_transport):
+    async with open_transport() as serving:
+        listed = await health_pb2_grpc.HealthStub(serving.channel()).List(health_pb2.HealthListRequest())
+        assert {name: status.status for name, status in listed.statuses.items()} == {
+            "": NOT_SERVING,
+            LIVENESS: SERVING,
+            READINESS: NOT_SERVING,
+            EXT_PROC_SERVICE: NOT_SERVING,
+        }
+
+
+async def test_a_watch_tells_each_change_and_nothing_else(open_transport):
+    async with open_transport() as serving:
+        watch = health_pb2_grpc.HealthStub(serving.channel()).Watch(request(READINESS))
+        assert (await watch.read()).status == NOT_SERVING
+        serving.board.set(LIVENESS, HealthStatus.NOT_SERVING)
+        serving.board.set_ready(True)
+        assert (await watch.read()).status == SERVING
+        serving.board.set_ready(True)
+        serving.board.set(READINESS, HealthStatus.NOT_SERVING)
+        assert (await watch.read()).status == NOT_SERVING
+
+
+async def test_a_watch_of_an_unknown_name_waits_for_it(open_transport):
+    async with open_transport() as serving:
+        watch = health_pb2_grpc.HealthStub(serving.channel()).Watch(request("later"))
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+        serving.board.set("later", HealthStatus.SERVING)
+        assert (await watch.read()).status == SERVING
+
+
+async def test_watchers_are_forgotten_when_they_leave_and_do_not_hold_a_drain(open_transport):
+    async with open_transport() as serving:
+        stub = health_pb2_grpc.HealthStub(serving.channel())
+        staying, leaving = stub.Watch(request("")), stub.Watch(request(""))
+        for watch in (staying, leaving):
+            await watch.read()
+        leaving.cancel()
+        serving.board.set_ready(True)
+        assert (await staying.read()).status == SERVING
+        async with asyncio.timeout(10):
+            await serving.server.drain(60)
+        assert await staying.code() is grpc.StatusCode.UNAVAILABLE
+        assert not serving.board.watched
