@@ -1,0 +1,94 @@
+"""llm-d's own sample configurations, and the built-in default: they plan, build and compile as they are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from endpick.api import CACHE_BLOCK_SIZE, WAITING_QUEUE_SIZE, Endpoint, PluginContext
+from endpick.config import load_config
+from endpick.datalayer.table import EndpointTable
+from endpick.diagnostics import has_errors
+from endpick.observability.instruments import Silent
+from endpick.planning.build import Built, build_plan
+from endpick.planning.compile import compile_collection, compile_pipeline, declared_keys
+from endpick.planning.planner import make_plan
+from endpick.plugins.discovery import discover
+
+DATA = Path(os.environ.get("ENDPICK_TEST_DATA", Path(__file__).parents[4] / "shared" / "data"))
+CONFIGS = sorted((DATA / "epp-configs").glob("*.yaml"))
+
+NOT_BUILT_IN = {
+    "always-disagg-multimodal-decider",
+    "data-parallel-profile-handler",
+    "disagg-profile-handler",
+    "endpoint-notification-source",
+    "no-hit-lru-scorer",
+    "precise-prefix-cache-scorer",
+    "prefix-based-pd-decider",
+    "probabilistic-admitter",
+    "token-producer",
+}
+"""What the samples use and endpick does not have. Whoever builds one takes it from this list."""
+
+needs_data = pytest.mark.skipif(not CONFIGS, reason="needs llm-d's sample configurations; set ENDPICK_TEST_DATA")
+
+
+@needs_data
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_a_sample_plans_unless_it_needs_a_type_that_is_not_built_in(path: Path) -> None:
+    loaded = load_config(path)
+    assert loaded.config is not None
+    named = [spec.type for spec in loaded.config.plugins]
+
+    outcome = make_plan(loaded, discover())
+
+    errors = [(one.code.name, one.plugin.type if one.plugin else "") for one in outcome.diagnostics if one.is_error]
+    assert errors == [("E0301", plugin_type) for plugin_type in named if plugin_type in NOT_BUILT_IN]
+
+
+@needs_data
+def test_the_list_of_what_is_not_built_in_is_right() -> None:
+    configs = [load_config(path).config for path in CONFIGS]
+    used = {spec.type for config in configs if config is not None for spec in config.plugins}
+
+    assert used - {candidate.type for candidate in discover()} == NOT_BUILT_IN
+
+
+def test_the_built_in_default_compiles_to_llm_ds_pipeline() -> None:
+    outcome = make_plan(load_config(), discover())
+    assert outcome.plan is not None
+    plan = outcome.plan
+
+    built = build_plan(plan, lambda _: PluginContext())
+    assert isinstance(built, Built)
+    pipeline = compile_pipeline(plan, built, Silent())
+    collection = compile_collection(plan, built)
+
+    assert not has_errors(outcome.diagnostics)
+    assert [(scorer.instance, scorer.weight) for scorer in plan.profiles[0].scorers] == [
+        ("queue-scorer", 2.0),
+        ("kv-cache-utilization-scorer", 2.0),
+        ("prefix-cache-scorer", 3.0),
+    ]
+    assert plan.profiles[0].picker == "max-score-picker"
+    assert plan.handler == "single-profile-handler"
+    assert plan.detector == "utilization-detector"
+    assert plan.parsers == ("openai-parser", "passthrough-parser")
+    assert plan.producers == ("approx-prefix-cache-producer",)
+    assert list(pipeline.scheduler.profiles) == ["default"]
+    assert [(one.source.name, [collector.name for collector in one.collectors]) for one in collection.bindings] == [
+        ("metrics-data-source", ["core-metrics-extractor"])
+    ]
+
+
+def test_the_table_gets_a_column_for_every_key_that_somebody_writes() -> None:
+    plan = make_plan(load_config(), discover()).plan
+    assert plan is not None
+
+    table = EndpointTable(lambda: 0.0, declared_keys(plan))
+    table.replace_all([Endpoint("a", "127.0.0.1", 8000)])
+
+    assert {CACHE_BLOCK_SIZE.name, WAITING_QUEUE_SIZE.name} <= set(table.generation.columns)
