@@ -125,12 +125,11 @@ class Session:
         """See `StreamSession.close`."""
         if self._close_cause is not None:
             return
-        self._close_cause = cause
+        self._close_cause = self._meaning_of(cause)
         self.finished = True
         self.waiting = None
         self._queue.clear()
-        if self._exchange is not None:
-            self._finish(self._meaning_of(cause))
+        self._finish(self._close_cause)
 
     def _accept(self, message: ProcessingRequest) -> list[bytes]:
         if self.delivery is None:

@@ -53,6 +53,12 @@ def _pieces(body: bytes | Iterable[bytes] | None, trailers: Mapping[str, str]) -
         yield "".join(["0\r\n", *(f"{name}: {value}\r\n" for name, value in trailers.items()), "\r\n"]).encode()
 
 
+def read_raw(connection: socket.socket) -> bytes:
+    """Read every byte until the other side closes: ask for that with `connection: close`."""
+    with connection:
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
 def read(connection: socket.socket) -> Answer:
     """Read the response to its end and close the connection."""
     with connection:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from endpick.extproc.stream import CloseCause, Status
-from integration.envoy.client import Answer, read, send
+from integration.envoy.client import Answer, read, read_raw, send
 from integration.envoy.conftest import Gateway
 from integration.envoy.picker import Seen
 
@@ -137,11 +137,27 @@ def test_request_trailers_without_a_body_to_buffer_are_a_bad_request(gateway, di
 @pytest.mark.parametrize("dialect", EVERY_DIALECT)
 def test_response_trailers_pass(ask, gateway, dialect):
     test_id = gateway.new_id()
-    connection = send(gateway.envoy.ports[dialect], "/trailers", {"x-test-id": test_id, "connection": "close"}, b"x")
-    with connection:
-        text = b"".join(iter(lambda: connection.recv(65536), b""))
+    headers = {"x-test-id": test_id, "connection": "close"}
+    text = read_raw(send(gateway.envoy.ports[dialect], "/trailers", headers, b"x"))
     assert text.endswith(b"1\r\nx\r\n0\r\nx-checksum: 42\r\n\r\n")
     assert gateway.finished(test_id).finishes == [CloseCause.END]
+
+
+@pytest.mark.parametrize("dialect", EVERY_DIALECT)
+def test_an_error_of_the_model_server_passes_with_its_repeated_headers(gateway, dialect):
+    test_id = gateway.new_id()
+    headers = {"x-test-id": test_id, "connection": "close"}
+    text = read_raw(send(gateway.envoy.ports[dialect], "/cookies", headers, b"x"))
+    assert text.startswith(b"HTTP/1.1 503 ")
+    assert b"\r\nset-cookie: a=1\r\n" in text
+    assert b"\r\nset-cookie: b=2\r\n" in text
+    assert gateway.finished(test_id).response_headers[":status"] == "503"
+
+
+@pytest.mark.parametrize("dialect", EVERY_DIALECT)
+def test_a_client_that_expects_100_continue_is_served(ask, dialect):
+    answer, _ = ask(dialect, "/what", b"{}", {"expect": "100-continue"})
+    assert arrived(answer)["size"] == 2
 
 
 @pytest.mark.parametrize("dialect", EVERY_DIALECT)

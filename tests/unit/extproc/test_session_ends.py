@@ -105,12 +105,13 @@ def test_what_is_kept_while_waiting_has_a_limit():
     assert counters.protocol_errors[Status.RESOURCE_EXHAUSTED] == 1
 
 
-def test_a_decision_that_comes_after_the_end_is_finished_at_once():
+@pytest.mark.parametrize(("cause", "heard"), [("END", "RESET"), ("RESET", "RESET"), ("DISCONNECT", "DISCONNECT"), ("DRAIN", "DRAIN")])
+def test_a_decision_that_comes_after_the_end_is_finished_at_once(cause, heard):
     session = waiting_session()
-    session.close(CloseCause.DISCONNECT)
+    session.close(CloseCause[cause])
     assert session.waiting is None
     assert session.resume(routed(exchange := NotedExchange())) == ()
-    assert exchange.finishes == [CloseCause.DISCONNECT]
+    assert exchange.finishes == [CloseCause[heard]]
 
 
 def test_a_refusal_or_a_failure_that_comes_after_the_end_does_nothing():
