@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from endpick.config import API_VERSIONS, EndpointPickerConfig, load_config
 from endpick.config.text import MAX_BYTES
@@ -65,6 +67,21 @@ def test_json_is_yaml() -> None:
     config = load('{"apiVersion": "endpick/v1alpha1", "kind": "EndpointPickerConfig", "plugins": [{"type": "a"}]}')
 
     assert config.plugins[0].type == "a"
+
+
+def test_a_file_is_read_from_its_path_and_called_by_it(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(f"{HEAD}bogus: 1\n")
+
+    loaded = load_config(path)
+
+    assert loaded.path == str(path)
+    assert loaded.diagnostics[0].span == Span(str(path), 3, 1, 3, 6)
+
+
+def test_text_has_the_name_it_is_given() -> None:
+    assert load_config(text="").path == "<text>"
+    assert load_config(text=HEAD, name="stdin").source.file == "stdin"
 
 
 def test_every_field_of_the_superset_is_read() -> None:
@@ -371,3 +388,13 @@ def test_a_file_just_under_the_limit_is_answered() -> None:
     loaded = load_config(text=text)
 
     assert {diagnostic.code for diagnostic in loaded.diagnostics} <= {Code.E0104}
+
+
+def test_loaded_configurations_cannot_be_changed_by_accident() -> None:
+    loaded = load_config()
+
+    assert loaded.config is not None
+    with pytest.raises(ValidationError, match="frozen"):
+        loaded.config.kind = "other"  # type: ignore[assignment]
+    with pytest.raises(FrozenInstanceError):
+        loaded.path = "other"  # type: ignore[misc]

@@ -198,14 +198,23 @@ def test_a_file_that_does_not_exist_is_a_diagnostic(tmp_path) -> None:
     assert loaded.config is None
 
 
-def test_an_overridden_field_is_shown_beside_what_overrides_it() -> None:
-    text, span, labels = unmark(f"{HEAD}«parser»: {{pluginRef: a}}\nrequestHandler: {{⟦parsers⟧: [{{pluginRef: b}}]}}\n")
+@pytest.mark.parametrize(
+    "snippet",
+    [
+        f"{HEAD}«parser»: {{pluginRef: a}}\nrequestHandler: {{⟦parsers⟧: [{{pluginRef: b}}]}}\n",
+        f"{HEAD}«saturationDetector»: {{pluginRef: a}}\nflowControl: {{⟦saturationDetector⟧: {{pluginRef: b}}}}\n",
+    ],
+)
+def test_an_overridden_field_is_shown_beside_what_overrides_it(snippet: str) -> None:
+    text, span, labels = unmark(snippet)
 
     deprecated, overridden = load_config(text=text, name="c.yaml").diagnostics
 
     assert (deprecated.code, deprecated.span) == (Code.W0203, span)
     assert (overridden.code, overridden.span) == (Code.W0205, span)
     assert tuple(label.span for label in overridden.labels) == labels
+    assert overridden.help is not None
+    assert overridden.help.startswith("remove '")
 
 
 def test_behaviour_32_a_merged_mistake_is_shown_where_it_was_written_and_where_it_was_merged() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from endpick.diagnostics import Code, Diagnostic, Label, PluginReference, Span, render_text, wants_colour
+from endpick.diagnostics.excerpt import MAX_LINE_LENGTH
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -130,6 +131,29 @@ def test_colour_only_adds_to_the_text() -> None:
 
         assert coloured != plain
         assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
+
+
+def test_colours_tell_the_severity_and_the_mistake_from_its_labels() -> None:
+    text = render_text([UNKNOWN_PARAMETER], {"config.yaml": CONFIG}, colour=True)
+
+    assert text.startswith("\x1b[1;31merror[E0402]\x1b[0m\x1b[1m: unknown parameter 'treshold' for queue-scorer\x1b[0m\n")
+    assert "\x1b[1;31m^^^^^^^^ not in the schema of queue-scorer\x1b[0m" in text
+    assert "\x1b[1;34m-- merged in here\x1b[0m" in text
+    for code, colour in ((Code.W0301, "1;33"), (Code.N0501, "1;36")):
+        assert render_text([Diagnostic(code, "x")], colour=True).startswith(f"\x1b[{colour}m")
+
+
+@pytest.mark.parametrize(("length", "shown"), [(MAX_LINE_LENGTH, "x" * 140), (MAX_LINE_LENGTH + 1, "x" * 140 + "…")])
+def test_a_line_is_cut_only_where_it_is_too_long(length: int, shown: str) -> None:
+    text = render_text([Diagnostic(Code.E0201, "m", at(1, 1, 1, "l"))], {"l": "x" * length})
+
+    assert text.splitlines()[3] == f" 1 | {shown}"
+
+
+def test_a_file_without_text_is_only_named() -> None:
+    assert render_text([Diagnostic(Code.E0108, "m", Span.start_of("l"))], {"l": ""}) == (
+        "error[E0108]: m\n  --> l:1:1\n   = docs: endpick explain E0108\n"
+    )
 
 
 def test_nothing_to_say_is_no_text() -> None:
