@@ -1,0 +1,248 @@
+"""What the OpenAI parser reads from requests and answers, and what it changes in them."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from endpick.api import ParsedRequest, Rejection, Usage
+from endpick_builtin.parsers.json_model import with_model
+from endpick_builtin.parsers.openai import OpenAIParser
+from endpick_builtin.parsers.passthrough import PassthroughParser
+from unit.scheduling.workbench import instance
+
+CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+RESPONSES, CONVERSATIONS = "/v1/responses", "/v1/conversations"
+HELLO = [{"role": "user", "content": "Hello"}]
+
+parser = instance(OpenAIParser).plugin
+
+
+def parse(path, **body):
+    return parser.parse(path, {}, json.dumps({"model": "m", **body}).encode())
+
+
+def tokens(*ids):
+    return struct.pack(f"<{len(ids)}I", *ids)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "texts"),
+    [
+        (COMPLETIONS, {"prompt": "Hi"}, (b"Hi",)),
+        (COMPLETIONS, {"prompt": ["x"]}, (b"x",)),
+        (COMPLETIONS, {"prompt": ["prompt1", "prompt2"]}, (b"prompt1", b"prompt2")),
+        (COMPLETIONS, {"prompt": [1, 2, 3]}, (tokens(1, 2, 3),)),
+        (COMPLETIONS, {"prompt": [[1, 2], [3]]}, (tokens(1, 2), tokens(3))),
+        ("/anything/else", {"prompt": "Hi"}, (b"Hi",)),
+        (EMBEDDINGS, {"input": "Grüße"}, ("Grüße".encode(),)),
+        (EMBEDDINGS, {"input": ["a", "b"]}, (b"a", b"b")),
+        (EMBEDDINGS, {"input": [1, 2, 3]}, (tokens(1, 2, 3),)),
+        (CHAT, {"messages": HELLO}, (b"userHello",)),
+        (CHAT, {"messages": [*HELLO, {"role": "assistant", "content": None}]}, (b"userHelloassistant",)),
+        (CHAT, {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]}, (b"userab",)),
+        (RESPONSES, {"input": "Hi", "instructions": "Be nice"}, (b'[{"instructions":"Be nice"},{"input":"Hi"}]',)),
+        (CONVERSATIONS, {"items": [{"type": "message"}]}, (b'[{"type":"message"}]',)),
+        ("/v1/images/generations", {"prompt": "a cat"}, (b"a cat",)),
+    ],
+)
+def test_prompts(path, body, texts):
+    assert parse(path, **body).prompt.texts == texts
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        (COMPLETIONS, {}, "invalid completions request: must have prompt field"),
+        (COMPLETIONS, {"prompt": []}, "invalid completions request: must have prompt field"),
+        (COMPLETIONS, {"prompt": ""}, "invalid completions request: must have prompt field"),
+        (COMPLETIONS, {"prompt": 123}, "invalid completions request: must have prompt field"),
+        (COMPLETIONS, {"prompt": ["a", 1]}, "invalid completions request: must have prompt field"),
+        (COMPLETIONS, {"prompt": [1, -1]}, "invalid completions request: must have prompt field"),
+        (COMPLETIONS, {"prompt": [True]}, "invalid completions request: must have prompt field"),
+        (CHAT, {}, "invalid chat completions request: must have valid messages field"),
+        (CHAT, {"messages": "invalid"}, "invalid chat completions request: must have valid messages field"),
+        (CHAT, {"messages": []}, "invalid chat completions request: must have valid messages field"),
+        (CHAT, {"messages": [{"role": 123, "content": "x"}]}, "invalid chat completions request: must have valid messages field"),
+        (CHAT, {"messages": [{"role": "user", "content": 123}]}, "invalid chat completions request: must have valid messages field"),
+        (CHAT, {"messages": ["hello"]}, "invalid chat completions request: must have valid messages field"),
+        (CHAT, {"messages": HELLO, "tools": "invalid"}, "invalid chat completions request: tools must be a list"),
+        (CHAT, {"messages": HELLO, "documents": "invalid"}, "invalid chat completions request: documents must be a list"),
+        (CHAT, {"messages": HELLO, "chat_template": 123}, "invalid chat completions request: chat_template must be a string"),
+        (
+            CHAT,
+            {"messages": HELLO, "add_generation_prompt": "invalid"},
+            "invalid chat completions request: add_generation_prompt must be true or false",
+        ),
+        (
+            CHAT,
+            {"messages": HELLO, "chat_template_kwargs": "invalid"},
+            "invalid chat completions request: chat_template_kwargs must be an object",
+        ),
+        (RESPONSES, {}, "invalid responses request: must have input field"),
+        (CONVERSATIONS, {}, "invalid conversations request: must have items field"),
+        (CONVERSATIONS, {"items": []}, "invalid conversations request: must have items field"),
+        (EMBEDDINGS, {}, "invalid embeddings request: must have input field"),
+        (EMBEDDINGS, {"input": None}, "invalid embeddings request: must have input field"),
+        (COMPLETIONS, {"prompt": "x", "model": 7}, "model not found in request body"),
+    ],
+)
+def test_what_cannot_be_read_is_a_400_that_says_which_field(path, body, message):
+    assert parse(path, **body) == Rejection(message, status=400)
+
+
+@pytest.mark.parametrize("body", [b"no healthy upstream", b"", b"[1]", b'"text"', b"null", b'{"a":', b"\xff\xfe", b'{"prompt":"\\ud800"}'])
+def test_a_body_that_is_no_json_object_is_a_400(body):
+    rejection = parser.parse(COMPLETIONS, {}, body)
+    assert isinstance(rejection, Rejection)
+    assert rejection.status == 400
+    assert rejection.message.startswith("error unmarshaling request bodyMap: ")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "limit"),
+    [
+        (CHAT, {"messages": HELLO, "max_completion_tokens": 5, "max_tokens": 9}, 5),
+        (CHAT, {"messages": HELLO, "max_completion_tokens": -1, "max_tokens": 9}, 9),
+        (CHAT, {"messages": HELLO, "max_completion_tokens": True}, None),
+        (COMPLETIONS, {"prompt": "x", "max_tokens": 0}, 0),
+        (COMPLETIONS, {"prompt": "x", "max_tokens": 1.5}, None),
+        (RESPONSES, {"input": "x", "max_output_tokens": 7}, 7),
+    ],
+)
+def test_the_output_limit_is_the_first_whole_number_the_api_has_a_name_for(path, body, limit):
+    assert parse(path, **body).max_output_tokens == limit
+
+
+def test_model_salt_and_streaming_are_noted():
+    parsed = parse(CHAT, messages=HELLO, stream=True, cache_salt="abc123")
+    assert (parsed.model, parsed.streaming, parsed.cache_salt) == ("m", True, "abc123")
+    assert parse(CHAT, messages=HELLO, stream="yes").streaming is False
+
+
+def test_the_prompt_is_rendered_only_when_asked_for_and_once():
+    rendered = []
+    prompt = type(parse(CHAT, messages=HELLO).prompt)(lambda: rendered.append(1) or (b"x",))
+    assert rendered == []
+    assert prompt.texts == prompt.texts == (b"x",)
+    assert rendered == [1]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["user", "assistant"]), st.text()), min_size=1, max_size=5), st.text())
+def test_a_longer_conversation_begins_with_the_shorter_one(turns, reply):
+    messages = [{"role": role, "content": text} for role, text in turns]
+    [shorter] = parse(CHAT, messages=messages).prompt.texts
+    [longer] = parse(CHAT, messages=[*messages, {"role": "assistant", "content": reply}]).prompt.texts
+    assert longer.startswith(shorter)
+
+
+def test_pictures_are_told_apart():
+    def texts(url):
+        return parse(CHAT, messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]).prompt.texts
+
+    assert texts("http://a/1.png") == texts("http://a/1.png") != texts("http://a/2.png")
+
+
+@pytest.mark.parametrize(
+    ("body", "usage"),
+    [
+        ({"object": "chat.completion", "usage": {"prompt_tokens": 10, "completion_tokens": 20, "total_tokens": 30}}, Usage(10, 20)),
+        ({"object": "conversation", "usage": {"input_tokens": 15, "output_tokens": 25, "total_tokens": 40}}, Usage(15, 25)),
+        ({"object": "unknown_type", "usage": {"input_tokens": 5, "completion_tokens": 5}}, Usage(5, 5)),
+        (
+            {
+                "object": "text_completion",
+                "usage": {"prompt_tokens": 11, "completion_tokens": 100, "prompt_tokens_details": {"cached_tokens": 10}},
+            },
+            Usage(11, 100, 10),
+        ),
+        ({"usage": {"input_tokens": 1, "output_tokens": 2, "input_tokens_details": {"cached_tokens": 0}}}, Usage(1, 2, 0)),
+        ({"usage": {"prompt_tokens": "many"}}, None),
+        ({"usage": None}, None),
+        ({"usage": [1]}, None),
+        ({"object": "chat.completion"}, None),
+    ],
+)
+def test_usage_of_a_plain_answer(body, usage):
+    assert parser.usage(json.dumps(body).encode(), streaming=False) == usage
+
+
+@pytest.mark.parametrize("body", [b"", b"{malformed", b"no healthy upstream", b'"usage"', b'{"usage":', b'tail of it "usage":{'])
+def test_an_answer_that_cannot_be_read_has_no_usage(body):
+    assert parser.usage(body, streaming=False) is None
+
+
+def test_usage_is_found_at_the_end_of_an_answer_whose_beginning_is_missing():
+    tail = b'0.5,0.25],"index":7}],"usage":{"prompt_tokens":8,"prompt_tokens_details":{"cached_tokens":4},"total_tokens":8},"id":"x"}'
+    assert parser.usage(tail, streaming=False) == Usage(8, 0, 4)
+
+
+@pytest.mark.parametrize(
+    ("events", "usage"),
+    [
+        (b'data: {}\n\ndata: {"usage":{"prompt_tokens":7,"total_tokens":17,"completion_tokens":10}}\n\ndata: [DONE]\n\n', Usage(7, 10)),
+        (
+            b'event: response.completed\ndata: {"type":"response.completed","response":{"usage":{"input_tokens":31,"output_tokens":3}}}\n\n',
+            Usage(31, 3),
+        ),
+        (b'data: {"type":"response.in_progress","response":{"usage":{"input_tokens":31,"output_tokens":3}}}\n\n', None),
+        (
+            (
+                b'data: {"type":"response.output_text.delta","delta":"x"}\n\n'
+                b'data: {"type":"response.completed","response":{"usage":{"input_tokens":39,"output_tokens":10}}}\r\n\r\n'
+            ),
+            Usage(39, 10),
+        ),
+        (b'data: {"usage":{"prompt_tokens":10,"prompt_tokens_details":{"cached_tokens":10}}}\n\ndata: [DONE]\n\n', Usage(10, 0, 10)),
+        (b'data:{"usage":{"prompt_tokens":1}}\n\ndata: {"usage":{"prompt_tokens":2}}\n\n', Usage(2, 0)),
+        (b'data: {"choices":[{"delta":{"content":"usage"}}],"usage":null}\n\n', None),
+        (b'data: {broken "usage"\n\ndata: [DONE]\n\n', None),
+    ],
+)
+def test_usage_of_streamed_events(events, usage):
+    assert parser.usage(events, streaming=True) == usage
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b'{"model":"a","prompt":"x"}', b'{"model":"new","prompt":"x"}'),
+        (b'{ "prompt" : "x",\n "model" :\t"a" }', b'{ "prompt" : "x",\n "model" :\t"new" }'),
+        (b'{"tools":[{"model":"a"}],"model":"a"}', b'{"tools":[{"model":"a"}],"model":"new"}'),
+        (b'{"x":{"model":"a"},"prompt":"\\"model\\":\\"a\\""}', b'{"model":"new","x":{"model":"a"},"prompt":"\\"model\\":\\"a\\""}'),
+        (b'{"prompt":"model","model":"a"}', b'{"prompt":"model","model":"new"}'),
+        (b'{"model":"a","model":"b"}', b'{"model":"new","model":"new"}'),
+        (b'{"model":"a\\"b{","n":9007199254740993}', b'{"model":"new","n":9007199254740993}'),
+        (b" {}", b' {"model":"new"}'),
+        (b'{"prompt":"x"}', b'{"model":"new","prompt":"x"}'),
+    ],
+)
+def test_rewriting_the_model_changes_nothing_else(body, expected):
+    assert with_model(body, "new") == expected
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["model", "a", '"model"', "{"]) | st.text(), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.text(), JSON, max_size=4), st.text(), st.text(), st.booleans())
+def test_rewriting_any_object_changes_exactly_the_model(payload, old, new, spaced):
+    payload = {**payload, "model": old}
+    body = json.dumps(payload, indent=2 if spaced else None, ensure_ascii=spaced).encode("utf-8", "surrogatepass")
+    assert json.loads(with_model(body, new)) == {**payload, "model": new}
+
+
+def test_the_passthrough_parser_accepts_anything_and_knows_nothing():
+    passthrough = instance(PassthroughParser).plugin
+    assert passthrough.claims == ()
+    assert passthrough.parse("/x", {}, b"\x00\xff") == ParsedRequest(needs_model=False)
+    assert passthrough.rewrite_model(b"\x00", ParsedRequest(), "m") == b"\x00"

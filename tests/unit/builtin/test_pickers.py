@@ -1,0 +1,70 @@
+"""What pickers pick: the best, anybody, or the better more often."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from endpick.api import ScoredEndpoints
+from endpick.api.state import CycleState
+from endpick_builtin.pickers.max_score import MaxScorePicker
+from endpick_builtin.pickers.random import RandomPicker
+from endpick_builtin.pickers.weighted_random import WeightedRandomPicker
+from unit.scheduling.workbench import REQUEST, access, instance, names, pool
+
+PICKERS = (MaxScorePicker, RandomPicker, WeightedRandomPicker)
+
+
+def picks(picker, totals, times=1, **parameters):
+    built = instance(picker, **parameters)
+    shared = access()
+    scored = ScoredEndpoints(pool(size=len(totals)).view(shared), np.array(totals, dtype=float))
+    shared.scope = built.scope
+    return [tuple(names(built.plugin.pick(REQUEST, scored, CycleState(shared)))) for _ in range(times)]
+
+
+def shares(picker, totals, times=6000):
+    counts = Counter(first for (first, *_) in picks(picker, totals, times))
+    return [counts[f"e{n}"] / times for n in range(len(totals))]
+
+
+@pytest.mark.parametrize("picker", PICKERS)
+@pytest.mark.parametrize(("wanted", "got"), [(1, 1), (2, 2), (9, 3), (0, 1), (-4, 1)])
+def test_as_many_are_picked_as_asked_for_and_there_are(picker, wanted, got):
+    [picked] = picks(picker, [0.1, 0.2, 0.3], maxNumOfEndpoints=wanted)
+    assert len(set(picked)) == len(picked) == got
+
+
+def test_max_score_orders_by_total():
+    assert picks(MaxScorePicker, [0.1, 0.9, 0.5], maxNumOfEndpoints=3) == [("e1", "e2", "e0")]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_max_score_breaks_ties_evenly(count):
+    first = Counter(picked[0] for picked in picks(MaxScorePicker, [0.7, 0.1, 0.7, 0.7], 6000, maxNumOfEndpoints=count))
+    assert set(first) == {"e0", "e2", "e3"}
+    assert all(1800 < times < 2200 for times in first.values())
+
+
+def test_random_ignores_totals():
+    assert shares(RandomPicker, [0.0, 1000.0, 1.0, 1.0]) == pytest.approx([0.25] * 4, abs=0.03)
+
+
+def test_weighted_random_picks_in_proportion_to_totals():
+    assert shares(WeightedRandomPicker, [1.0, 2.0, 5.0]) == pytest.approx([0.125, 0.25, 0.625], abs=0.03)
+
+
+def test_weighted_random_proportions_do_not_depend_on_the_scale_of_totals():
+    assert shares(WeightedRandomPicker, [1e-9, 2e-9, 5e-9]) == pytest.approx([0.125, 0.25, 0.625], abs=0.03)
+
+
+def test_weighted_random_takes_worthless_endpoints_only_for_lack_of_others():
+    picked = picks(WeightedRandomPicker, [0.0, 0.3, -1.0, 0.2], 300, maxNumOfEndpoints=3)
+    assert {frozenset(each[:2]) for each in picked} == {frozenset({"e1", "e3"})}
+    assert {each[2] for each in picked} == {"e0", "e2"}
+
+
+def test_weighted_random_is_random_when_nothing_is_worth_anything():
+    assert shares(WeightedRandomPicker, [0.0, 0.0, -1.0]) == pytest.approx([1 / 3] * 3, abs=0.03)

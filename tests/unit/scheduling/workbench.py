@@ -1,0 +1,156 @@
+"""Real endpoints, instances and instruments for tests of the request path."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from endpick.api import (
+    Endpoint,
+    Filter,
+    InferenceRequest,
+    Picker,
+    Plugin,
+    PluginContext,
+    PluginMeta,
+    ProfileHandler,
+    Scorer,
+)
+from endpick.api.access import Access, AccessScope
+from endpick.api.keys import (
+    CACHE_BLOCK_SIZE,
+    CACHE_NUM_BLOCKS,
+    INFLIGHT_REQUESTS,
+    INFLIGHT_TOKENS,
+    KV_CACHE_USAGE,
+    LORA_ADAPTERS,
+    RUNNING_REQUESTS_SIZE,
+    WAITING_QUEUE_SIZE,
+)
+from endpick.api.plugin import kinds_of
+from endpick.api.requests import ResponseEnd
+from endpick.datalayer.table import EndpointTable
+from endpick.observability.instruments import Silent
+from endpick.plugins.instance import Instance, OnFault, default_on_fault, scope_of
+
+KEYS = (
+    WAITING_QUEUE_SIZE,
+    RUNNING_REQUESTS_SIZE,
+    KV_CACHE_USAGE,
+    LORA_ADAPTERS,
+    CACHE_BLOCK_SIZE,
+    CACHE_NUM_BLOCKS,
+    INFLIGHT_REQUESTS,
+    INFLIGHT_TOKENS,
+)
+REQUEST = InferenceRequest(id="r-1", model="m", incoming_model="m")
+
+
+@dataclass
+class Recording(Silent):
+    """Instruments that remember what they were told."""
+
+    faults: list[tuple[str, str, str]] = field(default_factory=list)
+    clamps: list[tuple[str, int]] = field(default_factory=list)
+    violations: list[tuple[str, str, str]] = field(default_factory=list)
+    decided: list[tuple[str, str, str, int, int]] = field(default_factory=list)
+    refused: list[tuple[str, str]] = field(default_factory=list)
+    scheduled: list[tuple[str | None, str]] = field(default_factory=list)
+    ended: list[ResponseEnd] = field(default_factory=list)
+    timed: list[tuple[str, str]] = field(default_factory=list)
+
+    def plugin_timer(self, extension_point: str, instance: Instance) -> Callable[[float], None]:
+        return lambda seconds: self.timed.append((str(extension_point), instance.name))
+
+    def fault(self, instance: Instance, extension_point: str, problem: BaseException | str) -> None:
+        text = problem if isinstance(problem, str) else f"{type(problem).__name__}: {problem}"
+        self.faults.append((instance.name, str(extension_point), text))
+
+    def clamped(self, instance: Instance, count: int) -> None:
+        self.clamps.append((instance.name, count))
+
+    def undeclared_access(self, scope: AccessScope, key: str, access: str) -> None:
+        self.violations.append((scope.instance, key, access))
+
+    def request_decided(self, model: str, target_model: str, fairness_id: str, priority: int, size_bytes: int) -> None:
+        self.decided.append((model, target_model, fairness_id, priority, size_bytes))
+
+    def request_refused(self, model: str, target_model: str, fairness_id: str, priority: int, code: str) -> None:
+        self.refused.append((model, code))
+
+    def request_scheduled(self, seconds: float, destination: str | None, target_model: str) -> None:
+        self.scheduled.append((destination, target_model))
+
+    def request_ended(self, model: str, target_model: str, fairness_id: str, priority: int, streaming: bool, end: ResponseEnd) -> None:
+        self.ended.append(end)
+
+
+def pool(columns: Mapping[object, list[object]] | None = None, size: int = 3, labels: list[dict[str, str]] | None = None) -> EndpointTable:
+    """A table of endpoints `pool/e0`, `pool/e1`, … at 10.0.0.1:8000, 10.0.0.2:8000, …; None in a column is never written."""
+    columns = columns or {}
+    size = len(next(iter(columns.values()))) if columns else len(labels) if labels is not None else size
+    table = EndpointTable(clock=lambda: 100.0, keys={*KEYS, *columns})
+    table.replace_all(
+        Endpoint(f"pool/e{n}", f"10.0.{n // 250}.{n % 250 + 1}", 8000, labels=labels[n] if labels else {}) for n in range(size)
+    )
+    writer = table.writer(None)
+    for key, values in columns.items():
+        for endpoint, value in zip(table.generation.endpoints, values, strict=True):
+            if value is not None:
+                writer.set(key, value, endpoint)
+    return table
+
+
+def instance(
+    plugin: type[Plugin], name: str = "", *, on_fault: OnFault | None = None, seed: int = 1, columns: object = None, **parameters: object
+) -> Instance:
+    """One built plugin, as the host builds it."""
+    values = plugin.meta.parameters.model_validate(parameters)
+    name = name or plugin.meta.type
+    subscriptions, kinds = plugin.subscriptions(values), kinds_of(plugin)
+    built = plugin(name, values, PluginContext(random=random.Random(seed), columns=columns))
+    policy = on_fault or default_on_fault(kinds)
+    return Instance(name, plugin.meta.type, "endpick", "0", kinds, built, subscriptions, policy, scope_of(name, subscriptions))
+
+
+def plugin_of(kind: type[Plugin], name: str, on_fault: OnFault | None = None, consumes: tuple = (), **methods: Callable) -> Instance:
+    """An instance whose methods are these functions, without `self`."""
+    namespace: dict[str, object] = {method: _as_method(function) for method, function in methods.items()}
+    namespace["meta"] = PluginMeta(type=f"test.{name}", api=">=1.0,<2", consumes=consumes)
+    return instance(type(name, (kind,), namespace), name, on_fault=on_fault)
+
+
+def filter_of(function: Callable, name: str = "filter", on_fault: OnFault | None = None) -> Instance:
+    return plugin_of(Filter, name, on_fault, filter=lambda request, endpoints, state: function(endpoints))
+
+
+def scorer_of(function: Callable, name: str = "scorer", on_fault: OnFault | None = None) -> Instance:
+    return plugin_of(Scorer, name, on_fault, score=lambda request, endpoints, state: function(endpoints))
+
+
+def picker_of(function: Callable, name: str = "picker", on_fault: OnFault | None = None) -> Instance:
+    return plugin_of(Picker, name, on_fault, pick=lambda request, scored, state: function(scored))
+
+
+def handler_of(pick_profiles: Callable, process_results: Callable, name: str = "handler") -> Instance:
+    return plugin_of(
+        ProfileHandler,
+        name,
+        pick_profiles=lambda request, profiles, results, state: pick_profiles(profiles, results),
+        process_results=lambda request, results, state: process_results(results),
+    )
+
+
+def access() -> Access:
+    """One that raises at undeclared accesses."""
+    return Access()
+
+
+def names(endpoints: object) -> list[str]:
+    """`e0`, `e1`, … of a view."""
+    return [endpoint.name.removeprefix("pool/") for endpoint in endpoints]
+
+
+def _as_method(function: Callable) -> Callable:
+    return lambda self, *arguments: function(*arguments)
