@@ -14,7 +14,7 @@ import grpc.aio
 from endpick.extproc.stream import CloseCause, ProtocolError, StreamSession
 from endpick.transport.counters import TransportCounters
 from endpick.transport.server import ListenError, ListenSettings, Method, Methods
-from endpick.transport.tls import read_certificate
+from endpick.transport.tls import CertificateFiles, CertificateWatch
 
 __all__ = ["GrpcioServer"]
 
@@ -37,6 +37,7 @@ class GrpcioServer:
         self._server: grpc.aio.Server | None = None
         self._draining = False
         self._drain_ends_at = math.inf
+        self._certificate: CertificateWatch | None = None
         self._tasks: dict[asyncio.Task[object], Method] = {}
         """What runs each open stream."""
 
@@ -58,10 +59,15 @@ class GrpcioServer:
     def _bind(self, server: grpc.aio.Server, address: str) -> int:
         if self._settings.tls is None:
             return server.add_insecure_port(address)
-        files = read_certificate(self._settings.tls)
-        mutual = files.client_ca is not None
-        credentials = grpc.ssl_server_credentials([(files.key, files.certificate)], files.client_ca, mutual)
+        self._certificate = CertificateWatch(self._settings.tls)
+        mutual = self._settings.tls.client_ca_file is not None
+        credentials = grpc.dynamic_ssl_server_credentials(_configuration(self._certificate.files), self._changed_certificate, mutual)
         return server.add_secure_port(address, credentials)
+
+    def _changed_certificate(self) -> grpc.ServerCertificateConfiguration | None:
+        """Called by grpcio for each handshake; None keeps what it has."""
+        assert self._certificate is not None
+        return _configuration(self._certificate.files) if self._certificate.refresh(self.counters) else None
 
     async def drain(self, grace_seconds: float) -> None:
         """See `Server.drain`."""
@@ -191,6 +197,10 @@ class _Handlers(grpc.GenericRpcHandler):
             await server.serve_stream(method, context)
 
         return grpc.stream_stream_rpc_method_handler(handle)
+
+
+def _configuration(files: CertificateFiles) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(files.key, files.certificate)], files.client_ca)
 
 
 def _options(settings: ListenSettings) -> list[tuple[str, int]]:

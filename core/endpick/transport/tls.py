@@ -44,10 +44,6 @@ class CertificateFiles:
     key: bytes
     client_ca: bytes | None
 
-    def stamp(self) -> int:
-        """Changes when any of the bytes does."""
-        return hash((self.certificate, self.key, self.client_ca))
-
 
 def read_certificate(settings: TlsSettings) -> CertificateFiles:
     """The bytes of the given files, or of a new self-signed certificate.
@@ -144,16 +140,21 @@ class CertificateWatch:
 
     def __init__(self, settings: TlsSettings) -> None:
         self._settings = settings
-        files = read_certificate(settings)
-        self.context = server_context(files)
+        self.files = read_certificate(settings)
+        """What is in use."""
+        self.context = server_context(self.files)
         self._paths = tuple(path for path in (settings.certificate_file, settings.key_file, settings.client_ca_file) if path is not None)
         self._stamp = self._look()
 
-    def refresh(self, counters: TransportCounters) -> None:
-        """Load the files again if they look different; a few `stat` calls otherwise. Connections opened from then on see the change."""
+    def refresh(self, counters: TransportCounters) -> bool:
+        """Load the files again if they look different; a few `stat` calls otherwise.
+
+        Returns:
+            Whether connections opened from now on see another certificate.
+        """
         stamp = self._look()
         if stamp == self._stamp:
-            return
+            return False
         self._stamp = stamp
         try:
             files = read_certificate(self._settings)
@@ -163,9 +164,11 @@ class CertificateWatch:
         except TlsError as error:
             counters.certificate_reload_failures += 1
             logger.warning("the changed TLS certificate is not usable, the old one stays in use: %s", error)
-        else:
-            counters.certificate_reloads += 1
-            logger.info("the TLS certificate has been reloaded")
+            return False
+        self.files = files
+        counters.certificate_reloads += 1
+        logger.info("the TLS certificate has been reloaded")
+        return True
 
     def _look(self) -> tuple[tuple[int, int, int], ...]:
         stamps = []

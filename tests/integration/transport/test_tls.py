@@ -1,0 +1,161 @@
+"""TLS on both transports: self-signed, given, reloaded, and mutual."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+
+from endpick.transport import tls
+from endpick.transport.limits import Limits
+from endpick.transport.server import EXT_PROC_PATH, ListenSettings, open_server
+from endpick.transport.tls import TlsError, TlsSettings, make_self_signed
+
+pytestmark = pytest.mark.asyncio
+
+
+class Pair:
+    """A certificate and its key in files."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.certificate, self.key = folder / f"{name}.crt", folder / f"{name}.key"
+        self.renew()
+
+    def renew(self) -> None:
+        """Replace both as a secret volume does: whole files, renamed into place."""
+        for path, content in zip((self.certificate, self.key), make_self_signed(), strict=True):
+            fresh = path.with_suffix(".new")
+            fresh.write_bytes(content)
+            fresh.replace(path)
+
+    @property
+    def settings(self) -> TlsSettings:
+        return TlsSettings(self.certificate, self.key)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Pair:
+    return Pair(tmp_path, "server")
+
+
+async def echo(port: int, root: bytes, *, key: bytes | None = None, chain: bytes | None = None) -> bytes:
+    credentials = grpc.ssl_channel_credentials(root, key, chain)
+    options = [("grpc.ssl_target_name_override", "localhost"), ("grpc.use_local_subchannel_pool", 1)]
+    async with grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials, options=options) as channel:
+        call = channel.stream_stream(EXT_PROC_PATH)(timeout=20)
+        await call.write(b"hi")
+        answer = await call.read()
+        await call.done_writing()
+        if answer is grpc.aio.EOF:
+            raise ConnectionError(await call.details())
+        return answer
+
+
+async def shown_certificate(port: int) -> str:
+    """What the server shows now, and over which protocol."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["http/1.1", "h2"])
+    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    session = writer.get_extra_info("ssl_object")
+    assert session.selected_alpn_protocol() == "h2"
+    certificate = ssl.DER_cert_to_PEM_cert(session.getpeercert(binary_form=True))
+    writer.transport.abort()
+    await asyncio.sleep(0)
+    return certificate
+
+
+async def test_a_given_certificate_is_shown_and_trusted(open_transport, pair):
+    async with open_transport(tls=pair.settings) as serving:
+        assert await echo(serving.port, pair.certificate.read_bytes()) == b"hi"
+
+
+async def test_without_files_the_server_signs_a_certificate_for_itself(open_transport):
+    async with open_transport(tls=TlsSettings()) as serving:
+        assert await echo(serving.port, (await shown_certificate(serving.port)).encode()) == b"hi"
+
+
+async def test_large_messages_pass_over_tls(open_transport, pair):
+    async with open_transport(tls=pair.settings) as serving:
+        credentials = grpc.ssl_channel_credentials(pair.certificate.read_bytes())
+        options = [("grpc.ssl_target_name_override", "localhost")]
+        async with grpc.aio.secure_channel(serving.address, credentials, options=options) as channel:
+            call = channel.stream_stream(EXT_PROC_PATH)(timeout=30)
+            await call.write(b"reply:3000000")
+            assert len(await call.read()) == 3_000_000
+
+
+async def test_a_renewed_certificate_is_used_without_a_restart(open_transport, pair):
+    async with open_transport(tls=pair.settings) as serving:
+        before = pair.certificate.read_text()
+        assert (await shown_certificate(serving.port)).split() == before.split()
+        pair.renew()
+        async with asyncio.timeout(15):
+            while (await shown_certificate(serving.port)).split() == before.split():
+                await asyncio.sleep(0.05)
+        assert await echo(serving.port, pair.certificate.read_bytes()) == b"hi"
+        assert serving.server.counters.certificate_reloads >= 1
+
+
+async def test_a_renewed_certificate_that_is_broken_is_reported_and_not_used(open_transport, pair, caplog):
+    async with open_transport(tls=pair.settings) as serving:
+        before = pair.certificate.read_bytes()
+        os.truncate(pair.key, 40)
+        async with asyncio.timeout(15):
+            while not serving.server.counters.certificate_reload_failures:
+                assert (await shown_certificate(serving.port)).split() == before.decode().split()
+                await asyncio.sleep(0.05)
+        assert await echo(serving.port, before) == b"hi"
+    assert "the old one stays in use" in caplog.text
+
+
+async def test_a_client_ca_is_asked_for_its_signature(open_transport, pair, tmp_path):
+    client = Pair(tmp_path, "client")
+    settings = TlsSettings(pair.certificate, pair.key, client_ca_file=client.certificate)
+    async with open_transport(tls=settings) as serving:
+        root = pair.certificate.read_bytes()
+        assert await echo(serving.port, root, key=client.key.read_bytes(), chain=client.certificate.read_bytes()) == b"hi"
+        stranger = Pair(tmp_path, "stranger")
+        for key, chain in ((None, None), (stranger.key.read_bytes(), stranger.certificate.read_bytes())):
+            with pytest.raises((ConnectionError, grpc.aio.AioRpcError)):
+                await echo(serving.port, root, key=key, chain=chain)
+        assert serving.log.opened == 1
+
+
+async def test_plain_text_on_a_tls_port_is_hung_up_on(open_h2, pair):
+    async with open_h2(tls=pair.settings, limits=Limits(handshake_seconds=1)) as serving:
+        reader, writer = await asyncio.open_connection("127.0.0.1", serving.port)
+        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        async with asyncio.timeout(10):
+            try:
+                await reader.read()
+            except ConnectionResetError:
+                pass
+        writer.close()
+        counters = serving.server.counters
+        assert (counters.connections_accepted, counters.connections_opened) == (1, 0)
+
+
+async def test_files_that_cannot_be_used_are_named_before_anything_is_bound(transport, tmp_path, pair):
+    missing = TlsSettings(tmp_path / "absent.crt", pair.key)
+    with pytest.raises(TlsError, match=r"absent\.crt"):
+        await open_server(transport, ListenSettings("127.0.0.1", 0, missing), {}).start()
+    other = Pair(tmp_path, "other")
+    with pytest.raises(TlsError, match="not usable"):
+        await open_server(transport, ListenSettings("127.0.0.1", 0, TlsSettings(pair.certificate, other.key)), {}).start()
+
+
+async def test_a_certificate_without_a_key_is_a_mistake_of_the_settings(pair):
+    with pytest.raises(TlsError, match="both files or neither"):
+        TlsSettings(pair.certificate, None)
+
+
+async def test_a_self_signed_certificate_without_its_package_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "cryptography", None)
+    with pytest.raises(TlsError, match="pip install cryptography"):
+        tls.make_self_signed()
