@@ -13,7 +13,7 @@ from endpick.planning.draft import Draft, DraftInstance
 from endpick.planning.installed import Installed
 from endpick.plugins.build import subscriptions_of
 from endpick.plugins.instance import OnFault, default_on_fault
-from endpick.plugins.loader import LoadedPlugin, Loading
+from endpick.plugins.loader import LoadedPlugin, Loading, alias_clashes
 from endpick.plugins.parameters import Place, check_parameters, deprecated_parameters
 from endpick.plugins.reference import Reference
 
@@ -33,6 +33,8 @@ def define_instances(draft: Draft, installed: Installed) -> None:
         first = draft.instances.setdefault(instance.name, instance)
         if first is not instance:
             _same_name(spec, first, draft)
+    loaded = [(instance.place.reference, instance.loaded) for instance in draft.instances.values() if instance.loaded is not None]
+    draft.diagnostics.extend(alias_clashes(loaded))
 
 
 def add_instance(draft: Draft, installed: Installed, plugin_type: str, reason: str) -> DraftInstance:

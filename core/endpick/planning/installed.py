@@ -11,6 +11,7 @@ from endpick.plugins.discovery import Candidate, find
 from endpick.plugins.loader import LoadedPlugin, Loading, load
 from endpick.plugins.policy import Policy, check_policy
 from endpick.plugins.reference import Reference
+from endpick.plugins.requirements import requirements_of, unmet_requirements
 from endpick.plugins.resolution import resolve
 
 
@@ -26,6 +27,7 @@ class Installed:
     imports_third_parties: bool = True
     _loadings: dict[Candidate, Loading] = field(default_factory=dict)
     _told: set[Candidate] = field(default_factory=set)
+    _unmet: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def get(self, reference: Reference) -> Loading:
         """The plugin a reference asks for.
@@ -55,8 +57,13 @@ class Installed:
         if not candidate.is_builtin and not self.imports_third_parties:
             return Loading(None)
         if candidate not in self._loadings:
-            self._loadings[candidate] = load(candidate, reference)
+            self._loadings[candidate] = load(candidate, reference, self._unmet_by(candidate.distribution))
         return candidate
+
+    def _unmet_by(self, distribution: str) -> tuple[str, ...]:
+        if distribution not in self._unmet:
+            self._unmet[distribution] = unmet_requirements(requirements_of(distribution))
+        return self._unmet[distribution]
 
     def offers(self, plugin_type: str) -> bool:
         """Whether somebody offers a type; it may still fail to load."""

@@ -56,9 +56,14 @@ class Loading:
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
-def load(candidate: Candidate, reference: Reference) -> Loading:
-    """Import one candidate on behalf of a reference. Policy and lock are judged before; nothing that fails is kept."""
-    unmet = unmet_requirements(requirements_of(candidate.distribution))
+def load(candidate: Candidate, reference: Reference, unmet: tuple[str, ...] | None = None) -> Loading:
+    """Import one candidate on behalf of a reference. Policy and lock are judged before; nothing that fails is kept.
+
+    `unmet` says which requirements of its distribution are not met. Reading them is slow, so whoever loads several types of one
+    distribution finds them once, with `unmet_requirements`; they are looked up unless given.
+    """
+    if unmet is None:
+        unmet = unmet_requirements(requirements_of(candidate.distribution))
     imported = import_target(reference, candidate)
     if isinstance(imported, Diagnostic):
         return Loading(None, (_with_notes(imported, unmet),))
