@@ -130,9 +130,7 @@ def test_behaviour_07_an_editable_install_is_listed_with_its_source(fixture_proj
     (site / "good_scorers-1.0.dist-info" / "direct_url.json").write_text(json.dumps(origin))
 
     text = run_cli("list", path=[site]).stdout
-    (latency,) = [
-        one for one in json.loads(run_cli("list", "--format", "json", path=[site]).stdout)["plugins"] if one["type"] == LATENCY
-    ]
+    (latency,) = [one for one in json.loads(run_cli("list", "--format", "json", path=[site]).stdout)["plugins"] if one["type"] == LATENCY]
 
     assert "ok (editable: /home/me/good scorers)" in text
     assert latency["editable"] is True
@@ -159,7 +157,9 @@ def test_behaviour_09_the_list_is_the_same_bytes_on_a_shuffled_path(fixture_proj
     second = run_cli("list", "--format", "json", path=path[::-1]).stdout
 
     assert first == second
-    assert json.loads(first)["plugins"] == sorted(json.loads(first)["plugins"], key=lambda one: (one["type"], one["api"], one["distribution"]))
+    assert json.loads(first)["plugins"] == sorted(
+        json.loads(first)["plugins"], key=lambda one: (one["type"], one["api"], one["distribution"])
+    )
 
 
 @pytest.mark.parametrize("name", ["Misfit_Name"])

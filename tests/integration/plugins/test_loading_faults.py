@@ -1,0 +1,169 @@
+"""Whose fault a plugin that cannot be loaded is: behaviours 17 to 23."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+def test_behaviour_17_a_missing_dependency_is_blamed_on_the_distribution(fixture_project, config_with, run_cli, validate):
+    path = [fixture_project("missing-dependency")]
+    config = config_with("missing.dependency")
+
+    verdict = validate(config, path=path)
+    error = verdict.the_only_error()
+    text = run_cli("validate", config, path=path).stderr
+
+    assert (verdict.exit_code, error["code"], verdict.pointed_at(error)) == (4, "E0305", "missing.dependency")
+    assert "missing-dependency 2.1 needs the module 'thermodynamics_of_tokens', which is not installed" in error["message"]
+    assert "missing_dependency.py:3 in <module>" in text
+    assert "importlib" not in text
+    assert "Traceback" not in text
+
+
+def test_an_import_that_raises_shows_the_frames_of_the_plugin_only(fixture_project, config_with, validate):
+    root = fixture_project("broken-import")
+
+    error = validate(config_with("broken.import"), path=[root]).the_only_error()
+
+    assert error["message"] == "'broken.import' cannot be imported: broken-import 0.3 raised RuntimeError: no table named weights.csv"
+    assert error["notes"] == [
+        (
+            "raised at, innermost last:\n"
+            f'{root}/broken_import/plugin.py:5 in <module>\n    TABLE = load_table("weights.csv")\n'
+            f'{root}/broken_import/table.py:8 in load_table\n    raise RuntimeError(f"no table named {{name}}")'
+        )
+    ]
+
+
+def test_behaviour_18_a_wrong_entry_point_is_told_from_a_failing_module(fixture_project, config_with, validate):
+    verdict = validate(config_with("misfit.no-module"), path=[fixture_project("misfits")])
+    error = verdict.the_only_error()
+
+    assert (verdict.exit_code, error["code"]) == (4, "E0303")
+    assert error["message"] == "the entry point of 'misfit.no-module' in misfits 1.0 is wrong: there is no module 'misfits_of_old'"
+
+
+@pytest.mark.parametrize(
+    ("plugin_type", "code", "says"),
+    [
+        ("misfit.no-attribute", "E0319", "module 'misfits' has no 'Forgotten'"),
+        ("misfit.not-a-class", "E0309", "leads to an object of type function, not to a plugin class"),
+        ("misfit.not-a-plugin", "E0309", "leads to the class NotAPlugin, not to a plugin class"),
+        ("misfit.no-kind", "E0310", "the plugin class NoKind in misfits 1.0 is of no kind"),
+        ("misfit.abstract", "E0311", "Abstract in misfits 1.0 does not implement `score`"),
+        ("misfit.no-meta", "E0318", "NoMeta in misfits 1.0 has no `meta`"),
+        ("misfit.bad-range", "E0318", "the `meta.api` of 'misfit.bad-range' in misfits 1.0 is not a version range: 'one or so'"),
+        (
+            "misfit.bad-signature",
+            "E0313",
+            "BadSignature in misfits 1.0 is called with (request, endpoints, state)",
+        ),
+        ("misfit.async", "E0313", "`score` of the plugin class Async in misfits 1.0 must not be `async def`"),
+        ("misfit.not-async", "E0313", "`poll` of the plugin class NotAsync in misfits 1.0 must be `async def`"),
+    ],
+)
+def test_behaviour_19_each_way_to_be_no_plugin_has_its_code(fixture_project, config_with, validate, plugin_type, code, says):
+    verdict = validate(config_with(plugin_type), path=[fixture_project("misfits")])
+    error = verdict.the_only_error()
+
+    assert (verdict.exit_code, error["code"], verdict.pointed_at(error)) == (4, code, plugin_type)
+    assert says in error["message"]
+    assert "misfits" in error["help"]
+
+
+def test_behaviour_20_a_plugin_of_another_type_is_refused_with_both_names(fixture_project, config_with, validate):
+    error = validate(config_with("misfit.other-type"), path=[fixture_project("misfits")]).the_only_error()
+
+    assert error["code"] == "E0312"
+    assert "the entry point 'misfit.other-type' of misfits 1.0" in error["message"]
+    assert "calls itself 'misfit.somebody-else'" in error["message"]
+
+
+@pytest.mark.parametrize(("plugin_type", "raised"), [("exits.politely", "SystemExit: 0"), ("exits.rudely", "Rude: out of my way")])
+def test_behaviour_21_whatever_a_module_raises_is_a_fault_and_not_the_end(fixture_project, config_with, validate, plugin_type, raised):
+    verdict = validate(config_with(plugin_type, "no.such-type"), path=[fixture_project("exits")])
+
+    assert verdict.exit_code == 4
+    assert verdict.codes == ["E0305", "E0301"]
+    assert verdict.errors[0]["message"].endswith(f"exits 1.0 raised {raised}")
+
+
+def test_behaviour_21_an_interrupt_still_interrupts(fixture_project, config_with, run_cli):
+    result = run_cli("validate", config_with("exits.interrupted"), path=[fixture_project("exits")])
+
+    assert result.exit_code not in (0, 3, 4)
+    assert "E0305" not in result.stderr
+
+
+def test_behaviour_22_output_at_import_is_attributed_and_json_stays_json(fixture_project, config_with, run_cli, validate):
+    path = [fixture_project("chatty")]
+
+    verdict = validate(config_with("chatty"), path=path)
+    printed, warned = verdict.diagnostics
+    listed = run_cli("list", "--load", "--format", "json", path=path)
+
+    assert verdict.exit_code == 0
+    assert [printed["code"], warned["code"]] == ["W0306", "W0307"]
+    assert printed["plugin"]["distribution"] == "chatty"
+    assert "hello from chatty" in printed["notes"][0]
+    assert "a word to stderr" in printed["notes"][0]
+    assert "FutureWarning: chatty is out of date" in warned["notes"][0]
+    assert json.loads(listed.stdout)["plugins"]
+    assert "hello" not in listed.stderr
+
+
+@pytest.mark.parametrize(
+    ("hook_object", "code", "message", "help_line"),
+    [
+        ("hooks.misspelt", "E0701", "implements `endpick_strtup`, which is no hook", "did you mean 'endpick_startup'?"),
+        (
+            "hooks.arguments",
+            "E0702",
+            "`endpick_startup` of the hook object 'hooks.arguments' from hook-objects 1.0 asks",
+            "`host`",
+        ),
+        ("hooks.wrapper", "E0702", "is a wrapper, which endpick does not call", "`host`"),
+        ("hooks.none", "E0705", "it implements no hook", "remove the entry from `hooks:`"),
+        ("hooks.unconstructible", "E0705", "its constructor raised TypeError", "remove the entry from `hooks:`"),
+        ("hooks.missing", "E0705", "there is no module 'hook_objects.missing'", "remove the entry from `hooks:`"),
+        ("hooks.frist", "E0705", "no installed distribution offers the hook object 'hooks.frist'", "did you mean 'hooks.first'?"),
+    ],
+)
+def test_behaviour_23_wrong_hooks_are_errors(fixture_project, config_with, validate, hook_object, code, message, help_line):
+    config = config_with("queue-scorer", tail=f"hooks:\n  - name: {hook_object}\n")
+
+    verdict = validate(config, path=[fixture_project("hook-objects")])
+    error = verdict.the_only_error()
+
+    assert (verdict.exit_code, error["code"], verdict.pointed_at(error)) == (4, code, hook_object)
+    assert message in error["message"]
+    assert help_line in error["help"]
+
+
+def test_hook_objects_that_nobody_names_are_not_loaded(fixture_project, config_with, validate):
+    assert validate(config_with("queue-scorer"), path=[fixture_project("hook-objects")]).errors == []
+
+
+def test_a_hook_object_judges_the_configuration_with_positions(fixture_project, config_with, validate):
+    config = config_with("queue-scorer", "name: q\ntype: queue-scorer", tail="hooks:\n  - name: hooks.rules\n")
+
+    verdict = validate(config, path=[fixture_project("hook-objects")])
+    error = verdict.the_only_error()
+    (warning,) = [one for one in verdict.diagnostics if one["code"] == "W0503"]
+
+    assert (verdict.exit_code, error["code"], verdict.pointed_at(error)) == (3, "E0511", "queue-scorer")
+    assert error["help"] == "add `name:`"
+    assert error["notes"] == ["said by the hook object 'hooks.rules' from hook-objects 1.0"]
+    assert (warning["message"], verdict.pointed_at(warning)) == ("the name on line 5 is short", "q")
+
+
+def test_a_hook_object_may_offer_plugin_types(fixture_project, config_with, validate):
+    config = config_with("hooks.offered", tail="hooks:\n  - name: hooks.types\n")
+
+    verdict = validate(config, path=[fixture_project("hook-objects")])
+
+    assert verdict.codes == ["E0705", "E0705"]
+    assert "Local, which cannot be imported because it is local to a function" in verdict.errors[0]["message"]
+    assert "registers 7, which is not a plugin class" in verdict.errors[1]["message"]
