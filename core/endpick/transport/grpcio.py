@@ -61,7 +61,7 @@ class GrpcioServer:
             return server.add_insecure_port(address)
         self._certificate = CertificateWatch(self._settings.tls)
         mutual = self._settings.tls.client_ca_file is not None
-        credentials = grpc.dynamic_ssl_server_credentials(_configuration(self._certificate.files), self._changed_certificate, mutual)
+        credentials = grpc.dynamic_ssl_server_credentials(_configuration(self._certificate.files), self._changed_certificate, mutual)  # type: ignore[arg-type]
         return server.add_secure_port(address, credentials)
 
     def _changed_certificate(self) -> grpc.ServerCertificateConfiguration | None:

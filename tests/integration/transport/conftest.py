@@ -12,6 +12,7 @@ import pytest
 
 from endpick.transport.health import HealthBoard, health_methods
 from endpick.transport.limits import Limits
+from endpick.transport.reflection import reflection_methods
 from endpick.transport.server import EXT_PROC_PATH, ListenSettings, Server, TransportName, ext_proc_methods, open_server
 from endpick.transport.tls import TlsSettings
 from integration.transport.toy import Log, toy_sessions
@@ -60,7 +61,8 @@ async def opened(
 ) -> AsyncIterator[Serving]:
     log, board = Log(), HealthBoard()
     settings = ListenSettings(host=host, port=0, tls=tls, reuse_port=reuse_port, limits=limits or Limits())
-    server = open_server(transport, settings, ext_proc_methods(toy_sessions(log)) | health_methods(board))
+    methods = ext_proc_methods(toy_sessions(log)) | health_methods(board)
+    server = open_server(transport, settings, methods | reflection_methods(methods))
     serving = Serving(server, await server.start(), log, board)
     try:
         yield serving

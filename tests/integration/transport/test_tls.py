@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -132,10 +133,8 @@ async def test_plain_text_on_a_tls_port_is_hung_up_on(open_h2, pair):
         reader, writer = await asyncio.open_connection("127.0.0.1", serving.port)
         writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
         async with asyncio.timeout(10):
-            try:
+            with suppress(ConnectionResetError):
                 await reader.read()
-            except ConnectionResetError:
-                pass
         writer.close()
         counters = serving.server.counters
         assert (counters.connections_accepted, counters.connections_opened) == (1, 0)
