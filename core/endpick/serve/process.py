@@ -26,7 +26,7 @@ from endpick.observability.recorder import Recorder
 from endpick.planning.build import Built, build_plan
 from endpick.planning.compile import compile_collection, compile_pipeline, declared_keys
 from endpick.planning.plan import Plan, PlannedInstance
-from endpick.plugins.instance import Instance
+from endpick.plugins.instance import Instance, scope_of
 from endpick.requests.director import Director
 from endpick.serve.admin import AdminServer, admin_application
 from endpick.serve.failure import BuildRefused, StartupError
@@ -68,7 +68,7 @@ async def serve(plan: Plan, settings: ServeSettings, stop: asyncio.Event, starte
         metrics = EndpickMetrics(registry)
         recorder = Recorder(metrics, time.monotonic)
         table = EndpointTable(time.monotonic, declared_keys(plan), recorder.undeclared_access)
-        built = _build(plan, registry)
+        built = _build(plan, registry, table)
         instances = built.instances
         for instance in instances.values():
             metrics.plugin_info.labels(instance.name, instance.type, instance.distribution, instance.version).set(1)
@@ -122,10 +122,11 @@ def _new_registry() -> CollectorRegistry:
     return registry
 
 
-def _build(plan: Plan, registry: CollectorRegistry) -> Built:
+def _build(plan: Plan, registry: CollectorRegistry, table: EndpointTable) -> Built:
     def context_for(planned: PlannedInstance) -> PluginContext:
         logger = logging.getLogger(f"endpick.plugin.{planned.name}")
-        return PluginContext(random.Random(), time.monotonic, logger, registry)  # noqa: S311 - routing needs no secrets
+        columns = table.writer(scope_of(planned.name, planned.subscriptions))
+        return PluginContext(random.Random(), time.monotonic, logger, registry, columns)  # noqa: S311 - routing needs no secrets
 
     built = build_plan(plan, context_for)
     if not isinstance(built, Built):
