@@ -63,6 +63,8 @@ CASES = {
     "a boolean for a number": ("E0203", f"{HEAD}schedulingProfiles: [{{name: a, plugins: [{{pluginRef: b, weight: «true»}}]}}]\n"),
     "a YAML 1.1 boolean": ("E0203", f"{HEAD}dataLayer:\n  injectDefaults: «on»\n"),
     "a number for a duration": ("E0203", f"{GATE}flowControl: {{defaultRequestTTL: «60»}}\n"),
+    "a boolean for a quantity": ("E0203", f"{GATE}flowControl: {{maxBytes: «true»}}\n"),
+    "a list for a duration": ("E0203", f"{GATE}flowControl: {{defaultRequestTTL: «[1s]»}}\n"),
     "a fraction for a priority": ("E0203", f"{GATE}flowControl: {{priorityBands: [{{priority: «1.5»}}]}}\n"),
     "a list for the document": ("E0203", "«- a\n- b»\n"),
     "text that does not fit its tag": ("E0203", f"{HEAD}plugins: [{{type: a, parameters: {{b: !!int «twelve»}}}}]\n"),
