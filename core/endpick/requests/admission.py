@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import TypeAlias
 
 from endpick.api.access import Access
@@ -41,6 +42,8 @@ def shed(detector: SaturationStep | None, request: InferenceRequest, endpoints: 
     if request.priority >= 0 or detector is None:
         return None
     saturation = detector.run(access, endpoints)
+    if not isinstance(saturation, Real | Fault):
+        saturation = detector.fault(f"answered {type(saturation).__name__}, not a number")
     if isinstance(saturation, Fault):
         return refused(saturation) if saturation.refuses else None
     return SATURATED if saturation >= 1.0 else None

@@ -186,8 +186,8 @@ def test_usage_is_found_at_the_end_of_an_answer_whose_beginning_is_missing():
     [
         (b'data: {}\n\ndata: {"usage":{"prompt_tokens":7,"total_tokens":17,"completion_tokens":10}}\n\ndata: [DONE]\n\n', Usage(7, 10)),
         (
-            b'event: response.completed\ndata: {"type":"response.completed","response":{"usage":{"input_tokens":31,"output_tokens":3}}}\n\n',
-            Usage(31, 3),
+            b'event: response.completed\ndata: {"type":"response.completed","response":{"usage":{"input_tokens":31}}}\n\n',
+            Usage(31, 0),
         ),
         (b'data: {"type":"response.in_progress","response":{"usage":{"input_tokens":31,"output_tokens":3}}}\n\n', None),
         (

@@ -1,0 +1,126 @@
+"""A director with a real pool and real plugins, and what a gateway would hand it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+from endpick.api import (
+    Admitter,
+    DataProducer,
+    Parser,
+    PreRequest,
+    ResponseObserver,
+    SaturationDetector,
+    Screener,
+)
+from endpick.datalayer.table import EndpointTable
+from endpick.plugins.instance import Instance, OnFault
+from endpick.requests.decision import Refused, Routed
+from endpick.requests.director import Director, DirectorSettings
+from endpick.requests.incoming import Delivery, IncomingRequest
+from endpick.requests.pipeline import compile_pipeline
+from endpick.scheduling.profile import compile_profile
+from endpick.scheduling.scheduler import compile_scheduler
+from endpick_builtin.handlers.single_profile import SingleProfileHandler
+from endpick_builtin.parsers.openai import OpenAIParser
+from endpick_builtin.parsers.passthrough import PassthroughParser
+from endpick_builtin.pickers.max_score import MaxScorePicker
+from unit.scheduling.workbench import Recording, instance, plugin_of, pool
+
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
+
+
+class Stage:
+    """One director; its instruments, clock and pool can be looked at and moved."""
+
+    def __init__(
+        self,
+        *,
+        table: EndpointTable | None = None,
+        parsers: Sequence[Instance] | None = None,
+        filters: Sequence[Instance] = (),
+        scorers: Sequence[tuple[Instance, float]] = (),
+        picker: Instance | None = None,
+        settings: DirectorSettings | None = None,
+        **groups: Sequence[Instance] | Instance,
+    ) -> None:
+        self.instruments = Recording()
+        self.table = table or pool()
+        self.now = 100.0
+        profile = compile_profile("default", filters, scorers, picker or instance(MaxScorePicker), self.instruments)
+        scheduler = compile_scheduler(instance(SingleProfileHandler), {"default": profile}, self.instruments)
+        parsers = [instance(OpenAIParser), instance(PassthroughParser)] if parsers is None else parsers
+        self.pipeline = compile_pipeline(scheduler=scheduler, parsers=parsers, instruments=self.instruments, **groups)
+        self.director = Director(lambda: self.pipeline, self.table, self.instruments, lambda: self.now, settings)
+
+    def decide(self, body: object = CHAT, path: str = "/v1/chat/completions", subset=None, delivery=None, **headers: str):
+        """The decision about a request; header names are written with underscores."""
+        sent = {":path": path, ":method": "POST"} | {name.replace("_", "-"): value for name, value in headers.items()}
+        content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        return self.director.decide(IncomingRequest(sent, content, subset, self.now, delivery or Delivery()))
+
+    def route(self, *arguments, **keywords) -> Routed:
+        """The same, when nothing else will do."""
+        decision = self.decide(*arguments, **keywords)
+        assert isinstance(decision, Routed), decision
+        return decision
+
+    def refuse(self, *arguments, **keywords) -> Refused:
+        """The same for refusals."""
+        decision = self.decide(*arguments, **keywords)
+        assert isinstance(decision, Refused), decision
+        return decision
+
+
+def screener_of(function: Callable, name: str = "screener", on_fault: OnFault | None = None) -> Instance:
+    return plugin_of(Screener, name, on_fault, screen=lambda request, endpoints: function(endpoints))
+
+
+def admitter_of(function: Callable, name: str = "admitter", on_fault: OnFault | None = None) -> Instance:
+    return plugin_of(Admitter, name, on_fault, admit=lambda request, endpoints, state: function(request))
+
+
+def detector_of(saturation: float | Callable, on_fault: OnFault | None = None) -> Instance:
+    return plugin_of(
+        SaturationDetector,
+        "detector",
+        on_fault,
+        saturation=saturation if callable(saturation) else lambda endpoints: saturation if len(endpoints) else 1.0,
+    )
+
+
+def producer_of(function: Callable, name: str = "producer", on_fault: OnFault | None = None, timeout_seconds: float = 0.4) -> Instance:
+    built = plugin_of(DataProducer, name, on_fault, produce=function)
+    built.plugin.timeout_seconds = timeout_seconds
+    return built
+
+
+def async_producer_of(
+    function: Callable, name: str = "producer", on_fault: OnFault | None = None, timeout_seconds: float = 0.4
+) -> Instance:
+    """One whose `produce` is an `async def`."""
+
+    class Waiting(DataProducer):
+        meta = producer_of(function, name).plugin.meta
+
+        async def produce(self, request, endpoints, state):
+            await function(request, endpoints, state)
+
+    built = instance(Waiting, name, on_fault=on_fault)
+    built.plugin.timeout_seconds = timeout_seconds
+    return built
+
+
+def before_request_of(function: Callable, name: str = "before", on_fault: OnFault | None = None) -> Instance:
+    return plugin_of(PreRequest, name, on_fault, before_request=lambda request, result, headers, state: function(request, result, headers))
+
+
+def observer_of(name: str = "observer", **methods: Callable) -> Instance:
+    return plugin_of(ResponseObserver, name, **methods)
+
+
+def parser_of(name: str, claims: tuple[str, ...] = (), on_fault: OnFault | None = None, **methods: Callable) -> Instance:
+    built = plugin_of(Parser, name, on_fault, **methods)
+    type(built.plugin).claims = claims
+    return built

@@ -1,0 +1,316 @@
+"""The life of a routed request after the decision: what observers are told, what is read and changed, and that it ends once."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from endpick.api import INFLIGHT_REQUESTS, PreRequest, Rejection, ResponseObserver, TerminationCause, Usage
+from endpick.requests.decision import CloseCause
+from endpick.requests.restoring import ModelNameRestorer
+from endpick.requests.usage import KEPT_TAIL_BYTES, MAX_BODY_BYTES, MAX_EVENT_BYTES, StreamedUsage, WholeUsage
+from endpick_builtin.parsers.openai import OpenAIParser
+from endpick_builtin.producers.inflight_load import InflightLoadProducer
+from unit.requests.stage import CHAT, Stage, before_request_of, observer_of
+from unit.scheduling.workbench import instance, picker_of, plugin_of, pool
+
+JSON_OK = {":status": "200", "content-type": "application/json"}
+SSE_OK = {":status": "200", "content-type": "text/event-stream; charset=utf-8"}
+ANSWER = b'{"object":"chat.completion","model":"m","usage":{"prompt_tokens":10,"completion_tokens":20}}'
+
+
+def told(log):
+    return observer_of(
+        response_started=lambda request, head, state: log.append(("started", head.status, head.endpoint and head.endpoint.address)),
+        first_chunk=lambda request, state: log.append(("first",)),
+        response_ended=lambda request, end, state: log.append(("ended", end)),
+    )
+
+
+def test_observers_are_told_everything_once():
+    log = []
+    stage = Stage(observers=[told(log)])
+    exchange = stage.route().exchange
+    destination = stage.instruments.scheduled[0][0]
+    assert exchange.response_headers(JSON_OK, None) == {}
+    stage.now += 0.25
+    assert exchange.response_chunk(ANSWER[:30], False) is None
+    stage.now += 0.5
+    assert exchange.response_chunk(ANSWER[30:], False) is None
+    assert exchange.response_chunk(b"", True) is None
+    for cause in (CloseCause.END, CloseCause.RESET):
+        exchange.finish(cause)
+    [started, first, (_, end)] = log
+    assert (started, first) == (("started", 200, destination), ("first",))
+    assert (end.cause, end.status, end.usage, end.response_bytes) == (TerminationCause.NATURAL, 200, Usage(10, 20), len(ANSWER))
+    assert (end.ttft_seconds, end.duration_seconds) == (0.25, 0.75)
+    assert stage.instruments.ended == [end]
+
+
+@pytest.mark.parametrize(
+    ("cause", "termination"),
+    [
+        (CloseCause.END, TerminationCause.NATURAL),
+        (CloseCause.RESET, TerminationCause.CLIENT_DISCONNECT),
+        (CloseCause.DISCONNECT, TerminationCause.ERROR),
+        (CloseCause.ERROR, TerminationCause.ERROR),
+        (CloseCause.DRAIN, TerminationCause.DRAINED),
+    ],
+)
+def test_a_request_that_never_got_an_answer_ends_too(cause, termination):
+    log = []
+    stage = Stage(observers=[told(log)])
+    stage.route().exchange.finish(cause)
+    [(_, end)] = log
+    assert (end.cause, end.status, end.usage, end.response_bytes, end.ttft_seconds) == (termination, 0, None, 0, None)
+
+
+def test_a_request_rejected_at_the_last_moment_is_settled_with_observers_but_never_counted_as_sent():
+    log = []
+    stage = Stage(pre_request=[before_request_of(lambda request, result, headers: Rejection("no"))], observers=[told(log)])
+    stage.refuse()
+    [(_, end)] = log
+    assert end.cause is TerminationCause.ERROR
+    assert stage.instruments.ended == []
+
+
+@pytest.mark.parametrize("ending", ["answered", "reset before headers", "reset in the middle", "rejected"])
+def test_what_is_in_flight_is_released_however_a_request_ends(ending):
+    table = pool()
+    producer = instance(InflightLoadProducer, columns=table.writer(instance(InflightLoadProducer).scope))
+    rejecting = [before_request_of(lambda request, result, headers: Rejection("no"))] if ending == "rejected" else []
+    stage = Stage(table=table, producers=[producer], pre_request=[producer, *rejecting], observers=[producer])
+    decision = stage.decide()
+    if ending != "rejected":
+        assert sum(table.view()[INFLIGHT_REQUESTS]) == 1
+        if ending != "reset before headers":
+            decision.exchange.response_headers(JSON_OK, None)
+            decision.exchange.response_chunk(ANSWER, ending == "answered")
+        decision.exchange.finish(CloseCause.END if ending == "answered" else CloseCause.RESET)
+    assert table.view()[INFLIGHT_REQUESTS].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("served", "address"),
+    [(None, "10.0.0.2:8000"), ("10.0.0.2:8000", "10.0.0.2:8000"), ("10.0.0.3:8000", "10.0.0.3:8000"), ("10.9.9.9:1", None)],
+)
+def test_the_endpoint_that_served_is_the_one_the_gateway_names_else_the_first_picked(served, address):
+    log = []
+    stage = Stage(observers=[told(log)], picker=picker_of(lambda scored: scored.take([1, 0])))
+    stage.route().exchange.response_headers(JSON_OK, served)
+    assert log == [("started", 200, address)]
+
+
+def test_observers_may_add_headers_and_one_that_fails_hurts_nobody():
+    def fail(*arguments):
+        raise RuntimeError("oops")
+
+    log = []
+    stage = Stage(
+        observers=[
+            observer_of("bad", response_started=fail, first_chunk=fail, response_ended=fail),
+            observer_of("odd", response_started=lambda request, head, state: "text"),
+            observer_of("good", response_started=lambda request, head, state: {"x-served-by": head.endpoint.name}),
+            told(log),
+        ],
+        picker=picker_of(lambda scored: scored.take([0])),
+    )
+    exchange = stage.route().exchange
+    assert exchange.response_headers(JSON_OK, None) == {"x-served-by": "pool/e0"}
+    exchange.response_chunk(ANSWER, True)
+    exchange.finish(CloseCause.END)
+    assert [entry[0] for entry in log] == ["started", "first", "ended"]
+    assert [(name, point) for name, point, _ in stage.instruments.faults] == [
+        ("bad", "ResponseReceived"),
+        ("odd", "ResponseReceived"),
+        ("bad", "ResponseStreaming"),
+        ("bad", "ResponseComplete"),
+    ]
+
+
+def test_observers_pay_only_for_what_they_define():
+    stage = Stage(observers=[observer_of("quiet")])
+    exchange = stage.route().exchange
+    exchange.response_headers(JSON_OK, None)
+    exchange.response_chunk(ANSWER, True)
+    exchange.finish(CloseCause.END)
+    assert [point for point, name in stage.instruments.timed if name == "quiet"] == []
+
+
+def test_private_scratch_lives_from_the_decision_to_the_end():
+
+    seen = []
+
+    class Both(PreRequest, ResponseObserver):
+        pass
+
+    both = plugin_of(
+        Both,
+        "both",
+        before_request=lambda request, result, headers, state: state.private.update(noted=result.primary),
+        response_ended=lambda request, end, state: seen.append(dict(state.private)),
+    )
+    Stage(pre_request=[both], observers=[both]).route().exchange.finish(CloseCause.END)
+    assert seen == [{"noted": "default"}]
+
+
+def end_of(headers, chunks, body=CHAT):
+    stage = Stage()
+    exchange = stage.route(body).exchange
+    exchange.response_headers(headers, None)
+    for chunk in chunks:
+        exchange.response_chunk(chunk, False)
+    exchange.response_chunk(b"", True)
+    exchange.finish(CloseCause.END)
+    return stage.instruments.ended[0]
+
+
+def test_the_size_of_a_response_is_what_passed():
+    assert [
+        end_of(JSON_OK, chunks).response_bytes
+        for chunks in ([b"hello world"], [b"chunk1", b"chunk2", b"chunk3"], [b""], [b"data", b"", b"more"])
+    ] == [
+        11,
+        18,
+        0,
+        8,
+    ]
+
+
+@pytest.mark.parametrize("status", ["", "abc", "²"])
+def test_a_status_that_is_none_counts_as_none(status):
+    assert end_of({":status": status}, []).status == 0
+
+
+STREAM = (
+    b'data: {"choices":[{"delta":{"content":"the word \\"usage\\""}}],"usage":null}\n\n'
+    b'data: {"choices":[{"delta":{"content":"usage"}}]}\n\n'
+    b'data: {"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":10,"prompt_tokens_details":{"cached_tokens":3}}}\n\n'
+    b"data: [DONE]\n\n"
+)
+
+
+def pieces(data, cuts):
+    edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
+    return [data[start:end] for start, end in pairwise(edges)]
+
+
+@given(st.lists(st.integers(0, 10_000), max_size=30), st.sampled_from([b"\n\n", b"\r\n\r\n"]))
+def test_usage_of_a_stream_is_found_however_it_is_cut(cuts, separator):
+    stream = STREAM.replace(b"\n\n", separator)
+    assert end_of(SSE_OK, pieces(stream, cuts)).usage == Usage(5, 10, 3)
+
+
+@given(st.lists(st.integers(0, 10_000), max_size=10))
+def test_usage_of_a_plain_answer_is_found_however_it_is_cut(cuts):
+    assert end_of(JSON_OK, pieces(ANSWER, cuts)).usage == Usage(10, 20)
+
+
+def test_a_stream_cut_short_in_its_last_event_still_tells_what_it_told():
+    assert end_of(SSE_OK, [STREAM.partition(b"data: [DONE]")[0].rstrip()]).usage == Usage(5, 10, 3)
+
+
+def test_a_body_nobody_can_read_has_no_usage_and_is_no_fault():
+    assert end_of(JSON_OK, [b"<html>", b'"usage": nonsense']).usage is None
+    assert end_of(SSE_OK, [b'data: "usage" {\n\n']).usage is None
+
+
+class Asked:
+    """Stands for a parser; remembers how much it was shown."""
+
+    def __init__(self):
+        self.bodies = []
+
+    def __call__(self, body, streaming):
+        self.bodies.append(body)
+        return instance(OpenAIParser).plugin.usage(body, streaming)
+
+
+def test_events_without_usage_are_never_decoded():
+    asked = Asked()
+    reader = StreamedUsage(asked)
+    for _ in range(50):
+        reader.feed(b'data: {"choices":[{"delta":{"content":"x"}}],"usage":null}\n\n')
+    reader.feed(b'data: {"usage":{"prompt_tokens":1}}\n\n')
+    assert reader.result() == Usage(1, 0)
+    assert len(asked.bodies) == 1
+
+
+def test_a_huge_event_is_let_go_and_the_next_one_read():
+    reader = StreamedUsage(Asked())
+    for _ in range(3):
+        reader.feed(b"x" * MAX_EVENT_BYTES)
+    reader.feed(b"\n\n")
+    reader.feed(b'data: {"usage":{"prompt_tokens":1}}\n\n')
+    assert reader.result() == Usage(1, 0)
+
+
+def test_of_a_huge_body_only_the_end_is_kept():
+    asked = Asked()
+    reader = WholeUsage(asked)
+    for _ in range(20):
+        reader.feed(b'{"embedding":[' + b"0.125," * (MAX_BODY_BYTES // 24))
+    reader.feed(b'0.5]}],"usage":{"prompt_tokens":8,"total_tokens":8}}')
+    assert reader.result() == Usage(8, 0)
+    assert len(asked.bodies[0]) <= MAX_BODY_BYTES
+    assert KEPT_TAIL_BYTES < MAX_BODY_BYTES
+
+
+def restored(data, cuts=(), target="vllm-backend-01", incoming="gpt-4-proxy"):
+    restorer = ModelNameRestorer(target, incoming)
+    chunks = pieces(data, cuts)
+    out = [(restorer.feed(chunk, False), chunk) for chunk in chunks]
+    out.append((restorer.feed(b"", True), b""))
+    return b"".join(chunk if new is None else new for new, chunk in out)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b'{"id":"cmpl-123","model":"vllm-backend-01","choices":[]}', b'{"id":"cmpl-123","model":"gpt-4-proxy","choices":[]}'),
+        (b'data: {"model":"vllm-backend-01"}\n\n', b'data: {"model":"gpt-4-proxy"}\n\n'),
+        (b'{"model": "vllm-backend-01"}', b'{"model": "gpt-4-proxy"}'),
+        (b'{"model":"vllm-backend-012"}', b'{"model":"vllm-backend-012"}'),
+        (b'{"object":"x"}', b'{"object":"x"}'),
+        (b"data: [DONE]\n", b"data: [DONE]\n"),
+        (b'"model":"vllm-back', b'"model":"vllm-back'),
+    ],
+)
+def test_the_clients_model_name_is_put_back(data, expected):
+    assert restored(data) == expected
+
+
+FRAGMENTS = st.sampled_from(
+    [b'"model":"vllm-backend-01"', b'"model": "vllm-backend-01"', b'"model":"other"', b'"model"', b'"', b'"mod', b"{", b"x", b"\n\n", b" "]
+)
+
+
+@given(st.lists(FRAGMENTS, max_size=12).map(b"".join), st.lists(st.integers(0, 500), max_size=12))
+def test_the_name_is_put_back_however_the_body_is_cut(data, cuts):
+    whole = data.replace(b'"model":"vllm-backend-01"', b'"model":"gpt-4-proxy"').replace(
+        b'"model": "vllm-backend-01"', b'"model": "gpt-4-proxy"'
+    )
+    assert restored(data, cuts) == whole
+
+
+def test_a_piece_with_nothing_to_restore_is_passed_as_it_is():
+    restorer = ModelNameRestorer("a", "b")
+    assert restorer.feed(b'data: {"choices":[]}\n\n', False) is None
+    assert restorer.feed(b'data: {"mod', False) == b"data: {"
+    assert restorer.feed(b'el":"a"}\n\n', False) == b'"model":"b"}\n\n'
+    assert restorer.feed(b"", True) is None
+
+
+def test_the_answer_to_a_rewritten_request_names_the_model_the_client_asked_for():
+    exchange = Stage().route({**CHAT, "model": "mine"}, x_llm_d_model_name_rewrite="theirs").exchange
+    exchange.response_headers(JSON_OK, None)
+    sent = exchange.response_chunk(json.dumps({"model": "theirs", "choices": []}).encode(), True)
+    assert json.loads(sent) == {"model": "mine", "choices": []}
+
+
+def test_names_that_json_escapes_are_put_back_too():
+    assert restored(b'{"model":"a\\"b"}', target='a"b', incoming='c"d') == b'{"model":"c\\"d"}'
