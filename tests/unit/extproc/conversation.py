@@ -124,7 +124,7 @@ def read(reply: bytes) -> Reply:
         case "body":
             body = mutation.body
         case "clear_body":
-            body = b""
+            body = b"" if mutation.clear_body else None
     return Reply(kind, set_headers(common.header_mutation), body, end, common.clear_route_cache, metadata)
 
 

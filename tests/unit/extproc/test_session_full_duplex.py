@@ -160,6 +160,14 @@ def test_a_header_that_is_not_a_plugins_to_set_is_left_out(name, value):
     assert talk(session, response_headers())[0].headers == {"x-good": "yes"}
 
 
+def test_a_header_that_http_does_not_allow_is_named_in_the_log(caplog):
+    session = Session(NotedDirector(Routed((ENDPOINT,), NotedExchange(), {"x-bad-value": "one\r\nx-injected: two", "te": "x"})))
+    talk(session, request_headers(end=True))
+    assert [record.getMessage() for record in caplog.records] == [
+        "header 'x-bad-value' was not set: its name or its value 'one\\r\\nx-injected: two' is not valid in HTTP"
+    ]
+
+
 def test_headers_are_read_from_raw_value_or_value_in_lower_case_and_the_last_wins():
     message = ProcessingRequest()
     for name, value, raw in [("X-A", "old", b""), ("x-b", "no", b"yes"), ("x-c", "1", b""), ("x-c", "2", b"")]:
@@ -210,7 +218,8 @@ def test_a_status_the_gateway_would_refuse_becomes_500(status, sent):
 def test_a_body_over_the_limit_is_refused_without_asking_the_director():
     director = NotedDirector()
     session = Session(director, SessionSettings(max_request_body_bytes=10))
-    answers = talk(session, request_headers(), request_body(b"12345"), request_body(b"67890"), request_body(b"!"))
+    assert talk(session, request_headers(), request_body(b"12345"), request_body(b"67890")) == []
+    answers = talk(session, request_body(b"!"))
     assert [(answer.kind, answer.status) for answer in answers] == [("immediate_response", 413)]
     assert answers[0].body == b"inference error: PayloadTooLarge - the request body is larger than the limit of 10 bytes"
     assert session.finished
