@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -11,10 +12,14 @@ from endpick.config.checks import check_document
 from endpick.config.model import EndpointPickerConfig
 from endpick.config.shape import check_shape
 from endpick.config.source import SourceMap, read_source
+from endpick.config.text import MAX_BYTES
 from endpick.config.wording import value_at
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, Span, has_errors, sort_diagnostics
 
 DEFAULT_NAME = "<default>"
+
+_MISREAD = frozenset({Code.E0103, Code.E0104, Code.E0112, Code.E0203, Code.E0207, Code.E0213})
+"""Mistakes after which something else stands in for the value that was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,14 @@ class LoadedConfig:
         """Whether `config` lacks something at, in or around a path, so that what seems to be missing there may not be."""
         return any(path[: len(faulty)] == faulty or faulty[: len(path)] == path for faulty in self.faulty)
 
+    def without_echoes(self, later: Iterable[Diagnostic]) -> Iterator[Diagnostic]:
+        """Diagnostics of later phases except those about values that could not be read: NaN has no range to be out of.
+
+        The diagnostics of this configuration itself may be among them; they stay.
+        """
+        misread = _misread(self.diagnostics)
+        return (found for found in later if found.span not in misread or found in self.diagnostics)
+
     def may_define(self, name: str) -> bool:
         """Whether a faulty entry of `plugins` may have been meant to define an instance of this name."""
         if ("plugins",) in self.faulty:
@@ -63,10 +76,16 @@ def load_config(path: str | os.PathLike[str] | None = None, *, text: str | bytes
     if path is None:
         return load_bytes(files(__package__).joinpath("default.yaml").read_bytes(), DEFAULT_NAME)
     try:
-        raw = Path(path).read_bytes()
+        raw = _read(Path(path))
     except (OSError, ValueError) as error:
         return _unreadable(os.fspath(path), error)
     return load_bytes(raw, os.fspath(path))
+
+
+def _read(path: Path) -> bytes:
+    # One byte beyond the limit is enough to refuse a file, and the path may lead to something without an end.
+    with path.open("rb") as file:
+        return file.read(MAX_BYTES + 1)
 
 
 def load_bytes(raw: bytes, name: str) -> LoadedConfig:
@@ -76,14 +95,13 @@ def load_bytes(raw: bytes, name: str) -> LoadedConfig:
         return LoadedConfig(None, source, mistakes, name)
     shape = check_shape(source)
     checks = () if shape.config is None else check_document(shape.config, source)
-    diagnostics = _without_echoes(mistakes, (*shape.diagnostics, *checks))
-    return LoadedConfig(shape.config, source, sort_diagnostics(diagnostics), name, shape.faulty)
+    misread = _misread(mistakes)
+    later = (found for found in (*shape.diagnostics, *checks) if found.span not in misread)
+    return LoadedConfig(shape.config, source, sort_diagnostics((*mistakes, *later)), name, shape.faulty)
 
 
-def _without_echoes(mistakes: tuple[Diagnostic, ...], later: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
-    """Leave out what is only a consequence: a value the YAML got wrong is not judged again."""
-    judged = {mistake.span for mistake in mistakes if mistake.code is not Code.E0102}
-    return (*mistakes, *(diagnostic for diagnostic in later if diagnostic.span not in judged))
+def _misread(mistakes: Iterable[Diagnostic]) -> frozenset[Span | None]:
+    return frozenset(mistake.span for mistake in mistakes if mistake.code in _MISREAD)
 
 
 def _unreadable(path: str, error: OSError | ValueError) -> LoadedConfig:

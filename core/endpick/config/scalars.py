@@ -61,9 +61,9 @@ def reading_note(text: str, value: Scalar) -> str | None:
     word = text.casefold()
     if isinstance(value, str):
         if word in _TRUE_IN_YAML_1_1:
-            return f"YAML 1.2 reads {text} as text; write true for the boolean"
+            return f"YAML 1.2 reads {text} as text; where a boolean is meant, write true"
         if word in _FALSE_IN_YAML_1_1:
-            return f"YAML 1.2 reads {text} as text; write false for the boolean"
+            return f"YAML 1.2 reads {text} as text; where a boolean is meant, write false"
         return None
     if value is None:
         return f"YAML reads {text} as no value; quote it if text is meant" if text else None

@@ -24,7 +24,7 @@ def decode(raw: bytes, file: str) -> tuple[str, tuple[Diagnostic, ...]]:
     With diagnostics the text is only good for showing where they are.
     """
     if len(raw) > MAX_BYTES:
-        return "", (_too_large(len(raw), file),)
+        return "", (_too_large(file),)
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -33,10 +33,10 @@ def decode(raw: bytes, file: str) -> tuple[str, tuple[Diagnostic, ...]]:
     return text, tuple(_merge_conflicts(text, file))
 
 
-def _too_large(size: int, file: str) -> Diagnostic:
+def _too_large(file: str) -> Diagnostic:
     return Diagnostic(
         Code.E0104,
-        f"the file has {size} bytes; a configuration may have at most {MAX_BYTES}",
+        f"the file is larger than {MAX_BYTES} bytes, the most a configuration may have",
         Span.start_of(file),
         help="is this the right file?",
     )

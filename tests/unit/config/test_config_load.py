@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from endpick.config import API_VERSIONS, EndpointPickerConfig, load_config
 from endpick.config.text import MAX_BYTES
 from endpick.config.tree import MAX_NODES
-from endpick.diagnostics import Code, Span, render_text
+from endpick.diagnostics import Code, Diagnostic, Span, render_text
 
 HEAD = "apiVersion: endpick/v1alpha1\nkind: EndpointPickerConfig\n"
 TEST_DATA = Path(os.environ.get("ENDPICK_TEST_DATA", Path(__file__).parents[4] / "shared" / "data"))
@@ -335,7 +335,7 @@ def test_behaviour_30_misspelt_fields_are_suggested_when_close() -> None:
         (
             "dataLayer: {injectDefaults: off}",
             None,
-            ("YAML 1.2 reads off as text; write false for the boolean",),
+            ("YAML 1.2 reads off as text; where a boolean is meant, write false",),
         ),
         ("dataLayer: {injectDefaults: 'off'}", None, ()),
         ("schedulingProfiles: [{name: a, plugins: [{pluginRef: b, weight: on}]}]", None, ()),
@@ -359,6 +359,22 @@ def test_behaviour_36_a_file_of_ten_megabytes_is_refused_unread() -> None:
 
     assert (diagnostic.code, diagnostic.span) == (Code.E0104, Span.start_of("c.yaml"))
     assert str(MAX_BYTES) in diagnostic.message
+
+
+def test_behaviour_36_of_a_file_without_an_end_only_the_beginning_is_read() -> None:
+    (diagnostic,) = load_config("/dev/zero").diagnostics
+
+    assert diagnostic.code is Code.E0104
+
+
+def test_what_later_phases_say_of_a_value_that_could_not_be_read_is_left_out() -> None:
+    loaded = load_config(text=f"{HEAD}plugins: [{{type: a, parameters: {{cap: .nan, other: 1}}}}]\n")
+    cap, other = (("plugins", 0, "parameters", name) for name in ("cap", "other"))
+    echo = Diagnostic(Code.E0401, "must be positive", loaded.source.value_span(cap))
+    news = Diagnostic(Code.E0401, "must be positive", loaded.source.value_span(other))
+    key = Diagnostic(Code.E0402, "unknown parameter", loaded.source.key_span(cap))
+
+    assert list(loaded.without_echoes([*loaded.diagnostics, echo, news, key])) == [*loaded.diagnostics, news, key]
 
 
 @pytest.mark.timeout(20)

@@ -152,7 +152,7 @@ def test_reading_notes_tell_what_yaml_made_of_an_unquoted_word() -> None:
     notes = {name: source.reading_notes((name,), value) for name, value in data.items()}
 
     assert notes == {
-        "a": ("YAML 1.2 reads yes as text; write true for the boolean",),
+        "a": ("YAML 1.2 reads yes as text; where a boolean is meant, write true",),
         "b": ("YAML reads 0x10 as 16; quote it if text is meant",),
         "c": ("YAML reads 1e3 as the fractional number 1000.0; write 1000 for the whole number",),
         "d": (),

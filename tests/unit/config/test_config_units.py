@@ -113,6 +113,6 @@ def test_a_gate_is_a_name_or_a_name_with_a_boolean(entry: str, expected: tuple[s
 
 
 def test_gates_have_defaults_and_the_last_entry_wins() -> None:
-    assert resolve_gates([]) == dict(DEFAULT_GATES)
+    assert resolve_gates([]) == {"flowControl": False, "haPopulateNonLeaderDatastore": True}
     assert resolve_gates(["flowControl", "flowControl=false", "unknown", "flowControl=maybe"]) == dict(DEFAULT_GATES)
     assert resolve_gates(["flowControl"])["flowControl"] is True
