@@ -32,6 +32,10 @@ from endpick.api.state import CycleState
 from endpick.datalayer.table import EndpointTable
 from endpick.observability.instruments import Silent
 from endpick.plugins.instance import Instance, default_on_fault, scope_of
+from endpick.requests.decision import CloseCause, Routed
+from endpick.requests.director import Director
+from endpick.requests.incoming import IncomingRequest
+from endpick.requests.pipeline import compile_pipeline
 from endpick.requests.producing import Production, compile_producer, produce
 from endpick.scheduling.profile import compile_profile
 from endpick.scheduling.scheduler import compile_scheduler
@@ -83,6 +87,12 @@ def prompt(size: int, seed: int = 1) -> bytes:
     return bytes(random.Random(seed).choices(b"abcdefghijklmnopqrstuvwxyz     ", k=size))
 
 
+def chat_body(size: int) -> bytes:
+    """A conversation of eight messages."""
+    messages = [{"role": "user" if n % 2 == 0 else "assistant", "content": prompt(size // 8, n).decode()} for n in range(8)]
+    return orjson.dumps({"model": "m", "messages": messages, "stream": True})
+
+
 def microseconds(call: Callable[[], object], at_least_seconds: float = 0.15) -> float:
     """CPU time of one call: the best of five rounds, so that other people's work on the machine counts little."""
     call()
@@ -124,6 +134,34 @@ def scheduling(size: int, scorers: Sequence[tuple[type[Plugin], float]], prompt_
     return microseconds(decide)
 
 
+def directing(size: int, body_bytes: int) -> float:
+    """A whole request under the default profile: decision, response headers, one piece of the answer, end."""
+    profile = compile_profile(
+        "default", [], [(instance(kind), weight) for kind, weight in DEFAULT_PROFILE], instance(MaxScorePicker), SILENT
+    )
+    producer = instance(ApproxPrefixCacheProducer)
+    pipeline = compile_pipeline(
+        scheduler=compile_scheduler(instance(SingleProfileHandler), {"default": profile}, SILENT),
+        parsers=[instance(OpenAIParser)],
+        producers=[producer],
+        pre_request=[producer],
+        instruments=SILENT,
+    )
+    director = Director(lambda: pipeline, pool(size), SILENT, lambda: 1.0)
+    headers = {":path": "/v1/chat/completions", ":method": "POST", "content-type": "application/json", "x-request-id": "bench"}
+    incoming = IncomingRequest(headers, chat_body(body_bytes), None, 1.0)
+    answer = b'{"model":"m","usage":{"prompt_tokens":10,"completion_tokens":20}}'
+
+    def serve() -> None:
+        routed = director.decide(incoming)
+        assert isinstance(routed, Routed)
+        routed.exchange.response_headers({":status": "200", "content-type": "application/json"}, None)
+        routed.exchange.response_chunk(answer, True)
+        routed.exchange.finish(CloseCause.END)
+
+    return microseconds(serve)
+
+
 def look_up(size: int, blocks: int) -> float:
     """Matching a prompt whose beginning is everywhere, and whose later parts fewer and fewer endpoints hold."""
     index = PrefixIndex()
@@ -148,8 +186,7 @@ def remember(size: int, blocks: int) -> float:
 
 def parse(size: int) -> tuple[float, float, float]:
     """Parsing a chat body, the same with rendering its prompt, and hashing the prompt."""
-    messages = [{"role": "user" if n % 2 == 0 else "assistant", "content": prompt(size // 8, n).decode()} for n in range(8)]
-    body = orjson.dumps({"model": "m", "messages": messages, "stream": True})
+    body = chat_body(size)
     parser = instance(OpenAIParser).plugin
     assert isinstance(parser, OpenAIParser)
 
@@ -183,6 +220,11 @@ def main() -> None:
         "One decision (µs CPU): decode-filter, scorers, max-score-picker",
         sizes,
         [(name, [scheduling(size, scorers, size_of_prompt) for size in POOL_SIZES]) for name, scorers, size_of_prompt in profiles],
+    )
+    table(
+        "One request through the director (µs CPU): default profile, decision to end",
+        sizes,
+        [(f"{size // 1000} KB chat body", [directing(endpoints, size) for endpoints in POOL_SIZES]) for size in PROMPT_BYTES],
     )
     table(
         "Prefix index (µs CPU)",

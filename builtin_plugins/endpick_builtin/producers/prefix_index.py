@@ -9,6 +9,10 @@ import numpy as np
 
 from endpick.api import FloatArray
 
+_EVERYBODY = -1
+"""All bits set: who may still hold the prompt before its first block was looked up."""
+_MANY = 12
+
 
 class PrefixIndex:
     """The blocks that were sent to each endpoint, as far as its cache can still hold them.
@@ -39,16 +43,17 @@ class PrefixIndex:
     def match(self, hashes: Sequence[int]) -> FloatArray:
         """How many of these blocks, from the first one on and without a gap, the endpoint of each slot holds. Shape `(slots,)`."""
         counts = np.zeros(len(self._slots) + len(self._free))
-        holders, alive, length = self._holders, -1, 0
-        for block in hashes:
+        holders, alive = self._holders, _EVERYBODY
+        for depth, block in enumerate(hashes):
             still = alive & holders.get(block, 0)
             if still != alive:
-                self._credit(counts, alive, length)
-                alive, length = still, 0
+                if depth:
+                    _credit(counts, alive ^ still, depth)
+                alive = still
                 if not still:
                     break
-            length += 1
-        self._credit(counts, alive, length)
+        if alive > 0:
+            _credit(counts, alive, len(hashes))
         return counts
 
     def insert(self, name: str, hashes: Sequence[int], capacity: int) -> None:
@@ -93,8 +98,14 @@ class PrefixIndex:
         else:
             del self._holders[block]
 
-    @staticmethod
-    def _credit(counts: FloatArray, slots: int, blocks: int) -> None:
-        if blocks:
-            octets = np.frombuffer(slots.to_bytes((len(counts) + 7) // 8, "little"), dtype=np.uint8)
-            counts[np.unpackbits(octets, count=len(counts), bitorder="little").view(np.bool_)] += blocks
+
+def _credit(counts: FloatArray, slots: int, blocks: int) -> None:
+    """Give the slots whose bits are set this many blocks: one by one while they are few, all at once when they are many."""
+    if slots.bit_count() > _MANY:
+        octets = np.frombuffer(slots.to_bytes((len(counts) + 7) // 8, "little"), dtype=np.uint8)
+        counts[np.unpackbits(octets, count=len(counts), bitorder="little").view(np.bool_)] = blocks
+        return
+    while slots:
+        lowest = slots & -slots
+        counts[lowest.bit_length() - 1] = blocks
+        slots ^= lowest
