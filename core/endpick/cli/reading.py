@@ -30,13 +30,16 @@ def print_diagnostics(diagnostics: Iterable[Diagnostic], configs: Sequence[Loade
 
 
 def plan_or_exit(argument: str | None, *, as_json: bool) -> Plan:
-    """The plan of a configuration; without one the process ends, with every reason on standard error, or as JSON on standard output."""
+    """The plan of a configuration, with its warnings on standard error.
+
+    Without one the process ends, with every reason on standard error, or as JSON on standard output.
+    """
     loaded = read(argument)
     outcome = make_plan(loaded, discover())
-    if outcome.plan is not None:
-        return outcome.plan
-    if as_json:
+    if outcome.plan is None and as_json:
         click.echo(render_json(outcome.diagnostics), nl=False)
     else:
         print_diagnostics(outcome.diagnostics, [loaded])
-    sys.exit(exit_code_of(outcome.diagnostics))
+    if outcome.plan is None:
+        sys.exit(exit_code_of(outcome.diagnostics))
+    return outcome.plan
