@@ -138,6 +138,5 @@ async def _body_of(response: aiohttp.ClientResponse) -> bytes:
             chunks.append(chunk)
             size += len(chunk)
     if size > MAX_PAGE_BYTES:
-        response.close()
         raise Unavailable(f"the page at {response.url} is longer than {MAX_PAGE_BYTES // 2**20} MiB")
     return b"".join(chunks)

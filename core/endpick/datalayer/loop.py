@@ -13,7 +13,7 @@ from endpick.datalayer.collection import Collection
 from endpick.datalayer.delivery import Delivery
 from endpick.datalayer.polling import EndpointPoller, PolledSource
 from endpick.datalayer.table import EndpointTable
-from endpick.datalayer.tasks import TaskGroup, keep_running
+from endpick.datalayer.tasks import TaskGroup, keep_running, stop_all
 from endpick.observability.instruments import Instruments
 
 DEFAULT_REFRESH_INTERVAL_SECONDS = 0.05
@@ -75,11 +75,8 @@ class CollectionLoop:
             self._table.on_changed.remove(self._follow)
         for name in tuple(self._watched):
             self._leave(name)
-        stubborn = await self._pool_tasks.stop(self._settings.stop_grace_seconds)
-        for tasks in self._leaving:
-            stubborn += await tasks.stop(self._settings.stop_grace_seconds)
-        self._leaving.clear()
-        return stubborn
+        leaving, self._leaving = self._leaving, []
+        return await stop_all((self._pool_tasks, *leaving), self._settings.stop_grace_seconds)
 
     def _sort_in(self, delivery: Delivery) -> None:
         plugin = delivery.source.plugin

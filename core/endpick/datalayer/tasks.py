@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
 from endpick.datalayer.backoff import Backoff
 from endpick.datalayer.delivery import PLUGIN_FAILURES
@@ -25,18 +25,21 @@ class TaskGroup:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def cancel(self) -> None:
-        """Ask every task to end."""
-        for task in self._tasks:
+    def cancel(self) -> tuple[asyncio.Task[None], ...]:
+        """Ask every task to end; returns those asked."""
+        asked = tuple(self._tasks)
+        for task in asked:
             task.cancel()
+        return asked
 
-    async def stop(self, grace_seconds: float) -> int:
-        """Cancel everything and wait; returns how many tasks would not end within the grace period."""
-        self.cancel()
-        if not self._tasks:
-            return 0
-        _, stubborn = await asyncio.wait(tuple(self._tasks), timeout=grace_seconds)
-        return len(stubborn)
+
+async def stop_all(groups: Iterable[TaskGroup], grace_seconds: float) -> int:
+    """Cancel everything and wait; returns how many tasks would not end within the grace period, which is one for all."""
+    asked = [task for group in groups for task in group.cancel()]
+    if not asked:
+        return 0
+    _, stubborn = await asyncio.wait(asked, timeout=grace_seconds)
+    return len(stubborn)
 
 
 async def keep_running(run: Callable[[], Awaitable[None]], failed: Callable[[BaseException | str], None]) -> None:

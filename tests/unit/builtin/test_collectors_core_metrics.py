@@ -188,6 +188,15 @@ def test_adapters_of_a_server_without_limit_are_read():
     assert writer.values == {LORA_ADAPTERS.name: LoraAdapters()}
 
 
+def test_adapters_are_those_of_the_series_the_spec_names():
+    page = """\
+        lora{engine="0",running_lora_adapters="mine",max_lora="1"} 1
+        lora{engine="1",running_lora_adapters="other",max_lora="1"} 2
+    """
+    values = collected(page, defaultEngine="x", engineConfigs=[{"name": "x", "loraSpec": "lora{engine=0}"}])
+    assert values == {LORA_ADAPTERS.name: LoraAdapters(frozenset({"mine"}), frozenset(), 1)}
+
+
 def test_the_sample_with_the_latest_timestamp_counts():
     page = "vllm:num_requests_waiting 6 1000\nvllm:num_requests_waiting 5 3000\nvllm:num_requests_running 1\nvllm:kv_cache_usage_perc 0\n"
     assert collected(page)[WAITING_QUEUE_SIZE.name] == 5

@@ -368,6 +368,7 @@ def rename_over_with_old_time(path: Path, text: str) -> None:
 @pytest.mark.parametrize("change", [write_in_place, rename_over, delete_and_write, rename_over_with_old_time])
 async def test_however_the_file_changes_it_is_followed(path, fast, change: Callable[[Path, str], None]):
     path.write_text(listing(entry("a"), entry("b")))
+    os.utime(path, (0, 0))
     async with watching(path) as table:
         await becomes(table, ["a", "b"])
         change(path, listing(entry("b"), entry("c")))
@@ -423,6 +424,19 @@ async def test_after_start_wrong_entries_are_logged_and_right_ones_applied(path,
         "line 2: `address` of 'default/a' must be",
         "line 3: `port` of 'default/new' must be ",
     ]
+
+
+@pytest.mark.asyncio
+async def test_a_file_that_is_only_touched_is_not_complained_about_again(path, fast, caplog, monkeypatch):
+    path.write_text(listing(entry("a")))
+    reads = counting(monkeypatch, "read_version")
+    async with watching(path):
+        path.write_text(listing(entry("a"), entry("bad", port="0")))
+        await logged(caplog, "default/bad")
+        enough = len(reads) + 3
+        os.utime(path)
+        await eventually(lambda: len(reads) > enough, lambda: "nobody looks at the file")
+    assert len(caplog.records) == 1
 
 
 @pytest.mark.asyncio

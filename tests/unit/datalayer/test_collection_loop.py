@@ -335,6 +335,43 @@ def test_a_new_address_is_polled_at_once_and_the_old_one_never_again(run_virtual
     run_virtual(scenario())
 
 
+def test_an_endpoint_whose_metrics_moved_is_polled_there_at_once(run_virtual, recorder, make_instance, keep):
+    class Places(Polling):
+        async def poll(self, endpoint):
+            self.polls.append((endpoint.metrics_address, now()))
+            return 1
+
+    source = make_instance(Places, "source")
+
+    async def scenario():
+        async with Rig(recorder, [source], [keep]) as table:
+            table.upsert(endpoint("a"))
+            await asyncio.sleep(0.51)
+            table.upsert(endpoint("a", metrics_address="10.0.0.1:9400"))
+            moved_at = now()
+            assert table.view()[SEEN].tolist() == [1.0], "it is the same server"
+            await asyncio.sleep(0.5)
+            assert source.plugin.times_of("10.0.0.1:9400")[0] == moved_at
+            assert max(source.plugin.times_of("10.0.0.1:8000")) <= moved_at
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("refresh", [0.0, -1.0])
+def test_without_a_refresh_interval_polls_are_50_ms_apart(run_virtual, recorder, make_instance, keep, refresh):
+    source = make_instance(Polling, "source")
+    slow = make_instance(type("Slow", (Polling,), {"interval_seconds": 1.0}), "slow")
+
+    async def scenario():
+        async with Rig(recorder, [source, slow], [keep], refresh) as table:
+            table.upsert(endpoint("a"))
+            await asyncio.sleep(2.0)
+
+    run_virtual(scenario())
+    assert len(source.plugin.polls) == pytest.approx(40, abs=1)
+    assert len(slow.plugin.polls) == 2
+
+
 def test_new_labels_reach_the_next_poll_without_disturbing_the_rhythm(run_virtual, recorder, make_instance, keep):
     class Labels(Polling):
         async def answer(self, endpoint):
@@ -492,10 +529,13 @@ def test_stop_does_not_wait_for_ever_for_a_plugin_that_ignores_cancellation(run_
     async def scenario():
         rig = Rig(recorder, [make_instance(Stubborn, "stubborn")], [keep])
         async with rig as table:
-            table.upsert(endpoint("a"))
+            table.replace_all([endpoint("gone"), endpoint("here")])
+            await asyncio.sleep(0.2)
+            table.remove("gone")
+            table.upsert(endpoint("late"))
             await asyncio.sleep(0.2)
             asked_at = now()
-        assert rig.stubborn == 1
+        assert rig.stubborn == 3
         assert now() - asked_at == pytest.approx(1.0)
         release.set()
         await asyncio.sleep(0)
