@@ -43,7 +43,7 @@ def make_plan(loaded: LoadedConfig, candidates: Sequence[Candidate], hook_object
             hooks.plugin_loaded(instance.loaded)
     if not has_errors(draft.diagnostics):
         draft.diagnostics.extend(hooks.validate(loaded.source))
-    diagnostics = sort_diagnostics(draft.diagnostics)
+    diagnostics = sort_diagnostics(loaded.without_echoes(draft.diagnostics))
     return PlanOutcome(None if has_errors(diagnostics) else plan, diagnostics)
 
 
@@ -53,7 +53,7 @@ def check_statically(loaded: LoadedConfig, candidates: Sequence[Candidate]) -> t
         return loaded.diagnostics
     draft = Draft(loaded, loaded.config, diagnostics=[*loaded.diagnostics])
     _plan(draft, Installed(candidates, policy_of(loaded.config), imports_third_parties=False), HookRegistry())
-    return sort_diagnostics(draft.diagnostics)
+    return sort_diagnostics(loaded.without_echoes(draft.diagnostics))
 
 
 def _plan(draft: Draft, installed: Installed, hooks: HookRegistry) -> Plan | None:
