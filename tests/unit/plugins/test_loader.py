@@ -1,0 +1,251 @@
+"""Loading plugin classes in this process."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+
+import pytest
+
+from endpick.api import Kind, Scorer, Stability
+from endpick.diagnostics import Code
+from endpick.plugins import loader
+from endpick.plugins.discovery import Candidate
+from endpick.plugins.loader import alias_clashes, load
+from endpick.plugins.reference import Reference
+from plugin_classes import load_class, scorer_class
+
+SCORER = """
+import numpy as np
+from endpick.api import PluginMeta, Scorer
+
+class Plugin(Scorer):
+    '''First line.
+
+    Second line.
+    '''
+
+    meta = PluginMeta(type="acme.scorer", api=">=1.0,<2")
+
+    def score(self, request, endpoints, state):
+        return np.ones(len(endpoints))
+"""
+
+
+def candidate(target, plugin_type="acme.scorer"):
+    return Candidate(plugin_type, 1, "acme", "1.0", target, "/site/acme-1.0.dist-info")
+
+
+def load_from(target, plugin_type="acme.scorer"):
+    return load(candidate(target, plugin_type), Reference(plugin_type))
+
+
+def test_a_sound_class_is_loaded_with_kinds_meta_and_summary(on_path):
+    on_path("sound", SCORER)
+
+    loading = load_from("sound:Plugin")
+
+    assert loading.diagnostics == ()
+    assert loading.loaded.kinds == (Kind.SCORER,)
+    assert (loading.loaded.type, loading.loaded.summary, loading.loaded.output) == ("acme.scorer", "First line.", "")
+    assert loading.loaded.schemas[0]["additionalProperties"] is False
+    assert loading.loaded.load_seconds > 0
+
+
+def test_an_inherited_docstring_is_no_summary(on_path):
+    on_path("silent", SCORER.replace("'''First line.\n\n    Second line.\n    '''", ""))
+
+    assert load_from("silent:Plugin").loaded.summary == ""
+
+
+def test_a_nested_class_and_extras_in_the_target_are_fine(on_path):
+    on_path("nested", SCORER + "class Outer:\n    Inner = Plugin\n")
+
+    assert load_from("nested : Outer.Inner [fast]").loaded is not None
+
+
+@pytest.mark.parametrize("target", ["", "no module", "a:b:c", "a-b:C", ":C", "a..b:C"])
+def test_a_target_that_cannot_be_read_is_a_wrong_entry_point(target):
+    (fault,) = load_from(target).diagnostics
+
+    assert fault.code is Code.E0303
+    assert "is not of the form 'module:attribute'" in fault.message
+    assert fault.notes == ("the entry point is written in /site/acme-1.0.dist-info",)
+
+
+def test_a_missing_submodule_is_a_wrong_entry_point(on_path):
+    on_path("package.__init__", "")
+
+    (fault,) = load_from("package.plugin:Plugin").diagnostics
+
+    assert fault.code is Code.E0303
+    assert "there is no module 'package.plugin'" in fault.message
+
+
+def test_a_package_that_fails_to_import_its_own_submodule_is_a_fault_of_the_package(on_path):
+    on_path("halves.__init__", "from halves import other_half\nimport halves.plugin\n")
+
+    (fault,) = load_from("halves.plugin:Plugin").diagnostics
+
+    assert fault.code is Code.E0305
+    assert "ImportError: cannot import name 'other_half'" in fault.message
+
+
+def test_a_module_that_imports_its_own_missing_parent_is_not_a_wrong_entry_point(on_path):
+    on_path("selfish.__init__", "")
+    on_path("selfish.plugin", "import selfish.plugin.deeper\n")
+
+    (fault,) = load_from("selfish.plugin:Plugin").diagnostics
+
+    assert fault.code is Code.E0305
+
+
+def test_a_syntax_error_is_told_with_its_place(on_path):
+    file = on_path("crooked", "def f(:\n")
+
+    (fault,) = load_from("crooked:Plugin").diagnostics
+
+    assert fault.code is Code.E0305
+    assert f"SyntaxError: invalid syntax ({file.name}, line 1)" in fault.message
+
+
+def test_a_module_whose_attribute_lookup_raises_is_a_fault_of_the_module(on_path):
+    on_path("lazy", "def __getattr__(name):\n    raise LookupError('asleep')\n")
+    on_path("lazy_attribute", "def __getattr__(name):\n    raise AttributeError(name)\n")
+
+    assert load_from("lazy:Plugin").diagnostics[0].message.endswith("raised LookupError: asleep")
+    assert load_from("lazy_attribute:Plugin").diagnostics[0].code is Code.E0305, "the lookup is the plugin's own code"
+
+
+def test_an_exception_that_cannot_be_shown_is_still_reported(on_path):
+    on_path("mute", "class Mute(Exception):\n    def __str__(self):\n        raise ValueError\nraise Mute\n")
+
+    (fault,) = load_from("mute:Plugin").diagnostics
+
+    assert fault.message.endswith("raised Mute: (its message cannot be shown)")
+
+
+def test_a_long_traceback_shows_the_innermost_frames(on_path):
+    on_path("deep", "def sink(n):\n    return 1 / 0 if n == 0 else sink(n - 1)\nsink(40)\n")
+
+    (note,) = load_from("deep:Plugin").diagnostics[0].notes
+
+    assert note.splitlines()[:2] == ["raised at, innermost last:", "(30 more frames)"]
+    assert note.count(" in sink\n") == 12
+
+
+def test_interrupting_an_import_interrupts_the_host(on_path):
+    on_path("interrupted", "raise KeyboardInterrupt\n")
+    on_path("interrupted_later", "def __getattr__(name):\n    raise KeyboardInterrupt\n")
+
+    for module in ("interrupted", "interrupted_later"):
+        with pytest.raises(KeyboardInterrupt):
+            load_from(f"{module}:Plugin")
+
+
+def test_output_and_warnings_are_captured_and_everything_is_put_back(on_path, capsys):
+    on_path(
+        "loud", "import sys, warnings\nprint('out')\nprint('err', file=sys.stderr)\nwarnings.warn('old', DeprecationWarning)\n" + SCORER
+    )
+    stdout, stderr, filters = sys.stdout, sys.stderr, list(warnings.filters)
+
+    loading = load_from("loud:Plugin")
+
+    assert (sys.stdout, sys.stderr, warnings.filters) == (stdout, stderr, filters)
+    assert capsys.readouterr() == ("", "")
+    printed, warned = loading.diagnostics
+    assert (printed.code, printed.notes) == (Code.W0306, ("it printed:\nout\nerr",))
+    assert warned.code is Code.W0307
+    assert loading.loaded.output.startswith("out\nerr\nDeprecationWarning: old (")
+
+
+def test_long_output_is_cut(on_path):
+    on_path("endless", "print('x' * 5000)\n" + SCORER)
+
+    (printed,) = load_from("endless:Plugin").diagnostics
+
+    assert printed.notes[0].endswith("x… (5000 characters)")
+    assert len(printed.notes[0]) < 450
+
+
+def test_what_a_module_logs_while_it_is_imported_is_attributed(on_path, caplog):
+    from endpick.plugins.attribution import Attribution
+
+    caplog.handler.addFilter(Attribution())
+    on_path("logger", "import logging\nlogging.getLogger('logger').warning('hello')\n" + SCORER)
+
+    load_from("logger:Plugin")
+    logging.getLogger("host").warning("later")
+
+    assert [(record.message, record.plugin) for record in caplog.records] == [("hello", "acme.scorer (acme 1.0)"), ("later", "")]
+
+
+def test_a_slow_import_is_a_warning(on_path, monkeypatch):
+    on_path("slow", SCORER)
+    monkeypatch.setattr(loader, "SLOW_IMPORT_SECONDS", 0.0)
+
+    (warning,) = load_from("slow:Plugin").diagnostics
+
+    assert warning.code is Code.W0308
+    assert warning.message.startswith("importing 'acme.scorer' from acme 1.0 took 0.")
+
+
+@pytest.mark.parametrize(
+    ("facts", "code"),
+    [
+        ({"stability": Stability.DEPRECATED}, Code.W0304),
+        ({"stability": Stability.EXPERIMENTAL}, Code.W0309),
+        ({"type": "acme.new", "aliases": ("acme.scorer",)}, Code.W0303),
+    ],
+)
+def test_what_its_author_says_of_a_plugin_is_a_warning(facts, code):
+    loading = load_class(scorer_class(**facts))
+
+    assert [diagnostic.code for diagnostic in loading.diagnostics] == [code]
+    assert loading.loaded is not None
+
+
+def test_two_plugins_may_not_claim_one_alias():
+    plugins = [
+        (Reference(name), load_class(scorer_class(type=name, aliases=aliases), name).loaded)
+        for name, aliases in [("a.one", ("a.old",)), ("a.two", ("a.old", "a.one")), ("a.one", ("a.old",)), ("a.three", ())]
+    ]
+
+    clashes = alias_clashes(plugins)
+
+    assert {clash.code for clash in clashes} == {Code.E0314}
+    assert [clash.message for clash in clashes] == [
+        "'a.two' from acme 1.0 claims the former name 'a.old', which belongs to 'a.one' from acme 1.0",
+        "'a.two' from acme 1.0 claims the former name 'a.one', which belongs to 'a.one' from acme 1.0",
+    ]
+
+
+def test_plugins_with_aliases_of_their_own_do_not_clash():
+    plugin = load_class(scorer_class(aliases=("acme.older", "acme.oldest"))).loaded
+
+    assert alias_clashes([(Reference("acme.scorer"), plugin), (Reference("acme.older"), plugin)]) == ()
+
+
+def test_unmet_requirements_are_told_with_what_they_break(on_path, monkeypatch):
+    monkeypatch.setattr(
+        loader, "requirements_of", lambda distribution: ("never-published-by-anybody>=2",) if distribution == "acme" else ()
+    )
+    on_path("needy", "import never_published_by_anybody\n")
+    on_path("tolerant", SCORER)
+
+    (broken,) = load_from("needy:Plugin").diagnostics
+    (works,) = load_from("tolerant:Plugin").diagnostics
+
+    assert broken.code is Code.E0305
+    assert broken.notes[-1] == "unmet requirement: never-published-by-anybody>=2 is not installed"
+    assert works.code is Code.E0317
+    assert works.help == "run `pip install acme==1.0` to install what it needs"
+
+
+def test_the_summary_of_a_base_class_is_not_its_own():
+    class Undocumented(scorer_class()):
+        meta = scorer_class().meta
+
+    assert issubclass(Undocumented, Scorer)
+    assert load_class(Undocumented).loaded.summary == ""

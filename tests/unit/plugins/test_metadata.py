@@ -1,0 +1,75 @@
+"""Reading package metadata, also where it is stale, empty or odd."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from endpick.plugins.metadata import effective, normalise, read_all, read_relevant
+
+
+@pytest.mark.parametrize(("name", "normal"), [("Good_Scorers", "good-scorers"), ("a.b--c__d", "a-b-c-d"), ("plain", "plain")])
+def test_all_spellings_of_a_name_are_equal(name, normal):
+    assert normalise(name) == normal
+
+
+def test_only_the_header_of_metadata_is_read(make_distribution):
+    (metadata,) = read_all([str(make_distribution("good-scorers", {"a.b": "m:C"}, requires=("numpy>=2", "click; extra == 'x'")))])
+
+    assert (metadata.name, metadata.version) == ("good-scorers", "1.0"), "its description has a line 'Name: not-the-name'"
+    assert metadata.requires == ("numpy>=2", "click; extra == 'x'")
+    assert [(entry_point.group, entry_point.name) for entry_point in metadata.entry_points] == [("endpick.plugins.v1", "a.b")]
+    assert not metadata.is_empty
+
+
+def test_distributions_without_our_entry_points_are_left_out(make_distribution, tmp_path):
+    site = tmp_path / "site"
+    make_distribution("ours", {"a.b": "m:C"}, root=site)
+    make_distribution("theirs", {"run": "n:main"}, group="console_scripts", root=site)
+
+    assert [metadata.name for metadata in read_relevant("endpick.", [str(site)])] == ["ours"]
+    assert sorted(metadata.name for metadata in read_all([str(site)])) == ["ours", "theirs"]
+
+
+def test_a_copy_without_entry_points_is_relevant_when_another_copy_has_some(make_distribution):
+    old = make_distribution("twice", {}, modules={})
+    new = make_distribution("twice", {"a.b": "m:C"}, version="2.0")
+
+    assert [metadata.version for metadata in read_relevant("endpick.", [str(old), str(new)])] == ["1.0", "2.0"]
+
+
+def test_the_first_copy_that_is_not_empty_counts(make_distribution, tmp_path):
+    empty = tmp_path / "empty"
+    (empty / "twice-0.1.dist-info").mkdir(parents=True)
+    first = make_distribution("twice", {"a.b": "m:C"})
+    second = make_distribution("twice", {"a.b": "m:C"}, version="2.0")
+
+    copies = read_all([str(empty), str(first), str(second)])
+
+    assert copies[0].is_empty
+    assert copies[0].key == "twice", "known from the directory's name"
+    assert {key: metadata.version for key, metadata in effective(copies).items()} == {"twice": "1.0"}
+
+
+@pytest.mark.parametrize(
+    ("direct_url", "source_path"),
+    [
+        (json.dumps({"url": "file:///src/my%20plugin", "dir_info": {"editable": True}}), "/src/my plugin"),
+        (json.dumps({"url": "file:///src/plugin", "dir_info": {}}), ""),
+        (json.dumps({"url": "https://host/plugin.whl", "archive_info": {}}), ""),
+        ("not json", ""),
+        ("[]", ""),
+    ],
+)
+def test_only_editable_installs_have_a_source(make_distribution, direct_url, source_path):
+    root = make_distribution("editable", {"a.b": "m:C"})
+    (root / "editable-1.0.dist-info" / "direct_url.json").write_text(direct_url)
+
+    (metadata,) = read_all([str(root)])
+
+    assert metadata.source_path == source_path
+
+
+def test_a_directory_that_does_not_exist_holds_nothing(tmp_path):
+    assert read_all([str(tmp_path / "nowhere")]) == ()
