@@ -7,11 +7,9 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from benchmarks.extproc.load import Load, Sample, resident_mebibytes, run
 from benchmarks.extproc.messages import Conversation, conversations
@@ -36,6 +34,9 @@ def main() -> int:
     parser.add_argument(
         "--session", choices=("echo", "trivial"), default="trivial", help="echo: transport only; trivial: the real session, one endpoint"
     )
+    parser.add_argument(
+        "--load", choices=("phased", "h2load"), default="phased", help="phased: as Envoy talks; h2load: all messages at once"
+    )
     parser.add_argument("--transports", default="h2,grpcio", help="which, in this order; ratios are to the last")
     parser.add_argument("--only", default="", help="conversations whose name contains this")
     parser.add_argument("--seconds", type=float, default=4.0, help="length of a window")
@@ -45,15 +46,14 @@ def main() -> int:
     parser.add_argument("--server-core", type=int, default=0)
     parser.add_argument("--load-core", type=int, default=1)
     options = parser.parse_args()
-    if shutil.which("h2load") is None:
+    if options.load == "h2load" and shutil.which("h2load") is None:
         parser.error("h2load is not installed: apt-get install nghttp2-client")
-    load = Load(options.seconds, options.clients, options.streams, options.load_core)
     chosen = [conversation for conversation in conversations() if options.only in conversation.name]
     with ExitStack() as stack:
         servers = [
             stack.enter_context(served(transport, options.session, options.server_core)) for transport in options.transports.split(",")
         ]
-        measure(servers, chosen, load, options.rounds)
+        measure(servers, chosen, options)
         report(servers, chosen)
     return 0
 
@@ -67,20 +67,19 @@ def served(transport: str, session: str, core: int) -> Iterator[Served]:
         yield Served(transport, int(process.stdout.readline()), process.pid)
 
 
-def measure(servers: Sequence[Served], chosen: Sequence[Conversation], load: Load, rounds: int) -> None:
+def measure(servers: Sequence[Served], chosen: Sequence[Conversation], options: argparse.Namespace) -> None:
     """Short windows in turn, so that whatever else the machine does hits every server alike."""
-    with tempfile.TemporaryDirectory() as folder:
-        body = Path(folder, "body")
-        for conversation in chosen:
-            body.write_bytes(conversation.wire)
-            for _ in range(rounds):
-                for server in servers:
-                    server.samples.setdefault(conversation.name, []).append(run(server.port, server.pid, body, load))
+    load = Load(options.seconds, options.clients, options.streams, options.load_core)
+    for conversation in chosen:
+        for _ in range(options.rounds):
+            for server in servers:
+                sample = run(options.load, server.port, server.pid, conversation, options.session, load)
+                server.samples.setdefault(conversation.name, []).append(sample)
 
 
 def report(servers: Sequence[Served], chosen: Sequence[Conversation]) -> None:
     reference = servers[-1]
-    print("| conversation | transport | × " + reference.transport + " | CPU µs/request | req/s | p50 ms | p99 ms | failed | RSS MiB |")
+    print("| conversation | transport | x " + reference.transport + " | CPU µs/request | req/s | p50 ms | p99 ms | failed | RSS MiB |")
     print("|---|---|---|---|---|---|---|---|---|")
     for conversation in chosen:
         for server in servers:

@@ -1,14 +1,17 @@
-"""h2load as the gateway, and what a process used meanwhile."""
+"""What plays the gateway, and what the server used meanwhile."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.extproc.messages import Conversation
 from endpick.transport.server import EXT_PROC_PATH
 
 _SUCCEEDED = re.compile(r"requests: .* (\d+) succeeded, (\d+) failed")
@@ -41,25 +44,50 @@ class Sample:
         return self.cpu_seconds / max(1, self.requests) * 1e6
 
 
-def run(port: int, pid: int, body: Path, load: Load) -> Sample:
-    """Load the server for a while and count what its process used.
+def run(kind: str, port: int, pid: int, conversation: Conversation, session: str, load: Load) -> Sample:
+    """Load the server for a while and count what its process used."""
+    before = cpu_seconds(pid)
+    found = _h2load(port, conversation, load) if kind == "h2load" else _phased(port, conversation, session, load)
+    return Sample(found.requests, found.failed, load.seconds, cpu_seconds(pid) - before, found.latencies_ms)
+
+
+@dataclass(frozen=True)
+class _Found:
+    requests: int
+    failed: int
+    latencies_ms: tuple[float, ...]
+
+
+def _phased(port: int, conversation: Conversation, session: str, load: Load) -> _Found:
+    """Requests in phases, each ended by a reset; the latency is that of the pick."""
+    command = [
+        *(sys.executable, "-m", "benchmarks.extproc.phased", str(port), "--conversation", conversation.name, "--session", session),
+        *("--seconds", str(load.seconds), "--clients", str(load.clients), "--streams", str(load.streams), "--core", str(load.core)),
+    ]
+    output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=load.seconds + 60).stdout
+    found = json.loads(output)
+    return _Found(found["requests"], found["failed"], tuple(found["picks_ms"]))
+
+
+def _h2load(port: int, conversation: Conversation, load: Load) -> _Found:
+    """All messages of a request at once, ended by a half-close; the latency is that of the whole stream.
 
     A request counts as good when h2load has its HTTP 200; the sessions' answers themselves are the tests' concern.
     """
-    with tempfile.NamedTemporaryFile("r", suffix=".tsv") as log:
+    with tempfile.NamedTemporaryFile("wb") as body, tempfile.NamedTemporaryFile("r", suffix=".tsv") as log:
+        body.write(conversation.wire)
+        body.flush()
         command = [
             *("taskset", "-c", str(load.core), "h2load", f"--duration={load.seconds:g}", f"--clients={load.clients}"),
-            *(f"--max-concurrent-streams={load.streams}", "--threads=1", f"--data={body}", f"--log-file={log.name}"),
+            *(f"--max-concurrent-streams={load.streams}", "--threads=1", f"--data={body.name}", f"--log-file={log.name}"),
             *("--header=content-type: application/grpc", "--header=te: trailers", f"http://127.0.0.1:{port}{EXT_PROC_PATH}"),
         ]
-        before = cpu_seconds(pid)
         output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=load.seconds + 60).stdout
-        used = cpu_seconds(pid) - before
         latencies = tuple(sorted(int(line.split("\t")[2]) / 1000 for line in log if line.count("\t") >= 2))
     match = _SUCCEEDED.search(output)
     if match is None:
         raise RuntimeError(f"h2load said nothing of its requests:\n{output}")
-    return Sample(int(match[1]), int(match[2]), load.seconds, used, latencies)
+    return _Found(int(match[1]), int(match[2]), latencies)
 
 
 def cpu_seconds(pid: int) -> float:

@@ -97,7 +97,7 @@ async def test_a_renewed_certificate_is_used_without_a_restart(open_transport, p
         assert (await shown_certificate(serving.port)).split() == before.split()
         pair.renew()
         async with asyncio.timeout(15):
-            while (await shown_certificate(serving.port)).split() == before.split():
+            while (await shown_certificate(serving.port)).split() == before.split():  # noqa: ASYNC110 - the server looks once a second
                 await asyncio.sleep(0.05)
         assert await echo(serving.port, pair.certificate.read_bytes()) == b"hi"
         assert serving.server.counters.certificate_reloads >= 1

@@ -10,7 +10,7 @@ from endpick.transport.h2 import frames
 from endpick.transport.h2.budget import MemoryBudget
 from endpick.transport.h2.control import ControlFrames
 from endpick.transport.h2.faults import ErrorCode, H2ConnectionError, H2StreamError
-from endpick.transport.h2.frames import END_STREAM, PREFACE, FrameParser, FrameType
+from endpick.transport.h2.frames import CONTINUATION, DATA, END_STREAM, HEADERS, PADDED, PREFACE, FrameParser
 from endpick.transport.h2.grpc import (
     MESSAGE_HEAD,
     MESSAGE_HEAD_BYTES,
@@ -50,6 +50,9 @@ class Connection:
         self._counters = counters
         self._parser = FrameParser(limits.max_frame_bytes)
         self._blocks = HeaderBlocks(limits)
+        self._connection_window_floor = limits.connection_window_bytes >> 1
+        self._stream_window_floor = limits.stream_window_bytes >> 1
+        self._max_message_bytes = limits.max_message_bytes
         self._receive_window = DEFAULT_WINDOW_BYTES
         self._preface = bytearray()
         self._greeted = False
@@ -87,11 +90,11 @@ class Connection:
                 data = self._greet(data)
             for kind, flags, stream_id, start, stop in self._parser.feed(data):
                 try:
-                    if self._blocks.stream_id and (kind != FrameType.CONTINUATION or stream_id != self._blocks.stream_id):
+                    if self._blocks.stream_id and (kind != CONTINUATION or stream_id != self._blocks.stream_id):
                         raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "a header block is interrupted by another frame")
-                    if kind == FrameType.DATA:
+                    if kind == DATA:
                         self._data(flags, stream_id, start, stop, now)
-                    elif kind == FrameType.HEADERS or kind == FrameType.CONTINUATION:
+                    elif kind == HEADERS or kind == CONTINUATION:
                         self._headers(kind, flags, stream_id, self._parser.buffer[start:stop], now)
                     else:
                         self._control.receive(kind, flags, stream_id, self._parser.buffer[start:stop], now)
@@ -171,7 +174,7 @@ class Connection:
     def _data(self, flags: int, stream_id: int, start: int, stop: int, now: float) -> None:
         length = stop - start
         self._receive_window -= length
-        if self._receive_window <= self._limits.connection_window_bytes >> 1:
+        if self._receive_window <= self._connection_window_floor:
             if self._receive_window < 0:
                 raise H2ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, "more DATA than the connection's window")
             self._credit_connection()
@@ -183,7 +186,7 @@ class Connection:
         stream.receive_window -= length
         if stream.receive_window < 0:
             raise H2StreamError(stream_id, ErrorCode.FLOW_CONTROL_ERROR, "more DATA than the stream's window")
-        if flags & frames.PADDED:
+        if flags & PADDED:
             start, stop = unpad(self._parser.buffer, start, stop)
         if stream.content_left is not None:
             stream.content_left -= stop - start
@@ -196,7 +199,7 @@ class Connection:
             return
         if ends:
             self._half_close(stream)
-        elif stream.receive_window <= self._limits.stream_window_bytes >> 1:
+        elif stream.receive_window <= self._stream_window_floor:
             self.streams.credit(stream)
 
     def _messages(self, stream: Stream, start: int, stop: int) -> None:
@@ -207,11 +210,7 @@ class Connection:
         buffer = self._parser.buffer
         size = stop - start - MESSAGE_HEAD_BYTES
         # Nearly every frame is exactly one message; that way costs one copy.
-        if (
-            stream.assembler is None
-            and 0 <= size <= self._limits.max_message_bytes
-            and MESSAGE_HEAD.unpack_from(buffer, start) == (0, size)
-        ):
+        if stream.assembler is None and 0 <= size <= self._max_message_bytes and MESSAGE_HEAD.unpack_from(buffer, start) == (0, size):
             self.streams.deliver(stream, session, buffer[start + MESSAGE_HEAD_BYTES : stop])
             return
         if stream.assembler is None:

@@ -10,10 +10,13 @@ from endpick.transport.h2.faults import ErrorCode, H2ConnectionError
 
 __all__ = [
     "ACK",
+    "CONTINUATION",
+    "DATA",
     "END_HEADERS",
     "END_STREAM",
     "FRAME_HEAD",
     "FRAME_HEAD_BYTES",
+    "HEADERS",
     "MAX_STREAM_ID",
     "PADDED",
     "PREFACE",
@@ -64,6 +67,12 @@ class FrameType(IntEnum):
     GOAWAY = 0x7
     WINDOW_UPDATE = 0x8
     CONTINUATION = 0x9
+
+
+# Plain integers for what is looked at in every frame: a member of an enumeration costs several times as much to compare or pack.
+DATA = FrameType.DATA.value
+HEADERS = FrameType.HEADERS.value
+CONTINUATION = FrameType.CONTINUATION.value
 
 
 class FrameParser:
@@ -122,7 +131,7 @@ SETTINGS_ACK = FRAME_HEAD.pack(0, 0, FrameType.SETTINGS, ACK, 0)
 def headers(stream_id: int, block: bytes, *, end_stream: bool) -> bytes:
     """A HEADERS frame that holds the whole block."""
     flags = END_HEADERS | END_STREAM if end_stream else END_HEADERS
-    return FRAME_HEAD.pack(len(block) >> 8, len(block) & 0xFF, FrameType.HEADERS, flags, stream_id) + block
+    return FRAME_HEAD.pack(len(block) >> 8, len(block) & 0xFF, HEADERS, flags, stream_id) + block
 
 
 def rst_stream(stream_id: int, code: int) -> bytes:

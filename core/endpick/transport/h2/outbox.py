@@ -7,7 +7,7 @@ from struct import Struct
 
 from endpick.transport.h2.budget import MemoryBudget
 from endpick.transport.h2.faults import ErrorCode, H2ConnectionError, H2StreamError
-from endpick.transport.h2.frames import END_STREAM, FRAME_HEAD, FrameType, headers, rst_stream
+from endpick.transport.h2.frames import DATA, END_STREAM, FRAME_HEAD, headers, rst_stream
 from endpick.transport.h2.grpc import MESSAGE_HEAD, MESSAGE_HEAD_BYTES, RESPONSE_HEADERS
 from endpick.transport.h2.hpack import EMPTY_TABLE
 from endpick.transport.h2.settings import DEFAULT_FRAME_BYTES, DEFAULT_WINDOW_BYTES, MAX_WINDOW_BYTES, Setting
@@ -65,7 +65,7 @@ class Outbox:
         if size <= stream.send_window and size <= self.window and size <= self.max_frame_bytes and self.writable and not stream.pending:
             stream.send_window -= size
             self.window -= size
-            self._frames.append(_MESSAGE_FRAME.pack(size >> 8, size & 0xFF, FrameType.DATA, 0, stream.id, 0, length))
+            self._frames.append(_MESSAGE_FRAME.pack(size >> 8, size & 0xFF, DATA, 0, stream.id, 0, length))
             self._frames.append(message)
         else:
             self._queue(stream, MESSAGE_HEAD.pack(0, length) + message)
@@ -173,7 +173,7 @@ class Outbox:
             self.window -= size
             stream.pending_bytes -= size
             ends = END_STREAM if stream.refusal is not None and not pending else 0
-            self._frames.append(FRAME_HEAD.pack(size >> 8, size & 0xFF, FrameType.DATA, ends, stream.id))
+            self._frames.append(FRAME_HEAD.pack(size >> 8, size & 0xFF, DATA, ends, stream.id))
             self._frames.append(piece)
         self._memory.hold(stream.pending_bytes - before)
         if not pending:
