@@ -71,4 +71,4 @@ class ActiveRequestScorer(Scorer[ActiveRequestParameters]):
         most = requests.max()
         if most <= self._idle:
             return np.ones(len(endpoints))
-        return np.where(requests <= self._idle, 1.0, (most - requests) * (self._max_busy / most))
+        return np.where(requests <= self._idle, 1.0, (most - requests) / most * self._max_busy)

@@ -79,6 +79,7 @@ def test_load_aware_takes_a_threshold_that_makes_no_sense_as_the_default(thresho
         ({}, [0.0, 2.0, 4.0], [1.0, 0.5, 0.0]),
         ({}, [None, 0.0], [1.0, 1.0]),
         ({}, [None, 3.0], [1.0, 0.0]),
+        ({}, [0.0, 5e-324], [1.0, 0.0]),
         ({"idleThreshold": 2}, [2.0, 3.0, 4.0], [1.0, 0.25, 0.0]),
         ({"idleThreshold": -5}, [0.0, 4.0], [1.0, 0.0]),
         ({"maxBusyScore": 0.5}, [0.0, 2.0, 4.0], [1.0, 0.25, 0.0]),
