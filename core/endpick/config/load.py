@@ -53,7 +53,7 @@ class LoadedConfig:
 
         The diagnostics of this configuration itself may be among them; they stay.
         """
-        misread = _misread(self.diagnostics)
+        misread = _misread(self.diagnostics, self.source)
         return (found for found in later if found.span not in misread or found in self.diagnostics)
 
     def may_define(self, name: str) -> bool:
@@ -95,13 +95,14 @@ def load_bytes(raw: bytes, name: str) -> LoadedConfig:
         return LoadedConfig(None, source, mistakes, name)
     shape = check_shape(source)
     checks = () if shape.config is None else check_document(shape.config, source)
-    misread = _misread(mistakes)
+    misread = _misread(mistakes, source)
     later = (found for found in (*shape.diagnostics, *checks) if found.span not in misread)
     return LoadedConfig(shape.config, source, sort_diagnostics((*mistakes, *later)), name, shape.faulty)
 
 
-def _misread(mistakes: Iterable[Diagnostic]) -> frozenset[Span | None]:
-    return frozenset(mistake.span for mistake in mistakes if mistake.code in _MISREAD)
+def _misread(mistakes: Iterable[Diagnostic], source: SourceMap) -> frozenset[Span]:
+    """Where the values stand that could not be read as written."""
+    return frozenset(source.value_span(mistake.path) for mistake in mistakes if mistake.code in _MISREAD)
 
 
 def _unreadable(path: str, error: OSError | ValueError) -> LoadedConfig:

@@ -367,8 +367,9 @@ def test_behaviour_36_of_a_file_without_an_end_only_the_beginning_is_read() -> N
     assert diagnostic.code is Code.E0104
 
 
-def test_what_later_phases_say_of_a_value_that_could_not_be_read_is_left_out() -> None:
-    loaded = load_config(text=f"{HEAD}plugins: [{{type: a, parameters: {{cap: .nan, other: 1}}}}]\n")
+@pytest.mark.parametrize("value", [".nan", "!foo 1", "012", "!!int one"])
+def test_what_later_phases_say_of_a_value_that_could_not_be_read_is_left_out(value: str) -> None:
+    loaded = load_config(text=f"{HEAD}plugins: [{{type: a, parameters: {{cap: {value}, other: 1}}}}]\n")
     cap, other = (("plugins", 0, "parameters", name) for name in ("cap", "other"))
     echo = Diagnostic(Code.E0401, "must be positive", loaded.source.value_span(cap))
     news = Diagnostic(Code.E0401, "must be positive", loaded.source.value_span(other))
