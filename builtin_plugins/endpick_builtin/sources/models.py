@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import orjson
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from endpick.api import Endpoint, PluginMeta, ServedModel, Unavailable
 from endpick_builtin.sources.http import HttpSource, HttpSourceParameters
@@ -32,9 +31,6 @@ class _Answer(BaseModel):
     data: list[_Entry]
 
 
-_ANSWER = TypeAdapter(_Answer)
-
-
 class ModelsDataSource(HttpSource[ModelsSourceParameters, ModelList]):
     """Asks every endpoint for its list of models, in the OpenAI format: `{"data": [{"id": …, "parent": …}]}`."""
 
@@ -59,7 +55,7 @@ def model_list_of(body: bytes) -> ModelList:
         Unavailable: it is no such answer.
     """
     try:
-        answer = _ANSWER.validate_python(orjson.loads(body))
-    except (orjson.JSONDecodeError, ValidationError) as problem:
+        answer = _Answer.model_validate_json(body)
+    except ValidationError as problem:
         raise Unavailable(f"the list of models cannot be read: {problem}") from problem
     return ModelList(ServedModel(entry.id, entry.parent or "") for entry in answer.data)
