@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 
 import grpc.aio
 import pytest
+import uvloop
 
 from endpick.transport.health import HealthBoard, health_methods
 from endpick.transport.limits import Limits
@@ -45,6 +46,11 @@ class Serving:
 
     def stream(self, channel: grpc.aio.Channel, **arguments: object):
         return channel.stream_stream(EXT_PROC_PATH)(**arguments)
+
+
+def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Every test on both loops: uvloop serves where it exists, asyncio's own elsewhere, and they differ where sockets end."""
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
 Open = Callable[..., AbstractAsyncContextManager[Serving]]

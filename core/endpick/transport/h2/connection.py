@@ -94,7 +94,7 @@ class Connection:
                         raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "a header block is interrupted by another frame")
                     if kind == DATA:
                         self._data(flags, stream_id, start, stop, now)
-                    elif kind == HEADERS or kind == CONTINUATION:
+                    elif kind in (HEADERS, CONTINUATION):
                         self._headers(kind, flags, stream_id, self._parser.buffer[start:stop], now)
                     else:
                         self._control.receive(kind, flags, stream_id, self._parser.buffer[start:stop], now)
