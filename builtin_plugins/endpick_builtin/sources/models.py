@@ -57,5 +57,7 @@ def model_list_of(body: bytes) -> ModelList:
     try:
         answer = _Answer.model_validate_json(body)
     except ValidationError as problem:
-        raise Unavailable(f"the list of models cannot be read: {problem}") from problem
+        first = problem.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the answer"
+        raise Unavailable(f"the list of models cannot be read: {where}: {first['msg']}") from problem
     return ModelList(ServedModel(entry.id, entry.parent or "") for entry in answer.data)
