@@ -1,4 +1,4 @@
-"""Fifth step of a plan: all data that is needed gets produced, by default producers where the document names none."""
+"""Last step of a plan: all data that is needed gets produced, by default producers where the document names none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plugin types a plan may draw on: one import per type, policy judged before."""
+"""The plugin types a plan may draw on: one import per type, policy and lock judged before."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from endpick.config import EndpointPickerConfig
 from endpick.diagnostics import Diagnostic
 from endpick.plugins.discovery import Candidate, find
 from endpick.plugins.loader import LoadedPlugin, Loading, load
+from endpick.plugins.lock import Lock, check_lock
 from endpick.plugins.policy import Policy, check_policy
 from endpick.plugins.reference import Reference
 from endpick.plugins.requirements import requirements_of, unmet_requirements
@@ -19,11 +20,13 @@ from endpick.plugins.resolution import resolve
 class Installed:
     """What is installed, what the operator allows of it, and what has been loaded so far.
 
-    `imports_third_parties` is False for checks that must not run strangers' code: their types then stay unknown, without an error.
+    With a `lock` nothing is imported that differs from it. `imports_third_parties` is False for checks that must not run
+    strangers' code: their types then stay unknown, without an error.
     """
 
     candidates: Sequence[Candidate]
     policy: Policy = field(default_factory=Policy)
+    lock: Lock | None = None
     imports_third_parties: bool = True
     _loadings: dict[Candidate, Loading] = field(default_factory=dict)
     _told: set[Candidate] = field(default_factory=set)
@@ -52,6 +55,8 @@ class Installed:
         if isinstance(candidate, Diagnostic):
             return Loading(None, (candidate,))
         forbidden = check_policy(reference, candidate, self.policy)
+        if forbidden is None and self.lock is not None:
+            forbidden = check_lock(reference, candidate, self.lock)
         if forbidden is not None:
             return Loading(None, (forbidden,))
         if not candidate.is_builtin and not self.imports_third_parties:

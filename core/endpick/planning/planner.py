@@ -12,24 +12,33 @@ from endpick.diagnostics import Diagnostic, has_errors, sort_diagnostics
 from endpick.planning.data import plan_data
 from endpick.planning.definitions import define_instances
 from endpick.planning.draft import Draft, DraftInstance
+from endpick.planning.handler import plan_handler
 from endpick.planning.hooks import load_named_hooks
 from endpick.planning.installed import Installed, policy_of
 from endpick.planning.plan import Plan, PlannedInstance, PlannedSource, PlanOutcome
-from endpick.planning.profiles import plan_handler, plan_profiles
+from endpick.planning.profiles import plan_profiles
 from endpick.planning.requests import plan_detector, plan_discovery, plan_parsers
 from endpick.planning.sources import Feeding, plan_sources
 from endpick.planning.unused import warn_unused
 from endpick.plugins.discovery import Candidate
 from endpick.plugins.hooks import HookRegistry
+from endpick.plugins.lock import Lock
 
 
-def make_plan(loaded: LoadedConfig, candidates: Sequence[Candidate], hook_objects: Sequence[Candidate] | None = None) -> PlanOutcome:
+def make_plan(
+    loaded: LoadedConfig,
+    candidates: Sequence[Candidate],
+    *,
+    hook_objects: Sequence[Candidate] | None = None,
+    lock: Lock | None = None,
+) -> PlanOutcome:
     """Resolve a configuration into a plan, or say everything that is wrong with it, in the order of the document.
 
     Args:
         loaded: What `endpick.config` read; its own diagnostics come out again, among those found here.
         candidates: What is installed, from `endpick.plugins.discovery.discover`. Only types that the plan needs are imported.
         hook_objects: Installed hook objects; looked up when they are needed unless given.
+        lock: What the operator pinned; a type that differs from it is an error and is not imported.
     """
     if loaded.config is None:
         return PlanOutcome(None, loaded.diagnostics)
@@ -37,7 +46,7 @@ def make_plan(loaded: LoadedConfig, candidates: Sequence[Candidate], hook_object
     hooks, faults = load_named_hooks(loaded.config, loaded.source, policy, hook_objects)
     offered, failures = hooks.offered()
     draft = Draft(loaded, loaded.config, diagnostics=[*loaded.diagnostics, *faults, *failures])
-    plan = _plan(draft, Installed((*candidates, *offered), policy), hooks)
+    plan = _plan(draft, Installed((*candidates, *offered), policy, lock), hooks)
     for instance in draft.instances.values():
         if instance.loaded is not None:
             hooks.plugin_loaded(instance.loaded)

@@ -1,4 +1,4 @@
-"""Third step of a plan: which data source feeds which collectors, and the metrics that llm-d collects unasked."""
+"""Fifth step of a plan: which data source feeds which collectors, and the metrics that llm-d collects unasked."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from textwrap import dedent
+from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -31,6 +32,7 @@ from endpick.api import (
     Scope,
     Scorer,
     Subscriptions,
+    hookimpl,
 )
 from endpick.config import load_config
 from endpick.diagnostics import Diagnostic, Span, render_text
@@ -258,6 +260,40 @@ class Diary(ResponseObserver):
 ALL = tuple(value for value in list(globals().values()) if isinstance(value, type) and issubclass(value, Plugin) and "meta" in vars(value))
 
 
+class Auditor:
+    """A hook object with an opinion and a memory."""
+
+    told: ClassVar[list[str]] = []
+
+    @hookimpl
+    def endpick_plugin_loaded(self, record):
+        self.told.append(record.type)
+
+    @hookimpl
+    def endpick_validate(self, config, report):
+        report.error(("plugins", 0, "type"), "our policy wants a filter first", help="add one")
+
+
+class Offerer:
+    """A hook object that brings a plugin type without an entry point."""
+
+    @hookimpl
+    def endpick_register(self):
+        return [OfferedScorer]
+
+
+class OfferedScorer(_Scores, Scorer):
+    """Not among `ALL`: only `Offerer` knows of it."""
+
+    meta = PluginMeta("offered-scorer", API)
+
+
+HOOK_OBJECTS = tuple(
+    Candidate(name, 1, "zoo", "1.0", f"{__name__}:{target}", "/site/zoo-1.0.dist-info")
+    for name, target in (("auditor", "Auditor"), ("offerer", "Offerer"), ("broken", "Nowhere"))
+)
+
+
 def candidate(plugin: type[Plugin], distribution: str = "zoo") -> Candidate:
     return Candidate(plugin.meta.type, 1, distribution, "1.0", f"{__name__}:{plugin.__name__}", f"/site/{distribution}-1.0.dist-info")
 
@@ -302,4 +338,4 @@ class Result:
 def plan(body: str, *, version: str = "endpick/v1alpha1", without: Iterable[str] = ()) -> Result:
     """Plan a document of which only the interesting part is given; line 3 is the first of `body`."""
     text = f"apiVersion: {version}\nkind: EndpointPickerConfig\n{dedent(body).lstrip()}"
-    return Result(make_plan(load_config(text=text, name="config.yaml"), candidates(without)), text)
+    return Result(make_plan(load_config(text=text, name="config.yaml"), candidates(without), hook_objects=HOOK_OBJECTS), text)
