@@ -16,7 +16,7 @@ from endpick.plugins.loader import LoadedPlugin
 from endpick.plugins.placing import Place, described_by, description_of, diagnostic_of, parameters_schema
 from endpick.plugins.reference import Reference
 from endpick.plugins.schema import has_own_model, validator_of
-from endpick.plugins.violation import Violation, non_finite, violations
+from endpick.plugins.violation import Violation, violations
 
 __all__ = ("OpenParameters", "Place", "check_parameters", "deprecated_parameters", "parameters_schema")
 
@@ -44,7 +44,7 @@ def check_parameters(
         reference: The entry the block belongs to.
     """
     place = Place(reference or Reference(loaded.candidate.type), path, source)
-    found = list(dict.fromkeys((*non_finite(raw), *_by_schema(loaded, raw))))
+    found = list(dict.fromkeys(_by_schema(loaded, raw)))
     model = loaded.meta.parameters if has_own_model(loaded.meta) else OpenParameters
     try:
         parameters = model.model_validate(raw)

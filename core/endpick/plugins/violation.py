@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -48,18 +47,6 @@ def violations(errors: Iterable[ValidationError]) -> Iterator[Violation]:
         yield from _explained(error)
 
 
-def non_finite(value: object, path: DocumentPath = ()) -> Iterator[Violation]:
-    """Numbers that JSON cannot express. Every comparison with NaN is false, so a schema would let them pass."""
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from non_finite(item, (*path, key))
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from non_finite(item, (*path, index))
-    elif isinstance(value, float) and not math.isfinite(value):
-        yield Violation(Code.E0401, path, f"must be a finite number, not {value}")
-
-
 def shown(value: object) -> str:
     """A value as messages quote it: short, and in the notation of the file."""
     text = f"'{value}'" if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
@@ -68,6 +55,9 @@ def shown(value: object) -> str:
 
 def _explained(error: ValidationError) -> Iterator[Violation]:
     path: DocumentPath = tuple(error.absolute_path)
+    if _is_about_a_name(error):
+        yield Violation(Code.E0402, (*path, str(error.instance)), "is not allowed as a name", str(error.instance))
+        return
     special = _SPECIAL.get(str(error.validator))
     if special is not None:
         yield from special(error, path)
@@ -93,8 +83,10 @@ def _unknown(error: ValidationError, path: DocumentPath) -> Iterator[Violation]:
             yield Violation(Code.E0402, (*path, name), "is not known", name, did_you_mean(name, known - set(given)))
 
 
-def _bad_name(error: ValidationError, path: DocumentPath) -> Iterator[Violation]:
-    yield Violation(Code.E0402, (*path, str(error.instance)), "is not a name allowed here", str(error.instance))
+def _is_about_a_name(error: ValidationError) -> bool:
+    """Whether the error comes from `propertyNames`, and so has a key for its instance."""
+    *_, grandparent, parent, _ = ("", "", *error.absolute_schema_path)
+    return parent == "propertyNames" and grandparent != "properties"
 
 
 def _missing(error: ValidationError, path: DocumentPath) -> Iterator[Violation]:
@@ -161,7 +153,6 @@ def _either(words: Sequence[str]) -> str:
 _SPECIAL: Mapping[str, Callable[[ValidationError, DocumentPath], Iterator[Violation]]] = {
     "additionalProperties": _unknown,
     "unevaluatedProperties": _unknown,
-    "propertyNames": _bad_name,
     "required": _missing,
     "anyOf": _no_choice_fits,
     "oneOf": _no_choice_fits,

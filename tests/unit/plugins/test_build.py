@@ -1,0 +1,143 @@
+"""Building instances, and whose fault it is when that fails."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from endpick.api import ConfigurationError, DataKey, Filter, Kind, Parameters, PluginContext, PluginMeta, Subscriptions
+from endpick.config.source import read_source
+from endpick.diagnostics import Code, Diagnostic
+from endpick.plugins.build import build, instance_logger, subscriptions_of
+from endpick.plugins.instance import Instance, OnFault
+from endpick.plugins.parameters import Place
+from endpick.plugins.reference import Reference
+from plugin_classes import load_class, scorer_class
+
+READ, WRITTEN = DataKey("acme/read", float), DataKey("acme/written", float)
+SOURCE, _ = read_source(b"plugins:\n  - type: acme.scorer\n    parameters: {a: 1}\n  - type: acme.scorer\n", "c.yaml")
+
+
+def place(index=0):
+    path = ("plugins", index)
+    reference = Reference("acme.scorer", f"inst-{index}", span=SOURCE.value_span((*path, "type")), path=(*path, "type"))
+    return Place(reference, (*path, "parameters"), SOURCE)
+
+
+def built(plugin, on_fault=None, **more):
+    return build(load_class(plugin).loaded, "inst", Parameters(), on_fault, PluginContext(), **more)
+
+
+def test_an_instance_knows_its_origin_kinds_and_keys():
+    instance = built(scorer_class(consumes=(READ,), produces=(WRITTEN,)))
+
+    assert isinstance(instance, Instance)
+    assert (instance.name, instance.type, instance.distribution, instance.version) == ("inst", "acme.scorer", "acme", "1.0")
+    assert instance.kinds == (Kind.SCORER,)
+    assert instance.plugin.name == "inst"
+    assert instance.origin == "inst (acme.scorer, acme 1.0)"
+    assert instance.scope.readable == {"acme/read", "acme/written"}
+    assert instance.scope.writable == {"acme/written"}
+
+
+def test_on_fault_follows_the_kinds_unless_told():
+    class Both(scorer_class(), Filter):
+        meta = PluginMeta(type="acme.scorer", api=">=1.0")
+
+        def filter(self, request, endpoints, state):
+            return endpoints
+
+    assert built(scorer_class()).on_fault is OnFault.SKIP
+    assert built(Both).on_fault is OnFault.REFUSE
+    assert built(Both, OnFault.SKIP).on_fault is OnFault.SKIP
+
+
+@pytest.mark.parametrize(
+    ("raised", "message", "help_line"),
+    [
+        (ConfigurationError("no file /etc/acme"), "cannot work with its parameters: no file /etc/acme", "correct the parameters"),
+        (ZeroDivisionError("division by zero"), "failed while it was built: ZeroDivisionError: division by zero", "fault of acme"),
+        (SystemExit(3), "failed while it was built: SystemExit: 3", "fault of acme"),
+    ],
+)
+def test_a_constructor_that_raises_is_told_at_the_parameters(raised, message, help_line):
+    class Raising(scorer_class()):
+        meta = scorer_class().meta
+
+        def __init__(self, name, parameters, context):
+            raise raised
+
+    diagnostic = built(Raising, place=place())
+    without_block = built(Raising, place=place(1))
+
+    assert isinstance(diagnostic, Diagnostic)
+    assert diagnostic.code is Code.E0403
+    assert message in diagnostic.message
+    assert help_line in diagnostic.help
+    assert diagnostic.span == SOURCE.key_span(("plugins", 0, "parameters"))
+    assert without_block.span == SOURCE.value_span(("plugins", 1, "type"))
+    assert bool(diagnostic.notes) == (not isinstance(raised, ConfigurationError))
+
+
+def test_interrupting_a_constructor_interrupts_the_host():
+    class Interrupted(scorer_class()):
+        meta = scorer_class().meta
+
+        def __init__(self, name, parameters, context):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        built(Interrupted)
+
+
+def test_subscriptions_may_depend_on_parameters_and_may_fail():
+    class Telling(scorer_class()):
+        meta = scorer_class().meta
+
+        @classmethod
+        def subscriptions(cls, parameters):
+            return Subscriptions(consumes=(READ,))
+
+    class Silent(Telling):
+        meta = scorer_class().meta
+
+        @classmethod
+        def subscriptions(cls, parameters):
+            return None
+
+    class Raising(Telling):
+        meta = scorer_class().meta
+
+        @classmethod
+        def subscriptions(cls, parameters):
+            raise LookupError("which?")
+
+    assert subscriptions_of(load_class(Telling).loaded, Parameters()) == Subscriptions(consumes=(READ,))
+    assert built(Telling).subscriptions.consumes == (READ,)
+    assert "answered None, not Subscriptions" in built(Silent).message
+    assert "LookupError: which?" in built(Raising).message
+
+
+def test_given_subscriptions_are_not_asked_for_again():
+    class Raising(scorer_class()):
+        meta = scorer_class().meta
+
+        @classmethod
+        def subscriptions(cls, parameters):
+            raise LookupError
+
+    given = Subscriptions(produces=(WRITTEN,))
+
+    assert built(Raising, subscriptions=given).subscriptions is given
+
+
+def test_records_of_an_instance_say_whose_they_are(caplog):
+    loaded = load_class(scorer_class()).loaded
+    logger = instance_logger(loaded, "inst")
+    assert instance_logger(loaded, "inst") is logger
+
+    logger.warning("hello")
+    logging.getLogger("endpick.plugin.other").warning("nobody")
+
+    assert [getattr(record, "plugin", None) for record in caplog.records] == ["inst (acme.scorer, acme 1.0)", None]
