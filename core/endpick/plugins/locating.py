@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
@@ -37,7 +36,8 @@ def _spec(module: str) -> ModuleSpec | None:
     for name in inner:
         if spec is None or spec.submodule_search_locations is None:
             return None
-        spec = PathFinder.find_spec(f"{spec.name}.{name}", _plain(spec.submodule_search_locations))
+        # By its last name only: a dotted one would make a namespace package ask for its parent, which is not imported.
+        spec = PathFinder.find_spec(name, list(spec.submodule_search_locations))
     return spec
 
 
@@ -47,7 +47,3 @@ def _top_level_spec(name: str) -> ModuleSpec | None:
         if spec is not None:
             return spec
     return None
-
-
-def _plain(locations: Sequence[str]) -> list[str]:
-    return list(locations)
