@@ -63,8 +63,7 @@ def load(candidate: Candidate, reference: Reference, unmet: tuple[str, ...] | No
     distribution finds them once, with `unmet_requirements`; they are looked up unless given.
     """
     if unmet is None:
-        # endpick's own requirements are met, or this would not run; judging them for every built-in type would cost 50 ms per start.
-    unmet = () if candidate.is_builtin else unmet_requirements(requirements_of(candidate.distribution))
+        unmet = unmet_requirements(requirements_of(candidate.distribution))
     imported = import_target(reference, candidate)
     if isinstance(imported, Diagnostic):
         return Loading(None, (_with_notes(imported, unmet),))
