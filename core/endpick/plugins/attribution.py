@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import logging
+import os
+import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import IO
 
 _origin: ContextVar[str] = ContextVar("endpick_plugin_origin", default="")
 
@@ -45,12 +47,37 @@ class Output:
 
 @contextmanager
 def captured() -> Iterator[Output]:
-    """Catch what is printed and warned meanwhile, so that it neither mixes with our own output nor goes unnoticed."""
-    output, stream = Output(), io.StringIO()
-    with warnings.catch_warnings(record=True) as caught, redirect_stdout(stream), redirect_stderr(stream):
+    """Catch what is printed and warned meanwhile, so that it neither mixes with our own output nor goes unnoticed.
+
+    Also what child processes and C code write; but only what goes to the process's own standard streams.
+    """
+    output = Output()
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace", buffering=1) as file,
+        warnings.catch_warnings(record=True) as caught,
+    ):
         warnings.simplefilter("default")
         try:
-            yield output
+            with redirect_stdout(file), redirect_stderr(file), _descriptor_redirected(1, file), _descriptor_redirected(2, file):
+                yield output
         finally:
-            output.text = stream.getvalue()
+            file.seek(0)
+            output.text = file.read()
             output.warnings = list(caught)
+
+
+@contextmanager
+def _descriptor_redirected(descriptor: int, file: IO[str]) -> Iterator[None]:
+    try:
+        saved = os.dup(descriptor)
+    except OSError:  # a daemon may have closed it
+        yield
+        return
+    try:
+        file.flush()
+        os.dup2(file.fileno(), descriptor)
+        yield
+    finally:
+        file.flush()
+        os.dup2(saved, descriptor)
+        os.close(saved)

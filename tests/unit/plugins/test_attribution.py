@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -63,3 +66,34 @@ def test_capturing_ends_with_its_block_and_keeps_what_was_written_before_a_failu
 
     assert outputs[0].text == "before\n"
     assert capsys.readouterr().out == "after\n"
+
+
+def test_what_children_and_descriptors_write_is_captured_in_order(capfd):
+    with captured() as output:
+        print("printed")
+        os.write(1, b"written\n")
+        subprocess.run([sys.executable, "-c", "print('child')"], check=True)
+        print("complained", file=sys.stderr)
+    os.write(1, b"after\n")
+
+    assert output.text == "printed\nwritten\nchild\ncomplained\n"
+    assert capfd.readouterr() == ("after\n", "")
+
+
+def test_bytes_that_are_no_text_do_no_harm():
+    with captured() as output:
+        os.write(2, b"\xff\xfe")
+
+    assert output.text == "\ufffd\ufffd"
+
+
+def test_a_process_without_standard_output_can_still_load_plugins():
+    program = """
+import os, sys
+from endpick.plugins.attribution import captured
+os.close(1)
+with captured() as output:
+    print("printed")
+sys.exit(output.text != "printed\\n")
+"""
+    assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode in (0, 120), "120: Python could not flush"
