@@ -23,6 +23,18 @@ def missing(consumer: Participant, key: AnyKey, advice: str) -> Diagnostic:
     )
 
 
+def malformed(participant: Participant, key: AnyKey) -> Diagnostic:
+    """A key has a name that nobody could write without mistakes."""
+    return Diagnostic(
+        Code.E0609,
+        f"'{participant.name}' declares a data key called '{key.name}', which is not of the form `name` or `vendor/name`",
+        participant.span,
+        help="report it to the plugin's author: names are lower-case words joined by '-' or '.', such as `acme.example/gpu-temperature`",
+        plugin=participant.plugin,
+        path=participant.path,
+    )
+
+
 def between(producer: Participant, consumer: Participant, key: str) -> Iterable[Diagnostic]:
     """Every way in which two instances disagree on a key that they share."""
     given, wanted = producer.produced[key], next(declared for declared, _ in consumer.consumed if declared.name == key)

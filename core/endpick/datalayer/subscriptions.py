@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -10,6 +11,9 @@ from endpick.datalayer import disagreements
 from endpick.datalayer.participant import Participant
 from endpick.datalayer.precedence import precedence
 from endpick.diagnostics import Diagnostic
+
+_WORD = r"[a-z0-9]+([.-][a-z0-9]+)*"
+_KEY_NAME = re.compile(rf"{_WORD}(/{_WORD})?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -96,6 +100,7 @@ def resolve_subscriptions(
     waits_for = {name: {one.producer for one in subscriptions if one.consumer == name} for name in by_name}
     ordered = precedence(waits_for)
     diagnostics = (
+        *(disagreements.malformed(one, key) for one in by_name.values() for key in _malformed_keys(one)),
         *(disagreements.missing(consumer, key, help_for_missing(key)) for consumer, key in missing_keys(by_name.values())),
         *_ambiguities(by_name.values(), producers),
         *(
@@ -116,6 +121,13 @@ def resolve_subscriptions(
             unread=tuple(name for name, one in by_name.items() if one.subscriptions.produces and name not in read_from),
         )
     )
+
+
+def _malformed_keys(participant: Participant) -> Iterable[AnyKey]:
+    keys = participant.subscriptions
+    declared = {key.name: key for key in (*keys.consumes, *keys.consumes_optional, *keys.produces)}
+    # Whoever asks for one producer's data names that instance behind the key's own name.
+    return [key for name, key in sorted(declared.items()) if not _KEY_NAME.fullmatch(name.partition("@")[0])]
 
 
 def _name(participant: Participant) -> str:

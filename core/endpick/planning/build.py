@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from endpick.api.plugin import PluginContext
 from endpick.diagnostics import Diagnostic, sort_diagnostics
@@ -27,7 +27,7 @@ def build_plan(
     Args:
         plan: What to build.
         context_for: Clock, randomness, logger and registry of an instance.
-        carried: Instances of an earlier plan to take over instead of building anew, by name.
+        carried: Instances of an earlier plan to take over instead of building anew, by name; from `carry_over`.
     """
     built: dict[str, Instance] = {}
     faults: list[Diagnostic] = []
@@ -47,3 +47,21 @@ def build_plan(
         else:
             built[planned.name] = result
     return sort_diagnostics(faults) if faults else Built(built)
+
+
+def carry_over(old: Plan, built: Built, new: Plan) -> dict[str, Instance]:
+    """The instances that a new plan can take over with all they have learnt: same name, same plugin, same parameters.
+
+    What the host does when they fail may change; the plugin itself knows nothing of that.
+    """
+    carried = {}
+    for planned in new.instances:
+        before = old.by_name.get(planned.name)
+        if (
+            before is not None
+            and before.loaded.plugin is planned.loaded.plugin
+            and before.parameters == planned.parameters
+            and before.subscriptions == planned.subscriptions
+        ):
+            carried[planned.name] = replace(built.instances[planned.name], on_fault=planned.on_fault)
+    return carried

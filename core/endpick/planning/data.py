@@ -85,12 +85,20 @@ def _path(instance: DraftInstance, draft: Draft) -> DocumentPath | None:
 
 def _advice(key: AnyKey, draft: Draft, installed: Installed) -> str:
     """What to do about a key that nobody produces."""
+    shared, _, wanted = key.name.partition("@")
+    if wanted:
+        giving = [
+            one.name for one in draft.instances.values() if one.subscriptions and shared in {key.name for key in one.subscriptions.produces}
+        ]
+        return f"'{wanted}' does not produce it; " + (
+            f"name one of {', '.join(giving)}" if giving else f"define '{wanted}' under `plugins:`"
+        )
     default = key.default_producer
     if default is not None and installed.offers(default) and not injects_defaults(draft):
         return f"remove `injectDefaults: false`, so that endpick adds '{default}', or add a collector that produces it"
     if default is not None and not installed.offers(default):
         return f"install a plugin that offers '{default}', its default producer"
-    types = types_that_produce(key.name.partition("@")[0], installed)
+    types = types_that_produce(key.name, installed)
     if types:
         return f"add an instance of a type that produces it: {', '.join(types)}"
     return "no installed plugin type produces it; install one that does"

@@ -118,6 +118,13 @@ def test_a_consumer_that_chooses_a_producer_that_is_not_there_misses_its_data() 
 
     assert [code for code, _ in result.found] == ["E0601"]
     assert "zoo/match@nobody" in result.one("E0601").message
+    assert result.one("E0601").help == "'nobody' does not produce it; define 'nobody' under `plugins:`"
+
+
+def test_a_consumer_that_chooses_the_wrong_producer_is_told_the_right_ones() -> None:
+    result = plan("plugins: [{type: match-scorer, parameters: {producer: mathcer}}, {type: matcher}]")
+
+    assert result.one("E0601").help == "'mathcer' does not produce it; name one of matcher"
 
 
 def test_wrong_parameters_do_not_invent_missing_data() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from endpick.api import PluginContext
-from endpick.planning.build import Built, build_plan
+from endpick.planning.build import Built, build_plan, carry_over
 from endpick.plugins.instance import Instance, OnFault
 from unit.planning.zoo import plan
 
@@ -99,16 +99,29 @@ def test_built_instances_come_in_the_order_of_the_plan() -> None:
     assert built.instances["even-filter"].on_fault is OnFault.REFUSE
 
 
-def test_an_instance_that_is_carried_over_is_not_built_again() -> None:
-    result = plan("plugins: [{type: plain-scorer}]")
-    first = build_plan(result.plan, lambda _: PluginContext())
-    assert isinstance(first, Built)
+def test_instances_that_did_not_change_are_carried_over_and_others_built_anew() -> None:
+    old = plan("plugins: [{type: plain-scorer}, {type: queue-scorer}, {type: even-filter, name: gone}]").plan
+    new = plan("""
+        plugins:
+          - {type: queue-scorer, parameters: {cap: 7}}
+          - {type: plain-scorer, onFault: FailClose}
+          - {type: plain-scorer, name: gone}
+        """).plan
+    built = build_plan(old, lambda _: PluginContext())
+    assert isinstance(built, Built)
 
-    second = build_plan(result.plan, lambda _: PluginContext(), {"plain-scorer": first.instances["plain-scorer"]})
+    rebuilt = build_plan(new, lambda _: PluginContext(), carry_over(old, built, new))
 
-    assert isinstance(second, Built)
-    assert second.instances["plain-scorer"] is first.instances["plain-scorer"]
-    assert second.instances["max-score-picker"] is not first.instances["max-score-picker"]
+    assert isinstance(rebuilt, Built)
+    same = {
+        name for name in rebuilt.instances if name in built.instances and rebuilt.instances[name].plugin is built.instances[name].plugin
+    }
+    assert "plain-scorer" in same
+    assert "max-score-picker" in same
+    assert not same & {"queue-scorer", "gone"}
+    assert rebuilt.instances["plain-scorer"].on_fault is OnFault.REFUSE
+    assert built.instances["plain-scorer"].on_fault is OnFault.SKIP
+    assert list(rebuilt.instances) == [instance.name for instance in new.instances]
 
 
 def test_every_plugin_that_refuses_to_be_built_is_reported() -> None:
