@@ -10,9 +10,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from benchmarks.extproc.load import Load, Sample, resident_mebibytes, run
 from benchmarks.extproc.messages import Conversation, conversations
+from benchmarks.extproc.plan import serving
 
 
 @dataclass
@@ -32,8 +34,13 @@ class Served:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.extproc", description=__doc__)
     parser.add_argument(
-        "--session", choices=("echo", "trivial"), default="trivial", help="echo: transport only; trivial: the real session, one endpoint"
+        "--session",
+        choices=("echo", "trivial", "plan"),
+        default="trivial",
+        help="echo: transport only; trivial: one endpoint; plan: endpick serve",
     )
+    parser.add_argument("--config", type=Path, help="for plan: a configuration that reads endpoints.yaml; default: llm-d's default profile")
+    parser.add_argument("--endpoints", type=int, default=16, help="for plan: how many")
     parser.add_argument(
         "--load", choices=("phased", "h2load"), default="phased", help="phased: as Envoy talks; h2load: all messages at once"
     )
@@ -50,18 +57,21 @@ def main() -> int:
         parser.error("h2load is not installed: apt-get install nghttp2-client")
     chosen = [conversation for conversation in conversations() if options.only in conversation.name]
     with ExitStack() as stack:
-        servers = [
-            stack.enter_context(served(transport, options.session, options.server_core)) for transport in options.transports.split(",")
-        ]
+        servers = [stack.enter_context(served(transport, options)) for transport in options.transports.split(",")]
         measure(servers, chosen, options)
         report(servers, chosen)
     return 0
 
 
 @contextmanager
-def served(transport: str, session: str, core: int) -> Iterator[Served]:
+def served(transport: str, options: argparse.Namespace) -> Iterator[Served]:
     """A server of its own process, for as long as the block lasts."""
-    command = [sys.executable, "-m", "benchmarks.extproc.serve", "--transport", transport, "--session", session, "--core", str(core)]
+    if options.session == "plan":
+        with serving(transport, options.server_core, options.endpoints, options.config) as (port, pid):
+            yield Served(transport, port, pid)
+        return
+    command = [sys.executable, "-m", "benchmarks.extproc.serve", "--transport", transport, "--session", options.session]
+    command += ["--core", str(options.server_core)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield Served(transport, int(process.stdout.readline()), process.pid)

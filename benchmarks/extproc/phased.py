@@ -42,10 +42,10 @@ _FIELDS = [
 
 @dataclass(frozen=True)
 class Phase:
-    """DATA payloads to send, and how many bytes of DATA the stream must have brought before the next phase."""
+    """DATA payloads to send, and how many replies the stream must have brought before the next phase."""
 
     payloads: tuple[bytes, ...]
-    answered_at_bytes: int
+    answered_at: int
 
 
 @dataclass
@@ -55,7 +55,10 @@ class Stream:
     opened_at: float
     window: int
     phase: int = 0
-    received: int = 0
+    replies: int = 0
+    partial: bytes = b""
+    skip: int = 0
+    """Bytes of the reply under way that are still to come."""
     unsent: deque[bytes] = field(default_factory=deque)
 
 
@@ -71,7 +74,7 @@ def phases(conversation: Conversation, session_kind: str) -> tuple[Phase, ...]:
             groups.append([message])
     total, found = 0, []
     for group in groups:
-        total += sum(len(reply) + MESSAGE_HEAD_BYTES for message in group for reply in session.receive(message))
+        total += sum(len(session.receive(message)) for message in group)
         wire = [MESSAGE_HEAD.pack(0, len(message)) + message for message in group]
         found.append(Phase(tuple(piece for each in wire for piece in _cut(each)), total))
     return tuple(found)
@@ -113,7 +116,7 @@ class Gateway(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         for kind, flags, stream_id, start, stop in self._parser.feed(data):
             if kind == FrameType.DATA:
-                self._received(stream_id, stop - start)
+                self._received(stream_id, self._parser.buffer[start:stop])
             elif kind == FrameType.SETTINGS and not flags & ACK:
                 self._settings(self._parser.buffer[start:stop])
             elif kind == FrameType.WINDOW_UPDATE:
@@ -162,16 +165,16 @@ class Gateway(asyncio.Protocol):
             self._out.append(FRAME_HEAD.pack(size >> 8, size & 0xFF, FrameType.DATA, 0, stream_id))
             self._out.append(stream.unsent.popleft())
 
-    def _received(self, stream_id: int, size: int) -> None:
-        self._granted += size
+    def _received(self, stream_id: int, payload: bytes) -> None:
+        self._granted += len(payload)
         if self._granted > _WINDOW // 2:
             self._out.append(frames.window_update(0, self._granted))
             self._granted = 0
         stream = self._streams.get(stream_id)
         if stream is None:
             return
-        stream.received += size
-        while stream.received >= self._script[stream.phase].answered_at_bytes:
+        stream.replies += _count_replies(stream, payload)
+        while stream.replies >= self._script[stream.phase].answered_at:
             if stream.phase == 0:
                 self._picks.append(time.perf_counter() - stream.opened_at)
             stream.phase += 1
@@ -187,6 +190,21 @@ class Gateway(asyncio.Protocol):
         if self._out:
             self.transport.write(b"".join(self._out))
             self._out.clear()
+
+
+def _count_replies(stream: Stream, payload: bytes) -> int:
+    """How many gRPC messages begin in the payload; which of them end in it does not matter here."""
+    found = 0
+    position = stream.skip
+    if stream.partial:
+        payload, stream.partial, position = stream.partial + payload, b"", 0
+    while len(payload) - position >= MESSAGE_HEAD_BYTES:
+        position += MESSAGE_HEAD_BYTES + MESSAGE_HEAD.unpack_from(payload, position)[1]
+        found += 1
+    if position < len(payload):
+        stream.partial = payload[position:]
+    stream.skip = max(0, position - len(payload))
+    return found
 
 
 async def drive(port: int, script: Sequence[Phase], seconds: float, clients: int, streams: int) -> dict[str, object]:
@@ -206,7 +224,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("port", type=int)
     parser.add_argument("--conversation", required=True)
-    parser.add_argument("--session", choices=("echo", "trivial"), required=True)
+    parser.add_argument("--session", choices=("echo", "trivial", "plan"), required=True)
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--clients", type=int, required=True)
     parser.add_argument("--streams", type=int, required=True)

@@ -66,6 +66,7 @@ class OneEndpoint:
 
 
 def sessions(kind: str) -> SessionFactory:
+    """A factory by the name of the kind; every kind but `echo` answers with as many messages as the real session."""
     return EchoSession if kind == "echo" else session_factory(OneEndpoint())
 
 

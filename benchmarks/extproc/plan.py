@@ -1,0 +1,121 @@
+"""`endpick serve` under load: a real configuration, endpoints that exist as far as their metrics pages go."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from aiohttp import web
+
+# llm-d's default profile, spelled out.
+CONFIG = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- {name: endpoints, type: file-discovery, parameters: {path: endpoints.yaml}}
+- type: queue-scorer
+- type: kv-cache-utilization-scorer
+- type: prefix-cache-scorer
+- type: max-score-picker
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: queue-scorer, weight: 2}
+  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
+  - {pluginRef: prefix-cache-scorer, weight: 3}
+  - pluginRef: max-score-picker
+dataLayer: {discovery: {pluginRef: endpoints}}
+"""
+PAGE = """\
+vllm:num_requests_waiting{model_name="llama"} 3
+vllm:num_requests_running{model_name="llama"} 5
+vllm:kv_cache_usage_perc{model_name="llama"} 0.4
+vllm:cache_config_info{block_size="16",num_gpu_blocks="4096"} 1
+"""
+REFRESH = "1s"
+"""Collection is measured elsewhere; here it only has to keep the columns fresh."""
+
+
+@contextmanager
+def serving(transport: str, core: int, endpoints: int, config: Path | None) -> Iterator[tuple[int, int]]:
+    """Port and process id of `endpick serve` on one core.
+
+    Args:
+        transport: `h2` or `grpcio`.
+        core: where it is pinned.
+        endpoints: how many `endpoints.yaml` beside the configuration lists.
+        config: a configuration that reads `endpoints.yaml`; None: llm-d's default profile.
+    """
+    with tempfile.TemporaryDirectory() as folder, _metrics_pages() as port:
+        path = Path(folder, "config.yaml")
+        path.write_text(CONFIG if config is None else config.read_text())
+        Path(folder, "endpoints.yaml").write_text(_endpoints_file(endpoints, port))
+        options = [
+            "--host=127.0.0.1",
+            "--grpc-port=0",
+            "--grpc-health-port=0",
+            "--metrics-port=0",
+            "--secure-serving=false",
+            "--log-format=json",
+        ]
+        command = ["taskset", "-c", str(core), sys.executable, "-m", "endpick", "serve", str(path), *options]
+        command += [f"--transport={transport}", f"--refresh-metrics-interval={REFRESH}"]
+        with Path(folder, "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log, cwd=folder) as process:
+            try:
+                yield _ext_proc_port(process, Path(folder, "log")), process.pid
+            finally:
+                process.terminate()
+
+
+def _endpoints_file(count: int, port: int) -> str:
+    # All of 127/8 is this machine, so one server is as many endpoints as wanted.
+    addresses = [f"127.0.{100 + index // 100}.{100 + index % 100}" for index in range(count)]
+    return "endpoints:\n" + "".join(f'- {{name: e{index}, address: {ip}, port: "{port}"}}\n' for index, ip in enumerate(addresses))
+
+
+def _ext_proc_port(process: subprocess.Popen[bytes], log: Path) -> int:
+    for _ in range(600):
+        for line in log.read_text().splitlines():
+            if line.startswith("{") and (event := json.loads(line)).get("event") == "serving":
+                return int(event["ext_proc_port"])
+        if process.poll() is not None:
+            break
+        threading.Event().wait(0.1)
+    raise RuntimeError(f"endpick serve did not start:\n{log.read_text()}")
+
+
+@contextmanager
+def _metrics_pages() -> Iterator[int]:
+    """A port on every loopback address that serves the same page to all."""
+    started: list[int] = []
+    ready, stop = threading.Event(), threading.Event()
+
+    async def page(_request: web.Request) -> web.Response:
+        return web.Response(text=PAGE)
+
+    async def serve() -> None:
+        application = web.Application()
+        application.router.add_get("/metrics", page)
+        runner = web.AppRunner(application, access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, "0.0.0.0", 0).start()
+        started.append(runner.addresses[0][1])
+        ready.set()
+        await asyncio.to_thread(stop.wait)
+        await runner.cleanup()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    ready.wait()
+    try:
+        yield started[0]
+    finally:
+        stop.set()
+        thread.join()
