@@ -11,11 +11,11 @@ import click
 from endpick.cli.values import DURATION, QUANTITY
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from endpick.config import LoadedConfig
     from endpick.diagnostics import Diagnostic
-    from endpick.planning.plan import Plan
+    from endpick.planning.plan import PlanOutcome
     from endpick.serve.settings import ServeSettings
     from endpick.transport.server import TransportName
     from endpick.transport.tls import TlsSettings
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 @click.option("--discovery-timeout", type=DURATION, default="60s", show_default=True, help="How long to wait for the first endpoints.")
 @click.option("--grpc-max-recv-msg-size", type=QUANTITY, default="16Mi", show_default=True, help="Largest ext_proc message.")
 @click.option("--max-request-body", type=QUANTITY, default="32Mi", show_default=True, help="Largest request body; more is refused.")
+@click.option("--watch-config", is_flag=True, help="Reload when CONFIG changes; SIGHUP reloads in any case.")
 @click.option("--pool-name", default="endpick", show_default=True, help="Label of the pool's gauges.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True)
 @click.option(
@@ -68,6 +69,7 @@ def command(
     discovery_timeout: float,
     grpc_max_recv_msg_size: int,
     max_request_body: int,
+    watch_config: bool,
     pool_name: str,
     log_level: str,
     log_format: Literal["auto", "text", "json"],
@@ -96,12 +98,13 @@ def command(
         metrics_port=metrics_port,
         transport=transport,
         pool_name=pool_name,
+        watch_config=watch_config,
         refresh_metrics_interval_seconds=refresh_metrics_interval,
         discovery_timeout_seconds=discovery_timeout,
         drain_timeout_seconds=drain_timeout,
         max_request_body_bytes=max_request_body,
     )
-    sys.exit(_run(_plan(_loaded(config or config_file, config_text)), settings))
+    sys.exit(_run(lambda: _loaded(config or config_file, config_text), settings))
 
 
 def _tls(cert_path: Path | None, client_ca_file: Path | None) -> TlsSettings:
@@ -119,27 +122,27 @@ def _loaded(path: str | None, text: str | None) -> LoadedConfig:
     return load_config(text=text, name="--config-text") if text is not None else read(path)
 
 
-def _plan(loaded: LoadedConfig) -> Plan:
-    """The plan, or the end of the process with every diagnostic on standard error."""
+def _outcome(loaded: LoadedConfig) -> PlanOutcome:
     from endpick.planning.planner import make_plan
     from endpick.plugins.discovery import discover
 
-    outcome = make_plan(loaded, discover())
-    if outcome.plan is None:
-        sys.exit(_refuse(outcome.diagnostics, loaded))
-    _print(outcome.diagnostics, loaded)
-    return outcome.plan
+    return make_plan(loaded, discover())
 
 
-def _run(plan: Plan, settings: ServeSettings) -> int:
+def _run(load: Callable[[], LoadedConfig], settings: ServeSettings) -> int:
     from endpick.diagnostics import ExitCode
-    from endpick.serve.failure import BuildRefused, StartupError
+    from endpick.serve.failure import Refused, StartupError
     from endpick.serve.main import run
 
+    loaded = load()
+    outcome = _outcome(loaded)
+    if outcome.plan is None:
+        return _refuse(outcome.diagnostics, loaded)
+    _print(outcome.diagnostics, loaded)
     try:
-        run(plan, settings)
-    except BuildRefused as refusal:
-        return _refuse(refusal.diagnostics, plan.config)
+        run(outcome.plan, settings, lambda: _outcome(load()))
+    except Refused as refusal:
+        return _refuse(refusal.diagnostics, loaded)
     except StartupError as problem:
         click.echo(f"error: {problem}", err=True)
         return ExitCode.FAILED

@@ -91,3 +91,6 @@ class EndpickMetrics:
             ("plugin", "type", "distribution", "version"),
             registry=registry,
         )
+        self.reloads = Counter(
+            "endpick_config_reloads_total", "Configurations read again, by what became of them.", ("outcome",), registry=registry
+        )

@@ -1,6 +1,8 @@
-"""Why a serving process could not start or did not end well."""
+"""Why a serving process could not start, did not end well, or would not take a new configuration."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from endpick.diagnostics import Diagnostic
 
@@ -12,9 +14,9 @@ class StartupError(Exception):
     """
 
 
-class BuildRefused(Exception):  # noqa: N818 - a refusal, reported with its place in the configuration
-    """Plugins would not be constructed with these parameters; `diagnostics` says which and why."""
+class Refused(Exception):  # noqa: N818 - a refusal, reported with its place in the configuration
+    """Plugins would not be constructed, or hook objects objected; `diagnostics` says which and why."""
 
-    def __init__(self, diagnostics: tuple[Diagnostic, ...]) -> None:
-        super().__init__(f"{len(diagnostics)} plugins could not be built")
-        self.diagnostics = diagnostics
+    def __init__(self, diagnostics: Sequence[Diagnostic]) -> None:
+        super().__init__("; ".join(diagnostic.message for diagnostic in diagnostics))
+        self.diagnostics = tuple(diagnostics)

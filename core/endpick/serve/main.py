@@ -6,33 +6,36 @@ import asyncio
 import logging
 import signal
 import sys
+from collections.abc import Callable
 
-from endpick.planning.plan import Plan
-from endpick.serve.process import Ports, serve
+from endpick.planning.plan import Plan, PlanOutcome
+from endpick.serve.process import Control, Ports, serve
 from endpick.serve.report import startup_table
 from endpick.serve.settings import ServeSettings
 
 _log = logging.getLogger("endpick.serve")
 
 
-def run(plan: Plan, settings: ServeSettings) -> None:
-    """Serve until SIGTERM or SIGINT.
+def run(plan: Plan, settings: ServeSettings, replan: Callable[[], PlanOutcome]) -> None:
+    """Serve until SIGTERM or SIGINT; SIGHUP calls `replan` and lets what comes of it take over.
 
     Raises:
+        Refused: plugins would not be constructed, or hook objects objected.
         StartupError: a port, a plugin or the discovery would not start.
         ExceptionGroup: plugins that would not stop.
     """
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve_until_signalled(plan, settings))
+        runner.run(_serve_until_signalled(plan, settings, replan))
 
 
-async def _serve_until_signalled(plan: Plan, settings: ServeSettings) -> None:
-    stop = asyncio.Event()
+async def _serve_until_signalled(plan: Plan, settings: ServeSettings, replan: Callable[[], PlanOutcome]) -> None:
+    control = Control(asyncio.Event(), asyncio.Event(), replan)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, control.stop.set)
+    loop.add_signal_handler(signal.SIGHUP, control.reload.set)
     _report_plan(plan)
-    await serve(plan, settings, stop, _report_ports)
+    await serve(plan, settings, control, _report_ports)
     _log.info("stopped")
 
 

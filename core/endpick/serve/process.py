@@ -4,34 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
 
 from endpick.api.access import Access
-from endpick.api.errors import ConfigurationError
-from endpick.api.plugin import PluginContext
-from endpick.datalayer.discovery import DiscoveryTask
-from endpick.datalayer.loop import CollectionLoop, CollectionSettings
+from endpick.api.hooks import HostServices, HostView
+from endpick.datalayer.loop import CollectionSettings
 from endpick.datalayer.table import EndpointTable
+from endpick.diagnostics import Diagnostic
 from endpick.extproc.counters import SessionCounters
 from endpick.extproc.session import SessionSettings, session_factory
 from endpick.observability.counts import EventCounts
 from endpick.observability.metrics import EndpickMetrics
 from endpick.observability.recorder import Recorder
-from endpick.planning.build import Built, build_plan
-from endpick.planning.compile import compile_collection, compile_pipeline, declared_keys
-from endpick.planning.plan import Plan, PlannedInstance
-from endpick.plugins.instance import Instance, scope_of
+from endpick.planning.compile import declared_keys
+from endpick.planning.plan import Plan, PlanOutcome
 from endpick.requests.director import Director
 from endpick.serve.admin import AdminServer, admin_application
-from endpick.serve.failure import BuildRefused, StartupError
-from endpick.serve.lifecycle import start_instances, stop_instances
+from endpick.serve.current import Current
+from endpick.serve.deployment import Deployment, Ground, deploy, document_of
+from endpick.serve.failure import Refused, StartupError
 from endpick.serve.pool_metrics import PoolGauges
+from endpick.serve.reload import reload_once, watch_file
 from endpick.serve.settings import ServeSettings
 from endpick.transport.health import HealthBoard, health_methods
 from endpick.transport.server import ListenError, Server, ext_proc_methods, open_server
@@ -49,60 +48,66 @@ class Ports:
     metrics: int
 
 
-async def serve(plan: Plan, settings: ServeSettings, stop: asyncio.Event, started: Callable[[Ports], None]) -> None:
-    """Serve a plan until `stop` is set.
+@dataclass(slots=True)
+class Control:
+    """How the outside steers a serving process; needs a running event loop to be waited for, not to be made."""
+
+    stop: asyncio.Event
+    reload: asyncio.Event
+    replan: Callable[[], PlanOutcome]
+    """Reads the configuration again; called in a thread."""
+
+
+async def serve(plan: Plan, settings: ServeSettings, control: Control, started: Callable[[Ports], None]) -> None:
+    """Serve a plan until `control.stop` is set.
 
     Args:
         plan: Proven by `make_plan`.
         settings: Ports, intervals and limits.
-        stop: Set by a signal handler or a test.
+        control: Set by signal handlers or a test.
         started: Told the bound ports once requests are answered.
 
     Raises:
-        BuildRefused: plugins would not be constructed.
+        Refused: plugins would not be constructed, or hook objects objected.
         StartupError: a port, a plugin or the discovery would not start.
         ExceptionGroup: plugins that would not stop.
     """
     async with AsyncExitStack() as stack:
         registry = _new_registry()
         metrics = EndpickMetrics(registry)
-        recorder = Recorder(metrics, time.monotonic)
-        table = EndpointTable(time.monotonic, declared_keys(plan), recorder.undeclared_access)
-        built = _build(plan, registry, table)
-        instances = built.instances
-        for instance in instances.values():
-            metrics.plugin_info.labels(instance.name, instance.type, instance.distribution, instance.version).set(1)
-        stack.push_async_callback(stop_instances, await start_instances(instances.values()))
-        table.on_removed.append(lambda name: _forget(name, instances, recorder))
+        services = HostServices(time.monotonic, registry)
+        _refuse_if_any(plan.hooks.configure(services))
+        recorder = Recorder(metrics, services.clock)
+        table = EndpointTable(services.clock, declared_keys(plan), recorder.undeclared_access)
+        ground = Ground(services, table, recorder)
+        current = Current(ground, CollectionSettings(settings.refresh_metrics_interval_seconds), settings.drain_timeout_seconds)
 
         board = HealthBoard()
-        reason = _Readiness()
-        ports = await _open_side_ports(stack, settings, registry, board, reason)
-        registry.register(PoolGauges(settings.pool_name, lambda: table.generation, time.monotonic))
-        await _discover(stack, plan, instances, table, recorder, settings)
+        readiness = _Readiness()
+        health_port, metrics_port = await _open_side_ports(stack, settings, registry, board, readiness)
+        registry.register(PoolGauges(settings.pool_name, lambda: table.generation, services.clock))
 
-        loop_settings = CollectionSettings(settings.refresh_metrics_interval_seconds)
-        collection = CollectionLoop(table, compile_collection(plan, built), loop_settings, recorder)
-        collection.start()
-        stack.push_async_callback(collection.stop)
+        deployment = await deploy(plan, ground)
+        stack.push_async_callback(current.end)
+        await current.begin(deployment, settings.discovery_timeout_seconds)
+        _show_instances(metrics, deployment)
+        await _start_hooks(stack, deployment)
 
-        pipeline = compile_pipeline(plan, built, recorder)
         access = Access(on_violation=recorder.undeclared_access)
-        director = Director(lambda: pipeline, table, recorder, time.monotonic, access=access)
-        session_counters = SessionCounters()
-        sessions = session_factory(director, SessionSettings(settings.max_request_body_bytes), session_counters)
-        methods = ext_proc_methods(sessions) | health_methods(board)
-        server = open_server(settings.transport, settings.ext_proc, methods)
+        director = Director(current.pipeline, table, recorder, services.clock, access=access)
+        counters = SessionCounters()
+        sessions = session_factory(director, SessionSettings(settings.max_request_body_bytes), counters)
+        server = open_server(settings.transport, settings.ext_proc, ext_proc_methods(sessions) | health_methods(board))
         registry.register(EventCounts("endpick_transport_events", "Events on the ext_proc port.", server.counters.snapshot))
-        registry.register(EventCounts("endpick_session_events", "Events in ext_proc streams.", session_counters.snapshot))
+        registry.register(EventCounts("endpick_session_events", "Events in ext_proc streams.", counters.snapshot))
         ext_proc_port = await _start(stack, server)
 
         board.set_ready(True)
-        reason.text = None
-        started(Ports(ext_proc_port, ports.health, ports.metrics))
-        await stop.wait()
+        readiness.reason = None
+        started(Ports(ext_proc_port, health_port, metrics_port))
+        await _reload_until_stopped(plan, settings, control, current, ground, metrics)
 
-        reason.text = "draining"
+        readiness.reason = "draining"
         board.set_ready(False)
         _log.info("draining", extra={"timeout_seconds": settings.drain_timeout_seconds})
         await server.drain(settings.drain_timeout_seconds)
@@ -112,7 +117,56 @@ class _Readiness:
     """Why `/healthz` says no; None when it says yes."""
 
     def __init__(self) -> None:
-        self.text: str | None = "starting"
+        self.reason: str | None = "starting"
+
+
+async def _reload_until_stopped(
+    plan: Plan, settings: ServeSettings, control: Control, current: Current, ground: Ground, metrics: EndpickMetrics
+) -> None:
+    async def reload_on_request() -> None:
+        while True:
+            await control.reload.wait()
+            control.reload.clear()
+            applied = await reload_once(current, ground, plan.hooks, control.replan)
+            metrics.reloads.labels("applied" if applied else "refused").inc()
+            _show_instances(metrics, current.deployment)
+
+    tasks = [asyncio.ensure_future(reload_on_request())]
+    if settings.watch_config and plan.config.path is not None:
+        tasks.append(asyncio.ensure_future(watch_file(Path(plan.config.path), control.reload.set)))
+    stopped = asyncio.ensure_future(control.stop.wait())
+    try:
+        await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (stopped, *tasks):
+            task.cancel()
+    for task in tasks:
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def _show_instances(metrics: EndpickMetrics, deployment: Deployment) -> None:
+    metrics.plugin_info.clear()
+    for instance in deployment.instances.values():
+        metrics.plugin_info.labels(instance.name, instance.type, instance.distribution, instance.version).set(1)
+
+
+async def _start_hooks(stack: AsyncExitStack, deployment: Deployment) -> None:
+    plugins = {name: instance.plugin for name, instance in deployment.instances.items()}
+    host = HostView(document_of(deployment.plan), plugins)
+    hooks = deployment.plan.hooks
+    _refuse_if_any(await hooks.startup(host))
+
+    async def shut_down() -> None:
+        for diagnostic in await hooks.shutdown(host):
+            _log.error(diagnostic.message, extra={"code": str(diagnostic.code)})
+
+    stack.push_async_callback(shut_down)
+
+
+def _refuse_if_any(diagnostics: tuple[Diagnostic, ...]) -> None:
+    if diagnostics:
+        raise Refused(diagnostics)
 
 
 def _new_registry() -> CollectorRegistry:
@@ -122,34 +176,15 @@ def _new_registry() -> CollectorRegistry:
     return registry
 
 
-def _build(plan: Plan, registry: CollectorRegistry, table: EndpointTable) -> Built:
-    def context_for(planned: PlannedInstance) -> PluginContext:
-        logger = logging.getLogger(f"endpick.plugin.{planned.name}")
-        columns = table.writer(scope_of(planned.name, planned.subscriptions))
-        return PluginContext(random.Random(), time.monotonic, logger, registry, columns)  # noqa: S311 - routing needs no secrets
-
-    built = build_plan(plan, context_for)
-    if not isinstance(built, Built):
-        raise BuildRefused(built)
-    return built
-
-
-def _forget(name: str, instances: Mapping[str, Instance], recorder: Recorder) -> None:
-    for instance in instances.values():
-        try:
-            instance.plugin.endpoint_removed(name)
-        except Exception as problem:
-            recorder.fault(instance, "EndpointRemoved", problem)
-
-
 async def _open_side_ports(
-    stack: AsyncExitStack, settings: ServeSettings, registry: CollectorRegistry, board: HealthBoard, reason: _Readiness
-) -> Ports:
-    admin = AdminServer(admin_application(registry, lambda: reason.text), settings.metrics_host, settings.metrics_port)
+    stack: AsyncExitStack, settings: ServeSettings, registry: CollectorRegistry, board: HealthBoard, readiness: _Readiness
+) -> tuple[int, int]:
+    """Health and metrics, which tell of the start itself; returns their ports."""
+    admin = AdminServer(admin_application(registry, lambda: readiness.reason), settings.metrics_host, settings.metrics_port)
     metrics_port = await _listening(admin.start())
     stack.push_async_callback(admin.stop)
     health_port = await _start(stack, open_server(settings.transport, settings.health, health_methods(board)))
-    return Ports(0, health_port, metrics_port)
+    return health_port, metrics_port
 
 
 async def _start(stack: AsyncExitStack, server: Server) -> int:
@@ -162,26 +197,4 @@ async def _listening(binding: Awaitable[int]) -> int:
     try:
         return await binding
     except (ListenError, TlsError) as problem:
-        raise StartupError(str(problem)) from problem
-
-
-async def _discover(
-    stack: AsyncExitStack,
-    plan: Plan,
-    instances: Mapping[str, Instance],
-    table: EndpointTable,
-    recorder: Recorder,
-    settings: ServeSettings,
-) -> None:
-    if plan.discovery is None:
-        raise StartupError(
-            "the configuration names no endpoint discovery, so there is nobody to route to; "
-            "add one under dataLayer.discovery, for example file-discovery"
-        )
-    discovery = DiscoveryTask(instances[plan.discovery], table, recorder)
-    discovery.start()
-    stack.push_async_callback(discovery.stop)
-    try:
-        await discovery.wait_ready(settings.discovery_timeout_seconds)
-    except (ConfigurationError, TimeoutError) as problem:
         raise StartupError(str(problem)) from problem

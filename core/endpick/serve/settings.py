@@ -24,5 +24,7 @@ class ServeSettings:
     """How long start-up waits for the first complete picture of the pool."""
     drain_timeout_seconds: float = 30.0
     max_request_body_bytes: int = 32 * 1024 * 1024
+    watch_config: bool = False
+    """Reload when the configuration file changes; SIGHUP reloads in any case."""
     lock_file: Path | None = None
     """Set by `--locked`: refuse to start when a plugin differs from the lock."""
