@@ -29,6 +29,8 @@ _HINTS = (
     ("expected ',' or '}'", "a '{' is not closed, or a comma is missing"),
 )
 
+_TABS = re.compile(r"(\t+)")
+_INDENTING_TABS = re.compile(r" *(\t+)")
 _OTHER_VERSION = re.compile(r"^%YAML[ \t]+(?!1\.2\b)(\S+)", re.MULTILINE)
 
 
@@ -140,8 +142,13 @@ def _unprintable(lines: Lines, file: str, error: ReaderError) -> Diagnostic:
 def _syntax_error(lines: Lines, file: str, error: MarkedYAMLError) -> Diagnostic:
     mark = error.problem_mark or error.context_mark
     index = len(lines.text) if mark is None else min(mark.index, len(lines.text))
-    if _tab_at(lines.text, index):
-        return _tab_indentation(lines, file, index)
+    if tabs := _tabs_before(lines, index):
+        return Diagnostic(
+            Code.E0109,
+            "a tab is used for indentation",
+            _span(lines, file, *tabs),
+            help="YAML indents with spaces only; replace each tab by spaces",
+        )
     problem = " ".join(str(error.problem or error.context or "the text cannot be parsed").split())
     labels: tuple[Label, ...] = ()
     if error.context and error.context_mark is not None and error.context_mark.index != index:
@@ -156,21 +163,12 @@ def _syntax_error(lines: Lines, file: str, error: MarkedYAMLError) -> Diagnostic
     )
 
 
-def _tab_at(text: str, index: int) -> bool:
-    before = text[text.rfind("\n", 0, index) + 1 : index]
-    return text[index : index + 1] == "\t" or (not before.strip() and "\t" in before)
-
-
-def _tab_indentation(lines: Lines, file: str, index: int) -> Diagnostic:
+def _tabs_before(lines: Lines, index: int) -> tuple[int, int] | None:
+    """Start and end of the tabs at a place, or in the indentation of its line."""
     text = lines.text
-    tab = index if text[index : index + 1] == "\t" else text.rindex("\t", 0, index)
-    end = tab + len(text[tab:]) - len(text[tab:].lstrip("\t"))
-    return Diagnostic(
-        Code.E0109,
-        "a tab is used for indentation",
-        _span(lines, file, tab, end),
-        help="YAML indents with spaces only; replace each tab by spaces",
-    )
+    line_start = index - lines.position(index)[1] + 1
+    tabs = _TABS.match(text, index) or _INDENTING_TABS.match(text, line_start)
+    return None if tabs is None else tabs.span(1)
 
 
 def _span(lines: Lines, file: str, start: int, end: int) -> Span:

@@ -13,7 +13,6 @@ BOOLEAN = "true or false"
 EXPECTED = {
     "string_type": "text",
     "int_type": "a whole number",
-    "int_from_float": "a whole number",
     "float_type": "a number",
     "bool_type": BOOLEAN,
     "tuple_type": "a list",

@@ -127,6 +127,8 @@ def test_editors_are_told_what_fields_mean_and_which_types_there_are() -> None:
     properties: Any = schema["properties"]
     plugin = definitions["PluginSpec"]
 
+    assert schema["title"] == "endpick configuration"
+    assert editor_schema({}, title="other")["title"] == "other"
     assert schema["$schema"] == "http://json-schema.org/draft-07/schema#"
     assert plugin["properties"]["type"]["enum"] == ["label-filter", "queue-scorer"]
     assert [snippet["label"] for snippet in plugin["defaultSnippets"]] == ["label-filter", "queue-scorer"]
@@ -143,6 +145,8 @@ def test_the_schema_is_the_same_every_time() -> None:
 def test_modern_keywords_become_those_of_draft_07() -> None:
     converted = to_draft07(
         {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "$id": "https://example.com/x",
             "title": "T",
             "properties": {"title": {"type": "string", "default": {"$ref": "#/$defs/kept"}}},
             "prefixItems": [{"type": "string"}],

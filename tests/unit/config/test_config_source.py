@@ -118,7 +118,8 @@ def test_a_source_without_a_document_points_at_its_start() -> None:
 
 def test_data_is_plain() -> None:
     source = source_of(
-        "{a: 1, b: 1.5, c: true, d: ~, e: 2024-01-01, f: 0x10, g: 0o17, h: 1e3, i: on, j: 1_000, k: '5', l: .5, m: =, 8000: n}"
+        "{a: 1, b: 1.5, c: true, d: ~, e: 2024-01-01, f: 0x10, g: 0o17, h: 1e3, i: on, j: 1_000,\n"
+        " n: 1_0.5_0, o: +5, p: -0x1F, q: 0b101, r: 1E-2, k: '5', l: .5, m: =, 8000: n}"
     )
 
     assert source.data == {
@@ -132,6 +133,11 @@ def test_data_is_plain() -> None:
         "h": 1000.0,
         "i": "on",
         "j": 1000,
+        "n": 10.5,
+        "o": 5,
+        "p": -31,
+        "q": 5,
+        "r": 0.01,
         "k": "5",
         "l": 0.5,
         "m": "=",
