@@ -7,9 +7,12 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
+from endpick.cli.reading import plan_or_exit
+from endpick.demo.configurations import Configuration, built_in, why_unfit
 from endpick.demo.envoy import EnvoyNotFoundError, find_envoy
 from endpick.demo.processes import ChildFailed
 from endpick.demo.runner import DemoSettings, run_demo
@@ -17,24 +20,27 @@ from endpick.diagnostics import ExitCode
 
 
 @click.command("demo", context_settings={"show_default": True})
+@click.option("--config", help="Try this configuration instead of prefix-aware routing.")
 @click.option("--duration", type=click.FloatRange(min=4), default=30.0, help="Seconds of load, both halves together.")
 @click.option("--rate", type=click.FloatRange(min=1, max=100), default=20.0, help="Requests per second.")
 @click.option("--servers", type=click.IntRange(min=1, max=16), default=4, help="Simulated model servers.")
 @click.option("--seed", type=int, default=1, help="Same seed, same chats.")
-def command(duration: float, rate: float, servers: int, seed: int) -> None:
+def command(config: str | None, duration: float, rate: float, servers: int, seed: int) -> None:
     """Route real traffic through Envoy to simulated model servers.
 
     The same chats run twice: once sent where their prefix is cached, once sent anywhere. Everything runs on this
     machine, on ports of 127.0.0.1 that the system chooses, and ends by itself; Ctrl-C ends it early.
 
+    A configuration of your own finds the model servers with a file-discovery whose path is endpoints.yaml.
+
     Exit code 0 means that no request failed.
     """
+    tried = built_in("prefix-aware") if config is None else _own(config)
     try:
-        settings = DemoSettings(find_envoy(os.environ, Path.cwd()), duration, rate, servers, seed)
+        settings = DemoSettings(find_envoy(os.environ, Path.cwd()), duration, rate, servers, seed, tried)
     except EnvoyNotFoundError as error:
         _fail(str(error))
-    else:
-        sys.exit(asyncio.run(run_until_done_or_interrupted(settings)))
+    sys.exit(asyncio.run(run_until_done_or_interrupted(settings)))
 
 
 async def run_until_done_or_interrupted(settings: DemoSettings) -> ExitCode:
@@ -61,6 +67,15 @@ async def run_until_done_or_interrupted(settings: DemoSettings) -> ExitCode:
         return ExitCode.FAILED
 
 
-def _fail(message: str) -> None:
+def _own(path: str) -> Configuration:
+    """The visitor's configuration; what is wrong with it shows before anything is started."""
+    plan = plan_or_exit(path, as_json=False)
+    unfit = why_unfit(plan)
+    if unfit is not None:
+        _fail(f"{path}: {unfit}")
+    return Configuration(Path(path).stem, plan.config.source.text)
+
+
+def _fail(message: str) -> NoReturn:
     click.echo(f"error: {message}", err=True)
     sys.exit(ExitCode.FAILED)

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
 import aiohttp
 
+from endpick.demo.configurations import Configuration
 from endpick.demo.load import Outcome, run_load
 from endpick.demo.processes import Children
 from endpick.demo.stack import Stack, start_stack
@@ -19,6 +19,7 @@ from endpick.demo.table import LiveTable
 from endpick.demo.workload import Chat
 
 MODEL = "sim-model"
+CONFIG_FILE = "config.yaml"
 _REFRESH_SECONDS = 0.5
 _SERVER_OPTIONS = (
     *("--model", MODEL, "--max-num-seqs", "16", "--max-model-len", "8192"),
@@ -32,9 +33,7 @@ _SERVER_OPTIONS = (
 class Trial:
     """What is tried, and with what."""
 
-    name: str
-    config: str
-    """Name of a configuration in this package."""
+    config: Configuration
     servers: int
     envoy: Path
     workload: Sequence[Chat]
@@ -51,8 +50,8 @@ async def run_trial(trial: Trial, folder: Path, table: LiveTable) -> list[Outcom
         ChildFailed: a process did not start, or ended during the load.
         OSError: a process cannot be started.
     """
-    config = folder / trial.config
-    config.write_text((resources.files("endpick.demo") / trial.config).read_text())
+    config = folder / CONFIG_FILE
+    config.write_text(trial.config.text)
     async with Children(folder) as children:
         stack = await start_stack(
             children,
@@ -77,7 +76,7 @@ async def run_trial(trial: Trial, folder: Path, table: LiveTable) -> list[Outcom
 
 
 async def _load_with_table(trial: Trial, stack: Stack, table: LiveTable) -> list[Outcome]:
-    async with _refreshing(trial.name, stack.servers, table):
+    async with _refreshing(trial.config.name, stack.servers, table):
         return await run_load(stack.gateway, trial.workload, MODEL, trial.limit_seconds)
 
 

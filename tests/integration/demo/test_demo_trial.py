@@ -15,6 +15,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from endpick.demo.configurations import built_in
 from endpick.demo.envoy import bootstrap
 from endpick.demo.processes import ChildFailed
 from endpick.demo.runner import PICKER, DemoSettings, run_demo
@@ -66,7 +67,7 @@ def demo(envoy: Path, tmp_path: Path) -> StartDemo:
 @pytest.fixture
 def trial(envoy: Path) -> Trial:
     workload = make_workload(WorkloadSettings(span_seconds=60.0, requests_per_second=1), seed=3)
-    return Trial("prefix-aware", "prefix-aware.yaml", 2, envoy, workload, 30.0, PICKER)
+    return Trial(built_in("prefix-aware"), 2, envoy, workload, 30.0, PICKER)
 
 
 @pytest.mark.asyncio
