@@ -51,6 +51,7 @@ CASES = {
     "an unknown field with no value": ("E0201", f"{HEAD}plugins:\n  - type: a\n    «treshold»:\n"),
     "an unknown field in a flow mapping": ("E0201", f"{HEAD}dataLayer: {{discovery: {{pluginRef: a, «weight»: 1}}}}\n"),
     "a misspelt required field": ("E0201", f"{HEAD}plugins:\n  - «typ»: a\n"),
+    "a misspelt required field of a section": ("E0201", f"{HEAD}dataLayer: {{discovery: {{«pluginref»: a}}}}\n"),
     "an unknown field behind an anchor": ("E0201", f"{HEAD}plugins:\n  - &base\n    type: a\n    «treshold»: 5\n"),
     "a missing field of a list item": ("E0202", f"{HEAD}plugins:\n  - «name»: a\n"),
     "a missing field of an empty item": ("E0202", f"{HEAD}plugins: [«{{}}»]\n"),
