@@ -61,6 +61,8 @@ def between(producer: Participant, consumer: Participant, key: str) -> Iterable[
 
 def two_producers(key: str, first: Participant, second: Participant, readers: Iterable[Participant]) -> Diagnostic:
     """Two instances write the same key."""
+    if second.span is None:
+        first, second = second, first
     named = "".join(f", '{reader.name}' reads it" for reader in readers)
     return Diagnostic(
         Code.E0605,
@@ -83,17 +85,19 @@ def circle(members: Sequence[Participant], keys: Sequence[str]) -> Diagnostic:
     else:
         message = f"data producers wait for each other: {path}"
         advice = "remove one of them, or make one stop consuming what the next one produces"
+    place = next((member for member in members if member.span is not None), first)
+    others = [member for member in members if member is not place]
     return Diagnostic(
         Code.E0603,
         message,
-        first.span,
-        labels=tuple(label for member in members[1:] for label in _label(member, f"'{member.name}' is part of the circle")),
+        place.span,
+        labels=tuple(label for member in others for label in _label(member, f"'{member.name}' is part of the circle")),
         help=advice,
         notes=tuple(
             f"'{member.name}' needs '{key}' from '{follower.name}'" for member, key, follower in zip(members, keys, followers, strict=True)
         ),
-        plugin=first.plugin,
-        path=first.path,
+        plugin=place.plugin,
+        path=place.path,
     )
 
 

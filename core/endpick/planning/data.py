@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from endpick.api.data import AnyKey
 from endpick.api.plugin import Kind
 from endpick.datalayer.participant import Participant
@@ -23,7 +25,9 @@ def plan_data(draft: Draft, feeding: Feeding, installed: Installed) -> Subscript
     resolution = resolve_subscriptions(participants, lambda key: _advice(key, draft, installed))
     # An instance that is unknown may produce what seems to be missing.
     certain = draft.is_complete and len(participants) == len(draft.instances)
-    draft.diagnostics.extend(one for one in resolution.diagnostics if certain or one.code is not Code.E0601)
+    found = (one for one in resolution.diagnostics if certain or one.code is not Code.E0601)
+    # What only instances that were added are to blame for has no place of its own.
+    draft.diagnostics.extend(replace(one, span=one.span or draft.source.key_span(())) for one in found)
     if resolution.graph is None:
         return SubscriptionGraph()
     if certain:

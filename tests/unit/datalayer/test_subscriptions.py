@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -195,6 +197,25 @@ def test_behaviour_40_a_circle_is_printed_whole_with_the_place_of_each_member() 
         "'b' needs 'acme/z' from 'c'",
         "'c' needs 'acme/x' from 'a'",
     )
+
+
+def test_a_circle_is_shown_at_a_member_that_the_document_defines() -> None:
+    added = replace(producer("a", consumes=[MATCH], produces=[TOKENS]), span=None)
+    defined = producer("b", consumes=[TOKENS], produces=[MATCH], line=4)
+
+    (diagnostic,) = resolve_subscriptions([added, defined]).diagnostics
+
+    assert diagnostic.span == span(4)
+    assert diagnostic.labels == ()
+    assert "a → b → a" in diagnostic.message
+
+
+def test_a_clash_is_shown_at_the_producer_that_the_document_defines() -> None:
+    added = replace(producer("b", produces=[MATCH]), span=None)
+
+    (diagnostic,) = resolve_subscriptions([added, producer("a", produces=[MATCH], line=2), participant("s", consumes=[MATCH])]).diagnostics
+
+    assert diagnostic.span == span(2)
 
 
 def test_who_waits_for_itself_is_told_so() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from endpick.config import load_config
 from endpick.diagnostics import Code, Diagnostic
@@ -128,6 +130,56 @@ def test_an_instance_that_a_misspelt_reference_meant_is_not_called_unused() -> N
         """)
 
     assert result.found == [("E0501", "plain-scorrer")]
+
+
+def test_parts_that_this_version_ignores_say_so_and_still_need_what_they_name() -> None:
+    result = plan("""
+        plugins: [{type: event-source}]
+        featureGates: [flowControl]
+        dataLayer:
+          peerDiscovery: {pluginRef: nobody}
+          crossReplicaSyncerPluginRef: event-source
+        """)
+
+    assert result.found == [
+        ("W0204", "featureGates"),
+        ("W0204", "peerDiscovery"),
+        ("E0501", "nobody"),
+        ("W0204", "crossReplicaSyncerPluginRef"),
+    ]
+
+
+TYPES = sorted(one.type for one in candidates())
+
+
+@given(st.lists(st.sampled_from(TYPES), unique=True, max_size=8), st.randoms(use_true_random=False))
+def test_whatever_is_defined_the_plan_is_whole_or_there_is_an_error_with_a_place(types: list[str], random) -> None:
+    result = plan(f"plugins: [{', '.join(f'{{type: {one}}}' for one in types)}]")
+
+    if result.outcome.plan is None:
+        assert all(one.span is not None for one in result.outcome.diagnostics if one.is_error)
+        return
+    whole = result.plan
+    named = {
+        whole.handler,
+        *whole.parsers,
+        *whole.producers,
+        *whole.screeners,
+        *whole.admitters,
+        *whole.pre_request,
+        *whole.response_observers,
+        *(name for profile in whole.profiles for name in profile.instances),
+        *(name for source in whole.sources for name in (source.instance, *source.collectors)),
+    }
+    assert named | {whole.detector} <= {*whole.by_name, None}
+    assert set(types) <= set(whole.by_name)
+    produced = {key.name for instance in whole.instances for key in instance.subscriptions.produces}
+    assert {key.name for instance in whole.instances for key in instance.subscriptions.consumes} <= produced
+    assert all(set(source.active) <= set(source.collectors) for source in whole.sources)
+    shuffled = list(types)
+    random.shuffle(shuffled)
+    again = plan(f"plugins: [{', '.join(f'{{type: {one}}}' for one in shuffled)}]").plan
+    assert (again.producers, again.graph) == (whole.producers, whole.graph)
 
 
 def test_a_static_check_imports_no_third_party_and_finds_the_rest() -> None:
