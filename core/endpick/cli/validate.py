@@ -8,9 +8,11 @@ from typing import Literal
 
 import click
 
+from endpick.api import PluginContext
 from endpick.cli.reading import print_diagnostics, read
 from endpick.config import LoadedConfig
 from endpick.diagnostics import Diagnostic, ExitCode, Severity, exit_code_of, has_errors, render_github, render_json
+from endpick.planning.build import build_plan
 from endpick.planning.planner import check_statically, make_plan
 from endpick.plugins.discovery import Candidate, discover
 
@@ -41,7 +43,12 @@ def command(configs: tuple[str, ...], strict: bool, static: bool, output: Litera
 
 
 def _judge(loaded: LoadedConfig, installed: Sequence[Candidate], static: bool) -> tuple[Diagnostic, ...]:
-    return check_statically(loaded, installed) if static else make_plan(loaded, installed).diagnostics
+    if static:
+        return check_statically(loaded, installed)
+    outcome = make_plan(loaded, installed)
+    # Some parameters only a plugin's constructor can judge. Nothing is started, so nothing needs to be stopped.
+    built = None if outcome.plan is None else build_plan(outcome.plan, lambda _: PluginContext())
+    return (*outcome.diagnostics, *(built if isinstance(built, tuple) else ()))
 
 
 def _exit_code(found: Sequence[Diagnostic], strict: bool) -> int:

@@ -89,6 +89,14 @@ def test_validate_prints_github_commands(endpick) -> None:
     assert result.stdout.startswith("::error file=wrong.yaml,line=3,col=18,")
 
 
+def test_validate_finds_what_only_a_constructor_can_judge(endpick) -> None:
+    result = endpick("validate", "-", text=GOOD.replace("plain-scorer", "stubborn-scorer"))
+
+    assert result.exit_code == 3
+    assert "error[E0403]" in result.stderr
+    assert "not on a Monday" in result.stderr
+
+
 def test_a_static_check_passes_over_what_only_third_party_code_could_tell(endpick) -> None:
     assert endpick("validate", "--static", "wrong.yaml").exit_code == 0
     assert endpick("validate", "--static", "missing.yaml").exit_code == 4
