@@ -14,10 +14,11 @@ from endpick.planning.definitions import define_instances
 from endpick.planning.draft import Draft, DraftInstance
 from endpick.planning.handler import plan_handler
 from endpick.planning.hooks import load_named_hooks
+from endpick.planning.ignored import warn_ignored
 from endpick.planning.installed import Installed, policy_of
 from endpick.planning.plan import Plan, PlannedInstance, PlannedSource, PlanOutcome
 from endpick.planning.profiles import plan_profiles
-from endpick.planning.requests import plan_detector, plan_discovery, plan_parsers
+from endpick.planning.requests import plan_detector, plan_discovery, plan_parsers, plan_screeners
 from endpick.planning.sources import Feeding, plan_sources
 from endpick.planning.unused import warn_unused
 from endpick.plugins.discovery import Candidate
@@ -72,9 +73,11 @@ def _plan(draft: Draft, installed: Installed, hooks: HookRegistry) -> Plan | Non
     handler = plan_handler(draft, installed)
     parsers = plan_parsers(draft, installed)
     detector = plan_detector(draft, installed)
+    plan_screeners(draft, installed)
     feeding = plan_sources(draft, installed)
     discovery = plan_discovery(draft)
     graph = plan_data(draft, feeding, installed)
+    warn_ignored(draft)
     warn_unused(draft)
     instances = tuple(filter(None, map(_planned, draft.instances.values())))
     if handler is None or len(instances) < len(draft.instances):

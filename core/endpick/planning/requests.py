@@ -9,9 +9,11 @@ from endpick.planning.definitions import add_instance
 from endpick.planning.draft import Draft, DraftInstance
 from endpick.planning.installed import Installed
 from endpick.planning.references import look_up_kind
+from endpick.planning.sources import injects_defaults
 
 DEFAULT_PARSERS = ("openai-parser", "anthropic-parser", "vllmhttp-parser", "passthrough-parser")
 DEFAULT_DETECTOR = "utilization-detector"
+DEFAULT_SCREENER = "silent-endpoint-screener"
 
 
 def plan_parsers(draft: Draft, installed: Installed) -> tuple[str, ...]:
@@ -49,6 +51,16 @@ def plan_detector(draft: Draft, installed: Installed) -> str | None:
     reason = "no saturation detector is named"
     draft.announce(Code.N0501, DEFAULT_DETECTOR, f"added saturation detector '{DEFAULT_DETECTOR}': {reason}")
     return add_instance(draft, installed, DEFAULT_DETECTOR, reason).name
+
+
+def plan_screeners(draft: Draft, installed: Installed) -> None:
+    """Add the screener that leaves out endpoints which have fallen silent, unless the document defines one or wants no additions."""
+    taken = any(DEFAULT_SCREENER in (instance.name, instance.type) for instance in draft.instances.values())
+    if taken or not injects_defaults(draft) or not installed.offers(DEFAULT_SCREENER):
+        return
+    reason = "a model server that dies keeps its last values, which would go on attracting requests"
+    draft.announce(Code.N0501, DEFAULT_SCREENER, f"added screener '{DEFAULT_SCREENER}': {reason}")
+    add_instance(draft, installed, DEFAULT_SCREENER, reason)
 
 
 def plan_discovery(draft: Draft) -> str | None:
