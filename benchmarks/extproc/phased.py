@@ -12,7 +12,7 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import uvloop
@@ -52,6 +52,7 @@ class Phase:
 class Stream:
     """One request under way."""
 
+    script: Sequence[Phase]
     opened_at: float
     window: int
     phase: int = 0
@@ -87,12 +88,12 @@ def _cut(payload: bytes) -> list[bytes]:
 class Gateway(asyncio.Protocol):
     """One connection with a fixed number of requests under way."""
 
-    def __init__(self, script: Sequence[Phase], streams: int, picks: list[float]) -> None:
-        self._script = script
+    def __init__(self, next_script: Callable[[], Sequence[Phase]], streams: int, picks: list[float]) -> None:
+        self._next_script = next_script
         self._concurrency = streams
         self._picks = picks
         self._parser = FrameParser(2**24)
-        self._streams: dict[int, Stream] = {}
+        self.streams: dict[int, Stream] = {}
         self._next = 1
         self._window = 65_535
         self._stream_window = 65_535
@@ -108,7 +109,7 @@ class Gateway(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
         self._out.append(frames.PREFACE + frames.settings({4: _WINDOW}) + frames.window_update(0, _WINDOW))
-        self._flush()
+        self.flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
@@ -123,24 +124,24 @@ class Gateway(asyncio.Protocol):
                 self._grow(stream_id, int.from_bytes(self._parser.buffer[start:stop], "big"))
             elif kind == FrameType.PING and not flags & ACK:
                 self._out.append(frames.ping(self._parser.buffer[start:stop], ack=True))
-            elif kind in (FrameType.GOAWAY, FrameType.RST_STREAM) and (kind == FrameType.GOAWAY or stream_id in self._streams):
+            elif kind in (FrameType.GOAWAY, FrameType.RST_STREAM) and (kind == FrameType.GOAWAY or stream_id in self.streams):
                 raise RuntimeError(f"the server ended it: {FrameType(kind).name} {self._parser.buffer[start:stop]!r}")
-        self._flush()
+        self.flush()
 
     def _settings(self, payload: bytes) -> None:
         for at in range(0, len(payload), 6):
             if payload[at : at + 2] == b"\0\x04":
                 self._stream_window = int.from_bytes(payload[at + 2 : at + 6], "big")
         self._out.append(frames.SETTINGS_ACK)
-        while len(self._streams) < self._concurrency:
-            self._open()
+        while len(self.streams) < self._concurrency:
+            self.open()
 
     def _grow(self, stream_id: int, increment: int) -> None:
         if stream_id == 0:
             self._window += increment
-            waiting = [each for each in self._streams.items() if each[1].unsent]
+            waiting = [each for each in self.streams.items() if each[1].unsent]
         else:
-            stream = self._streams.get(stream_id)
+            stream = self.streams.get(stream_id)
             waiting = []
             if stream is not None:
                 stream.window += increment
@@ -148,14 +149,15 @@ class Gateway(asyncio.Protocol):
         for each in waiting:
             self._push(*each)
 
-    def _open(self) -> None:
+    def open(self) -> None:
         stream_id, self._next = self._next, self._next + 2
         self._out.append(frames.headers(stream_id, self._first_block if stream_id == 1 else self._block, end_stream=False))
-        stream = self._streams[stream_id] = Stream(time.perf_counter(), self._stream_window)
+        stream = self.streams[stream_id] = Stream(self._next_script(), time.perf_counter(), self._stream_window)
         self._say(stream_id, stream)
+        self._advance(stream_id, stream)
 
     def _say(self, stream_id: int, stream: Stream) -> None:
-        stream.unsent.extend(self._script[stream.phase].payloads)
+        stream.unsent.extend(stream.script[stream.phase].payloads)
         self._push(stream_id, stream)
 
     def _push(self, stream_id: int, stream: Stream) -> None:
@@ -170,23 +172,31 @@ class Gateway(asyncio.Protocol):
         if self._granted > _WINDOW // 2:
             self._out.append(frames.window_update(0, self._granted))
             self._granted = 0
-        stream = self._streams.get(stream_id)
+        stream = self.streams.get(stream_id)
         if stream is None:
             return
         stream.replies += _count_replies(stream, payload)
-        while stream.replies >= self._script[stream.phase].answered_at:
+        self._advance(stream_id, stream)
+
+    def _advance(self, stream_id: int, stream: Stream) -> None:
+        """Go on to the next phase, or the next request, as far as replies allow."""
+        while stream.replies >= stream.script[stream.phase].answered_at:
             if stream.phase == 0:
                 self._picks.append(time.perf_counter() - stream.opened_at)
             stream.phase += 1
-            if stream.phase == len(self._script):
+            if stream.phase == len(stream.script):
                 self._out.append(frames.rst_stream(stream_id, ErrorCode.NO_ERROR))
-                del self._streams[stream_id]
+                del self.streams[stream_id]
                 self.done += 1
-                self._open()
+                self.proceed()
                 return
             self._say(stream_id, stream)
 
-    def _flush(self) -> None:
+    def proceed(self) -> None:
+        """A request is over: open the next."""
+        self.open()
+
+    def flush(self) -> None:
         if self._out:
             self.transport.write(b"".join(self._out))
             self._out.clear()
@@ -210,7 +220,9 @@ def _count_replies(stream: Stream, payload: bytes) -> int:
 async def drive(port: int, script: Sequence[Phase], seconds: float, clients: int, streams: int) -> dict[str, object]:
     loop = asyncio.get_running_loop()
     picks: list[float] = []
-    gateways = [(await loop.create_connection(lambda: Gateway(script, streams, picks), "127.0.0.1", port))[1] for _ in range(clients)]
+    gateways = [
+        (await loop.create_connection(lambda: Gateway(lambda: script, streams, picks), "127.0.0.1", port))[1] for _ in range(clients)
+    ]
     await asyncio.sleep(seconds)
     done = sum(gateway.done for gateway in gateways)
     lost = sum(gateway.lost for gateway in gateways)
