@@ -25,7 +25,11 @@ class FileDiscoveryParameters(Parameters):
 
     path: Annotated[
         str,
-        Field(min_length=1, description="YAML or JSON file of endpoints, at most 1 MiB; relative to the working directory."),
+        Field(
+            min_length=1,
+            description="YAML or JSON file of endpoints, at most 1 MiB; relative to the working directory.",
+            examples=["endpoints.yaml"],
+        ),
     ]
     watch_file: Annotated[bool, Field(alias="watchFile", description="Follow changes of the file, within about a second.")] = False
 

@@ -1,0 +1,255 @@
+"""A test bench: one built instance, and everything it touches recorded."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from random import Random
+from typing import Literal
+
+import numpy as np
+from prometheus_client import CollectorRegistry
+
+from endpick.api.access import Access, AccessScope
+from endpick.api.data import AnyKey, DataKey, Scope
+from endpick.api.endpoints import Endpoint, Endpoints, Generation
+from endpick.api.plugin import Parameters, PluginContext
+from endpick.api.request import InferenceRequest
+from endpick.api.state import CycleState
+from endpick.datalayer.table import EndpointTable
+from endpick.datalayer.writer import TableWriter
+from endpick.diagnostics import Diagnostic
+from endpick.plugins.build import build, subscriptions_of
+from endpick.plugins.frames import describe, plugin_frames
+from endpick.plugins.instance import Instance, scope_of
+from endpick.testing.blocking import Watch, watched
+from endpick.testing.pools import is_column, make_pool, unprotected
+from endpick.testing.requests import make_request
+from endpick.testing.subject import Subject
+from endpick.testing.values import nonsense_of, value_of
+
+START_OF_TIME = 1000.0
+TYPICAL_SIZE = 8
+_LABELS = (
+    {"llm-d.ai/role": "decode", "zone": "a"},
+    {"llm-d.ai/role": "prefill", "zone": "b"},
+    {"llm-d.ai/role": "encode", "tenant": "acme"},
+    {},
+)
+
+
+class Reported(StrEnum):
+    """How much the endpoints of a scene have reported."""
+
+    EVERYTHING = "every endpoint has reported"
+    SOME = "every second endpoint has reported nothing"
+    NOTHING = "no endpoint has reported anything"
+    ZEROS = "every reported number is 0"
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What one request meets: itself, the candidates, and what producers left for it."""
+
+    request: InferenceRequest
+    endpoints: Endpoints
+    state: CycleState
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """A plugin's method raised instead of answering."""
+
+    problem: BaseException
+
+    def __str__(self) -> str:
+        frames = plugin_frames(self.problem)
+        where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+        return f"{describe(self.problem)}{where}"
+
+
+class RecordingAccess(Access):
+    """Lets everything pass, and remembers what instances read and wrote."""
+
+    __slots__ = ("reads", "undeclared", "writes")
+
+    def __init__(self) -> None:
+        super().__init__(on_violation=self._violated)
+        self.reads: set[str] = set()
+        self.writes: set[str] = set()
+        self.undeclared: dict[tuple[str, str], None] = {}
+        """`("read", key)` and `("write", key)` of keys the instance did not declare, in the order of the first access."""
+
+    def check_read(self, key: str) -> None:
+        """Note a read by the instance."""
+        if self.scope is not None:
+            self.reads.add(key)
+        super().check_read(key)
+
+    def check_write(self, key: str) -> None:
+        """Note a write by the instance."""
+        if self.scope is not None:
+            self.writes.add(key)
+        super().check_write(key)
+
+    def _violated(self, scope: AccessScope, key: str, access: Literal["read", "write"]) -> None:
+        self.undeclared[access, key] = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingTable:
+    """The endpoint table as writers see it, with a note of every key that was written."""
+
+    table: EndpointTable
+    access: RecordingAccess
+
+    @property
+    def generation(self) -> Generation:
+        """The rows."""
+        return self.table.generation
+
+    def write(self, key: AnyKey, endpoint: Endpoint, value: object) -> None:
+        """Put a value into a column."""
+        self.access.writes.add(key.name)
+        self.table.write(key, endpoint, value)
+
+    def write_pool(self, key: AnyKey, value: object) -> None:
+        """Put a value that belongs to the pool."""
+        self.access.writes.add(key.name)
+        self.table.write_pool(key, value)
+
+
+@dataclass(slots=True)
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    now: float = START_OF_TIME
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Bench:
+    """One instance and its surroundings.
+
+    Attributes:
+        block: Which of the subject's `parameters:` blocks it was built with.
+        access: What it touched.
+        samples: Values of data keys that its author gave.
+        payloads: What collectors can be given: the author's, or else nonsense of the right type.
+        watch: Where it blocked the thread.
+    """
+
+    instance: Instance
+    block: str
+    table: EndpointTable
+    access: RecordingAccess
+    clock: Clock
+    samples: Mapping[AnyKey, Sequence[object]]
+    payloads: Sequence[object] = ()
+    watch: Watch = field(default_factory=Watch)
+
+    @property
+    def consumed(self) -> tuple[AnyKey, ...]:
+        """What it declares to read, required or not."""
+        declared = self.instance.subscriptions
+        return (*declared.consumes, *declared.consumes_optional)
+
+    def call(self, method: Callable[..., object], *arguments: object) -> object:
+        """The answer of one of the instance's methods, or `Raised`; it runs under the keys it declared."""
+        self.access.scope = self.instance.scope
+        try:
+            with watched(self.watch):
+                return method(*arguments)
+        except (Exception, SystemExit) as problem:
+            return Raised(problem)
+        finally:
+            self.access.scope = None
+
+    def writer(self, endpoint: Endpoint | None = None) -> TableWriter:
+        """What a collector is given for a payload of this endpoint."""
+        recording = RecordingTable(self.table, self.access)
+        return TableWriter(recording, self.instance.scope, endpoint, self.access.on_violation)
+
+    def scene(
+        self,
+        reported: Reported = Reported.EVERYTHING,
+        size: int = TYPICAL_SIZE,
+        request: InferenceRequest | None = None,
+        seed: int = 1,
+    ) -> Scene:
+        """A request and candidates with plausible data under the keys the instance declares; the same seed gives the same scene."""
+        random = Random(seed)
+        columns = {key: self._column(key, reported, size, random) for key in self.consumed if is_column(key)}
+        pool = {key: self._value(key, random) for key in self.consumed if key.scope is Scope.POOL and reported is not Reported.NOTHING}
+        labels = [_LABELS[number % len(_LABELS)] for number in range(size)]
+        table = make_pool(columns or size, labels=labels, pool=pool, clock=self.clock)
+        endpoints = Endpoints(unprotected(table.generation), None, self.access)
+        return Scene(request or make_request(), endpoints, self._state(endpoints, reported, random))
+
+    def _state(self, endpoints: Endpoints, reported: Reported, random: Random) -> CycleState:
+        state = CycleState(self.access)
+        if reported is Reported.NOTHING:
+            return state
+        for key in self.consumed:
+            assert isinstance(key, DataKey)
+            if key.scope is Scope.REQUEST:
+                state.put(key, self._value(key, random))
+            if key.scope is Scope.CANDIDATE:
+                column = self._column(key, reported, len(endpoints), random)
+                state.put_column(key, endpoints, np.array([np.nan if value is None else value for value in column], dtype=np.float64))
+        return state
+
+    def _column(self, key: AnyKey, reported: Reported, size: int, random: Random) -> list[object]:
+        match reported:
+            case Reported.NOTHING:
+                return [None] * size
+            case Reported.ZEROS if key.is_number:
+                return [0.0] * size
+            case Reported.SOME:
+                return [self._value(key, random) if number % 2 else None for number in range(size)]
+            case _:
+                return [self._value(key, random) for _ in range(size)]
+
+    def _value(self, key: AnyKey, random: Random) -> object:
+        return value_of(key, random, self.samples)
+
+
+def make_bench(
+    subject: Subject, block: str, parameters: Parameters, *, seed: int = 1, registry: CollectorRegistry | None = None
+) -> Bench | Diagnostic:
+    """Build the subject as the host does; a diagnostic when its constructor raises."""
+    access, clock = RecordingAccess(), Clock()
+    declared = subscriptions_of(subject.loaded, parameters)
+    if isinstance(declared, Diagnostic):
+        return declared
+    keys = (*declared.consumes, *declared.consumes_optional, *declared.produces)
+    table = make_pool(TYPICAL_SIZE, keys=keys, clock=clock)
+    payloads = subject.material.payloads or nonsense_of(subject.plugin.meta.payload or object)
+    context = PluginContext(
+        random=Random(seed),
+        clock=clock,
+        logger=_quiet_logger(),
+        registry=registry or CollectorRegistry(),
+        columns=TableWriter(RecordingTable(table, access), scope_of(subject.name, declared), None, access.on_violation),
+    )
+    built = build(subject.loaded, subject.name, parameters, None, context, subscriptions=declared)
+    return built if isinstance(built, Diagnostic) else Bench(built, block, table, access, clock, subject.material.samples, payloads)
+
+
+def _quiet_logger() -> logging.Logger:
+    """Plugins may complain of what the kit does to them; nobody needs to read it."""
+    logger = logging.Logger("endpick.testing")
+    logger.addHandler(logging.NullHandler())
+    return logger
+
+
+def benches(subject: Subject, *, seed: int = 1) -> Iterator[Bench]:
+    """One for each block the host accepts and the constructor can work with."""
+    for block, parameters in subject.valid_blocks():
+        bench = make_bench(subject, block.origin, parameters, seed=seed)
+        if isinstance(bench, Bench):
+            yield bench

@@ -1,0 +1,105 @@
+"""Checks of an instance's life: start, use, stop, and a second instance beside it, as after a reload."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry
+
+from endpick.api.datalayer import DataSource
+from endpick.api.errors import ConfigurationError
+from endpick.diagnostics import Diagnostic
+from endpick.testing.bench import Bench, Raised, benches, make_bench
+from endpick.testing.check import Finding, check
+from endpick.testing.collecting import Stubborn, payloads_from, started
+from endpick.testing.exercise import walk_one
+from endpick.testing.leftovers import Running, tasks_left
+from endpick.testing.servers import answering
+from endpick.testing.subject import Subject
+
+
+@check()
+def starts_and_stops(subject: Subject) -> Iterator[Finding]:
+    """`start` and `stop` work; `start` may refuse with `ConfigurationError`."""
+    for bench in benches(subject):
+        problem = _lived(_only_start, bench)
+        if problem is not None and not isinstance(problem.problem, ConfigurationError):
+            yield Finding(f"`start` or `stop` raises {problem}", "raise ConfigurationError from `start`, and nothing from `stop`")
+            return
+
+
+@check()
+def leaves_nothing_running(subject: Subject) -> Iterator[Finding]:
+    """After `stop` no task, no thread and no socket of the plugin is left."""
+    for bench in benches(subject):
+        before = Running.now()
+        left = asyncio.run(tasks_left(_use_of(bench)))
+        left = (*left, *before.added(Running.now()))
+        if left:
+            yield Finding(f"after `stop`, it leaves {' and '.join(left)}", "cancel tasks and close sessions in `stop`, and await both")
+            return
+
+
+@check()
+def works_after_a_reload(subject: Subject) -> Iterator[Finding]:
+    """A second instance can be built while the first one runs, with the same metrics registry, and works when the first has stopped."""
+    for block, parameters in subject.valid_blocks():
+        registry = CollectorRegistry()
+        first = make_bench(subject, block.origin, parameters, registry=registry)
+        second = make_bench(subject, block.origin, parameters, registry=registry)
+        alone = make_bench(subject, block.origin, parameters)
+        if isinstance(first, Diagnostic) or isinstance(alone, Diagnostic):
+            continue
+        if isinstance(second, Diagnostic):
+            yield Finding(
+                f"a second instance cannot be built beside the first: {second.message}",
+                "keep nothing in the class or the module, and register a metric only once per registry",
+            )
+            return
+        failing, failing_alone = asyncio.run(_failing_after(first, second)), asyncio.run(_failing_after(None, alone))
+        new = {method: raised for method, raised in failing.items() if method not in failing_alone}
+        for method, raised in new.items():
+            yield Finding(f"once another instance has stopped, `{method}` raises {raised}", "share nothing between instances")
+            return
+
+
+def _use_of(bench: Bench):
+    async def use() -> None:
+        """The life of an instance, with a server to poll; whatever goes wrong on the way, only what is left counts here."""
+        try:
+            async with answering("an empty page") as endpoint, started(bench):
+                if isinstance(bench.instance.plugin, DataSource):
+                    await payloads_from(bench, endpoint)
+                for _ in walk_one(bench, bench.scene()):
+                    await asyncio.sleep(0)
+        except (Exception, Stubborn):
+            return
+
+    return use
+
+
+def _lived(life, bench: Bench) -> Raised | None:
+    try:
+        asyncio.run(life(bench))
+    except (Exception, SystemExit) as problem:
+        return Raised(problem)
+    return None
+
+
+async def _only_start(bench: Bench) -> None:
+    async with started(bench):
+        await asyncio.sleep(0)
+
+
+async def _failing_after(first: Bench | None, second: Bench) -> dict[str, Raised]:
+    """The methods of the second instance that raise, after the first one has come and gone while the second was running."""
+    try:
+        if first is not None:
+            await first.instance.plugin.start()
+        async with started(second):
+            if first is not None:
+                await first.instance.plugin.stop()
+            return {method: value for method, value in walk_one(second, second.scene()) if isinstance(value, Raised)}
+    except (Exception, SystemExit) as problem:
+        return {"start": Raised(problem)}
