@@ -1,0 +1,52 @@
+"""reference/api.md: everything a plugin may import."""
+
+from __future__ import annotations
+
+import importlib
+
+import endpick.api
+from docs_reference.markdown import page as markdown_page
+from docs_reference.source import definitions, render
+
+MODULES = (
+    "plugin",
+    "scheduling",
+    "requests",
+    "datalayer",
+    "data",
+    "keys",
+    "endpoints",
+    "state",
+    "request",
+    "metrics_page",
+    "duration",
+    "errors",
+)
+ELSEWHERE = frozenset({"API_VERSION", "hookimpl"})
+"""Exported names with a better place: the version is a figure, `hookimpl` belongs to the hooks."""
+
+
+def page() -> str:
+    """The page."""
+    public = set(endpick.api.__all__)
+    sections, shown = [], set()
+    for module_name in MODULES:
+        module = importlib.import_module(f"endpick.api.{module_name}")
+        found = {name: each for name, each in definitions(module).items() if name in public}
+        shown |= found.keys()
+        lines = (module.__doc__ or "").strip().splitlines()
+        sections.append("\n\n".join((f"## {_title(lines[0])}", *(render(name, node, doc, 3) for name, (node, doc) in found.items()))))
+    missing = public - shown - ELSEWHERE
+    if missing:
+        raise SystemExit(f"endpick.api exports {', '.join(sorted(missing))}, which no page documents")
+    return markdown_page(
+        "Plugin API",
+        f"Look up here what a plugin may import from `endpick.api`, version {endpick.api.API_VERSION}: when the host calls it, with what, "
+        "and what it may raise. Nothing else of endpick is for plugins.",
+        *sections,
+    )
+
+
+def _title(first_line: str) -> str:
+    title = first_line.partition(":")[0].rstrip(".")
+    return title[0].upper() + title[1:]

@@ -1,0 +1,39 @@
+"""reference/hooks.md: the host's hooks."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+
+from docs_reference.markdown import docstring
+from docs_reference.markdown import page as markdown_page
+from docs_reference.source import definitions, render
+from endpick.api import hooks
+from endpick.plugins.hooks import DEADLINE_SECONDS
+
+ARGUMENTS = ("PluginRecord", "HostServices", "HostView", "Report")
+
+
+def page() -> str:
+    """The page."""
+    found = definitions(hooks)
+    specs, _ = found["HookSpecs"]
+    assert isinstance(specs, ast.ClassDef)
+    methods = [node for node in specs.body if isinstance(node, ast.FunctionDef)]
+    return markdown_page(
+        "Host hooks",
+        "Look up here what an extension object can do at the edges of the host's life, when each hook is called, and with what.",
+        inspect.cleandoc((hooks.__doc__ or "").partition("\n")[2]),
+        f"An `async def` implementation is awaited for {DEADLINE_SECONDS:.0f} seconds at most.",
+        "## Hooks",
+        *(render(node.name, _without_self(node), ast.get_docstring(node) or "", 3) for node in methods),
+        "## What hooks are given",
+        *(render(name, *found[name], 3) for name in ARGUMENTS),
+        "### `hookimpl`",
+        docstring(found["hookimpl"][1]),
+    )
+
+
+def _without_self(node: ast.FunctionDef) -> ast.FunctionDef:
+    node.args.args = node.args.args[1:]
+    return node

@@ -1,0 +1,84 @@
+"""reference/metrics.md: what `/metrics` shows."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics import MetricWrapperBase
+
+from docs_reference.markdown import code, listed, table
+from docs_reference.markdown import page as markdown_page
+from docs_reference.source import definitions
+from endpick.api import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE, Endpoint
+from endpick.api.endpoints import Column, Generation
+from endpick.extproc import counters as session_counters
+from endpick.extproc.counters import SessionCounters
+from endpick.observability.metrics import EndpickMetrics
+from endpick.serve.pool_metrics import PoolGauges
+from endpick.transport import counters as transport_counters
+from endpick.transport.counters import TransportCounters
+
+
+def page() -> str:
+    """The page."""
+    wrapped = {value._name: value for value in vars(_metrics()).values() if isinstance(value, MetricWrapperBase)}
+    header = ("metric", "type", "labels", "meaning")
+    transport, session = TransportCounters().snapshot(), SessionCounters().snapshot()
+    return markdown_page(
+        "Metrics",
+        "Look up here what `/metrics` on the metrics port shows, with its labels: names that begin with `llm_d_epp_` are llm-d's, so its "
+        "dashboards work; names that begin with `endpick_` are endpick's own. Python's own `process_`, `python_` families come on top.",
+        table(header, (_row(name, metric) for name, metric in sorted(wrapped.items()))),
+        "## The pool",
+        "Computed when Prometheus asks.",
+        table(header, (_family(family) for family in _pool_families())),
+        "## Events on the ext_proc port",
+        "`endpick_transport_events_total`, label `event`. A rising count in the second half of the table is a guard that acted.",
+        table(("event", "meaning"), _events(transport, dict(_fields(transport_counters, "TransportCounters")))),
+        "## Events in ext_proc streams",
+        "`endpick_session_events_total`, label `event`.",
+        table(("event", "meaning"), _events(session, dict(_fields(session_counters, "SessionCounters")))),
+    )
+
+
+def _metrics() -> EndpickMetrics:
+    return EndpickMetrics(CollectorRegistry())
+
+
+def _row(name: str, metric: MetricWrapperBase) -> tuple[str, str, str, str]:
+    kind = metric._type
+    shown = f"{name}_total" if kind == "counter" else name
+    return code(shown), kind, listed(metric._labelnames), metric._documentation
+
+
+def _pool_families() -> Iterator[GaugeMetricFamily]:
+    """Of a pool with one endpoint that has reported everything."""
+    reported = Column(np.zeros(1), np.zeros(1))
+    columns = {key.name: reported for key in (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE)}
+    generation = Generation((Endpoint("default/a", "127.0.0.1", 8000),), columns, {}, lambda: 0.0)
+    return PoolGauges("pool", lambda: generation, lambda: 0.0).collect()
+
+
+def _family(family: GaugeMetricFamily) -> tuple[str, str, str, str]:
+    return code(family.name), family.type, listed(family.samples[0].labels if family.samples else ()), family.documentation
+
+
+def _events(names: Iterable[str], meanings: dict[str, str]) -> Iterator[tuple[str, str]]:
+    return ((code(name), meanings.get(name) or meanings.get(_group(name), "")) for name in names)
+
+
+def _group(name: str) -> str:
+    return "protocol_errors" if name.startswith("protocol_error_") else name
+
+
+def _fields(module: object, class_name: str) -> Iterator[tuple[str, str]]:
+    node, _ = definitions(module)[class_name]  # type: ignore[arg-type]
+    assert isinstance(node, ast.ClassDef)
+    for field, after in zip(node.body, [*node.body[1:], None], strict=True):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(after, ast.Expr):
+            yield field.target.id, inspect.cleandoc(ast.literal_eval(after.value))
