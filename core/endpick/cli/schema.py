@@ -25,7 +25,9 @@ CONFIG = "config"
 def command(name: str, installed: bool, output: Path | None) -> None:
     """Print the JSON Schema called NAME: 'config' for editors (draft-07), a plugin type for its parameters, or an output of endpick.
 
-    The outputs are 'diagnostics', 'plan' and 'graph'. Put the first line of a configuration to use the schema in an editor:
+    The outputs are called like the verbs that print them; that of `validate` is 'diagnostics'.
+
+    To use the schema of the configuration in an editor, begin the file with this line:
 
     # yaml-language-server: $schema=./config.v1.json
     """

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
+from pydantic import BaseModel, TypeAdapter
+
+from endpick.cli.outputs import OUTPUTS, Explanation, Output
 from endpick.config.schema import editor_schema
 from endpick.diagnostics.json import SCHEMA as DIAGNOSTICS
-from endpick.planning.document import Document, PlanDocument
+from endpick.planning.document import PlanDocument
 from endpick.planning.installed import Installed
 from endpick.planning.picture import Picture
 from endpick.plugins.discovery import Candidate
@@ -23,6 +26,8 @@ def output_schemas() -> dict[str, Mapping[str, object]]:
         "diagnostics": DIAGNOSTICS,
         "graph": _document(Picture, "endpick graph"),
         "plan": _document(PlanDocument, "endpick plan"),
+        "explain": {"$schema": DIALECT, "title": "endpick explain", **TypeAdapter(list[Explanation]).json_schema()},
+        **{name: _document(output, f"endpick {name}") for name, output in OUTPUTS.items()},
     }
 
 
@@ -55,6 +60,6 @@ def builtin(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
     return tuple(candidate for candidate in candidates if candidate.is_builtin)
 
 
-def _document(document: type[Document], title: str) -> Mapping[str, object]:
-    schema = document.model_json_schema(by_alias=True, mode="serialization")
+def _document(document: type[BaseModel], title: str) -> Mapping[str, object]:
+    schema = document.model_json_schema(by_alias=True, mode="validation" if issubclass(document, Output) else "serialization")
     return {"$schema": DIALECT, **schema, "title": title}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -123,15 +124,16 @@ def test_plan_tells_order_weights_origin_and_what_was_filled_in(endpick) -> None
     result = endpick("plan", "good.yaml")
 
     assert result.exit_code == 0
-    for line in (
-        "  plain-scorer            plain-scorer            zoo 1.0  line 3",
-        "  max-score-picker        max-score-picker        zoo 1.0  added",
-        "  scorer  plain-scorer      1 (default)",
-        "  parse           openai-parser, passthrough-parser",
-        "  metrics-data-source  -           core-metrics-extractor",
-        "  added picker 'max-score-picker' to profile 'default': no picker is defined",
+    rows = [tuple(re.split(" {2,}", line.strip())) for line in result.stdout.splitlines()]
+    for row in (
+        ("plain-scorer", "plain-scorer", "zoo 1.0", "line 3"),
+        ("max-score-picker", "max-score-picker", "zoo 1.0", "added"),
+        ("scorer", "plain-scorer", "1 (default)"),
+        ("parse", "openai-parser, passthrough-parser"),
+        ("metrics-data-source", "-", "core-metrics-extractor"),
+        ("added picker 'max-score-picker' to profile 'default': no picker is defined",),
     ):
-        assert line in result.stdout.splitlines()
+        assert row in rows
 
 
 def test_plan_prints_warnings_about_what_it_shows_on_standard_error(endpick) -> None:
@@ -166,6 +168,30 @@ def test_graph_says_what_is_missing_for_svg(endpick, monkeypatch: pytest.MonkeyP
 
     assert result.exit_code == 5
     assert "pip install 'endpick[graph]'" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["list"],
+        ["list", "--load"],
+        ["describe", "queue-scorer"],
+        ["describe", "core-metrics-extractor"],
+        ["doctor"],
+        ["doctor", "--load"],
+        ["explain"],
+        ["explain", "E0301"],
+        ["lock"],
+    ],
+    ids=" ".join,
+)
+def test_what_other_verbs_print_satisfies_the_published_schemas(arguments: list[str], tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    result = CliRunner().invoke(main, [*arguments, "--format", "json"])
+
+    assert result.exit_code == 0, result.output
+    jsonschema.validate(json.loads(result.stdout), json.loads((SCHEMAS / f"{arguments[0]}.v1.json").read_text()))
 
 
 def test_schema_prints_the_parameters_of_a_type(endpick) -> None:
