@@ -132,7 +132,11 @@ class HookSpecs:
 
     @hookspec
     def endpick_add_commands(self, group: click.Group) -> None:
-        """Add verbs to the command line, with `group.add_command`. Called by `endpick` commands that were given a configuration."""
+        """Add verbs to the command line, with `group.add_command`.
+
+        Called when somebody uses a verb that endpick itself does not have, and the environment variable `ENDPICK_CONFIG` names a
+        configuration that names the hook object.
+        """
 
     @hookspec
     def endpick_decision(self, record: Document) -> None:

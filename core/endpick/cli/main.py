@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import click
 
 from endpick import __version__
+from endpick.cli.extensions import extension
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ VERBS: dict[str, Verb] = {
     "validate": Verb("endpick.cli.validate", "Find every mistake in a configuration."),
     "plan": Verb("endpick.cli.plan", "Show the resolved plan: order, weights, defaults and why."),
     "graph": Verb("endpick.cli.graph", "Draw who produces which data for whom."),
+    "new": Verb("endpick.cli.new", "Make a project for a new plugin."),
     "list": Verb("endpick.cli.listing", "List the installed plugin types."),
     "describe": Verb("endpick.cli.describe", "Tell all about one plugin type."),
     "explain": Verb("endpick.cli.explain", "Explain a diagnostic code."),
@@ -42,10 +44,10 @@ class LazyGroup(click.Group):
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import one verb."""
+        """Import one verb; what endpick does not have may be a hook object's."""
         verb = VERBS.get(cmd_name)
         if verb is None:
-            return None
+            return extension(cmd_name)
         command = importlib.import_module(verb.module).command
         assert isinstance(command, click.Command)
         return command
@@ -57,7 +59,7 @@ class LazyGroup(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does, with a suggestion for a misspelt verb."""
-        if args and args[0] not in VERBS and not args[0].startswith("-"):
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             import difflib  # imported here: only a typing mistake pays for it
 
             close = difflib.get_close_matches(args[0], VERBS, n=1)
