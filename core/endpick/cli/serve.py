@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 @click.option("--discovery-timeout", type=DURATION, default="60s", show_default=True, help="How long to wait for the first endpoints.")
 @click.option("--grpc-max-recv-msg-size", type=QUANTITY, default="16Mi", show_default=True, help="Largest ext_proc message.")
 @click.option("--max-request-body", type=QUANTITY, default="32Mi", show_default=True, help="Largest request body; more is refused.")
+@click.option("--locked", is_flag=True, help="Refuse every plugin that differs from the lock file.")
+@click.option("--lock-file", type=click.Path(path_type=Path), default=Path("endpick.lock.json"), help="See `endpick lock`.")
 @click.option("--watch-config", is_flag=True, help="Reload when CONFIG changes; SIGHUP reloads in any case.")
 @click.option("--pool-name", default="endpick", show_default=True, help="Label of the pool's gauges.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True)
@@ -69,6 +71,8 @@ def command(
     discovery_timeout: float,
     grpc_max_recv_msg_size: int,
     max_request_body: int,
+    locked: bool,
+    lock_file: Path,
     watch_config: bool,
     pool_name: str,
     log_level: str,
@@ -104,7 +108,7 @@ def command(
         drain_timeout_seconds=drain_timeout,
         max_request_body_bytes=max_request_body,
     )
-    sys.exit(_run(lambda: _loaded(config or config_file, config_text), settings))
+    sys.exit(_run(lambda: _loaded(config or config_file, config_text), lock_file if locked else None, settings))
 
 
 def _tls(cert_path: Path | None, client_ca_file: Path | None) -> TlsSettings:
@@ -122,33 +126,36 @@ def _loaded(path: str | None, text: str | None) -> LoadedConfig:
     return load_config(text=text, name="--config-text") if text is not None else read(path)
 
 
-def _outcome(loaded: LoadedConfig) -> PlanOutcome:
+def _outcome(loaded: LoadedConfig, lock_file: Path | None) -> PlanOutcome:
+    """The lock file is read each time, so that a reload sees a new one."""
+    from endpick.diagnostics import Diagnostic
+    from endpick.planning.plan import PlanOutcome
     from endpick.planning.planner import make_plan
     from endpick.plugins.discovery import discover
+    from endpick.plugins.lock import load_lock
 
-    return make_plan(loaded, discover())
+    lock = None if lock_file is None else load_lock(lock_file)
+    return PlanOutcome(None, (lock,)) if isinstance(lock, Diagnostic) else make_plan(loaded, discover(), lock=lock)
 
 
-def _run(load: Callable[[], LoadedConfig], settings: ServeSettings) -> int:
-    from endpick.diagnostics import ExitCode
-    from endpick.serve.failure import Refused, StartupError
+def _run(load: Callable[[], LoadedConfig], lock_file: Path | None, settings: ServeSettings) -> int:
+    from endpick.diagnostics import Code, Diagnostic, ExitCode
+    from endpick.serve.failure import Refused
     from endpick.serve.main import run
 
     loaded = load()
-    outcome = _outcome(loaded)
+    outcome = _outcome(loaded, lock_file)
     if outcome.plan is None:
         return _refuse(outcome.diagnostics, loaded)
     _print(outcome.diagnostics, loaded)
     try:
-        run(outcome.plan, settings, lambda: _outcome(load()))
+        run(outcome.plan, settings, lambda: _outcome(load(), lock_file))
     except Refused as refusal:
         return _refuse(refusal.diagnostics, loaded)
-    except StartupError as problem:
-        click.echo(f"error: {problem}", err=True)
-        return ExitCode.FAILED
     except ExceptionGroup as group:
-        for each in group.exceptions:
-            click.echo(f"error: {', '.join(getattr(each, '__notes__', ()))}: {type(each).__name__}: {each}", err=True)
+        _print(
+            [Diagnostic(Code.E0704, "; ".join(each.__notes__) + f": {type(each).__name__}: {each}") for each in group.exceptions], loaded
+        )
         return ExitCode.FAILED
     return ExitCode.OK
 

@@ -23,7 +23,7 @@ class DiscoveryTask:
     def __init__(self, instance: Instance, table: EndpointTable, instruments: Instruments) -> None:
         if not isinstance(instance.plugin, EndpointDiscovery):
             raise TypeError(f"{instance.origin} is no endpoint discovery")
-        self._instance = instance
+        self.instance = instance
         self._plugin: EndpointDiscovery[Parameters] = instance.plugin
         self._table = table
         self._instruments = instruments
@@ -50,9 +50,9 @@ class DiscoveryTask:
         if self._table.is_ready.is_set():
             return
         if not self._task.done():
-            raise TimeoutError(f"{self._instance.origin} reported no endpoints within {timeout_seconds:g} s")
+            raise TimeoutError(f"{self.instance.origin} reported no endpoints within {timeout_seconds:g} s")
         self._task.result()
-        raise ConfigurationError(f"{self._instance.origin} ended without saying which endpoints there are")
+        raise ConfigurationError(f"{self.instance.origin} ended without saying which endpoints there are")
 
     async def stop(self) -> None:
         """End the discovery and wait for it. Safe to call twice, and before `start`."""
@@ -83,4 +83,4 @@ class DiscoveryTask:
             await asyncio.sleep(backoff.delay_after(loop.time() - began))
 
     def _failed(self, problem: BaseException | str) -> None:
-        self._instruments.fault(self._instance, EXTENSION_POINT, problem)
+        self._instruments.fault(self.instance, EXTENSION_POINT, problem)

@@ -118,6 +118,7 @@ class Code(Enum):
     E0803 = "the endpoints file cannot be used"
     E0804 = "an optional dependency is not installed"
     E0805 = "installed package metadata is inconsistent"
+    E0806 = "nothing finds endpoints"
 
     W0202 = "the apiVersion is deprecated"
     W0203 = "a field is deprecated"

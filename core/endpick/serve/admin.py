@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import errno
+import os
 from collections.abc import Callable
 
 from aiohttp import web
@@ -52,8 +52,8 @@ class AdminServer:
             await site.start()
         except OSError as error:
             await self._runner.cleanup()
-            reason = "the address is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
-            raise ListenError(f"cannot listen on {self._host or '*'}:{self._port} for metrics: {reason}") from error
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise ListenError(f"cannot listen on {self._host or 'any address'}, port {self._port}: {reason}") from error
         port: int = self._runner.addresses[0][1]
         return port
 

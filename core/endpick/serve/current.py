@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from endpick.api.errors import ConfigurationError
 from endpick.datalayer.discovery import DiscoveryTask
 from endpick.datalayer.loop import CollectionLoop, CollectionSettings
+from endpick.diagnostics import Code, Diagnostic, Span
 from endpick.planning.compile import compile_collection, declared_keys
 from endpick.plugins.instance import Instance
 from endpick.requests.pipeline import Pipeline
 from endpick.serve.deployment import Deployment, Ground, left_behind
-from endpick.serve.failure import StartupError
+from endpick.serve.failure import Refused, instance_failed
 from endpick.serve.lifecycle import stop_instances
 
 _log = logging.getLogger("endpick.serve")
@@ -47,20 +48,20 @@ class Current:
         """Discover the endpoints and collect their data for the first deployment.
 
         Raises:
-            StartupError: there is no discovery, or it reported nothing in time.
+            Refused: there is no discovery, or it reported nothing in time.
         """
         self._deployment = deployment
         self._discovery = self._new_discovery(deployment)
         if self._discovery is None:
-            raise StartupError(
-                "the configuration names no endpoint discovery, so there is nobody to route to; "
-                "add one under dataLayer.discovery, for example file-discovery"
-            )
+            raise Refused(_nobody_discovers(deployment))
         self._discovery.start()
         try:
             await self._discovery.wait_ready(discovery_timeout_seconds)
-        except (ConfigurationError, TimeoutError) as problem:
-            raise StartupError(str(problem)) from problem
+        except ConfigurationError as problem:
+            raise Refused(instance_failed(Code.E0706, self._discovery.instance, f"cannot discover endpoints: {problem}")) from problem
+        except TimeoutError as problem:
+            what = f"reported no endpoints within {discovery_timeout_seconds:g} s"
+            raise Refused(instance_failed(Code.E0703, self._discovery.instance, what)) from problem
         self._collection = self._new_collection(deployment)
         self._collection.start()
 
@@ -132,6 +133,15 @@ class Current:
                 instance.plugin.endpoint_removed(name)
             except (Exception, SystemExit) as problem:
                 self._ground.instruments.fault(instance, "EndpointRemoved", problem)
+
+
+def _nobody_discovers(deployment: Deployment) -> Diagnostic:
+    return Diagnostic(
+        Code.E0806,
+        "the configuration names no endpoint discovery, so there is nobody to route to",
+        span=Span.start_of(deployment.plan.config.path),
+        help="add one under `plugins:` and name it at `dataLayer.discovery`, for example file-discovery",
+    )
 
 
 def _discovery_plugin(deployment: Deployment) -> object:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from endpick.api.hooks import Document, HostServices
 from endpick.api.plugin import PluginContext
 from endpick.datalayer.table import EndpointTable
 from endpick.observability.instruments import Instruments
-from endpick.planning.build import Built, build_plan
+from endpick.planning.build import Built, build_plan, carry_over
 from endpick.planning.compile import compile_pipeline
 from endpick.planning.plan import Plan, PlannedInstance
 from endpick.plugins.instance import Instance, scope_of
@@ -64,13 +64,12 @@ async def deploy(plan: Plan, ground: Ground, previous: Deployment | None = None)
     An instance of the same name, type, origin and parameters is carried over, so that what it has learnt (a prefix index) survives.
 
     Raises:
-        Refused: plugins would not be constructed.
-        StartupError: one of them would not start; those started here have been stopped again.
+        Refused: plugins would not be constructed, or one of them would not start; those started here have been stopped again.
     """
-    carried = {} if previous is None else _carried_over(previous, plan)
+    carried = {} if previous is None else carry_over(previous.plan, previous.built, plan)
     built = build_plan(plan, lambda planned: _context(planned, ground), carried)
     if not isinstance(built, Built):
-        raise Refused(built)
+        raise Refused(*built)
     fresh = tuple(instance for instance in built.instances.values() if instance.name not in carried)
     await start_instances(fresh)
     return Deployment(plan, built, fresh, compile_pipeline(plan, built, ground.instruments))
@@ -80,24 +79,6 @@ def left_behind(old: Deployment, new: Deployment) -> tuple[Instance, ...]:
     """Instances of `old` that `new` does not use any more."""
     kept = {id(instance.plugin) for instance in new.instances.values()}
     return tuple(instance for instance in old.instances.values() if id(instance.plugin) not in kept)
-
-
-def _carried_over(previous: Deployment, plan: Plan) -> dict[str, Instance]:
-    before = previous.plan.by_name
-    return {
-        planned.name: replace(
-            previous.instances[planned.name],
-            on_fault=planned.on_fault,
-            subscriptions=planned.subscriptions,
-            scope=scope_of(planned.name, planned.subscriptions),
-        )
-        for planned in plan.instances
-        if planned.name in before and _is_same(before[planned.name], planned)
-    }
-
-
-def _is_same(old: PlannedInstance, new: PlannedInstance) -> bool:
-    return old.loaded.plugin is new.loaded.plugin and old.loaded.candidate == new.loaded.candidate and old.parameters == new.parameters
 
 
 def _context(planned: PlannedInstance, ground: Ground) -> PluginContext:

@@ -1,22 +1,22 @@
-"""Why a serving process could not start, did not end well, or would not take a new configuration."""
+"""Why a serving process would not start, or would not take a new configuration: always as diagnostics."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from endpick.diagnostics import Diagnostic
+from endpick.diagnostics import Code, Diagnostic, PluginReference
+from endpick.plugins.instance import Instance
 
 
-class StartupError(Exception):
-    """Something outside the configuration's text is wrong: a port in use, a file that is missing, no endpoints in time.
+class Refused(Exception):  # noqa: N818 - a refusal, told with its code and, where there is one, its place in the configuration
+    """Something is wrong that can only be found by trying: a port in use, a plugin that does not start, no endpoints in time."""
 
-    The message says what happened and what to do; `endpick serve` prints it and exits with 5.
-    """
-
-
-class Refused(Exception):  # noqa: N818 - a refusal, reported with its place in the configuration
-    """Plugins would not be constructed, or hook objects objected; `diagnostics` says which and why."""
-
-    def __init__(self, diagnostics: Sequence[Diagnostic]) -> None:
+    def __init__(self, *diagnostics: Diagnostic) -> None:
         super().__init__("; ".join(diagnostic.message for diagnostic in diagnostics))
-        self.diagnostics = tuple(diagnostics)
+        self.diagnostics: Sequence[Diagnostic] = diagnostics
+
+
+def instance_failed(code: Code, instance: Instance, what: str, help_line: str | None = None) -> Diagnostic:
+    """A diagnostic that blames one instance."""
+    plugin = PluginReference(instance.type, instance.name, instance.distribution, instance.version)
+    return Diagnostic(code, f"'{instance.name}' {what}", help=help_line, plugin=plugin)

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Iterable
 
 from endpick.api.errors import ConfigurationError
+from endpick.diagnostics import Code, Diagnostic
 from endpick.plugins.instance import Instance
-from endpick.serve.failure import StartupError
+from endpick.serve.failure import Refused, instance_failed
 
 START_TIMEOUT_SECONDS = 30.0
 STOP_TIMEOUT_SECONDS = 10.0
@@ -17,7 +18,7 @@ async def start_instances(instances: Iterable[Instance], timeout_seconds: float 
     """Start each in turn; those started before a failure are stopped again.
 
     Raises:
-        StartupError: one of them refused, failed, or took too long; the message names it.
+        Refused: one of them refused, failed, or took too long.
     """
     started: list[Instance] = []
     for instance in instances:
@@ -26,7 +27,7 @@ async def start_instances(instances: Iterable[Instance], timeout_seconds: float 
                 await instance.plugin.start()
         except Exception as problem:
             await _stop_quietly(started)
-            raise StartupError(_why_not_started(instance, problem, timeout_seconds)) from problem
+            raise Refused(_why_not_started(instance, problem, timeout_seconds)) from problem
         started.append(instance)
     return started
 
@@ -56,9 +57,9 @@ async def _stop_quietly(instances: Iterable[Instance]) -> None:
         return  # the failure to start is the news; what came of it is not
 
 
-def _why_not_started(instance: Instance, problem: Exception, timeout_seconds: float) -> str:
+def _why_not_started(instance: Instance, problem: Exception, timeout_seconds: float) -> Diagnostic:
     if isinstance(problem, TimeoutError):
-        return f"{instance.origin} did not start within {timeout_seconds:g} s"
+        return instance_failed(Code.E0703, instance, f"did not start within {timeout_seconds:g} s")
     if isinstance(problem, ConfigurationError):
-        return f"{instance.origin}: {problem}"
-    return f"{instance.origin} failed to start: {type(problem).__name__}: {problem}"
+        return instance_failed(Code.E0706, instance, f"cannot start: {problem}")
+    return instance_failed(Code.E0706, instance, f"failed to start: {type(problem).__name__}: {problem}")

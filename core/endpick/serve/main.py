@@ -20,8 +20,7 @@ def run(plan: Plan, settings: ServeSettings, replan: Callable[[], PlanOutcome]) 
     """Serve until SIGTERM or SIGINT; SIGHUP calls `replan` and lets what comes of it take over.
 
     Raises:
-        Refused: plugins would not be constructed, or hook objects objected.
-        StartupError: a port, a plugin or the discovery would not start.
+        Refused: a port, a plugin, the discovery or a hook object would not start.
         ExceptionGroup: plugins that would not stop.
     """
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:

@@ -16,7 +16,7 @@ from endpick.api.access import Access
 from endpick.api.hooks import HostServices, HostView
 from endpick.datalayer.loop import CollectionSettings
 from endpick.datalayer.table import EndpointTable
-from endpick.diagnostics import Diagnostic
+from endpick.diagnostics import Code, Diagnostic
 from endpick.extproc.counters import SessionCounters
 from endpick.extproc.session import SessionSettings, session_factory
 from endpick.observability.counts import EventCounts
@@ -28,7 +28,7 @@ from endpick.requests.director import Director
 from endpick.serve.admin import AdminServer, admin_application
 from endpick.serve.current import Current
 from endpick.serve.deployment import Deployment, Ground, deploy, document_of
-from endpick.serve.failure import Refused, StartupError
+from endpick.serve.failure import Refused
 from endpick.serve.pool_metrics import PoolGauges
 from endpick.serve.reload import reload_once, watch_file
 from endpick.serve.settings import ServeSettings
@@ -68,8 +68,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         started: Told the bound ports once requests are answered.
 
     Raises:
-        Refused: plugins would not be constructed, or hook objects objected.
-        StartupError: a port, a plugin or the discovery would not start.
+        Refused: a port, a plugin, the discovery or a hook object would not start.
         ExceptionGroup: plugins that would not stop.
     """
     async with AsyncExitStack() as stack:
@@ -166,7 +165,7 @@ async def _start_hooks(stack: AsyncExitStack, deployment: Deployment) -> None:
 
 def _refuse_if_any(diagnostics: tuple[Diagnostic, ...]) -> None:
     if diagnostics:
-        raise Refused(diagnostics)
+        raise Refused(*diagnostics)
 
 
 def _new_registry() -> CollectorRegistry:
@@ -196,5 +195,7 @@ async def _start(stack: AsyncExitStack, server: Server) -> int:
 async def _listening(binding: Awaitable[int]) -> int:
     try:
         return await binding
-    except (ListenError, TlsError) as problem:
-        raise StartupError(str(problem)) from problem
+    except ListenError as problem:
+        raise Refused(Diagnostic(Code.E0801, str(problem), help="stop what listens there, or choose another port")) from problem
+    except TlsError as problem:
+        raise Refused(Diagnostic(Code.E0802, str(problem))) from problem

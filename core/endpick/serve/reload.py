@@ -12,7 +12,7 @@ from endpick.planning.plan import Plan, PlanOutcome
 from endpick.plugins.hooks import HookRegistry
 from endpick.serve.current import Current
 from endpick.serve.deployment import Ground, deploy, document_of
-from endpick.serve.failure import Refused, StartupError
+from endpick.serve.failure import Refused
 from endpick.serve.lifecycle import stop_instances
 
 _log = logging.getLogger("endpick.serve")
@@ -30,9 +30,9 @@ async def reload_once(current: Current, ground: Ground, hooks: HookRegistry, rep
         return False
     try:
         await _take_over(current, ground, hooks, outcome.plan)
-    except (Refused, StartupError) as refusal:
-        _log_diagnostics(refusal.diagnostics if isinstance(refusal, Refused) else ())
-        _log.error("configuration refused; the old one keeps serving", extra={"reason": str(refusal)})
+    except Refused as refusal:
+        _log_diagnostics(refusal.diagnostics)
+        _log.error("configuration refused; the old one keeps serving")
         return False
     return True
 
@@ -43,7 +43,7 @@ async def _take_over(current: Current, ground: Ground, hooks: HookRegistry, plan
     vetoes = await hooks.reload(document_of(old.plan), document_of(plan))
     if vetoes:
         await stop_instances(new.fresh)
-        raise Refused(vetoes)
+        raise Refused(*vetoes)
     if plan.hooks.names != hooks.names:
         _log.warning("a change of `hooks:` takes effect at the next start only")
     await current.replace(new)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from endpick.transport.server import ListenSettings, TransportName
 
@@ -26,5 +25,3 @@ class ServeSettings:
     max_request_body_bytes: int = 32 * 1024 * 1024
     watch_config: bool = False
     """Reload when the configuration file changes; SIGHUP reloads in any case."""
-    lock_file: Path | None = None
-    """Set by `--locked`: refuse to start when a plugin differs from the lock."""

@@ -14,6 +14,7 @@ import grpc.aio
 from endpick.extproc.stream import CloseCause, ProtocolError, StreamSession
 from endpick.transport.counters import TransportCounters
 from endpick.transport.server import ListenError, ListenSettings, Method, Methods
+from endpick.transport.sockets import listening_socket
 from endpick.transport.tls import CertificateFiles, CertificateWatch
 
 __all__ = ["GrpcioServer"]
@@ -51,6 +52,7 @@ class GrpcioServer:
             port = self._bind(server, address)
         except RuntimeError as error:
             await server.stop(None)
+            listening_socket(self._settings).close()  # grpcio says only that it failed; this says why
             raise ListenError(f"cannot listen on {address}: {error}") from error
         await server.start()
         self._server = server

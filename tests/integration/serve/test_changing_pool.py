@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from integration.serve.gateway import RANDOM, Gateway, running_gateway, until
+from integration.serve.gateway import PREFIX_AWARE, RANDOM, Gateway, running_gateway, until
 
 SLOW_SERVERS = ("--model", "m", "--prefill-ms-per-token", "0.01", "--decode-ms", "5")
 
@@ -75,21 +75,45 @@ async def test_endpoint_removed_from_discovery_under_load_costs_no_request(tmp_p
 
 @pytest.mark.asyncio
 async def test_killed_model_server_fails_only_what_was_sent_to_it(tmp_path):
-    async with running_gateway(tmp_path, RANDOM, servers=3, server_options=SLOW_SERVERS) as gateway, asyncio.TaskGroup() as clients:
+    async with running_gateway(tmp_path, RANDOM, servers=3, server_options=SLOW_SERVERS) as gateway:
         load = Load()
-        for number in range(8):
-            clients.create_task(load.client(gateway, number))
-        await load.beyond(60)
-        assert load.failed == []
-        os.kill(gateway.children.named("sim-1").process.pid, signal.SIGKILL)
-        await load.beyond(60)
-        load.stopping = True
+        async with asyncio.TaskGroup() as clients:
+            for number in range(8):
+                clients.create_task(load.client(gateway, number))
+            await load.beyond(60)
+            assert load.failed == []
+            os.kill(gateway.children.named("sim-1").process.pid, signal.SIGKILL)
+            await load.beyond(60)
+            load.stopping = True
 
         dead = gateway.stack.servers["sim-1"].removeprefix("http://")
         sent_to_dead = await gateway.sample("llm_d_epp_scheduler_attempts_total", {"endpoint_name": dead})
         errors = await gateway.sample("llm_d_epp_datalayer_poll_errors_total")
 
-    served_by_dead = load.served["sim-1"]
-    assert 0 < len(load.failed) <= sent_to_dead - served_by_dead
+    assert len(load.failed) == sent_to_dead - load.served["sim-1"] > 0
     assert all(failure.startswith("503") or "Server" in failure or "Payload" in failure for failure in load.failed), load.failed[:5]
     assert errors > 0
+
+
+@pytest.mark.asyncio
+async def test_killed_model_server_attracts_nothing_once_it_has_been_silent(tmp_path):
+    """Its last values look idle: without the default screener it would win most decisions from here on."""
+    async with running_gateway(tmp_path, PREFIX_AWARE, servers=3, server_options=SLOW_SERVERS) as gateway, asyncio.TaskGroup() as clients:
+        load = Load()
+        for number in range(8):
+            clients.create_task(load.client(gateway, number))
+        await load.beyond(60)
+        os.kill(gateway.children.named("sim-1").process.pid, signal.SIGKILL)
+
+        async def silent() -> bool:
+            return await gateway.sample("endpick_data_age_seconds", {"key": "waiting-queue-size"}) > 2.5
+
+        await until(silent, "the killed server has been silent for 2.5 s")
+        await load.beyond(20)
+        load.served.clear()
+        load.failed.clear()
+        await load.beyond(100)
+        load.stopping = True
+
+    assert set(load.served) == {"sim-0", "sim-2"}
+    assert load.failed == []

@@ -65,6 +65,21 @@ def test_a_detector_must_be_one() -> None:
     assert ("E0503", "doorman") in result.found
 
 
+def test_endpoints_that_fall_silent_are_screened_out_by_default() -> None:
+    (announcement,) = [one for one in plan("").plan.announcements if one.subject == "silent-endpoint-screener"]
+
+    assert plan("").plan.screeners == ("silent-endpoint-screener",)
+    assert announcement.message.startswith("added screener 'silent-endpoint-screener': a model server that dies keeps its last values")
+
+
+def test_a_screener_of_that_kind_is_not_added_twice_nor_against_the_operators_will() -> None:
+    named = "plugins: [{name: mine, type: silent-endpoint-screener}]"
+
+    assert plan(named).plan.screeners == ("mine",)
+    assert plan("plugins: [{type: plain-scorer}]\ndataLayer: {injectDefaults: false}").plan.screeners == ()
+    assert plan("", without=["silent-endpoint-screener"]).plan.screeners == ()
+
+
 def test_discovery_is_what_the_document_names() -> None:
     assert plan("").plan.discovery is None
     assert plan("plugins: [{type: file-discovery}]\ndataLayer: {discovery: {pluginRef: file-discovery}}").plan.discovery == "file-discovery"

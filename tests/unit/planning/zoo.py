@@ -31,6 +31,7 @@ from endpick.api import (
     SchedulingResult,
     Scope,
     Scorer,
+    Screener,
     Subscriptions,
     hookimpl,
 )
@@ -237,6 +238,13 @@ class UtilizationDetector(SaturationDetector):
 
     def saturation(self, endpoints):
         return 0.0
+
+
+class SilentEndpointScreener(Screener):
+    meta = PluginMeta("silent-endpoint-screener", API)
+
+    def screen(self, request, endpoints):
+        return endpoints
 
 
 class ModestDetector(SaturationDetector):

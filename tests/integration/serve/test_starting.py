@@ -1,0 +1,141 @@
+"""What an operator sees when `endpick serve` will not start, and how it ends when it did."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from integration.serve.gateway import RANDOM
+
+PORTS = ("--host", "127.0.0.1", "--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0", "--secure-serving=false")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "config.yaml").write_text(RANDOM)
+    (tmp_path / "endpoints.yaml").write_text('endpoints: [{name: a, address: 127.0.0.1, port: "8001"}]\n')
+    return tmp_path
+
+
+def serve(folder: Path, *arguments: str, config: str = "config.yaml") -> subprocess.CompletedProcess[str]:
+    """Run a command that is expected to end by itself."""
+    command = (sys.executable, "-m", "endpick", "serve", config, *PORTS, *arguments)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("option", ["--grpc-port", "--grpc-health-port", "--metrics-port"])
+@pytest.mark.parametrize("transport", ["h2", "grpcio"])
+def test_port_in_use_is_named_and_ends_with_5(folder, option, transport):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = serve(folder, option, str(port), "--transport", transport)
+
+    assert result.returncode == 5
+    assert f"error[E0801]: cannot listen on 127.0.0.1, port {port}: Address already in use" in result.stderr
+
+
+def test_configuration_without_discovery_says_what_to_add(folder):
+    (folder / "config.yaml").write_text("apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: queue-scorer}]\n")
+    result = serve(folder)
+
+    assert result.returncode == 5
+    assert "error[E0806]: the configuration names no endpoint discovery" in result.stderr
+    assert "--> config.yaml:1:1" in result.stderr
+
+
+def test_missing_endpoints_file_ends_with_5_and_names_the_file(folder):
+    (folder / "endpoints.yaml").unlink()
+    result = serve(folder)
+
+    assert result.returncode == 5
+    assert "error[E0706]: 'file-discovery' cannot discover endpoints: endpoint file endpoints.yaml cannot be read" in result.stderr
+
+
+def test_missing_plugin_type_ends_with_4_and_shows_the_line(folder):
+    (folder / "config.yaml").write_text(RANDOM.replace("random-picker", "randm-picker"))
+    result = serve(folder)
+
+    assert result.returncode == 4
+    assert "config.yaml:5:9" in result.stderr
+    assert "did you mean 'random-picker'?" in result.stderr
+
+
+def test_missing_configuration_file_ends_with_3(folder):
+    result = serve(folder, config="nowhere.yaml")
+
+    assert result.returncode == 3
+    assert "nowhere.yaml" in result.stderr
+
+
+def test_configuration_given_twice_is_wrong_usage(folder):
+    result = serve(folder, "--config-text", RANDOM)
+
+    assert result.returncode == 2
+    assert "give the configuration once" in result.stderr
+
+
+def test_misspelt_duration_is_wrong_usage(folder):
+    result = serve(folder, "--drain-timeout", "30 seconds")
+
+    assert result.returncode == 2
+    assert "'30 seconds' is no duration; write for example 50ms or 1m30s" in result.stderr
+
+
+def test_behaviour_27_locked_start_refuses_what_was_not_locked(folder):
+    (folder / "endpick.lock.json").write_text('{"format": 1, "plugins": []}')
+    result = serve(folder, "--locked")
+
+    assert result.returncode == 4
+    assert "the type 'random-picker' from endpick" in result.stderr
+    assert "is not in the lock file" in result.stderr
+
+
+def test_locked_start_without_a_lock_file_says_how_to_write_one(folder):
+    result = serve(folder, "--locked")
+
+    assert result.returncode == 4
+    assert "write one with `endpick lock`" in result.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_drains_and_ends_with_0(folder, number):
+    command = (sys.executable, "-m", "endpick", "serve", "config.yaml", *PORTS, "--log-format", "json")
+    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    events = []
+    with process:
+        for line in process.stderr:
+            events.append(json.loads(line)["event"])
+            if events[-1] == "serving":
+                process.send_signal(number)
+
+    assert process.returncode == 0
+    assert [event for event in events if event in ("serving", "draining", "stopped")] == ["serving", "draining", "stopped"]
+
+
+def test_start_tells_every_instance_with_its_distribution_and_data(folder):
+    command = (sys.executable, "-m", "endpick", "serve", "config.yaml", *PORTS, "--log-format", "json")
+    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    loaded = {}
+    with process:
+        for line in process.stderr:
+            event = json.loads(line)
+            if event["event"] == "plugin loaded":
+                loaded[event["plugin"]] = event
+            if event["event"] == "serving":
+                process.terminate()
+
+    assert loaded["random-picker"]["dist"] == "endpick"
+    assert loaded["random-picker"]["reason"] == ""
+    assert loaded["single-profile-handler"]["reason"] == "there is one scheduling profile and no profile handler"
+    assert "waiting-queue-size" in loaded["core-metrics-extractor"]["produces"]
+    assert "waiting-queue-size" in loaded["utilization-detector"]["consumes"]
