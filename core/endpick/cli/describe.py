@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import click
 
 from endpick.api.data import AnyKey
-from endpick.cli.tables import FORMAT_OPTION, json_text, table
+from endpick.cli.tables import json_text, markdown_table, table
 from endpick.diagnostics import Diagnostic, exit_code_of, render_text, wants_colour
 from endpick.plugins.discovery import discover
 from endpick.plugins.loader import LoadedPlugin, load
@@ -24,14 +24,22 @@ from endpick.plugins.resolution import resolve
 @click.argument("plugin_type", metavar="TYPE")
 @click.option("--from", "distribution", help="Which distribution's, where several offer the type.")
 @click.option("--example", is_flag=True, help="Print a `plugins:` entry instead, with every parameter at its default.")
-@FORMAT_OPTION
+@click.option(
+    "--format",
+    "output",
+    type=click.Choice(["text", "json", "markdown"]),
+    default="text",
+    show_default=True,
+    help="For people, for programs, or the table of parameters for a README.",
+)
 def command(plugin_type: str, distribution: str | None, example: bool, output: str) -> None:
     """Tell all about one plugin type: kinds, parameters, data, origin. Imports the plugin."""
     loaded = _load(Reference(plugin_type, distribution=distribution))
     if example:
         click.echo(_example(loaded), nl=False)
     else:
-        click.echo(json_text(facts(loaded)) if output == "json" else _text(loaded), nl=False)
+        render = {"text": _text, "json": lambda one: json_text(facts(one)), "markdown": _markdown}[output]
+        click.echo(render(loaded), nl=False)
 
 
 def _load(reference: Reference) -> LoadedPlugin:
@@ -100,6 +108,15 @@ def _text(loaded: LoadedPlugin) -> str:
 def _parameters_block(schema: Mapping[str, object]) -> str:
     rows = [(name, *_parameter(name, one, schema)) for name, one in _properties(schema).items()]
     return "\n" + table(("PARAMETER", "TYPE", "DEFAULT", "DESCRIPTION"), rows) if rows else "\nIt has no parameters.\n"
+
+
+def _markdown(loaded: LoadedPlugin) -> str:
+    schema = parameters_schema(loaded)
+    rows = [(f"`{name}`", *_parameter(name, one, schema)) for name, one in _properties(schema).items()]
+    if not rows:
+        return "It has no parameters.\n"
+    quoted = [(name, kind, default if default == "(required)" else f"`{default}`", meaning) for name, kind, default, meaning in rows]
+    return markdown_table(("parameter", "type", "default", "meaning"), quoted)
 
 
 def _parameter(name: str, one: Mapping[str, object], schema: Mapping[str, object]) -> tuple[str, str, str]:

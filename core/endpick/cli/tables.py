@@ -22,3 +22,9 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def json_text(document: object) -> str:
     """JSON for programs: the same document always gives the same bytes."""
     return json.dumps(document, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
+
+
+def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """The same in Markdown. Ends with a line break."""
+    lines = [headers, ["---"] * len(headers), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)

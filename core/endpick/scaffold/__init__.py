@@ -1,0 +1,1 @@
+"""Projects for new plugins, made from the template in `plugin_template`."""

@@ -1,0 +1,13 @@
+"""Refuses a name that endpick would refuse; `endpick new` judges more, because it knows what is installed."""
+
+import re
+import sys
+
+PLUGIN_TYPE = "{{ cookiecutter.plugin_type }}"
+CLASS = "{{ cookiecutter.__class }}"
+TYPE_PATTERN = r"[a-z][a-z0-9]*([.-][a-z0-9]+)*"
+
+if not re.fullmatch(TYPE_PATTERN, PLUGIN_TYPE, re.ASCII):
+    sys.exit(f"'{PLUGIN_TYPE}' is not a plugin type: write lower-case words joined by '-' or '.', such as acme.short-queue")
+if not CLASS.isidentifier():
+    sys.exit(f"'{PLUGIN_TYPE}' would give a class called {CLASS}, which no Python class can be")

@@ -1,0 +1,35 @@
+"""`{{ cookiecutter.plugin_type }}`: estimates the tokens of each prompt."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+from endpick.api import CycleState, DataProducer, Endpoints, InferenceRequest, Parameters, PluginMeta
+from pydantic import Field
+
+from {{ cookiecutter.__package }}.keys import {{ cookiecutter.__key }}
+
+
+class {{ cookiecutter.__parameters }}(Parameters):
+    """How tokens are estimated."""
+
+    bytes_per_token: Annotated[
+        float, Field(alias="bytesPerToken", gt=0, description="UTF-8 bytes of text that make one token, on average.")
+    ] = 4.0
+
+
+class {{ cookiecutter.__class }}(DataProducer[{{ cookiecutter.__parameters }}]):
+    """Leave an estimate for the rest of the request: bytes of the prompt / bytesPerToken, rounded up."""
+
+    meta = PluginMeta(
+        type="{{ cookiecutter.plugin_type }}",
+        api=">=1.0,<2",
+        parameters={{ cookiecutter.__parameters }},
+        produces=({{ cookiecutter.__key }},),
+    )
+
+    def produce(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState) -> None:
+        """Estimate once per request; filters, scorers and pickers read it with `state.get({{ cookiecutter.__key }})`."""
+        size = sum(len(text) for text in request.prompt.texts)
+        state.put({{ cookiecutter.__key }}, math.ceil(size / self.parameters.bytes_per_token))

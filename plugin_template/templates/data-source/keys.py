@@ -1,0 +1,12 @@
+"""The data key under which other plugins find what was measured."""
+
+from __future__ import annotations
+
+from endpick.api import DataKey
+
+{{ cookiecutter.__key }} = DataKey(
+    "{{ cookiecutter.__key_name }}",
+    float,
+    doc="Time it takes to open a connection to the endpoint, in seconds.",
+    default_producer="{{ cookiecutter.__collector_type }}",
+)

@@ -1,0 +1,43 @@
+"""`{{ cookiecutter.plugin_type }}`: leaves out endpoints whose waiting queue is long."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+from endpick.api import (
+    WAITING_QUEUE_SIZE,
+    BoolArray,
+    Endpoints,
+    Filter,
+    InferenceRequest,
+    Parameters,
+    PluginMeta,
+    ScoringState,
+)
+from pydantic import Field
+
+
+class {{ cookiecutter.__parameters }}(Parameters):
+    """How long a queue may be."""
+
+    limit: Annotated[int, Field(ge=0, description="Longest waiting queue that is acceptable, in requests.")] = 16
+
+
+class {{ cookiecutter.__class }}(Filter[{{ cookiecutter.__parameters }}]):
+    """Keep endpoints where at most `limit` requests wait. An endpoint that has not reported its queue is kept.
+
+    Keeps none when all queues are too long; the profile run then fails and the profile handler decides.
+    """
+
+    meta = PluginMeta(
+        type="{{ cookiecutter.plugin_type }}",
+        api=">=1.0,<2",
+        parameters={{ cookiecutter.__parameters }},
+        consumes=(WAITING_QUEUE_SIZE,),
+    )
+
+    def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> BoolArray:
+        """Say for each endpoint whether it may serve the request."""
+        queue = np.nan_to_num(endpoints[WAITING_QUEUE_SIZE], nan=0.0)
+        return queue <= self.parameters.limit

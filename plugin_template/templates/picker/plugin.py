@@ -1,0 +1,33 @@
+"""`{{ cookiecutter.plugin_type }}`: picks the best of a few endpoints drawn at random."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from endpick.api import Endpoints, InferenceRequest, Parameters, Picker, PluginMeta, ScoredEndpoints, ScoringState
+from pydantic import Field
+
+
+class {{ cookiecutter.__parameters }}(Parameters):
+    """How many endpoints are compared."""
+
+    choices: Annotated[int, Field(ge=1, description="Endpoints drawn for each request.")] = 2
+
+
+class {{ cookiecutter.__class }}(Picker[{{ cookiecutter.__parameters }}]):
+    """Draw `choices` endpoints and pick the best rated of them; the others are fallbacks, best first.
+
+    Several pickers that see the same ratings do not all send to the same endpoint (the power of two choices).
+    """
+
+    meta = PluginMeta(
+        type="{{ cookiecutter.plugin_type }}",
+        api=">=1.0,<2",
+        parameters={{ cookiecutter.__parameters }},
+    )
+
+    def pick(self, request: InferenceRequest, scored: ScoredEndpoints, state: ScoringState) -> Endpoints:
+        """Choose at least one endpoint, best first."""
+        positions = range(len(scored.endpoints))
+        drawn = self.context.random.sample(positions, min(self.parameters.choices, len(positions)))
+        return scored.take(sorted(drawn, key=lambda position: -scored.scores[position]))

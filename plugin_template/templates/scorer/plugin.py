@@ -1,0 +1,43 @@
+"""`{{ cookiecutter.plugin_type }}`: prefers endpoints whose waiting queue is short."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+from endpick.api import (
+    WAITING_QUEUE_SIZE,
+    Category,
+    Endpoints,
+    FloatArray,
+    InferenceRequest,
+    Parameters,
+    PluginMeta,
+    Scorer,
+    ScoringState,
+)
+from pydantic import Field
+
+
+class {{ cookiecutter.__parameters }}(Parameters):
+    """What counts as a long queue."""
+
+    cap: Annotated[int, Field(gt=0, description="Waiting requests from which on an endpoint scores 0.")] = 128
+
+
+class {{ cookiecutter.__class }}(Scorer[{{ cookiecutter.__parameters }}]):
+    """Prefer short waiting queues: score = 1 - min(queue, cap) / cap. An endpoint that has not reported yet scores 0."""
+
+    meta = PluginMeta(
+        type="{{ cookiecutter.plugin_type }}",
+        api=">=1.0,<2",
+        parameters={{ cookiecutter.__parameters }},
+        consumes=(WAITING_QUEUE_SIZE,),
+        category=Category.DISTRIBUTION,
+    )
+
+    def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
+        """Rate every endpoint; 1 is best, 0 is worst."""
+        cap = self.parameters.cap
+        queue = np.nan_to_num(endpoints[WAITING_QUEUE_SIZE], nan=cap)
+        return 1.0 - np.minimum(queue, cap) / cap

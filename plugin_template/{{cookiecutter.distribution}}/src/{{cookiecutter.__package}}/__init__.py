@@ -1,0 +1,1 @@
+"""{{ cookiecutter._summaries[cookiecutter.kind] }}"""
