@@ -53,6 +53,7 @@ class TransportCounters:
     settings_floods: int = 0
     empty_frame_floods: int = 0
     control_frame_floods: int = 0
+    stream_error_floods: int = 0
     slow_readers: int = 0
     messages_too_large: int = 0
     compressed_messages: int = 0

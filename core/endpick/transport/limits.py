@@ -43,6 +43,9 @@ class Limits:
     control_frames_burst: int = 20_000
     control_frames_per_second: float = 20_000.0
     """PRIORITY, WINDOW_UPDATE and unknown frames."""
+    stream_errors_burst: int = 1000
+    stream_errors_per_second: float = 100.0
+    """Streams that have to be ended because their client breaks the rules."""
 
     handshake_seconds: float = 10.0
     """From connect to the client's SETTINGS, the TLS handshake not included."""

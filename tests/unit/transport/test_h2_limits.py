@@ -283,6 +283,28 @@ def test_a_long_life_remembers_few_of_its_streams():
     assert len(peer.connection.streams.open) == 0
 
 
+def test_trailers_of_a_stream_too_old_to_remember_cost_that_stream_only():
+    peer = Peer()
+    for stream in range(1, 4001, 2):
+        peer.open(stream)
+        peer.message(stream, b"finish")
+    peer.take()
+    peer.send(raw_headers(5, [("x-late", "1")], end=True))
+    [reset] = peer.take()
+    assert (reset.stream, reset.code) == (5, ErrorCode.STREAM_CLOSED)
+    assert not peer.connection.closing
+
+
+def test_a_client_whose_every_stream_is_an_error_is_cut_off():
+    peer = Peer(Limits(stream_errors_burst=5, stream_errors_per_second=0))
+    for stream in range(1, 11, 2):
+        peer.open(stream, te="gzip")
+    assert not peer.connection.closing
+    peer.open(11, te="gzip")
+    assert gone(peer) is ErrorCode.ENHANCE_YOUR_CALM
+    assert (peer.counters.stream_error_floods, peer.counters.stream_errors) == (1, 6)
+
+
 def test_what_is_announced_is_what_is_enforced():
     peer = Peer(Limits(max_concurrent_streams=7, stream_window_bytes=70_000, max_frame_bytes=20_000, max_header_bytes=9_000), greet=False)
     settings, update = peer.take()

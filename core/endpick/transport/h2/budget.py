@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from endpick.transport.h2.faults import ErrorCode, H2ConnectionError
+
 __all__ = ["MemoryBudget", "RateBudget"]
 
 
@@ -25,6 +27,20 @@ class RateBudget:
                 return False
         self._left -= 1.0
         return True
+
+    def require(self, now: float, what: str, counter: str) -> None:
+        """Take one.
+
+        Args:
+            now: monotonic seconds.
+            what: what the client sends too many of, in words.
+            counter: the field of `TransportCounters` that tells.
+
+        Raises:
+            H2ConnectionError: there is none.
+        """
+        if not self.spend(now):
+            raise H2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, f"too many {what}", counter)
 
 
 class MemoryBudget:

@@ -20,9 +20,10 @@ _Handler = Callable[[int, int, bytes, float], None]
 class ControlFrames:
     """Acts on every frame of one connection but DATA, HEADERS and CONTINUATION."""
 
-    def __init__(self, limits: Limits, streams: Streams, now: float) -> None:
+    def __init__(self, limits: Limits, streams: Streams, on_pong: Callable[[bytes], None], now: float) -> None:
         self._streams = streams
         self._outbox = streams.outbox
+        self._on_pong = on_pong
         self._pings = RateBudget(limits.pings_burst, limits.pings_per_second, now)
         self._settings = RateBudget(limits.settings_burst, limits.settings_per_second, now)
         self._empty_frames = RateBudget(limits.empty_frames_burst, limits.empty_frames_per_second, now)
@@ -37,11 +38,8 @@ class ControlFrames:
             FrameType.GOAWAY: self._goaway,
             FrameType.WINDOW_UPDATE: self._window_update,
         }
-        self.last_stream_id = 0
-        """The highest stream that the client has opened; higher ones are idle."""
         self.settled = False
         """The client's first SETTINGS have come."""
-        self.on_pong: Callable[[bytes], None] = lambda _data: None
 
     def receive(self, kind: int, flags: int, stream_id: int, payload: bytes, now: float) -> None:
         """Act on one frame.
@@ -63,10 +61,10 @@ class ControlFrames:
         Raises:
             H2ConnectionError: one too many.
         """
-        _spend(self._empty_frames, now, "empty frames", "empty_frame_floods")
+        self._empty_frames.require(now, "empty frames", "empty_frame_floods")
 
     def _spend_other(self, now: float) -> None:
-        _spend(self._others, now, "control frames", "control_frame_floods")
+        self._others.require(now, "control frames", "control_frame_floods")
 
     def _priority(self, flags: int, stream_id: int, payload: bytes, now: float) -> None:
         self._spend_other(now)
@@ -88,7 +86,7 @@ class ControlFrames:
         answered = stream.answered
         self._streams.peer_reset(stream)
         if not answered:
-            _spend(self._unanswered_resets, now, "resets of streams before their answer", "reset_floods")
+            self._unanswered_resets.require(now, "resets of streams before their answer", "reset_floods")
 
     def _on_settings(self, flags: int, stream_id: int, payload: bytes, now: float) -> None:
         if stream_id:
@@ -97,7 +95,7 @@ class ControlFrames:
             _require_length(payload, 0, "SETTINGS acknowledgement")
             self._spend_other(now)
             return
-        _spend(self._settings, now, "SETTINGS", "settings_floods")
+        self._settings.require(now, "SETTINGS", "settings_floods")
         values = parse(payload)
         # Acknowledged before any DATA that the change lets go, so that the client knows which windows that DATA was sent under.
         self._outbox.put(frames.SETTINGS_ACK)
@@ -111,9 +109,9 @@ class ControlFrames:
         if stream_id:
             raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "PING on a stream")
         _require_length(payload, 8, "PING")
-        _spend(self._pings, now, "PINGs", "ping_floods")
+        self._pings.require(now, "PINGs", "ping_floods")
         if flags & ACK:
-            self.on_pong(payload)
+            self._on_pong(payload)
         else:
             self._outbox.put(frames.ping(payload, ack=True))
 
@@ -141,13 +139,8 @@ class ControlFrames:
             self._outbox.grow_stream(stream, increment)
 
     def _require_not_idle(self, stream_id: int, frame: str) -> None:
-        if stream_id > self.last_stream_id:
+        if stream_id > self._streams.last_id:
             raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, f"{frame} on stream {stream_id}, which was never opened")
-
-
-def _spend(budget: RateBudget, now: float, what: str, counter: str) -> None:
-    if not budget.spend(now):
-        raise H2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, f"too many {what}", counter)
 
 
 def _require_stream(stream_id: int, frame: str) -> None:

@@ -7,22 +7,38 @@ import re
 from endpick.transport.h2.faults import ErrorCode, H2ConnectionError
 from endpick.transport.h2.frames import PREFACE
 
-__all__ = ["check_preface"]
+__all__ = ["Greeting"]
 
 _HTTP1_REQUEST = re.compile(rb"(?:GET|HEAD|POST|PUT|DELETE|OPTIONS|PATCH|CONNECT|TRACE) ")
 _TLS_HANDSHAKE = b"\x16\x03"
 
 
-def check_preface(start: bytes) -> None:
-    """Look at the first bytes of a connection, at most as many as the preface has.
+class Greeting:
+    """Takes the preface off what a client sends first, however it is cut."""
 
-    Raises:
-        H2ConnectionError: they are not the start of the preface.
-    """
-    if PREFACE.startswith(start):
-        return
+    def __init__(self) -> None:
+        self._heard = b""
+        self.done = False
+
+    def take(self, data: bytes) -> bytes:
+        """What follows the preface in `data`; empty before it is whole.
+
+        Raises:
+            H2ConnectionError: this is no HTTP/2.
+        """
+        self._heard += data
+        if self._heard.startswith(PREFACE):
+            self.done = True
+            rest, self._heard = self._heard[len(PREFACE) :], b""
+            return rest
+        if not PREFACE.startswith(self._heard):
+            raise _not_http2(self._heard)
+        return b""
+
+
+def _not_http2(start: bytes) -> H2ConnectionError:
     if start.startswith(_TLS_HANDSHAKE):
-        raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "TLS on a plain-text port", "tls_on_plain_text")
+        return H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "TLS on a plain-text port", "tls_on_plain_text")
     if _HTTP1_REQUEST.match(start):
-        raise H2ConnectionError(ErrorCode.HTTP_1_1_REQUIRED, "HTTP/1 on a gRPC port", "http1_connections")
-    raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "no HTTP/2 connection preface", "bad_prefaces")
+        return H2ConnectionError(ErrorCode.HTTP_1_1_REQUIRED, "HTTP/1 on a gRPC port", "http1_connections")
+    return H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "no HTTP/2 connection preface", "bad_prefaces")

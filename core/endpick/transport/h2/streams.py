@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import heapq
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from endpick.extproc.stream import CloseCause, ProtocolError, StreamSession
 from endpick.transport.counters import TransportCounters
 from endpick.transport.h2.budget import MemoryBudget
+from endpick.transport.h2.deadlines import Deadlines
 from endpick.transport.h2.faults import ErrorCode, H2StreamError
 from endpick.transport.h2.frames import rst_stream, window_update
 from endpick.transport.h2.grpc import OK_TRAILERS, Status, trailers
@@ -38,11 +38,17 @@ class Streams:
         self._counters = counters
         self._memory = memory
         self._spawn = spawn
-        self._deadlines: list[tuple[float, int]] = []
+        self._deadlines = Deadlines()
         self.outbox = Outbox(limits.max_stream_output_bytes, memory, self._sent)
         self.open: dict[int, Stream] = {}
         self.closed: dict[int, bool] = {}
         """The last streams that ended; True if by us alone, so that the client may not know yet."""
+        self.forgotten_id = 0
+        """No stream up to this one is remembered for certain."""
+        self.last_id = 0
+        """The highest stream that the client has opened; higher ones are idle."""
+        self.accepting = True
+        """New streams are welcome."""
 
     def start(self, stream_id: int, head: RequestHead, now: float, *, half_closed: bool) -> None:
         """Open the session that a request asks for, or prepare to refuse it."""
@@ -160,12 +166,12 @@ class Streams:
     @property
     def next_deadline(self) -> float | None:
         """When `expire` has something to do."""
-        return self._deadlines[0][0] if self._deadlines else None
+        return self._deadlines.next
 
     def expire(self, now: float) -> None:
         """End the streams whose `grpc-timeout` has passed."""
-        while self._deadlines and self._deadlines[0][0] <= now:
-            stream = self.open.get(heapq.heappop(self._deadlines)[1])
+        for stream_id in self._deadlines.due(now):
+            stream = self.open.get(stream_id)
             if stream is not None and stream.session is not None:
                 self._counters.deadlines_exceeded += 1
                 self.end(stream, CloseCause.RESET, Status.DEADLINE_EXCEEDED, "the deadline that the client set has passed")
@@ -191,14 +197,7 @@ class Streams:
         except Exception as error:
             self._end_with_exception(stream, error)
         if head.timeout_seconds is not None:
-            self._set_deadline(stream.id, now + head.timeout_seconds)
-
-    def _set_deadline(self, stream_id: int, when: float) -> None:
-        if len(self._deadlines) > 2 * len(self.open) + 64:
-            # Streams usually end long before their deadline; without this the heap would remember them until then.
-            self._deadlines = [entry for entry in self._deadlines if entry[1] in self.open]
-            heapq.heapify(self._deadlines)
-        heapq.heappush(self._deadlines, (when, stream_id))
+            self._deadlines.add(now + head.timeout_seconds, stream.id, self.open)
 
     def _go_on_alone(self, stream: Stream, session: StreamSession, replies: Sequence[bytes]) -> None:
         """As `_go_on`, outside the reading of frames, so that nobody else catches a fault."""
@@ -265,4 +264,6 @@ class Streams:
     def _remember(self, stream_id: int, *, by_us: bool) -> None:
         self.closed[stream_id] = by_us
         if len(self.closed) > _REMEMBERED_STREAMS:
-            del self.closed[next(iter(self.closed))]
+            oldest = next(iter(self.closed))
+            del self.closed[oldest]
+            self.forgotten_id = max(self.forgotten_id, oldest)
