@@ -41,11 +41,17 @@ def parse_duration(text: str) -> float:
     return -seconds if match[1] == "-" else seconds
 
 
+def duration_text(seconds: float) -> str:
+    """A duration as a configuration would write it; `parse_duration` reads it back."""
+    return f"{seconds:g}s" if seconds == 0 or abs(seconds) >= 1 else f"{seconds * 1000:g}ms"
+
+
 def _read(value: object) -> object:
     return parse_duration(value) if isinstance(value, str) else value
 
 
-Duration: TypeAlias = Annotated[
-    float, BeforeValidator(_read), WithJsonSchema({"type": "string", "pattern": f"^{_DURATION}$", "examples": ["50ms", "2s", "1m30s"]})
-]
+DURATION_SCHEMA = {"type": "string", "pattern": f"^{_DURATION}$", "examples": ["50ms", "2s", "1m30s"]}
+"""What editors and `endpick describe` are told of a duration."""
+
+Duration: TypeAlias = Annotated[float, BeforeValidator(_read), WithJsonSchema(DURATION_SCHEMA)]
 """Type of a parameter that is written as a Go duration and read as seconds; add `Field(gt=0)` to refuse zero and less."""

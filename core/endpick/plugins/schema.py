@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jsonschema import SchemaError
@@ -13,6 +13,7 @@ from referencing import Registry, Resource
 from referencing.exceptions import NoSuchResource, Unresolvable
 from referencing.jsonschema import DRAFT202012
 
+from endpick.api.duration import DURATION_SCHEMA, duration_text
 from endpick.api.plugin import Parameters, PluginMeta
 from endpick.diagnostics import Code, Diagnostic
 from endpick.plugins.discovery import Candidate
@@ -66,7 +67,16 @@ def _closed(schema: Schema) -> Schema:
     for definition in (schema, *definitions.values()):
         if "properties" in definition:
             definition.setdefault("additionalProperties", False)
+            _write_durations(definition["properties"].values())
     return schema
+
+
+def _write_durations(properties: Iterable[Schema]) -> None:
+    """Give durations the default that an operator would write; pydantic knows it in seconds."""
+    for one in properties:
+        default = one.get("default")
+        if one.get("pattern") == DURATION_SCHEMA["pattern"] and isinstance(default, int | float):
+            one["default"] = duration_text(default)
 
 
 def _closed_at_top(schema: Schema) -> Schema:

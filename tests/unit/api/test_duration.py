@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from endpick.api import Duration, Parameters, parse_duration
+from endpick.api.duration import duration_text
 
 
 class Timed(Parameters):
@@ -51,3 +52,8 @@ def test_the_schema_refuses_it_as_well(value):
 def test_a_duration_go_cannot_hold_is_refused():
     with pytest.raises(ValueError, match="292 years"):
         parse_duration("2562048h")
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.05, 0.2, 1.0, 2.5, 90.0, -0.5])
+def test_text_of_a_duration_reads_back(seconds):
+    assert parse_duration(duration_text(seconds)) == seconds

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from endpick.api import Parameters
+from endpick.api import Duration, Parameters
 from endpick.diagnostics import Code
 from endpick.plugins.parameters import parameters_schema
 from plugin_classes import load_class, scorer_class
@@ -155,3 +155,13 @@ def test_a_model_that_has_no_json_schema_is_the_plugins_fault():
 
     assert diagnostic.code is Code.E0405
     assert "cannot be generated: PydanticInvalidForJsonSchema" in diagnostic.message
+
+
+class Timed(Parameters):
+    every: Duration = 0.05
+
+
+def test_default_of_a_duration_is_what_an_operator_would_write():
+    (schema,) = schemas(parameters=Timed)
+
+    assert schema["properties"]["every"]["default"] == "50ms"
