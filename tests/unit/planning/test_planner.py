@@ -77,6 +77,19 @@ def test_what_cannot_be_read_at_all_is_not_planned() -> None:
 
     assert outcome.plan is None
     assert outcome.diagnostics == loaded.diagnostics
+    assert check_statically(loaded, candidates()) == loaded.diagnostics
+
+
+def test_parts_that_were_faulty_are_not_filled_in() -> None:
+    """What the operator meant is unknown, so nothing is said about what takes its place."""
+    result = plan("""
+        plugins: [{type: plain-scorer}]
+        requestHandler: {parsers: 7}
+        dataLayer: 3
+        schedulingProfiles: maybe
+        """)
+
+    assert [code for code, _ in result.found] == ["E0203", "E0203", "E0203"]
 
 
 def test_a_faulty_entry_does_not_make_its_references_faulty() -> None:

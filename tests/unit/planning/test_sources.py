@@ -109,3 +109,19 @@ def test_a_collector_is_bound_once_however_often_it_is_named() -> None:
         """)
 
     assert result.plan.sources[0].collectors == ("any-collector",)
+
+
+def test_metrics_are_not_collected_by_plugins_that_are_not_installed() -> None:
+    result = plan("plugins: [{type: plain-scorer}]", without=["core-metrics-extractor"])
+
+    assert result.plan.sources == ()
+    assert "metrics-data-source" not in result.plan.by_name
+
+
+def test_any_payload_will_do_for_a_source_or_a_collector_that_names_none() -> None:
+    result = plan("""
+        plugins: [{type: metrics-data-source}, {type: any-collector}]
+        dataLayer: {sources: [{pluginRef: metrics-data-source, collectors: [{pluginRef: any-collector}]}]}
+        """)
+
+    assert result.found == []
