@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 from endpick.api.access import AccessScope
@@ -30,6 +30,9 @@ class Instruments(Protocol):
 
     def collect_error(self, source: Instance, collector: Instance, endpoint: str, problem: BaseException | str) -> None:
         """A collector could not use a payload."""
+
+    def gateway_delivers(self, request_bodies: bool, response_bodies: bool, losses: Sequence[str]) -> None:
+        """A gateway was seen to send these bodies; `losses` says which instances see less because of it. Told once per way of sending."""
 
     def request_decided(self, model: str, target_model: str, fairness_id: str, priority: int, size_bytes: int) -> None:
         """A request goes to a model server."""
@@ -64,6 +67,9 @@ class Silent:
         """Does nothing."""
 
     def collect_error(self, source: Instance, collector: Instance, endpoint: str, problem: BaseException | str) -> None:
+        """Does nothing."""
+
+    def gateway_delivers(self, request_bodies: bool, response_bodies: bool, losses: Sequence[str]) -> None:
         """Does nothing."""
 
     def request_decided(self, model: str, target_model: str, fairness_id: str, priority: int, size_bytes: int) -> None:

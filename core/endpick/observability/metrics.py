@@ -91,6 +91,12 @@ class EndpickMetrics:
             ("plugin", "type", "distribution", "version"),
             registry=registry,
         )
+        self.gateway_bodies = Gauge(
+            "endpick_gateway_sends_bodies",
+            "1 when the gateway last seen sends bodies of that direction.",
+            ("direction",),
+            registry=registry,
+        )
         self.reloads = Counter(
             "endpick_config_reloads_total", "Configurations read again, by what became of them.", ("outcome",), registry=registry
         )

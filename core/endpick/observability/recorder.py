@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from endpick.api.access import AccessScope
@@ -14,6 +14,7 @@ from endpick.observability.throttle import Throttle
 from endpick.plugins.instance import Instance
 
 _log = logging.getLogger("endpick.faults")
+_request_log = logging.getLogger("endpick.requests")
 _poll_log = logging.getLogger("endpick.data")
 
 
@@ -80,6 +81,17 @@ class Recorder:
         """Count a payload that could not be used, and log it once per interval and endpoint."""
         self._metrics.collect_errors.labels(source.type, collector.type).inc()
         self._log_data_error("%s cannot use a payload", collector, endpoint, problem)
+
+    def gateway_delivers(self, request_bodies: bool, response_bodies: bool, losses: Sequence[str]) -> None:
+        """Show which bodies come, and say once what is lost by those that do not."""
+        for direction, sent in (("request", request_bodies), ("response", response_bodies)):
+            self._metrics.gateway_bodies.labels(direction).set(sent)
+        if losses:
+            _request_log.warning(
+                "the gateway keeps bodies to itself: %s",
+                "; ".join(losses),
+                extra={"request_bodies": request_bodies, "response_bodies": response_bodies},
+            )
 
     def request_decided(self, model: str, target_model: str, fairness_id: str, priority: int, size_bytes: int) -> None:
         """A request goes to a model server."""

@@ -15,12 +15,13 @@ from endpick.api.scheduling import SchedulingResult
 from endpick.api.state import CycleState
 from endpick.observability.instruments import Instruments
 from endpick.requests.admission import admit, shed
+from endpick.requests.blindness import losses
 from endpick.requests.caching import wants_cached_only, was_cached
 from endpick.requests.decision import Decision, Refused, Routed
 from endpick.requests.dispatching import tell_before_request
 from endpick.requests.exchange import Sent, UnwatchedExchange, WatchedExchange
 from endpick.requests.headers import REQUEST_ID, HeadersForUpstream
-from endpick.requests.incoming import IncomingRequest
+from endpick.requests.incoming import Delivery, IncomingRequest
 from endpick.requests.intake import Intake, new_id, take_in
 from endpick.requests.observing import Observers
 from endpick.requests.pipeline import Pipeline
@@ -90,16 +91,20 @@ class Director:
         self._clock = clock
         self._settings = settings or DirectorSettings()
         self._access = access or Access(None, instruments.undeclared_access)
+        self._last_delivery: Delivery | None = None
+        self._noticed: set[Delivery] = set()
 
     def decide(self, incoming: IncomingRequest) -> Decision | Awaitable[Decision]:
         """Parse → candidates → shed → screen → produce → admit → schedule → before_request.
 
         A decision comes back at once, without a coroutine, unless a producer has to wait.
         """
+        pipeline, access = self._current(), self._access
+        if incoming.delivery != self._last_delivery:
+            self._notice(incoming.delivery, pipeline)
         if incoming.body is None and incoming.delivery.sees_request_body:
             return self._anywhere(incoming)
 
-        pipeline, access = self._current(), self._access
         intake = take_in(incoming, pipeline.parsers, self._settings.objectives, access)
         if isinstance(intake, Refused):
             self._instruments.request_refused("", "", "", 0, intake.code)
@@ -118,6 +123,13 @@ class Director:
         if produced is None or isinstance(produced, Fault):
             return self._conclude(cycle, produced)
         return self._conclude_later(cycle, produced)
+
+    def _notice(self, delivery: Delivery, pipeline: Pipeline) -> None:
+        """Tell of a way of sending bodies the first time a gateway uses it."""
+        self._last_delivery = delivery
+        if delivery not in self._noticed:
+            self._noticed.add(delivery)
+            self._instruments.gateway_delivers(delivery.sees_request_body, delivery.sees_response_body, losses(pipeline, delivery))
 
     async def _conclude_later(self, cycle: Cycle, producing: Coroutine[None, None, Fault | None]) -> Decision:
         return self._conclude(cycle, await producing)

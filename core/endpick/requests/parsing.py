@@ -38,6 +38,12 @@ class Parsers:
     """Longest suffix first; of equal ones the first configured parser wins."""
     fallback: CompiledParser | None
 
+    @property
+    def each(self) -> tuple[CompiledParser, ...]:
+        """Every parser once, the fallback last."""
+        named = {id(parser): parser for _, parser in self.by_suffix}
+        return (*named.values(), *(() if self.fallback is None else (self.fallback,)))
+
     def for_path(self, path: str) -> CompiledParser | None:
         """The parser for a path without query; None when nobody claims it and there is no fallback."""
         for suffix, parser in self.by_suffix:

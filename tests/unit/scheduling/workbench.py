@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from endpick.api import (
@@ -59,6 +59,7 @@ class Recording(Silent):
     scheduled: list[tuple[str | None, str]] = field(default_factory=list)
     ended: list[ResponseEnd] = field(default_factory=list)
     timed: list[tuple[str, str]] = field(default_factory=list)
+    delivered: list[tuple[bool, bool, tuple[str, ...]]] = field(default_factory=list)
 
     def plugin_timer(self, extension_point: str, instance: Instance) -> Callable[[float], None]:
         return lambda seconds: self.timed.append((str(extension_point), instance.name))
@@ -72,6 +73,9 @@ class Recording(Silent):
 
     def undeclared_access(self, scope: AccessScope, key: str, access: str) -> None:
         self.violations.append((scope.instance, key, access))
+
+    def gateway_delivers(self, request_bodies: bool, response_bodies: bool, losses: Sequence[str]) -> None:
+        self.delivered.append((request_bodies, response_bodies, tuple(losses)))
 
     def request_decided(self, model: str, target_model: str, fairness_id: str, priority: int, size_bytes: int) -> None:
         self.decided.append((model, target_model, fairness_id, priority, size_bytes))

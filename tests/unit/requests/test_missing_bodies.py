@@ -1,0 +1,63 @@
+"""A gateway that keeps bodies to itself is noticed once, with what each plugin loses by it."""
+
+from __future__ import annotations
+
+from endpick.requests.incoming import BodyMode, Delivery
+from endpick_builtin.producers.inflight_load import InflightLoadProducer
+from unit.requests.stage import Stage, observer_of, producer_of
+from unit.scheduling.workbench import instance
+
+NO_RESPONSE_BODY = Delivery(response_body=BodyMode.NONE)
+NO_BODIES = Delivery(BodyMode.NONE, BodyMode.NONE)
+
+
+def test_gateway_that_sends_everything_costs_nobody_anything():
+    stage = Stage()
+    stage.route()
+    stage.route()
+
+    assert stage.instruments.delivered == [(True, True, ())]
+
+
+def test_missing_response_bodies_cost_usage_and_the_first_byte():
+    watching = observer_of("watching", first_chunk=lambda request, state: None)
+    at_the_end = observer_of("at-the-end", response_ended=lambda request, end, state: None)
+    stage = Stage(observers=[watching, at_the_end])
+    stage.route(delivery=NO_RESPONSE_BODY)
+
+    ((request_bodies, response_bodies, losses),) = stage.instruments.delivered
+    assert (request_bodies, response_bodies) == (True, False)
+    assert losses == (
+        "openai-parser reads no usage",
+        "watching does not learn when a response begins, only when it ends",
+    )
+
+
+def test_missing_request_bodies_cost_the_model_and_the_prompt():
+    stage = Stage(producers=[producer_of(lambda request, endpoints, state: None, "prefixes")])
+    stage.decide(None, delivery=NO_BODIES)
+
+    ((_, _, losses),) = stage.instruments.delivered
+    assert losses[:3] == (
+        "openai-parser reads no model, prompt or limits",
+        "passthrough-parser reads no model, prompt or limits",
+        "prefixes sees an empty prompt",
+    )
+
+
+def test_two_gateways_in_turn_are_told_of_once_each():
+    stage = Stage()
+    for _ in range(3):
+        stage.route()
+        stage.route(delivery=NO_RESPONSE_BODY)
+
+    assert [told[:2] for told in stage.instruments.delivered] == [(True, True), (True, False)]
+
+
+def test_in_flight_counting_is_named_among_those_that_see_less():
+    producer = instance(InflightLoadProducer)
+    stage = Stage(observers=[producer], producers=[producer], pre_request=[producer])
+
+    stage.route(delivery=NO_RESPONSE_BODY)
+
+    assert "inflight-load-producer does not learn when a response begins, only when it ends" in stage.instruments.delivered[0][2]
