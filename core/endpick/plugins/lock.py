@@ -10,6 +10,7 @@ from pathlib import Path
 from endpick.diagnostics import Code, Diagnostic, Span
 from endpick.plugins.discovery import Candidate, find
 from endpick.plugins.fingerprint import altered_files, fingerprint
+from endpick.plugins.frames import describe
 from endpick.plugins.metadata import normalise
 from endpick.plugins.reference import Reference
 
@@ -55,7 +56,7 @@ def read_lock(text: str, file: str) -> Lock | Diagnostic:
             return _unusable(file, f"is of format {document['format']}, this endpick reads format {_FORMAT}")
         return Lock(tuple(LockedPlugin(**entry) for entry in document["plugins"]))
     except (ValueError, KeyError, TypeError) as error:
-        return _unusable(file, f"is not a lock file: {error}")
+        return _unusable(file, f"is damaged: {describe(error)}")
 
 
 def load_lock(path: Path) -> Lock | Diagnostic:
@@ -63,7 +64,8 @@ def load_lock(path: Path) -> Lock | Diagnostic:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        return Diagnostic(Code.E0321, f"the lock file {path} cannot be read: {error}", help="write one with `endpick lock`")
+        reason = getattr(error, "strerror", None) or error
+        return Diagnostic(Code.E0321, f"the lock file {path} cannot be read: {reason}", help="write one with `endpick lock`")
     return read_lock(text, str(path))
 
 

@@ -57,11 +57,11 @@ def test_the_order_of_plugins_does_not_show(plugins, random):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "is not a lock file"),
-        ("[]", "is not a lock file"),
-        ('{"plugins": []}', "is not a lock file: 'format'"),
+        ("", "the lock file is damaged: JSONDecodeError: "),
+        ("[]", "the lock file is damaged: TypeError: "),
+        ('{"plugins": []}', "the lock file is damaged: KeyError: 'format'"),
         ('{"format": 2, "plugins": []}', "is of format 2, this endpick reads format 1"),
-        ('{"format": 1, "plugins": [{"type": "a", "colour": "red"}]}', "is not a lock file"),
+        ('{"format": 1, "plugins": [{"type": "a", "colour": "red"}]}', "the lock file is damaged: TypeError: "),
     ],
 )
 def test_what_is_no_lock_file_is_told(text, says):
