@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import importlib_metadata
 import pytest
 
 from endpick.api.plugin import Parameters
