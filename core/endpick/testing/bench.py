@@ -32,7 +32,7 @@ from endpick.testing.values import nonsense_of, value_of
 
 START_OF_TIME = 1000.0
 TYPICAL_SIZE = 8
-_LABELS = (
+_LABELS: tuple[Mapping[str, str], ...] = (
     {"llm-d.ai/role": "decode", "zone": "a"},
     {"llm-d.ai/role": "prefill", "zone": "b"},
     {"llm-d.ai/role": "encode", "tenant": "acme"},
@@ -128,6 +128,7 @@ class Clock:
     now: float = START_OF_TIME
 
     def __call__(self) -> float:
+        """The time."""
         return self.now
 
 
@@ -182,7 +183,7 @@ class Bench:
         seed: int = 1,
     ) -> Scene:
         """A request and candidates with plausible data under the keys the instance declares; the same seed gives the same scene."""
-        random = Random(seed)
+        random = Random(seed)  # noqa: S311 - made-up data
         columns = {key: self._column(key, reported, size, random) for key in self.consumed if is_column(key)}
         pool = {key: self._value(key, random) for key in self.consumed if key.scope is Scope.POOL and reported is not Reported.NOTHING}
         labels = [_LABELS[number % len(_LABELS)] for number in range(size)]
@@ -230,7 +231,7 @@ def make_bench(
     table = make_pool(TYPICAL_SIZE, keys=keys, clock=clock)
     payloads = subject.material.payloads or nonsense_of(subject.plugin.meta.payload or object)
     context = PluginContext(
-        random=Random(seed),
+        random=Random(seed),  # noqa: S311 - routing needs no secrets
         clock=clock,
         logger=_quiet_logger(),
         registry=registry or CollectorRegistry(),
@@ -242,7 +243,8 @@ def make_bench(
 
 def _quiet_logger() -> logging.Logger:
     """Plugins may complain of what the kit does to them; nobody needs to read it."""
-    logger = logging.Logger("endpick.testing")
+    logger = logging.getLogger("endpick.testing.plugin")
+    logger.propagate = False
     logger.addHandler(logging.NullHandler())
     return logger
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import FrameType, ModuleType
+from typing import SupportsIndex
 
 _DEEDS = {
     "open": "opens a file",
@@ -80,7 +81,7 @@ def _install() -> None:
 def _audit_sleep() -> None:
     slept = time.sleep
 
-    def sleep(seconds: float, /) -> None:
+    def sleep(seconds: SupportsIndex | float, /) -> None:
         _hook("time.sleep", (seconds,))
         slept(seconds)
 

@@ -31,7 +31,21 @@ from endpick.testing.subject import Material, Subject, subject_of
 FIRST = contract.loads
 """What every other check presupposes."""
 
-_MODULES = (contract, metadata, parameters, filters, scorers, pickers, handlers, sources, collectors, request_path, keys, conduct, lifecycle)
+_MODULES = (
+    contract,
+    metadata,
+    parameters,
+    filters,
+    scorers,
+    pickers,
+    handlers,
+    sources,
+    collectors,
+    request_path,
+    keys,
+    conduct,
+    lifecycle,
+)
 
 
 class Status(StrEnum):

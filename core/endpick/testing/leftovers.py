@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -52,9 +51,9 @@ def _sockets() -> frozenset[str]:
     if not _DESCRIPTORS.is_dir():
         return frozenset()
     found = set()
-    for descriptor in os.listdir(_DESCRIPTORS):
+    for descriptor in _DESCRIPTORS.iterdir():
         try:
-            target = (_DESCRIPTORS / descriptor).readlink()
+            target = descriptor.readlink()
         except OSError:
             continue  # the descriptor of this very listing
         if str(target).startswith("socket:"):

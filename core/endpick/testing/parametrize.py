@@ -52,7 +52,7 @@ def parametrize_conformance(
     """
     expected = checked_expectations(expected_failures)
     material = Material(parameters, examples, payloads, samples or {})
-    return pytest.mark.parametrize(  # type: ignore[return-value]
+    return pytest.mark.parametrize(
         ARGUMENT, [_case(plugin, check, material, expected.get(check.id)) for plugin in plugins for check in checks_for(plugin)]
     )
 

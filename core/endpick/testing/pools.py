@@ -25,7 +25,7 @@ def make_pool(
     keys: Iterable[AnyKey] = (),
     clock: Callable[[], float] = lambda: 0.0,
 ) -> EndpointTable:
-    """A table of endpoints `default/e0`, `default/e1`, … at 10.0.0.1:8000, 10.0.0.2:8000, …
+    """A table of endpoints `default/e0`, `default/e1`, … at 10.0.0.1:8000, 10.0.0.2:8000 and so on.
 
     Args:
         columns: For each data key one value per endpoint, None for one that has not reported; or just how many endpoints.

@@ -54,7 +54,7 @@ async def answering(kind: str) -> AsyncIterator[Endpoint]:
 @asynccontextmanager
 async def nobody() -> AsyncIterator[Endpoint]:
     """An endpoint at which nobody listens, although the port was free a moment ago."""
-    server = await asyncio.start_server(lambda reader, writer: writer.close(), LOOPBACK, 0)
+    server = await asyncio.start_server(lambda _, writer: writer.close(), LOOPBACK, 0)
     port = server.sockets[0].getsockname()[1]
     server.close()
     await server.wait_closed()

@@ -18,14 +18,14 @@ _MAKERS: Mapping[str, Callable[[Random], object]] = {
     keys.WAITING_QUEUE_SIZE.name: lambda random: float(random.randrange(20)),
     keys.RUNNING_REQUESTS_SIZE.name: lambda random: float(random.randrange(20)),
     keys.KV_CACHE_USAGE.name: lambda random: random.random(),
-    keys.CACHE_BLOCK_SIZE.name: lambda random: 16.0,
+    keys.CACHE_BLOCK_SIZE.name: lambda _: 16.0,
     keys.CACHE_NUM_BLOCKS.name: lambda random: float(random.randrange(1000, 5000)),
     keys.LORA_ADAPTERS.name: lambda random: keys.LoraAdapters(frozenset(random.sample(("a", "b", "c"), 2)), frozenset(), 4),
-    keys.SERVED_MODELS.name: lambda random: (keys.ServedModel("base"), keys.ServedModel("a", "base")),
+    keys.SERVED_MODELS.name: lambda _: (keys.ServedModel("base"), keys.ServedModel("a", "base")),
     keys.INFLIGHT_REQUESTS.name: lambda random: float(random.randrange(10)),
     keys.INFLIGHT_TOKENS.name: lambda random: float(random.randrange(5000)),
     keys.PREFIX_MATCH_BLOCKS.name: lambda random: float(random.randrange(_BLOCKS + 1)),
-    keys.PREFIX_BLOCKS.name: lambda random: keys.PrefixBlocks(_BLOCKS, 64, tuple(range(_BLOCKS))),
+    keys.PREFIX_BLOCKS.name: lambda _: keys.PrefixBlocks(_BLOCKS, 64, tuple(range(_BLOCKS))),
 }
 
 
@@ -52,7 +52,7 @@ _PAGES = (
     b"",
     b"\x00\xff\xfe binary \x80",
     b"<html><body>502 Bad Gateway</body></html>",
-    b"# HELP x\n# TYPE x gauge\nx{a=\"b\" 1\nx}{ 1\nx NaN\nx +Inf\nx 1 2 3\n",
+    b'# HELP x\n# TYPE x gauge\nx{a="b" 1\nx}{ 1\nx NaN\nx +Inf\nx 1 2 3\n',
 )
 _NONSENSE: Mapping[type, tuple[object, ...]] = {
     MetricsPage: tuple(MetricsPage(page) for page in _PAGES),
@@ -101,5 +101,5 @@ def _dataclasses_of(kind: type) -> Iterator[object]:
     for number in range(max(map(len, choices.values()), default=1)):
         try:
             yield kind(**{name: values[number % len(values)] for name, values in choices.items()})
-        except Exception:  # noqa: S112, PERF203 - a type that refuses nonsense by itself needs no test with it
+        except Exception:  # noqa: S112 - a type that refuses nonsense by itself needs no test with it
             continue

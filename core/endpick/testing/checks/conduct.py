@@ -35,7 +35,9 @@ def leaves_its_inputs_alone(subject: Subject) -> Iterator[Finding]:
             for method, _ in walk_one(bench, scene):
                 changed = before.differs(scene)
                 if changed:
-                    yield Finding(f"`{method}` changes {changed}", "work on a copy: `column.copy()`, `dict(request.headers)`, `sorted(...)`")
+                    yield Finding(
+                        f"`{method}` changes {changed}", "work on a copy: `column.copy()`, `dict(request.headers)`, `sorted(...)`"
+                    )
                     return
 
 
@@ -88,7 +90,9 @@ def takes_leave_of_any_endpoint(subject: Subject) -> Iterator[Finding]:
         for name in ("default/e0", "default/e0", "nobody/knows-it"):
             answer = bench.call(bench.instance.plugin.endpoint_removed, name)
             if answer is not None:
-                yield Finding(f"`endpoint_removed('{name}')` comes to {answer}", "forget the name if it is known: `self._learnt.pop(name, None)`")
+                yield Finding(
+                    f"`endpoint_removed('{name}')` comes to {answer}", "forget the name if it is known: `self._learnt.pop(name, None)`"
+                )
                 return
 
 

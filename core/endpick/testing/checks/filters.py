@@ -102,7 +102,8 @@ def ask(bench: Bench, scene: Scene) -> object:
 
 def _is_well_formed(answer: object, size: int) -> bool:
     if isinstance(answer, np.ndarray):
-        return answer.shape == (size,) and answer.dtype == np.bool_
+        is_mask: bool = answer.shape == (size,) and answer.dtype.kind == "b"
+        return is_mask
     return isinstance(answer, Endpoints)
 
 
@@ -114,4 +115,5 @@ def _kept(bench: Bench, scene: Scene) -> Endpoints | None:
 
 def _in_order(given: Endpoints, kept: Endpoints) -> bool:
     kept_rows = set(kept.rows.tolist())
-    return [row for row in given.rows.tolist() if row in kept_rows] == kept.rows.tolist()
+    in_order: list[int] = [row for row in given.rows.tolist() if row in kept_rows]
+    return in_order == list(kept.rows.tolist())

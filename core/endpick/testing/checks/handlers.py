@@ -88,6 +88,6 @@ def _undecided(answer: object, runs: dict[str, ProfileRunResult]) -> str | None:
     primary = runs.get(answer.primary)
     if primary is None or primary.picked is None:
         return f"decides for profile '{answer.primary}', which picked nobody"
-    if not answer.destinations or not all(isinstance(place, str) and ":" in place for place in answer.destinations):
+    if not answer.destinations or not all(":" in place for place in answer.destinations):
         return f"decides for the destinations {answer.destinations!r}, not for `host:port`"
     return None

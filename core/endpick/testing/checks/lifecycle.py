@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 
 from prometheus_client import CollectorRegistry
 
@@ -23,7 +23,7 @@ from endpick.testing.subject import Subject
 def starts_and_stops(subject: Subject) -> Iterator[Finding]:
     """`start` and `stop` work; `start` may refuse with `ConfigurationError`."""
     for bench in benches(subject):
-        problem = _lived(_only_start, bench)
+        problem = _raised_by(_only_start(bench))
         if problem is not None and not isinstance(problem.problem, ConfigurationError):
             yield Finding(f"`start` or `stop` raises {problem}", "raise ConfigurationError from `start`, and nothing from `stop`")
             return
@@ -64,7 +64,7 @@ def works_after_a_reload(subject: Subject) -> Iterator[Finding]:
             return
 
 
-def _use_of(bench: Bench):
+def _use_of(bench: Bench) -> Callable[[], Awaitable[None]]:
     async def use() -> None:
         """The life of an instance, with a server to poll; whatever goes wrong on the way, only what is left counts here."""
         try:
@@ -79,9 +79,9 @@ def _use_of(bench: Bench):
     return use
 
 
-def _lived(life, bench: Bench) -> Raised | None:
+def _raised_by(life: Coroutine[object, object, None]) -> Raised | None:
     try:
-        asyncio.run(life(bench))
+        asyncio.run(life)
     except (Exception, SystemExit) as problem:
         return Raised(problem)
     return None

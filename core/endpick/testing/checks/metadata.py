@@ -10,8 +10,9 @@ from endpick.api.plugin import Kind
 from endpick.plugins.discovery import Candidate
 from endpick.plugins.resolution import where
 from endpick.testing.check import Finding, check
+from endpick.testing.pools import BUILT_IN_KEYS
 from endpick.testing.subject import Subject
-from endpick.versions import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOST_DISTRIBUTION
+from endpick.versions import API_MAJOR, ENTRY_POINT_GROUP_PREFIX
 
 GROUP = f"{ENTRY_POINT_GROUP_PREFIX}{API_MAJOR}"
 
@@ -27,14 +28,18 @@ def has_an_entry_point(subject: Subject) -> Iterator[Finding]:
         yield Finding(f"the type is offered {len(bearing)} times: {offers}", "uninstall the others, or give your plugin another type")
     elif bearing and not leading:
         offer = bearing[0]
-        yield Finding(f"the entry point '{offer.type}' of {offer.origin} leads to {offer.target}, not to {subject.target}", f"write {wanted}")
+        yield Finding(
+            f"the entry point '{offer.type}' of {offer.origin} leads to {offer.target}, not to {subject.target}", f"write {wanted}"
+        )
     elif bearing and not bearing[0].speaks_our_api:
         offer = bearing[0]
         yield Finding(f"the entry point is in the group of plugin API {offer.api_major}", f"write {wanted}, and install the project again")
     elif not bearing:
         others = [offer for offer in subject.offers if _target(offer) == subject.target]
         names = f"; it is installed as {', '.join(repr(other.type) for other in others)} only" if others else ""
-        yield Finding(f"no installed entry point leads to {subject.target}{names}", f"write {wanted}, and install the project (`pip install -e .`)")
+        yield Finding(
+            f"no installed entry point leads to {subject.target}{names}", f"write {wanted}, and install the project (`pip install -e .`)"
+        )
 
 
 @check()
@@ -42,7 +47,9 @@ def works_under_its_aliases(subject: Subject) -> Iterator[Finding]:
     """Each former name in `meta.aliases` has an entry point of its own."""
     for alias in subject.plugin.meta.aliases:
         if not any(offer.type == alias for offer in subject.offers):
-            yield Finding(f"the alias '{alias}' has no entry point", f'add "{alias}" = "{subject.target}" to [project.entry-points."{GROUP}"]')
+            yield Finding(
+                f"the alias '{alias}' has no entry point", f'add "{alias}" = "{subject.target}" to [project.entry-points."{GROUP}"]'
+            )
 
 
 @check()
@@ -76,7 +83,7 @@ def documents_its_data_keys(subject: Subject) -> Iterator[Finding]:
     for key in (*meta.consumes, *meta.consumes_optional, *meta.produces):
         if not key.doc:
             yield Finding(f"the data key '{key.name}' has no `doc`", "say what it is, its unit and its range")
-        if "/" not in key.name and not _is_ours(key):
+        if "/" not in key.name and key not in BUILT_IN_KEYS:
             yield Finding(f"the data key '{key.name}' has no namespace", f"put a name that is yours in front: 'acme.example/{key.name}'")
 
 
@@ -97,9 +104,3 @@ def produces_something(subject: Subject) -> Iterator[Finding]:
 
 def _target(offer: Candidate) -> str:
     return offer.target.replace(" ", "")
-
-
-def _is_ours(key: object) -> bool:
-    from endpick.testing.pools import BUILT_IN_KEYS
-
-    return any(key is ours or key == ours for ours in BUILT_IN_KEYS)

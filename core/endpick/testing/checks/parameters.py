@@ -56,7 +56,9 @@ def has_valid_defaults(subject: Subject) -> Iterator[Finding]:
         except ValidationError as error:
             about = [detail for detail in error.errors() if detail["loc"][:1] == (written,)]
             for detail in about:
-                yield Finding(f"the default of '{written}', {default!r}, is not valid: {detail['msg']}", "correct the default or the constraint")
+                yield Finding(
+                    f"the default of '{written}', {default!r}, is not valid: {detail['msg']}", "correct the default or the constraint"
+                )
 
 
 @check()
@@ -88,4 +90,6 @@ def can_be_built(subject: Subject) -> Iterator[Finding]:
         built = make_bench(subject, block.origin, parameters)
         if isinstance(built, Diagnostic):
             notes = "; ".join(" ".join(note.split()) for note in built.notes)
-            yield Finding(f"with {block.origin}: {built.message}", notes or "a constructor raises ConfigurationError, and only for bad parameters")
+            yield Finding(
+                f"with {block.origin}: {built.message}", notes or "a constructor raises ConfigurationError, and only for bad parameters"
+            )

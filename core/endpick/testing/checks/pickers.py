@@ -28,7 +28,9 @@ def picker_answers(subject: Subject) -> Iterator[Finding]:
                 yield Finding(f"`pick` raises {answer}", "answer with scored.take(positions), whatever the scores")
                 return
             if not isinstance(answer, Endpoints):
-                yield Finding(f"`pick` answers {type(answer).__name__}, not Endpoints", "answer with scored.take(positions), also for a single one")
+                yield Finding(
+                    f"`pick` answers {type(answer).__name__}, not Endpoints", "answer with scored.take(positions), also for a single one"
+                )
                 return
 
 
@@ -39,7 +41,9 @@ def picker_picks_somebody(subject: Subject) -> Iterator[Finding]:
         for scene in _scenes(bench):
             answer = ask(bench, scene)
             if isinstance(answer, Endpoints) and not len(answer):
-                yield Finding(f"`pick` picks none of {len(scene.endpoints)} candidates", "leaving candidates out is for filters; pick at least one")
+                yield Finding(
+                    f"`pick` picks none of {len(scene.endpoints)} candidates", "leaving candidates out is for filters; pick at least one"
+                )
                 return
 
 

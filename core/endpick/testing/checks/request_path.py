@@ -79,7 +79,9 @@ def detector_answers_a_share(subject: Subject) -> Iterator[Finding]:
                 answer = bench.call(plugin.saturation, endpoints)
                 problem = _no_share(answer, endpoints)
                 if problem:
-                    yield Finding(f"`saturation` {problem} for {len(endpoints)} endpoints when {reported.value}", "0 is idle, 1 and above is full")
+                    yield Finding(
+                        f"`saturation` {problem} for {len(endpoints)} endpoints when {reported.value}", "0 is idle, 1 and above is full"
+                    )
                     return
 
 

@@ -66,7 +66,9 @@ def scorer_stays_in_range(subject: Subject) -> Iterator[Finding]:
                 answer = ask(bench, bench.scene(reported, request=request))
                 outside = _outside(answer)
                 if outside is not None:
-                    yield Finding(f"`score` answers {outside:g} when {reported.value}", "scale scores to 0..1; weights belong into the profile")
+                    yield Finding(
+                        f"`score` answers {outside:g} when {reported.value}", "scale scores to 0..1; weights belong into the profile"
+                    )
                     return
 
 
@@ -100,7 +102,9 @@ def scorer_is_deterministic(subject: Subject) -> Iterator[Finding]:
         for _ in range(_REPEATS):
             first, second = ask(one, one.scene()), ask(twin, twin.scene())
             if _is_scores(first) and _is_scores(second) and not _equal(first, second):
-                yield Finding("two instances with the same seed give different scores", "draw from `self.context.random`, read `self.context.clock`")
+                yield Finding(
+                    "two instances with the same seed give different scores", "draw from `self.context.random`, read `self.context.clock`"
+                )
                 return
 
 

@@ -63,7 +63,9 @@ def source_heeds_cancellation(subject: Subject) -> Iterator[Finding]:
         try:
             asyncio.run(_collect(bench, _no_server))
         except Stubborn:
-            yield Finding("it goes on after it was cancelled", "let asyncio.CancelledError pass: do not catch BaseException around an await")
+            yield Finding(
+                "it goes on after it was cancelled", "let asyncio.CancelledError pass: do not catch BaseException around an await"
+            )
             return
 
 
