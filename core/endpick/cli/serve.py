@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.option("--grpc-port", default=9002, show_default=True, help="Port of ext_proc; 0 takes any free one.")
 @click.option("--grpc-health-port", default=9003, show_default=True, help="Port of the gRPC health service.")
 @click.option("--metrics-port", default=9090, show_default=True, help="Port of /metrics and /healthz.")
-@click.option("--transport", type=click.Choice(["h2", "grpcio"]), default="grpcio", show_default=True, help="Who speaks HTTP/2.")
+@click.option("--transport", type=click.Choice(["h2", "grpcio"]), default="h2", show_default=True, help="Who speaks HTTP/2.")
 @click.option(
     "--secure-serving",
     type=bool,

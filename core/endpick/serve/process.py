@@ -33,6 +33,7 @@ from endpick.serve.pool_metrics import PoolGauges
 from endpick.serve.reload import reload_once, watch_file
 from endpick.serve.settings import ServeSettings
 from endpick.transport.health import HealthBoard, health_methods
+from endpick.transport.reflection import reflection_methods
 from endpick.transport.server import ListenError, Server, ext_proc_methods, open_server
 from endpick.transport.tls import TlsError
 
@@ -96,7 +97,8 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         director = Director(current.pipeline, table, recorder, services.clock, access=access)
         counters = SessionCounters()
         sessions = session_factory(director, SessionSettings(settings.max_request_body_bytes), counters)
-        server = open_server(settings.transport, settings.ext_proc, ext_proc_methods(sessions) | health_methods(board))
+        methods = ext_proc_methods(sessions) | health_methods(board)
+        server = open_server(settings.transport, settings.ext_proc, methods | reflection_methods(methods))
         registry.register(EventCounts("endpick_transport_events", "Events on the ext_proc port.", server.counters.snapshot))
         registry.register(EventCounts("endpick_session_events", "Events in ext_proc streams.", counters.snapshot))
         ext_proc_port = await _start(stack, server)

@@ -15,7 +15,7 @@ class ServeSettings:
     health: ListenSettings = field(default_factory=lambda: ListenSettings(port=9003))
     metrics_host: str = ""
     metrics_port: int = 9090
-    transport: TransportName = "grpcio"
+    transport: TransportName = "h2"
     pool_name: str = "endpick"
     """Label `name` of the pool's gauges."""
     refresh_metrics_interval_seconds: float = 0.05
