@@ -28,6 +28,8 @@ VERBS: dict[str, Verb] = {
     "list": Verb("endpick.cli.listing", "List the installed plugin types."),
     "describe": Verb("endpick.cli.describe", "Tell all about one plugin type."),
     "explain": Verb("endpick.cli.explain", "Explain a diagnostic code."),
+    "test": Verb("endpick.cli.test", "Find what is wrong with a plugin."),
+    "try": Verb("endpick.cli.try_", "Show one decision, with every plugin's say."),
     "doctor": Verb("endpick.cli.doctor", "Examine the environment for trouble."),
     "schema": Verb("endpick.cli.schema", "Print a JSON Schema, for editors and checks."),
     "lock": Verb("endpick.cli.lock", "Pin which distribution provides which plugin type."),

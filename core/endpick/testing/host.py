@@ -26,11 +26,12 @@ from endpick.plugins.discovery import Candidate, discover
 from endpick.plugins.instance import Instance, scope_of
 from endpick.requests.decision import CloseCause, Decision, Refused, Routed
 from endpick.requests.director import Director, DirectorSettings
+from endpick.requests.headers import REQUEST_ID
 from endpick.requests.incoming import IncomingRequest
 from endpick.scheduling.explaining import explained
 from endpick.scheduling.record import ProfileRecord
 from endpick.testing.bench import Clock
-from endpick.testing.pools import make_pool
+from endpick.testing.pools import BUILT_IN_KEYS, make_pool
 from endpick.versions import API_MAJOR
 
 TEST_DISTRIBUTION = "plugins-under-test"
@@ -110,6 +111,7 @@ class Host:
     Attributes:
         plan: What the configuration came to.
         table: The endpoint table.
+        keys: The data keys that can be written to it, by name.
         clock: What plugins read as the time.
         instances: Every instance by name.
     """
@@ -122,7 +124,8 @@ class Host:
         """
         self.plan = plan
         self.clock = Clock()
-        self.table = make_pool(0, keys=declared_keys(plan), clock=self.clock)
+        self.keys: Mapping[str, AnyKey] = {key.name: key for key in (*BUILT_IN_KEYS, *declared_keys(plan))}
+        self.table = make_pool(0, keys=self.keys.values(), clock=self.clock)
         self._faults = _FaultLog()
         self._runs: list[ProfileRecord] = []
         draws = random.Random(seed)  # noqa: S311 - routing needs no secrets
@@ -174,7 +177,7 @@ class Host:
         """Send any request. The response is over at once, as if the client had gone, so nothing counts as in flight afterwards."""
         self._runs.clear()
         self._faults.faults.clear()
-        named = {name.lower(): value for name, value in (headers or {}).items()}
+        named = {REQUEST_ID: "request-1"} | {name.lower(): value for name, value in (headers or {}).items()}
         incoming = IncomingRequest({":path": path, ":method": "POST", **named}, body, None, self.clock())
         decision = self._runner.run(self._decide(incoming))
         routed, refused = (decision, None) if isinstance(decision, Routed) else (None, decision)
