@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import base64
-import fcntl
 import hashlib
 import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from installing import only_one_at_a_time, pip_install, shared_directory
 
 PROJECTS = Path(__file__).parent / "fixtures" / "plugins"
 REPOSITORY = Path(__file__).parents[1]
@@ -127,11 +127,11 @@ def _digest(file: Path) -> str:
 @pytest.fixture(scope="session")
 def fixture_project(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """`fixture_project("good-scorers")`: a directory into which the wheel of that project was installed; built once per test run."""
-    base = _shared_directory(tmp_path_factory) / "projects"
+    base = shared_directory(tmp_path_factory, "distributions") / "projects"
 
     def install(name: str) -> Path:
         directory = base / name
-        with _only_one_at_a_time(base, name):
+        with only_one_at_a_time(base, name):
             if not directory.exists():
                 with zipfile.ZipFile(_build_wheel(name, base / "wheels")) as wheel:
                     wheel.extractall(directory)
@@ -146,10 +146,10 @@ def plugin_venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     What endpick depends on is borrowed from the environment that runs the tests, because tests have no network.
     """
-    base = _shared_directory(tmp_path_factory)
+    base = shared_directory(tmp_path_factory, "distributions")
     directory = base / "venv"
     python = directory / "bin" / "python"
-    with _only_one_at_a_time(base, "venv"):
+    with only_one_at_a_time(base, "venv"):
         if not python.exists():
             subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(directory)], check=True, capture_output=True)
             site = next((directory / "lib").glob("python3*")) / "site-packages"
@@ -157,40 +157,6 @@ def plugin_venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (site / "borrowed.pth").write_text("".join(f"import site; site.addsitedir({path!r})\n" for path in borrowed))
             pip_install(python, PROJECTS / "acme-thermal", PROJECTS / "good-scorers")
     return python
-
-
-def pip_install(python: Path, *projects: Path, options: Sequence[str] = ()) -> None:
-    """Install projects into the environment of `python`, without network."""
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        str(python),
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-index",
-    ]
-    result = subprocess.run([*command, *options, *map(str, projects)], check=False, capture_output=True, text=True, timeout=120)
-    assert result.returncode == 0, result.stdout + result.stderr
-
-
-def _shared_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One directory for all workers of a test run."""
-    base = tmp_path_factory.getbasetemp()
-    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "distributions"
-    shared.mkdir(exist_ok=True)
-    return shared
-
-
-@contextmanager
-def _only_one_at_a_time(base: Path, name: str) -> Iterator[None]:
-    base.mkdir(parents=True, exist_ok=True)
-    with (base / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _build_wheel(name: str, target: Path) -> str:

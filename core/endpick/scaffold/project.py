@@ -19,6 +19,7 @@ class Project:
         distribution: What pip installs; also the name of the folder.
         package: What Python imports.
         module: Module of the package that holds the plugin.
+        stem: The last part of the type without its kind: what classes are named after.
         definitions: Names of the classes and constants that the package defines.
     """
 
@@ -27,6 +28,7 @@ class Project:
     distribution: str
     package: str
     module: str
+    stem: str
     definitions: tuple[str, ...]
 
     @property
@@ -46,6 +48,7 @@ def project_of(names: Mapping[str, str]) -> Project:
         distribution=names["distribution"],
         package=names["__package"],
         module=names["__module"],
+        stem=names["__stem"],
         definitions=(
             names["__class"],
             names["__parameters"],

@@ -14,7 +14,8 @@ from endpick.scaffold.project import Project
 from endpick.versions import HOST_DISTRIBUTION
 
 MAX_TYPE_LENGTH = 50
-"""Longer names make lines of code that no linter accepts."""
+MAX_STEM_LENGTH = 24
+"""Longer names would make lines of code that need wrapping, which a template cannot do."""
 
 
 def refuse_type(plugin_type: str) -> str | None:
@@ -37,6 +38,8 @@ def refuse(project: Project, candidates: Iterable[Candidate], parent: Path) -> s
 
 
 def _refuse_definitions(project: Project) -> str | None:
+    if len(project.stem) > MAX_STEM_LENGTH:
+        return f"'{project.stem}' is longer than {MAX_STEM_LENGTH} characters, and classes will be named after it; shorten it"
     for name in project.definitions:
         if not name.isidentifier():
             return f"'{project.plugin_type}' would define {name}, which is no Python name; begin its last word with a letter"

@@ -30,6 +30,6 @@ class {{ cookiecutter.__class }}(DataProducer[{{ cookiecutter.__parameters }}]):
     )
 
     def produce(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState) -> None:
-        """Estimate once per request; filters, scorers and pickers read it with `state.get({{ cookiecutter.__key }})`."""
+        """Estimate once per request; others read it with `state.get({{ cookiecutter.__key }})`."""
         size = sum(len(text) for text in request.prompt.texts)
         state.put({{ cookiecutter.__key }}, math.ceil(size / self.parameters.bytes_per_token))

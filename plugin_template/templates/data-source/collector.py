@@ -1,4 +1,4 @@
-"""`{{ cookiecutter.__collector_type }}`: makes a column of what `{{ cookiecutter.plugin_type }}` measures."""
+"""`{{ cookiecutter.__collector_type }}`: makes a column of the measurements."""
 
 from __future__ import annotations
 

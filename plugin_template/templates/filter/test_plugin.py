@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import numpy as np
-from endpick.api import WAITING_QUEUE_SIZE, Endpoints, InferenceRequest, PluginContext, ScoringState
+from endpick.api import WAITING_QUEUE_SIZE, BoolArray, Endpoints, PluginContext, ScoringState
+from endpick.testing.pytest_plugin import MakeEndpoints
+from endpick.testing.requests import make_request
+from endpick.testing.strategies import endpoints
 from hypothesis import given
-from hypothesis import strategies as st
 
-from {{ cookiecutter.__package }}.filter import {{ cookiecutter.__class }}, {{ cookiecutter.__parameters }}
+from {{ cookiecutter.__package }}.filter import (
+    {{ cookiecutter.__class }},
+    {{ cookiecutter.__parameters }},
+)
+
+
+def kept(candidates: Endpoints, limit: int) -> BoolArray:
+    parameters = {{ cookiecutter.__parameters }}(limit=limit)
+    plugin = {{ cookiecutter.__class }}("it", parameters, PluginContext())
+    return plugin.filter(make_request(), candidates, ScoringState())
+
+
+def test_endpoints_with_long_queues_are_left_out_and_silent_ones_kept(make_endpoints: MakeEndpoints) -> None:
+    candidates = make_endpoints({WAITING_QUEUE_SIZE: [0, 16, 17, None]})
+
+    assert kept(candidates, limit=16).tolist() == [True, True, False, True]
+
+
+@given(endpoints(WAITING_QUEUE_SIZE))
+def test_greater_limit_leaves_nobody_out_that_a_smaller_one_keeps(candidates: Endpoints) -> None:
+    assert (kept(candidates, limit=8) >= kept(candidates, limit=4)).all()

@@ -26,7 +26,7 @@ class {{ cookiecutter.__parameters }}(Parameters):
 
 
 class {{ cookiecutter.__class }}(Scorer[{{ cookiecutter.__parameters }}]):
-    """Prefer short waiting queues: score = 1 - min(queue, cap) / cap. An endpoint that has not reported yet scores 0."""
+    """Prefer short waiting queues: score = 1 - min(queue, cap) / cap. An endpoint that has not reported scores 0."""
 
     meta = PluginMeta(
         type="{{ cookiecutter.plugin_type }}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from endpick.testing import parametrize_conformance
+
 {% if cookiecutter.kind == 'data-source' %}
 from {{ cookiecutter.__package }}.collector import {{ cookiecutter.__collector }}
 {% endif %}

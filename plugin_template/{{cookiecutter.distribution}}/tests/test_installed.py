@@ -21,11 +21,12 @@ def endpick(*arguments: str) -> str:
 def test_plugin_is_visible() -> None:
     listed = {one["type"]: one for one in json.loads(endpick("list", "--format", "json"))["plugins"]}
 
+    plugin = listed["{{ cookiecutter.plugin_type }}"]
+    assert plugin["status"] == "ok"
+    assert plugin["distribution"] == "{{ cookiecutter.distribution }}"
 {% if cookiecutter.kind == 'data-source' %}
     assert listed["{{ cookiecutter.__collector_type }}"]["status"] == "ok"
 {% endif %}
-    assert listed["{{ cookiecutter.plugin_type }}"]["status"] == "ok"
-    assert listed["{{ cookiecutter.plugin_type }}"]["distribution"] == "{{ cookiecutter.distribution }}"
 
 
 def test_example_configuration_is_valid() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from installing import build_wheel, link_dependencies
 
 ROOT = Path(__file__).parents[3]
 
@@ -40,18 +41,7 @@ class Installation:
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Installation:
     """Build the wheel from this checkout and unpack it."""
     folder = tmp_path_factory.mktemp("installation")
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
-    subprocess.run(build, check=True, capture_output=True, timeout=100)
-    (wheel,) = folder.glob("endpick-*.whl")
+    wheel = build_wheel(ROOT, folder)
     packages = folder / "packages"
     subprocess.run([sys.executable, "-m", "zipfile", "-e", str(wheel), str(packages)], check=True)
-    return Installation(wheel, packages, _dependencies(folder / "dependencies"))
-
-
-def _dependencies(folder: Path) -> Path:
-    """Everything installed here except endpick itself, as links."""
-    folder.mkdir()
-    for entry in Path(sysconfig.get_path("purelib")).iterdir():
-        if not entry.name.startswith(("endpick", "_endpick", "__editable__")):
-            (folder / entry.name).symlink_to(entry)
-    return folder
+    return Installation(wheel, packages, link_dependencies(folder / "dependencies"))

@@ -22,7 +22,8 @@ def test_wheel_holds_two_import_packages_and_nothing_else(installation):
 
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"endpick", "endpick_builtin"}
     assert "endpick/py.typed" in names
-    assert not [name for name in names if re.search(r"(^|/)(tests?|__pycache__)/", name) and not name.startswith("endpick/testing/")]
+    code = [name for name in names if not name.startswith("endpick/_data/")]
+    assert not [name for name in code if re.search(r"(^|/)(tests?|__pycache__)/", name)]
 
 
 def test_core_is_no_import_name(installation, tmp_path):
@@ -64,3 +65,12 @@ def test_nothing_in_endpick_names_the_builtin_package():
     core = Path(__file__).parents[3] / "core" / "endpick"
 
     assert [str(path.relative_to(core)) for path in core.rglob("*.py") if "endpick_builtin" in path.read_text()] == []
+
+
+def test_wheel_holds_the_whole_template_of_new_projects(installation):
+    template = Path(__file__).parents[3] / "plugin_template"
+    wanted = {str(file.relative_to(template.parent)) for file in template.rglob("*") if file.is_file()}
+
+    packed = [name for name in zipfile.ZipFile(installation.wheel).namelist() if name.startswith("endpick/_data/")]
+
+    assert {name.removeprefix("endpick/_data/") for name in packed} == wanted
