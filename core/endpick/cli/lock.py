@@ -10,6 +10,7 @@ import click
 from endpick.cli.tables import FORMAT_OPTION
 from endpick.diagnostics import Diagnostic, ExitCode, render_json, render_text, wants_colour
 from endpick.plugins.discovery import discover
+from endpick.plugins.hook_objects import discover_hook_objects
 from endpick.plugins.lock import FILE_NAME, differences, load_lock, lock_of
 
 
@@ -22,14 +23,14 @@ def command(output_file: Path, checks: bool, output: str) -> None:
     if checks:
         _check(output_file, output)
         return
-    lock = lock_of(discover())
+    lock = lock_of(discover(), discover_hook_objects())
     try:
         output_file.write_text(lock.render(), encoding="utf-8")
     except OSError as error:
         click.echo(f"error: the lock file {output_file} cannot be written: {error.strerror}", err=True)
         raise SystemExit(ExitCode.FAILED) from None
-    pinned = {plugin.distribution for plugin in lock.plugins}
-    summary = f"{output_file}: {len(lock.plugins)} plugin types of {len(pinned)} distributions\n"
+    pinned = {plugin.distribution for plugin in (*lock.plugins, *lock.hooks)}
+    summary = f"{output_file}: {len(lock.plugins)} plugin types and {len(lock.hooks)} hook objects of {len(pinned)} distributions\n"
     click.echo(lock.render() if output == "json" else summary, nl=False)
 
 
@@ -47,4 +48,4 @@ def _check(file: Path, output: str) -> None:
 
 def _differences(file: Path) -> tuple[Diagnostic, ...]:
     lock = load_lock(file)
-    return (lock,) if isinstance(lock, Diagnostic) else differences(lock, discover())
+    return (lock,) if isinstance(lock, Diagnostic) else differences(lock, discover(), discover_hook_objects())

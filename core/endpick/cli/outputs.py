@@ -119,7 +119,7 @@ class Explanation(Output):
 
 
 class LockedType(Output):
-    """One pinned plugin type."""
+    """One pinned plugin type, or hook object: then `type` is its name."""
 
     type: str
     distribution: str
@@ -133,6 +133,7 @@ class LockOutput(Output):
 
     format: Literal[1]
     plugins: list[LockedType]
+    hooks: list[LockedType]
 
 
 OUTPUTS: dict[str, type[Output]] = {

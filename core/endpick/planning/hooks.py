@@ -9,12 +9,17 @@ from endpick.diagnostics import Diagnostic
 from endpick.plugins.discovery import Candidate
 from endpick.plugins.hook_objects import discover_hook_objects
 from endpick.plugins.hooks import HookRegistry, load_hooks
+from endpick.plugins.lock import Lock
 from endpick.plugins.policy import Policy
 from endpick.plugins.reference import Reference
 
 
 def load_named_hooks(
-    config: EndpointPickerConfig, source: SourceMap, policy: Policy, installed: Sequence[Candidate] | None = None
+    config: EndpointPickerConfig,
+    source: SourceMap,
+    policy: Policy,
+    installed: Sequence[Candidate] | None = None,
+    lock: Lock | None = None,
 ) -> tuple[HookRegistry, tuple[Diagnostic, ...]]:
     """The document's hook objects, in its order; what is installed is looked up only when it names any."""
     references = [
@@ -30,4 +35,4 @@ def load_named_hooks(
     ]
     if not references:
         return HookRegistry(), ()
-    return load_hooks(references, discover_hook_objects() if installed is None else installed, policy)
+    return load_hooks(references, discover_hook_objects() if installed is None else installed, policy, lock)

@@ -44,7 +44,7 @@ def make_plan(
     if loaded.config is None:
         return PlanOutcome(None, loaded.diagnostics)
     policy = policy_of(loaded.config)
-    hooks, faults = load_named_hooks(loaded.config, loaded.source, policy, hook_objects)
+    hooks, faults = load_named_hooks(loaded.config, loaded.source, policy, hook_objects, lock)
     offered, failures = hooks.offered()
     draft = Draft(loaded, loaded.config, diagnostics=[*loaded.diagnostics, *faults, *failures])
     plan = _plan(draft, Installed((*candidates, *offered), policy, lock), hooks)

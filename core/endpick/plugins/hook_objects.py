@@ -12,6 +12,7 @@ from endpick.diagnostics import Code, Diagnostic, did_you_mean
 from endpick.plugins.discovery import Candidate
 from endpick.plugins.frames import describe, trace_notes
 from endpick.plugins.importing import import_target
+from endpick.plugins.lock import Lock, check_hook_lock
 from endpick.plugins.metadata import effective, normalise, read_relevant
 from endpick.plugins.policy import Policy
 from endpick.plugins.reference import Reference
@@ -33,7 +34,9 @@ def discover_hook_objects(path: Sequence[str] | None = None) -> tuple[Candidate,
     )
 
 
-def load_hook_object(reference: Reference, candidates: Sequence[Candidate], policy: Policy) -> tuple[Candidate, object] | Diagnostic:
+def load_hook_object(
+    reference: Reference, candidates: Sequence[Candidate], policy: Policy, lock: Lock | None
+) -> tuple[Candidate, object] | Diagnostic:
     """The object that a `hooks:` entry names, and who offers it."""
     candidate = _resolve(reference, candidates)
     if isinstance(candidate, Diagnostic):
@@ -45,6 +48,9 @@ def load_hook_object(reference: Reference, candidates: Sequence[Candidate], poli
             candidate,
             help=f"add the line `- {candidate.distribution}` to pluginPolicy.allowDistributions",
         )
+    drift = None if lock is None else check_hook_lock(reference, candidate, lock)
+    if drift is not None:
+        return drift
     imported = import_target(reference, candidate)
     if isinstance(imported, Diagnostic):
         return _unloadable(reference, candidate, imported.message, imported.notes)

@@ -17,6 +17,7 @@ from endpick.plugins.hook_call import HookCall
 from endpick.plugins.hook_objects import hook_faults, load_hook_object
 from endpick.plugins.hook_report import HookReport
 from endpick.plugins.loader import LoadedPlugin
+from endpick.plugins.lock import Lock
 from endpick.plugins.policy import Policy
 from endpick.plugins.reference import Reference
 from endpick.versions import API_MAJOR
@@ -156,7 +157,7 @@ class HookRegistry:
 
 
 def load_hooks(
-    references: Sequence[Reference], candidates: Sequence[Candidate], policy: Policy | None = None
+    references: Sequence[Reference], candidates: Sequence[Candidate], policy: Policy | None = None, lock: Lock | None = None
 ) -> tuple[HookRegistry, tuple[Diagnostic, ...]]:
     """The hook objects of a configuration, and what is wrong with those that are missing from the registry.
 
@@ -164,11 +165,12 @@ def load_hooks(
         references: The `hooks:` entries in their order; `Reference.type` is the hook object's name.
         candidates: What is installed, from `discover_hook_objects`.
         policy: Whose code may be imported.
+        lock: What the operator pinned; what differs is not imported.
     """
     registry = HookRegistry()
     faults: list[Diagnostic] = []
     for reference in reversed(references):
-        loaded = load_hook_object(reference, candidates, policy or Policy())
+        loaded = load_hook_object(reference, candidates, policy or Policy(), lock)
         if isinstance(loaded, Diagnostic):
             faults.append(loaded)
             continue

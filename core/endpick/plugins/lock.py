@@ -1,14 +1,14 @@
-"""The lock file: which distribution, in which state, provides which plugin type."""
+"""The lock file: which distribution, in which state, provides which plugin type and which hook object."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from endpick.diagnostics import Code, Diagnostic, Span
-from endpick.plugins.discovery import Candidate, find
+from endpick.plugins.discovery import Candidate
 from endpick.plugins.fingerprint import altered_files, fingerprint
 from endpick.plugins.frames import describe
 from endpick.plugins.metadata import normalise
@@ -20,9 +20,11 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True, order=True)
 class LockedPlugin:
-    """One plugin type as it was when it was locked."""
+    """One plugin type, or hook object, as it was when it was locked."""
 
     type: str
+    """Of a hook object its name."""
+
     distribution: str
     version: str
     target: str
@@ -35,17 +37,19 @@ class Lock:
     """The content of a lock file."""
 
     plugins: tuple[LockedPlugin, ...] = ()
+    hooks: tuple[LockedPlugin, ...] = ()
 
     def render(self) -> str:
         """The lock file's text: the same plugins always give the same bytes."""
-        document = {"format": _FORMAT, "plugins": [asdict(plugin) for plugin in sorted(self.plugins)]}
-        return json.dumps(document, indent=2) + "\n"
+        sections = {"plugins": self.plugins, "hooks": self.hooks}
+        pinned = {name: [asdict(one) for one in sorted(section)] for name, section in sections.items()}
+        return json.dumps({"format": _FORMAT, **pinned}, indent=2) + "\n"
 
 
-def lock_of(candidates: Iterable[Candidate]) -> Lock:
-    """Pin every type that this host could load. Types over which distributions clash are pinned once for each."""
+def lock_of(candidates: Iterable[Candidate], hook_objects: Iterable[Candidate] = ()) -> Lock:
+    """Pin everything that this host could load. Types over which distributions clash are pinned once for each."""
     usable = (one for one in candidates if one.is_valid and one.speaks_our_api and not one.shadowed_by)
-    return Lock(tuple(sorted(_locked(candidate) for candidate in usable)))
+    return Lock(tuple(sorted(map(_locked, usable))), tuple(sorted(map(_locked, hook_objects))))
 
 
 def read_lock(text: str, file: str) -> Lock | Diagnostic:
@@ -54,7 +58,8 @@ def read_lock(text: str, file: str) -> Lock | Diagnostic:
         document = json.loads(text)
         if document["format"] != _FORMAT:
             return _unusable(file, f"is of format {document['format']}, this endpick reads format {_FORMAT}")
-        return Lock(tuple(LockedPlugin(**entry) for entry in document["plugins"]))
+        plugins, hooks = (tuple(LockedPlugin(**entry) for entry in document[section]) for section in ("plugins", "hooks"))
+        return Lock(plugins, hooks)
     except (ValueError, KeyError, TypeError) as error:
         return _unusable(file, f"is damaged: {describe(error)}")
 
@@ -69,17 +74,33 @@ def load_lock(path: Path) -> Lock | Diagnostic:
     return read_lock(text, str(path))
 
 
-def differences(lock: Lock, candidates: Sequence[Candidate]) -> tuple[Diagnostic, ...]:
-    """Every locked plugin that is not installed as it was locked."""
-    return tuple(fault for plugin in lock.plugins if (fault := _difference(plugin, lock, candidates)) is not None)
+def differences(lock: Lock, candidates: Sequence[Candidate], hook_objects: Sequence[Candidate] = ()) -> tuple[Diagnostic, ...]:
+    """Everything locked that is not installed as it was locked."""
+    usable = [one for one in candidates if one.is_valid and one.speaks_our_api and not one.shadowed_by]
+    sections = ((lock.plugins, usable), (lock.hooks, hook_objects))
+    found = (_difference(plugin, section, offers) for section, offers in sections for plugin in section)
+    return tuple(fault for fault in found if fault is not None)
 
 
 def check_lock(reference: Reference, candidate: Candidate, lock: Lock) -> Diagnostic | None:
-    """How an installed candidate differs from what was locked; None when it does not. Judged before any import."""
-    of_type = [plugin for plugin in lock.plugins if plugin.type == candidate.type]
-    same = [plugin for plugin in of_type if normalise(plugin.distribution) == normalise(candidate.distribution)]
+    """How an installed plugin type differs from what was locked; None when it does not. Judged before any import."""
+    if any(plugin.type == candidate.type for plugin in lock.plugins):
+        return _check(reference, candidate, lock.plugins)
+    # A type that a hook object offers has no entry point to pin; it is pinned with the distribution of its hook object.
+    pinned = [replace(hook, type=candidate.type, target=candidate.target) for hook in lock.hooks if _same(hook, candidate)]
+    return _check(reference, candidate, pinned)
+
+
+def check_hook_lock(reference: Reference, candidate: Candidate, lock: Lock) -> Diagnostic | None:
+    """The same for a hook object."""
+    return _check(reference, candidate, lock.hooks)
+
+
+def _check(reference: Reference, candidate: Candidate, locked_before: Sequence[LockedPlugin]) -> Diagnostic | None:
+    of_type = [plugin for plugin in locked_before if plugin.type == candidate.type]
+    same = [plugin for plugin in of_type if _same(plugin, candidate)]
     if not of_type:
-        return _drift(reference, candidate, f"the type '{candidate.type}' from {candidate.origin} is not in the lock file")
+        return _drift(reference, candidate, f"'{candidate.type}' from {candidate.origin} is not in the lock file")
     if not same:
         locked = ", ".join(f"{plugin.distribution} {plugin.version}" for plugin in of_type)
         return _drift(reference, candidate, f"'{candidate.type}' is locked to {locked}, but {candidate.origin} provides it")
@@ -93,16 +114,20 @@ def check_lock(reference: Reference, candidate: Candidate, lock: Lock) -> Diagno
     return None
 
 
-def _difference(plugin: LockedPlugin, lock: Lock, candidates: Sequence[Candidate]) -> Diagnostic | None:
-    reference, name = Reference(plugin.type), normalise(plugin.distribution)
-    offers = [candidate for candidate in find(candidates, plugin.type) if normalise(candidate.distribution) == name]
+def _difference(plugin: LockedPlugin, section: Sequence[LockedPlugin], installed: Sequence[Candidate]) -> Diagnostic | None:
+    reference = Reference(plugin.type)
+    offers = [one for one in installed if one.type == plugin.type and _same(plugin, one)]
     if offers:
-        return check_lock(reference, offers[0], lock)
+        return _check(reference, offers[0], section)
     return reference.diagnostic(
         Code.E0308,
         f"'{plugin.type}' is locked to {plugin.distribution} {plugin.version}, which does not offer it here",
         help=f"run `pip install {plugin.distribution}=={plugin.version}`, or accept what is installed with `endpick lock`",
     )
+
+
+def _same(plugin: LockedPlugin, candidate: Candidate) -> bool:
+    return normalise(plugin.distribution) == normalise(candidate.distribution)
 
 
 def _locked(candidate: Candidate) -> LockedPlugin:

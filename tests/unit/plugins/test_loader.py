@@ -172,11 +172,11 @@ def test_long_output_is_cut(on_path):
 def test_what_a_module_logs_while_it_is_imported_is_attributed(on_path, caplog):
     from endpick.plugins.attribution import Attribution
 
-    caplog.handler.addFilter(Attribution())
     on_path("logger", "import logging\nlogging.getLogger('logger').warning('hello')\n" + SCORER)
 
-    load_from("logger:Plugin")
-    logging.getLogger("host").warning("later")
+    with caplog.filtering(Attribution()):
+        load_from("logger:Plugin")
+        logging.getLogger("host").warning("later")
 
     assert [(record.message, record.plugin) for record in caplog.records] == [("hello", "acme.scorer (acme 1.0)"), ("later", "")]
 

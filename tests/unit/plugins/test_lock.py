@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 from endpick.diagnostics import Code, Diagnostic
 from endpick.plugins.discovery import discover
 from endpick.plugins.fingerprint import altered_files, fingerprint
+from endpick.plugins.hook_objects import discover_hook_objects
 from endpick.plugins.locating import locate, source_files
-from endpick.plugins.lock import Lock, LockedPlugin, check_lock, differences, load_lock, lock_of, read_lock
+from endpick.plugins.lock import Lock, LockedPlugin, check_hook_lock, check_lock, differences, load_lock, lock_of, read_lock
 from endpick.plugins.reference import Reference
 
 ENTRY_POINTS = {"acme.b": "lockable:B", "acme.a": "lockable:A"}
@@ -60,8 +62,9 @@ def test_the_order_of_plugins_does_not_show(plugins, random):
         ("", "the lock file is damaged: JSONDecodeError: "),
         ("[]", "the lock file is damaged: TypeError: "),
         ('{"plugins": []}', "the lock file is damaged: KeyError: 'format'"),
+        ('{"format": 1, "plugins": []}', "the lock file is damaged: KeyError: 'hooks'"),
         ('{"format": 2, "plugins": []}', "is of format 2, this endpick reads format 1"),
-        ('{"format": 1, "plugins": [{"type": "a", "colour": "red"}]}', "the lock file is damaged: TypeError: "),
+        ('{"format": 1, "plugins": [{"type": "a", "colour": "red"}], "hooks": []}', "the lock file is damaged: TypeError: "),
     ],
 )
 def test_what_is_no_lock_file_is_told(text, says):
@@ -122,7 +125,33 @@ def test_a_type_from_another_distribution_than_locked_is_refused(make_distributi
 def test_a_type_that_is_not_locked_is_refused(make_distribution):
     (candidate,) = installed(make_distribution("rival", {"acme.a": "rival:A"}))
 
-    assert check_lock(Reference("acme.a"), candidate, Lock()).message == "the type 'acme.a' from rival 1.0 is not in the lock file"
+    assert check_lock(Reference("acme.a"), candidate, Lock()).message == "'acme.a' from rival 1.0 is not in the lock file"
+
+
+def test_hook_objects_are_locked_apart_from_plugin_types(make_distribution):
+    root = make_distribution("hooky", {"acme.a": "hooky:Hook"}, group="endpick.hooks.v1")
+    (hook,) = discover_hook_objects([str(root)])
+    lock = lock_of((), [hook])
+
+    assert [one.type for one in lock.hooks] == ["acme.a"]
+    assert read_lock(lock.render(), "f") == lock
+    assert check_hook_lock(Reference("acme.a"), hook, lock) is None
+    assert check_hook_lock(Reference("acme.a"), hook, Lock(lock.hooks)).message == "'acme.a' from hooky 1.0 is not in the lock file"
+    assert differences(lock, (), [hook]) == ()
+    assert differences(lock, [hook]) != ()
+    (root / "hooky.py").write_text("# changed\n")
+    assert "files of hooky 1.0 were changed" in check_hook_lock(Reference("acme.a"), hook, lock).message
+
+
+def test_a_type_that_a_hook_object_offers_is_pinned_with_its_distribution(make_distribution):
+    root = make_distribution("hooky", {"hook": "hooky:Hook"}, group="endpick.hooks.v1")
+    (hook,) = discover_hook_objects([str(root)])
+    lock = lock_of((), [hook])
+    offered = replace(hook, type="acme.offered", target="hooky:Offered")
+
+    assert check_lock(Reference("acme.offered"), offered, lock) is None
+    assert check_lock(Reference("acme.offered"), replace(offered, distribution="other"), lock) is not None
+    assert check_lock(Reference("acme.offered"), replace(offered, version="2.0"), lock).notes == ("the version was 1.0, now it is 2.0",)
 
 
 def test_a_fingerprint_ignores_what_installers_write(fixture_project, make_distribution, tmp_path):
