@@ -7,7 +7,7 @@ PIP_INSTALL = install --quiet --disable-pip-version-check --constraint constrain
 export ENDPICK_ENVOY_VENV ?= $(CURDIR)/.venv-envoy
 export ENDPICK_XDS_VENV ?= $(CURDIR)/.venv-xds
 
-.PHONY: demo test check bench fix schemas clean help
+.PHONY: demo test check bench docs fix schemas clean help
 
 help: ## Say what can be made.
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -27,6 +27,9 @@ check: .venv/.installed .venv-xds/.installed ## Lint, types, layers, freshness o
 
 bench: .venv/.installed .venv-envoy/.installed ## Measure; prints ratios first.
 	$(BIN)/python -m benchmarks
+
+docs: .venv/.installed ## Build the documentation into docs/_build.
+	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build
 
 fix: .venv/.installed ## Format, and mend what ruff can.
 	$(BIN)/ruff check --fix .

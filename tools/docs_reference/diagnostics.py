@@ -47,6 +47,5 @@ def _family(family: str) -> list[str]:
 def _entry(code: Code) -> str:
     title, _, body = explanation(code).partition("\n")
     sentence = title.removeprefix("# ").partition(":")[2].strip() or code.title
-    # What the pages show as YAML is wrong on purpose, or a fragment: never checked as a configuration.
-    body = re.sub(r"^```yaml", "<!-- yaml: excerpt -->\n```yaml", body, flags=re.MULTILINE)
+    body = re.sub(r"^```yaml", "<!-- yaml: mistake -->\n```yaml", body, flags=re.MULTILINE)
     return f"({code.name.lower()})=\n### {code.name}: {sentence}\n\n{body.strip()}"
