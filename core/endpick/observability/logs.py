@@ -9,6 +9,8 @@ from typing import Literal, TextIO
 
 import orjson
 
+from endpick.plugins.attribution import Attribution
+
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 LogFormat = Literal["auto", "text", "json"]
@@ -55,4 +57,5 @@ def configure_logging(level: str, log_format: LogFormat, stream: TextIO | None =
     text = log_format == "text" or (log_format == "auto" and target.isatty())
     handler = logging.StreamHandler(target)
     handler.setFormatter(TextFormatter() if text else JSONFormatter())
+    handler.addFilter(Attribution())
     logging.basicConfig(level=LEVELS[level], handlers=[handler], force=True)

@@ -26,12 +26,13 @@ def attributed(origin: str) -> Iterator[None]:
 
 
 class Attribution(logging.Filter):
-    """Gives each log record the attribute `plugin`: on whose behalf it was written, or empty. For handlers, not for loggers."""
+    """Gives records that a plugin causes the attribute `plugin`: on whose behalf they were written. For handlers, not for loggers."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Stamp the record; keep every one."""
-        if not hasattr(record, "plugin"):
-            record.plugin = _origin.get()
+        origin = _origin.get()
+        if origin and not hasattr(record, "plugin"):
+            record.plugin = origin
         return True
 
 

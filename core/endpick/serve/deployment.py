@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from endpick.observability.instruments import Instruments
 from endpick.planning.build import Built, build_plan, carry_over
 from endpick.planning.compile import compile_pipeline
 from endpick.planning.plan import Plan, PlannedInstance
+from endpick.plugins.build import instance_logger
 from endpick.plugins.instance import Instance, scope_of
 from endpick.requests.pipeline import Pipeline
 from endpick.serve.failure import Refused
@@ -82,7 +82,7 @@ def left_behind(old: Deployment, new: Deployment) -> tuple[Instance, ...]:
 
 
 def _context(planned: PlannedInstance, ground: Ground) -> PluginContext:
-    logger = logging.getLogger(f"endpick.plugin.{planned.name}")
+    logger = instance_logger(planned.loaded, planned.name)
     columns = ground.table.writer(scope_of(planned.name, planned.subscriptions))
     services = ground.services
     return PluginContext(random.Random(), services.clock, logger, services.registry, columns)  # noqa: S311 - routing needs no secrets

@@ -88,4 +88,4 @@ def test_log_lines_of_an_instance_say_whose_they_are(fixture_project, config_wit
     _, log = serve_and_stop(config, [fixture_project("restless")])
 
     (record,) = [json.loads(line) for line in log.splitlines() if "calm has stopped" in line]
-    assert "quiet" in json.dumps(record)
+    assert record["plugin"] == "quiet (restless.calm, restless 1.0)"
