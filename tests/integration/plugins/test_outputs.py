@@ -1,0 +1,81 @@
+"""What the verbs about plugins print as JSON is what their published schemas say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+from referencing import Registry
+
+SCHEMAS = Path(__file__).parents[3] / "schemas"
+PROJECTS = ("good-scorers", "evil-scorers", "misfits", "future-api", "chatty", "hook-objects", "unmet-requirement")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "schema"),
+    [
+        (["list"], "list"),
+        (["list", "--load"], "list"),
+        (["list", "--kind", "scorer"], "list"),
+        (["describe", "acme.region"], "describe"),
+        (["doctor"], "doctor"),
+        (["doctor", "--load"], "doctor"),
+        (["lock"], "lock"),
+        (["lock", "--check", "-o", "nowhere.json"], "diagnostics"),
+    ],
+)
+def test_output_is_as_its_schema_says(fixture_project, run_cli, arguments, schema):
+    path = [fixture_project(name) for name in PROJECTS]
+
+    result = run_cli(*arguments, "--format", "json", path=path)
+
+    described = json.loads((SCHEMAS / f"{schema}.v1.json").read_text())
+    jsonschema.Draft202012Validator(described, registry=Registry()).validate(json.loads(result.stdout))
+
+
+def test_kind_shows_only_that_kind(fixture_project, run_cli):
+    listed = json.loads(run_cli("list", "--kind", "picker", "--format", "json").stdout)["plugins"]
+
+    assert {"max-score-picker", "random-picker"} <= {one["type"] for one in listed}
+    assert all("picker" in one["kinds"] for one in listed)
+
+
+def test_a_plugin_that_cannot_be_loaded_is_listed_as_broken(fixture_project, run_cli):
+    text = run_cli("list", "--load", path=[fixture_project("broken-import"), fixture_project("good-scorers")]).stdout
+
+    (broken,) = [line for line in text.splitlines() if line.startswith("broken.import")]
+    assert "broken: 'broken.import' cannot be imported" in broken
+    assert broken.endswith("[E0305]")
+    assert "1 of " in text.splitlines()[-1]
+
+
+def test_describing_a_broken_plugin_says_why(fixture_project, run_cli):
+    result = run_cli("describe", "misfit.abstract", path=[fixture_project("misfits")])
+
+    assert (result.exit_code, result.stdout) == (4, "")
+    assert "error[E0311]" in result.stderr
+
+
+def test_describe_settles_a_clash_with_from(fixture_project, run_cli):
+    path = [fixture_project("good-scorers"), fixture_project("evil-scorers")]
+
+    assert run_cli("describe", "acme.latency", path=path).exit_code == 4
+    assert "from:         evil-scorers 6.6.6" in run_cli("describe", "acme.latency", "--from", "evil-scorers", path=path).stdout
+
+
+def test_doctor_shows_import_times_slowest_first(fixture_project, run_cli):
+    lines = run_cli("doctor", "--load", path=[fixture_project("slow-import")]).stdout.splitlines()
+
+    first = lines[next(number for number, line in enumerate(lines) if line.startswith("TYPE")) + 1]
+    assert first.startswith("slow.import")
+    assert "slow-import 1.0" in first
+    assert first.endswith("slow_import.py")
+
+
+def test_a_lock_file_that_cannot_be_written_is_a_failure_of_the_environment(run_cli):
+    result = run_cli("lock", "-o", "no/such/directory/lock.json")
+
+    assert result.exit_code == 5
+    assert result.stderr == "error: the lock file no/such/directory/lock.json cannot be written: No such file or directory\n"
