@@ -39,19 +39,17 @@ def add_default_producers(draft: Draft, feeding: Feeding, installed: Installed) 
     """Add producers until nothing is missing that has a default producer: what is added may itself need data."""
     if not draft.is_complete:
         return
-    tried: set[str] = set()
     while True:
         wanted = [
             (consumer, key)
             for consumer, key in missing_keys(_participants(draft))
-            if key.default_producer and _may_add(key.default_producer, draft, installed) and key.default_producer not in tried
+            if key.default_producer and _may_add(key.default_producer, draft, installed)
         ]
         if not wanted:
             return
         consumer, key = wanted[0]
         producer = key.default_producer
         assert producer is not None
-        tried.add(producer)
         reason = f"'{consumer.name}' needs '{key.name}' and nothing else produces it"
         draft.announce(Code.N0601, producer, f"added producer '{producer}': {reason}")
         feed_by_default_source(add_instance(draft, installed, producer, reason), feeding, draft, installed)
@@ -59,7 +57,8 @@ def add_default_producers(draft: Draft, feeding: Feeding, installed: Installed) 
 
 def _may_add(plugin_type: str, draft: Draft, installed: Installed) -> bool:
     """A type that is installed and not in use; nothing that collects where the document forbids adding such."""
-    if plugin_type in draft.instances or not installed.offers(plugin_type):
+    in_use = any(plugin_type in (instance.type, instance.place.reference.type) for instance in draft.instances.values())
+    if in_use or not installed.offers(plugin_type):
         return False
     if injects_defaults(draft):
         return True

@@ -29,7 +29,8 @@ def define_instances(draft: Draft, installed: Installed) -> None:
         place = _place(spec, draft)
         loading = installed.get(place.reference)
         draft.diagnostics.extend(loading.diagnostics)
-        instance = _read(DraftInstance(spec.instance, place, spec=spec), loading, spec.parameters or {}, draft)
+        raw = None if place.path in draft.loaded.faulty else spec.parameters or {}
+        instance = _read(DraftInstance(spec.instance, place, spec=spec), loading, raw, draft)
         first = draft.instances.setdefault(instance.name, instance)
         if first is not instance:
             _same_name(spec, first, draft)
@@ -38,15 +39,18 @@ def define_instances(draft: Draft, installed: Installed) -> None:
 
 
 def add_instance(draft: Draft, installed: Installed, plugin_type: str, reason: str) -> DraftInstance:
-    """An instance that the document does not define, under the name of its type.
+    """An instance that the document does not define, under the name of its type or, where another has that, a name made from it.
 
     Its `loaded` is None when the type cannot be loaded, which is then an error of the draft.
     """
-    place = Place(Reference(plugin_type, plugin_type, span=draft.source.key_span(())))
+    name = plugin_type
+    while name in draft.instances:
+        name = f"{name}-default"
+    place = Place(Reference(plugin_type, name, span=draft.source.key_span(())))
     loading = installed.get(place.reference)
     before = len(draft.diagnostics)
     draft.diagnostics.extend(loading.diagnostics)
-    instance = _read(DraftInstance(plugin_type, place, reason=reason), loading, {}, draft)
+    instance = _read(DraftInstance(name, place, reason=reason), loading, {}, draft)
     draft.diagnostics[before:] = _with_reason(draft.diagnostics[before:], reason)
     draft.instances[instance.name] = instance
     draft.used.add(instance.name)
@@ -67,16 +71,20 @@ def _place(spec: PluginSpec, draft: Draft) -> Place:
     return Place(reference, (*spec.path, "parameters"), source)
 
 
-def _read(instance: DraftInstance, loading: Loading, raw: Mapping[str, object], draft: Draft) -> DraftInstance:
-    """The instance with everything that follows from its class and its parameters."""
+def _read(instance: DraftInstance, loading: Loading, raw: Mapping[str, object] | None, draft: Draft) -> DraftInstance:
+    """The instance with everything that follows from its class and its parameters; `raw` is None when those could not be read."""
     loaded, place = loading.loaded, instance.place
     if loaded is None:
         return instance
-    checked = check_parameters(loaded, raw, place.source, place.path, place.reference)
-    draft.diagnostics.extend(deprecated_parameters(loaded, raw, place.source, place.path, place.reference))
+    checked: Parameters | tuple[Diagnostic, ...] = ()
+    if raw is not None:
+        checked = check_parameters(loaded, raw, place.source, place.path, place.reference)
+        draft.diagnostics.extend(deprecated_parameters(loaded, raw, place.source, place.path, place.reference))
     parameters = checked if isinstance(checked, Parameters) else None
     if not isinstance(checked, Parameters):
-        draft.diagnostics.extend(checked)
+        # What seems to be missing may have been left out because it was faulty, and that is reported already.
+        incomplete = instance.spec is not None and draft.loaded.is_damaged(place.path)
+        draft.diagnostics.extend(one for one in checked if not (incomplete and one.code is Code.E0406))
     declared = _subscriptions_of_type(loaded) if parameters is None else subscriptions_of(loaded, parameters, place)
     if isinstance(declared, Diagnostic):
         draft.diagnostics.append(declared)

@@ -32,11 +32,7 @@ def plan_profiles(draft: Draft, installed: Installed) -> tuple[PlannedProfile, .
 
 def _default_profile(draft: Draft, installed: Installed) -> PlannedProfile:
     """What llm-d does without profiles: one with everything that can take part in one."""
-    members = [
-        instance
-        for instance in draft.instances.values()
-        if instance.spec is not None and any(instance.is_a(kind) for kind in _PROFILE_KINDS)
-    ]
+    members = [instance for instance in draft.instances.values() if any(instance.is_a(kind) for kind in _PROFILE_KINDS)]
     draft.used.update(member.name for member in members)
     named = ", ".join(member.name for member in members) or "nobody"
     draft.announce(

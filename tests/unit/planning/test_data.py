@@ -146,3 +146,17 @@ def test_an_optional_key_without_producer_is_mentioned() -> None:
     result = plan("plugins: [{type: spice-scorer}]")
 
     assert result.found == [("W0603", "spice-scorer")]
+
+
+def test_an_unknown_instance_may_be_the_producer_that_seems_to_be_missing() -> None:
+    result = plan("plugins: [{type: spice-scorer}, {type: tokenizer}, {type: nowhere-scorer}]")
+
+    assert result.found == [("E0301", "nowhere-scorer")]
+
+
+def test_an_instance_that_bears_a_default_producers_name_is_left_alone() -> None:
+    result = plan("plugins: [{type: match-scorer}, {type: plain-scorer, name: matcher}]")
+
+    assert result.plan.by_name["matcher"].type == "plain-scorer"
+    assert result.plan.by_name["matcher-default"].type == "matcher"
+    assert result.plan.producers == ("tokenizer", "matcher-default")

@@ -137,3 +137,19 @@ def test_every_plugin_that_refuses_to_be_built_is_reported() -> None:
     assert [(fault.code.name, fault.span.line) for fault in faults] == [("E0403", 4), ("E0403", 5)]
     assert "not on a Monday" in faults[0].message
     assert result.quote(faults[1].span) == "parameters"
+
+
+def test_parameters_that_could_not_be_read_are_not_called_missing() -> None:
+    assert plan("plugins: [{type: picky-scorer, parameters: 7}]").found == [("E0203", "7")]
+
+
+def test_a_parameter_that_could_not_be_read_hides_no_other_mistake_and_is_not_called_missing() -> None:
+    result = plan("""
+        plugins:
+          - type: picky-scorer
+            parameters:
+              model: !secret x
+              modle: y
+        """)
+
+    assert [code for code, _ in result.found] == ["E0103", "E0402"]

@@ -256,3 +256,23 @@ def test_a_type_that_cannot_be_loaded_hides_what_it_might_have_been() -> None:
         """)
 
     assert result.found == [("E0301", "mystery")]
+
+
+def test_no_picker_is_missed_while_an_unknown_instance_may_be_one() -> None:
+    result = plan(
+        """
+        plugins: [{type: mystery}]
+        schedulingProfiles: [{name: default, plugins: [{pluginRef: mystery}]}]
+        """,
+        without=["max-score-picker"],
+    )
+
+    assert result.found == [("E0301", "mystery")]
+
+
+def test_an_instance_that_bears_a_defaults_name_is_left_alone() -> None:
+    result = plan("plugins: [{type: plain-scorer, name: max-score-picker}, {type: even-filter, name: single-profile-handler}]")
+
+    assert result.plan.by_name["max-score-picker"].type == "plain-scorer"
+    assert result.plan.profiles[0].picker == "max-score-picker-default"
+    assert result.plan.handler == "single-profile-handler-default"

@@ -98,3 +98,12 @@ def test_instances_that_act_by_being_defined_are_listed_in_the_order_of_the_docu
     assert result.plan.admitters == ("b", "a")
     assert result.plan.response_observers == ("diary",)
     assert result.found == []
+
+
+def test_a_type_that_a_faulty_entry_may_define_is_not_added() -> None:
+    result = plan("""
+        plugins: [{name: picky-parser}]
+        requestHandler: {parsers: [{pluginRef: picky-parser}]}
+        """)
+
+    assert [code for code, _ in result.found] == ["E0202"]

@@ -125,3 +125,13 @@ def test_any_payload_will_do_for_a_source_or_a_collector_that_names_none() -> No
         """)
 
     assert result.found == []
+
+
+def test_a_collector_gets_no_source_where_the_document_forbids_additions() -> None:
+    result = plan("""
+        plugins: [{type: plain-scorer}, {type: event-collector}]
+        dataLayer: {injectDefaults: false}
+        """)
+
+    assert result.plan.sources == ()
+    assert result.found == [("W0301", "event-collector"), ("W0602", "event-collector")]

@@ -233,6 +233,10 @@ class CsvParser(_Parses, Parser):
     meta = PluginMeta("csv-parser", API)
 
 
+class PickyParser(_Parses, Parser[PickyParameters]):
+    meta = PluginMeta("picky-parser", API, PickyParameters)
+
+
 class UtilizationDetector(SaturationDetector):
     meta = PluginMeta("utilization-detector", API)
 
