@@ -1,4 +1,4 @@
-"""Candidates and plugin classes for tests of the host, without installing anything."""
+"""Modules that exist for the length of one test."""
 
 from __future__ import annotations
 
@@ -8,14 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from endpick.plugins.loader import LoadedPlugin
-from plugin_classes import load_class, scorer_class
+
+@pytest.fixture(autouse=True)
+def forgotten_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Forget what a test imported from temporary directories, so that the next test imports its own."""
+    yield
+    temporary = str(tmp_path_factory.getbasetemp().parent)
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(temporary):
+            del sys.modules[name]
 
 
 @pytest.fixture
-def on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], Path]]:
+def on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
     """`on_path("module_name", source)`: makes a module importable for the length of a test."""
-    before = set(sys.modules)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
@@ -25,19 +31,4 @@ def on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         file.write_text(source)
         return file
 
-    yield write
-    for module in set(sys.modules) - before:
-        if str(getattr(sys.modules[module], "__file__", "")).startswith(str(tmp_path)):
-            del sys.modules[module]
-
-
-@pytest.fixture
-def loaded_with() -> Callable[..., LoadedPlugin]:
-    """`loaded_with(parameters=Model)`: a loaded scorer of type `acme.scorer` with these facts in its `meta`."""
-
-    def make(**facts: object) -> LoadedPlugin:
-        loading = load_class(scorer_class(**facts))
-        assert loading.loaded is not None, loading.diagnostics
-        return loading.loaded
-
-    return make
+    return write

@@ -78,12 +78,8 @@ class Site:
 @pytest.fixture
 def site(fixture_project, monkeypatch):
     roots = [fixture_project(name) for name in PROJECTS]
-    before = set(sys.modules)
     monkeypatch.setattr(sys, "path", [*map(str, roots), *sys.path])
-    yield Site(roots)
-    for module in set(sys.modules) - before:
-        if any(str(getattr(sys.modules[module], "__file__", "")).startswith(str(root)) for root in roots):
-            del sys.modules[module]
+    return Site(roots)
 
 
 def _stale(site):
