@@ -66,16 +66,15 @@ class _Block:
         for word, text in self._footer():
             first, *rest = text.splitlines() or [""]
             lead = f"{' ' * self.gutter} {self._paint('=', _GUTTER)} {self._paint(word, _BOLD)}: "
-            yield f"{lead}{printable(first)}"
+            yield f"{lead}{printable(first)}".rstrip()
             yield from (f"{' ' * (self.gutter + len(word) + 5)}{printable(line)}".rstrip() for line in rest)
 
     def _file(self, file: str, marks: list[Mark]) -> Iterator[str]:
-        primary = next((mark for mark in marks if mark.primary), None)
         lines = self.texts.get(file)
         if lines is None or not lines.text:
             yield from (self._place(mark, annotated=True) for mark in marks)
             return
-        yield self._place(primary or marks[0])
+        yield self._place(marks[0])
         yield self._bar("")
         for row in excerpt(lines, marks):
             if row.number is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from jsonschema import Draft202012Validator
 
 from endpick.diagnostics import (
@@ -77,6 +78,14 @@ def test_json_leaves_none_out() -> None:
     assert len(json.loads(render_json(many))["diagnostics"]) == 199
 
 
+def test_the_json_can_be_read_by_people_too() -> None:
+    text = render_json([Diagnostic(Code.E0801, "größe", Span.start_of("日本.yaml"))])
+
+    assert text.startswith('{\n  "version": 1,\n  "errors": 1,\n')
+    assert '"message": "größe"' in text
+    assert '"file": "日本.yaml"' in text
+
+
 def test_a_github_command_escapes_what_would_end_it() -> None:
     assert render_github([FULL]) == (
         "::error file=dir%2Ca/c%3A1.yaml,line=3,col=5,endLine=3,endColumn=12,title=E0402::"
@@ -91,6 +100,26 @@ def test_github_commands_without_a_place_or_with_an_empty_one() -> None:
         "::error title=E0801::cannot listen\n"
         "::notice title=N0601::added\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("span", "expected"),
+    [
+        (Span("c.yaml", 2, 5, 2, 5), "line=2,col=5,endLine=2,endColumn=5"),
+        (Span("c.yaml", 2, 9, 3, 4), "line=2,col=9,endLine=3,endColumn=3"),
+        (Span("c.yaml", 2, 9, 3, 1), "line=2,col=9,endLine=3,endColumn=1"),
+    ],
+)
+def test_github_gets_an_end_that_is_inclusive_and_not_before_the_start(span: Span, expected: str) -> None:
+    assert render_github([Diagnostic(Code.E0201, "m", span)]) == f"::error file=c.yaml,{expected},title=E0201::m\n"
+
+
+def test_a_github_command_stays_one_line_whatever_ends_the_lines_of_a_message() -> None:
+    assert render_github([Diagnostic(Code.E0801, "a\r\nb")]) == "::error title=E0801::a%0D%0Ab\n"
+
+
+def test_the_start_of_a_file_is_its_first_character() -> None:
+    assert Span.start_of("a.yaml") == Span("a.yaml", 1, 1, 1, 1)
 
 
 def test_sorting_is_by_place_then_code_and_drops_repetitions() -> None:

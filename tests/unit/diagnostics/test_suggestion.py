@@ -31,6 +31,19 @@ def test_the_closest_word_is_suggested_if_it_is_close(word: str, expected: str |
     assert suggest(word, TYPES) == expected
 
 
+@pytest.mark.parametrize(
+    ("word", "candidate"),
+    [("ttl", "t_t_l"), ("ttl", "t-t-l"), ("a---b", "a_b"), ("a___b", "ab"), ("a---b", "ab")],
+)
+def test_how_the_parts_of_a_word_are_joined_does_not_matter(word: str, candidate: str) -> None:
+    assert suggest(word, [candidate]) == candidate
+
+
+@pytest.mark.parametrize(("word", "expected"), [("data", "dataLayer"), ("dat", None), ("layer", "dataLayer")])
+def test_a_part_of_a_word_is_enough_when_it_is_long_enough(word: str, expected: str | None) -> None:
+    assert suggest(word, ["dataLayer", "flowControl"]) == expected
+
+
 def test_a_word_is_never_suggested_for_itself() -> None:
     assert suggest("queue-scorer", ("queue-scorer",)) is None
 

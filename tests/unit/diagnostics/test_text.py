@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from endpick.diagnostics import Code, Diagnostic, Label, PluginReference, Span, render_text, wants_colour
-from endpick.diagnostics.excerpt import MAX_LINE_LENGTH
+from endpick.diagnostics.excerpt import MAX_LINE_LENGTH, printable
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -148,6 +148,54 @@ def test_a_line_is_cut_only_where_it_is_too_long(length: int, shown: str) -> Non
     text = render_text([Diagnostic(Code.E0201, "m", at(1, 1, 1, "l"))], {"l": "x" * length})
 
     assert text.splitlines()[3] == f" 1 | {shown}"
+
+
+@pytest.mark.parametrize("length", [30, MAX_LINE_LENGTH])
+def test_a_line_that_fits_is_shown_from_its_start_wherever_the_mark_is(length: int) -> None:
+    line = f"{'x' * (length - 1)}!"
+
+    text = render_text([Diagnostic(Code.E0201, "m", at(1, length, 1, "l"))], {"l": line})
+
+    assert text.splitlines()[3:5] == [f" 1 | {line}", f"   | {' ' * (length - 1)}^"]
+
+
+def test_a_span_of_several_lines_is_underlined_to_the_end_of_its_first() -> None:
+    text = render_text([Diagnostic(Code.E0203, "m", Span("a.yaml", 1, 3, 2, 4))], {"a.yaml": "- type: first   \n- b\n"})
+
+    assert text.splitlines()[3:5] == [" 1 | - type: first", "   |   ^^^^^^^^^^^"]
+
+
+def test_a_single_line_left_out_is_told() -> None:
+    diagnostic = Diagnostic(Code.E0102, "twice", at(5, 1, 1, "n"), labels=(Label(at(1, 1, 1, "n"), "first"),))
+
+    text = render_text([diagnostic], {"n": "a: 1\nb:\nc:\nd:\na: 2\n"})
+
+    assert [line.partition(" |")[0] for line in text.splitlines()[3:9]] == [" 1", "  ", " ...", " 3", " 4", " 5"]
+
+
+def test_blank_lines_before_a_mistake_are_left_out() -> None:
+    text = render_text([Diagnostic(Code.E0201, "m", at(3, 1, 1, "n"))], {"n": "a:\n   \nb:\n"})
+
+    assert [line.partition(" |")[0] for line in text.splitlines()[3:6]] == [" 1", " ...", " 3"]
+
+
+@pytest.mark.parametrize("character", ["\x1b", "\u202e", "\ud800", "\u2028", "\u2029", "\ue000", "\u0378"])
+def test_a_character_that_cannot_be_seen_is_shown_as_its_number(character: str) -> None:
+    assert printable(f"a{character}b") == f"a\\u{ord(character):04x}b"
+
+
+def test_a_diagnostic_without_a_place_still_shows_its_labels() -> None:
+    diagnostic = Diagnostic(Code.E0801, "m", labels=(Label(at(1, 1, 2, "l"), "asked for here"),))
+
+    assert render_text([diagnostic], {"l": "ab\n"}) == (
+        "error[E0801]: m\n  ::: l:1:1\n   |\n 1 | ab\n   | -- asked for here\n   = docs: endpick explain E0801\n"
+    )
+
+
+def test_an_empty_note_is_an_empty_note() -> None:
+    text = render_text([Diagnostic(Code.E0801, "m", notes=("",))])
+
+    assert text == "error[E0801]: m\n   = note:\n   = docs: endpick explain E0801\n"
 
 
 def test_a_file_without_text_is_only_named() -> None:
