@@ -160,3 +160,10 @@ def test_an_instance_that_bears_a_default_producers_name_is_left_alone() -> None
     assert result.plan.by_name["matcher"].type == "plain-scorer"
     assert result.plan.by_name["matcher-default"].type == "matcher"
     assert result.plan.producers == ("tokenizer", "matcher-default")
+
+
+def test_a_default_producer_that_does_not_produce_the_key_is_added_once_and_the_key_is_missed() -> None:
+    result = plan("plugins: [{type: trusting-scorer}]")
+
+    assert result.found == [("E0601", "trusting-scorer")]
+    assert result.one("E0601").help == "no installed plugin type produces it; install one that does"

@@ -49,6 +49,7 @@ MATCH = DataKey("zoo/match", float, Scope.CANDIDATE, default_producer="matcher")
 ORPHAN = DataKey("zoo/orphan", float)
 EXOTIC = DataKey("zoo/exotic", float)
 SPICE = DataKey("zoo/spice", float)
+PROMISED = DataKey("zoo/promised", int, Scope.REQUEST, default_producer="tokenizer")
 
 
 class Page:
@@ -98,6 +99,12 @@ class MatchScorer(_Scores, Scorer[MatchParameters]):
 
 class OrphanScorer(_Scores, Scorer):
     meta = PluginMeta("orphan-scorer", API, consumes=(ORPHAN,))
+
+
+class TrustingScorer(_Scores, Scorer):
+    """Its key names a default producer that does not produce it."""
+
+    meta = PluginMeta("trusting-scorer", API, consumes=(PROMISED,))
 
 
 class ExoticScorer(_Scores, Scorer):
