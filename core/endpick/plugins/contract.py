@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from endpick.api.data import DataKey
+from endpick.api.datalayer import DataSource, PollingSource, PoolSource, StreamSource
 from endpick.api.plugin import Kind, Parameters, Plugin, PluginMeta, kinds_of
 from endpick.diagnostics import Code, Diagnostic
 from endpick.plugins.discovery import Candidate
@@ -52,6 +53,14 @@ def _class_faults(reference: Reference, candidate: Candidate, plugin: type[Plugi
             candidate,
             help=_blame(candidate),
             notes=(f"it derives from Plugin only; the kinds are {kinds}",),
+        )
+    if issubclass(plugin, DataSource) and not issubclass(plugin, PollingSource | StreamSource | PoolSource):
+        yield reference.diagnostic(
+            Code.E0310,
+            f"the data source {name} does not say how it delivers",
+            candidate,
+            help=_blame(candidate),
+            notes=("it derives from DataSource only, not from PollingSource, StreamSource or PoolSource",),
         )
     missing = _unimplemented(plugin)
     if missing:
@@ -99,6 +108,8 @@ def _field_faults(candidate: Candidate, meta: PluginMeta) -> Iterable[str]:
     parameters: object = meta.parameters
     if not isinstance(parameters, type) or not issubclass(parameters, Parameters):
         yield f"the `meta.parameters` {whose} is not a subclass of endpick.api.Parameters"
+    if meta.payload is not None and not isinstance(meta.payload, type):
+        yield f"the `meta.payload` {whose} is not a class"
     for field in ("consumes", "consumes_optional", "produces"):
         keys = getattr(meta, field)
         if not isinstance(keys, tuple) or not all(isinstance(key, DataKey) for key in keys):

@@ -7,7 +7,7 @@ from abc import ABC
 
 import pytest
 
-from endpick.api import DataKey, Filter, Parameters, Plugin, PluginMeta, Scorer
+from endpick.api import DataKey, DataSource, Filter, Parameters, Plugin, PluginMeta, PollingSource, Scorer
 from endpick.diagnostics import Code
 from plugin_classes import load_class, scorer_class
 
@@ -45,6 +45,25 @@ def test_a_plugin_of_no_kind_is_refused():
     assert codes(NoKind) == [Code.E0310]
 
 
+def test_a_data_source_says_how_it_delivers():
+    class Vague(DataSource):
+        meta = PluginMeta(type="acme.scorer", api=">=1.0", payload=str)
+
+    class Polling(Vague, PollingSource):
+        meta = Vague.meta
+
+        async def poll(self, endpoint):
+            return ""
+
+    (fault,) = load_class(Vague).diagnostics
+
+    assert fault.code is Code.E0310
+    assert fault.message.startswith("the data source ")
+    assert fault.message.endswith("Vague in acme 1.0 does not say how it delivers")
+    assert "PollingSource, StreamSource or PoolSource" in fault.notes[0]
+    assert codes(Polling) == []
+
+
 def test_every_method_left_abstract_is_named():
     class Nothing(Scorer, Filter, ABC):
         meta = PluginMeta(type="acme.scorer", api=">=1.0")
@@ -64,6 +83,7 @@ def test_every_method_left_abstract_is_named():
         ({"parameters": Parameters()}, Code.E0318, "the `meta.parameters` of"),
         ({"consumes": [DataKey("k", float)]}, Code.E0318, "the `meta.consumes` of"),
         ({"consumes_optional": ("k",)}, Code.E0318, "the `meta.consumes_optional` of"),
+        ({"payload": "str"}, Code.E0318, "the `meta.payload` of 'acme.scorer' in acme 1.0 is not a class"),
         ({"produces": DataKey("k", float)}, Code.E0318, "the `meta.produces` of"),
         ({"api": ">=1.1"}, Code.E0306, "needs plugin API >=1.1; this host provides 1.0"),
         ({"api": "<1"}, Code.E0306, "needs plugin API <1"),
