@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from installing import only_one_at_a_time, pip_install, shared_directory
 
@@ -20,6 +21,9 @@ PROJECTS = Path(__file__).parent / "fixtures" / "plugins"
 REPOSITORY = Path(__file__).parents[1]
 SOURCES = (REPOSITORY / "core", REPOSITORY / "builtin_plugins")
 GROUP = "endpick.plugins.v1"
+
+settings.register_profile("mutants", max_examples=20, derandomize=True, deadline=None, database=None)
+"""For `tools/mutants.py`, which runs the tests a few thousand times: the same few examples every time."""
 
 _SCORER = '''
 
