@@ -2,23 +2,67 @@
 
 from __future__ import annotations
 
+from endpick.api import CACHE_BLOCK_SIZE, DataCollector, MetricsPage, ServedModel
 from endpick.plugins.discovery import discover
 from endpick.plugins.loader import load
 from endpick.plugins.reference import Reference
-from endpick.testing import parametrize_conformance
+from endpick.testing import conformance, parametrize_conformance
+from endpick.testing.kit import Status
+from endpick_builtin.collectors.core_metrics import CoreMetricsExtractor
+from endpick_builtin.collectors.models import ModelsDataExtractor
+from endpick_builtin.sources.models import ModelList
 
-BUILT_IN = {one.type: one for one in discover() if one.is_builtin}
+VLLM_PAGE = MetricsPage(
+    b"vllm:num_requests_waiting 3\n"
+    b"vllm:num_requests_running 2\n"
+    b"vllm:kv_cache_usage_perc 0.25\n"
+    b'vllm:cache_config_info{block_size="16",num_gpu_blocks="4000"} 1\n'
+    b'vllm:lora_requests_info{running_lora_adapters="a",waiting_lora_adapters="",max_lora="4"} 1.7e9\n'
+)
+NEED_PAYLOADS = {"collector_reads_good_payloads", "writes_every_declared_key"}
 
 
-def _load(plugin_type):
-    loaded = load(BUILT_IN[plugin_type], Reference(plugin_type)).loaded
+def loaded_class(plugin_type: str) -> type:
+    (candidate,) = (one for one in discover() if one.type == plugin_type and one.is_builtin)
+    loaded = load(candidate, Reference(plugin_type)).loaded
     assert loaded is not None
     return loaded.plugin
 
 
-CLASSES = list(dict.fromkeys(_load(t) for t in BUILT_IN))
+CLASSES = list(dict.fromkeys(loaded_class(one.type) for one in discover() if one.is_builtin))
 
 
-@parametrize_conformance(CLASSES)
+@parametrize_conformance([plugin for plugin in CLASSES if not issubclass(plugin, DataCollector)])
 def test_builtin_conforms(check):
     check()
+
+
+@parametrize_conformance([CoreMetricsExtractor], payloads=[VLLM_PAGE])
+def test_core_metrics_extractor_conforms(check):
+    check()
+
+
+@parametrize_conformance([ModelsDataExtractor], payloads=[ModelList((ServedModel("base"), ServedModel("a", "base")))])
+def test_models_data_extractor_conforms(check):
+    check()
+
+
+def test_no_collector_is_forgotten():
+    assert {plugin for plugin in CLASSES if issubclass(plugin, DataCollector)} == {CoreMetricsExtractor, ModelsDataExtractor}
+
+
+def test_a_collector_without_payloads_is_judged_by_everything_else():
+    outcomes = {outcome.check.id: outcome.status for outcome in conformance(CoreMetricsExtractor).outcomes}
+
+    assert {check for check, status in outcomes.items() if status is Status.SKIPPED} == NEED_PAYLOADS
+    assert set(outcomes.values()) == {Status.SKIPPED, Status.PASSED}
+
+
+def test_a_page_that_lacks_a_declared_key_is_noticed():
+    page = MetricsPage(VLLM_PAGE.body.replace(b"block_size", b"block"))
+
+    (fault,) = conformance(CoreMetricsExtractor, payloads=[page]).faults
+
+    assert [finding.message for finding in fault.findings] == [
+        f"the data key '{CACHE_BLOCK_SIZE.name}' is in `produces` and was never written"
+    ]

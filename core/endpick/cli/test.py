@@ -15,7 +15,7 @@ from endpick.plugins.loader import LoadedPlugin, load
 from endpick.plugins.metadata import Metadata, effective, normalise, read_all
 from endpick.plugins.reference import Reference
 from endpick.plugins.resolution import resolve
-from endpick.testing.conformance import Report, Status, conformance, told
+from endpick.testing.kit import Report, Status, conformance, told
 from endpick.versions import API_MAJOR, API_VERSION, ENTRY_POINT_GROUP_PREFIX
 
 
@@ -86,7 +86,7 @@ def _nothing_offered(distribution: str) -> Diagnostic:
     return Diagnostic(
         Code.E0301,
         f"{found.name} {found.version} is installed and has no entry points in the group '{group}'",
-        help=f'add [project.entry-points."{group}"] to its pyproject.toml, with a line "acme.my-type" = "module:Class", and install it again',
+        help=f'add "acme.my-type" = "module:Class" under [project.entry-points."{group}"] in its pyproject.toml, and install it again',
         notes=(f"its metadata is at {found.path}",),
     )
 

@@ -29,7 +29,7 @@ from endpick.testing.situation import SituationError, arrange, read_situation
 def command(
     config: str, request_file: str, endpoints_file: str, path: str, headers: tuple[str, ...], seed: int, output: Literal["text", "json"]
 ) -> None:
-    """Decide about one request with the plugins of CONFIG, and show what each of them said.
+    r"""Decide about one request with the plugins of CONFIG, and show what each of them said.
 
     The endpoints file is that of `file-discovery`, with `data:` for what an endpoint has reported, by data key:
 
@@ -117,7 +117,7 @@ def _scores(run: ProfileRecord) -> str:
     """One row per candidate, best total first: what each scorer said and, in brackets, what that added to the total."""
     if not run.candidates:
         return ""
-    headers = ["ENDPOINT", *(f"{scorer.instance} ×{scorer.weight:g}" for scorer in run.scorers), "TOTAL", f"PICK ({run.picker})"]
+    headers = ["ENDPOINT", *(f"{scorer.instance} x{scorer.weight:g}" for scorer in run.scorers), "TOTAL", f"PICK ({run.picker})"]
     rows = []
     for position in sorted(range(len(run.candidates)), key=lambda position: -run.totals[position]):
         name = run.candidates[position]

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from endpick.testing.check import Check, Finding
-    from endpick.testing.conformance import Outcome, Report, Status, all_checks, conformance
     from endpick.testing.host import Host
+    from endpick.testing.kit import Outcome, Report, Status, all_checks, conformance
     from endpick.testing.parametrize import parametrize_conformance
     from endpick.testing.pools import make_pool
 
@@ -44,11 +44,11 @@ _HOMES = {
     "Check": "check",
     "Finding": "check",
     "Host": "host",
-    "Outcome": "conformance",
-    "Report": "conformance",
-    "Status": "conformance",
-    "all_checks": "conformance",
-    "conformance": "conformance",
+    "Outcome": "kit",
+    "Report": "kit",
+    "Status": "kit",
+    "all_checks": "kit",
+    "conformance": "kit",
     "make_pool": "pools",
     "parametrize_conformance": "parametrize",
 }
@@ -59,5 +59,5 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     value: object = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value  # a submodule of the same name must not hide it
+    globals()[name] = value
     return value

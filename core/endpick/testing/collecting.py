@@ -14,7 +14,7 @@ from endpick.testing.blocking import watched
 LONGEST_SECONDS = 0.25
 """How long a source that goes on until it is cancelled is left to itself."""
 
-CANCEL_SECONDS = 2.0
+CANCEL_SECONDS = 1.0
 """How soon after cancellation it must have ended."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from endpick.api import (
 )
 from endpick.requests.headers import HeadersForUpstream
 from endpick.testing.bench import Bench, Raised, Reported, Scene
+from endpick.testing.loops import run
 from endpick.testing.profiles import profiles_of, runs_of
 from endpick.testing.requests import varied_requests
 
@@ -117,7 +117,7 @@ def finished(bench: Bench, method: Callable[..., object], *arguments: object) ->
     async def wait() -> object:
         return await answer
 
-    return bench.call(asyncio.run, wait())
+    return bench.call(run, wait())
 
 
 def scored(endpoints: Endpoints) -> ScoredEndpoints:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from endpick.api.access import Access, AccessScope
 from endpick.api.data import AnyKey
@@ -219,7 +219,7 @@ class Host:
 
 def host_of(
     config: str | None = None,
-    plugins: Sequence[type[Plugin[Parameters]]] = (),
+    plugins: Sequence[type[Plugin[Any]]] = (),
     *,
     seed: int = 1,
     installed: Sequence[Candidate] | None = None,

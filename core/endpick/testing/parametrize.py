@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -12,7 +12,7 @@ from endpick.api.data import AnyKey
 from endpick.api.plugin import Parameters, Plugin
 from endpick.plugins.discovery import Candidate, discover
 from endpick.testing.check import Check
-from endpick.testing.conformance import Status, checked_expectations, checks_for, run, told
+from endpick.testing.kit import Status, checked_expectations, checks_for, run, told
 from endpick.testing.subject import Material, Subject, subject_of
 
 Test = TypeVar("Test", bound=Callable[..., object])
@@ -21,7 +21,7 @@ ARGUMENT = "check"
 
 
 def parametrize_conformance(
-    plugins: Sequence[type[Plugin[Parameters]]],
+    plugins: Sequence[type[Plugin[Any]]],
     *,
     parameters: Mapping[str, object] | None = None,
     examples: Sequence[Mapping[str, object]] = (),

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
 if TYPE_CHECKING:
-    from endpick.api import Endpoints, InferenceRequest, Parameters, Plugin
+    from endpick.api import Endpoints, InferenceRequest, Plugin
     from endpick.api.data import AnyKey
     from endpick.testing.host import Host
 
@@ -33,7 +33,7 @@ class MakeEndpoints(Protocol):
 class MakeHost(Protocol):
     """See the fixture `host`."""
 
-    def __call__(self, config: str | None = None, plugins: Sequence[type[Plugin[Parameters]]] = (), *, seed: int = 1) -> Host:
+    def __call__(self, config: str | None = None, plugins: Sequence[type[Plugin[Any]]] = (), *, seed: int = 1) -> Host:
         """A host for a configuration."""
 
 
@@ -81,7 +81,7 @@ def host() -> Iterator[MakeHost]:
 
     hosts: list[Host] = []
 
-    def make(config: str | None = None, plugins: Sequence[type[Plugin[Parameters]]] = (), *, seed: int = 1) -> Host:
+    def make(config: str | None = None, plugins: Sequence[type[Plugin[Any]]] = (), *, seed: int = 1) -> Host:
         hosts.append(host_of(config, plugins, seed=seed))
         return hosts[-1]
 

@@ -19,6 +19,7 @@ ANSWERS: dict[str, bytes] = {
 }
 """What the server sends for each request, by what it is."""
 
+_TURNS = 10
 _KEEPS_OPEN = ("an empty page", "garbage", "status 500")
 
 
@@ -45,10 +46,12 @@ async def answering(kind: str) -> AsyncIterator[Endpoint]:
     try:
         yield Endpoint("default/server", LOOPBACK, server.sockets[0].getsockname()[1])
     finally:
+        await _settle()  # connections that have just come are accepted first, so that they can be closed
         server.close()
         for writer in tuple(open_connections):
             writer.close()
         await server.wait_closed()
+        await _settle()
 
 
 @asynccontextmanager
@@ -59,6 +62,12 @@ async def nobody() -> AsyncIterator[Endpoint]:
     server.close()
     await server.wait_closed()
     yield Endpoint("default/nobody", LOOPBACK, port)
+
+
+async def _settle() -> None:
+    """Let the event loop do what is due."""
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)
 
 
 async def _request_came(reader: asyncio.StreamReader) -> bool:

@@ -149,7 +149,7 @@ def _best_of(bench: Bench, scene: Scene, budget: float) -> float:
         started = thread_time()
         _ask(bench, scene)
         best = min(best, thread_time() - started)
-        if best <= budget:
+        if best <= budget or best > 4 * budget:
             break
     return best
 

@@ -15,6 +15,7 @@ from endpick.testing.check import Finding, check
 from endpick.testing.collecting import Stubborn, payloads_from, started
 from endpick.testing.exercise import walk_one
 from endpick.testing.leftovers import Running, tasks_left
+from endpick.testing.loops import run
 from endpick.testing.servers import answering
 from endpick.testing.subject import Subject
 
@@ -34,7 +35,10 @@ def leaves_nothing_running(subject: Subject) -> Iterator[Finding]:
     """After `stop` no task, no thread and no socket of the plugin is left."""
     for bench in benches(subject):
         before = Running.now()
-        left = asyncio.run(tasks_left(_use_of(bench)))
+        try:
+            left = run(tasks_left(_use_of(bench)))
+        except Stubborn:
+            return  # `source_heeds_cancellation` says so
         left = (*left, *before.added(Running.now()))
         if left:
             yield Finding(f"after `stop`, it leaves {' and '.join(left)}", "cancel tasks and close sessions in `stop`, and await both")
@@ -57,7 +61,7 @@ def works_after_a_reload(subject: Subject) -> Iterator[Finding]:
                 "keep nothing in the class or the module, and register a metric only once per registry",
             )
             return
-        failing, failing_alone = asyncio.run(_failing_after(first, second)), asyncio.run(_failing_after(None, alone))
+        failing, failing_alone = run(_failing_after(first, second)), run(_failing_after(None, alone))
         new = {method: raised for method, raised in failing.items() if method not in failing_alone}
         for method, raised in new.items():
             yield Finding(f"once another instance has stopped, `{method}` raises {raised}", "share nothing between instances")
@@ -73,7 +77,9 @@ def _use_of(bench: Bench) -> Callable[[], Awaitable[None]]:
                     await payloads_from(bench, endpoint)
                 for _ in walk_one(bench, bench.scene()):
                     await asyncio.sleep(0)
-        except (Exception, Stubborn):
+        except Stubborn:
+            raise
+        except Exception:
             return
 
     return use
@@ -81,7 +87,7 @@ def _use_of(bench: Bench) -> Callable[[], Awaitable[None]]:
 
 def _raised_by(life: Coroutine[object, object, None]) -> Raised | None:
     try:
-        asyncio.run(life)
+        run(life)
     except (Exception, SystemExit) as problem:
         return Raised(problem)
     return None

@@ -5,7 +5,6 @@ A source that watches something else, such as a price, is run as it is for a mom
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -17,6 +16,7 @@ from endpick.api.plugin import Kind
 from endpick.testing.bench import Bench, Raised, benches
 from endpick.testing.check import Finding, check
 from endpick.testing.collecting import Stubborn, payloads_from, run_discovery, started
+from endpick.testing.loops import run
 from endpick.testing.pools import make_pool
 from endpick.testing.servers import ANSWERS, answering, nobody
 from endpick.testing.subject import Subject
@@ -58,10 +58,10 @@ def source_gives_its_payload(subject: Subject) -> Iterator[Finding]:
 
 @check(Kind.DATA_SOURCE)
 def source_heeds_cancellation(subject: Subject) -> Iterator[Finding]:
-    """Cancelled, it ends within two seconds: endpoints come and go, and the host has to stop."""
+    """Cancelled, it ends within a second: endpoints come and go, and the host has to stop."""
     for bench in benches(subject):
         try:
-            asyncio.run(_collect(bench, _no_server))
+            run(_collect(bench, _no_server))
         except Stubborn:
             yield Finding(
                 "it goes on after it was cancelled", "let asyncio.CancelledError pass: do not catch BaseException around an await"
@@ -87,7 +87,8 @@ def source_blocks_nobody(subject: Subject) -> Iterator[Finding]:
     """Polling and watching await: no blocking socket, file, process or sleep in the thread that also routes."""
     for bench in benches(subject):
         for server in (_no_server, partial(answering, "an empty page")):
-            _safely(bench, server)
+            if _attempt(bench, server) is None:
+                break
         for blocking in bench.watch.found:
             yield Finding(f"it {blocking}", "use an asyncio client such as aiohttp, or `await asyncio.to_thread(...)`")
 
@@ -97,7 +98,7 @@ def discovery_fails_in_words(subject: Subject) -> Iterator[Finding]:
     """A discovery that cannot work says why with `ConfigurationError`, and ends when it is cancelled."""
     for bench in benches(subject):
         try:
-            outcome = asyncio.run(_discover(bench))
+            outcome = run(_discover(bench))
         except Stubborn:
             yield Finding("it goes on after it was cancelled", "let asyncio.CancelledError pass")
             return
@@ -107,20 +108,20 @@ def discovery_fails_in_words(subject: Subject) -> Iterator[Finding]:
 
 
 def _outcomes(subject: Subject) -> Iterator[tuple[str, list[object] | Raised]]:
+    """What comes of each situation; ends early where other checks say what is wrong."""
     for situation, server in _SERVERS.items():
         for bench in benches(subject):
-            outcome = _safely(bench, server)
-            if outcome is not None:
-                yield situation, outcome
+            outcome = _attempt(bench, server)
+            if outcome is None:
+                return
+            yield situation, outcome
 
 
-def _safely(bench: Bench, server: Server) -> list[object] | Raised | None:
-    """What came of it; None where other checks say what is wrong."""
+def _attempt(bench: Bench, server: Server) -> list[object] | Raised | None:
+    """What came of it; None when it would not start, stop or be cancelled, of which other checks speak."""
     try:
-        return asyncio.run(_collect(bench, server))
-    except Stubborn:
-        return None
-    except Exception:  # raised by start or stop, which `starts_and_stops` is about
+        return run(_collect(bench, server))
+    except Exception:
         return None
 
 

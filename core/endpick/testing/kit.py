@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from endpick.api.data import AnyKey
 from endpick.api.plugin import Parameters, Plugin, kinds_of
@@ -105,7 +106,7 @@ def checks_for(plugin: type[Plugin[Parameters]]) -> tuple[Check, ...]:
 
 
 def conformance(
-    plugin: type[Plugin[Parameters]],
+    plugin: type[Plugin[Any]],
     *,
     parameters: Mapping[str, object] | None = None,
     examples: Sequence[Mapping[str, object]] = (),

@@ -1,0 +1,46 @@
+"""Each broken plugin is caught by the one check that is meant for its fault, in words that name the fault."""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.broken_plugins import BROKEN, KEPT, Broken
+from endpick.plugins.discovery import Candidate
+from endpick.testing import all_checks, conformance
+from endpick.testing.kit import Status, told
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_open():
+    yield
+    while KEPT:
+        KEPT.pop().close()
+
+
+def installed(plugin: type) -> Candidate:
+    """An entry point as the plugin's distribution would have it."""
+    return Candidate(plugin.meta.type, 1, "broken-plugins", "1.0", f"{plugin.__module__}:{plugin.__qualname__}", "/site-packages")
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.plugin.__name__)
+def test_fault_is_caught_by_its_own_check_only(broken: Broken):
+    report = conformance(broken.plugin, candidates=[installed(broken.plugin)], **broken.material)
+
+    assert {outcome.check.id: told(outcome, report.subject) for outcome in report.faults}.keys() == {broken.check}
+    (fault,) = report.faults
+    assert broken.message in told(fault, report.subject)
+    assert all(finding.help for finding in fault.findings)
+
+
+def test_every_check_has_a_plugin_that_breaks_it():
+    by_entry_point = {"has_an_entry_point"}
+
+    assert {broken.check for broken in BROKEN} | by_entry_point == {check.id for check in all_checks()}
+
+
+def test_what_the_host_refuses_is_said_once():
+    unfinished = next(broken for broken in BROKEN if broken.plugin.__name__ == "Unfinished")
+
+    report = conformance(unfinished.plugin, candidates=[installed(unfinished.plugin)])
+
+    assert [outcome.check.id for outcome in report.outcomes if outcome.status is not Status.SKIPPED] == ["loads"]
