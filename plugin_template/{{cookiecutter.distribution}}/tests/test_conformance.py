@@ -9,9 +9,22 @@ from endpick.testing import parametrize_conformance
 {% if cookiecutter.kind == 'data-source' %}
 from {{ cookiecutter.__package }}.collector import {{ cookiecutter.__collector }}
 {% endif %}
+{% if cookiecutter.kind == 'data-source' %}
+from {{ cookiecutter.__package }}.source import (
+    {{ cookiecutter.__payload }},
+    {{ cookiecutter.__class }},
+)
+
+
+@parametrize_conformance(
+    [{{ cookiecutter.__class }}, {{ cookiecutter.__collector }}],
+    payloads=[{{ cookiecutter.__payload }}(connect_seconds=0.002)],
+)
+{% else %}
 from {{ cookiecutter.__package }}.{{ cookiecutter.__module }} import {{ cookiecutter.__class }}
 
 
-@parametrize_conformance([{{ cookiecutter.__class }}{{ ', ' ~ cookiecutter.__collector if cookiecutter.kind == 'data-source' }}])
+@parametrize_conformance([{{ cookiecutter.__class }}])
+{% endif %}
 def test_conformance(check: Callable[[], None]) -> None:
     check()

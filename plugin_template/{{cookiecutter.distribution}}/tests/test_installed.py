@@ -30,7 +30,7 @@ def test_plugin_is_visible() -> None:
 
 
 def test_example_configuration_is_valid() -> None:
-    endpick("validate", "--strict", "examples/config.yaml")
+    endpick("validate", "examples/config.yaml")
 
 
 def test_readme_has_the_table_of_parameters_that_endpick_generates() -> None:

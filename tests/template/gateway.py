@@ -1,0 +1,85 @@
+"""One request through `endpick serve`, as a gateway would send it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import grpc.aio
+from prometheus_client.parser import text_string_to_metric_families
+
+from endpick._proto.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
+from endpick.demo.processes import Child, Children
+from endpick.extproc.names import DESTINATION_HEADER
+from endpick.transport.server import EXT_PROC_PATH
+
+READY_SECONDS = 60.0
+LISTEN = (
+    *("--host", "127.0.0.1", "--secure-serving", "false", "--log-format", "json"),
+    *("--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0"),
+)
+
+
+@dataclass(frozen=True)
+class Routed:
+    """What became of the request."""
+
+    destinations: tuple[str, ...]
+    """`host:port`, best first."""
+
+    runs: Mapping[str, int]
+    """How often each plugin type was called on the way."""
+
+
+async def route(python: Path, project: Path, config: str, headers: Mapping[str, str] | None = None) -> Routed:
+    """Serve a project's configuration with its own Python, and ask for a chat completion."""
+    async with Children(project) as children:
+        picker = await children.start("serve", (python, "-m", "endpick", "serve", config, *LISTEN))
+
+        async def serving() -> tuple[int, int] | None:
+            return _ports(picker)
+
+        grpc_port, metrics_port = await picker.wait_until_ready(serving, READY_SECONDS)
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{grpc_port}") as channel:
+            call = channel.stream_stream(EXT_PROC_PATH)(iter(_chat(headers or {})))
+            replies = [ProcessingResponse.FromString(reply) async for reply in call]
+        return Routed(_destinations(replies), await _runs(metrics_port))
+
+
+def _ports(picker: Child) -> tuple[int, int] | None:
+    complete = picker.output().rpartition("\n")[0].splitlines()
+    events = [json.loads(line) for line in complete if line.startswith("{")]
+    return next(((event["ext_proc_port"], event["metrics_port"]) for event in events if event.get("event") == "serving"), None)
+
+
+def _chat(headers: Mapping[str, str]) -> list[bytes]:
+    head, body = ProcessingRequest(), ProcessingRequest()
+    named = {":method": "POST", ":path": "/v1/chat/completions", "content-type": "application/json", **headers}
+    for name, value in named.items():
+        head.request_headers.headers.headers.add(key=name, raw_value=value.encode())
+    body.request_body.body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hello"}]}).encode()
+    body.request_body.end_of_stream = True
+    return [head.SerializeToString(), body.SerializeToString()]
+
+
+def _destinations(replies: list[ProcessingResponse]) -> tuple[str, ...]:
+    for reply in replies:
+        for common in (reply.request_headers.response, reply.request_body.response):
+            for option in common.header_mutation.set_headers:
+                if option.header.key == DESTINATION_HEADER:
+                    return tuple(option.header.raw_value.decode().split(","))
+    raise AssertionError(f"no reply names a destination: {replies}")
+
+
+async def _runs(metrics_port: int) -> dict[str, int]:
+    async with aiohttp.ClientSession() as client, client.get(f"http://127.0.0.1:{metrics_port}/metrics") as response:
+        families = text_string_to_metric_families(await response.text())
+    runs: dict[str, int] = {}
+    for sample in (sample for family in families for sample in family.samples):
+        if sample.name.endswith("plugin_duration_seconds_count"):
+            plugin_type = sample.labels["plugin_type"]
+            runs[plugin_type] = runs.get(plugin_type, 0) + int(sample.value)
+    return runs
