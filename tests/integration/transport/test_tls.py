@@ -152,9 +152,3 @@ async def test_files_that_cannot_be_used_are_named_before_anything_is_bound(tran
 async def test_a_certificate_without_a_key_is_a_mistake_of_the_settings(pair):
     with pytest.raises(TlsError, match="both files or neither"):
         TlsSettings(pair.certificate, None)
-
-
-async def test_a_self_signed_certificate_without_its_package_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "cryptography", None)
-    with pytest.raises(TlsError, match="pip install cryptography"):
-        tls.make_self_signed()
