@@ -1,0 +1,153 @@
+"""What the kit and `endpick test` say of plugins that are installed wrongly, on real distributions."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+GOOD = '''
+import numpy as np
+
+from endpick.api import PluginMeta, Scorer
+
+
+class Fair(Scorer):
+    """Everybody is equal."""
+
+    meta = PluginMeta(type="{type}", api=">=1.0,<2")
+
+    def score(self, request, endpoints, state):
+        return np.ones(len(endpoints))
+'''
+SPOILT = GOOD.replace("np.ones(len(endpoints))", "np.full(len(endpoints), 7.0)")
+
+
+@pytest.fixture
+def acme(make_distribution):
+    """`acme({"acme.fair": "acme_fair:Fair"})`: a distribution with one good scorer and these entry points."""
+
+    def make(entry_points, *, name="acme-fair", module="acme_fair", source=GOOD, **more):
+        return make_distribution(name, entry_points, modules={module: source.format(type="acme.fair")}, **more)
+
+    return make
+
+
+def test_a_good_plugin_passes_with_exit_code_0(acme, run_cli):
+    result = run_cli("test", "acme.fair", path=[acme({"acme.fair": "acme_fair:Fair"})])
+
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert re.fullmatch(r"acme\.fair \(acme-fair 1\.0\): \d+ passed\n", result.stdout)
+
+
+def test_a_fault_is_named_with_rule_class_and_advice_and_exit_code_4(acme, run_cli):
+    result = run_cli("test", "acme.fair", path=[acme({"acme.fair": "acme_fair:Fair"}, source=SPOILT)])
+
+    assert result.exit_code == 4
+    assert "acme.fair (acme-fair 1.0): " in result.stdout
+    assert "acme.fair: `score` answers 7 when every endpoint has reported" in result.stdout
+    assert "help: scale scores to 0..1; weights belong into the profile" in result.stdout
+    assert "[scorer_stays_in_range]" in result.stdout
+    assert "class: acme_fair:Fair" in result.stdout
+    assert "Traceback" not in result.stdout + result.stderr
+
+
+def test_json_tells_each_check_and_the_versions(acme, run_cli):
+    result = run_cli("test", "--dist", "acme-fair", "--format", "json", path=[acme({"acme.fair": "acme_fair:Fair"}, source=SPOILT)])
+
+    document = json.loads(result.stdout)
+    (plugin,) = document["plugins"]
+    failed = [check for check in plugin["checks"] if check["status"] == "failed"]
+    assert result.exit_code == 4
+    assert document["pluginApi"] == "1.0"
+    assert (plugin["type"], plugin["distribution"], plugin["version"], plugin["class"]) == (
+        "acme.fair",
+        "acme-fair",
+        "1.0",
+        "acme_fair:Fair",
+    )
+    assert [check["id"] for check in failed] == ["scorer_stays_in_range"]
+    assert failed[0]["findings"][0].keys() == {"message", "help"}
+    assert plugin["conforms"] is False
+
+
+def test_a_plugin_that_is_not_installed_is_named(acme, run_cli):
+    result = run_cli("test", "acme.fiar", path=[acme({"acme.fair": "acme_fair:Fair"})])
+
+    assert result.exit_code == 4
+    assert "no installed plugin offers the type 'acme.fiar'" in result.stderr
+    assert "did you mean 'acme.fair'?" in result.stderr
+
+
+def test_a_distribution_that_is_not_installed_is_named(run_cli):
+    result = run_cli("test", "--dist", "acme-nowhere")
+
+    assert result.exit_code == 4
+    assert "no distribution 'acme-nowhere' is installed" in result.stderr
+
+
+def test_a_distribution_without_entry_point_is_told_what_to_write(acme, run_cli):
+    directory = acme({"acme.fair": "acme_fair:Fair"}, group="acme.plugins")
+
+    result = run_cli("test", "--dist", "acme-fair", path=[directory])
+
+    assert result.exit_code == 4
+    assert "acme-fair 1.0 is installed and has no entry points in the group 'endpick.plugins.v1'" in result.stderr
+    assert '[project.entry-points."endpick.plugins.v1"]' in result.stderr
+    assert str(directory) in result.stderr
+
+
+def test_an_entry_point_that_leads_nowhere_is_quoted(acme, run_cli):
+    result = run_cli("test", "acme.fair", path=[acme({"acme.fair": "acme_fair:Faire"})])
+
+    assert result.exit_code == 4
+    assert "the entry point of 'acme.fair' in acme-fair 1.0 is wrong: module 'acme_fair' has no 'Faire'" in result.stderr
+
+
+def test_an_entry_point_to_another_type_is_named(acme, run_cli):
+    result = run_cli("test", "acme.other", path=[acme({"acme.other": "acme_fair:Fair"})])
+
+    assert result.exit_code == 4
+    assert "leads to a plugin that calls itself 'acme.fair'" in result.stderr
+
+
+def test_a_type_installed_twice_names_both_distributions(acme, run_cli):
+    first = acme({"acme.fair": "acme_fair:Fair"})
+    second = acme({"acme.fair": "other_fair:Fair"}, name="other-fair", module="other_fair")
+
+    for path in ([first, second], [second, first]):
+        result = run_cli("test", "acme.fair", path=path)
+        assert result.exit_code == 4
+        assert "2 distributions offer the type 'acme.fair'" in result.stderr
+        assert "acme-fair 1.0 offers acme_fair:Fair" in result.stderr
+        assert "other-fair 1.0 offers other_fair:Fair" in result.stderr
+
+
+def test_a_module_that_fails_to_import_is_no_traceback_of_ours(acme, run_cli):
+    result = run_cli("test", "acme.fair", path=[acme({"acme.fair": "acme_fair:Fair"}, source="import nowhere_to_be_found\n")])
+
+    assert result.exit_code == 4
+    assert "needs the module 'nowhere_to_be_found', which is not installed" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_everything_that_is_not_built_in_is_tested_without_arguments(acme, run_cli):
+    good = acme({"acme.fair": "acme_fair:Fair"})
+
+    result = run_cli("test", path=[good])
+
+    assert result.exit_code == 0
+    assert "acme.fair (acme-fair 1.0)" in result.stdout
+    assert "queue-scorer" not in result.stdout
+
+
+def test_other_plugins_are_tested_although_one_cannot_be_loaded(acme, run_cli):
+    good = acme({"acme.fair": "acme_fair:Fair"})
+    bad = acme({"acme.gone": "gone:Gone"}, name="acme-gone", module="elsewhere")
+
+    result = run_cli("test", path=[good, bad])
+
+    assert result.exit_code == 4
+    assert "acme.fair (acme-fair 1.0): " in result.stdout
+    assert "the entry point of 'acme.gone' in acme-gone 1.0 is wrong" in result.stderr
