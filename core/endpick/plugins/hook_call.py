@@ -37,7 +37,8 @@ class HookCall:
             if inspect.isawaitable(result):
                 await asyncio.wait_for(result, deadline_seconds)
         except TimeoutError as error:
-            return self.fault(Code.E0703, f"did not finish {self.hook} within {deadline_seconds:g} s", error)
+            late = Code.E0703 if code is Code.E0706 else code
+            return self.fault(late, f"did not finish {self.hook} within {deadline_seconds:g} s", error)
         except Exception as error:
             return self.failure(code, error)
         return None

@@ -8,7 +8,7 @@ import pytest
 
 from endpick.api import ConfigurationError, DataKey, Filter, Kind, Parameters, PluginContext, PluginMeta, Subscriptions
 from endpick.config.source import read_source
-from endpick.diagnostics import Code, Diagnostic
+from endpick.diagnostics import Code, Diagnostic, PluginReference
 from endpick.plugins.build import build, instance_logger, subscriptions_of
 from endpick.plugins.instance import Instance, OnFault
 from endpick.plugins.parameters import Place
@@ -35,7 +35,8 @@ def test_an_instance_knows_its_origin_kinds_and_keys():
     assert isinstance(instance, Instance)
     assert (instance.name, instance.type, instance.distribution, instance.version) == ("inst", "acme.scorer", "acme", "1.0")
     assert instance.kinds == (Kind.SCORER,)
-    assert instance.plugin.name == "inst"
+    assert (instance.plugin.name, instance.plugin.parameters, type(instance.plugin.context)) == ("inst", Parameters(), PluginContext)
+    assert instance.scope.instance == "inst"
     assert instance.origin == "inst (acme.scorer, acme 1.0)"
     assert instance.scope.readable == {"acme/read", "acme/written"}
     assert instance.scope.writable == {"acme/written"}
@@ -75,6 +76,8 @@ def test_a_constructor_that_raises_is_told_at_the_parameters(raised, message, he
     assert diagnostic.code is Code.E0403
     assert message in diagnostic.message
     assert help_line in diagnostic.help
+    assert diagnostic.path == ("plugins", 0, "parameters")
+    assert diagnostic.plugin == PluginReference("acme.scorer", "inst-0", "acme", "1.0")
     assert diagnostic.span == SOURCE.key_span(("plugins", 0, "parameters"))
     assert without_block.span == SOURCE.value_span(("plugins", 1, "type"))
     assert bool(diagnostic.notes) == (not isinstance(raised, ConfigurationError))
@@ -116,6 +119,7 @@ def test_subscriptions_may_depend_on_parameters_and_may_fail():
     assert subscriptions_of(load_class(Telling).loaded, Parameters()) == Subscriptions(consumes=(READ,))
     assert built(Telling).subscriptions.consumes == (READ,)
     assert "answered None, not Subscriptions" in built(Silent).message
+    assert built(Silent, place=place()).span == SOURCE.key_span(("plugins", 0, "parameters"))
     assert "LookupError: which?" in built(Raising).message
 
 
@@ -135,6 +139,7 @@ def test_given_subscriptions_are_not_asked_for_again():
 def test_records_of_an_instance_say_whose_they_are(caplog):
     loaded = load_class(scorer_class()).loaded
     logger = instance_logger(loaded, "inst")
+    assert logger.name == "endpick.plugin.inst"
     assert instance_logger(loaded, "inst") is logger
 
     logger.warning("hello")

@@ -8,11 +8,14 @@ import logging
 import click
 import pytest
 
-from endpick.api.hooks import HookSpecs, HostServices, HostView
+from endpick.api import Kind, hookimpl
+from endpick.api.hooks import HookSpecs, HostServices, HostView, PluginRecord
 from endpick.config.source import read_source
 from endpick.diagnostics import Code, Span
 from endpick.plugins.discovery import Candidate
+from endpick.plugins.hook_call import HookCall
 from endpick.plugins.hook_objects import HOOKS, discover_hook_objects
+from endpick.plugins.hook_report import HookReport
 from endpick.plugins.hooks import HookRegistry, load_hooks
 from endpick.plugins.policy import Policy
 from endpick.plugins.reference import Reference
@@ -117,6 +120,68 @@ def test_a_plugin_is_announced_once_with_its_origin(hooks, calls):
     registry.plugin_loaded(loaded)
 
     assert calls == ["first loaded acme.scorer"]
+
+
+class Watching:
+    """Keeps what it is told."""
+
+    def __init__(self):
+        self.records = []
+
+    @hookimpl
+    def endpick_plugin_loaded(self, record):
+        self.records.append(record)
+
+    @hookimpl
+    async def endpick_config_reload(self, old, new):
+        await asyncio.Event().wait()
+
+    @hookimpl
+    async def endpick_shutdown(self):
+        await asyncio.Event().wait()
+
+
+@pytest.fixture
+def watching():
+    hook_object, registry = Watching(), HookRegistry()
+    assert registry.add_first(Reference("watch"), Candidate("watch", 1, "acme", "1.0", "m:C", "/p"), hook_object) is None
+    return hook_object, registry
+
+
+def test_a_record_says_what_was_loaded_and_from_where(watching):
+    hook_object, registry = watching
+    loaded = load_class(scorer_class()).loaded
+
+    registry.plugin_loaded(loaded)
+
+    assert hook_object.records == [PluginRecord("acme.scorer", (Kind.SCORER,), "acme", "1.0", loaded.load_seconds)]
+
+
+@pytest.mark.asyncio
+async def test_reload_and_shutdown_have_deadlines_too(watching):
+    _, registry = watching
+
+    (veto,) = await registry.reload({}, {}, deadline_seconds=0.01)
+    (late,) = await registry.shutdown(VIEW, deadline_seconds=0.01)
+
+    assert (veto.code, late.code) == (Code.E0707, Code.E0704)
+    assert "did not finish endpick_config_reload within 0.01 s" in veto.message
+    assert "did not finish endpick_shutdown within 0.01 s" in late.message
+
+
+def test_a_report_keeps_path_help_and_position():
+    source, _ = read_source(b"plugins:\n  - type: x\n", "c.yaml")
+    call = HookCall("endpick_validate", Reference("rules"), Candidate("rules", 1, "acme", "1.0", "m:C", "/p"), print, ())
+    report = HookReport(call, source)
+
+    report.warn(["plugins", 0, "type"], "hm", help="think")
+    report.error(("plugins", 0, "nothing"), "no")
+    warning, error = report.diagnostics
+
+    assert report.position(("plugins", 0, "type")) == (2, 11)
+    assert (warning.code, warning.path, warning.help) == (Code.W0503, ("plugins", 0, "type"), "think")
+    assert (error.code, error.path, error.help) == (Code.E0511, ("plugins", 0, "nothing"), None)
+    assert error.span == source.value_span(("plugins", 0))
 
 
 def test_implemented_hooks_are_known(hooks):

@@ -83,6 +83,13 @@ def test_a_missing_submodule_is_a_wrong_entry_point(on_path):
     assert "there is no module 'package.plugin'" in fault.message
 
 
+def test_a_missing_package_is_a_wrong_entry_point():
+    (fault,) = load_from("no_such_package.inner.plugin:Plugin").diagnostics
+
+    assert fault.code is Code.E0303
+    assert "there is no module 'no_such_package'" in fault.message
+
+
 def test_a_package_that_fails_to_import_its_own_submodule_is_a_fault_of_the_package(on_path):
     on_path("halves.__init__", "from halves import other_half\nimport halves.plugin\n")
 

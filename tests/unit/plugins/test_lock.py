@@ -82,6 +82,24 @@ def test_a_lock_file_that_is_not_text_is_told(tmp_path):
     assert load_lock(tmp_path / "lock").code is Code.E0321
 
 
+def test_a_lock_file_is_loaded_from_its_path(make_distribution, tmp_path):
+    lock = lock_of(installed(make_distribution("lockable", ENTRY_POINTS)))
+    (tmp_path / "good.json").write_text(lock.render())
+    (tmp_path / "bad.json").write_text("{")
+
+    assert load_lock(tmp_path / "good.json") == lock
+    assert load_lock(tmp_path / "bad.json").span.file == str(tmp_path / "bad.json")
+
+
+def test_only_what_the_host_could_load_is_compared(make_distribution):
+    candidate, _ = installed(make_distribution("lockable", ENTRY_POINTS))
+    lock = Lock(lock_of([candidate]).plugins)
+
+    for unusable in (replace(candidate, api_major=2), replace(candidate, shadowed_by="/other")):
+        (gone,) = differences(lock, [unusable])
+        assert gone.message == "'acme.a' is locked to lockable 1.0, which does not offer it here"
+
+
 def test_what_is_as_locked_passes(make_distribution):
     candidates = installed(make_distribution("lockable", ENTRY_POINTS))
     lock = lock_of(candidates)
