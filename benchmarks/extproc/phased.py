@@ -63,6 +63,12 @@ class Stream:
     unsent: deque[bytes] = field(default_factory=deque)
 
 
+def encoded_requests() -> tuple[bytes, bytes]:
+    """Header blocks of the first request of a connection and, shorter by what the table then knows, of all later ones."""
+    encoder = Encoder()
+    return encoder.encode(_FIELDS), encoder.encode(_FIELDS)
+
+
 def phases(conversation: Conversation, session_kind: str) -> tuple[Phase, ...]:
     """The request in one go, then the response headers, then each piece of its body, as a streaming model sends them."""
     session = sessions(session_kind)()
@@ -99,9 +105,7 @@ class Gateway(asyncio.Protocol):
         self._stream_window = 65_535
         self._granted = 0
         self._out: list[bytes] = []
-        encoder = Encoder()
-        self._first_block = encoder.encode(_FIELDS)
-        self._block = encoder.encode(_FIELDS)
+        self._first_block, self._block = encoded_requests()
         self.transport: asyncio.Transport
         self.done = 0
         self.lost = False

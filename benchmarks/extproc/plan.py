@@ -14,12 +14,10 @@ from pathlib import Path
 
 from aiohttp import web
 
-# llm-d's default profile, spelled out.
-CONFIG = """\
+PROFILE = """\
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
 plugins:
-- {name: endpoints, type: file-discovery, parameters: {path: endpoints.yaml}}
 - type: queue-scorer
 - type: kv-cache-utilization-scorer
 - type: prefix-cache-scorer
@@ -31,8 +29,12 @@ schedulingProfiles:
   - {pluginRef: kv-cache-utilization-scorer, weight: 2}
   - {pluginRef: prefix-cache-scorer, weight: 3}
   - pluginRef: max-score-picker
-dataLayer: {discovery: {pluginRef: endpoints}}
 """
+"""llm-d's default profile, spelled out; endpoints are not its business."""
+CONFIG = (
+    PROFILE.replace("plugins:\n", "plugins:\n- {name: endpoints, type: file-discovery, parameters: {path: endpoints.yaml}}\n", 1)
+    + "dataLayer: {discovery: {pluginRef: endpoints}}\n"
+)
 PAGE = """\
 vllm:num_requests_waiting{model_name="llama"} 3
 vllm:num_requests_running{model_name="llama"} 5

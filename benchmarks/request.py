@@ -1,0 +1,147 @@
+"""One request through everything but the socket, over and over: for profilers and instruction counters.
+
+python -m benchmarks.request --session plan --only "16 KB"; behind `perf stat -e instructions:u` it counts alike on a busy machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import cProfile
+import gc
+import pstats
+import time
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry
+
+from benchmarks.extproc.messages import Conversation, conversations
+from benchmarks.extproc.phased import Phase, encoded_requests, phases
+from benchmarks.extproc.plan import PROFILE
+from benchmarks.extproc.serve import sessions
+from endpick.api import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, KV_CACHE_USAGE, WAITING_QUEUE_SIZE, Endpoint
+from endpick.api.access import Access
+from endpick.api.hooks import HostServices
+from endpick.config import load_config
+from endpick.datalayer.table import EndpointTable
+from endpick.extproc.session import session_factory
+from endpick.extproc.stream import SessionFactory
+from endpick.observability.metrics import EndpickMetrics
+from endpick.observability.recorder import Recorder
+from endpick.planning.compile import declared_keys
+from endpick.planning.planner import make_plan
+from endpick.plugins.discovery import discover
+from endpick.requests.director import Director
+from endpick.serve.deployment import Ground, deploy
+from endpick.transport.counters import TransportCounters
+from endpick.transport.h2 import frames
+from endpick.transport.h2.budget import MemoryBudget
+from endpick.transport.h2.connection import Connection
+from endpick.transport.h2.faults import ErrorCode
+from endpick.transport.h2.frames import DATA, FRAME_HEAD
+from endpick.transport.limits import Limits
+from endpick.transport.server import ext_proc_methods
+
+STREAMS = 4
+"""Streams whose phases arrive together, as under load."""
+
+
+async def planned_sessions(endpoints: int) -> SessionFactory:
+    """The sessions of `endpick serve` with llm-d's default profile, metrics included, over endpoints that have all reported."""
+    plan = make_plan(load_config(text=PROFILE), discover()).plan
+    assert plan is not None
+    services = HostServices(time.monotonic, CollectorRegistry())
+    recorder = Recorder(EndpickMetrics(services.registry), services.clock)
+    table = EndpointTable(services.clock, declared_keys(plan), recorder.undeclared_access)
+    deployment = await deploy(plan, Ground(services, table, recorder))
+    table.replace_all(Endpoint(f"bench/e{row}", f"10.0.{row >> 8}.{row & 255}", 8000) for row in range(endpoints))
+    for row, endpoint in enumerate(table.generation.endpoints):
+        values = {WAITING_QUEUE_SIZE: row % 7, KV_CACHE_USAGE: row % 10 / 10, CACHE_BLOCK_SIZE: 16, CACHE_NUM_BLOCKS: 4096}
+        for key, value in values.items():
+            table.write(key, endpoint, float(value))
+    director = Director(lambda: deployment.pipeline, table, recorder, services.clock, access=Access(on_violation=recorder.undeclared_access))
+    return session_factory(director)
+
+
+class Rounds:
+    """A connection that is told the same story again and again."""
+
+    def __init__(self, open_session: SessionFactory, script: Sequence[Phase]) -> None:
+        limits = Limits()
+        self._connection = Connection(
+            ext_proc_methods(open_session), limits, TransportCounters(), MemoryBudget(2**30), lambda *_: None, time.monotonic()
+        )
+        first, self._block = encoded_requests()
+        self._script = script
+        self._next = 1
+        self._connection.receive(frames.PREFACE + frames.settings({4: 2**30}) + frames.window_update(0, 2**30), time.monotonic())
+        self._connection.take_output()
+        self._run(1, first)
+
+    def run(self, count: int) -> None:
+        """That many requests, rounded up to whole batches."""
+        for _ in range(0, count, STREAMS):
+            self._run(STREAMS, self._block)
+
+    def _run(self, streams: int, block: bytes) -> None:
+        ids = range(self._next, self._next + 2 * streams, 2)
+        self._next += 2 * streams
+        written = 0
+        for position, phase in enumerate(self._script):
+            parts = []
+            for stream_id in ids:
+                if not position:
+                    parts.append(frames.headers(stream_id, block, end_stream=False))
+                for payload in phase.payloads:
+                    parts.append(FRAME_HEAD.pack(len(payload) >> 8, len(payload) & 0xFF, DATA, 0, stream_id) + payload)
+            written += self._receive(b"".join(parts))
+        written += self._receive(b"".join(frames.rst_stream(stream_id, ErrorCode.NO_ERROR) for stream_id in ids))
+        # All that was written counts as read, or the windows would close.
+        self._receive(frames.window_update(0, written))
+
+    def _receive(self, data: bytes) -> int:
+        self._connection.receive(data, time.monotonic())
+        output = self._connection.take_output()
+        if self._connection.closing:
+            raise RuntimeError(f"the connection ended: {output[-200:]!r}")
+        return len(output)
+
+
+def microseconds(rounds: Rounds, count: int) -> float:
+    """CPU time of one request."""
+    started = time.process_time()
+    rounds.run(count)
+    return (time.process_time() - started) / count * 1e6
+
+
+def profiled(rounds: Rounds, count: int) -> None:
+    """Print where the time goes; times are inflated by the profiler, so read shares and calls."""
+    profiler = cProfile.Profile()
+    profiler.runcall(rounds.run, count)
+    pstats.Stats(profiler).sort_stats("tottime").print_stats(45)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.request", description=__doc__.splitlines()[0])
+    parser.add_argument("--session", choices=("echo", "trivial", "plan"), default="plan")
+    parser.add_argument("--only", default="", help="conversations whose name contains this")
+    parser.add_argument("--endpoints", type=int, default=16)
+    parser.add_argument("--requests", type=int, default=4000, help="in each of five windows")
+    parser.add_argument("--profile", action="store_true")
+    options = parser.parse_args()
+    open_session = asyncio.run(planned_sessions(options.endpoints)) if options.session == "plan" else sessions(options.session)
+    gc.collect()
+    gc.freeze()
+    chosen: list[Conversation] = [each for each in conversations() if options.only in each.name]
+    for conversation in chosen:
+        rounds = Rounds(open_session, phases(conversation, options.session))
+        rounds.run(options.requests // 4)
+        if options.profile:
+            profiled(rounds, options.requests)
+        else:
+            best = min(microseconds(rounds, options.requests) for _ in range(5))
+            print(f"{conversation.name}: {best:.1f} µs CPU per request")
+
+
+if __name__ == "__main__":
+    main()
