@@ -12,7 +12,6 @@ import grpc
 import grpc.aio
 import pytest
 
-from endpick.transport import tls
 from endpick.transport.limits import Limits
 from endpick.transport.server import EXT_PROC_PATH, ListenSettings, open_server
 from endpick.transport.tls import TlsError, TlsSettings, make_self_signed
