@@ -65,7 +65,8 @@ def _gates(config: EndpointPickerConfig, source: SourceMap) -> Iterator[Diagnost
         gate = parse_gate(entry)
         if gate is None:
             message = f"the feature gate '{shorten(entry)}' is set to neither true nor false"
-            yield Diagnostic(Code.E0205, message, source.value_span(path), help="write 'name' or 'name=false'", path=path)
+            labels = source.labels_for(path)
+            yield Diagnostic(Code.E0205, message, source.value_span(path), labels, help="write 'name' or 'name=false'", path=path)
         elif gate[0] not in DEFAULT_GATES:
             name = gate[0]
             hint = RETIRED_GATES.get(name) or did_you_mean(name, DEFAULT_GATES)

@@ -74,10 +74,7 @@ def _filled_in(data: Json, faulty: set[DocumentPath]) -> Json:
 
 def _path(detail: ErrorDetails, data: Json, faulty: set[DocumentPath]) -> DocumentPath:
     """Where the mistake is; for a missing field, where the field would be."""
-    location = tuple(detail["loc"])
-    if detail["type"] != "missing":
-        return original_path(location, data, faulty)
-    return (*original_path(location[:-1], data, faulty), location[-1])
+    return original_path(tuple(detail["loc"]), data, faulty)
 
 
 def _is_echo(detail: ErrorDetails, path: DocumentPath, known: Collection[DocumentPath]) -> bool:

@@ -340,9 +340,11 @@ def test_behaviour_30_misspelt_fields_are_suggested_when_close() -> None:
         ("dataLayer: {injectDefaults: 'off'}", None, ()),
         ("schedulingProfiles: [{name: a, plugins: [{pluginRef: b, weight: on}]}]", None, ()),
         ("dataLayer: {crossReplicaSyncInterval: 5}", "write '5s' if seconds are meant", ()),
+        ("flowControl: text", None, ()),
+        ("plugins: [{type: a, onFault: FailOpenn}]", "did you mean 'FailOpen'?", ()),
     ],
 )
-def test_a_wrong_type_comes_with_what_to_write(text: str, help_line: str | None, notes: tuple[str, ...]) -> None:
+def test_a_wrong_value_comes_with_what_to_write(text: str, help_line: str | None, notes: tuple[str, ...]) -> None:
     (diagnostic,) = load_config(text=f"{HEAD}{text}\n").diagnostics
 
     assert (diagnostic.help, diagnostic.notes) == (help_line, notes)
@@ -354,11 +356,21 @@ def test_a_parameter_out_of_a_plugin_entry_is_told_where_it_belongs() -> None:
     assert diagnostic.help == "parameters of the plugin belong under 'parameters:'"
 
 
+def test_a_weight_of_zero_is_no_mistake() -> None:
+    assert codes_of(f"{HEAD}schedulingProfiles: [{{name: p, plugins: [{{pluginRef: a, weight: 0}}]}}]\n") == []
+
+
+@pytest.mark.parametrize("merged", ["''", "5", "[5]", "[[{a: 1}]]", "[{a: 1}, 5]"])
+def test_only_mappings_can_be_merged(merged: str) -> None:
+    assert codes_of(f"{HEAD}plugins: [{{type: a, parameters: {{<<: {merged}}}}}]\n") == ["E0112"]
+
+
 def test_behaviour_36_a_file_of_ten_megabytes_is_refused_unread() -> None:
     (diagnostic,) = load_config(text="#" * (10 * 2**20), name="c.yaml").diagnostics
 
     assert (diagnostic.code, diagnostic.span) == (Code.E0104, Span.start_of("c.yaml"))
     assert str(MAX_BYTES) in diagnostic.message
+    assert diagnostic.help == "is this the right file?"
 
 
 def test_behaviour_36_of_a_file_without_an_end_only_the_beginning_is_read() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from jsonschema import Draft7Validator
@@ -59,6 +59,7 @@ def test_a_configuration_of_llm_d_has_no_problem(path: Path) -> None:
         ({"plugins": [{"type": "queue-scorer", "parameters": None}]}, []),
         ({"plugins": [{"type": "queue-scorrer"}]}, ["$.plugins[0].type"]),
         ({"plugins": [{"type": "label-filter"}]}, ["$.plugins[0]"]),
+        ({"plugins": [{"type": "label-filter", "parameters": None}]}, ["$.plugins[0].parameters"]),
         ({"plugins": [{"type": "label-filter", "parameters": {}}]}, ["$.plugins[0].parameters"]),
         ({"plugins": [{"type": "label-filter", "parameters": {"label": "a", "title": "b"}}]}, []),
         ({"plugins": [{"name": "a"}]}, ["$.plugins[0]"]),
@@ -81,6 +82,15 @@ def test_parameters_are_judged_by_the_schema_of_their_type_alone(section: dict[s
 def test_fields_of_the_superset_need_its_api_version(section: dict[str, Any], path: str) -> None:
     assert problems({**SUPERSET, **section}) == []
     assert problems({**LLM_D, **section}) == [path]
+
+
+def test_editors_say_which_api_version_a_field_of_the_superset_needs() -> None:
+    (rule,) = cast("list[Any]", editor_schema({})["allOf"])
+    forbidden = rule["then"]["properties"]
+
+    assert sorted(forbidden) == ["dataLayer", "hooks", "pluginPolicy", "plugins"], "parts without such a field are not mentioned"
+    assert forbidden["hooks"] == {"type": "null", "errorMessage": "'hooks' needs apiVersion endpick/v1alpha1"}
+    assert forbidden["plugins"]["items"]["properties"]["from"]["errorMessage"] == "'from' needs apiVersion endpick/v1alpha1"
 
 
 @pytest.mark.parametrize(
@@ -131,7 +141,10 @@ def test_editors_are_told_what_fields_mean_and_which_types_there_are() -> None:
     assert editor_schema({}, title="other")["title"] == "other"
     assert schema["$schema"] == "http://json-schema.org/draft-07/schema#"
     assert plugin["properties"]["type"]["enum"] == ["label-filter", "queue-scorer"]
-    assert [snippet["label"] for snippet in plugin["defaultSnippets"]] == ["label-filter", "queue-scorer"]
+    assert plugin["defaultSnippets"] == [
+        {"label": "label-filter", "description": "", "body": {"type": "label-filter"}},
+        {"label": "queue-scorer", "description": "Parameters of queue-scorer.", "body": {"type": "queue-scorer"}},
+    ]
     assert properties["parser"]["deprecationMessage"] == "use requestHandler.parsers"
     for name, definition in definitions.items():
         if not name.startswith("parameters-of-"):
@@ -172,3 +185,14 @@ def test_modern_keywords_become_those_of_draft_07() -> None:
         ],
         "definitions": {"A": {"const": 1}},
     }
+
+
+def test_what_stands_beside_a_reference_stays_beside_it() -> None:
+    converted = to_draft07({"$ref": "#/$defs/A", "allOf": [{"minimum": 1}], "$defs": {"A": {"type": "integer"}}})
+
+    assert converted == {"allOf": [{"$ref": "#/definitions/A"}, {"minimum": 1}], "definitions": {"A": {"type": "integer"}}}
+
+
+def test_items_after_a_tuple_may_be_anything_unless_said_otherwise() -> None:
+    assert to_draft07({"prefixItems": [{"const": 1}]}) == {"items": [{"const": 1}], "additionalItems": True}
+    assert to_draft07({"prefixItems": [{"const": 1}], "items": False}) == {"items": [{"const": 1}], "additionalItems": False}

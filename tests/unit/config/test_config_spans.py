@@ -192,13 +192,20 @@ def test_a_byte_that_is_not_utf8_is_shown_at_its_place() -> None:
 
     assert diagnostic.code is Code.E0105
     assert diagnostic.span == Span("c.yaml", 3, 11, 3, 12)
+    assert diagnostic.message == "the byte 0xe9 is not UTF-8 text"
+    assert diagnostic.help == "save the file as UTF-8"
 
 
-def test_utf16_is_named() -> None:
-    diagnostic = only(load_config(text=HEAD.encode("utf-16"), name="c.yaml").diagnostics)
+@pytest.mark.parametrize("bom", [b"\xff\xfe", b"\xfe\xff"])
+def test_utf16_is_named(bom: bytes) -> None:
+    raw = bom + HEAD.encode("utf-16-le" if bom == b"\xff\xfe" else "utf-16-be")
+
+    diagnostic = only(load_config(text=raw, name="c.yaml").diagnostics)
 
     assert diagnostic.code is Code.E0105
-    assert "UTF-16" in diagnostic.message
+    assert diagnostic.span == Span.start_of("c.yaml")
+    assert diagnostic.message == "the file is UTF-16 text, not UTF-8"
+    assert diagnostic.help == "save the file as UTF-8"
 
 
 def test_a_file_that_does_not_exist_is_a_diagnostic(tmp_path) -> None:
@@ -209,7 +216,16 @@ def test_a_file_that_does_not_exist_is_a_diagnostic(tmp_path) -> None:
     diagnostic = only(loaded.diagnostics)
     assert diagnostic.code is Code.E0110
     assert diagnostic.span == Span.start_of(str(path))
+    assert diagnostic.message == f"'{path}' cannot be read: No such file or directory"
+    assert diagnostic.help == "check the path and its permissions"
     assert loaded.config is None
+    assert (loaded.path, loaded.source.file) == (str(path), str(path))
+
+
+def test_a_path_that_no_file_can_have_is_a_diagnostic() -> None:
+    diagnostic = only(load_config("a\0b").diagnostics)
+
+    assert (diagnostic.code, diagnostic.message) == (Code.E0110, "'a\0b' cannot be read: embedded null byte")
 
 
 @pytest.mark.parametrize(
