@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from endpick import __version__
+from endpick.observability.tallies import Counts, Distributions, Levels
 
 PREFIX = "llm_d_epp_"
 
@@ -35,16 +36,13 @@ class EndpickMetrics:
         """
         self.registry = registry
 
-        def histogram(name: str, text: str, labels: tuple[str, ...], buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(PREFIX + name, text, labels, buckets=buckets, registry=registry)
+        def histogram(name: str, text: str, labels: tuple[str, ...], bounds: tuple[float, ...]) -> Distributions:
+            return Distributions(PREFIX + name, text, labels, bounds, registry)
 
         def counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
             return Counter(PREFIX + name, text, labels, registry=registry)
 
-        def gauge(name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
-            return Gauge(PREFIX + name, text, labels, registry=registry)
-
-        self.requests = counter("request_total", "Requests sent to a model server.", MODEL_LABELS)
+        self.requests = Counts(PREFIX + "request_total", "Requests sent to a model server.", MODEL_LABELS, registry)
         self.request_errors = counter("request_error_total", "Requests that ended in an error.", (*MODEL_LABELS, "error_code"))
         self.duration = histogram("request_duration_seconds", "From request headers to the end.", MODEL_LABELS, GENERAL_BUCKETS)
         self.request_size = histogram("request_size_bytes", "Request body size.", MODEL_LABELS, REQUEST_SIZE_BUCKETS)
@@ -52,15 +50,18 @@ class EndpickMetrics:
         self.input_tokens = histogram("request_input_tokens", "Prompt tokens, as reported.", MODEL_LABELS, INPUT_TOKEN_BUCKETS)
         self.output_tokens = histogram("request_output_tokens", "Completion tokens, as reported.", MODEL_LABELS, OUTPUT_TOKEN_BUCKETS)
         self.cached_tokens = histogram("request_cached_tokens", "Cached prompt tokens, as reported.", MODEL_LABELS, INPUT_TOKEN_BUCKETS)
-        self.running = gauge("request_running", "Requests in flight.", MODEL_LABELS)
+        self.running = Levels(PREFIX + "request_running", "Requests in flight.", MODEL_LABELS, registry)
         self.ntpot = histogram("request_ntpot_seconds", "Duration divided by completion tokens.", MODEL_LABELS, NTPOT_BUCKETS)
         self.ttft = histogram(
             "request_ttft_seconds", "From request headers to the first body byte.", (*MODEL_LABELS, "streaming"), TTFT_BUCKETS
         )
 
-        self.scheduler_duration = histogram("scheduler_e2e_duration_seconds", "One scheduling decision.", (), SCHEDULING_BUCKETS)
-        self.scheduler_attempts = counter(
-            "scheduler_attempts_total", "Scheduling decisions.", ("status", "target_model_name", "endpoint_name", "namespace", "port")
+        self.scheduler_duration = histogram("scheduler_e2e_duration_seconds", "One scheduling decision.", (), SCHEDULING_BUCKETS).labels()
+        self.scheduler_attempts = Counts(
+            PREFIX + "scheduler_attempts_total",
+            "Scheduling decisions.",
+            ("status", "target_model_name", "endpoint_name", "namespace", "port"),
+            registry,
         )
         self.plugin_duration = histogram(
             "plugin_duration_seconds", "One call of a plugin.", ("extension_point", "plugin_type", "plugin_name"), SCHEDULING_BUCKETS
@@ -74,7 +75,8 @@ class EndpickMetrics:
         self.collect_errors = counter(
             "datalayer_extract_errors_total", "Payloads a collector could not use.", ("source_type", "extractor_type")
         )
-        gauge("info", "Which endpick this is.", ("commit", "build_ref")).labels("", __version__).set(1)
+        info = Gauge(PREFIX + "info", "Which endpick this is.", ("commit", "build_ref"), registry=registry)
+        info.labels("", __version__).set(1)
 
         self.faults = Counter(
             "endpick_plugin_faults_total",

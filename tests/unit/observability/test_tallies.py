@@ -1,0 +1,68 @@
+"""Counts and histograms of the request path say at a scrape what prometheus_client's own would."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from endpick.observability.tallies import Counts, Distributions, Levels
+
+BOUNDS = (0.5, 1, 2.5, 10)
+
+
+def exposed(registry: CollectorRegistry) -> list[str]:
+    """Lines of a scrape, without the times of creation that only prometheus_client notes."""
+    return [line for line in generate_latest(registry).decode().splitlines() if "_created" not in line]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "b"]), st.sampled_from(BOUNDS) | st.floats(0, 20))))
+def test_a_histogram_is_exposed_as_the_library_would(observed):
+    ours, theirs = CollectorRegistry(), CollectorRegistry()
+    mine = Distributions("size_bytes", "How big.", ("who",), BOUNDS, ours)
+    library = Histogram("size_bytes", "How big.", ("who",), buckets=BOUNDS, registry=theirs)
+    for who, value in observed:
+        mine.labels(who).observe(value)
+        library.labels(who).observe(value)
+    assert exposed(ours) == exposed(theirs)
+
+
+@given(st.lists(st.sampled_from(["a", "b"])))
+def test_a_counter_is_exposed_as_the_library_would(events):
+    ours, theirs = CollectorRegistry(), CollectorRegistry()
+    mine = Counts("seen_total", "What was seen.", ("who",), ours)
+    library = Counter("seen_total", "What was seen.", ("who",), registry=theirs)
+    for who in events:
+        mine.labels(who).inc()
+        library.labels(who).inc()
+    assert exposed(ours) == exposed(theirs)
+
+
+def test_a_gauge_goes_up_and_down_as_the_library_would():
+    ours, theirs = CollectorRegistry(), CollectorRegistry()
+    for gauge in (Levels("running", "Under way.", ("who",), ours), Gauge("running", "Under way.", ("who",), registry=theirs)):
+        member = gauge.labels("a")
+        member.inc()
+        member.inc()
+        member.dec()
+    assert exposed(ours) == exposed(theirs)
+
+
+def test_members_of_equal_labels_are_one():
+    counts = Counts("seen_total", "What was seen.", ("who", "where"), CollectorRegistry())
+    assert counts.labels("a", "b") is counts.labels("a", "b")
+    assert counts.labels("a", "b") is not counts.labels("b", "a")
+
+
+def test_labels_that_are_missing_are_refused():
+    counts = Counts("seen_total", "What was seen.", ("who", "where"), CollectorRegistry())
+    with pytest.raises(ValueError, match="seen_total has the labels"):
+        counts.labels("a")
+
+
+def test_a_name_is_registered_once():
+    registry = CollectorRegistry()
+    Levels("running", "Under way.", (), registry)
+    with pytest.raises(ValueError, match="running"):
+        Counts("running", "Something else.", (), registry)
