@@ -29,8 +29,7 @@ _HINTS = (
     ("expected ',' or '}'", "a '{' is not closed, or a comma is missing"),
 )
 
-_TABS = re.compile(r"(\t+)")
-_INDENTING_TABS = re.compile(r" *(\t+)")
+_TABS = re.compile(r"\t+")
 _OTHER_VERSION = re.compile(r"^%YAML[ \t]+(?!1\.2\b)(\S+)", re.MULTILINE)
 
 
@@ -142,11 +141,12 @@ def _unprintable(lines: Lines, file: str, error: ReaderError) -> Diagnostic:
 def _syntax_error(lines: Lines, file: str, error: MarkedYAMLError) -> Diagnostic:
     mark = error.problem_mark or error.context_mark
     index = len(lines.text) if mark is None else min(mark.index, len(lines.text))
-    if tabs := _tabs_before(lines, index):
+    # Only where the parser stops: within brackets and quotes YAML allows tabs, and the mistake is another.
+    if tabs := _TABS.match(lines.text, index):
         return Diagnostic(
             Code.E0109,
             "a tab is used for indentation",
-            _span(lines, file, *tabs),
+            _span(lines, file, *tabs.span()),
             help="YAML indents with spaces only; replace each tab by spaces",
         )
     problem = " ".join(str(error.problem or error.context or "the text cannot be parsed").split())
@@ -161,14 +161,6 @@ def _syntax_error(lines: Lines, file: str, error: MarkedYAMLError) -> Diagnostic
         labels=labels,
         help=next((hint for symptom, hint in _HINTS if symptom in problem), None),
     )
-
-
-def _tabs_before(lines: Lines, index: int) -> tuple[int, int] | None:
-    """Start and end of the tabs at a place, or in the indentation of its line."""
-    text = lines.text
-    line_start = index - lines.position(index)[1] + 1
-    tabs = _TABS.match(text, index) or _INDENTING_TABS.match(text, line_start)
-    return None if tabs is None else tabs.span(1)
 
 
 def _span(lines: Lines, file: str, start: int, end: int) -> Span:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from endpick.config import API_VERSIONS, EndpointPickerConfig, load_config
+from endpick.config import API_VERSIONS, EndpointPickerConfig, load_config, tree
 from endpick.config.text import MAX_BYTES
 from endpick.config.tree import MAX_NODES
 from endpick.diagnostics import Code, Diagnostic, Span, render_text
@@ -400,6 +400,15 @@ def test_behaviour_36_an_alias_bomb_is_refused(seed: str, shape: str) -> None:
 
     assert diagnostic.code is Code.E0104
     assert str(MAX_NODES) in diagnostic.message
+
+
+def test_a_document_may_hold_exactly_as_many_values_as_the_limit_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The document itself, its two fields, the list and its two items.
+    text = '{"apiVersion": "endpick/v1alpha1", "kind": "EndpointPickerConfig", "featureGates": ["flowControl", "flowControl"]}'
+
+    for limit, expected in ((6, []), (5, ["E0104"])):
+        monkeypatch.setattr(tree, "MAX_NODES", limit)
+        assert codes_of(text) == expected
 
 
 @pytest.mark.timeout(20)

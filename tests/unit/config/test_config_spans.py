@@ -40,6 +40,8 @@ CASES = {
     "a tab before a list item": ("E0109", f"{HEAD}plugins:\n«\t»- type: a\n"),
     "a tab after spaces": ("E0109", f"{HEAD}plugins:\n  - type: a\n  «\t»name: b\n"),
     "a tab that joins a line to the one before": ("E0109", f"{HEAD}plugins: a\n«\t\t»parser: b\n"),
+    "a mistake within brackets, where tabs are allowed": ("E0101", f"{HEAD}plugins: [\n\t{{type: «@»a}}]\n"),
+    "a mistake within a line that a tab indents": ("E0101", f"⟦a⟧{HEAD[1:]}plugins: 'a\n\tb' «&»c\n"),
     "a quote that is not closed": ("E0101", f"{HEAD}plugins: ⟦'⟧a\n«»"),
     "a mapping that is not closed": ("E0101", f"{HEAD}plugins: ⟦{{⟧a: 1\nparser«:» b\n"),
     "a line that is indented alone": ("E0101", f"⟦a⟧{HEAD[1:]}plugins: []\n «p»arser: b\n"),
