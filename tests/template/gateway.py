@@ -1,9 +1,10 @@
-"""One request through `endpick serve`, as a gateway would send it."""
+"""Requests through `endpick serve`, as a gateway would send them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,29 +25,41 @@ LISTEN = (
 
 
 @dataclass(frozen=True)
-class Routed:
-    """What became of the request."""
+class Picker:
+    """A serving endpick, as its gateway sees it."""
 
-    destinations: tuple[str, ...]
-    """`host:port`, best first."""
+    channel: grpc.aio.Channel
+    metrics_port: int
 
-    runs: Mapping[str, int]
-    """How often each plugin type was called on the way."""
+    async def ask(self, headers: Mapping[str, str] | None = None) -> tuple[str, ...]:
+        """Where a chat completion with these headers goes: `host:port`, best first; none when it is refused."""
+        call = self.channel.stream_stream(EXT_PROC_PATH)(iter(_chat(headers or {})))
+        return _destinations([ProcessingResponse.FromString(reply) async for reply in call])
+
+    async def runs(self) -> dict[str, int]:
+        """How often each plugin type was called."""
+        async with aiohttp.ClientSession() as client, client.get(f"http://127.0.0.1:{self.metrics_port}/metrics") as response:
+            families = text_string_to_metric_families(await response.text())
+        counted: dict[str, int] = {}
+        for sample in (sample for family in families for sample in family.samples):
+            if sample.name.endswith("plugin_duration_seconds_count"):
+                plugin_type = sample.labels["plugin_type"]
+                counted[plugin_type] = counted.get(plugin_type, 0) + int(sample.value)
+        return counted
 
 
-async def route(python: Path, project: Path, config: str, headers: Mapping[str, str] | None = None) -> Routed:
-    """Serve a project's configuration with its own Python, and ask for a chat completion."""
+@asynccontextmanager
+async def serving(python: Path, project: Path, config: str = "examples/config.yaml") -> AsyncIterator[Picker]:
+    """Serve a project's configuration with its own Python."""
     async with Children(project) as children:
-        picker = await children.start("serve", (python, "-m", "endpick", "serve", config, *LISTEN))
+        child = await children.start("serve", (python, "-m", "endpick", "serve", config, *LISTEN))
 
-        async def serving() -> tuple[int, int] | None:
-            return _ports(picker)
+        async def ports() -> tuple[int, int] | None:
+            return _ports(child)
 
-        grpc_port, metrics_port = await picker.wait_until_ready(serving, READY_SECONDS)
+        grpc_port, metrics_port = await child.wait_until_ready(ports, READY_SECONDS)
         async with grpc.aio.insecure_channel(f"127.0.0.1:{grpc_port}") as channel:
-            call = channel.stream_stream(EXT_PROC_PATH)(iter(_chat(headers or {})))
-            replies = [ProcessingResponse.FromString(reply) async for reply in call]
-        return Routed(_destinations(replies), await _runs(metrics_port))
+            yield Picker(channel, metrics_port)
 
 
 def _ports(picker: Child) -> tuple[int, int] | None:
@@ -71,15 +84,4 @@ def _destinations(replies: list[ProcessingResponse]) -> tuple[str, ...]:
             for option in common.header_mutation.set_headers:
                 if option.header.key == DESTINATION_HEADER:
                     return tuple(option.header.raw_value.decode().split(","))
-    raise AssertionError(f"no reply names a destination: {replies}")
-
-
-async def _runs(metrics_port: int) -> dict[str, int]:
-    async with aiohttp.ClientSession() as client, client.get(f"http://127.0.0.1:{metrics_port}/metrics") as response:
-        families = text_string_to_metric_families(await response.text())
-    runs: dict[str, int] = {}
-    for sample in (sample for family in families for sample in family.samples):
-        if sample.name.endswith("plugin_duration_seconds_count"):
-            plugin_type = sample.labels["plugin_type"]
-            runs[plugin_type] = runs.get(plugin_type, 0) + int(sample.value)
-    return runs
+    return ()

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from endpick.scaffold.project import KINDS
-from template.gateway import route
+from template.gateway import serving
 
 TYPES = {kind: {f"acme.sample-{kind}"} for kind in KINDS} | {"data-source": {"acme.sample-data-source", "acme.sample-collector"}}
 ENDPOINTS = {"127.0.0.1:8001", "127.0.0.1:8002"}
@@ -47,9 +47,10 @@ def test_conformance_kit_passes_from_the_command_line(project):
 
 @pytest.mark.asyncio
 async def test_request_is_routed_through_the_plugin(kind, project):
-    routed = await route(project.python, project.folder, "examples/config.yaml")
+    async with serving(project.python, project.folder) as picker:
+        destinations, runs = await picker.ask(), await picker.runs()
 
-    assert set(routed.destinations) <= ENDPOINTS
-    assert routed.destinations
+    assert destinations
+    assert set(destinations) <= ENDPOINTS
     if kind != "data-source":
-        assert routed.runs[f"acme.sample-{kind}"] >= 1
+        assert runs[f"acme.sample-{kind}"] >= 1

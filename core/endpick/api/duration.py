@@ -43,7 +43,10 @@ def parse_duration(text: str) -> float:
 
 def duration_text(seconds: float) -> str:
     """A duration as a configuration would write it; `parse_duration` reads it back."""
-    return f"{seconds:g}s" if seconds == 0 or abs(seconds) >= 1 else f"{seconds * 1000:g}ms"
+    if 0 < abs(seconds) < 1:
+        return f"{seconds * 1000:g}ms"
+    unit, size = next(((unit, size) for unit, size in (("h", 3600), ("m", 60)) if seconds and seconds % size == 0), ("s", 1))
+    return f"{seconds / size:g}{unit}"
 
 
 def _read(value: object) -> object:

@@ -54,6 +54,10 @@ def test_a_duration_go_cannot_hold_is_refused():
         parse_duration("2562048h")
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.05, 0.2, 1.0, 2.5, 90.0, -0.5])
-def test_text_of_a_duration_reads_back(seconds):
-    assert parse_duration(duration_text(seconds)) == seconds
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0, "0s"), (0.05, "50ms"), (1.0, "1s"), (2.5, "2.5s"), (90.0, "90s"), (300.0, "5m"), (7200.0, "2h"), (-0.5, "-500ms")],
+)
+def test_text_of_a_duration_is_short_and_reads_back(seconds, text):
+    assert duration_text(seconds) == text
+    assert parse_duration(text) == seconds

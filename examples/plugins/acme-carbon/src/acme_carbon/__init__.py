@@ -1,0 +1,1 @@
+"""Prefers endpoints where electricity is clean."""

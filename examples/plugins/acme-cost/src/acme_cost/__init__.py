@@ -1,0 +1,1 @@
+"""Picks the cheapest of the endpoints that are about as good as the best."""

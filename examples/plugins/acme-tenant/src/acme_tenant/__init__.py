@@ -1,0 +1,1 @@
+"""Keeps each tenant's requests on the endpoints that are theirs."""

@@ -1,0 +1,36 @@
+"""What users of the package meet: the plugin is found, its example is right, and its documentation is true."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+PROJECT = Path(__file__).parents[1]
+
+
+def endpick(*arguments: str) -> str:
+    """What an `endpick` command prints; it must succeed."""
+    command = [sys.executable, "-m", "endpick", *arguments]
+    result = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=60)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_plugin_is_visible() -> None:
+    listed = {one["type"]: one for one in json.loads(endpick("list", "--format", "json"))["plugins"]}
+
+    plugin = listed["acme.tenant-filter"]
+    assert plugin["status"] == "ok"
+    assert plugin["distribution"] == "acme-tenant"
+
+
+def test_example_configuration_is_valid() -> None:
+    endpick("validate", "examples/config.yaml")
+
+
+def test_readme_has_the_table_of_parameters_that_endpick_generates() -> None:
+    table = endpick("describe", "acme.tenant-filter", "--format", "markdown")
+
+    assert table in (PROJECT / "README.md").read_text(), f"put this into README.md:\n\n{table}"
