@@ -7,11 +7,14 @@ import re
 import shlex
 import sys
 from collections.abc import Callable
+from functools import cache
+from itertools import takewhile
 from pathlib import Path
 
 import click
 import pytest
 
+from docs.page_plugins import DISTRIBUTION, entry_points_of, modules_of
 from docs.pages import ROOT, TUTORIAL, Block, all_blocks, blocks, pages
 from docs.replay import Shell, as_shown, commands
 from endpick.cli.main import VERBS, main
@@ -23,7 +26,7 @@ PAGES = [page for page in pages() if page != TUTORIAL and any(block.language == 
 
 
 @pytest.fixture
-def shell(tmp_path: Path, fixture_project: Callable[[str], Path]) -> Callable[[Block], Shell]:
+def shell(tmp_path: Path, fixture_project: Callable[[str], Path], make_distribution: Callable[..., Path]) -> Callable[[Block], Shell]:
     """The reader's terminal, with `endpick` on the path and the projects a block asks for installed."""
     script = tmp_path / "bin" / "endpick"
     script.parent.mkdir()
@@ -32,9 +35,13 @@ def shell(tmp_path: Path, fixture_project: Callable[[str], Path]) -> Callable[[B
     terminal = Shell(tmp_path / "work")
     terminal.folder.mkdir()
 
+    @cache
+    def of_page(page: Path) -> Path:
+        return make_distribution(DISTRIBUTION, entry_points_of(page), modules=modules_of(page))
+
     def for_block(block: Block) -> Shell:
         wanted = INSTALLED_FOR.fullmatch(block.mark)
-        projects = [fixture_project(wanted[1])] if wanted else []
+        projects = [] if wanted is None else [of_page(block.page) if wanted[1] == "page" else fixture_project(wanted[1])]
         path = [*projects, ROOT / "core", ROOT / "builtin_plugins"]
         terminal.environment = {
             "PATH": f"{script.parent}{os.pathsep}{os.environ['PATH']}",
@@ -63,7 +70,7 @@ def test_commands_of_endpick_parse(block: Block):
     for command in commands(block):
         words = shlex.split(command.text, comments=True)
         if words[:1] == ["endpick"]:
-            assert_parses([word for word in words[1:] if word != "&"])
+            assert_parses(list(takewhile(lambda word: word not in ("|", "&", ">"), words[1:])))
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if "not replayed" in block.mark], ids=lambda block: block.name)

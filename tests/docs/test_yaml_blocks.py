@@ -11,6 +11,7 @@ import pytest
 from jsonschema import Draft7Validator
 from ruamel.yaml import YAML
 
+from docs.page_plugins import DISTRIBUTION, entry_points_of, modules_of
 from docs.pages import ROOT, Block, all_blocks
 from docs.test_console_blocks import assert_parses
 from endpick.cli.schemas import config_schema
@@ -29,6 +30,12 @@ def editor_accepts() -> Callable[[str], bool]:
     """Whether an editor that uses endpick's schema would accept a configuration."""
     validator = Draft7Validator(config_schema(discover()))
     return lambda text: validator.is_valid(parse(text)[0])
+
+
+@pytest.fixture
+def page_project(make_distribution) -> Callable[[Path], Path]:
+    """The plugins of a page as an installed distribution."""
+    return lambda page: make_distribution(DISTRIBUTION, entry_points_of(page), modules=modules_of(page))
 
 
 def parse(text: str) -> list[Any]:
@@ -58,7 +65,7 @@ def test_an_example_is_accepted_by_endpick_and_by_editors(path: Path, editor_acc
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.mark], ids=lambda block: block.name)
-def test_a_marked_block_is_what_its_mark_says(block: Block, run_cli, fixture_project):
+def test_a_marked_block_is_what_its_mark_says(block: Block, run_cli, fixture_project, page_project):
     word, _, rest = block.mark.partition(" ")
     match word:
         case "refused":
@@ -69,7 +76,8 @@ def test_a_marked_block_is_what_its_mark_says(block: Block, run_cli, fixture_pro
             assert contents.endpoints
             assert (contents.mistakes, contents.remarks) == ((), ())
         case "with":
-            result = run_cli("validate", "--strict", "-", path=[fixture_project(rest)], text=block.text)
+            project = page_project(block.page) if rest == "page" else fixture_project(rest)
+            result = run_cli("validate", "--strict", "-", path=[project], text=block.text)
             assert result.exit_code == 0, result.stderr
         case "part":
             whole = (ROOT / rest.removeprefix("of ")).read_text()

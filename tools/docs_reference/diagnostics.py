@@ -47,5 +47,7 @@ def _family(family: str) -> list[str]:
 def _entry(code: Code) -> str:
     title, _, body = explanation(code).partition("\n")
     sentence = title.removeprefix("# ").partition(":")[2].strip() or code.title
-    body = re.sub(r"^```yaml", "<!-- yaml: mistake -->\n```yaml", body, flags=re.MULTILINE)
+    # What is no YAML at all cannot be highlighted as such.
+    fence = "```text" if code.name[1:3] == "01" else "<!-- yaml: mistake -->\n```yaml"
+    body = re.sub(r"^```yaml", fence, body, flags=re.MULTILINE)
     return f"({code.name.lower()})=\n### {code.name}: {sentence}\n\n{body.strip()}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -88,7 +89,9 @@ def walk_one(bench: Bench, scene: Scene) -> Iterator[tuple[str, object]]:
         yield "pick", call(plugin.pick, request, scored(endpoints), state)
     runs = runs_of(profiles_of(bench), endpoints)
     if isinstance(plugin, ProfileHandler):
-        yield "pick_profiles", call(plugin.pick_profiles, request, tuple(runs), {}, state)
+        for count in range(len(runs) + 1):
+            so_far = dict(islice(runs.items(), count))
+            yield "pick_profiles", call(plugin.pick_profiles, request, tuple(runs), so_far, state)
         yield "process_results", call(plugin.process_results, request, runs, state)
     yield from _after_the_decision(bench, scene, decision(runs))
     if isinstance(plugin, DataCollector):
