@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from struct import Struct
-
 from xxhash import xxh64_intdigest
 
 BYTES_PER_TOKEN = 4
 """Where no tokenizer is at hand, four bytes of text count as one token."""
-
-_two_words = Struct("<QQ").pack
 
 
 def chain_root(model: str, cache_salt: str) -> int:
@@ -18,7 +14,9 @@ def chain_root(model: str, cache_salt: str) -> int:
 
 
 def block_hashes(text: bytes, root: int, block_size_tokens: int, limit: int | None) -> list[int]:
-    """Hash of each block of the prompt, chained: h(i) = xxh64(LE64(xxh64(block i)) + LE64(h(i - 1))).
+    """Hash of each block of the prompt, chained: h(i) = xxh64(block i, seeded with h(i - 1)).
+
+    One call per block; llm-d hashes the block and its predecessor's hash once more, which no other process ever sees.
 
     Args:
         text: The prompt. It is read as tokens of four bytes, the last one filled up with zeros; the last block may be short.
@@ -30,12 +28,8 @@ def block_hashes(text: bytes, root: int, block_size_tokens: int, limit: int | No
     length = len(text) if limit is None else min(len(text), limit * size)
     whole = length - length % size
     previous = root
-    hashes: list[int] = []
-    for start in range(0, whole, size):
-        previous = xxh64_intdigest(_two_words(xxh64_intdigest(text[start : start + size]), previous))
-        hashes.append(previous)
+    hashes = [previous := xxh64_intdigest(text[start : start + size], previous) for start in range(0, whole, size)]
     if whole < length:
         rest = text[whole:length]
-        padded = rest + bytes(-len(rest) % BYTES_PER_TOKEN)
-        hashes.append(xxh64_intdigest(_two_words(xxh64_intdigest(padded), previous)))
+        hashes.append(xxh64_intdigest(rest + bytes(-len(rest) % BYTES_PER_TOKEN), previous))
     return hashes

@@ -48,20 +48,20 @@ def test_the_hash_is_xxhash64_without_a_seed(text, digest):
 
 
 def reference_hashes(text: bytes, model: str, salt: str, block_tokens: int) -> list[int]:
-    """The chain as llm-d describes it: token ids packed from four bytes, hashed per block, chained little-endian."""
+    """The chain as it is described: token ids packed from four bytes, hashed per block, seeded with the hash of what precedes."""
     padded = text + b"\0" * (-len(text) % 4)
     tokens = struct.unpack(f"<{len(padded) // 4}I", padded)
     previous = xxhash.xxh64((model + salt).encode()).intdigest()
     hashes = []
     for start in range(0, len(tokens), block_tokens):
         block = b"".join(struct.pack("<I", token) for token in tokens[start : start + block_tokens])
-        previous = xxhash.xxh64(struct.pack("<Q", xxhash.xxh64(block).intdigest()) + struct.pack("<Q", previous)).intdigest()
+        previous = xxhash.xxh64(block, seed=previous).intdigest()
         hashes.append(previous)
     return hashes
 
 
 @given(st.binary(max_size=300), st.text(max_size=5), st.text(max_size=5), st.integers(1, 20))
-def test_hashes_are_llm_ds_chain(text, model, salt, block_tokens):
+def test_hashes_are_a_chain_of_tokens(text, model, salt, block_tokens):
     assert block_hashes(text, chain_root(model, salt), block_tokens, None) == reference_hashes(text, model, salt, block_tokens)
 
 
