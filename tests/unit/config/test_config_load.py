@@ -293,6 +293,22 @@ def test_behaviour_28_merge_conflicts_have_their_own_diagnostic_each_with_both_s
     assert [label.span.line for label in diagnostics[0].labels] == [5, 7]
 
 
+def test_a_conflict_has_only_the_marks_before_the_next_one() -> None:
+    first, second = load_config(text=f"{HEAD}<<<<<<< a\n<<<<<<< b\n=======\n>>>>>>> c\n").diagnostics
+
+    assert first.labels == ()
+    assert [(label.span.line, label.message) for label in second.labels] == [(5, "other side"), (6, "end")]
+
+
+def test_what_the_parser_itself_stumbles_over_is_a_mistake_of_the_text() -> None:
+    loaded = load_config(text=f'{HEAD}plugins: "\\UFFFFFFFF"\n', name="c.yaml")
+
+    (diagnostic,) = loaded.diagnostics
+    assert (diagnostic.code, diagnostic.span) == (Code.E0101, Span.start_of("c.yaml"))
+    assert diagnostic.message.startswith("the text cannot be parsed as YAML (")
+    assert (loaded.source.file, loaded.source.data) == ("c.yaml", None)
+
+
 def test_conflict_markers_inside_a_block_of_text_are_text() -> None:
     config = load(f"{HEAD}plugins:\n  - type: a\n    parameters:\n      text: |\n        <<<<<<< HEAD\n        =======\n")
 
