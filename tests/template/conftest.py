@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from installing import only_one_at_a_time, shared_directory
-from template.workshop import ROOT, Host, Project, host_in, install_host, install_project, project_in
+from template.workshop import ROOT, Host, Project, install_host, install_project, project_in
 
 EXAMPLES = ROOT / "examples" / "plugins"
 
@@ -26,10 +26,10 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def plugin_host(workshop: Path) -> Host:
     """The wheel of endpick, installed."""
     with only_one_at_a_time(workshop, "host"):
-        if not (workshop / "mypy-cache").exists():
+        if not (workshop / "done").exists():
             install_host(workshop)
-            (workshop / "mypy-cache").mkdir()
-        return host_in(workshop)
+            (workshop / "done").touch()
+        return Host(workshop)
 
 
 @pytest.fixture(scope="session")

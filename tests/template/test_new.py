@@ -169,3 +169,19 @@ def test_template_refuses_bad_names_by_itself_too(tmp_path):
             run_by_hand(bad)
     assert list(tmp_path.iterdir()) == []
     assert (run_by_hand("acme.good") / "pyproject.toml").is_file()
+
+
+def test_installed_copy_makes_the_same_project_as_the_repository(run_cli, plugin_host, tmp_path):
+    arguments = ("new", "latency", "--vendor", "acme", "--kind", "data-source", "--output")
+    run_cli(*arguments, tmp_path / "repository")
+
+    made = plugin_host.run("endpick", *arguments, str(tmp_path / "installed"))
+
+    assert made.startswith(f"made {tmp_path}/installed/acme-latency: ")
+    assert contents(tmp_path / "installed") == contents(tmp_path / "repository")
+
+
+def contents(folder: Path) -> dict[str, str]:
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    assert files
+    return {str(file.relative_to(folder)): file.read_text() for file in files}

@@ -18,9 +18,26 @@ ROOT = Path(__file__).parents[2]
 class Host:
     """A virtual environment with endpick's wheel in it, whose packages projects' own environments see."""
 
-    site: Path
-    dependencies: Path
-    mypy_cache: Path
+    folder: Path
+
+    @property
+    def site(self) -> Path:
+        """Where endpick is installed."""
+        return site_packages(self.folder / "host")
+
+    @property
+    def dependencies(self) -> Path:
+        """Everything else that is installed where the tests run."""
+        return self.folder / "dependencies"
+
+    @property
+    def mypy_cache(self) -> Path:
+        """What mypy has learnt of endpick and its dependencies."""
+        return self.folder / "mypy-cache"
+
+    def run(self, *arguments: str) -> str:
+        """Run `python -m …`, away from this checkout."""
+        return run_module(self.folder / "host" / "bin" / "python", self.folder, *arguments)
 
 
 @dataclass(frozen=True)
@@ -38,12 +55,7 @@ class Project:
 
     def run(self, *arguments: str) -> str:
         """Run `python -m …` in the project's folder; it must succeed. Returns what it prints."""
-        # CI is what hypothesis looks at before it insists on quick examples.
-        environment = {"PATH": os.environ["PATH"], "HOME": str(self.folder), "CI": "true", "NO_COLOR": "1"}
-        command = [str(self.python), "-m", *arguments]
-        result = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=110, check=False)
-        assert result.returncode == 0, f"{' '.join(arguments)} ended with {result.returncode}\n{result.stdout}\n{result.stderr}"
-        return result.stdout
+        return run_module(self.python, self.folder, *arguments)
 
     def test(self) -> str:
         """Run the project's own tests, with no other pytest plugins than it asks for and endpick brings."""
@@ -68,16 +80,12 @@ class Project:
 
 def install_host(folder: Path) -> Host:
     """Build endpick's wheel from this checkout and install it."""
-    dependencies = link_dependencies(folder / "dependencies")
-    (dependencies / "bin").symlink_to(sysconfig.get_path("scripts"))  # where ruff looks for its program
-    python = make_venv(folder / "host", [dependencies])
-    pip_install(python, build_wheel(ROOT, folder / "wheel"))
-    return host_in(folder)
-
-
-def host_in(folder: Path) -> Host:
-    """What `install_host` made in this folder."""
-    return Host(site_packages(folder / "host"), folder / "dependencies", folder / "mypy-cache")
+    host = Host(folder)
+    link_dependencies(host.dependencies)
+    (host.dependencies / "bin").symlink_to(sysconfig.get_path("scripts"))  # where ruff looks for its program
+    host.mypy_cache.mkdir()
+    pip_install(make_venv(folder / "host", [host.dependencies]), build_wheel(ROOT, folder / "wheel"))
+    return host
 
 
 def install_project(project: Path, folder: Path, host: Host) -> Project:
@@ -90,3 +98,13 @@ def install_project(project: Path, folder: Path, host: Host) -> Project:
 def project_in(project: Path, folder: Path, host: Host) -> Project:
     """What `install_project` made in this folder."""
     return Project(project, folder / "venv" / "bin" / "python", host.mypy_cache)
+
+
+def run_module(python: Path, folder: Path, *arguments: str) -> str:
+    """Run `python -m …` in a folder, with nothing of this checkout on the path; it must succeed. Returns what it prints."""
+    # CI is what hypothesis looks at before it insists on quick examples.
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "CI": "true", "NO_COLOR": "1"}
+    command = [str(python), "-m", *arguments]
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=110, check=False)
+    assert result.returncode == 0, f"{' '.join(arguments)} ended with {result.returncode}\n{result.stdout}\n{result.stderr}"
+    return result.stdout

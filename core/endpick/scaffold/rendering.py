@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,4 +49,6 @@ def write(plan: Draft, parent: Path) -> Path:
     with TemporaryDirectory(prefix=f".{plan.project.distribution}-", dir=parent) as workshop:
         # The hooks of the template are for those who run cookiecutter themselves; names have been judged by now.
         made = Path(generate_files(resource(TEMPLATE), {"cookiecutter": plan.variables}, workshop, accept_hooks=False))
+        for compiled in list(made.rglob("__pycache__")):  # pip has compiled the template as if it were code
+            shutil.rmtree(compiled)
         return made.rename(parent / made.name)
