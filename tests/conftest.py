@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from installing import only_one_at_a_time, pip_install, shared_directory
 
@@ -21,6 +21,10 @@ PROJECTS = Path(__file__).parent / "fixtures" / "plugins"
 REPOSITORY = Path(__file__).parents[1]
 SOURCES = (REPOSITORY / "core", REPOSITORY / "builtin_plugins")
 GROUP = "endpick.plugins.v1"
+
+settings.register_profile("unhurried", settings.default, deadline=None, suppress_health_check=(HealthCheck.too_slow,))
+settings.load_profile("unhurried")
+"""What an example may take depends on what else the machine does, so it is no reason to fail."""
 
 settings.register_profile("mutants", max_examples=20, derandomize=True, deadline=None, database=None)
 """For `tools/mutants.py`, which runs the tests a few thousand times: the same few examples every time."""

@@ -90,11 +90,11 @@ def test_misspelt_duration_is_wrong_usage(folder):
 
 
 def test_behaviour_27_locked_start_refuses_what_was_not_locked(folder):
-    (folder / "endpick.lock.json").write_text('{"format": 1, "plugins": []}')
+    (folder / "endpick.lock.json").write_text('{"format": 1, "hooks": [], "plugins": []}')
     result = serve(folder, "--locked")
 
     assert result.returncode == 4
-    assert "the type 'random-picker' from endpick" in result.stderr
+    assert "'random-picker' from endpick" in result.stderr
     assert "is not in the lock file" in result.stderr
 
 
