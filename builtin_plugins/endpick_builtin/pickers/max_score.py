@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from endpick.api import Endpoints, InferenceRequest, Picker, PluginMeta, ScoredEndpoints, ScoringState
 from endpick_builtin.pickers.parameters import PickerParameters
 
@@ -18,7 +16,7 @@ class MaxScorePicker(Picker[PickerParameters]):
         scores, random = scored.scores, self.context.random
         count = self.parameters.count(len(scores))
         if count == 1:
-            best = np.flatnonzero(scores == scores.max())
+            best = (scores == scores[scores.argmax()]).nonzero()[0]
             return scored.take(best if len(best) == 1 else [int(best[random.randrange(len(best))])])
         shuffled = random.sample(range(len(scores)), len(scores))
         return scored.take(sorted(shuffled, key=lambda position: -scores[position])[:count])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Annotated
 
 import numpy as np
@@ -41,8 +42,8 @@ class SilentEndpointScreener(Screener[SilentEndpointParameters]):
 
     meta = PluginMeta(type="silent-endpoint-screener", api=">=1.0,<2", parameters=SilentEndpointParameters, consumes_optional=_REPORTED)
 
-    def screen(self, request: InferenceRequest, endpoints: Endpoints) -> BoolArray:
+    def screen(self, request: InferenceRequest, endpoints: Endpoints) -> BoolArray | Endpoints:
         """See the class."""
-        age = np.minimum.reduce([endpoints.age(key) for key in _REPORTED])
-        silent = np.isfinite(age) & (age > self.parameters.tolerance)
-        return np.ones(len(endpoints), dtype=np.bool_) if silent.all() else ~silent
+        age = reduce(np.minimum, [endpoints.age(key) for key in _REPORTED])
+        silent = (age > self.parameters.tolerance) & (age < np.inf)
+        return ~silent if 0 < np.count_nonzero(silent) < len(endpoints) else endpoints

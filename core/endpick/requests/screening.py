@@ -29,18 +29,17 @@ def screen_step(instance: Instance, instruments: Instruments) -> ScreenStep:
 
 def screen(steps: Sequence[ScreenStep], request: InferenceRequest, endpoints: Endpoints, access: Access) -> Endpoints | Fault:
     """What all screeners keep, in the order of `endpoints`; every one of them is asked about the same candidates."""
-    if not steps:
-        return endpoints
-    votes = np.zeros(len(endpoints.generation.endpoints), dtype=np.intp)
-    asked = 0
+    dropped: BoolArray | None = None
     for step in steps:
         answer = step.run(access, request, endpoints)
         kept = answer if isinstance(answer, Fault) else narrowed(endpoints, answer)
         if isinstance(kept, str):
             kept = step.fault(kept)
-        if not isinstance(kept, Fault):
-            votes[kept.rows] += 1
-            asked += 1
-        elif kept.refuses:
-            return kept
-    return endpoints.where(votes[endpoints.rows] == asked)
+        if isinstance(kept, Fault):
+            if kept.refuses:
+                return kept
+        elif kept is not endpoints:
+            others = np.ones(len(endpoints.generation.endpoints), dtype=np.bool_)
+            others[kept.rows] = False
+            dropped = others if dropped is None else dropped | others
+    return endpoints if dropped is None else endpoints.where(~dropped[endpoints.rows])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from endpick.api import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, Endpoint, InferenceRequest, PluginContext
+from endpick.api import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, Endpoint, Endpoints, InferenceRequest, PluginContext
 from endpick.datalayer.table import EndpointTable
+from endpick.scheduling.narrowing import narrowed
 from endpick_builtin.screeners.silent_endpoints import SilentEndpointParameters, SilentEndpointScreener
 
 
@@ -35,7 +36,9 @@ def screener() -> SilentEndpointScreener:
 
 def kept(screener: SilentEndpointScreener, table: EndpointTable) -> list[str]:
     endpoints = table.view()
-    return [endpoint.name for endpoint in endpoints.where(screener.screen(InferenceRequest("r"), endpoints))]
+    answer = narrowed(endpoints, screener.screen(InferenceRequest("r"), endpoints))
+    assert isinstance(answer, Endpoints)
+    return [endpoint.name for endpoint in answer]
 
 
 def report(table: EndpointTable, *names: str) -> None:
