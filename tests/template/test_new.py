@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from endpick.cli.outputs import NewOutput
 from endpick.plugins.naming import TYPE_PATTERN
 from endpick.scaffold.project import KINDS
 
@@ -28,7 +29,7 @@ def test_it_names_the_project_and_the_next_three_commands(run_cli, tmp_path):
         "made acme-short-queue: the scorer acme.short-queue\n"
         "\n"
         "  cd acme-short-queue\n"
-        "  python -m pip install --editable . --group dev\n"
+        "  python -m pip install --editable '.[dev]'\n"
         "  python -m pytest\n"
         "\n"
         "Your idea goes into src/acme_short_queue/scorer.py.\n"
@@ -41,6 +42,7 @@ def test_it_tells_programs_the_same(run_cli, tmp_path):
     result = run_cli("new", "acme.drive-time-source", "--kind", "data-source", "--output", "a/b", "--format", "json")
     facts = json.loads(result.stdout)
 
+    NewOutput.model_validate(facts)
     assert facts["types"] == ["acme.drive-time-source", "acme.drive-time-collector"]
     assert facts["folder"] == "a/b/acme-drive-time-source"
     assert facts["next"][0] == "cd a/b/acme-drive-time-source"

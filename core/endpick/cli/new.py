@@ -79,7 +79,7 @@ def _failed() -> int:
 def _next(folder: Path) -> tuple[str, ...]:
     return (
         f"cd {shlex.quote(str(folder))}",
-        "python -m pip install --editable . --group dev",
+        "python -m pip install --editable '.[dev]'",
         "python -m pytest",
     )
 

@@ -1,4 +1,4 @@
-"""The shape of what `list`, `describe`, `doctor`, `explain` and `lock` print as JSON, for their published schemas.
+"""The shape of what `list`, `describe`, `doctor`, `explain`, `lock` and `new` print as JSON, for their published schemas.
 
 These verbs print plain dictionaries, because `list` must start without pydantic; tests hold their output to these models.
 """
@@ -136,9 +136,23 @@ class LockOutput(Output):
     hooks: list[LockedType]
 
 
+class NewOutput(Output):
+    """What `endpick new` prints."""
+
+    type: str
+    types: list[str] = Field(description="Every plugin type of the project, the one asked for first.")
+    kind: str
+    distribution: str
+    package: str
+    folder: str
+    files: list[str] = Field(description="Relative to the folder.")
+    next: list[str] = Field(description="Commands to go on with.")
+
+
 OUTPUTS: dict[str, type[Output]] = {
     "describe": DescribeOutput,
     "doctor": DoctorOutput,
     "list": ListOutput,
     "lock": LockOutput,
+    "new": NewOutput,
 }
