@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
+from types import ModuleType
 
 import endpick.api
 from docs_reference.markdown import page as markdown_page
 from docs_reference.source import definitions, render
 
-MODULES = (
+FIRST = (
     "plugin",
     "scheduling",
     "requests",
@@ -22,6 +24,9 @@ MODULES = (
     "duration",
     "errors",
 )
+"""What authors meet first comes first; other modules follow by name."""
+
+
 ELSEWHERE = frozenset({"API_VERSION", "hookimpl"})
 """Exported names with a better place: the version is a figure, `hookimpl` belongs to the hooks."""
 
@@ -30,9 +35,10 @@ def page() -> str:
     """The page."""
     public = set(endpick.api.__all__)
     sections, shown = [], set()
-    for module_name in MODULES:
-        module = importlib.import_module(f"endpick.api.{module_name}")
-        found = {name: each for name, each in definitions(module).items() if name in public}
+    for module in _modules():
+        found = {name: each for name, each in definitions(module).items() if name in public - ELSEWHERE}
+        if not found:
+            continue
         shown |= found.keys()
         lines = (module.__doc__ or "").strip().splitlines()
         sections.append("\n\n".join((f"## {_title(lines[0])}", *(render(name, node, doc, 3) for name, (node, doc) in found.items()))))
@@ -45,6 +51,11 @@ def page() -> str:
         "and what it may raise. Nothing else of endpick is for plugins.",
         *sections,
     )
+
+
+def _modules() -> list[ModuleType]:
+    names = [found.name for found in pkgutil.iter_modules(endpick.api.__path__)]
+    return [importlib.import_module(f"endpick.api.{name}") for name in dict.fromkeys((*FIRST, *sorted(names)))]
 
 
 def _title(first_line: str) -> str:

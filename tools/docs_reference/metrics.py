@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client.registry import Collector
 
 from docs_reference.markdown import code, listed, table
 from docs_reference.markdown import page as markdown_page
@@ -26,14 +26,13 @@ from endpick.transport.counters import TransportCounters
 
 def page() -> str:
     """The page."""
-    wrapped = {value._name: value for value in vars(_metrics()).values() if isinstance(value, MetricWrapperBase)}
     header = ("metric", "type", "labels", "meaning")
     transport, session = TransportCounters().snapshot(), SessionCounters().snapshot()
     return markdown_page(
         "Metrics",
         "Look up here what `/metrics` on the metrics port shows, with its labels: names that begin with `llm_d_epp_` are llm-d's, so its "
         "dashboards work; names that begin with `endpick_` are endpick's own. Python's own `process_`, `python_` families come on top.",
-        table(header, (_row(name, metric) for name, metric in sorted(wrapped.items()))),
+        table(header, sorted(_row(collector) for collector in _registered())),
         "## The pool",
         "Computed when Prometheus asks.",
         table(header, (_family(family) for family in _pool_families())),
@@ -46,14 +45,29 @@ def page() -> str:
     )
 
 
-def _metrics() -> EndpickMetrics:
-    return EndpickMetrics(CollectorRegistry())
+class _Notes(CollectorRegistry):
+    """Remembers what is registered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.collectors: list[Collector] = []
+
+    def register(self, collector: Collector) -> None:
+        self.collectors.append(collector)
 
 
-def _row(name: str, metric: MetricWrapperBase) -> tuple[str, str, str, str]:
-    kind = metric._type
-    shown = f"{name}_total" if kind == "counter" else name
-    return code(shown), kind, listed(metric._labelnames), metric._documentation
+def _registered() -> list[Collector]:
+    notes = _Notes()
+    EndpickMetrics(notes)
+    return notes.collectors
+
+
+def _row(collector: Collector) -> tuple[str, str, str, str]:
+    (family,) = collector.describe()
+    # The names of labels are public in neither prometheus_client's metrics nor endpick's own.
+    labels = getattr(collector, "_labelnames", None) or getattr(collector, "_label_names", ())
+    name = f"{family.name}_total" if family.type == "counter" else family.name
+    return code(name), family.type, listed(labels), family.documentation
 
 
 def _pool_families() -> Iterator[GaugeMetricFamily]:
