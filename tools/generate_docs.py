@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from docs_reference import api, cli, configuration, data_keys, diagnostics, hooks, metrics, plugins
+from docs_reference import api, cli, configuration, data_keys, diagnostics, hooks, metrics, plugins, testing
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "reference"
@@ -23,6 +23,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "hooks.md": hooks.page,
     "metrics.md": metrics.page,
     "plugins.md": plugins.page,
+    "testing.md": testing.page,
 }
 
 
