@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jh2._hazmat import Encoder
+from jh2._hazmat import Decoder, Encoder
 
 from endpick.transport.h2.faults import ErrorCode, H2ConnectionError
 from endpick.transport.h2.hpack import EMPTY_TABLE, HeaderDecoder, encode
@@ -22,6 +22,22 @@ def test_blocks_of_another_encoder_decode_with_its_table_and_huffman_codes(field
     sent = [(name, value, False) for name, value in fields]
     for _ in range(3):
         assert decoder.decode(encoder.encode(sent, huffman)) == sent
+
+
+@given(st.lists(st.sampled_from((b"\x40\x01a\x01b", b"\x40\x01c\x01d", b"\xbe", b"\x82\xbe", b"\x82", b"\x00\x01e\x01f"))))
+def test_a_block_that_comes_again_means_what_the_table_says_now(blocks):
+    ours, library = HeaderDecoder(2**16), Decoder(2**16)
+    for block in (b"\x40\x01x\x01y", *blocks):
+        assert ours.decode(block) == library.decode(block, True)
+
+
+def test_a_block_of_references_that_comes_again_is_not_decoded_again():
+    decoder = HeaderDecoder(2**16)
+    decoder.decode(b"\x40\x01a\x01b")
+    first = decoder.decode(b"\x82\xbe")
+    assert decoder.decode(b"\x82\xbe") is first
+    decoder.decode(b"\x40\x01a\x01c")
+    assert decoder.decode(b"\x82\xbe") == [(b":method", b"GET", False), (b"a", b"c", False)]
 
 
 def test_a_damaged_block_decodes_or_is_an_error_of_the_connection(capfd):

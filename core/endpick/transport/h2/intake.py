@@ -18,7 +18,7 @@ from endpick.transport.h2.grpc import (
 )
 from endpick.transport.h2.hpack import Fields
 from endpick.transport.h2.inbound import HeaderBlocks, unpad
-from endpick.transport.h2.request import MalformedError, check_trailers, read_head
+from endpick.transport.h2.request import MalformedError, RequestHead, check_trailers, read_head
 from endpick.transport.h2.settings import DEFAULT_WINDOW_BYTES
 from endpick.transport.h2.stream import Stream
 from endpick.transport.h2.streams import Streams
@@ -42,6 +42,8 @@ class Intake:
         self._stream_window_floor = limits.stream_window_bytes >> 1
         self._max_message_bytes = limits.max_message_bytes
         self._receive_window = DEFAULT_WINDOW_BYTES
+        self._known_fields: Fields = []
+        self._known_head = RequestHead()
         self.blocks = HeaderBlocks(limits)
 
     def data(self, flags: int, stream_id: int, buffer: bytes, start: int, stop: int, now: float) -> None:
@@ -150,12 +152,19 @@ class Intake:
         if len(self._streams.open) >= self._limits.max_concurrent_streams:
             raise H2StreamError(stream_id, ErrorCode.REFUSED_STREAM, "too many streams", "streams_refused")
         try:
-            head = read_head(fields)
+            head = self._head_of(fields)
         except MalformedError as error:
             raise H2StreamError(stream_id, ErrorCode.PROTOCOL_ERROR, str(error)) from error
         if ends and head.content_length:
             raise H2StreamError(stream_id, ErrorCode.PROTOCOL_ERROR, "content-length promises a body that does not come")
         self._streams.start(stream_id, head, now, half_closed=ends)
+
+    def _head_of(self, fields: Fields) -> RequestHead:
+        """As `read_head`, which is asked only once while the same list comes again."""
+        if fields is not self._known_fields:
+            self._known_head = read_head(fields)
+            self._known_fields = fields
+        return self._known_head
 
     def _trailers(self, stream: Stream, fields: Fields, *, ends: bool) -> None:
         if stream.half_closed:

@@ -34,7 +34,7 @@ class MalformedError(Exception):
 
 @dataclass(slots=True)
 class RequestHead:
-    """The request, before its body."""
+    """The request, before its body. Shared by requests that begin alike, so nobody changes it."""
 
     method: bytes = b""
     path: str = ""
