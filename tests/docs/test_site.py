@@ -67,3 +67,24 @@ def test_code_blocks_parse(block: Block):
             tomllib.loads(block.text)
         case "json":
             json.loads(block.text)
+
+
+def test_every_dependency_and_extra_is_argued_for():
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    names = {re.split(r"[^\w.-]", requirement)[0] for requirement in project["dependencies"]}
+    text = (ROOT / "docs" / "explanation" / "dependencies.md").read_text(encoding="utf-8")
+    argued = {name.strip() for row in re.findall(r"^\| ([^|]+) \|", text, re.MULTILINE) for name in row.split(",")}
+    assert names <= argued
+    assert all(f"`{extra}`" in text for extra in project["optional-dependencies"])
+
+
+def test_every_page_is_reachable_from_the_index():
+    listed = set()
+    for page in PAGES:
+        for tree in re.findall(r"```{toctree}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+            listed |= {
+                (page.parent / entry).with_suffix(".md").resolve() for entry in tree.split("\n") if entry and not entry.startswith(":")
+            }
+    assert {page.resolve() for page in PAGES} - listed == {(ROOT / "docs" / "index.md").resolve()}
