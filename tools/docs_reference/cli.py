@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import textwrap
 
 import click
 
@@ -44,8 +45,13 @@ def _verb(name: str, parent: click.Context) -> str:
     usage = f"```text\nendpick {name} {' '.join(command.collect_usage_pieces(context))}\n```"
     options = [parameter for parameter in command.get_params(context) if isinstance(parameter, click.Option)]
     rows = (_option(option, context) for option in options if "--help" not in option.opts)
-    text = inspect.cleandoc(command.help or "").replace("\b\n", "")
+    text = "\n\n".join(map(_paragraph, inspect.cleandoc(command.help or "").split("\n\n")))
     return "\n\n".join(filter(None, (f"## `endpick {name}`", usage, text, table(("option", "value", "default", "meaning"), rows))))
+
+
+def _paragraph(text: str) -> str:
+    """What click is told to leave as it is becomes a block."""
+    return f"```text\n{textwrap.dedent(text[2:]).strip()}\n```" if text.startswith("\b\n") else text
 
 
 def _option(option: click.Option, context: click.Context) -> tuple[str, str, str, str]:

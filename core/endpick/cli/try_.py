@@ -29,7 +29,7 @@ from endpick.testing.situation import SituationError, arrange, read_situation
 def command(
     config: str, request_file: str, endpoints_file: str, path: str, headers: tuple[str, ...], seed: int, output: Literal["text", "json"]
 ) -> None:
-    r"""Decide about one request with the plugins of CONFIG, and show what each of them said.
+    """Decide about one request with the plugins of CONFIG, and show what each of them said.
 
     The endpoints file is that of `file-discovery`, with `data:` for what an endpoint has reported, by data key:
 
@@ -38,7 +38,7 @@ def command(
         - {name: a, address: 10.0.0.1, port: 8000, data: {waiting-queue-size: 3, kv-cache-usage: 0.5}}
 
     No data source and no discovery runs. Exit code 0 also when the request is refused: that is a decision, too.
-    """
+    """  # noqa: D301 - click knows its mark as a character, not as two
     plan = plan_or_exit(config, as_json=output == "json")
     body, situation = _content(request_file), _content(endpoints_file)
     named = _headers(headers)
