@@ -15,7 +15,8 @@ from endpick.extproc.session import session_factory
 from endpick.extproc.stream import CloseCause, SessionFactory
 from endpick.requests.decision import Decision, Metadata, Routed
 from endpick.requests.incoming import IncomingRequest
-from endpick.transport.server import ListenSettings, ext_proc_methods, open_server
+from endpick.transport.choice import open_server
+from endpick.transport.server import ListenSettings, ext_proc_methods
 
 
 class EchoSession:

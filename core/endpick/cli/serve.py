@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from endpick.diagnostics import Diagnostic
     from endpick.planning.plan import PlanOutcome
     from endpick.serve.settings import ServeSettings
-    from endpick.transport.server import TransportName
+    from endpick.transport.choice import TransportName
     from endpick.transport.tls import TlsSettings
 
 

@@ -32,9 +32,10 @@ from endpick.serve.failure import Refused
 from endpick.serve.pool_metrics import PoolGauges
 from endpick.serve.reload import reload_once, watch_file
 from endpick.serve.settings import ServeSettings
+from endpick.transport.choice import open_server
 from endpick.transport.health import HealthBoard, health_methods
 from endpick.transport.reflection import reflection_methods
-from endpick.transport.server import ListenError, Server, ext_proc_methods, open_server
+from endpick.transport.server import ListenError, Server, ext_proc_methods
 from endpick.transport.tls import TlsError
 
 _log = logging.getLogger("endpick.serve")

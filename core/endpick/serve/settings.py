@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from endpick.transport.server import ListenSettings, TransportName
+from endpick.transport.choice import TransportName
+from endpick.transport.server import ListenSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
 from endpick.extproc.stream import SessionFactory
 from endpick.transport.counters import TransportCounters
@@ -19,15 +19,11 @@ __all__ = [
     "Method",
     "Methods",
     "Server",
-    "TransportName",
     "ext_proc_methods",
-    "open_server",
 ]
 
 EXT_PROC_SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 EXT_PROC_PATH = f"/{EXT_PROC_SERVICE}/Process"
-
-TransportName = Literal["h2", "grpcio"]
 
 
 class ListenError(Exception):
@@ -87,15 +83,3 @@ class Server(Protocol):
 def ext_proc_methods(open_session: SessionFactory) -> dict[str, Method]:
     """The ext_proc service."""
     return {EXT_PROC_PATH: Method(open_session)}
-
-
-def open_server(transport: TransportName, settings: ListenSettings, methods: Methods) -> Server:
-    """A server of that transport, not started."""
-    # Each transport is imported only if chosen: grpcio alone costs a hundred milliseconds of start-up.
-    if transport == "grpcio":
-        from endpick.transport.grpcio import GrpcioServer  # noqa: PLC0415
-
-        return GrpcioServer(settings, methods)
-    from endpick.transport.h2.server import H2Server  # noqa: PLC0415
-
-    return H2Server(settings, methods)

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from endpick.transport.server import ListenSettings, TransportName, ext_proc_methods, open_server
+from endpick.transport.choice import TransportName, open_server
+from endpick.transport.server import ListenSettings, ext_proc_methods
 from integration.envoy.gateway import Envoy, find_envoy, start_envoy, stop_envoy
 from integration.envoy.model_server import serve_model
 from integration.envoy.picker import Picker, Seen

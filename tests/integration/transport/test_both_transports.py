@@ -10,8 +10,9 @@ import grpc.aio
 import pytest
 
 from endpick.extproc.stream import CloseCause
+from endpick.transport.choice import open_server
 from endpick.transport.limits import Limits
-from endpick.transport.server import ListenError, ListenSettings, open_server
+from endpick.transport.server import ListenError, ListenSettings
 from integration.transport.conftest import opened
 
 pytestmark = pytest.mark.asyncio
