@@ -59,5 +59,7 @@ def as_struct(metadata: Metadata) -> Struct:
 
 
 def _value(message: ProcessingRequest, namespace: str, key: str) -> Value | None:
+    if not message.HasField("metadata_context"):
+        return None
     struct = message.metadata_context.filter_metadata.get(namespace)
     return None if struct is None else struct.fields.get(key)

@@ -1,0 +1,27 @@
+"""How the gateway's header maps are read."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from endpick._proto.ext_proc_pb2 import HeaderMap
+from endpick.extproc.headers import read_headers
+
+
+def header_map(*headers: tuple[str, bytes]) -> HeaderMap:
+    message = HeaderMap()
+    for name, value in headers:
+        message.headers.add(key=name, raw_value=value)
+    return message
+
+
+@given(st.lists(st.tuples(st.sampled_from(("a", "B", "x-c")), st.binary(min_size=1, max_size=6))))
+def test_bytes_that_are_no_utf8_cost_only_themselves(headers):
+    assert read_headers(header_map(*headers)) == {name.lower(): value.decode("utf-8", "replace") for name, value in headers}
+
+
+def test_older_gateways_put_text_into_value():
+    message = header_map(("odd", b"\xff"))
+    message.headers.add(key="Old", value="text")
+    assert read_headers(message) == {"odd": "\N{REPLACEMENT CHARACTER}", "old": "text"}
