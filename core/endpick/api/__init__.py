@@ -43,6 +43,7 @@ from endpick.api.keys import (
     PrefixBlocks,
     ServedModel,
 )
+from endpick.api.labels import LabelLimit
 from endpick.api.metrics_page import MetricSample, MetricsPage
 from endpick.api.plugin import Category, Kind, Parameters, Plugin, PluginContext, PluginMeta, Stability
 from endpick.api.request import InferenceRequest, JSONObject, JSONValue, Prompt, Usage
@@ -111,6 +112,7 @@ __all__ = (
     "JSONObject",
     "JSONValue",
     "Kind",
+    "LabelLimit",
     "LoraAdapters",
     "MetricSample",
     "MetricsPage",

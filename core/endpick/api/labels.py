@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 MAX_LABEL_VALUES = 1000
-"""Distinct client-derived values per process; llm-d's figure."""
+"""Distinct client-derived values; llm-d's figure."""
 
 
 class LabelLimit:
-    """Lets the first values through and folds later ones into `other`."""
+    """Lets the first values through and folds later ones into `other`.
+
+    For a plugin that labels its metrics with what a client sent: a model name, a fairness id.
+    """
 
     def __init__(self, maximum: int = MAX_LABEL_VALUES) -> None:
         """Remember at most `maximum` values."""

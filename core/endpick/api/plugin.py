@@ -110,7 +110,9 @@ class PluginContext:
         random: The instance's own generator; seeded in tests and simulations, so use no other.
         clock: Monotonic seconds; virtual in simulations, so use no other.
         logger: Already carries instance, type and distribution.
-        registry: Where the instance may register Prometheus metrics of its own; None when there is no metrics server.
+        registry: Where the instance may register Prometheus metrics; it is the instance's alone, and `/metrics` adds the labels
+            `plugin_name` and `plugin_type`. Label values that clients choose belong through a `LabelLimit`. None when there is no metrics
+            server.
         columns: Where an instance writes columns it produces on the request path; collectors use the writer they are called with.
             None when nobody keeps a table, as in most tests.
     """

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from endpick.api.access import AccessScope
+from endpick.api.labels import LabelLimit
 from endpick.api.requests import ResponseEnd, TerminationCause
-from endpick.observability.labels import LabelLimit
 from endpick.observability.metrics import EndpickMetrics
 from endpick.observability.throttle import Throttle
 from endpick.plugins.instance import Instance

@@ -53,6 +53,7 @@ def build(
         subscriptions=declared,
         on_fault=on_fault or default_on_fault(loaded.kinds),
         scope=scope_of(name, declared),
+        registry=context.registry,
     )
 
 

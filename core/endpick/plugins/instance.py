@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from endpick.api.access import AccessScope
 from endpick.api.data import Subscriptions
 from endpick.api.plugin import Kind, Parameters, Plugin
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 
 class OnFault(enum.StrEnum):
@@ -27,7 +31,7 @@ def default_on_fault(kinds: tuple[Kind, ...]) -> OnFault:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One built plugin. `scope` is what its views are checked against while it runs."""
+    """One built plugin. `scope` is what its views are checked against while it runs, `registry` holds the metrics it keeps for itself."""
 
     name: str
     type: str
@@ -38,6 +42,7 @@ class Instance:
     subscriptions: Subscriptions
     on_fault: OnFault
     scope: AccessScope
+    registry: CollectorRegistry | None = None
 
     @property
     def origin(self) -> str:

@@ -6,18 +6,19 @@ import os
 from collections.abc import Callable
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
 
 from endpick.transport.server import ListenError
 
 _READY_TEXT = "ok\n"
 
 
-def admin_application(registry: CollectorRegistry, not_ready: Callable[[], str | None]) -> web.Application:
+def admin_application(exposed: Collector, not_ready: Callable[[], str | None]) -> web.Application:
     """`/metrics`, and `/healthz`: 200 while serving, else 503 with the reason that `not_ready` gives."""
 
     async def metrics(_request: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return web.Response(body=generate_latest(exposed), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def healthz(_request: web.Request) -> web.Response:
         reason = not_ready()

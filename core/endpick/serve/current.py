@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 from endpick.api.errors import ConfigurationError
 from endpick.datalayer.discovery import DiscoveryTask
@@ -39,6 +39,10 @@ class Current:
         """What serves now; there is one from `begin` on."""
         assert self._deployment is not None
         return self._deployment
+
+    def instances(self) -> Iterable[Instance]:
+        """What the deployment that serves now is made of; nothing before `begin`."""
+        return () if self._deployment is None else self._deployment.instances.values()
 
     def pipeline(self) -> Pipeline:
         """What a request begins with now; it keeps it to its end."""
@@ -127,8 +131,7 @@ class Current:
             self._discovery.start()
 
     def _forget(self, name: str) -> None:
-        instances: Mapping[str, Instance] = {} if self._deployment is None else self._deployment.instances
-        for instance in instances.values():
+        for instance in self.instances():
             try:
                 instance.plugin.endpoint_removed(name)
             except (Exception, SystemExit) as problem:

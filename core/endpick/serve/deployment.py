@@ -6,6 +6,8 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from prometheus_client import CollectorRegistry
+
 from endpick.api.hooks import Document, HostServices
 from endpick.api.plugin import PluginContext
 from endpick.datalayer.table import EndpointTable
@@ -84,5 +86,4 @@ def left_behind(old: Deployment, new: Deployment) -> tuple[Instance, ...]:
 def _context(planned: PlannedInstance, ground: Ground) -> PluginContext:
     logger = instance_logger(planned.loaded, planned.name)
     columns = ground.table.writer(scope_of(planned.name, planned.subscriptions))
-    services = ground.services
-    return PluginContext(random.Random(), services.clock, logger, services.registry, columns)  # noqa: S311 - routing needs no secrets
+    return PluginContext(random.Random(), ground.services.clock, logger, CollectorRegistry(), columns)  # noqa: S311 - routing needs no secrets

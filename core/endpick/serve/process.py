@@ -20,6 +20,7 @@ from endpick.diagnostics import Code, Diagnostic
 from endpick.extproc.counters import SessionCounters
 from endpick.extproc.session import SessionSettings, session_factory
 from endpick.observability.counts import EventCounts
+from endpick.observability.exposition import Exposition
 from endpick.observability.metrics import EndpickMetrics
 from endpick.observability.recorder import Recorder
 from endpick.planning.compile import declared_keys
@@ -85,7 +86,8 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
 
         board = HealthBoard()
         readiness = _Readiness()
-        health_port, metrics_port = await _open_side_ports(stack, settings, registry, board, readiness)
+        exposition = Exposition(registry, current.instances, recorder)
+        health_port, metrics_port = await _open_side_ports(stack, settings, exposition, board, readiness)
         registry.register(PoolGauges(settings.pool_name, lambda: table.generation, services.clock))
 
         deployment = await deploy(plan, ground)
@@ -179,10 +181,10 @@ def _new_registry() -> CollectorRegistry:
 
 
 async def _open_side_ports(
-    stack: AsyncExitStack, settings: ServeSettings, registry: CollectorRegistry, board: HealthBoard, readiness: _Readiness
+    stack: AsyncExitStack, settings: ServeSettings, exposition: Exposition, board: HealthBoard, readiness: _Readiness
 ) -> tuple[int, int]:
     """Health and metrics, which tell of the start itself; returns their ports."""
-    admin = AdminServer(admin_application(registry, lambda: readiness.reason), settings.metrics_host, settings.metrics_port)
+    admin = AdminServer(admin_application(exposition, lambda: readiness.reason), settings.metrics_host, settings.metrics_port)
     metrics_port = await _listening(admin.start())
     stack.push_async_callback(admin.stop)
     health_port = await _start(stack, open_server(settings.transport, settings.health, health_methods(board)))

@@ -219,9 +219,7 @@ class Bench:
         return value_of(key, random, self.samples)
 
 
-def make_bench(
-    subject: Subject, block: str, parameters: Parameters, *, seed: int = 1, registry: CollectorRegistry | None = None
-) -> Bench | Diagnostic:
+def make_bench(subject: Subject, block: str, parameters: Parameters, *, seed: int = 1) -> Bench | Diagnostic:
     """Build the subject as the host does; a diagnostic when its constructor raises."""
     access, clock = RecordingAccess(), Clock()
     declared = subscriptions_of(subject.loaded, parameters)
@@ -234,7 +232,7 @@ def make_bench(
         random=Random(seed),  # noqa: S311 - routing needs no secrets
         clock=clock,
         logger=_quiet_logger(),
-        registry=registry or CollectorRegistry(),
+        registry=CollectorRegistry(),
         columns=TableWriter(RecordingTable(table, access), scope_of(subject.name, declared), None, access.on_violation),
     )
     built = build(subject.loaded, subject.name, parameters, None, context, subscriptions=declared)

@@ -23,8 +23,8 @@ from endpick.api import (
     TerminationCause,
     Usage,
 )
+from endpick.api.labels import LabelLimit
 from endpick.api.plugin import Kind
-from endpick.observability.labels import LabelLimit
 from endpick.observability.metrics import EndpickMetrics
 from endpick.observability.recorder import Recorder
 from endpick.observability.throttle import Throttle

@@ -6,6 +6,8 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from prometheus_client import CollectorRegistry
+
 from endpick.api import (
     Endpoint,
     Filter,
@@ -113,9 +115,10 @@ def instance(
     values = plugin.meta.parameters.model_validate(parameters)
     name = name or plugin.meta.type
     subscriptions, kinds = plugin.subscriptions(values), kinds_of(plugin)
-    built = plugin(name, values, PluginContext(random=random.Random(seed), columns=columns))
+    registry = CollectorRegistry()
+    built = plugin(name, values, PluginContext(random=random.Random(seed), registry=registry, columns=columns))
     policy = on_fault or default_on_fault(kinds)
-    return Instance(name, plugin.meta.type, "endpick", "0", kinds, built, subscriptions, policy, scope_of(name, subscriptions))
+    return Instance(name, plugin.meta.type, "endpick", "0", kinds, built, subscriptions, policy, scope_of(name, subscriptions), registry)
 
 
 def plugin_of(kind: type[Plugin], name: str, on_fault: OnFault | None = None, consumes: tuple = (), **methods: Callable) -> Instance:

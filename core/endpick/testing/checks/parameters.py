@@ -85,7 +85,7 @@ def keeps_parameters_immutable(subject: Subject) -> Iterator[Finding]:
 
 @check()
 def can_be_built(subject: Subject) -> Iterator[Finding]:
-    """The constructor accepts the defaults and every example."""
+    """The constructor accepts the defaults and every example, and builds a second instance beside the first, as for a reload."""
     for block, parameters in subject.valid_blocks():
         built = make_bench(subject, block.origin, parameters)
         if isinstance(built, Diagnostic):
@@ -93,3 +93,11 @@ def can_be_built(subject: Subject) -> Iterator[Finding]:
             yield Finding(
                 f"with {block.origin}: {built.message}", notes or "a constructor raises ConfigurationError, and only for bad parameters"
             )
+            continue
+        second = make_bench(subject, block.origin, parameters)
+        if isinstance(second, Diagnostic):
+            yield Finding(
+                f"a second instance cannot be built beside the first: {second.message}",
+                "keep nothing in the class or the module, and register metrics in `context.registry`",
+            )
+            return

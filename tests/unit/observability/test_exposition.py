@@ -1,0 +1,139 @@
+"""The metrics of plugins beside the host's, whoever clashes or fails."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Metric, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from endpick.observability.exposition import Exposition
+from unit.scheduling.workbench import Recording, scorer_of
+
+
+class Offering:
+    """A collector that gives the same objects at each scrape, or raises."""
+
+    def __init__(self, *families):
+        self.families = families
+
+    def describe(self):
+        return ()
+
+    def collect(self):
+        for family in self.families:
+            if isinstance(family, BaseException):
+                raise family
+            yield family
+
+
+def plugin(name, *families):
+    """An instance that offers these metrics."""
+    built = scorer_of(None, name)
+    if families:
+        built.registry.register(Offering(*families))
+    return built
+
+
+def gauge(name, value, **labels):
+    family = Metric(name, "A gauge.", "gauge")
+    family.add_sample(name, labels, value)
+    return family
+
+
+@pytest.fixture
+def recording():
+    return Recording()
+
+
+@pytest.fixture
+def host():
+    registry = CollectorRegistry()
+    Counter("host_requests", "Requests.", registry=registry).inc(7)
+    return registry
+
+
+def page(host, recording, *instances):
+    """Samples by name, as a scraper reads them."""
+    text = generate_latest(Exposition(host, lambda: instances, recording)).decode()
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
+
+
+def test_instances_of_one_type_keep_the_same_metric_without_a_clash(host, recording):
+    one, two = plugin("one"), plugin("two")
+    for instance, value in ((one, 1), (two, 2)):
+        Gauge("acme_size", "Size.", ["shard"], registry=instance.registry).labels("s").set(value)
+
+    assert page(host, recording, one, two)["acme_size"] == [
+        ({"shard": "s", "plugin_name": "one", "plugin_type": "test.one"}, 1.0),
+        ({"shard": "s", "plugin_name": "two", "plugin_type": "test.two"}, 2.0),
+    ]
+    assert recording.faults == []
+
+
+def test_each_scrape_tells_the_same(host, recording):
+    instances = (plugin("one", gauge("acme_size", 1.0)), plugin("two", gauge("acme_size", 2.0)))
+    exposition = Exposition(host, lambda: instances, recording)
+
+    assert generate_latest(exposition) == generate_latest(exposition)
+
+
+def test_an_instance_that_took_anothers_place_has_its_metrics_to_itself(host, recording):
+    for value in (3, 0):
+        replacing = plugin("one")
+        Gauge("acme_size", "Size.", registry=replacing.registry).set(value)
+
+        assert page(host, recording, replacing)["acme_size"] == [({"plugin_name": "one", "plugin_type": "test.one"}, float(value))]
+
+
+def test_no_plugin_can_pass_for_another(host, recording):
+    found = page(host, recording, plugin("one", gauge("acme_size", 1.0, plugin_name="two", plugin_type="queue-scorer")))
+
+    assert found["acme_size"] == [({"plugin_name": "one", "plugin_type": "test.one"}, 1.0)]
+
+
+def test_the_hosts_names_are_the_hosts(host, recording):
+    found = page(host, recording, plugin("one", gauge("host_requests", 99.0), gauge("acme_size", 1.0)))
+
+    assert found["host_requests_total"] == [({}, 7.0)]
+    assert found["acme_size"]
+    assert recording.faults == [("one", "Metrics", "offers the metric 'host_requests', which is endpick's own")]
+
+
+def test_one_name_with_two_meanings_keeps_the_first(host, recording):
+    other = Metric("acme_size", "A counter.", "counter")
+    other.add_sample("acme_size_total", {}, 5.0)
+    found = page(host, recording, plugin("one", gauge("acme_size", 1.0)), plugin("two", other))
+
+    assert [value for _, value in found["acme_size"]] == [1.0]
+    assert "acme_size_total" not in found
+    assert recording.faults == [("two", "Metrics", "offers the metric 'acme_size' as a counter, while another instance offers a gauge")]
+
+
+@pytest.mark.parametrize(
+    ("offered", "problem"),
+    [
+        (RuntimeError("no connection"), "RuntimeError: no connection"),
+        (SystemExit(1), "SystemExit: 1"),
+        (gauge("acme_size", "many"), "ValueError: could not convert string to float: 'many'"),
+        ("acme_size 1", "AttributeError: 'str' object has no attribute 'name'"),
+    ],
+)
+def test_a_plugin_that_cannot_tell_its_metrics_hides_nobody_elses(host, recording, offered, problem):
+    found = page(host, recording, plugin("broken", offered), plugin("sound", gauge("acme_size", 1.0)))
+
+    assert found["host_requests_total"] == [({}, 7.0)]
+    assert found["acme_size"] == [({"plugin_name": "sound", "plugin_type": "test.sound"}, 1.0)]
+    assert recording.faults == [("broken", "Metrics", problem)]
+
+
+def test_instances_without_a_registry_of_their_own_are_passed_over(host, recording):
+    found = page(host, recording, replace(plugin("one"), registry=None))
+
+    assert found.keys() == {"host_requests_total", "host_requests_created"}
+    assert recording.faults == []
