@@ -11,10 +11,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from docs_reference.builtin import builtin_plugins
 from docs_reference.markdown import code, listed, table
 from docs_reference.markdown import page as markdown_page
 from docs_reference.source import definitions
-from endpick.api import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE, Endpoint
+from endpick.api import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE, Endpoint, PluginContext
 from endpick.api.endpoints import Column, Generation
 from endpick.extproc import counters as session_counters
 from endpick.extproc.counters import SessionCounters
@@ -36,6 +37,10 @@ def page() -> str:
         "## The pool",
         "Computed when Prometheus asks.",
         table(header, (_family(family) for family in _pool_families())),
+        "## What plugins tell of themselves",
+        "endpick adds the labels `plugin_name` (the instance) and `plugin_type`, so that instances never clash, not even with those they "
+        "replace at a reload. Any plugin may have metrics, see `registry` of `PluginContext`; these are the built-in ones.",
+        table((*header, "plugin"), _plugin_families()),
         "## Events on the ext_proc port",
         "`endpick_transport_events_total`, label `event`. A rising count in the second half of the table is a guard that acted.",
         table(("event", "meaning"), _events(transport, dict(_fields(transport_counters, "TransportCounters")))),
@@ -76,6 +81,17 @@ def _pool_families() -> Iterator[GaugeMetricFamily]:
     columns = {key.name: reported for key in (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE)}
     generation = Generation((Endpoint("default/a", "127.0.0.1", 8000),), columns, {}, lambda: 0.0)
     return PoolGauges("pool", lambda: generation, lambda: 0.0).collect()
+
+
+def _plugin_families() -> Iterator[tuple[str, ...]]:
+    for loaded in builtin_plugins():
+        parameters = loaded.meta.parameters
+        if not any(field.is_required() for field in parameters.model_fields.values()):
+            registry = CollectorRegistry()
+            loaded.plugin(loaded.type, parameters(), PluginContext(registry=registry))
+            for family in registry.collect():
+                labels = listed(getattr(family, "_labelnames", ()))
+                yield code(family.name), family.type, labels, family.documentation, f"[`{loaded.type}`](plugins.md#{loaded.type})"
 
 
 def _family(family: GaugeMetricFamily) -> tuple[str, str, str, str]:

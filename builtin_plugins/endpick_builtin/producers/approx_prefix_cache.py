@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Self
 
 import numpy as np
@@ -15,6 +16,7 @@ from endpick.api import (
     CycleState,
     DataProducer,
     Endpoints,
+    FloatArray,
     InferenceRequest,
     Parameters,
     PluginContext,
@@ -27,6 +29,7 @@ from endpick.api import (
 )
 from endpick_builtin.producers.prefix_hashing import block_hashes, chain_root
 from endpick_builtin.producers.prefix_index import PrefixIndex
+from endpick_builtin.producers.prefix_metrics import PrefixMetrics
 
 MIN_BLOCK_SIZE_TOKENS = 64
 PREFILL_PROFILE = "prefill"
@@ -66,6 +69,14 @@ class ApproxPrefixCacheParameters(Parameters):
         return self.max_prefix_blocks_to_match or None
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What became of one prompt: its blocks, and how many of them each row of the generation holds."""
+
+    blocks: PrefixBlocks
+    matched: FloatArray
+
+
 class ApproxPrefixCacheProducer(DataProducer[ApproxPrefixCacheParameters], PreRequest[ApproxPrefixCacheParameters]):
     """Count, for each candidate, the leading blocks of the prompt that were sent to it before and that it can still hold.
 
@@ -86,6 +97,7 @@ class ApproxPrefixCacheProducer(DataProducer[ApproxPrefixCacheParameters], PreRe
     def __init__(self, name: str, parameters: ApproxPrefixCacheParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
         self._index = PrefixIndex()
+        self._metrics = PrefixMetrics(context.registry, lambda: self._index.entries)
         self._generation: object = None
         self._slot_of_row: RowArray = np.empty(0, dtype=np.intp)
 
@@ -96,25 +108,28 @@ class ApproxPrefixCacheProducer(DataProducer[ApproxPrefixCacheParameters], PreRe
         limit = self.parameters.blocks_to_match(size)
         root = chain_root(request.model, request.cache_salt)
         hashes: list[int] = []
-        matched = np.zeros(len(endpoints))
+        matched = np.zeros(len(slots))
         for text in request.prompt.texts:
             prompt = block_hashes(text, root, size, limit)
             matched += self._index.match(prompt)[slots]
             hashes += prompt
         blocks = PrefixBlocks(len(hashes), size, tuple(hashes))
-        state.private["blocks"] = blocks
+        state.private["found"] = _Found(blocks, matched)
         state.put(PREFIX_BLOCKS, blocks)
-        state.put_column(PREFIX_MATCH_BLOCKS, endpoints, matched)
+        state.put_column(PREFIX_MATCH_BLOCKS, endpoints, matched if endpoints.is_whole else matched[endpoints.rows])
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
         """Remember where the prompt goes."""
-        blocks = state.private.get("blocks")
-        if isinstance(blocks, PrefixBlocks) and blocks.hashes:
-            for profile in dict.fromkeys((result.primary, PREFILL_PROFILE)):
-                run = result.runs.get(profile)
-                if run is not None and run.picked is not None:
-                    first = run.picked.take([0])
-                    self._index.insert(first.members[0].name, blocks.hashes, self._capacity(first, blocks.block_size_tokens))
+        found = state.private.get("found")
+        if not isinstance(found, _Found) or not found.blocks.hashes:
+            return
+        for profile in dict.fromkeys((result.primary, PREFILL_PROFILE)):
+            run = result.runs.get(profile)
+            if run is not None and run.picked is not None:
+                first = run.picked.take([0])
+                self._index.insert(first.members[0].name, found.blocks.hashes, self._capacity(first, found.blocks.block_size_tokens))
+                if profile == result.primary:
+                    self._metrics.found(found.matched[first.rows[0]], found.blocks.total_blocks, found.blocks.block_size_tokens)
 
     def endpoint_removed(self, name: str) -> None:
         """Forget what it held; whoever takes its name begins with an empty cache."""
@@ -122,10 +137,11 @@ class ApproxPrefixCacheProducer(DataProducer[ApproxPrefixCacheParameters], PreRe
         self._generation = None
 
     def _slots(self, endpoints: Endpoints) -> RowArray:
+        """The slot of every row of the generation, also of rows that are no candidates."""
         if endpoints.generation is not self._generation:
             self._slot_of_row = self._index.slots(endpoint.name for endpoint in endpoints.generation.endpoints)
             self._generation = endpoints.generation
-        return self._slot_of_row if endpoints.is_whole else self._slot_of_row[endpoints.rows]
+        return self._slot_of_row
 
     def _block_size(self, endpoints: Endpoints) -> int:
         reported = np.fmax.reduce(endpoints[CACHE_BLOCK_SIZE]) if self.parameters.auto_tune else 0.0

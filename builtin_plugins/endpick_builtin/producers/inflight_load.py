@@ -25,6 +25,7 @@ from endpick.api import (
     Subscriptions,
     UpstreamHeaders,
 )
+from endpick_builtin.producers.inflight_gauges import InflightGauges
 from endpick_builtin.producers.load_ledger import Charge, Load, LoadLedger
 from endpick_builtin.producers.token_estimate import output_tokens, prompt_tokens, uncached_tokens
 
@@ -79,6 +80,8 @@ class InflightLoadProducer(
         self._blocks = PREFIX_BLOCKS.from_producer(parameters.prefix_match_info_producer_name)
         self._ledger = LoadLedger(self._publish)
         self._known: object = None
+        if context.registry is not None:
+            context.registry.register(InflightGauges(name, self._ledger))
 
     def produce(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState) -> None:
         """Give endpoints that are new in the pool their 0; other than that the columns are up to date at any time."""
@@ -90,7 +93,7 @@ class InflightLoadProducer(
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
         """Charge the endpoints that will work on the request."""
         parameters, blocks, prompt = self.parameters, state.get(self._blocks), prompt_tokens(request)
-        output = 0
+        output, flow = 0, (request.fairness_id, request.priority)
         if parameters.add_estimated_output_tokens:
             output = output_tokens(prompt, parameters.output_ratio, request.max_output_tokens, parameters.max_estimated_output_tokens)
         charges: dict[str, Charge] = {}
@@ -98,7 +101,7 @@ class InflightLoadProducer(
             if run.picked is not None:
                 first = run.picked.take([0])
                 uncached = uncached_tokens(prompt, blocks, state.column(self._matches, first)[0])
-                charges[profile] = self._ledger.charge(first.members[0], uncached, output)
+                charges[profile] = self._ledger.charge(first.members[0], flow, uncached, output)
         state.private.update(charges=charges, primary=result.primary)
 
     def first_chunk(self, request: InferenceRequest, state: CycleState) -> None:

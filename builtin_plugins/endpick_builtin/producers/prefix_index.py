@@ -31,6 +31,11 @@ class PrefixIndex:
         """Different blocks held by anybody."""
         return len(self._holders)
 
+    @property
+    def entries(self) -> int:
+        """Blocks held, counted once for each endpoint that holds them."""
+        return sum(map(len, self._recent.values()))
+
     def held_by(self, name: str) -> int:
         """Blocks the endpoint holds; 0 for an unknown one."""
         slot = self._slots.get(name)

@@ -169,6 +169,53 @@ def test_without_a_table_it_counts_in_silence():
     silent.response_ended(InferenceRequest(id="r"), END, state)
 
 
+def gauges(bench):
+    """What is shown: requests and tokens by endpoint, fairness id and priority."""
+    families = {family.name: family.samples for family in bench.instance.registry.collect()}
+    shown = [families[f"llm_d_epp_inflight_{what}"] for what in ("requests", "tokens")]
+    assert all(sample.labels["namespace"] == "pool" for samples in shown for sample in samples)
+    assert all(sample.labels["producer_name"] == "inflight-load-producer" for samples in shown for sample in samples)
+    keys = ("endpoint_name", "fairness_id", "priority")
+    return {tuple(requests.labels[key] for key in keys): (requests.value, tokens.value) for requests, tokens in zip(*shown, strict=True)}
+
+
+def test_gauges_tell_whose_requests_are_in_flight_and_how_important_they_are():
+    bench = Bench()
+    alice = InferenceRequest(id="a", size_bytes=400, fairness_id="alice", priority=2)
+    first, second = bench.send(alice, decode=0, prefill=1), bench.send(alice, default=0)
+    other = bench.send(InferenceRequest(id="b", size_bytes=40, fairness_id="bob", priority=-1), default=0)
+    assert gauges(bench) == {("e0", "alice", "2"): (2, 200), ("e1", "alice", "2"): (1, 100), ("e0", "bob", "-1"): (1, 10)}
+
+    bench.first_chunk(first)
+    bench.end(second)
+    assert gauges(bench) == {("e0", "alice", "2"): (1, 0), ("e0", "bob", "-1"): (1, 10)}
+
+    bench.end(first)
+    bench.end(other)
+    assert gauges(bench) == {}
+
+
+def test_gauges_leave_out_what_an_endpoint_took_with_it():
+    bench = Bench()
+    sent = bench.send(default=1)
+    gone = bench.table.generation.endpoints[1]
+    bench.table.remove(gone.name)
+    bench.table.upsert(Endpoint(gone.name, gone.host, gone.port))
+    assert gauges(bench) == {}
+    bench.send(InferenceRequest(id="r", size_bytes=400), default=2)
+    bench.end(sent)
+    assert gauges(bench) == {("e1", "default-flow", "0"): (1, 100)}
+
+
+def test_strangers_cannot_fill_the_gauges():
+    bench = Bench()
+    for number in range(1100):
+        bench.send(InferenceRequest(id="r", fairness_id=f"client-{number}"), default=0)
+
+    assert len(gauges(bench)) == 1001
+    assert gauges(bench)["e0", "other", "0"] == (100, 0)
+
+
 class LoadAgainstModel(RuleBasedStateMachine):
     """Any interleaving of requests: the columns are always the sum of what is open."""
 
@@ -199,6 +246,8 @@ class LoadAgainstModel(RuleBasedStateMachine):
             mine = [(size) for _, at, size in self.open if at == row]
             assert np.nan_to_num(self.bench.requests[row]) == len(mine)
             assert np.nan_to_num(self.bench.tokens[row]) == sum(mine)
+            shown = gauges(self.bench).get((f"e{row}", "default-flow", "0"), (0, 0))
+            assert shown == (len(mine), sum(mine))
 
 
 TestLoadAgainstModel = LoadAgainstModel.TestCase

@@ -350,3 +350,23 @@ def test_a_thousand_endpoints_keep_their_matches_apart():
     for row in (0, 7, 512, 999):
         bench.send(row, text(3))
     assert np.flatnonzero(bench.matched(text(3))).tolist() == [0, 7, 512, 999]
+
+
+def test_its_metrics_tell_what_it_holds_and_how_much_of_each_prompt_was_found_where_it_went():
+    bench = Bench()
+    read = bench.instance.registry.get_sample_value
+    bench.send(0, text(4), prefill=1)
+    bench.send(0, text(3) + text(1, seed=2))
+    bench.send(2, text(4))
+
+    assert read("llm_d_epp_prefix_indexer_size") == 4 + 1 + 4 + 4
+    assert [read("llm_d_epp_prefix_indexer_hit_ratio_bucket", {"le": bound}) for bound in ("0.0", "0.7", "0.8", "+Inf")] == [2, 2, 3, 3]
+    assert read("llm_d_epp_prefix_indexer_hit_ratio_sum") == 0.75
+    assert read("llm_d_epp_prefix_indexer_hit_bytes_sum") == 3 * BLOCK
+    assert [read("llm_d_epp_prefix_indexer_hit_bytes_bucket", {"le": bound}) for bound in ("0.0", "512.0", "1024.0")] == [2, 2, 3]
+
+
+def test_a_request_without_a_prompt_says_nothing_about_hits():
+    bench = Bench()
+    bench.send(0)
+    assert bench.instance.registry.get_sample_value("llm_d_epp_prefix_indexer_hit_ratio_count") == 0
