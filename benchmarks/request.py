@@ -50,8 +50,9 @@ async def planned_sessions(endpoints: int) -> SessionFactory:
     """The sessions of `endpick serve` with llm-d's default profile, metrics included, over endpoints that have all reported."""
     plan = make_plan(load_config(text=PROFILE), discover()).plan
     assert plan is not None
-    services = HostServices(time.monotonic, CollectorRegistry())
-    recorder = Recorder(EndpickMetrics(services.registry), services.clock)
+    registry = CollectorRegistry()
+    services = HostServices(time.monotonic, registry)
+    recorder = Recorder(EndpickMetrics(registry), services.clock)
     table = EndpointTable(services.clock, declared_keys(plan), recorder.undeclared_access)
     deployment = await deploy(plan, Ground(services, table, recorder))
     table.replace_all(Endpoint(f"bench/e{row}", f"10.0.{row >> 8}.{row & 255}", 8000) for row in range(endpoints))
@@ -59,8 +60,8 @@ async def planned_sessions(endpoints: int) -> SessionFactory:
         values = {WAITING_QUEUE_SIZE: row % 7, KV_CACHE_USAGE: row % 10 / 10, CACHE_BLOCK_SIZE: 16, CACHE_NUM_BLOCKS: 4096}
         for key, value in values.items():
             table.write(key, endpoint, float(value))
-    director = Director(lambda: deployment.pipeline, table, recorder, services.clock, access=Access(on_violation=recorder.undeclared_access))
-    return session_factory(director)
+    access = Access(on_violation=recorder.undeclared_access)
+    return session_factory(Director(lambda: deployment.pipeline, table, recorder, services.clock, access=access))
 
 
 class Rounds:
@@ -92,8 +93,7 @@ class Rounds:
             for stream_id in ids:
                 if not position:
                     parts.append(frames.headers(stream_id, block, end_stream=False))
-                for payload in phase.payloads:
-                    parts.append(FRAME_HEAD.pack(len(payload) >> 8, len(payload) & 0xFF, DATA, 0, stream_id) + payload)
+                parts += [FRAME_HEAD.pack(len(piece) >> 8, len(piece) & 0xFF, DATA, 0, stream_id) + piece for piece in phase.payloads]
             written += self._receive(b"".join(parts))
         written += self._receive(b"".join(frames.rst_stream(stream_id, ErrorCode.NO_ERROR) for stream_id in ids))
         # All that was written counts as read, or the windows would close.

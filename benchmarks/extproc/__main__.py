@@ -5,37 +5,22 @@ from __future__ import annotations
 import argparse
 import shutil
 import statistics
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.extproc.load import Load, Sample, resident_mebibytes, run
+from benchmarks.extproc.load import Load, resident_mebibytes, run
 from benchmarks.extproc.messages import Conversation, conversations
-from benchmarks.extproc.plan import serving
-
-
-@dataclass
-class Served:
-    """A server that is up, and what was measured of it."""
-
-    transport: str
-    port: int
-    pid: int
-    samples: dict[str, list[Sample]] = field(default_factory=dict)
-
-    def cpu(self, conversation: Conversation) -> float:
-        """Median CPU microseconds per request."""
-        return statistics.median(sample.cpu_microseconds for sample in self.samples[conversation.name])
+from benchmarks.extproc.served import SESSIONS, Served, served
+from benchmarks.model_server import model_server
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.extproc", description=__doc__)
     parser.add_argument(
         "--session",
-        choices=("echo", "trivial", "plan"),
+        choices=SESSIONS,
         default="trivial",
         help="echo: transport only; trivial: one endpoint; plan: endpick serve",
     )
@@ -57,24 +42,14 @@ def main() -> int:
         parser.error("h2load is not installed: apt-get install nghttp2-client")
     chosen = [conversation for conversation in conversations() if options.only in conversation.name]
     with ExitStack() as stack:
-        servers = [stack.enter_context(served(transport, options)) for transport in options.transports.split(",")]
+        port = stack.enter_context(model_server(options.load_core))
+        servers = [
+            stack.enter_context(served(transport, options.session, options.server_core, port, options.endpoints, options.config))
+            for transport in options.transports.split(",")
+        ]
         measure(servers, chosen, options)
         report(servers, chosen)
     return 0
-
-
-@contextmanager
-def served(transport: str, options: argparse.Namespace) -> Iterator[Served]:
-    """A server of its own process, for as long as the block lasts."""
-    if options.session == "plan":
-        with serving(transport, options.server_core, options.endpoints, options.config) as (port, pid):
-            yield Served(transport, port, pid)
-        return
-    command = [sys.executable, "-m", "benchmarks.extproc.serve", "--transport", transport, "--session", options.session]
-    command += ["--core", str(options.server_core)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        yield Served(transport, int(process.stdout.readline()), process.pid)
 
 
 def measure(servers: Sequence[Served], chosen: Sequence[Conversation], options: argparse.Namespace) -> None:
@@ -89,7 +64,7 @@ def measure(servers: Sequence[Served], chosen: Sequence[Conversation], options: 
 
 def report(servers: Sequence[Served], chosen: Sequence[Conversation]) -> None:
     reference = servers[-1]
-    print("| conversation | transport | x " + reference.transport + " | CPU µs/request | req/s | p50 ms | p99 ms | failed | RSS MiB |")
+    print("| conversation | transport | x " + reference.name + " | CPU µs/request | req/s | p50 ms | p99 ms | failed | RSS MiB |")
     print("|---|---|---|---|---|---|---|---|---|")
     for conversation in chosen:
         for server in servers:
@@ -102,7 +77,7 @@ def report(servers: Sequence[Served], chosen: Sequence[Conversation]) -> None:
             rate = statistics.median(sample.requests / sample.seconds for sample in samples)
             failed = sum(sample.failed for sample in samples)
             print(
-                f"| {conversation.name} | {server.transport} | {ratio:.1f} | {server.cpu(conversation):.1f} | {rate:.0f} "
+                f"| {conversation.name} | {server.name} | {ratio:.1f} | {server.cpu(conversation.name):.1f} | {rate:.0f} "
                 f"| {quantile(latencies, 0.5):.2f} | {quantile(latencies, 0.99):.2f} | {failed} | {resident_mebibytes(server.pid):.0f} |"
             )
     report_chunks(servers, chosen)
@@ -114,8 +89,8 @@ def report_chunks(servers: Sequence[Served], chosen: Sequence[Conversation]) -> 
     for conversation in chosen:
         if conversation.chunks and plain is not conversation:
             for server in servers:
-                cost = (server.cpu(conversation) - server.cpu(plain)) / conversation.chunks
-                print(f"{server.transport}: {cost:.1f} µs CPU per streamed chunk ({conversation.name} less {plain.name})")
+                cost = (server.cpu(conversation.name) - server.cpu(plain.name)) / conversation.chunks
+                print(f"{server.name}: {cost:.1f} µs CPU per streamed chunk ({conversation.name} less {plain.name})")
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:

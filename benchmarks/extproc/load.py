@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,13 +53,15 @@ def run(kind: str, port: int, pid: int, conversation: Conversation, session: str
 
 
 @dataclass(frozen=True)
-class _Found:
+class Found:
+    """What the load saw."""
+
     requests: int
     failed: int
     latencies_ms: tuple[float, ...]
 
 
-def _phased(port: int, conversation: Conversation, session: str, load: Load) -> _Found:
+def _phased(port: int, conversation: Conversation, session: str, load: Load) -> Found:
     """Requests in phases, each ended by a reset; the latency is that of the pick."""
     command = [
         *(sys.executable, "-m", "benchmarks.extproc.phased", str(port), "--conversation", conversation.name, "--session", session),
@@ -66,28 +69,31 @@ def _phased(port: int, conversation: Conversation, session: str, load: Load) -> 
     ]
     output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=load.seconds + 60).stdout
     found = json.loads(output)
-    return _Found(found["requests"], found["failed"], tuple(found["picks_ms"]))
+    return Found(found["requests"], found["failed"], tuple(found["picks_ms"]))
 
 
-def _h2load(port: int, conversation: Conversation, load: Load) -> _Found:
+def _h2load(port: int, conversation: Conversation, load: Load) -> Found:
     """All messages of a request at once, ended by a half-close; the latency is that of the whole stream.
 
     A request counts as good when h2load has its HTTP 200; the sessions' answers themselves are the tests' concern.
     """
+    options = [f"--max-concurrent-streams={load.streams}", "--header=content-type: application/grpc", "--header=te: trailers"]
+    return h2load(f"http://127.0.0.1:{port}{EXT_PROC_PATH}", conversation.wire, load, options)
+
+
+def h2load(url: str, data: bytes, load: Load, options: Sequence[str]) -> Found:
+    """POST the data as often as the server answers; a request is good when its HTTP status is."""
     with tempfile.NamedTemporaryFile("wb") as body, tempfile.NamedTemporaryFile("r", suffix=".tsv") as log:
-        body.write(conversation.wire)
+        body.write(data)
         body.flush()
-        command = [
-            *("taskset", "-c", str(load.core), "h2load", f"--duration={load.seconds:g}", f"--clients={load.clients}"),
-            *(f"--max-concurrent-streams={load.streams}", "--threads=1", f"--data={body.name}", f"--log-file={log.name}"),
-            *("--header=content-type: application/grpc", "--header=te: trailers", f"http://127.0.0.1:{port}{EXT_PROC_PATH}"),
-        ]
+        command = ["taskset", "-c", str(load.core), "h2load", f"--duration={load.seconds:g}", f"--clients={load.clients}", "--threads=1"]
+        command += [f"--data={body.name}", f"--log-file={log.name}", *options, url]
         output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=load.seconds + 60).stdout
         latencies = tuple(sorted(int(line.split("\t")[2]) / 1000 for line in log if line.count("\t") >= 2))
     match = _SUCCEEDED.search(output)
     if match is None:
         raise RuntimeError(f"h2load said nothing of its requests:\n{output}")
-    return _Found(int(match[1]), int(match[2]), latencies)
+    return Found(int(match[1]), int(match[2]), latencies)
 
 
 def cpu_seconds(pid: int) -> float:

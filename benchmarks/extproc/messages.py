@@ -24,8 +24,10 @@ _REQUEST_HEADERS = {
     "x-request-id": "6f4dc3a2-5a55-4d0c-9e9c-8a2f6c1d1a11",
 }
 _RESPONSE_HEADERS = {":status": "200", "content-type": "application/json", "server": "uvicorn"}
-_EVENT = b'data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":" token"}}]}\n\n'
+EVENT = b'data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":" token"}}]}\n\n'
 _USAGE = {"prompt_tokens": 200, "completion_tokens": 80, "total_tokens": 280}
+LAST_EVENTS = b"data: " + orjson.dumps({"id": "c", "choices": [], "usage": _USAGE}) + b"\n\ndata: [DONE]\n\n"
+ANSWER = orjson.dumps({"id": "c", "model": "llama", "choices": [{"message": {"content": "word " * 100}}], "usage": _USAGE})
 
 
 @dataclass(frozen=True)
@@ -53,24 +55,22 @@ def conversations() -> tuple[Conversation, ...]:
     )
 
 
-def chat(size: int) -> bytes:
+def chat(size: int, *, stream: bool = False) -> bytes:
     """A chat completion request of about `size` bytes."""
-    empty = {"model": "llama", "max_tokens": 100, "messages": [{"role": "user", "content": ""}]}
+    empty = {"model": "llama", "max_tokens": 100, "stream": stream, "messages": [{"role": "user", "content": ""}]}
     filler = "Tell me about the sea, and about the ships on it. " * (size // 50 + 1)
     empty["messages"] = [{"role": "user", "content": filler[: size - len(orjson.dumps(empty))]}]
     return orjson.dumps(empty)
 
 
 def _plain(name: str, size: int) -> Conversation:
-    answer = orjson.dumps({"id": "c", "model": "llama", "choices": [{"message": {"content": "word " * 100}}], "usage": _USAGE})
-    return Conversation(name, (*_request(size), _headers("response_headers", _RESPONSE_HEADERS), *_body("response_body", answer)))
+    return Conversation(name, (*_request(size), _headers("response_headers", _RESPONSE_HEADERS), *_body("response_body", ANSWER)))
 
 
 def _streaming(name: str, size: int, chunks: int) -> Conversation:
     headers = _headers("response_headers", {**_RESPONSE_HEADERS, "content-type": "text/event-stream"})
-    last = b"data: " + orjson.dumps({"id": "c", "choices": [], "usage": _USAGE}) + b"\n\ndata: [DONE]\n\n"
-    pieces = [_piece("response_body", _EVENT, end=False) for _ in range(chunks - 1)]
-    return Conversation(name, (*_request(size), headers, *pieces, *_body("response_body", last)), chunks)
+    pieces = [_piece("response_body", EVENT, end=False) for _ in range(chunks - 1)]
+    return Conversation(name, (*_request(size), headers, *pieces, *_body("response_body", LAST_EVENTS)), chunks)
 
 
 def _request(size: int) -> tuple[bytes, ...]:

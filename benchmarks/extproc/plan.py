@@ -1,8 +1,7 @@
-"""`endpick serve` under load: a real configuration, endpoints that exist as far as their metrics pages go."""
+"""`endpick serve` under load: a real configuration, and endpoints that are all the same model server."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -11,8 +10,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-from aiohttp import web
 
 PROFILE = """\
 apiVersion: llm-d.ai/v1alpha1
@@ -35,18 +32,12 @@ CONFIG = (
     PROFILE.replace("plugins:\n", "plugins:\n- {name: endpoints, type: file-discovery, parameters: {path: endpoints.yaml}}\n", 1)
     + "dataLayer: {discovery: {pluginRef: endpoints}}\n"
 )
-PAGE = """\
-vllm:num_requests_waiting{model_name="llama"} 3
-vllm:num_requests_running{model_name="llama"} 5
-vllm:kv_cache_usage_perc{model_name="llama"} 0.4
-vllm:cache_config_info{block_size="16",num_gpu_blocks="4096"} 1
-"""
 REFRESH = "1s"
 """Collection is measured elsewhere; here it only has to keep the columns fresh."""
 
 
 @contextmanager
-def serving(transport: str, core: int, endpoints: int, config: Path | None) -> Iterator[tuple[int, int]]:
+def serving(transport: str, core: int, endpoints: int, config: Path | None, port: int) -> Iterator[tuple[int, int]]:
     """Port and process id of `endpick serve` on one core.
 
     Args:
@@ -54,8 +45,9 @@ def serving(transport: str, core: int, endpoints: int, config: Path | None) -> I
         core: where it is pinned.
         endpoints: how many `endpoints.yaml` beside the configuration lists.
         config: a configuration that reads `endpoints.yaml`; None: llm-d's default profile.
+        port: where a model server is found under every loopback address.
     """
-    with tempfile.TemporaryDirectory() as folder, _metrics_pages() as port:
+    with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "config.yaml")
         path.write_text(CONFIG if config is None else config.read_text())
         Path(folder, "endpoints.yaml").write_text(_endpoints_file(endpoints, port))
@@ -91,33 +83,3 @@ def _ext_proc_port(process: subprocess.Popen[bytes], log: Path) -> int:
             break
         threading.Event().wait(0.1)
     raise RuntimeError(f"endpick serve did not start:\n{log.read_text()}")
-
-
-@contextmanager
-def _metrics_pages() -> Iterator[int]:
-    """A port on every loopback address that serves the same page to all."""
-    started: list[int] = []
-    ready, stop = threading.Event(), threading.Event()
-
-    async def page(_request: web.Request) -> web.Response:
-        return web.Response(text=PAGE)
-
-    async def serve() -> None:
-        application = web.Application()
-        application.router.add_get("/metrics", page)
-        runner = web.AppRunner(application, access_log=None)
-        await runner.setup()
-        await web.TCPSite(runner, "0.0.0.0", 0).start()
-        started.append(runner.addresses[0][1])
-        ready.set()
-        await asyncio.to_thread(stop.wait)
-        await runner.cleanup()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    ready.wait()
-    try:
-        yield started[0]
-    finally:
-        stop.set()
-        thread.join()

@@ -59,21 +59,21 @@ class SilentExchange:
 class OneEndpoint:
     """Routes everything to the same place: what is left is transport and protocol."""
 
-    def __init__(self) -> None:
-        self._routed = Routed(("10.0.0.1:8000",), SilentExchange())
+    def __init__(self, destination: str) -> None:
+        self._routed = Routed((destination,), SilentExchange())
 
     def decide(self, incoming: IncomingRequest) -> Decision:
         return self._routed
 
 
-def sessions(kind: str) -> SessionFactory:
+def sessions(kind: str, destination: str = "10.0.0.1:8000") -> SessionFactory:
     """A factory by the name of the kind; every kind but `echo` answers with as many messages as the real session."""
-    return EchoSession if kind == "echo" else session_factory(OneEndpoint())
+    return EchoSession if kind == "echo" else session_factory(OneEndpoint(destination))
 
 
-async def serve(transport: str, kind: str) -> None:
+async def serve(transport: str, kind: str, destination: str) -> None:
     settings = ListenSettings(host="127.0.0.1", port=0)
-    server = open_server("grpcio" if transport == "grpcio" else "h2", settings, ext_proc_methods(sessions(kind)))
+    server = open_server("grpcio" if transport == "grpcio" else "h2", settings, ext_proc_methods(sessions(kind, destination)))
     print(await server.start(), flush=True)
     gc.freeze()
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
@@ -84,10 +84,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--transport", choices=("h2", "grpcio"), required=True)
     parser.add_argument("--session", choices=("echo", "trivial"), required=True)
+    parser.add_argument("--destination", required=True)
     parser.add_argument("--core", type=int, required=True)
     options = parser.parse_args()
     os.sched_setaffinity(0, {options.core})
-    uvloop.run(serve(options.transport, options.session))
+    uvloop.run(serve(options.transport, options.session, options.destination))
 
 
 if __name__ == "__main__":

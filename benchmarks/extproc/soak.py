@@ -14,10 +14,11 @@ from collections.abc import Sequence
 
 import uvloop
 
-from benchmarks.extproc.__main__ import served
 from benchmarks.extproc.load import cpu_seconds, resident_mebibytes
 from benchmarks.extproc.messages import conversations
 from benchmarks.extproc.phased import Gateway, Phase, phases
+from benchmarks.extproc.served import served
+from benchmarks.model_server import model_server
 
 _STUCK_SECONDS = 30.0
 _LEAVING_SHARE = 0.1
@@ -106,9 +107,12 @@ def main() -> int:
     parser.add_argument("--streams", type=int, default=8, help="per client")
     parser.add_argument("--pause-seconds", type=float, default=0.05, help="mean pause of a stream between requests")
     parser.add_argument("--server-core", type=int, default=0)
-    parser.set_defaults(config=None, endpoints=16)
+    parser.add_argument("--load-core", type=int, default=1)
     options = parser.parse_args()
-    with served(options.transport, options) as server:
+    with (
+        model_server(options.load_core) as port,
+        served(options.transport, options.session, options.server_core, port) as server,
+    ):
         return 0 if uvloop.run(soak(server.port, server.pid, options)) else 1
 
 
