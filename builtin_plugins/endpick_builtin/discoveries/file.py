@@ -77,11 +77,12 @@ class FileDiscovery(EndpointDiscovery[FileDiscoveryParameters]):
         try:
             version = await asyncio.to_thread(read_version, self._path)
         except (OSError, ValueError) as problem:
-            raise ConfigurationError(f"endpoint file {self._path} cannot be read: {problem}") from problem
+            raise ConfigurationError(f"endpoint file {self._path} cannot be read: {_reason(problem)}") from problem
         contents = await asyncio.to_thread(read_endpoint_file, version.content)
         if contents.mistakes:
             listed = "".join(f"\n  {mistake}" for mistake in contents.mistakes)
-            raise ConfigurationError(f"endpoint file {self._path} has {len(contents.mistakes)} mistake(s):{listed}")
+            count = len(contents.mistakes)
+            raise ConfigurationError(f"endpoint file {self._path} has {count} mistake{'s' if count > 1 else ''}:{listed}")
         self._apply(contents, registry)
         return version
 
@@ -92,7 +93,7 @@ class FileDiscovery(EndpointDiscovery[FileDiscoveryParameters]):
                 return seen
             version = await asyncio.to_thread(read_version, self._path)
         except (OSError, ValueError) as problem:
-            self._complain_once(str(problem))
+            self._complain_once(_reason(problem))
             return seen
         self._trouble = ""
         if version.content != seen.content:
@@ -114,6 +115,10 @@ class FileDiscovery(EndpointDiscovery[FileDiscoveryParameters]):
         kept = {mistake.endpoint: self._pool[mistake.endpoint] for mistake in contents.mistakes if mistake.endpoint in self._pool}
         self._pool = kept | {endpoint.name: endpoint for endpoint in contents.endpoints}
         registry.replace_all(self._pool.values())
+
+
+def _reason(problem: OSError | ValueError) -> str:
+    return getattr(problem, "strerror", None) or str(problem)
 
 
 def read_version(path: Path) -> FileVersion:

@@ -54,6 +54,7 @@ def build(
         on_fault=on_fault or default_on_fault(loaded.kinds),
         scope=scope_of(name, declared),
         registry=context.registry,
+        place=place,
     )
 
 

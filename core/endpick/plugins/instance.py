@@ -13,6 +13,8 @@ from endpick.api.plugin import Kind, Parameters, Plugin
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
+    from endpick.plugins.placing import Place
+
 
 class OnFault(enum.StrEnum):
     """What the host does when an instance raises or answers nonsense."""
@@ -31,7 +33,13 @@ def default_on_fault(kinds: tuple[Kind, ...]) -> OnFault:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One built plugin. `scope` is what its views are checked against while it runs, `registry` holds the metrics it keeps for itself."""
+    """One built plugin.
+
+    Attributes:
+        scope: What its views are checked against while it runs.
+        registry: The metrics it keeps for itself.
+        place: Where the configuration asks for it.
+    """
 
     name: str
     type: str
@@ -43,6 +51,7 @@ class Instance:
     on_fault: OnFault
     scope: AccessScope
     registry: CollectorRegistry | None = None
+    place: Place | None = None
 
     @property
     def origin(self) -> str:

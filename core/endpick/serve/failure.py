@@ -17,6 +17,11 @@ class Refused(Exception):  # noqa: N818 - a refusal, told with its code and, whe
 
 
 def instance_failed(code: Code, instance: Instance, what: str, help_line: str | None = None) -> Diagnostic:
-    """A diagnostic that blames one instance."""
+    """A diagnostic that blames one instance, at its place in the configuration; further lines of `what` become notes."""
     plugin = PluginReference(instance.type, instance.name, instance.distribution, instance.version)
-    return Diagnostic(code, f"'{instance.name}' {what}", help=help_line, plugin=plugin)
+    headline, *notes = (line.strip() for line in what.splitlines())
+    message = f"'{instance.name}' {headline.removesuffix(':')}"
+    if instance.place is None:
+        return Diagnostic(code, message, help=help_line, notes=tuple(notes), plugin=plugin)
+    span, path = instance.place.key_span(()), instance.place.path
+    return Diagnostic(code, message, span, help=help_line, notes=tuple(notes), plugin=plugin, path=path)

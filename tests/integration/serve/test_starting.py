@@ -56,7 +56,20 @@ def test_missing_endpoints_file_ends_with_5_and_names_the_file(folder):
     result = serve(folder)
 
     assert result.returncode == 5
-    assert "error[E0706]: 'file-discovery' cannot discover endpoints: endpoint file endpoints.yaml cannot be read" in result.stderr
+    assert "error[E0706]: 'file-discovery' cannot discover endpoints: endpoint file endpoints.yaml cannot be read: No such" in result.stderr
+    assert "--> config.yaml:4:26" in result.stderr
+
+
+def test_every_mistake_in_the_endpoints_file_is_a_note_at_the_discovery_that_reads_it(folder):
+    (folder / "endpoints.yaml").write_text('endpoints:\n- {name: a, address: here, port: "1"}\n- {name: b, address: 10.0.0.1, port: "0"}\n')
+    result = serve(folder)
+
+    assert result.returncode == 5
+    assert (
+        "'file-discovery' cannot discover endpoints: endpoint file endpoints.yaml has 2 mistakes\n  --> config.yaml:4:26" in result.stderr
+    )
+    assert "= note: line 2: `address` of 'default/a' must be an IP address such as 10.0.0.7, not 'here'" in result.stderr
+    assert '= note: line 3: `port` of \'default/b\' must be "1" to "65535"' in result.stderr
 
 
 def test_missing_plugin_type_ends_with_4_and_shows_the_line(folder):

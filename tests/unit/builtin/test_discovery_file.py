@@ -314,7 +314,7 @@ async def test_at_start_every_mistake_is_listed_and_nothing_is_applied(path):
     with pytest.raises(ConfigurationError) as failure:
         await discovery(path).run(table)
     assert str(failure.value).splitlines() == [
-        f"endpoint file {path} has 3 mistake(s):",
+        f"endpoint file {path} has 3 mistakes:",
         "  line 3: `port` of 'default/bad' must be \"1\" to \"65535\", not '0'",
         "  line 4: `address` of 'default/worse' must be an IP address such as 10.0.0.7, not 'nowhere'",
         "  line 4: `port` of 'default/worse' must be \"1\" to \"65535\", not 'x'",
