@@ -71,11 +71,11 @@ def facts(loaded: LoadedPlugin) -> dict[str, object]:
         "api": meta.api,
         "stability": meta.stability.value,
         "category": meta.category.value if meta.category else None,
-        "replaced_by": meta.replaced_by,
+        "replacedBy": meta.replaced_by,
         "aliases": list(meta.aliases),
         "parameters": parameters_schema(loaded),
         "consumes": [_key(key) for key in meta.consumes],
-        "consumes_optional": [_key(key) for key in meta.consumes_optional],
+        "consumesOptional": [_key(key) for key in meta.consumes_optional],
         "produces": [_key(key) for key in meta.produces],
         "payload": meta.payload.__qualname__ if meta.payload else None,
     }

@@ -75,11 +75,11 @@ def _json(health: Health, diagnostics: tuple[Diagnostic, ...], seconds: dict[Can
             "python": platform.python_version(),
             "executable": sys.executable,
             "distributions": [
-                {"name": copy.name, "version": copy.version, "metadata_path": copy.path, "source_path": copy.source_path}
+                {"name": copy.name, "version": copy.version, "metadataPath": copy.path, "sourcePath": copy.source_path}
                 for copy in health.copies
             ],
-            "hook_objects": [{"name": one.type, "distribution": one.distribution, "target": one.target} for one in health.hook_objects],
-            "import_seconds": {f"{one.type} ({one.distribution})": round(taken, 6) for one, taken in seconds.items()},
+            "hookObjects": [{"name": one.type, "distribution": one.distribution, "target": one.target} for one in health.hook_objects],
+            "importSeconds": {f"{one.type} ({one.distribution})": round(taken, 6) for one, taken in seconds.items()},
             "findings": json.loads(render_json(diagnostics)),
         }
     )

@@ -57,9 +57,9 @@ def _facts(candidate: Candidate, status: str) -> dict[str, object]:
         "status": status,
         "builtin": candidate.is_builtin,
         "editable": candidate.editable,
-        "source_path": candidate.source_path,
+        "sourcePath": candidate.source_path,
         "target": candidate.target,
-        "metadata_path": candidate.metadata_path,
+        "metadataPath": candidate.metadata_path,
         "copies": list(candidate.copies),
     }
 
@@ -79,7 +79,7 @@ def _line(row: dict[str, object]) -> list[str]:
     status = str(row.get("problem") or _SHORT.get(str(row["status"]), row["status"]))
     if row["status"] == "other-api":
         status = f"needs plugin API {row['api']}"
-    editable = f" (editable: {row['source_path']})" if row["editable"] else ""
+    editable = f" (editable: {row['sourcePath']})" if row["editable"] else ""
     return [origin, f"v{row['api']}", status + editable]
 
 

@@ -18,5 +18,5 @@ def loaded_facts(candidate: Candidate) -> dict[str, object]:
         "kinds": [kind.value for kind in loaded.kinds],
         "summary": loaded.summary,
         "stability": loaded.meta.stability.value,
-        "load_seconds": round(loaded.load_seconds, 6),
+        "loadSeconds": round(loaded.load_seconds, 6),
     }

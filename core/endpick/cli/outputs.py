@@ -8,15 +8,16 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
 
 from endpick.api import Kind, Scope
 from endpick.api.plugin import Category, Stability
 
 
 class Output(BaseModel):
-    """A part of a printed document."""
+    """A part of a printed document; its names are in camelCase there, as in the configuration."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", alias_generator=to_camel)
 
 
 class ListedPlugin(Output):
@@ -114,7 +115,7 @@ class Explanation(Output):
     code: str
     severity: Literal["error", "warning", "note"]
     title: str
-    exitCode: int  # noqa: N815 - the name in the document
+    exit_code: int
     explanation: str = Field(description="Markdown.")
 
 
@@ -149,10 +150,47 @@ class NewOutput(Output):
     next: list[str] = Field(description="Commands to go on with.")
 
 
+class Fault(Output):
+    """What a plugin does, and what its author should do about it."""
+
+    message: str
+    help: str
+
+
+class Verdict(Output):
+    """What one check found about one plugin."""
+
+    id: str
+    rule: str
+    status: str
+    reason: str = Field(description="Of a check that was skipped, or was expected to fail.")
+    findings: list[Fault]
+
+
+class TestedPlugin(Output):
+    """One plugin class, held to the conformance kit."""
+
+    type: str
+    distribution: str
+    version: str
+    class_: str = Field(alias="class")
+    conforms: bool
+    checks: list[Verdict]
+
+
+class TestOutput(Output):
+    """What `endpick test` prints."""
+
+    endpick: str
+    plugin_api: str
+    plugins: list[TestedPlugin]
+
+
 OUTPUTS: dict[str, type[Output]] = {
     "describe": DescribeOutput,
     "doctor": DoctorOutput,
     "list": ListOutput,
     "lock": LockOutput,
     "new": NewOutput,
+    "test": TestOutput,
 }

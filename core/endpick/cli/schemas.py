@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from pydantic import BaseModel, TypeAdapter
 
+from endpick.cli.decision_outputs import DecisionOutput, TryOutput
 from endpick.cli.outputs import OUTPUTS, Explanation, Output
 from endpick.config.schema import editor_schema
 from endpick.diagnostics.json import SCHEMA as DIAGNOSTICS
@@ -24,7 +25,9 @@ def output_schemas() -> dict[str, Mapping[str, object]]:
     """Schemas of the documents that verbs print with `--format json`, by name."""
     return {
         "diagnostics": DIAGNOSTICS,
+        "decision": _document(DecisionOutput, "endpick decision record"),
         "graph": _document(Picture, "endpick graph"),
+        "try": _document(TryOutput, "endpick try"),
         "plan": _document(PlanDocument, "endpick plan"),
         "explain": {"$schema": DIALECT, "title": "endpick explain", **TypeAdapter(list[Explanation]).json_schema()},
         **{name: _document(output, f"endpick {name}") for name, output in OUTPUTS.items()},

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 import sys
 from pathlib import Path
 from typing import Literal
@@ -13,6 +11,7 @@ import click
 from endpick.cli.reading import STANDARD_INPUT, plan_or_exit
 from endpick.cli.tables import FORMAT_OPTION, json_text, table
 from endpick.diagnostics import ExitCode
+from endpick.scheduling.plain import plain
 from endpick.scheduling.record import FilterRecord, ProfileRecord
 from endpick.testing.host import DEFAULT_PATH, Explanation, Host, HostRefused
 from endpick.testing.situation import SituationError, arrange, read_situation
@@ -51,7 +50,7 @@ def command(
     except HostRefused as refusal:
         click.echo(str(refusal), err=True)
         sys.exit(ExitCode.PLUGIN_UNUSABLE)
-    click.echo(json_text(_document(explanation)) if output == "json" else _text(explanation), nl=False)
+    click.echo(json_text(plain(explanation)) if output == "json" else _text(explanation), nl=False)
 
 
 def _content(file: str) -> bytes:
@@ -127,16 +126,3 @@ def _scores(run: ProfileRecord) -> str:
         rank = str(run.picked.index(name) + 1) if name in run.picked else ""
         rows.append([name, *said, f"{run.totals[position]:.3f}", rank])
     return "".join(f"  {line}\n" for line in table(headers, rows).splitlines())
-
-
-def _document(explanation: Explanation) -> object:
-    return _json(dataclasses.asdict(explanation))
-
-
-def _json(value: object) -> object:
-    """Plain data; NaN and infinity, which JSON does not have, become null."""
-    if isinstance(value, dict):
-        return {name: _json(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_json(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

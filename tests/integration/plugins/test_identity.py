@@ -134,7 +134,7 @@ def test_behaviour_07_an_editable_install_is_listed_with_its_source(fixture_proj
 
     assert "ok (editable: /home/me/good scorers)" in text
     assert latency["editable"] is True
-    assert latency["source_path"] == "/home/me/good scorers"
+    assert latency["sourcePath"] == "/home/me/good scorers"
 
 
 def test_behaviour_08_listing_two_hundred_distributions_imports_no_plugin(make_distribution, run_cli, tmp_path):
