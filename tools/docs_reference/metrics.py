@@ -47,6 +47,9 @@ def page() -> str:
         "## Events in ext_proc streams",
         "`endpick_session_events_total`, label `event`.",
         table(("event", "meaning"), _events(session, dict(_fields(session_counters, "SessionCounters")))),
+        "## Decision records",
+        "`endpick_decision_records_total`, label `event`: `shown` to the hook objects that watch decisions, or `dropped` because they are "
+        "too slow.",
     )
 
 

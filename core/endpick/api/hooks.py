@@ -140,4 +140,10 @@ class HookSpecs:
 
     @hookspec
     def endpick_decision(self, record: Document) -> None:
-        """A request was decided. Called with a sample of the decision records, off the request path; must be quick and may not wait."""
+        """The scheduler has found endpoints for a request, or has not.
+
+        Called with a sample of the decision records (`--decision-sampling`, 1 % unless told otherwise) in a thread of its own, so the
+        request does not wait for it. While an implementation takes its time, up to 256 records wait; what comes on top is dropped and
+        counted in `endpick_decision_records_total`. `endpick schema decision` describes a record. Requests that are refused before
+        the scheduler sees them have none.
+        """

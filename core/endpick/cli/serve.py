@@ -48,6 +48,13 @@ if TYPE_CHECKING:
 @click.option("--max-request-body", type=QUANTITY, default="32Mi", show_default=True, help="Largest request body; more is refused.")
 @click.option("--locked", is_flag=True, help="Refuse every plugin that differs from the lock file.")
 @click.option("--lock-file", type=click.Path(path_type=Path), default=Path("endpick.lock.json"), help="See `endpick lock`.")
+@click.option(
+    "--decision-sampling",
+    type=click.FloatRange(0, 1),
+    default=0.01,
+    show_default=True,
+    help="Ratio of decisions shown to hook objects that watch them.",
+)
 @click.option("--watch-config", is_flag=True, help="Reload when CONFIG changes; SIGHUP reloads in any case.")
 @click.option("--pool-name", default="endpick", show_default=True, help="Label of the pool's gauges.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True)
@@ -73,6 +80,7 @@ def command(
     max_request_body: int,
     locked: bool,
     lock_file: Path,
+    decision_sampling: float,
     watch_config: bool,
     pool_name: str,
     log_level: str,
@@ -102,6 +110,7 @@ def command(
         metrics_port=metrics_port,
         transport=transport,
         pool_name=pool_name,
+        decision_sampling_ratio=decision_sampling,
         watch_config=watch_config,
         refresh_metrics_interval_seconds=refresh_metrics_interval,
         discovery_timeout_seconds=discovery_timeout,

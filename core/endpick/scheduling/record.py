@@ -66,3 +66,32 @@ class ProfileRecord:
     picker: str
     picked: tuple[str, ...]
     failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRecord:
+    """One request that reached the scheduler, and everything its plugins said about it.
+
+    Attributes:
+        id: The request's `x-request-id`.
+        model: What the model servers are asked for.
+        path: Of the request.
+        priority: Of its inference objective.
+        fairness_id: Whose request it is.
+        endpoints: Names of those that were there to choose from.
+        destinations: `host:port`, best first; none when nobody was found.
+        status: HTTP status of the refusal; None when somebody was found.
+        refusal: Why nobody was found; empty when somebody was.
+        runs: The profile runs, in order.
+    """
+
+    id: str
+    model: str
+    path: str
+    priority: int
+    fairness_id: str
+    endpoints: tuple[str, ...]
+    destinations: tuple[str, ...]
+    status: int | None
+    refusal: str
+    runs: tuple[ProfileRecord, ...]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
@@ -29,6 +29,8 @@ class Ground:
     services: HostServices
     table: EndpointTable
     instruments: Instruments
+    watched: Callable[[Pipeline], Pipeline] = lambda pipeline: pipeline
+    """Lets the observers of decisions see those of a pipeline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ async def deploy(plan: Plan, ground: Ground, previous: Deployment | None = None)
         raise Refused(*built)
     fresh = tuple(instance for instance in built.instances.values() if instance.name not in carried)
     await start_instances(fresh)
-    return Deployment(plan, built, fresh, compile_pipeline(plan, built, ground.instruments))
+    return Deployment(plan, built, fresh, ground.watched(compile_pipeline(plan, built, ground.instruments)))
 
 
 def left_behind(old: Deployment, new: Deployment) -> tuple[Instance, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import sys
@@ -34,7 +35,7 @@ async def _serve_until_signalled(plan: Plan, settings: ServeSettings, replan: Ca
         loop.add_signal_handler(number, control.stop.set)
     loop.add_signal_handler(signal.SIGHUP, control.reload.set)
     _report_plan(plan)
-    await serve(plan, settings, control, _report_ports)
+    await serve(plan, settings, control, _started)
     _log.info("stopped")
 
 
@@ -60,7 +61,9 @@ def _report_plan(plan: Plan) -> None:
         )
 
 
-def _report_ports(ports: Ports) -> None:
+def _started(ports: Ports) -> None:
+    gc.collect()
+    gc.freeze()
     _log.info("serving", extra={"ext_proc_port": ports.ext_proc, "health_port": ports.health, "metrics_port": ports.metrics})
 
 

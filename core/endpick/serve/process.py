@@ -28,6 +28,7 @@ from endpick.planning.plan import Plan, PlanOutcome
 from endpick.requests.director import Director
 from endpick.serve.admin import AdminServer, admin_application
 from endpick.serve.current import Current
+from endpick.serve.decisions import DecisionObservers
 from endpick.serve.deployment import Deployment, Ground, deploy, document_of
 from endpick.serve.failure import Refused
 from endpick.serve.pool_metrics import PoolGauges
@@ -81,7 +82,8 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         _refuse_if_any(plan.hooks.configure(services))
         recorder = Recorder(metrics, services.clock)
         table = EndpointTable(services.clock, declared_keys(plan), recorder.undeclared_access)
-        ground = Ground(services, table, recorder)
+        observers = DecisionObservers(plan.hooks, settings.decision_sampling_ratio)
+        ground = Ground(services, table, recorder, observers.watched)
         current = Current(ground, CollectionSettings(settings.refresh_metrics_interval_seconds), settings.drain_timeout_seconds)
 
         board = HealthBoard()
@@ -95,6 +97,8 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         await current.begin(deployment, settings.discovery_timeout_seconds)
         _show_instances(metrics, deployment)
         await _start_hooks(stack, deployment)
+        observers.start()
+        stack.push_async_callback(asyncio.to_thread, observers.stop)
 
         access = Access(on_violation=recorder.undeclared_access)
         director = Director(current.pipeline, table, recorder, services.clock, access=access)
@@ -104,6 +108,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         server = open_server(settings.transport, settings.ext_proc, methods | reflection_methods(methods))
         registry.register(EventCounts("endpick_transport_events", "Events on the ext_proc port.", server.counters.snapshot))
         registry.register(EventCounts("endpick_session_events", "Events in ext_proc streams.", counters.snapshot))
+        registry.register(EventCounts("endpick_decision_records", "Decisions that were to be shown to hook objects.", observers.counts))
         ext_proc_port = await _start(stack, server)
 
         board.set_ready(True)

@@ -24,5 +24,7 @@ class ServeSettings:
     """How long start-up waits for the first complete picture of the pool."""
     drain_timeout_seconds: float = 30.0
     max_request_body_bytes: int = 32 * 1024 * 1024
+    decision_sampling_ratio: float = 0.01
+    """Of the decisions shown to hook objects that watch them, 0 to 1."""
     watch_config: bool = False
     """Reload when the configuration file changes; SIGHUP reloads in any case."""

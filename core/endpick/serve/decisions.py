@@ -1,0 +1,98 @@
+"""Shows decision records to hook objects, in a thread of its own: whoever watches too slowly misses some, and holds nobody up."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from queue import Empty, Full, Queue
+from random import Random
+from threading import Thread
+
+from endpick.plugins.hooks import HookRegistry
+from endpick.requests.pipeline import Pipeline
+from endpick.scheduling.plain import plain
+from endpick.scheduling.record import DecisionRecord
+from endpick.scheduling.sampling import sampled
+
+WAITING_RECORDS = 256
+"""How many records may wait for the observers; further ones are dropped and counted."""
+
+STOP_TIMEOUT_SECONDS = 2.0
+
+_log = logging.getLogger("endpick.serve")
+
+
+class DecisionObservers:
+    """The hook objects that implement `endpick_decision`, and the thread in which they are called."""
+
+    def __init__(self, hooks: HookRegistry, ratio: float) -> None:
+        """`ratio` of all decisions is shown, chosen at random: 0 none, 1 all. Nothing runs until `start`."""
+        self._hooks = hooks
+        self._ratio = ratio
+        self._random = Random()  # noqa: S311 - sampling needs no secrets
+        self._waiting: Queue[DecisionRecord | None] = Queue(WAITING_RECORDS)
+        self._thread = Thread(target=self._show_all, name="endpick-decisions", daemon=True)
+        self._counts = {"shown": 0, "dropped": 0}
+
+    @property
+    def are_wanted(self) -> bool:
+        """Whether anybody would be called."""
+        return self._ratio > 0 and self._hooks.implements("endpick_decision")
+
+    def watched(self, pipeline: Pipeline) -> Pipeline:
+        """The same pipeline, a sample of whose decisions is shown; untouched when nobody watches."""
+        if not self.are_wanted:
+            return pipeline
+        return replace(pipeline, scheduler=sampled(pipeline.scheduler, self._is_chosen, self._offer))
+
+    def counts(self) -> Mapping[str, int]:
+        """How many records were shown, and how many were dropped because observers were too slow."""
+        return self._counts
+
+    def start(self) -> None:
+        """Begin to call the observers; does nothing when there are none."""
+        if self.are_wanted:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Show what still waits, for two seconds at most; an observer that hangs is left behind."""
+        if not self._thread.is_alive():
+            return
+        self._finish()
+        self._thread.join(STOP_TIMEOUT_SECONDS)
+        if self._thread.is_alive():
+            _log.warning("an observer of decisions does not return; it is left behind")
+
+    def _finish(self) -> None:
+        """Put the end behind what waits; where there is no room for it, before."""
+        while True:
+            try:
+                self._waiting.put_nowait(None)
+            except Full:
+                self._drop_oldest()
+            else:
+                return
+
+    def _drop_oldest(self) -> None:
+        try:
+            self._waiting.get_nowait()
+        except Empty:
+            return
+        self._counts["dropped"] += 1
+
+    def _is_chosen(self) -> bool:
+        return self._random.random() < self._ratio
+
+    def _offer(self, record: DecisionRecord) -> None:
+        try:
+            self._waiting.put_nowait(record)
+        except Full:
+            self._counts["dropped"] += 1
+
+    def _show_all(self) -> None:
+        while (record := self._waiting.get()) is not None:
+            document = plain(record)
+            assert isinstance(document, Mapping)
+            self._hooks.decision(document)
+            self._counts["shown"] += 1
