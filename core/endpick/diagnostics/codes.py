@@ -106,7 +106,7 @@ class Code(Enum):
     E0609 = "a data key has a malformed name"
 
     E0701 = "a hook implementation has a name that is no hook"
-    E0702 = "a hook implementation asks for arguments the hook does not have"
+    E0702 = "a hook implementation cannot be called as it is written"
     E0703 = "a plugin did not start in time"
     E0704 = "a plugin failed while closing"
     E0705 = "a hook object is not installed, or cannot be loaded"

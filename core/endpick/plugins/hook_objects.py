@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import pluggy
 
@@ -19,6 +19,7 @@ from endpick.plugins.reference import Reference
 from endpick.versions import API_MAJOR, HOOKS_ENTRY_POINT_GROUP
 
 HOOKS = tuple(name for name in vars(HookSpecs) if name.startswith("endpick_"))
+_AWAITED = ("endpick_startup", "endpick_shutdown", "endpick_config_reload")
 
 
 def discover_hook_objects(path: Sequence[str] | None = None) -> tuple[Candidate, ...]:
@@ -94,17 +95,30 @@ def _implementation_faults(
             notes=(_defined_at(function),),
         )
         return
-    accepted = tuple(inspect.signature(getattr(HookSpecs, hook)).parameters)[1:]
-    unknown = [name for name in inspect.signature(function).parameters if name not in accepted]
-    if unknown or is_wrapper:
-        wrong = f"asks for {', '.join(f'`{name}`' for name in unknown)}" if unknown else "is a wrapper, which endpick does not call"
+    problem = _signature_problem(hook, function, is_wrapper=is_wrapper)
+    if problem is not None:
+        wrong, repair = problem
         yield reference.diagnostic(
             Code.E0702,
             f"`{hook}` of the hook object '{reference.type}' from {candidate.origin} {wrong}",
             candidate,
-            help=f"it may take {', '.join(f'`{name}`' for name in accepted)}" if accepted else "it takes no arguments",
+            help=repair,
             notes=(_defined_at(function),),
         )
+
+
+def _signature_problem(hook: str, function: Callable[..., object], *, is_wrapper: bool) -> tuple[str, str] | None:
+    """What is wrong with how an implementation is defined, and what would be right."""
+    accepted = tuple(inspect.signature(getattr(HookSpecs, hook)).parameters)[1:]
+    unknown = [name for name in inspect.signature(function).parameters if name not in accepted]
+    possible = f"it may take {', '.join(f'`{name}`' for name in accepted)}" if accepted else "it takes no arguments"
+    if unknown:
+        return f"asks for {', '.join(f'`{name}`' for name in unknown)}", possible
+    if is_wrapper:
+        return "is a wrapper, which endpick does not call", possible
+    if inspect.iscoroutinefunction(function) and hook not in _AWAITED:
+        return "is `async def`, but nobody awaits it", f"write it as a plain `def`; awaited are {', '.join(_AWAITED)}"
+    return None
 
 
 def _defined_at(function: object) -> str:

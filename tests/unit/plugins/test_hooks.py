@@ -274,6 +274,11 @@ def test_a_hook_object_that_cannot_offer_its_types_is_told(hooks):
         ("hooks.misspelt", Code.E0701, "did you mean 'endpick_startup'?"),
         ("hooks.arguments", Code.E0702, "it may take `host`"),
         ("hooks.wrapper", Code.E0702, "it may take `host`"),
+        (
+            "hooks.asynchronous",
+            Code.E0702,
+            "write it as a plain `def`; awaited are endpick_startup, endpick_shutdown, endpick_config_reload",
+        ),
         ("hooks.none", Code.E0705, "report it to its author"),
         ("hooks.unconstructible", Code.E0705, "report it to its author"),
         ("hooks.missing", Code.E0705, "report it to its author"),
