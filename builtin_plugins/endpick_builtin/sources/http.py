@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -97,7 +98,7 @@ class HttpSource(PollingSource[P, Payload]):
                     raise Unavailable(f"GET {url} answered {response.status}")
                 return await _body_of(response)
         except (aiohttp.ClientError, OSError) as problem:
-            raise Unavailable(f"GET {url}: {problem}") from problem
+            raise Unavailable(f"GET {url}: {_reason(problem)}") from problem
 
     def _url_of(self, endpoint: Endpoint) -> URL:
         url = self._urls.get(endpoint.name)
@@ -126,6 +127,15 @@ class HttpSource(PollingSource[P, Payload]):
             tls.check_hostname = False
             tls.verify_mode = ssl.CERT_NONE
         return tls
+
+
+def _reason(problem: aiohttp.ClientError | OSError) -> str:
+    """What the system said of a connection that did not come about, rather than what asyncio and aiohttp made of it."""
+    if isinstance(problem, aiohttp.ClientConnectorError):
+        cause = problem.os_error
+        if cause.errno and not isinstance(cause, ssl.SSLError):
+            return os.strerror(cause.errno).lower()
+    return str(problem)
 
 
 async def _body_of(response: aiohttp.ClientResponse) -> bytes:

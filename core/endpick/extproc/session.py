@@ -17,6 +17,7 @@ from endpick.extproc.metadata import served_endpoint, subset_hint
 from endpick.extproc.request_phase import RequestPhase, UnroutableError
 from endpick.extproc.response_phase import ResponsePhase
 from endpick.extproc.stream import CloseCause, ProtocolError, SessionFactory, Status
+from endpick.observability.throttle import Throttle
 from endpick.requests.decision import Decision, Director, Exchange, Refused, Routed
 from endpick.requests.incoming import Delivery, IncomingRequest
 
@@ -32,6 +33,8 @@ class SessionSettings:
 
 
 DEFAULT_SETTINGS = SessionSettings()
+COMPLAINT_INTERVAL_SECONDS = 30.0
+"""How often a gateway that breaks the protocol is complained of in the log; the counter counts every time."""
 
 
 class Session:
@@ -40,6 +43,7 @@ class Session:
     __slots__ = (
         "_clock",
         "_close_cause",
+        "_complaints",
         "_counters",
         "_director",
         "_exchange",
@@ -64,11 +68,13 @@ class Session:
         settings: SessionSettings = DEFAULT_SETTINGS,
         counters: SessionCounters | None = None,
         clock: Callable[[], float] = time.monotonic,
+        complaints: Throttle | None = None,
     ) -> None:
         self._director = director
         self._settings = settings
         self._counters = SessionCounters() if counters is None else counters
         self._clock = clock
+        self._complaints = Throttle(clock, COMPLAINT_INTERVAL_SECONDS) if complaints is None else complaints
         self._exchange: Exchange | None = None
         self._queue: list[ProcessingRequest] = []
         self._queued_bytes = 0
@@ -234,7 +240,11 @@ class Session:
             logger.exception("finish of the exchange failed")
 
     def _counted(self, error: ProtocolError) -> ProtocolError:
-        self._counters.protocol_errors[Status(error.status)] += 1
+        status = Status(error.status)
+        self._counters.protocol_errors[status] += 1
+        suppressed = self._complaints.admit(error.message)
+        if suppressed is not None:
+            logger.warning("a stream was ended with %s: %s", status.name, error.message, extra={"suppressed": suppressed})
         return error
 
 
@@ -243,4 +253,5 @@ def session_factory(
 ) -> SessionFactory:
     """What a transport needs: a function that makes the session of a new stream."""
     shared = SessionCounters() if counters is None else counters
-    return lambda: Session(director, settings, shared)
+    complaints = Throttle(time.monotonic, COMPLAINT_INTERVAL_SECONDS)
+    return lambda: Session(director, settings, shared, complaints=complaints)

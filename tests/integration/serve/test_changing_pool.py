@@ -5,46 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections import Counter
-from dataclasses import dataclass, field
 
 import pytest
 
-from integration.serve.gateway import PREFIX_AWARE, RANDOM, Gateway, running_gateway, until
+from integration.serve.gateway import PREFIX_AWARE, RANDOM, running_gateway, until
+from integration.serve.load import Load
 
 SLOW_SERVERS = ("--model", "m", "--prefill-ms-per-token", "0.01", "--decode-ms", "5")
-
-
-@dataclass
-class Load:
-    """Requests that keep coming; what became of each."""
-
-    served: Counter[str] = field(default_factory=Counter)
-    failed: list[str] = field(default_factory=list)
-    stopping: bool = False
-
-    async def client(self, gateway: Gateway, number: int) -> None:
-        turn = 0
-        while not self.stopping:
-            turn += 1
-            try:
-                async with await gateway.chat(f"client {number} turn {turn}", max_tokens=8) as response:
-                    body = await response.text()
-                    if response.status == 200:
-                        self.served[response.headers["x-served-by"]] += 1
-                    else:
-                        self.failed.append(f"{response.status} {body}")
-            except OSError as problem:
-                self.failed.append(repr(problem))
-
-    async def beyond(self, count: int) -> None:
-        """Wait until this many more have been served."""
-        target = self.served.total() + count
-
-        async def reached() -> bool:
-            return self.served.total() >= target
-
-        await until(reached, f"{count} more requests served; failures: {self.failed[:3]}")
 
 
 @pytest.mark.asyncio

@@ -65,9 +65,7 @@ def test_every_mistake_in_the_endpoints_file_is_a_note_at_the_discovery_that_rea
     result = serve(folder)
 
     assert result.returncode == 5
-    assert (
-        "endpoint file endpoints.yaml has 2 mistakes\n  --> config.yaml:4:26" in result.stderr
-    )
+    assert "endpoint file endpoints.yaml has 2 mistakes\n  --> config.yaml:4:26" in result.stderr
     assert "= note: line 2: `address` of 'default/a' must be an IP address such as 10.0.0.7, not 'here'" in result.stderr
     assert '= note: line 3: `port` of \'default/b\' must be "1" to "65535"' in result.stderr
 
