@@ -47,7 +47,15 @@ class Recorder:
                 instance.origin,
                 problem,
                 exc_info=problem if isinstance(problem, BaseException) else None,
-                extra={"extension_point": extension_point, "on_fault": instance.on_fault.value, "suppressed": suppressed},
+                extra={
+                    "plugin": instance.name,
+                    "type": instance.type,
+                    "dist": instance.distribution,
+                    "dist_version": instance.version,
+                    "extension_point": extension_point,
+                    "on_fault": instance.on_fault.value,
+                    "suppressed": suppressed,
+                },
             )
 
     def clamped(self, instance: Instance, count: int) -> None:

@@ -1,0 +1,115 @@
+"""`endpick serve` as a process of its own, and a gateway's part of the talk with it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+import grpc
+from prometheus_client.parser import text_string_to_metric_families
+
+from endpick._proto import ext_proc_pb2 as pb
+
+SOURCES = tuple(Path(__file__).parents[3] / name for name in ("core", "builtin_plugins"))
+OPTIONS = ("--host=127.0.0.1", "--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0", "--secure-serving=false", "--log-format=json")
+METHOD = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
+DESTINATION = "x-gateway-destination-endpoint"
+
+
+@dataclass
+class Picker:
+    """One serving process.
+
+    Attributes:
+        events: Its log so far, one mapping per line.
+    """
+
+    process: asyncio.subprocess.Process
+    channel: grpc.aio.Channel
+    metrics_port: int
+    events: list[Mapping[str, object]] = field(default_factory=list)
+
+    async def ask(self, prompt: str = "hello", request_id: str = "r") -> tuple[str, int]:
+        """Send one chat request; where endpick sends it, and the status of a refusal: 0 when it is routed."""
+        call = self.channel.stream_stream(METHOD, pb.ProcessingRequest.SerializeToString, pb.ProcessingResponse.FromString)()
+        names = {":path": "/v1/chat/completions", ":method": "POST", "content-type": "application/json", "x-request-id": request_id}
+        headers = pb.HeaderMap(headers=[pb.HeaderValue(key=key, raw_value=value.encode()) for key, value in names.items()])
+        body = json.dumps({"model": "m", "messages": [{"role": "user", "content": prompt}]}).encode()
+        await call.write(pb.ProcessingRequest(request_headers=pb.HttpHeaders(headers=headers)))
+        await call.write(pb.ProcessingRequest(request_body=pb.HttpBody(body=body, end_of_stream=True)))
+        answer = await call.read()
+        call.cancel()
+        if answer.WhichOneof("response") == "immediate_response":
+            return "", answer.immediate_response.status.code
+        set_headers = answer.request_headers.response.header_mutation.set_headers
+        return {one.header.key: one.header.raw_value.decode() for one in set_headers}[DESTINATION], 0
+
+    async def samples(self, name: str) -> dict[tuple[tuple[str, str], ...], float]:
+        """The samples of that name on the metrics page, by their labels."""
+        async with aiohttp.ClientSession() as client, client.get(f"http://127.0.0.1:{self.metrics_port}/metrics") as response:
+            families = text_string_to_metric_families(await response.text())
+            return {tuple(sorted(each.labels.items())): each.value for family in families for each in family.samples if each.name == name}
+
+    async def logged(self, text: str, times: int = 1) -> list[Mapping[str, object]]:
+        """Wait until that many log lines contain the text."""
+        async with asyncio.timeout(20):
+            while len(found := [event for event in self.events if text in str(event["event"])]) < times:
+                await asyncio.sleep(0.02)
+        return found
+
+    def reload(self) -> None:
+        """Let it read its configuration again."""
+        self.process.send_signal(signal.SIGHUP)
+
+
+@asynccontextmanager
+async def serving(
+    folder: Path, *options: str, python: Path | str = sys.executable, path: Sequence[Path] | None = (), exit_code: int = 0
+) -> AsyncIterator[Picker]:
+    """Serve `config.yaml` of a folder, with these distributions on the path; with `path` None, only what its Python has installed."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    if path is not None:
+        environment["PYTHONPATH"] = os.pathsep.join(map(str, [*path, *SOURCES]))
+    process = await asyncio.create_subprocess_exec(
+        *(str(python), "-m", "endpick", "serve", "config.yaml", *OPTIONS, *options),
+        cwd=folder,
+        env=environment,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    lines: list[str] = []
+    try:
+        ports = await asyncio.wait_for(_ports(process.stderr, lines), 40)
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{ports['ext_proc_port']}") as channel:
+            picker = Picker(process, channel, int(str(ports["metrics_port"])), [json.loads(line) for line in lines if line.startswith("{")])
+            reading = asyncio.create_task(_read(process.stderr, picker.events))
+            yield picker
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+    await reading
+    assert process.returncode == exit_code, picker.events
+
+
+async def _ports(stream: asyncio.StreamReader, lines: list[str]) -> Mapping[str, object]:
+    while line := (await stream.readline()).decode():
+        lines.append(line)
+        if '"event":"serving"' in line:
+            return json.loads(line)
+    raise AssertionError("".join(lines))
+
+
+async def _read(stream: asyncio.StreamReader, events: list[Mapping[str, object]]) -> None:
+    while line := (await stream.readline()).decode():
+        if line.startswith("{"):
+            events.append(json.loads(line))

@@ -1,0 +1,88 @@
+"""Plugins that fail while they serve: what becomes of the request, and what the operator learns. Behaviour 43."""
+
+from __future__ import annotations
+
+import pytest
+
+from integration.plugins.serving import serving
+
+ENDPOINTS = '{"endpoints": [{"name": "a", "address": "127.0.0.1", "port": "1"}, {"name": "b", "address": "127.0.0.1", "port": "2"}]}'
+CONFIG = """\
+apiVersion: endpick/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+  - {{type: file-discovery, parameters: {{path: endpoints.yaml}}}}
+  - {{name: suspect, type: {faulty}{on_fault}}}
+  - type: faulty.last
+  - {{type: max-score-picker}}
+schedulingProfiles:
+  - name: default
+    plugins:
+      - {{pluginRef: suspect, weight: 100}}
+      - {{pluginRef: faulty.last, weight: 1}}
+      - pluginRef: max-score-picker
+dataLayer:
+  discovery: {{pluginRef: file-discovery}}
+"""
+FIRST, LAST = "127.0.0.1:1", "127.0.0.1:2"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """`folder("faulty.nan", ", onFault: FailClose")`: where to serve a configuration with that scorer."""
+
+    def write(faulty, on_fault=""):
+        (tmp_path / "endpoints.yaml").write_text(ENDPOINTS)
+        (tmp_path / "config.yaml").write_text(CONFIG.format(faulty=faulty, on_fault=on_fault))
+        return tmp_path
+
+    return write
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("faulty", "reason", "said"),
+    [
+        ("faulty.raises", "LookupError", "no table of scores"),
+        ("faulty.nan", "answer", "answered a score that is not a finite number"),
+        ("faulty.omits", "answer", "answered scores of shape (1,) for 2 endpoints"),
+    ],
+)
+async def test_behaviour_43_a_scorer_that_fails_is_left_out_counted_and_logged_once(fixture_project, folder, faulty, reason, said):
+    async with serving(folder(faulty), path=[fixture_project("faulty-scorers")]) as picker:
+        assert {await picker.ask() for _ in range(5)} == {(LAST, 0)}, "the other scorer alone decides"
+
+        stamp = {"plugin": "suspect", "type": faulty, "distribution": "faulty-scorers", "version": "2.3"}
+        labels = {**stamp, "extension_point": "Scorer", "reason": reason}
+        assert await picker.samples("endpick_plugin_faults_total") == {tuple(sorted(labels.items())): 5}
+        await picker.logged("plugin fault in")
+
+    (event,) = [event for event in picker.events if "plugin fault in" in str(event["event"])]
+    assert event["event"] == f"plugin fault in suspect ({faulty}, faulty-scorers 2.3): {said}"
+    told = {"plugin": "suspect", "type": faulty, "dist": "faulty-scorers", "dist_version": "2.3", "on_fault": "skip"}
+    assert told.items() <= event.items()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("faulty", ["faulty.raises", "faulty.nan", "faulty.omits"])
+async def test_behaviour_43_a_scorer_that_must_not_fail_refuses_the_request(fixture_project, folder, faulty):
+    async with serving(folder(faulty, ", onFault: FailClose"), path=[fixture_project("faulty-scorers")]) as picker:
+        assert await picker.ask() == ("", 500)
+        (faults,) = (await picker.samples("endpick_plugin_faults_total")).values()
+        (event,) = await picker.logged("plugin fault in")
+
+    assert faults == 1
+    assert event["on_fault"] == "refuse"
+
+
+@pytest.mark.asyncio
+async def test_behaviour_43_scores_outside_the_range_are_cut_and_counted(fixture_project, folder):
+    async with serving(folder("faulty.high"), path=[fixture_project("faulty-scorers")]) as picker:
+        assert await picker.ask() == (FIRST, 0)
+
+        clamped = await picker.samples("endpick_scores_clamped_total")
+        assert clamped == {(("plugin", "suspect"), ("type", "faulty.high")): 1}
+        assert await picker.samples("endpick_plugin_faults_total") == {}
+        (event,) = await picker.logged("leave the range 0 to 1")
+
+    assert event["event"] == "scores of suspect (faulty.high, faulty-scorers 2.3) leave the range 0 to 1 and are clamped"
