@@ -4,6 +4,10 @@ A hook object is an entry point of group `endpick.hooks.v1`: a module, an object
 loaded only when a configuration names it under `hooks:`, before any plugin is. Its methods marked with `@hookimpl` may take fewer
 arguments than specified here, but no others.
 
+A reload makes a plan of its own, and of a class an object of its own: that one hears of the new plan (`endpick_register`,
+`endpick_plugin_loaded`, `endpick_validate`), while the objects of the start are asked about the change and go on watching. What both
+should know belongs into the module.
+
 For each hook the objects are called in the order of `hooks:` (`endpick_shutdown` in the reverse order). `@hookimpl(tryfirst=True)` and
 `trylast=True` move an implementation before or behind the others. Every object is called, whatever the others do.
 """
@@ -90,14 +94,14 @@ class HookSpecs:
     def endpick_register(self) -> Sequence[type[Plugin[Parameters]]]:
         """Offer plugin types that have no entry point of their own.
 
-        Called once, before the plan is made. The types join those found through entry points under the same rules: they are of the hook
+        Called before a plan is made: at start, at every reload, and by the verbs that take a configuration. The types join those found through entry points under the same rules: they are of the hook
         object's distribution, a clash is an error, and only those a configuration uses are checked. Each class must be importable by name.
         """
         raise NotImplementedError
 
     @hookspec
     def endpick_plugin_loaded(self, record: PluginRecord) -> None:
-        """A plugin type was imported and has passed every check. Called once for each type in use, whichever plan loaded it first."""
+        """A plugin type of a plan was imported, now or earlier, and has passed every check. Called once for each type and plan."""
 
     @hookspec
     def endpick_validate(self, config: Document, report: Report) -> None:

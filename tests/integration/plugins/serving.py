@@ -61,7 +61,7 @@ class Picker:
     async def logged(self, text: str, times: int = 1) -> list[Mapping[str, object]]:
         """Wait until that many log lines contain the text."""
         async with asyncio.timeout(20):
-            while len(found := [event for event in self.events if text in str(event["event"])]) < times:
+            while len(found := [event for event in self.events if text in str(event["event"])]) < times:  # noqa: ASYNC110 - written by another process
                 await asyncio.sleep(0.02)
         return found
 
