@@ -4,9 +4,9 @@ Write a class, subclass a kind, name it in an entry point of group `endpick.plug
 endpoint table (`endpoints[KEY]`), the request itself (`request`), and what producers left for it (`state`).
 """
 
+from endpick.api.columns import ColumnWriter
 from endpick.api.data import AnyKey, DataKey, Scope, Subscriptions
 from endpick.api.datalayer import (
-    ColumnWriter,
     DataCollector,
     DataSource,
     EndpointDiscovery,

@@ -11,7 +11,7 @@ from typing import ClassVar, Generic, Protocol
 
 from typing_extensions import TypeVar
 
-from endpick.api.data import DataKey
+from endpick.api.columns import ColumnWriter
 from endpick.api.endpoints import Endpoint
 from endpick.api.plugin import Kind, P, Plugin
 
@@ -58,28 +58,6 @@ class PoolSource(DataSource[P, Payload]):
     @abstractmethod
     async def watch_pool(self, publish: Callable[[Payload], None]) -> None:
         """Deliver payloads until cancelled. Called once; restarted with back-off when it returns or raises."""
-
-
-class ColumnWriter(Protocol):
-    """Where a collector puts what it found; made by the host for one payload."""
-
-    @property
-    def endpoint(self) -> Endpoint | None:
-        """Whose payload this is; None for a pool-wide one."""
-
-    def set(self, key: DataKey[T], value: T, endpoint: Endpoint | None = None) -> None:
-        """Write a value of scope `ENDPOINT`, for `endpoint` or else for the payload's own; ignored for an endpoint that has left.
-
-        Raises:
-            UndeclaredAccess: under test, when the collector does not produce the key.
-            ValueError: no endpoint was named and the payload has none.
-        """
-
-    def set_pool(self, key: DataKey[T], value: T) -> None:
-        """Write a value of scope `POOL`."""
-
-    def endpoints(self) -> Iterable[Endpoint]:
-        """Everybody in the pool now, for pool-wide payloads that speak of single endpoints."""
 
 
 class DataCollector(Plugin[P], Generic[P, Payload]):

@@ -18,7 +18,7 @@ from endpick.api.data import AnyKey, Subscriptions
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from endpick.api.datalayer import ColumnWriter
+    from endpick.api.columns import ColumnWriter
 
 
 class Parameters(BaseModel):
