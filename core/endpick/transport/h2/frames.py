@@ -72,6 +72,8 @@ class FrameType(IntEnum):
 # Plain integers for what is looked at in every frame: a member of an enumeration costs several times as much to compare or pack.
 DATA = FrameType.DATA.value
 HEADERS = FrameType.HEADERS.value
+RST_STREAM = FrameType.RST_STREAM.value
+WINDOW_UPDATE = FrameType.WINDOW_UPDATE.value
 CONTINUATION = FrameType.CONTINUATION.value
 
 
@@ -136,7 +138,7 @@ def headers(stream_id: int, block: bytes, *, end_stream: bool) -> bytes:
 
 def rst_stream(stream_id: int, code: int) -> bytes:
     """A RST_STREAM frame."""
-    return _RST_STREAM.pack(0, 4, FrameType.RST_STREAM, 0, stream_id, code)
+    return _RST_STREAM.pack(0, 4, RST_STREAM, 0, stream_id, code)
 
 
 def ping(data: bytes, *, ack: bool) -> bytes:
@@ -152,4 +154,4 @@ def goaway(last_stream_id: int, code: int, reason: str = "") -> bytes:
 
 def window_update(stream_id: int, increment: int) -> bytes:
     """A WINDOW_UPDATE frame."""
-    return _WINDOW_UPDATE.pack(0, 4, FrameType.WINDOW_UPDATE, 0, stream_id, increment)
+    return _WINDOW_UPDATE.pack(0, 4, WINDOW_UPDATE, 0, stream_id, increment)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from endpick.transport.h2.faults import ErrorCode, H2ConnectionError
-from endpick.transport.h2.frames import END_HEADERS, END_STREAM, MAX_STREAM_ID, PADDED, PRIORITY_FIELDS, FrameType
+from endpick.transport.h2.frames import END_HEADERS, END_STREAM, HEADERS, MAX_STREAM_ID, PADDED, PRIORITY_FIELDS
 from endpick.transport.h2.hpack import Fields, HeaderDecoder
 from endpick.transport.limits import Limits
 
@@ -45,7 +45,7 @@ class HeaderBlocks:
         """
         if stream_id == 0:
             raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "a header block on stream 0")
-        if kind == FrameType.HEADERS:
+        if kind == HEADERS:
             payload = self._begin(flags, stream_id, payload)
             if flags & END_HEADERS:
                 self._check_length(len(payload))
@@ -62,7 +62,7 @@ class HeaderBlocks:
                 raise H2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "a header block in too many frames", "header_floods")
         self._check_length(len(self._block) + len(payload))
         self._block += payload
-        if kind == FrameType.HEADERS or not flags & END_HEADERS:
+        if kind == HEADERS or not flags & END_HEADERS:
             return None
         self.stream_id = 0
         return HeaderBlock(self._decoder.decode(bytes(self._block)), self._ends_stream, self._depends_on_itself)

@@ -26,6 +26,8 @@ from endpick.transport.limits import Limits
 
 __all__ = ["Intake"]
 
+_message_head = MESSAGE_HEAD.unpack_from
+
 
 class Intake:
     """Takes every HEADERS, CONTINUATION and DATA frame of one connection.
@@ -37,6 +39,7 @@ class Intake:
         self._limits = limits
         self._counters = counters
         self._streams = streams
+        self._open = streams.open
         self._control = control
         self._connection_window_floor = limits.connection_window_bytes >> 1
         self._stream_window_floor = limits.stream_window_bytes >> 1
@@ -54,7 +57,7 @@ class Intake:
             if self._receive_window < 0:
                 raise H2ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, "more DATA than the connection's window")
             self.credit()
-        stream = self._streams.open.get(stream_id)
+        stream = self._open.get(stream_id)
         if stream is None or stream.half_closed:
             self._data_of_no_stream(stream_id)
             return
@@ -62,20 +65,21 @@ class Intake:
         stream.receive_window -= length
         if stream.receive_window < 0:
             raise H2StreamError(stream_id, ErrorCode.FLOW_CONTROL_ERROR, "more DATA than the stream's window")
-        if flags & PADDED:
-            start, stop = unpad(buffer, start, stop)
-        if stream.content_left is not None:
-            stream.content_left -= stop - start
-        ends = flags & END_STREAM
-        if stop > start:
-            self._messages(stream, buffer, start, stop)
-        elif not ends:
-            self._control.spend_empty_frame(now)
-        if stream.over:
-            return
-        if ends:
-            self._half_close(stream)
-        elif stream.receive_window <= self._stream_window_floor:
+        size = length - MESSAGE_HEAD_BYTES
+        session = stream.session
+        # Nearly every frame is exactly one message and nothing else; that way costs one copy.
+        if (
+            not flags
+            and session is not None
+            and stream.assembler is None
+            and stream.content_left is None
+            and 0 <= size <= self._max_message_bytes
+            and _message_head(buffer, start) == (0, size)
+        ):
+            self._streams.deliver(stream, session, buffer[start + MESSAGE_HEAD_BYTES : stop])
+        else:
+            self._any_data(stream, flags, buffer, start, stop, now)
+        if stream.receive_window <= self._stream_window_floor and not stream.over:
             self._streams.credit(stream)
 
     def headers(self, kind: int, flags: int, stream_id: int, payload: bytes, now: float) -> None:
@@ -104,20 +108,27 @@ class Intake:
             self._streams.outbox.put(frames.window_update(0, increment))
             self._receive_window += increment
 
-    def _messages(self, stream: Stream, buffer: bytes, start: int, stop: int) -> None:
+    def _any_data(self, stream: Stream, flags: int, buffer: bytes, start: int, stop: int, now: float) -> None:
+        """Take a DATA frame of whatever form."""
+        if flags & PADDED:
+            start, stop = unpad(buffer, start, stop)
+        if stream.content_left is not None:
+            stream.content_left -= stop - start
+        if stop > start:
+            self._messages(stream, buffer[start:stop])
+        elif not flags & END_STREAM:
+            self._control.spend_empty_frame(now)
+        if flags & END_STREAM and not stream.over:
+            self._half_close(stream)
+
+    def _messages(self, stream: Stream, payload: bytes) -> None:
         """Deliver the gRPC messages that a DATA payload holds or completes."""
-        session = stream.session
-        if session is None:
-            return
-        size = stop - start - MESSAGE_HEAD_BYTES
-        # Nearly every frame is exactly one message; that way costs one copy.
-        if stream.assembler is None and 0 <= size <= self._max_message_bytes and MESSAGE_HEAD.unpack_from(buffer, start) == (0, size):
-            self._streams.deliver(stream, session, buffer[start + MESSAGE_HEAD_BYTES : stop])
+        if stream.session is None:
             return
         if stream.assembler is None:
             stream.assembler = MessageAssembler(self._limits.max_message_bytes)
         try:
-            messages = stream.assembler.feed(buffer[start:stop])
+            messages = stream.assembler.feed(payload)
         except MessageTooLargeError as error:
             self._counters.messages_too_large += 1
             self._streams.end(stream, CloseCause.ERROR, Status.RESOURCE_EXHAUSTED, str(error))
@@ -130,7 +141,7 @@ class Intake:
         for message in messages:
             if stream.session is None:
                 return
-            self._streams.deliver(stream, session, message)
+            self._streams.deliver(stream, stream.session, message)
         if not stream.assembler.held_bytes:
             stream.assembler = None
 

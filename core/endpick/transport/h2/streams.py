@@ -73,7 +73,8 @@ class Streams:
             replies = session.receive(message)
         except Exception as error:
             self._end_with_exception(stream, error)
-        else:
+            return
+        if replies or session.finished or session.waiting is not None or stream.half_closed:
             self._go_on(stream, session, replies)
 
     def resume(self, stream: Stream, result: object) -> None:
