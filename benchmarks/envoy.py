@@ -84,7 +84,7 @@ def main() -> int:
                 for each in gateways:
                     each.measure(body, load, f"127.0.0.1:{model_port}")
         report(gateways, chosen)
-    return 0
+    return int(any(sample.failed for each in gateways for samples in each.envoy.values() for sample in samples))
 
 
 @contextmanager

@@ -49,7 +49,7 @@ def main() -> int:
         ]
         measure(servers, chosen, options)
         report(servers, chosen)
-    return 0
+    return int(any(sample.failed for server in servers for samples in server.samples.values() for sample in samples))
 
 
 def measure(servers: Sequence[Served], chosen: Sequence[Conversation], options: argparse.Namespace) -> None:
