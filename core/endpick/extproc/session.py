@@ -23,6 +23,8 @@ from endpick.requests.incoming import Delivery, IncomingRequest
 
 logger = logging.getLogger(__name__)
 
+_parsed = ProcessingRequest.FromString
+
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
@@ -91,7 +93,7 @@ class Session:
         if self.finished:
             return ()
         try:
-            request = ProcessingRequest.FromString(message)
+            request = _parsed(message)
             if self.waiting is None:
                 return self._accept(request)
             self._keep(request, len(message))
@@ -142,19 +144,19 @@ class Session:
             self.delivery = delivery_of(message)
             self._request = RequestPhase(self.delivery, self._settings.max_request_body_bytes)
             self._response = ResponsePhase(self.delivery.response_body, self._counters)
+        response = self._response
         match message.WhichOneof("request"):
             case "response_body":
-                answers = self._response.on_body(message.response_body)
+                answers = response.on_body(message.response_body)
             case "response_headers":
-                served = served_endpoint(message)
-                answers = self._response.on_headers(message.response_headers, self._exchange, served)
+                answers = response.on_headers(message.response_headers, self._exchange, served_endpoint(message))
             case "response_trailers":
-                answers = self._response.on_trailers()
+                answers = response.on_trailers()
             case None:
                 raise ProtocolError(Status.INVALID_ARGUMENT, "a message carries neither headers, body nor trailers")
             case kind:
                 return self._accept_request_part(kind, message)
-        if self._response.complete:
+        if response.complete:
             self._finish(CloseCause.END)
         return answers
 

@@ -100,7 +100,7 @@ class Director:
         A decision comes back at once, without a coroutine, unless a producer has to wait.
         """
         pipeline, access = self._current(), self._access
-        if incoming.delivery != self._last_delivery:
+        if incoming.delivery is not self._last_delivery:
             self._notice(incoming.delivery, pipeline)
         if incoming.body is None and incoming.delivery.sees_request_body:
             return self._anywhere(incoming)
