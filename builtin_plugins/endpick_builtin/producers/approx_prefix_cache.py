@@ -126,7 +126,7 @@ class ApproxPrefixCacheProducer(DataProducer[ApproxPrefixCacheParameters], PreRe
         for profile in dict.fromkeys((result.primary, PREFILL_PROFILE)):
             run = result.runs.get(profile)
             if run is not None and run.picked is not None:
-                first = run.picked.take([0])
+                first = run.picked if len(run.picked) == 1 else run.picked.take([0])
                 self._index.insert(first.members[0].name, found.blocks.hashes, self._capacity(first, found.blocks.block_size_tokens))
                 if profile == result.primary:
                     self._metrics.found(found.matched[first.rows[0]], found.blocks.total_blocks, found.blocks.block_size_tokens)

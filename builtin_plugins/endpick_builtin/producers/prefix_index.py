@@ -48,9 +48,9 @@ class PrefixIndex:
     def match(self, hashes: Sequence[int]) -> FloatArray:
         """How many of these blocks, from the first one on and without a gap, the endpoint of each slot holds. Shape `(slots,)`."""
         counts = np.zeros(len(self._slots) + len(self._free))
-        holders, alive = self._holders, _EVERYBODY
+        holders_of, alive = self._holders.get, _EVERYBODY
         for depth, block in enumerate(hashes):
-            still = alive & holders.get(block, 0)
+            still = alive & holders_of(block, 0)
             if still != alive:
                 if depth:
                     _credit(counts, alive ^ still, depth)
