@@ -80,8 +80,6 @@ class Code(Enum):
     E0404 = "the plugin's parameter schema refers to a remote document"
     E0405 = "the plugin's parameter schema is invalid"
     E0406 = "a required parameter is missing"
-    E0407 = "a parameter refers to an instance that does not exist"
-    E0408 = "instances refer to each other in a circle"
 
     E0501 = "a reference names no defined instance"
     E0502 = "two instances have the same name"
@@ -91,7 +89,6 @@ class Code(Enum):
     E0506 = "there is no profile handler, or more than one"
     E0507 = "single-profile-handler cannot serve several profiles"
     E0508 = "two scheduling profiles have the same name"
-    E0509 = "the profile handler wants a scheduling profile that is not defined"
     E0510 = "an instance appears twice in one scheduling profile"
     E0511 = "a hook object refuses the configuration"
 
@@ -115,7 +112,6 @@ class Code(Enum):
 
     E0801 = "an address is already in use, or may not be used"
     E0802 = "a certificate or key cannot be used"
-    E0803 = "the endpoints file cannot be used"
     E0804 = "an optional dependency is not installed"
     E0805 = "installed package metadata is inconsistent"
     E0806 = "nothing finds endpoints"

@@ -208,4 +208,5 @@ async def _listening(binding: Awaitable[int]) -> int:
     except ListenError as problem:
         raise Refused(Diagnostic(Code.E0801, str(problem), help="stop what listens there, or choose another port")) from problem
     except TlsError as problem:
-        raise Refused(Diagnostic(Code.E0802, str(problem))) from problem
+        advice = "tls.crt and tls.key under --cert-path, and the --client-ca-file, must be PEM files that belong together"
+        raise Refused(Diagnostic(Code.E0802, str(problem), help=advice)) from problem

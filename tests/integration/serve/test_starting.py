@@ -42,6 +42,19 @@ def test_port_in_use_is_named_and_ends_with_5(folder, option, transport):
     assert f"error[E0801]: cannot listen on 127.0.0.1, port {port}: Address already in use" in result.stderr
 
 
+@pytest.mark.parametrize("content", [None, "no certificate"])
+def test_a_certificate_that_cannot_be_used_ends_with_5_and_names_the_file(folder, content):
+    if content is not None:
+        for name in ("tls.crt", "tls.key"):
+            (folder / name).write_text(content)
+    result = serve(folder, "--secure-serving=true", "--cert-path", ".")
+
+    assert result.returncode == 5
+    assert "error[E0802]: " in result.stderr
+    assert "tls.crt" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
 def test_configuration_without_discovery_says_what_to_add(folder):
     (folder / "config.yaml").write_text("apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: queue-scorer}]\n")
     result = serve(folder)

@@ -167,6 +167,7 @@ def test_graph_says_what_is_missing_for_svg(endpick, monkeypatch: pytest.MonkeyP
     result = endpick("graph", "good.yaml", "--format", "svg")
 
     assert result.exit_code == 5
+    assert "error[E0804]: drawing SVG needs the package 'grandalf" in result.stderr
     assert "pip install 'endpick[graph]'" in result.stderr
 
 

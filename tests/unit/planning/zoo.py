@@ -48,6 +48,7 @@ TOKENS = DataKey("zoo/tokens", int, Scope.REQUEST, default_producer="tokenizer")
 MATCH = DataKey("zoo/match", float, Scope.CANDIDATE, default_producer="matcher")
 ORPHAN = DataKey("zoo/orphan", float)
 EXOTIC = DataKey("zoo/exotic", float)
+AFTERTHOUGHT = DataKey("zoo/afterthought", int, Scope.REQUEST)
 SPICE = DataKey("zoo/spice", float)
 PROMISED = DataKey("zoo/promised", int, Scope.REQUEST, default_producer="tokenizer")
 
@@ -95,6 +96,27 @@ class MatchScorer(_Scores, Scorer[MatchParameters]):
     @classmethod
     def subscriptions(cls, parameters: MatchParameters) -> Subscriptions:
         return Subscriptions((MATCH.from_producer(parameters.producer),))
+
+
+class HastyScorer(_Scores, Scorer):
+    """Wants what is only known when the response is there."""
+
+    meta = PluginMeta("hasty-scorer", API, consumes=(AFTERTHOUGHT,))
+
+
+class WideScorer(_Scores, Scorer):
+    """Takes a column for a value of the pool."""
+
+    meta = PluginMeta("wide-scorer", API, consumes=(DataKey("zoo/queue", float, Scope.POOL),))
+
+
+class ShoutingProducer(DataProducer):
+    """Its key has a name that is none."""
+
+    meta = PluginMeta("shouting-producer", API, produces=(DataKey("ZOO/Loud!", int, Scope.REQUEST),))
+
+    def produce(self, request, endpoints, state):
+        pass
 
 
 class OrphanScorer(_Scores, Scorer):
@@ -274,6 +296,10 @@ class Doorman(Admitter):
 
 class Diary(ResponseObserver):
     meta = PluginMeta("diary", API)
+
+
+class Memoir(ResponseObserver):
+    meta = PluginMeta("memoir", API, produces=(AFTERTHOUGHT,))
 
 
 ALL = tuple(value for value in list(globals().values()) if isinstance(value, type) and issubclass(value, Plugin) and "meta" in vars(value))

@@ -208,7 +208,8 @@ async def test_every_hook_object_is_called_although_one_fails(hooks, calls, capl
     assert start.code is Code.E0706
     assert start.message == "the hook object 'hooks.faulty' from hook-objects 1.0 failed in endpick_startup: the audit log is read-only"
     assert start.span == Span("c.yaml", 2, 1, 2, 2)
-    assert (stop.code, stop.message.partition(": ")[2]) == (Code.E0704, "RuntimeError: cannot say goodbye")
+    assert (stop.code, stop.span) == (Code.E0704, Span("c.yaml", 2, 1, 2, 2))
+    assert stop.message.partition(": ")[2] == "RuntimeError: cannot say goodbye"
     assert (configure.code, configure.plugin.distribution) == (Code.E0706, "hook-objects")
     assert "faulty.py" in stop.notes[0]
     messages = [record.message.rpartition(": ")[2] for record in caplog.records]
@@ -221,7 +222,7 @@ async def test_a_hook_that_does_not_finish_is_given_up(hooks):
 
     (fault,) = await registry.startup(VIEW, deadline_seconds=0.01)
 
-    assert fault.code is Code.E0703
+    assert (fault.code, fault.span) == (Code.E0703, Span("c.yaml", 1, 1, 1, 2))
     assert "did not finish endpick_startup within 0.01 s" in fault.message
 
 
@@ -231,7 +232,7 @@ async def test_a_reload_can_be_vetoed(hooks):
 
     assert await registry.reload({"schedulingProfiles": [1]}, {"schedulingProfiles": [1], "plugins": []}) == ()
     (veto,) = await registry.reload({"schedulingProfiles": [1]}, {"schedulingProfiles": [2]})
-    assert veto.code is Code.E0707
+    assert (veto.code, veto.span) == (Code.E0707, Span("c.yaml", 1, 1, 1, 2))
     assert veto.message.endswith("failed in endpick_config_reload: the house does not change its profiles during office hours")
 
 

@@ -1,0 +1,104 @@
+"""No code is only on paper: each is raised somewhere, and its exact place in a document is asserted by some test."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from endpick.diagnostics import Code
+
+TESTS = Path(__file__).parents[2]
+SOURCES = TESTS.parent / "core" / "endpick"
+
+ASSERTED_IN: dict[Code, str] = {
+    Code.E0105: "unit/config/test_config_spans.py::test_a_byte_that_is_not_utf8_is_shown_at_its_place",
+    Code.E0110: "unit/config/test_config_spans.py::test_a_file_that_does_not_exist_is_a_diagnostic",
+    Code.W0205: "unit/config/test_config_spans.py::test_an_overridden_field_is_shown_beside_what_overrides_it",
+    Code.E0703: "unit/plugins/test_hooks.py::test_a_hook_that_does_not_finish_is_given_up",
+    Code.E0704: "unit/plugins/test_hooks.py::test_every_hook_object_is_called_although_one_fails",
+    Code.E0707: "unit/plugins/test_hooks.py::test_a_reload_can_be_vetoed",
+    Code.E0806: "integration/serve/test_starting.py::test_configuration_without_discovery_says_what_to_add",
+}
+"""Tests that compare spans in a way that `_placed_in_tables` and `_placed_in_golden_files` do not see."""
+
+WITHOUT_A_PLACE = {
+    Code.E0801: "about a port, which is given on the command line",
+    Code.E0802: "about a file that is named on the command line",
+    Code.E0804: "about a package that a verb's option needs",
+    Code.E0805: "about what is installed",
+    Code.W0302: "about what is installed",
+    Code.W0305: "about what is installed",
+    Code.N0601: "about something that the document lacks",
+}
+
+
+@pytest.mark.parametrize("code", Code, ids=str)
+def test_a_code_is_raised_somewhere(code: Code) -> None:
+    assert code.name in RAISED
+
+
+@pytest.mark.parametrize("code", Code, ids=str)
+def test_the_exact_place_of_a_code_is_asserted_somewhere(code: Code) -> None:
+    assert code.name in PLACED or code in ASSERTED_IN or code in WITHOUT_A_PLACE
+
+
+@pytest.mark.parametrize(("code", "where"), ASSERTED_IN.items(), ids=str)
+def test_the_tests_listed_above_compare_spans(code: Code, where: str) -> None:
+    file, _, name = where.partition("::")
+    text = (TESTS / file).read_text(encoding="utf-8")
+    (function,) = [
+        node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name
+    ]
+    body = ast.get_source_segment(text, function) or ""
+
+    assert code.name in body
+    assert "span" in body or "-->" in body
+
+
+@pytest.mark.parametrize("code", WITHOUT_A_PLACE, ids=str)
+def test_what_has_no_place_is_triggered_nevertheless(code: Code) -> None:
+    assert any(code.name in file.read_text(encoding="utf-8") for file in _test_files() if file != Path(__file__))
+
+
+def test_no_list_here_is_longer_than_it_must_be() -> None:
+    assert not ASSERTED_IN.keys() & WITHOUT_A_PLACE.keys()
+    assert not {code.name for code in (*ASSERTED_IN, *WITHOUT_A_PLACE)} & PLACED
+
+
+def _test_files() -> Iterator[Path]:
+    return TESTS.rglob("test_*.py")
+
+
+def _raised() -> set[str]:
+    """Codes that the sources mention outside the catalogue itself."""
+    files = (file for file in SOURCES.rglob("*.py") if file.name != "codes.py")
+    nodes = (node for file in files for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+    return {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "Code"}
+
+
+def _placed_in_golden_files() -> set[str]:
+    """Codes of diagnostics that a golden file shows with file, line, column and marks."""
+    files = (file for file in TESTS.rglob("*.txt") if file.parent.name == "golden")
+    texts = (file.read_text(encoding="utf-8") for file in files)
+    return {code for text in texts for code in re.findall(r"^\w+\[([EWN]\d{4})\]: .*\n +--> \S+:\d+:\d+$", text, re.MULTILINE)}
+
+
+def _placed_in_tables() -> set[str]:
+    """Codes in pairs of a code and the text that its span has to cover, or a document in which that text is marked."""
+    files = (file for package in ("unit/config", "unit/planning", "integration/planning") for file in (TESTS / package).glob("test_*.py"))
+    nodes = (node for file in files for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+    pairs = (node.elts for node in nodes if isinstance(node, ast.Tuple) and len(node.elts) == 2)
+    return {
+        code.value
+        for code, text in pairs
+        if isinstance(code, ast.Constant) and isinstance(code.value, str) and isinstance(text, ast.Constant | ast.JoinedStr | ast.BinOp)
+        if not (isinstance(text, ast.Constant) and not text.value)
+    }
+
+
+RAISED = _raised()
+PLACED = (_placed_in_golden_files() | _placed_in_tables()) & Code.__members__.keys()
