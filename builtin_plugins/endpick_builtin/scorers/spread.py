@@ -12,6 +12,15 @@ def smaller_is_better(values: FloatArray) -> FloatArray:
 
     Not finite values other than NaN do not occur in columns. Shape as `values`, which is not empty.
     """
+    largest = values[values.argmax()]
+    if np.isnan(largest):  # which `argmax` finds first
+        return _among_the_known(values)
+    spread = largest - values[values.argmin()]
+    return (largest - values) / spread if spread > 0.0 else np.ones(len(values))
+
+
+def _among_the_known(values: FloatArray) -> FloatArray:
+    """The same where some are NaN: twice the work."""
     largest = np.fmax.reduce(values)
     spread = largest - np.fmin.reduce(values)
     if spread > 0.0:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import Annotated
 
 import numpy as np
@@ -44,6 +43,12 @@ class SilentEndpointScreener(Screener[SilentEndpointParameters]):
 
     def screen(self, request: InferenceRequest, endpoints: Endpoints) -> BoolArray | Endpoints:
         """See the class."""
-        age = reduce(np.minimum, [endpoints.age(key) for key in _REPORTED])
-        silent = (age > self.parameters.tolerance) & (age < np.inf)
+        tolerance = self.parameters.tolerance
+        newest = np.full(len(endpoints), np.inf)
+        for key in _REPORTED:
+            age = endpoints.age(key)
+            if np.count_nonzero(age <= tolerance) == len(age):
+                return endpoints  # one metric that is fresh everywhere is enough, and nearly always the first is
+            newest = np.minimum(newest, age)
+        silent = (newest > tolerance) & (newest < np.inf)
         return ~silent if 0 < np.count_nonzero(silent) < len(endpoints) else endpoints
