@@ -42,6 +42,7 @@ BENCHMARKS = {
     "envoy": Benchmark(
         "Through Envoy, beside Envoy alone", ("envoy", *_SHORT_WINDOWS), 240, needs="h2load: apt-get install nghttp2-client"
     ),
+    "request": Benchmark("The default profile without sockets, 1 to 1000 endpoints", ("request",), 180),
     "scrape": Benchmark("Collecting metrics", ("scrape",), 120),
     "startup": Benchmark("The command line and the start", ("startup", "--runs", "7"), 120),
 }

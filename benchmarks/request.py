@@ -1,6 +1,6 @@
 """One request through everything but the socket, over and over: for profilers and instruction counters.
 
-python -m benchmarks.request --session plan --only "16 KB"; behind `perf stat -e instructions:u` it counts alike on a busy machine.
+Prints what a request costs for pools of 1 to 1000 endpoints. `perf stat -e instructions:u` counts alike however busy the machine is.
 """
 
 from __future__ import annotations
@@ -125,22 +125,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.request", description=__doc__.splitlines()[0])
     parser.add_argument("--session", choices=("echo", "trivial", "plan"), default="plan")
     parser.add_argument("--only", default="", help="conversations whose name contains this")
-    parser.add_argument("--endpoints", type=int, default=16)
-    parser.add_argument("--requests", type=int, default=4000, help="in each of five windows")
+    parser.add_argument("--endpoints", default="1,4,16,100,1000", help="for plan: sizes of the pool")
+    parser.add_argument("--requests", type=int, default=1000, help="in each of five windows")
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
-    open_session = asyncio.run(planned_sessions(options.endpoints)) if options.session == "plan" else sessions(options.session)
+    chosen: list[Conversation] = [each for each in conversations() if options.only in each.name]
+    sizes = [int(size) for size in options.endpoints.split(",")] if options.session == "plan" else [1]
+    pools = [asyncio.run(planned_sessions(size)) if options.session == "plan" else sessions(options.session) for size in sizes]
     gc.collect()
     gc.freeze()
-    chosen: list[Conversation] = [each for each in conversations() if options.only in each.name]
+    print("| µs CPU per request | " + " | ".join(f"{size} endpoints" for size in sizes) + " |\n|---|" + "---|" * len(sizes))
     for conversation in chosen:
-        rounds = Rounds(open_session, phases(conversation, options.session))
-        rounds.run(options.requests // 4)
-        if options.profile:
-            profiled(rounds, options.requests)
-        else:
-            best = min(microseconds(rounds, options.requests) for _ in range(5))
-            print(f"{conversation.name}: {best:.1f} µs CPU per request")
+        costs = []
+        for open_session in pools:
+            rounds = Rounds(open_session, phases(conversation, options.session))
+            rounds.run(options.requests // 4)
+            if options.profile:
+                profiled(rounds, options.requests)
+            costs.append(min(microseconds(rounds, options.requests) for _ in range(5)))
+        print(f"| {conversation.name} | " + " | ".join(f"{cost:.1f}" for cost in costs) + " |")
 
 
 if __name__ == "__main__":
