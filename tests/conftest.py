@@ -22,6 +22,9 @@ REPOSITORY = Path(__file__).parents[1]
 SOURCES = (REPOSITORY / "core", REPOSITORY / "builtin_plugins")
 GROUP = "endpick.plugins.v1"
 
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
+"""gRPC's fork handlers abort children of a process in which a channel is open; ours exec at once and need none."""
+
 settings.register_profile("unhurried", settings.default, deadline=None, suppress_health_check=(HealthCheck.too_slow,))
 settings.load_profile("unhurried")
 """What an example may take depends on what else the machine does, so it is no reason to fail."""

@@ -25,7 +25,8 @@ from endpick.plugins.discovery import discover
 
 ROOT = Path(__file__).parents[3]
 DEFAULT = ROOT / "core" / "endpick" / "config" / "default.yaml"
-EXAMPLES = [DEFAULT, *sorted(path for path in (ROOT / "examples").rglob("*.yaml") if "kind: EndpointPickerConfig" in path.read_text())]
+EXAMPLES = [DEFAULT, *sorted((ROOT / "examples" / "configs").glob("*.yaml"))]
+"""The published schema knows the built-in types; the examples of plugins are judged where those are installed."""
 
 GOOD: dict[str, Any] = {
     "apiVersion": "endpick/v1alpha1",
