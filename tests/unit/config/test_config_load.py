@@ -10,6 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from endpick.config import API_VERSIONS, EndpointPickerConfig, load_config, tree
+from endpick.config import text as text_module
 from endpick.config.text import MAX_BYTES
 from endpick.config.tree import MAX_NODES
 from endpick.diagnostics import Code, Diagnostic, Span, render_text
@@ -422,9 +423,29 @@ def test_a_document_may_hold_exactly_as_many_values_as_the_limit_says(monkeypatc
     # The document itself, its two fields, the list and its two items.
     text = '{"apiVersion": "endpick/v1alpha1", "kind": "EndpointPickerConfig", "featureGates": ["flowControl", "flowControl"]}'
 
-    for limit, expected in ((6, []), (5, ["E0104"])):
-        monkeypatch.setattr(tree, "MAX_NODES", limit)
-        assert codes_of(text) == expected
+    monkeypatch.setattr(tree, "MAX_NODES", 6)
+    assert codes_of(text) == []
+
+    monkeypatch.setattr(tree, "MAX_NODES", 5)
+    (diagnostic,) = load_config(text=text, name="c.yaml").diagnostics
+    start = text.rindex('"flowControl"') + 1
+    assert (diagnostic.code, diagnostic.path) == (Code.E0104, ("featureGates", 1))
+    assert diagnostic.span == Span("c.yaml", 1, start, 1, start + len('"flowControl"'))
+
+
+def test_a_file_may_have_exactly_as_many_bytes_as_the_limit_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_module, "MAX_BYTES", len(HEAD))
+
+    assert codes_of(HEAD) == []
+    assert codes_of(f"{HEAD}\n") == ["E0104"]
+
+
+@pytest.mark.parametrize(("number", "octal"), [("012", 10), ("0_12", 10), ("-010", -8)])
+def test_an_ambiguous_number_is_told_with_both_readings(number: str, octal: int) -> None:
+    (diagnostic,) = load_config(text=f"{HEAD}plugins: [{{type: a, parameters: {{b: {number}}}}}]\n").diagnostics
+
+    decimal = int(number.replace("_", ""))
+    assert diagnostic.message == f"{number} is {decimal} to some YAML readers and {octal} to others"
 
 
 @pytest.mark.timeout(20)

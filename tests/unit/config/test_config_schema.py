@@ -103,6 +103,8 @@ def test_editors_say_which_api_version_a_field_of_the_superset_needs() -> None:
         {"plugins": [{"type": ""}]},
         {"plugins": [{"type": "queue-scorer", "name": ""}]},
         {"plugins": [{"type": "queue-scorer", "onFault": "Ignore"}]},
+        {"plugins": [{"type": "queue-scorer", "onFault": None}]},
+        {"pluginPolicy": {"onUnused": None}},
         {"schedulingProfiles": [{"name": "a", "plugins": [{"pluginRef": "b", "weight": -1}]}]},
         {"schedulingProfiles": [{"name": "a", "plugins": [{"pluginRef": "b", "weight": "1"}]}]},
         {"schedulingProfiles": [{"plugins": []}]},

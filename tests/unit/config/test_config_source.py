@@ -61,6 +61,23 @@ def test_a_value_that_is_not_there_has_an_empty_span_after_its_key() -> None:
     assert source.value_span(()) == Span("c.yaml", 1, 1, 15, 6)
 
 
+def test_a_list_ends_where_its_last_item_is_written_even_if_that_is_an_alias() -> None:
+    source = source_of("a: &a\n  b: {c: 1}\nlist:\n  - 1\n  - *a\nfolded: >\n  one\n  two\n\n\nlast: 1\n")
+
+    assert shown(source, source.value_span(("list",))) == "- 1\n  - *a"
+    assert shown(source, source.value_span(("folded",))) == ">\n  one\n  two"
+
+
+def test_a_key_without_a_colon_has_no_value() -> None:
+    assert source_of("? a\n").data == {"a": None}
+
+
+def test_a_number_that_json_cannot_carry_reads_as_zero() -> None:
+    source, (mistake,) = read_source(b"a: .nan\n", "c.yaml")
+
+    assert (mistake.code, source.data) == (Code.E0207, {"a": 0})
+
+
 def test_a_merged_value_is_where_it_was_written() -> None:
     source = source_of(DOCUMENT)
 

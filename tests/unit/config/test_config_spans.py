@@ -29,6 +29,7 @@ CASES = {
     "a tag that does not fit": ("E0103", f"{HEAD}plugins: [{{type: «!!seq» a}}]\n"),
     "an alias into itself": ("E0104", f"{HEAD}plugins: [{{type: a, parameters: &x {{b: «*x»}}}}]\n"),
     "a merge into itself": ("E0104", f"{HEAD}plugins: [{{type: a, parameters: &x {{«<<»: *x}}}}]\n"),
+    "a list nested too deep": ("E0104", f"{HEAD}plugins: {'[' * 99}«[»\n"),
     "a merge conflict": (
         "E0106",
         f"{HEAD}plugins:\n«<<<<<<< HEAD»\n  - type: a\n⟦=======⟧\n  - type: b\n⟦>>>>>>> other⟧\n",
