@@ -6,6 +6,7 @@ import asyncio
 import random
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -51,6 +52,8 @@ from endpick.api import (
 
 API = ">=1.0,<2"
 TOKENS = DataKey("acme.example/tokens", int, Scope.REQUEST, doc="Tokens of the prompt (count).")
+MATCH = DataKey("acme.example/match", float, Scope.CANDIDATE, doc="How well the endpoint fits (0 to 1).")
+TENANTS: DataKey[list] = DataKey("acme.example/tenants", list, doc="Tenants that the endpoint serves.")
 NAMELESS = DataKey("acme.example/nameless", float)
 
 
@@ -579,7 +582,32 @@ class Clamping(Scorer):
         return np.fmax(1.0 - queue / 5.0, 0.0)
 
 
-@breaks("leaves_its_inputs_alone", "`before_request` changes the request")
+@breaks("leaves_its_inputs_alone", "`score` changes the column 'acme.example/match'")
+class Scaling(Scorer):
+    """Scales in place what a producer has left for everybody."""
+
+    meta = meta("scaling", consumes=(MATCH,))
+
+    def score(self, request, endpoints, state):
+        match = state.column(MATCH, endpoints)
+        match *= 0.5
+        return np.nan_to_num(match)
+
+
+@breaks("leaves_its_inputs_alone", "`score` changes the column 'acme.example/tenants'", samples={TENANTS: [["a"], ["b"]]})
+class Subscribing(Scorer):
+    """Adds to lists that belong to the endpoint table."""
+
+    meta = meta("subscribing", consumes=(TENANTS,))
+
+    def score(self, request, endpoints, state):
+        for tenants in endpoints.objects(TENANTS):
+            if tenants is not None:
+                tenants.append(request.fairness_id)
+        return np.ones(len(endpoints))
+
+
+@breaks("leaves_its_inputs_alone", "`before_request` changes the headers of the request")
 class Stamping(PreRequest):
     """Writes into the request's headers."""
 
@@ -812,6 +840,16 @@ class Leaking(PollingSource):
             raise Unavailable(str(problem)) from problem
         self.kept.append(connection)
         raise Unavailable("nothing to say")
+
+
+@breaks("source_is_unavailable_and_nothing_else", "it raises SystemExit: 3 at")
+class Quitting(PollingSource):
+    """Takes the process with it."""
+
+    meta = meta("quitting", payload=MetricsPage)
+
+    async def poll(self, endpoint):
+        sys.exit(3)
 
 
 @breaks("collector_survives_nonsense", "`collect` raises")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conformance.broken_plugins import BROKEN, KEPT, Broken
+from endpick.api import PluginMeta, Scorer
 from endpick.plugins.discovery import Candidate
 from endpick.testing import all_checks, conformance
 from endpick.testing.kit import Status, told
@@ -30,6 +31,28 @@ def test_fault_is_caught_by_its_own_check_only(broken: Broken):
     (fault,) = report.faults
     assert broken.message in told(fault, report.subject)
     assert all(finding.help for finding in fault.findings)
+
+
+class Endless(Scorer):
+    """Never answers."""
+
+    meta = PluginMeta("broken.endless", ">=1.0,<2")
+
+    def score(self, request, endpoints, state):
+        while True:
+            pass
+
+
+def test_a_plugin_that_never_answers_is_given_up_with_the_place():
+    report = conformance(Endless, candidates=[installed(Endless)], limit_seconds=0.2)
+
+    (fault,) = report.faults
+    (finding,) = fault.findings
+    after = [outcome for outcome in report.outcomes if outcome.check.id == "works_after_a_reload"]
+    assert fault.check.id == "scorer_rates_every_endpoint"
+    assert finding.message.startswith("it did not come back within 0.2 s, at ")
+    assert finding.message.endswith(" in score")
+    assert [(one.status, one.reason) for one in after] == [(Status.SKIPPED, "`scorer_rates_every_endpoint` did not end")]
 
 
 def test_every_check_has_a_plugin_that_breaks_it():

@@ -151,3 +151,16 @@ def test_other_plugins_are_tested_although_one_cannot_be_loaded(acme, run_cli):
     assert result.exit_code == 4
     assert "acme.fair (acme-fair 1.0): " in result.stdout
     assert "the entry point of 'acme.gone' in acme-gone 1.0 is wrong" in result.stderr
+
+
+def test_json_has_what_could_be_tested_and_what_could_not(acme, run_cli):
+    good = acme({"acme.fair": "acme_fair:Fair"})
+    bad = acme({"acme.gone": "gone:Gone"}, name="acme-gone", module="elsewhere")
+
+    result = run_cli("test", "--format", "json", path=[good, bad])
+
+    plugins = {plugin["type"]: plugin for plugin in json.loads(result.stdout)["plugins"]}
+    assert result.exit_code == 4
+    assert {name: plugin["conforms"] for name, plugin in plugins.items()} == {"acme.fair": True, "acme.gone": False}
+    assert [check["id"] for check in plugins["acme.gone"]["checks"]] == ["loads"]
+    assert "there is no module 'gone' [E0303]" in plugins["acme.gone"]["checks"][0]["findings"][0]["message"]

@@ -15,8 +15,11 @@ from endpick.plugins.loader import LoadedPlugin, load
 from endpick.plugins.metadata import Metadata, effective, normalise, read_all
 from endpick.plugins.reference import Reference
 from endpick.plugins.resolution import resolve
-from endpick.testing.kit import Report, Status, conformance, told
+from endpick.testing.kit import FIRST, Report, Status, conformance, told
 from endpick.versions import API_MAJOR, API_VERSION, ENTRY_POINT_GROUP_PREFIX
+
+LIMIT_SECONDS = 60.0
+"""How long one check may take: a plugin that never answers is a finding, too."""
 
 
 @click.command("test", short_help="Find what is wrong with a plugin.")
@@ -32,15 +35,15 @@ def command(plugin_type: str | None, distribution: str | None, output: str) -> N
     plugins, problems = _load_all(_references(plugin_type, distribution, candidates), candidates)
     if not plugins and not problems:
         click.echo("no plugins other than endpick's own are installed", err=True)
-    reports = [conformance(plugin.plugin, candidates=candidates) for plugin in plugins]
-    if problems and output == "json":
-        click.echo(render_json(problems), nl=False)
-    elif problems:
+    reports = [conformance(plugin.plugin, candidates=candidates, limit_seconds=LIMIT_SECONDS) for plugin in plugins]
+    tested = list(zip(plugins, reports, strict=True))
+    if output == "text":
         click.echo(render_text(problems, colour=wants_colour(sys.stderr)), err=True, nl=False)
-    if output == "json" and not problems:
-        click.echo(json_text(_document(zip(plugins, reports, strict=True))), nl=False)
-    elif output == "text":
-        click.echo("\n".join(_text(plugin, report) for plugin, report in zip(plugins, reports, strict=True)), nl=bool(reports))
+        click.echo("".join(f"{_text(plugin, report)}\n" for plugin, report in tested), nl=False)
+    elif problems and not tested:
+        click.echo(render_json(problems), nl=False)
+    else:
+        click.echo(json_text(_document(tested, problems)), nl=False)
     conforms = all(report.conforms for report in reports)
     sys.exit(exit_code_of(problems) or (ExitCode.OK if conforms else ExitCode.PLUGIN_UNUSABLE))
 
@@ -100,7 +103,7 @@ def _text(plugin: LoadedPlugin, report: Report) -> str:
     return "\n".join(lines)
 
 
-def _document(tested: Iterable[tuple[LoadedPlugin, Report]]) -> dict[str, object]:
+def _document(tested: Iterable[tuple[LoadedPlugin, Report]], problems: Iterable[Diagnostic]) -> dict[str, object]:
     return {
         "endpick": __version__,
         "pluginApi": API_VERSION,
@@ -123,5 +126,20 @@ def _document(tested: Iterable[tuple[LoadedPlugin, Report]]) -> dict[str, object
                 ],
             }
             for plugin, report in tested
-        ],
+        ]
+        + [_not_loaded(problem) for problem in problems],
+    }
+
+
+def _not_loaded(problem: Diagnostic) -> dict[str, object]:
+    """A plugin of which the first check already says everything."""
+    plugin = problem.plugin
+    finding = {"message": f"{problem.message} [{problem.code}]", "help": problem.help or ""}
+    return {
+        "type": plugin.type if plugin else "",
+        "distribution": (plugin and plugin.distribution) or "",
+        "version": (plugin and plugin.version) or "",
+        "class": "",
+        "conforms": False,
+        "checks": [{"id": FIRST.id, "rule": FIRST.doc, "status": Status.FAILED.value, "reason": "", "findings": [finding]}],
     }

@@ -59,18 +59,22 @@ async def _briefly(bench: Bench, work: Awaitable[object]) -> object:
     Raises:
         Stubborn: it would not be cancelled.
     """
+
+    async def guarded() -> object:
+        try:
+            return await work
+        except (Exception, SystemExit) as problem:  # an event loop would let SystemExit end the whole process
+            return Raised(problem)
+
     with watched(bench.watch):
-        task = asyncio.ensure_future(work)
+        task = asyncio.ensure_future(guarded())
     done, _ = await asyncio.wait({task}, timeout=LONGEST_SECONDS)
     if not done:
         task.cancel()
         done, _ = await asyncio.wait({task}, timeout=CANCEL_SECONDS)
     if not done:
         raise Stubborn
-    if task.cancelled():
-        return None
-    problem = task.exception()
-    return task.result() if problem is None else Raised(problem)
+    return None if task.cancelled() else task.result()
 
 
 def _is_raised(value: object) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from endpick.api.data import AnyKey
 from endpick.api.plugin import Parameters, Plugin, kinds_of
 from endpick.plugins.discovery import Candidate, discover
-from endpick.plugins.frames import describe, trace_notes
+from endpick.plugins.frames import describe, plugin_frames, trace_notes
 from endpick.testing.check import Check, Finding, NotApplicable, checks_in
 from endpick.testing.checks import (
     collectors,
@@ -27,6 +27,7 @@ from endpick.testing.checks import (
     scorers,
     sources,
 )
+from endpick.testing.limits import TookTooLong, time_limit
 from endpick.testing.subject import Material, Subject, subject_of
 
 FIRST = contract.loads
@@ -114,6 +115,7 @@ def conformance(
     samples: Mapping[AnyKey, Sequence[object]] | None = None,
     expected_failures: Mapping[str, str] | None = None,
     candidates: Sequence[Candidate] | None = None,
+    limit_seconds: float | None = None,
 ) -> Report:
     """Run every check that concerns a plugin class.
 
@@ -125,24 +127,44 @@ def conformance(
         samples: Values of data keys, for keys whose values the kit cannot make up.
         expected_failures: Check ids and the reason why each may fail.
         candidates: The installed entry points; looked up unless given.
+        limit_seconds: How long one check may take, for plugins that may never answer; after one that took longer, the rest is skipped.
+            Heeded in the main thread only.
 
     Raises:
         ValueError: `expected_failures` names an unknown check, or gives no reason.
     """
     expected = checked_expectations(expected_failures)
     subject = subject_of(plugin, discover() if candidates is None else candidates, Material(parameters, examples, payloads, samples or {}))
-    return Report(subject, tuple(run(check, subject, expected.get(check.id)) for check in checks_for(plugin)))
+    outcomes: list[Outcome] = []
+    checks = checks_for(plugin)
+    for check in checks:
+        try:
+            with time_limit(limit_seconds):
+                outcomes.append(run(check, subject, expected.get(check.id)))
+        except TookTooLong as problem:
+            outcomes.append(Outcome(check, Status.FAILED, (_endless(limit_seconds, problem),)))
+            outcomes += [Outcome(rest, Status.SKIPPED, reason=f"`{check.id}` did not end") for rest in checks[len(outcomes) :]]
+            break
+    return Report(subject, tuple(outcomes))
+
+
+def _endless(limit_seconds: float | None, problem: TookTooLong) -> Finding:
+    frames = plugin_frames(problem)
+    where = f", at {frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
+    return Finding(
+        f"it did not come back within {limit_seconds:g} s{where}", "look for a loop without an end, or for waiting on the request path"
+    )
 
 
 def run(check: Check, subject: Subject, expected: str | None = None) -> Outcome:
-    """Judge one subject by one check; `expected` is the reason why it may fail. Never raises."""
+    """Judge one subject by one check; `expected` is the reason why it may fail. Raises nothing but KeyboardInterrupt."""
     if check is not FIRST and subject.refusals:
         return Outcome(check, Status.SKIPPED, reason=f"the host does not load the class, see `{FIRST.id}`")
     try:
         findings = tuple(check.question(subject))
     except NotApplicable as lack:
         return Outcome(check, Status.SKIPPED, reason=str(lack))
-    except Exception as problem:
+    except (Exception, SystemExit) as problem:
         # Whatever a plugin does outside the calls that are guarded, its author shall read where, and not a traceback of ours.
         notes = "; ".join(trace_notes(problem)) or "report this: it is a fault of the kit"
         findings = (Finding(f"the check ended with {describe(problem)}", notes),)

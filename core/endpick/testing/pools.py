@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import numpy as np
-
 from endpick.api import keys
 from endpick.api.data import AnyKey, DataKey, Scope
 from endpick.api.endpoints import Column, Endpoint, Generation
@@ -68,10 +66,3 @@ def unprotected(generation: Generation) -> Generation:
 def is_column(key: AnyKey) -> bool:
     """Whether values of the key live in the endpoint table, one per endpoint."""
     return key.scope is Scope.ENDPOINT
-
-
-def same_values(one: Column, other: Column) -> bool:
-    """Whether two columns hold the same, NaN counting as equal to itself."""
-    if one.values.dtype == np.object_:
-        return bool(one.values.tolist() == other.values.tolist())
-    return np.array_equal(one.values.astype(np.float64), other.values.astype(np.float64), equal_nan=True)

@@ -10,12 +10,11 @@ from time import thread_time
 import numpy as np
 
 from endpick.api import Endpoints, Filter, Picker, Scorer, Screener
-from endpick.api.endpoints import Column, Generation
+from endpick.api.data import DataKey, Scope
 from endpick.api.plugin import Kind
 from endpick.testing.bench import Bench, Scene, benches
 from endpick.testing.check import Finding, check
 from endpick.testing.exercise import scored, walk_one
-from endpick.testing.pools import same_values
 from endpick.testing.requests import varied_requests
 from endpick.testing.subject import Subject
 
@@ -27,13 +26,13 @@ _ATTEMPTS = 3
 
 @check()
 def leaves_its_inputs_alone(subject: Subject) -> Iterator[Finding]:
-    """Request, endpoints, columns and scores are as they were after the plugin has seen them: others see them too."""
+    """Request, endpoints, columns and what producers left are as they were after the plugin has seen them: others see them too."""
     for bench in benches(subject):
         for request in varied_requests():
             scene = bench.scene(request=request)
-            before = _Snapshot.of(scene)
+            before = _Snapshot.of(bench, scene)
             for method, _ in walk_one(bench, scene):
-                changed = before.differs(scene)
+                changed = before.differs(bench, scene)
                 if changed:
                     yield Finding(
                         f"`{method}` changes {changed}", "work on a copy: `column.copy()`, `dict(request.headers)`, `sorted(...)`"
@@ -100,34 +99,51 @@ def takes_leave_of_any_endpoint(subject: Subject) -> Iterator[Finding]:
 class _Snapshot:
     """What was given to a plugin, copied."""
 
-    request: tuple[object, ...]
-    members: tuple[object, ...]
-    columns: Mapping[str, Column]
+    facts: Mapping[str, object]
 
     @classmethod
-    def of(cls, scene: Scene) -> _Snapshot:
-        generation = scene.endpoints.generation
-        columns = {name: Column(column.values.copy(), column.written_at.copy()) for name, column in generation.columns.items()}
-        return cls(_request_facts(scene), _endpoint_facts(generation), columns)
+    def of(cls, bench: Bench, scene: Scene) -> _Snapshot:
+        return cls({name: _copied(fact) for name, fact in _facts(bench, scene)})
 
-    def differs(self, scene: Scene) -> str | None:
-        """What has changed since."""
-        if self.request != _request_facts(scene):
-            return "the request"
-        generation = scene.endpoints.generation
-        if self.members != _endpoint_facts(generation):
-            return "the labels of an endpoint"
-        changed = [name for name, column in generation.columns.items() if not same_values(column, self.columns[name])]
-        return f"the column '{changed[0]}'" if changed else None
+    def differs(self, bench: Bench, scene: Scene) -> str | None:
+        """What has changed since; the first of several."""
+        return next((name for name, fact in _facts(bench, scene) if not _equal(fact, self.facts[name])), None)
 
 
-def _request_facts(scene: Scene) -> tuple[object, ...]:
-    request = scene.request
-    return (copy.deepcopy(request.headers), copy.deepcopy(request.payload), request.model, request.priority)
+def _facts(bench: Bench, scene: Scene) -> Iterator[tuple[str, object]]:
+    """Everything a plugin was given and could change, each with what a finding calls it."""
+    request, endpoints, state = scene.request, scene.endpoints, scene.state
+    yield "the headers of the request", request.headers
+    yield "the payload of the request", request.payload
+    yield "the labels of an endpoint", [endpoint.labels for endpoint in endpoints.generation.endpoints]
+    for name, column in endpoints.generation.columns.items():
+        yield f"the column '{name}'", column.values
+    for name, value in endpoints.generation.pool.items():
+        yield f"the value of '{name}'", value
+    for key in bench.consumed:
+        assert isinstance(key, DataKey)
+        if key.scope is Scope.REQUEST:
+            yield f"the value of '{key.name}'", state.get(key)
+        elif key.scope is Scope.CANDIDATE:
+            yield f"the column '{key.name}'", state.column(key, endpoints)
 
 
-def _endpoint_facts(generation: Generation) -> tuple[object, ...]:
-    return tuple((endpoint.name, dict(endpoint.labels)) for endpoint in generation.endpoints)
+def _copied(fact: object) -> object:
+    """A copy to compare with later; the fact itself where a copy does not equal its original, so that nothing false is said of it."""
+    try:
+        copied = copy.deepcopy(dict(fact) if isinstance(fact, Mapping) else fact)
+        return copied if _equal(fact, copied) else fact
+    except Exception:
+        return fact
+
+
+def _equal(one: object, other: object) -> bool:
+    """Whether two facts are the same, NaN counting as equal to itself."""
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        if one.dtype == np.object_:
+            return bool(one.tolist() == other.tolist())
+        return np.array_equal(one, other, equal_nan=True)
+    return bool(one == other)
 
 
 def _loop_seconds(endpoints: Endpoints) -> float:

@@ -68,7 +68,7 @@ def _use_of(bench: Bench) -> Callable[[], Awaitable[None]]:
                     await asyncio.sleep(0)
         except Stubborn:
             raise
-        except Exception:
+        except (Exception, SystemExit):
             return
 
     return use

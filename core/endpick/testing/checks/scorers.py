@@ -86,8 +86,8 @@ def scorer_follows_the_candidates(subject: Subject) -> Iterator[Finding]:
                 "rate `endpoints` as given, not endpoints.generation or what was remembered of an earlier request",
             )
             return
-        first, other = ask(bench, scene), ask(twin, twin.scene())
-        backwards = ask(bench, Scene(scene.request, everyone.take(range(len(everyone))[::-1]), scene.state))
+        first, other = ask(bench, bench.scene()), ask(twin, twin.scene())
+        backwards = ask(bench, _backwards(bench.scene()))
         if _is_scores(first) and _is_scores(backwards) and _equal(first, other) and not _equal(first[::-1], backwards):
             yield Finding(
                 "the same endpoints in reverse order get other scores", "a score belongs to an endpoint, not to its place in the list"
@@ -125,6 +125,12 @@ def ask(bench: Bench, scene: Scene) -> object:
     plugin = bench.instance.plugin
     assert isinstance(plugin, Scorer)
     return bench.call(plugin.score, scene.request, scene.endpoints, scene.state)
+
+
+def _backwards(scene: Scene) -> Scene:
+    """The same candidates, last to first."""
+    everyone = scene.endpoints
+    return Scene(scene.request, everyone.take(range(len(everyone))[::-1]), scene.state)
 
 
 def _malformed(answer: object, size: int) -> str | None:

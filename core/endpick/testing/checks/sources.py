@@ -121,7 +121,7 @@ def _attempt(bench: Bench, server: Server) -> list[object] | Raised | None:
     """What came of it; None when it would not start, stop or be cancelled, of which other checks speak."""
     try:
         return run(_collect(bench, server))
-    except Exception:
+    except (Exception, SystemExit):
         return None
 
 
