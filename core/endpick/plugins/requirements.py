@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import importlib_metadata
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.version import InvalidVersion
+from packaging.version import InvalidVersion, Version
 
 from endpick.plugins.metadata import Metadata
 
@@ -58,6 +58,7 @@ def _installed_version(name: str) -> str | None:
 
 def _contains(requirement: Requirement, version: str) -> bool:
     try:
-        return requirement.specifier.contains(version, prereleases=True)
+        installed = Version(version)  # `contains` answers what it cannot read differently from release to release
     except InvalidVersion:
         return True
+    return requirement.specifier.contains(installed, prereleases=True)

@@ -14,7 +14,7 @@ from endpick.config.source import read_source
 from endpick.diagnostics import Code, Span
 from endpick.plugins.discovery import Candidate
 from endpick.plugins.hook_call import HookCall
-from endpick.plugins.hook_objects import HOOKS, discover_hook_objects
+from endpick.plugins.hook_objects import HOOKS, discover_hook_objects, hook_faults
 from endpick.plugins.hook_report import HookReport
 from endpick.plugins.hooks import HookRegistry, load_hooks
 from endpick.plugins.policy import Policy
@@ -214,6 +214,7 @@ async def test_every_hook_object_is_called_although_one_fails(hooks, calls, capl
     assert "faulty.py" in stop.notes[0]
     messages = [record.message.rpartition(": ")[2] for record in caplog.records]
     assert messages == ["cannot remember", "cannot watch"], "an observer that keeps failing is logged once"
+    assert all(record.exc_info is not None for record in caplog.records), "with the traceback of its author"
 
 
 @pytest.mark.asyncio
@@ -333,3 +334,30 @@ def test_from_settles_which_distribution_is_meant():
     assert clash.help == "say which one you want with `from: one` or `from: two`"
     assert chosen.plugin.distribution == "two"
     assert missing.message == "no installed distribution offers the hook object 'audit'"
+
+
+def test_a_hook_object_is_told_what_its_hooks_are_called_and_what_they_take():
+    class Wrong:
+        @hookimpl
+        def endpick_register(self, catalogue): ...
+
+        @hookimpl
+        def whenever_it_rains(self): ...
+
+    candidate = Candidate("hooks.wrong", 1, "acme", "1.0", "acme:Wrong", "/site/acme-1.0.dist-info")
+
+    arguments, name = hook_faults(Reference("hooks.wrong"), candidate, Wrong())
+
+    assert (arguments.code, arguments.help) == (Code.E0702, "it takes no arguments")
+    assert (name.code, name.help) == (Code.E0701, f"the hooks are {', '.join(HOOKS)}")
+    assert name.notes == (f"defined at {__file__}:{Wrong.whenever_it_rains.__code__.co_firstlineno}",)
+
+
+def test_a_hook_may_be_implemented_under_another_name():
+    class Renamed:
+        @hookimpl(specname="endpick_register")
+        def offer(self): ...
+
+    candidate = Candidate("hooks.renamed", 1, "acme", "1.0", "acme:Renamed", "/site/acme-1.0.dist-info")
+
+    assert hook_faults(Reference("hooks.renamed"), candidate, Renamed()) == ()

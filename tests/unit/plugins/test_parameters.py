@@ -302,3 +302,23 @@ def test_any_block_is_either_accepted_or_told_at_a_place_within_it(block):
         assert diagnostic.path[:3] == PATH
         assert not inner or inner[0] in block or diagnostic.code is Code.E0406
         assert re.match(r"(unknown )?parameter |the parameters of ", diagnostic.message)
+
+
+def test_what_only_the_model_knows_is_told_as_if_the_schema_had():
+    loaded = load_class(scorer_class(parameters=Model, parameters_schema={})).loaded
+
+    found = check_parameters(loaded, {"bogus": 1})
+
+    assert [(one.code, one.path, one.message) for one in found] == [
+        (Code.E0402, ("bogus",), "unknown parameter 'bogus' for acme.scorer"),
+        (Code.E0406, (), "parameter 'must' of acme.scorer is missing"),
+    ]
+
+
+def test_a_name_that_is_not_allowed_is_a_mistake_at_that_name():
+    schema = {"properties": {"table": {"type": "object", "propertyNames": {"pattern": "^a"}}}}
+    loaded = load_class(scorer_class(parameters_schema=schema)).loaded
+
+    (diagnostic,) = check_parameters(loaded, {"table": {"b": 1, "ab": 2}})
+
+    assert (diagnostic.code, diagnostic.path) == (Code.E0402, ("table", "b"))

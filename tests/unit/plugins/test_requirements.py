@@ -34,3 +34,16 @@ def test_a_requirement_that_is_not_met_is_told(requirement, sentence):
 def test_requirements_are_those_of_the_installed_distribution():
     assert any(line.startswith("click") for line in requirements_of("endpick"))
     assert requirements_of("never-published-by-anybody") == ()
+
+
+def test_a_version_that_cannot_be_read_is_given_the_benefit_of_the_doubt(make_distribution, monkeypatch):
+    monkeypatch.syspath_prepend(make_distribution("odd", version="of-yesterday"))
+
+    assert unmet_requirements(["odd>=1"]) == ()
+
+
+def test_an_installed_prerelease_meets_a_requirement(make_distribution, monkeypatch):
+    monkeypatch.syspath_prepend(make_distribution("early", version="2.0b1"))
+
+    assert unmet_requirements(["early>=1"]) == ()
+    assert unmet_requirements(["early>=2"]) == ("early>=2 is needed, early 2.0b1 is installed",)
