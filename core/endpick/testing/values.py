@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import math
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from random import Random
+from types import UnionType
 
 from endpick.api import keys
 from endpick.api.data import AnyKey
@@ -62,7 +64,9 @@ _NONSENSE: Mapping[type, tuple[object, ...]] = {
     str: ("", "\ufffd\x00", "x" * 10_000),
     bytes: _PAGES,
     object: (object(), None),
+    type(None): (None,),
 }
+_CONCRETE: Mapping[object, type] = {Mapping: dict, Sequence: list, Iterable: list}
 
 
 def nonsense_of(kind: type) -> tuple[object, ...]:
@@ -71,21 +75,30 @@ def nonsense_of(kind: type) -> tuple[object, ...]:
 
 
 def _of_type(kind: object) -> Iterator[object]:
-    if isinstance(kind, type) and kind in _NONSENSE:
-        yield from _NONSENSE[kind]
-    elif dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        yield from _dataclasses_of(kind)
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, UnionType):
+        for alternative in arguments:
+            yield from _of_type(alternative)
+    elif origin is typing.Literal:
+        yield from arguments
+    elif origin is not None:
+        yield from _of_type(_CONCRETE.get(origin, origin))
     elif isinstance(kind, type):
+        yield from _of_class(kind)
+
+
+def _of_class(kind: type) -> Iterator[object]:
+    if kind in _NONSENSE:
+        yield from _NONSENSE[kind]
+    elif dataclasses.is_dataclass(kind):
+        yield from _dataclasses_of(kind)
+    elif issubclass(kind, enum.Enum):
+        yield from kind
+    else:
         try:
             yield kind()
         except Exception:
             return
-    else:
-        origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-        if type(None) in arguments:
-            yield None
-        if isinstance(origin, type):
-            yield from _of_type(origin)
 
 
 def _dataclasses_of(kind: type) -> Iterator[object]:
