@@ -8,7 +8,7 @@ PIP_INSTALL = install --quiet --disable-pip-version-check --constraint constrain
 export ENDPICK_ENVOY_VENV ?= $(CURDIR)/.venv-envoy
 export ENDPICK_XDS_VENV ?= $(CURDIR)/.venv-xds
 
-.PHONY: demo test check bench docs fix schemas pins clean help
+.PHONY: demo test check bench mutants docs fix schemas pins clean help
 
 help: ## Say what can be made.
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -28,6 +28,12 @@ check: .venv/.installed .venv-xds/.installed ## Lint, types, layers, freshness o
 
 bench: .venv/.installed .venv-envoy/.installed ## Measure; prints ratios first.
 	$(BIN)/python -m benchmarks
+
+mutants: .venv/.installed ## Change the code in small ways and say what no test noticed; takes half an hour.
+	$(BIN)/python -m pip $(PIP_INSTALL) --group mutants
+	$(BIN)/python tools/mutants.py diagnostics
+	$(BIN)/python tools/mutants.py config --sample 450
+	$(BIN)/python tools/mutants.py plugins --sample 450
 
 docs: .venv/.installed ## Build the documentation into docs/_build.
 	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build

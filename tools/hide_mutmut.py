@@ -1,0 +1,11 @@
+"""A pytest plugin for mutation runs: keeps the frames that mutmut adds out of the tracebacks that tests compare word for word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mutmut
+
+from endpick.plugins import frames
+
+frames._NOT_THEIRS = (*frames._NOT_THEIRS, str(Path(mutmut.__file__).parent))
