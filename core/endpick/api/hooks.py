@@ -94,8 +94,9 @@ class HookSpecs:
     def endpick_register(self) -> Sequence[type[Plugin[Parameters]]]:
         """Offer plugin types that have no entry point of their own.
 
-        Called before a plan is made: at start, at every reload, and by the verbs that take a configuration. The types join those found through entry points under the same rules: they are of the hook
-        object's distribution, a clash is an error, and only those a configuration uses are checked. Each class must be importable by name.
+        Called before a plan is made: at start, at every reload, and by the verbs that take a configuration. The types join those found
+        through entry points under the same rules: they are of the hook object's distribution, a clash is an error, and only those a
+        configuration uses are checked. Each class must be importable by name.
         """
         raise NotImplementedError
 
