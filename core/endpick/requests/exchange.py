@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from endpick.api.access import Access
 from endpick.api.endpoints import Endpoint, Endpoints
 from endpick.api.request import InferenceRequest, Usage
 from endpick.api.requests import ResponseEnd, ResponseHead, TerminationCause
 from endpick.observability.instruments import Instruments
 from endpick.requests.decision import CloseCause, Metadata
 from endpick.requests.observing import Observers
-from endpick.requests.parsing import CompiledParser
+from endpick.requests.parsing import CompiledParser, UsageStep
 from endpick.requests.restoring import ModelNameRestorer
 from endpick.requests.usage import StreamedUsage, Unread, UsageReader, WholeUsage
 from endpick.scheduling.step import Fault
@@ -112,13 +113,9 @@ class WatchedExchange:
         parser = self._sent.parser
         if parser is None or parser.usage is None:
             return Unread()
-        read = partial(self._read_usage, parser)
+        # Nothing of this exchange: a cycle would keep request and response until the garbage collector comes.
+        read = partial(_read_usage, parser.usage, self._sent.observers.access)
         return StreamedUsage(read) if "text/event-stream" in content_type.lower() else WholeUsage(read)
-
-    def _read_usage(self, parser: CompiledParser, body: bytes, streaming: bool) -> Usage | None:
-        assert parser.usage is not None
-        usage = parser.usage.run(self._sent.observers.access, body, streaming)
-        return None if isinstance(usage, Fault) else usage
 
 
 class UnwatchedExchange:
@@ -142,6 +139,11 @@ class UnwatchedExchange:
 
     def finish(self, cause: CloseCause) -> None:
         """See `Exchange`."""
+
+
+def _read_usage(step: UsageStep, access: Access, body: bytes, streaming: bool) -> Usage | None:
+    usage = step.run(access, body, streaming)
+    return None if isinstance(usage, Fault) else usage
 
 
 def _endpoint_at(served: str | None, picked: Endpoints) -> Endpoint | None:

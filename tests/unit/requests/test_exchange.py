@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from itertools import pairwise
 
@@ -49,6 +50,27 @@ def test_observers_are_told_everything_once():
     assert (end.cause, end.status, end.usage, end.response_bytes) == (TerminationCause.NATURAL, 200, Usage(10, 20), len(ANSWER))
     assert (end.ttft_seconds, end.duration_seconds) == (0.25, 0.75)
     assert stage.instruments.ended == [end]
+
+
+@pytest.mark.parametrize("headers", [JSON_OK, SSE_OK])
+def test_a_request_that_is_over_is_freed_at_once(headers):
+    stage = Stage()
+    gc.collect()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        exchange = stage.route().exchange
+        exchange.response_headers(headers, None)
+        exchange.response_chunk(ANSWER, True)
+        exchange.finish(CloseCause.END)
+        del exchange
+        gc.collect()
+        waiting = {type(each).__name__ for each in gc.garbage}
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+    assert not waiting & {"WatchedExchange", "InferenceRequest", "WholeUsage", "StreamedUsage"}, (
+        "a cycle keeps whole bodies until a collection"
+    )
 
 
 @pytest.mark.parametrize(
