@@ -105,7 +105,7 @@ def test_the_good_document_is_good() -> None:
     assert make_plan(load_config(text=emit(GOOD).text, name="c.yaml"), INSTALLED).diagnostics == ()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.sampled_from(PATHS))
 def test_dropping_a_node(path: Path) -> None:
     document = deepcopy(GOOD)
@@ -114,7 +114,7 @@ def test_dropping_a_node(path: Path) -> None:
     check(document, path)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.sampled_from(FIELDS), st.sampled_from(("{}x", "{}_", "name", "parameters", "pluginRef")))
 def test_renaming_a_field(path: Path, pattern: str) -> None:
     parent, name = at(GOOD, path[:-1]), pattern.format(path[-1])
@@ -126,7 +126,7 @@ def test_renaming_a_field(path: Path, pattern: str) -> None:
     check(document, (*path[:-1], name), was=path)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.sampled_from(PATHS), st.sampled_from(OTHER_VALUES))
 def test_retyping_a_node(path: Path, value: Any) -> None:
     document = deepcopy(GOOD)
@@ -135,7 +135,7 @@ def test_retyping_a_node(path: Path, value: Any) -> None:
     check(document, path)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.sampled_from(PATHS))
 def test_duplicating_a_node(path: Path) -> None:
     check(GOOD, path, repeated=path)
