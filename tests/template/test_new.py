@@ -50,12 +50,6 @@ def test_it_tells_programs_the_same(run_cli, tmp_path):
     assert all((tmp_path / facts["folder"] / file).is_file() for file in facts["files"])
 
 
-def test_name_without_vendor_makes_a_distribution_that_says_what_it_is_for(run_cli):
-    facts = json.loads(run_cli("new", "sticky", "--kind", "picker", "--format", "json").stdout)
-
-    assert (facts["type"], facts["distribution"], facts["package"]) == ("sticky", "endpick-sticky", "endpick_sticky")
-
-
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
@@ -67,14 +61,20 @@ def test_name_without_vendor_makes_a_distribution_that_says_what_it_is_for(run_c
         (["été"], "'été' is not a plugin type"),
         (["x", "--vendor", "Acme"], "'Acme.x' is not a plugin type"),
         (["acme.x", "--vendor", "acme"], "'acme.x' names its vendor already; leave out --vendor"),
-        (["x" * 51], "is longer than 50 characters; shorten it"),
-        (["x" * 25], "is longer than 24 characters, and classes will be named after it; shorten it"),
+        (["acme."], "'acme.' is not a plugin type"),
+        (["acme.x;rm"], "'acme.x;rm' is not a plugin type"),
+        (
+            ["short-queue"],
+            "'short-queue' does not say whose it is, and types without a vendor are endpick's own; put yours before it, as in",
+        ),
+        (["queue-scorer"], "as in acme.queue-scorer"),
+        (["null"], "'null' does not say whose it is"),
+        (["x" * 51, "--vendor", "acme"], "is longer than 50 characters; shorten it"),
+        (["x" * 25, "--vendor", "acme"], "is longer than 24 characters, and classes will be named after it; shorten it"),
         (["x", "--vendor", "endpick"], "vendor 'endpick' is reserved for endpick itself"),
         (["acme.3d"], "'acme.3d' would define 3dScorer, which is no Python name"),
         (["acme.per-endpoint"], "'acme.per-endpoint' would define PerEndpointScorer, which endpick.api defines already"),
-        (["queue-scorer"], "'queue-scorer' is a built-in plugin type; choose another name, or put your vendor before it: --vendor acme"),
-        (["by-label-selector"], "'by-label-selector' is a built-in plugin type"),
-        (["builtin"], "package name 'endpick_builtin' is taken: Python imports another module by it"),
+        (["acme.test-latency"], "'acme.test-latency' would define TestLatencyScorer, which pytest takes for a test"),
     ],
 )
 def test_bad_reserved_and_taken_names_are_refused_with_the_reason(run_cli, tmp_path, arguments, reason):
@@ -109,6 +109,15 @@ def test_distribution_that_is_installed_already_is_refused(run_cli, make_distrib
 
     assert result.exit_code == 2
     assert "distribution 'acme-latency' is taken: version 3.0 is installed" in message(result)
+
+
+def test_package_that_python_imports_already_is_refused(run_cli, make_distribution):
+    taken = make_distribution("unrelated", modules={"acme_latency": ""})
+
+    result = run_cli("new", "latency", "--vendor", "acme", "--kind", "scorer", path=[taken])
+
+    assert result.exit_code == 2
+    assert "package name 'acme_latency' is taken: Python imports another module by it" in message(result)
 
 
 def test_existing_folder_is_left_as_it_is(run_cli, tmp_path):
@@ -166,7 +175,7 @@ def test_template_refuses_bad_names_by_itself_too(tmp_path):
         variables = prompt_for_config(context, no_input=True)
         return Path(generate_files(TEMPLATE, {"cookiecutter": variables}, tmp_path))
 
-    for bad in ("Acme.x", "acme.3d"):
+    for bad in ("Acme.x", "acme.3d", "latency"):
         with pytest.raises(FailedHookException):
             run_by_hand(bad)
     assert list(tmp_path.iterdir()) == []

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 def command(name: str, kind: str, vendor: str | None, parent: Path, output: str) -> None:
     """Make a project for the new plugin NAME: typed, tested and ready to publish, with one behaviour to replace by your own.
 
-    NAME is lower-case words joined by '-', such as short-queue; or the whole plugin type, such as acme.short-queue. Asks nothing.
+    NAME is the plugin type, which begins with whose it is, such as acme.short-queue; or, with --vendor acme, what comes after that.
+    Asks nothing.
     """
     plan = _draft(name if vendor is None else _with_vendor(vendor, name), kind, parent)
     folder = _write(plan, parent)

@@ -16,18 +16,23 @@ from endpick.versions import HOST_DISTRIBUTION
 MAX_TYPE_LENGTH = 50
 MAX_STEM_LENGTH = 24
 """Longer names would make lines of code that need wrapping, which a template cannot do."""
+TEST_PREFIX = "Test"
+"""Classes called so are collected by pytest, wherever a test module imports them."""
 
 
 def refuse_type(plugin_type: str) -> str | None:
     """Why nothing can have this plugin type, whatever is installed; None when something can."""
     if not is_valid_type(plugin_type):
+        return f"'{plugin_type}' is not a plugin type: write lower-case letters and digits, joined by '-' or '.', such as acme.short-queue"
+    vendor, dot, _ = plugin_type.partition(".")
+    if not dot:
         return (
-            f"'{plugin_type}' is not a plugin type: write lower-case letters and digits, joined by '-' or '.', such as short-queue or"
-            " acme.short-queue"
+            f"'{plugin_type}' does not say whose it is, and types without a vendor are endpick's own; put yours before it, as in"
+            f" acme.{plugin_type}"
         )
     if len(plugin_type) > MAX_TYPE_LENGTH:
         return f"'{plugin_type}' is longer than {MAX_TYPE_LENGTH} characters; shorten it"
-    if plugin_type.partition(".")[0] == HOST_DISTRIBUTION and "." in plugin_type:
+    if vendor == HOST_DISTRIBUTION:
         return f"vendor '{HOST_DISTRIBUTION}' is reserved for endpick itself; use your own, as in acme.short-queue"
     return None
 
@@ -41,6 +46,8 @@ def _refuse_definitions(project: Project) -> str | None:
     if len(project.stem) > MAX_STEM_LENGTH:
         return f"'{project.stem}' is longer than {MAX_STEM_LENGTH} characters, and classes will be named after it; shorten it"
     for name in project.definitions:
+        if name.startswith(TEST_PREFIX):
+            return f"'{project.plugin_type}' would define {name}, which pytest takes for a test; say more about what it does"
         if not name.isidentifier():
             return f"'{project.plugin_type}' would define {name}, which is no Python name; begin its last word with a letter"
         if name in endpick.api.__all__:
@@ -51,8 +58,6 @@ def _refuse_definitions(project: Project) -> str | None:
 def _refuse_taken(project: Project, candidates: tuple[Candidate, ...]) -> str | None:
     for plugin_type in project.types:
         offers = find(candidates, plugin_type)
-        if any(offer.is_builtin for offer in offers):
-            return f"'{plugin_type}' is a built-in plugin type; choose another name, or put your vendor before it: --vendor acme"
         if offers:
             return f"plugin type '{plugin_type}' is taken: {offers[0].origin} is installed and offers it; choose another name"
     installed = _installed_version(project.distribution)
