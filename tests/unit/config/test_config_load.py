@@ -359,6 +359,7 @@ def test_behaviour_30_misspelt_fields_are_suggested_when_close() -> None:
         ("dataLayer: {crossReplicaSyncInterval: 5}", "write '5s' if seconds are meant", ()),
         ("flowControl: text", None, ()),
         ("plugins: [{type: a, onFault: FailOpenn}]", "did you mean 'FailOpen'?", ()),
+        ("plugins: [{type: a, onFault: FailClosed}]", "did you mean 'FailClose'?", ()),
     ],
 )
 def test_a_wrong_value_comes_with_what_to_write(text: str, help_line: str | None, notes: tuple[str, ...]) -> None:
@@ -371,6 +372,17 @@ def test_a_parameter_out_of_a_plugin_entry_is_told_where_it_belongs() -> None:
     (diagnostic,) = load_config(text=f"{HEAD}plugins: [{{type: a, cap: 5}}]\n").diagnostics
 
     assert diagnostic.help == "parameters of the plugin belong under 'parameters:'"
+
+
+def test_an_entry_that_is_no_text_does_not_hide_a_gate_behind_it() -> None:
+    assert codes_of(f"{HEAD}featureGates: [flowControl, 5, x]\n") == ["E0203", "E0208"]
+
+
+@pytest.mark.parametrize(("digits", "shown"), [(37, "1e" + "9" * 37), (38, "1e" + "9" * 38), (39, f"1e{'9' * 18}...")])
+def test_only_long_numbers_are_shortened(digits: int, shown: str) -> None:
+    (diagnostic,) = load_config(text=f"{HEAD}plugins: [{{type: a, parameters: {{b: 1e{'9' * digits}}}}}]\n").diagnostics
+
+    assert diagnostic.message == f"{shown} is not a finite number of reasonable size"
 
 
 def test_a_weight_of_zero_is_no_mistake() -> None:

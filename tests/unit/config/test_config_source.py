@@ -68,6 +68,12 @@ def test_a_list_ends_where_its_last_item_is_written_even_if_that_is_an_alias() -
     assert shown(source, source.value_span(("folded",))) == ">\n  one\n  two"
 
 
+def test_a_mapping_ends_where_its_last_value_is_written_even_if_that_is_an_alias() -> None:
+    source = source_of("a: &a\n  b: {c: 1}\nmapping:\n  x: 1\n  y: *a\nlast: 1\n")
+
+    assert shown(source, source.value_span(("mapping",))) == "x: 1\n  y: *a"
+
+
 def test_a_key_without_a_colon_has_no_value() -> None:
     assert source_of("? a\n").data == {"a": None}
 

@@ -35,6 +35,7 @@ CASES = {
         f"{HEAD}plugins:\n«<<<<<<< HEAD»\n  - type: a\n⟦=======⟧\n  - type: b\n⟦>>>>>>> other⟧\n",
     ),
     "a second document": ("E0107", f"{HEAD}«---»\n{HEAD}"),
+    "a second document after one that is marked": ("E0107", f"# first\n---\n{HEAD}«---»\na: 1\n"),
     "a broken second document": ("E0107", f"{HEAD}«---»\na: b: c\n"),
     "no text": ("E0108", "«»"),
     "only comments": ("E0108", "«»# nothing\n\n"),
