@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,10 +50,11 @@ class Picker:
 
 
 @asynccontextmanager
-async def serving(python: Path, project: Path, config: str = "examples/config.yaml") -> AsyncIterator[Picker]:
-    """Serve a project's configuration with its own Python."""
+async def serving(python: Path, project: Path, installed: Sequence[Path] = ()) -> AsyncIterator[Picker]:
+    """Serve a project's configuration with its own Python; `installed` are directories of further distributions."""
+    search_path = f"PYTHONPATH={os.pathsep.join(map(str, installed))}"
     async with Children(project) as children:
-        child = await children.start("serve", (python, "-m", "endpick", "serve", config, *LISTEN))
+        child = await children.start("serve", ("env", search_path, python, "-m", "endpick", "serve", "examples/config.yaml", *LISTEN))
 
         async def ports() -> tuple[int, int] | None:
             return _ports(child)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -24,12 +28,12 @@ def project(kind, rendered):
     return rendered(kind)
 
 
-def test_own_tests_types_and_style_pass(project):
+def test_behaviour_46_own_tests_types_and_style_pass(project):
     assert re.search(r"\d+ passed", project.test())
     project.check_types_and_style()
 
 
-def test_verbs_know_the_plugin(kind, project):
+def test_behaviour_46_verbs_know_the_plugin(kind, project):
     types = TYPES[kind]
 
     assert project.listed() == dict.fromkeys(types, "ok")
@@ -41,7 +45,7 @@ def test_verbs_know_the_plugin(kind, project):
     project.run("endpick", "validate", *strictly, "examples/config.yaml")
 
 
-def test_conformance_kit_passes_from_the_command_line(project):
+def test_behaviour_46_conformance_kit_passes_from_the_command_line(project):
     project.run("endpick", "test", "--dist", project.name)
 
 
@@ -52,5 +56,68 @@ async def test_request_is_routed_through_the_plugin(kind, project):
 
     assert destinations
     assert set(destinations) <= ENDPOINTS
-    if kind != "data-source":
+    if kind != "data-source":  # which the next test is about
         assert runs[f"acme.sample-{kind}"] >= 1
+
+
+READER = """
+import numpy as np
+
+from acme_sample_data_source.keys import SAMPLE
+from endpick.api import PluginMeta, Scorer
+
+
+class Near(Scorer):
+    \"\"\"Prefers endpoints that were quick to connect to: score = 1 / (1 + seconds). One that was never measured scores 0.\"\"\"
+
+    meta = PluginMeta(type="acme.near", api=">=1.0,<2", consumes=(SAMPLE,))
+
+    def score(self, request, endpoints, state):
+        return 1.0 / (1.0 + np.nan_to_num(endpoints[SAMPLE], nan=np.inf))
+"""
+SCORED_BY_READER = {
+    "  - type: acme.sample-collector\n": "  - type: acme.sample-collector\n  - type: acme.near\n",
+    "    plugins: []\n": "    plugins: [{pluginRef: acme.near}]\n",
+}
+ENOUGH_TO_RULE_OUT_LUCK = 12
+
+
+@pytest.mark.asyncio
+async def test_requests_go_where_the_source_has_connected_because_a_scorer_reads_its_column(rendered, make_distribution, tmp_path):
+    project = rendered("data-source")
+    reader = make_distribution("acme-near", {"acme.near": "acme_near:Near"}, modules={"acme_near": READER})
+    config = (project.folder / "examples" / "config.yaml").read_text()
+    for as_made, as_used in SCORED_BY_READER.items():
+        assert config.count(as_made) == 1
+        config = config.replace(as_made, as_used)
+    folder = tmp_path / "project"
+    (folder / "examples").mkdir(parents=True)
+    (folder / "examples" / "config.yaml").write_text(config)
+
+    async with model_server() as (open_port, visits), asyncio.timeout(60):
+        with socket.socket() as bound:
+            bound.bind(("127.0.0.1", 0))  # taken, and nobody listens
+            ports = {"closed": bound.getsockname()[1], "open": open_port}
+            lines = [f'  - {{name: {name}, address: 127.0.0.1, port: "{port}"}}\n' for name, port in ports.items()]
+            (folder / "examples" / "endpoints.yaml").write_text("endpoints:\n" + "".join(lines))
+            async with serving(project.python, folder, [reader]) as picker:
+                in_a_row = 0
+                while in_a_row < ENOUGH_TO_RULE_OUT_LUCK:
+                    in_a_row = in_a_row + 1 if await picker.ask() == (f"127.0.0.1:{open_port}",) else 0
+                runs = await picker.runs()
+
+    assert visits
+    assert runs["acme.near"] >= ENOUGH_TO_RULE_OUT_LUCK
+
+
+@asynccontextmanager
+async def model_server() -> AsyncIterator[tuple[int, list[str]]]:
+    """Something that accepts connections; gives its port, and notes who came."""
+    visits: list[str] = []
+
+    async def note(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        visits.append(writer.get_extra_info("peername")[0])
+        writer.close()
+
+    async with await asyncio.start_server(note, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1], visits
