@@ -45,8 +45,7 @@ def test_plugins_of_a_page_pass_the_conformance_kit(page: Path, distribution, ru
 
 @pytest.mark.parametrize("page", WITH_TESTS, ids=named)
 def test_tests_of_a_page_pass(page: Path, distribution, tmp_path: Path):
-    tests = [block for block in blocks(page) if block.file.startswith("tests/")]
-    for block in tests:
+    for block in (block for block in blocks(page) if block.file):
         path = tmp_path / "project" / block.file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(block.text)
