@@ -33,6 +33,7 @@ from endpick.planning.planner import make_plan
 from endpick.plugins.discovery import discover
 from endpick.requests.director import Director
 from endpick.serve.deployment import Ground, deploy
+from endpick.serve.lifecycle import stop_instances
 from endpick.transport.counters import TransportCounters
 from endpick.transport.h2 import frames
 from endpick.transport.h2.budget import MemoryBudget
@@ -60,6 +61,7 @@ async def planned_sessions(endpoints: int) -> SessionFactory:
         values = {WAITING_QUEUE_SIZE: row % 7, KV_CACHE_USAGE: row % 10 / 10, CACHE_BLOCK_SIZE: 16, CACHE_NUM_BLOCKS: 4096}
         for key, value in values.items():
             table.write(key, endpoint, float(value))
+    await stop_instances(deployment.fresh)  # what collects is not measured here, and would be left open
     access = Access(on_violation=recorder.undeclared_access)
     return session_factory(Director(lambda: deployment.pipeline, table, recorder, services.clock, access=access))
 
