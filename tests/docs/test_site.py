@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from docs.pages import ROOT, Block, all_blocks, blocks, pages
+from endpick.cli.main import VERBS
 
 LANGUAGES = {"yaml", "console", "python", "toml", "json", "text", "{toctree}"}
 MARKETING = re.compile(r"\b(blazing|seamless\w*|effortless\w*|world-class|cutting-edge|simply|easily|powerful)\b", re.IGNORECASE)
@@ -78,6 +79,17 @@ def test_every_dependency_and_extra_is_argued_for():
     argued = {name.strip() for row in re.findall(r"^\| ([^|]+) \|", text, re.MULTILINE) for name in row.split(",")}
     assert names <= argued
     assert all(f"`{extra}`" in text for extra in project["optional-dependencies"])
+
+
+def test_contributors_are_told_every_make_target():
+    made = re.findall(r"^([a-z]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    told = re.findall(r"^\| `make ([a-z]+)` \| \S", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(told) == sorted(made)
+
+
+def test_the_changelog_names_every_verb():
+    told = set(re.findall(r"`(?:endpick )?([a-z-]+)`", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")))
+    assert set(VERBS) <= told
 
 
 def test_every_page_is_reachable_from_the_index():
