@@ -39,18 +39,22 @@ class Picker:
 
     async def ask(self, prompt: str = "hello", request_id: str = "r") -> tuple[str, int]:
         """Send one chat request; where endpick sends it, and the status of a refusal: 0 when it is routed."""
+        call, answer = await self.begin(prompt, request_id)
+        call.cancel()
+        if answer.WhichOneof("response") == "immediate_response":
+            return "", answer.immediate_response.status.code
+        set_headers = answer.request_headers.response.header_mutation.set_headers
+        return {one.header.key: one.header.raw_value.decode() for one in set_headers}[DESTINATION], 0
+
+    async def begin(self, prompt: str = "hello", request_id: str = "r") -> tuple[grpc.aio.StreamStreamCall, pb.ProcessingResponse]:
+        """Send one chat request; the stream, open for the response, and endpick's first answer."""
         call = self.channel.stream_stream(METHOD, pb.ProcessingRequest.SerializeToString, pb.ProcessingResponse.FromString)()
         names = {":path": "/v1/chat/completions", ":method": "POST", "content-type": "application/json", "x-request-id": request_id}
         headers = pb.HeaderMap(headers=[pb.HeaderValue(key=key, raw_value=value.encode()) for key, value in names.items()])
         body = json.dumps({"model": "m", "messages": [{"role": "user", "content": prompt}]}).encode()
         await call.write(pb.ProcessingRequest(request_headers=pb.HttpHeaders(headers=headers)))
         await call.write(pb.ProcessingRequest(request_body=pb.HttpBody(body=body, end_of_stream=True)))
-        answer = await call.read()
-        call.cancel()
-        if answer.WhichOneof("response") == "immediate_response":
-            return "", answer.immediate_response.status.code
-        set_headers = answer.request_headers.response.header_mutation.set_headers
-        return {one.header.key: one.header.raw_value.decode() for one in set_headers}[DESTINATION], 0
+        return call, await call.read()
 
     async def samples(self, name: str) -> dict[tuple[tuple[str, str], ...], float]:
         """The samples of that name on the metrics page, by their labels."""
