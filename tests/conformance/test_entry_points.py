@@ -6,6 +6,9 @@ import json
 import re
 
 import pytest
+from click.testing import CliRunner
+
+from endpick.cli.main import main
 
 GOOD = '''
 import numpy as np
@@ -140,6 +143,22 @@ def test_everything_that_is_not_built_in_is_tested_without_arguments(acme, run_c
     assert result.exit_code == 0
     assert "acme.fair (acme-fair 1.0)" in result.stdout
     assert "queue-scorer" not in result.stdout
+
+
+def test_an_environment_without_plugins_is_no_success_and_says_what_to_install(isolated_plugins):
+    result = CliRunner().invoke(main, ["test"])
+
+    assert (result.exit_code, result.stdout) == (4, "")
+    assert "error[E0301]: no plugin is installed beside endpick's own" in result.stderr
+    assert "help: install your project into the environment of this endpick: python -m pip install --editable ." in result.stderr
+
+
+@pytest.mark.parametrize("place", ["src/acme_fair.py", "acme_fair:Fair"])
+def test_a_place_in_the_code_is_not_taken_for_a_type(run_cli, place):
+    result = run_cli("test", place)
+
+    assert result.exit_code == 2
+    assert f"'{place}' is a place in the code; give the plugin type, as `endpick list` shows it" in " ".join(result.stderr.split())
 
 
 def test_other_plugins_are_tested_although_one_cannot_be_loaded(acme, run_cli):

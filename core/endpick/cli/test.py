@@ -22,6 +22,14 @@ LIMIT_SECONDS = 60.0
 """How long one check may take: a plugin that never answers is a finding, too."""
 
 
+_NOTHING_INSTALLED = Diagnostic(
+    Code.E0301,
+    "no plugin is installed beside endpick's own",
+    help="install your project into the environment of this endpick: python -m pip install --editable .",
+    notes=("`endpick test --dist endpick` tests endpick's own", f"this endpick runs in {sys.prefix}"),
+)
+
+
 @click.command("test", short_help="Find what is wrong with a plugin.")
 @click.argument("plugin_type", metavar="[TYPE]", required=False)
 @click.option("--dist", "distribution", help="Every type of this distribution; with TYPE, whose, where several offer the type.")
@@ -33,8 +41,6 @@ def command(plugin_type: str | None, distribution: str | None, output: str) -> N
     """
     candidates = discover()
     plugins, problems = _load_all(_references(plugin_type, distribution, candidates), candidates)
-    if not plugins and not problems:
-        click.echo("no plugins other than endpick's own are installed", err=True)
     reports = [conformance(plugin.plugin, candidates=candidates, limit_seconds=LIMIT_SECONDS) for plugin in plugins]
     tested = list(zip(plugins, reports, strict=True))
     if output == "text":
@@ -49,11 +55,16 @@ def command(plugin_type: str | None, distribution: str | None, output: str) -> N
 
 
 def _references(plugin_type: str | None, distribution: str | None, candidates: Sequence[Candidate]) -> list[Reference] | Diagnostic:
-    """The types to test; a diagnostic when the distribution has none."""
+    """The types to test; a diagnostic when there are none: that nothing was tested must not look like success."""
     if plugin_type is not None:
+        if ":" in plugin_type or "/" in plugin_type:
+            raise click.BadParameter(
+                f"'{plugin_type}' is a place in the code; give the plugin type, as `endpick list` shows it", param_hint="TYPE"
+            )
         return [Reference(plugin_type, distribution=distribution)]
     if distribution is None:
-        return [Reference(one.type, distribution=one.distribution) for one in candidates if not one.is_builtin and not one.shadowed_by]
+        others = [one for one in candidates if not one.is_builtin and not one.shadowed_by]
+        return [Reference(one.type, distribution=one.distribution) for one in others] or _NOTHING_INSTALLED
     wanted = normalise(distribution)
     offered = [one for one in candidates if normalise(one.distribution) == wanted and not one.shadowed_by]
     return [Reference(one.type, distribution=one.distribution) for one in offered] or _nothing_offered(distribution)
