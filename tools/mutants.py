@@ -23,8 +23,8 @@ VISIBLE = ("builtin_plugins", "docs", "examples", "plugin_template", "schemas", 
 """What tests read, besides the code that is changed. The code itself is called `src`, the one prefix that mutmut takes off module names."""
 
 SLOW_TESTS = (
-    "tests/unit/config/test_config_load.py::test_a_file_just_under_the_limit_is_answered",
-    "tests/unit/config/test_config_load.py::test_behaviour_36_an_alias_bomb_is_refused",
+    "tests/unit/config/test_config_bounds.py::test_a_file_just_under_the_limit_is_answered",
+    "tests/unit/config/test_config_bounds.py::test_behaviour_36_an_alias_bomb_is_refused",
 )
 """They guard against slowness, take seconds each, and nearly every mutant of `config` would run them."""
 

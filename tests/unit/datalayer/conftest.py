@@ -14,6 +14,7 @@ from endpick.api import Parameters, Plugin, PluginContext, PluginMeta, Subscript
 from endpick.api.plugin import kinds_of
 from endpick.observability.instruments import Silent
 from endpick.plugins.instance import Instance, default_on_fault, scope_of
+from unit.datalayer.collecting import SEEN, Keep
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -94,3 +95,8 @@ def _instance(plugin_class: type[Plugin[Parameters]], name: str, produces: tuple
 def make_instance() -> Callable[..., Instance]:
     """`make_instance(plugin_class, name, produces=())`: build a plugin the way the host does."""
     return _instance
+
+
+@pytest.fixture
+def keep(make_instance):
+    return make_instance(Keep, "keep", (SEEN,))

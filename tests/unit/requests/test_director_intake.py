@@ -1,0 +1,134 @@
+"""What the director makes of a request: parsers, model rewrites, ids, and requests that say too little."""
+
+from __future__ import annotations
+
+import json
+from uuid import UUID
+
+import pytest
+
+from endpick.api import ParsedRequest
+from endpick.requests.decision import Refused
+from endpick_builtin.parsers.openai import OpenAIParser
+from endpick_builtin.parsers.passthrough import PassthroughParser
+from unit.requests.stage import CHAT, Stage, before_request_of, parser_of
+from unit.scheduling.workbench import instance
+
+
+def test_an_unchanged_body_is_not_sent_again_and_a_decision_is_no_coroutine():
+    assert Stage().route().body is None
+
+
+@pytest.mark.parametrize("header", ["x_llm_d_model_name_rewrite", "x_gateway_model_name_rewrite"])
+def test_the_model_is_rewritten_in_place(header):
+    seen = []
+    stage = Stage(pre_request=[before_request_of(lambda request, result, headers: seen.append(request))])
+    body = b'{ "model" : "a", "messages": [{"role":"user","content":"hi"}], "n": 12345678901234567890 }'
+    routed = stage.route(body, **{header: "b"})
+    assert routed.body == body.replace(b'"a"', b'"b"')
+    assert [(request.incoming_model, request.model) for request in seen] == [("a", "b")]
+    assert stage.instruments.decided[0][:2] == ("a", "b")
+
+
+def test_a_rewrite_names_the_model_of_a_body_that_names_none():
+    routed = Stage().route({"prompt": "x"}, path="/v1/completions", x_llm_d_model_name_rewrite="b")
+    assert json.loads(routed.body) == {"model": "b", "prompt": "x"}
+
+
+def test_a_body_nobody_reads_is_passed_on_with_any_model_or_none():
+    stage = Stage(parsers=[instance(PassthroughParser)])
+    assert stage.route(b"passthrough-parser").body is None
+    assert stage.route(b"passthrough-parser", x_llm_d_model_name_rewrite="b").body is None
+    assert [decided[:2] for decided in stage.instruments.decided] == [("", ""), ("", "b")]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"prompt": "hello world"}, "model not found in request body"),
+        ({"model": "", "prompt": "hello world"}, "model not found in request body"),
+        ({"model": "m"}, "invalid completions request: must have prompt field"),
+    ],
+)
+def test_a_request_that_says_too_little_is_400(body, message):
+    stage = Stage()
+    assert stage.refuse(body, path="/v1/completions") == Refused(400, "BadRequest", message)
+    assert [code for _, code in stage.instruments.refused] == ["BadRequest"]
+
+
+def test_a_body_that_is_no_json_is_400():
+    refused = Stage().refuse(b"no healthy upstream")
+    assert (refused.status, refused.code) == (400, "BadRequest")
+    assert refused.message.startswith("error unmarshaling request bodyMap: ")
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "parser"),
+    [
+        ("/v1/chat/completions", {}, "chat"),
+        ("/v1/chat/completions?beta=true", {}, "chat"),
+        ("/deep/v1/completions", {}, "completions"),
+        ("", {"x_original_path": "/v1/chat/completions"}, "chat"),
+        ("", {"x_forwarded_path": "/v1/chat/completions"}, "chat"),
+        ("", {}, "completions"),
+        ("/nothing/known", {}, "fallback"),
+        ("/v1/badchat/completions", {}, "completions"),
+        ("/v1/xcompletions", {}, "fallback"),
+    ],
+)
+def test_the_longest_claimed_suffix_finds_the_parser(path, headers, parser):
+    asked = []
+
+    def parsing(name):
+        def parse(path, headers, body):
+            asked.append(name)
+            return ParsedRequest(model="m")
+
+        return parse
+
+    claims = {"completions": ("/completions",), "chat": ("/chat/completions",), "fallback": (), "too-late": ("/chat/completions", "/late")}
+    stage = Stage(parsers=[parser_of(name, suffixes, parse=parsing(name)) for name, suffixes in claims.items()])
+    stage.route(b"{}", path=path, **headers)
+    assert asked == [parser]
+
+
+def test_a_path_nobody_reads_is_400():
+    refused = Stage(parsers=[instance(OpenAIParser)]).refuse(CHAT, path="/v1/rerank")
+    assert refused == Refused(400, "BadRequest", "no parser is configured for path '/v1/rerank'")
+
+
+@pytest.mark.parametrize("parse", [lambda path, headers, body: 1 / 0, lambda path, headers, body: None], ids=["raises", "nothing"])
+def test_a_parser_that_fails_is_500_without_details(parse):
+    stage = Stage(parsers=[parser_of("broken", parse=parse)])
+    assert stage.refuse() == Refused(500, "Internal", "plugin 'broken' failed")
+    assert [(name, point) for name, point, _ in stage.instruments.faults] == [("broken", "RequestParsing")]
+
+
+def test_a_request_without_id_gets_one_and_one_with_keeps_it():
+    stage = Stage()
+    generated = {stage.route(body).set_headers["x-request-id"] for body in (CHAT, CHAT, None)}
+    assert len(generated) == 3
+    assert all(UUID(one) for one in generated)
+    assert "x-request-id" not in stage.route(x_request_id="mine").set_headers
+    assert "x-request-id" not in stage.route(None, x_request_id="mine").set_headers
+
+
+@pytest.mark.parametrize(
+    ("headers", "fairness_id"),
+    [
+        ({}, "default-flow"),
+        ({"x_gateway_inference_fairness_id": "old"}, "old"),
+        ({"x_llm_d_inference_fairness_id": "new", "x_gateway_inference_fairness_id": "old"}, "new"),
+        ({"x_llm_d_inference_fairness_id": ""}, "default-flow"),
+    ],
+)
+def test_the_fairness_id_is_known_under_both_names(headers, fairness_id):
+    stage = Stage()
+    stage.route(**headers)
+    assert stage.instruments.decided[0][2] == fairness_id
+
+
+def test_plugins_see_no_pseudo_headers():
+    seen = []
+    Stage(pre_request=[before_request_of(lambda request, result, headers: seen.append(dict(request.headers)))]).route(x_mine="1")
+    assert seen == [{"x-mine": "1"}]
