@@ -13,6 +13,11 @@ SCHEMAS = Path(__file__).parents[3] / "schemas"
 PROJECTS = ("good-scorers", "evil-scorers", "misfits", "future-api", "chatty", "hook-objects", "unmet-requirement")
 
 
+def valid_as(schema: str, document: object) -> None:
+    described = json.loads((SCHEMAS / f"{schema}.v1.json").read_text())
+    jsonschema.Draft202012Validator(described, registry=Registry()).validate(document)
+
+
 @pytest.mark.parametrize(
     ("arguments", "schema"),
     [
@@ -31,8 +36,7 @@ def test_output_is_as_its_schema_says(fixture_project, run_cli, arguments, schem
 
     result = run_cli(*arguments, "--format", "json", path=path)
 
-    described = json.loads((SCHEMAS / f"{schema}.v1.json").read_text())
-    jsonschema.Draft202012Validator(described, registry=Registry()).validate(json.loads(result.stdout))
+    valid_as(schema, json.loads(result.stdout))
 
 
 def test_kind_shows_only_that_kind(fixture_project, run_cli):
@@ -79,3 +83,42 @@ def test_a_lock_file_that_cannot_be_written_is_a_failure_of_the_environment(run_
 
     assert result.exit_code == 5
     assert result.stderr == "error: the lock file no/such/directory/lock.json cannot be written: No such file or directory\n"
+
+
+def test_a_decision_that_was_tried_is_as_its_schema_says(fixture_project, run_cli, tmp_path):
+    (tmp_path / "request.json").write_text('{"model": "m", "messages": [{"role": "user", "content": "hi"}]}')
+    (tmp_path / "endpoints.yaml").write_text("endpoints: [{name: a, address: 10.0.0.1, port: 1}, {name: b, address: 10.0.0.2, port: 1}]\n")
+    config = "apiVersion: endpick/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: faulty.nan}, {type: faulty.last}]\n"
+    options = ("--request", "request.json", "--endpoints", "endpoints.yaml", "--header", "x-some-header:1", "--format", "json")
+
+    result = run_cli("try", "-", *options, path=[fixture_project("faulty-scorers")], text=config)
+
+    document = json.loads(result.stdout)
+    valid_as("try", document)
+    assert [scorer["answered"] for run in document["runs"] for scorer in run["scorers"]] == [[None, None], [0.0, 1.0]]
+    assert document["faults"] == [
+        {"instance": "faulty.nan", "extensionPoint": "Scorer", "problem": "answered a score that is not a finite number"}
+    ]
+
+
+def test_verdicts_of_the_kit_are_as_their_schema_says(fixture_project, run_cli):
+    result = run_cli("test", "faulty.nan", "--format", "json", path=[fixture_project("faulty-scorers")])
+
+    document = json.loads(result.stdout)
+    valid_as("test", document)
+    assert [plugin["conforms"] for plugin in document["plugins"]] == [False]
+
+
+def test_no_name_in_any_published_schema_is_in_another_style():
+    for file in SCHEMAS.glob("*.json"):
+        assert [name for name in property_names(json.loads(file.read_text())) if "_" in name] == [], file.name
+
+
+def property_names(schema):
+    """The names of all properties, at any depth."""
+    if isinstance(schema, list):
+        return [name for one in schema for name in property_names(one)]
+    if not isinstance(schema, dict):
+        return []
+    own = schema["properties"] if isinstance(schema.get("properties"), dict) else {}
+    return [*own, *(name for value in schema.values() for name in property_names(value))]

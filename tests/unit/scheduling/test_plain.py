@@ -1,0 +1,40 @@
+"""Records as programs get them."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+
+from endpick.scheduling.plain import plain
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    extension_point: str
+    scores: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outer:
+    fairness_id: str
+    inner: tuple[Inner, ...]
+    headers: dict[str, str]
+    status: int | None = None
+
+
+def test_fields_are_in_camel_case_and_keys_of_mappings_as_they_are():
+    record = Outer("team", (Inner("Scorer", (0.5,)),), {"x-my_header": "a"})
+
+    assert plain(record) == {
+        "fairnessId": "team",
+        "inner": [{"extensionPoint": "Scorer", "scores": [0.5]}],
+        "headers": {"x-my_header": "a"},
+        "status": None,
+    }
+
+
+def test_what_json_does_not_have_is_null():
+    document = plain(Inner("Scorer", (math.nan, math.inf, -math.inf, 0.0)))
+
+    assert json.loads(json.dumps(document, allow_nan=False)) == {"extensionPoint": "Scorer", "scores": [None, None, None, 0.0]}
