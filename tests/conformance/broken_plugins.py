@@ -281,7 +281,7 @@ class Sorting(Filter):
         return endpoints.take(np.argsort(endpoints[WAITING_QUEUE_SIZE], kind="stable"))
 
 
-@breaks("filter_is_idempotent", "`filter` drops")
+@breaks("filter_is_idempotent", "endpoints it has just kept, `filter` drops")
 class Halving(Filter):
     """Keeps those that are not worse than the average."""
 
@@ -759,7 +759,7 @@ class Anonymous(Pages):
     meta = meta("anonymous")
 
 
-@breaks("source_is_unavailable_and_nothing_else", "when nobody listens")
+@breaks("source_is_unavailable_and_nothing_else", "it raises ClientConnectorError")
 class Raw(Pages):
     """Lets its client's exceptions out."""
 
@@ -852,7 +852,7 @@ class Quitting(PollingSource):
         sys.exit(3)
 
 
-@breaks("collector_survives_nonsense", "`collect` raises")
+@breaks("collector_survives_nonsense", "`collect` raises AttributeError")
 class Naive(DataCollector):
     """Expects pages to be as documented."""
 
@@ -893,7 +893,7 @@ class Credulous(Parser):
         return ParsedRequest(model=str(payload.get("model", "")))
 
 
-@breaks("parser_finds_no_usage_in_garbage", "`usage` raises")
+@breaks("parser_finds_no_usage_in_garbage", "`usage` raises IndexError")
 class Thirsty(Parser):
     """Believes that servers send usage."""
 

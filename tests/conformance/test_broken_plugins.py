@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+
 import pytest
 
 from conformance.broken_plugins import BROKEN, KEPT, Broken
@@ -53,6 +56,18 @@ def test_a_plugin_that_never_answers_is_given_up_with_the_place():
     assert finding.message.startswith("it did not come back within 0.2 s, at ")
     assert finding.message.endswith(" in score")
     assert [(one.status, one.reason) for one in after] == [(Status.SKIPPED, "`scorer_rates_every_endpoint` did not end")]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [one for one in BROKEN if " raises " in one.message and one.check != "can_be_built"],
+    ids=lambda broken: broken.plugin.__name__,
+)
+def test_a_plugin_that_raises_is_told_its_own_line_and_not_that_of_a_library(broken: Broken):
+    report = conformance(broken.plugin, candidates=[installed(broken.plugin)], **broken.material)
+
+    (fault,) = report.faults
+    assert re.search(rf" at {re.escape(inspect.getfile(broken.plugin))}:\d+ in \w+", fault.findings[0].message), fault.findings
 
 
 def test_every_check_has_a_plugin_that_breaks_it():

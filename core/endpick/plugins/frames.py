@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sysconfig
 import traceback
 from pathlib import Path
 
@@ -13,11 +14,32 @@ _NOT_THEIRS = (
     "<frozen importlib",
 )
 _MOST_FRAMES = 12
+_STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
+_INSTALLED = {"site-packages", "dist-packages"}
 
 
 def plugin_frames(error: BaseException) -> tuple[traceback.FrameSummary, ...]:
     """Frames of `error` that belong neither to endpick's host nor to the import system; innermost last."""
     return tuple(frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_NOT_THEIRS))
+
+
+def place(error: BaseException) -> str:
+    """Where the plugin went wrong, `file:line in function`; empty when no plugin code ran.
+
+    It is the plugin's own innermost line, not that of a library it called: that is where its author has to look.
+    """
+    frames = plugin_frames(error)
+    called = next((frame for frame in frames if not _is_standard(Path(frame.filename))), None)
+    if called is None:
+        return ""
+    file = Path(called.filename)
+    home = file if file.parent.name in _INSTALLED else file.parent
+    own = next(frame for frame in reversed(frames) if Path(frame.filename).is_relative_to(home))
+    return f"{own.filename}:{own.lineno} in {own.name}"
+
+
+def _is_standard(file: Path) -> bool:
+    return file.is_relative_to(_STANDARD_LIBRARY) and not _INSTALLED & set(file.parts)
 
 
 def describe(error: BaseException) -> str:

@@ -22,7 +22,7 @@ from endpick.datalayer.table import EndpointTable
 from endpick.datalayer.writer import TableWriter
 from endpick.diagnostics import Diagnostic
 from endpick.plugins.build import build, subscriptions_of
-from endpick.plugins.frames import describe, plugin_frames
+from endpick.plugins.frames import describe, place
 from endpick.plugins.instance import Instance, scope_of
 from endpick.testing.blocking import Watch, watched
 from endpick.testing.pools import is_column, make_pool, unprotected
@@ -65,9 +65,8 @@ class Raised:
     problem: BaseException
 
     def __str__(self) -> str:
-        frames = plugin_frames(self.problem)
-        where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-        return f"{describe(self.problem)}{where}"
+        where = place(self.problem)
+        return f"{describe(self.problem)} at {where}" if where else describe(self.problem)
 
 
 class RecordingAccess(Access):

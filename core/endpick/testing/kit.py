@@ -10,7 +10,7 @@ from typing import Any
 from endpick.api.data import AnyKey
 from endpick.api.plugin import Parameters, Plugin, kinds_of
 from endpick.plugins.discovery import Candidate, discover
-from endpick.plugins.frames import describe, plugin_frames, trace_notes
+from endpick.plugins.frames import describe, place, trace_notes
 from endpick.testing.check import Check, Finding, NotApplicable, checks_in
 from endpick.testing.checks import (
     collectors,
@@ -149,11 +149,9 @@ def conformance(
 
 
 def _endless(limit_seconds: float | None, problem: TookTooLong) -> Finding:
-    frames = plugin_frames(problem)
-    where = f", at {frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
-    return Finding(
-        f"it did not come back within {limit_seconds:g} s{where}", "look for a loop without an end, or for waiting on the request path"
-    )
+    where = place(problem)
+    message = f"it did not come back within {limit_seconds:g} s" + (f", at {where}" if where else "")
+    return Finding(message, "look for a loop without an end, or for waiting on the request path")
 
 
 def run(check: Check, subject: Subject, expected: str | None = None) -> Outcome:
