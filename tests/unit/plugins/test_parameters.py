@@ -14,6 +14,7 @@ from endpick.api import Parameters
 from endpick.config.source import read_source
 from endpick.diagnostics import Code, has_errors
 from endpick.plugins.parameters import check_parameters, deprecated_parameters
+from endpick.plugins.placing import description_of
 from endpick.plugins.reference import Reference
 from plugin_classes import load_class, scorer_class
 
@@ -322,3 +323,8 @@ def test_a_name_that_is_not_allowed_is_a_mistake_at_that_name():
     (diagnostic,) = check_parameters(loaded, {"table": {"b": 1, "ab": 2}})
 
     assert (diagnostic.code, diagnostic.path) == (Code.E0402, ("table", "b"))
+
+
+@pytest.mark.parametrize("schema", [{"properties": {"x": True}}, {"properties": True}, {"properties": {"x": {"$ref": "#/$defs/X"}}}, {}])
+def test_a_schema_that_says_nothing_of_a_parameter_describes_it_with_nothing(schema):
+    assert description_of(schema, ("x",)) is None
