@@ -99,6 +99,7 @@ def test_a_distribution_without_entry_point_is_told_what_to_write(acme, run_cli)
     assert "acme-fair 1.0 is installed and has no entry points in the group 'endpick.plugins.v1'" in result.stderr
     assert '[project.entry-points."endpick.plugins.v1"]' in result.stderr
     assert str(directory) in result.stderr
+    assert "note: it has entry points in acme.plugins\n" in result.stderr
 
 
 def test_an_entry_point_that_leads_nowhere_is_quoted(acme, run_cli):
@@ -106,6 +107,13 @@ def test_an_entry_point_that_leads_nowhere_is_quoted(acme, run_cli):
 
     assert result.exit_code == 4
     assert "the entry point of 'acme.fair' in acme-fair 1.0 is wrong: module 'acme_fair' has no 'Faire'" in result.stderr
+
+
+def test_an_entry_point_with_a_dot_for_the_colon_is_told_so(acme, run_cli):
+    result = run_cli("test", "acme.fair", path=[acme({"acme.fair": "acme_fair.Fair"})])
+
+    assert result.exit_code == 4
+    assert "is wrong: there is no module 'acme_fair.Fair'; a colon stands between module and class" in result.stderr
 
 
 def test_an_entry_point_to_another_type_is_named(acme, run_cli):

@@ -101,8 +101,14 @@ def _nothing_offered(distribution: str) -> Diagnostic:
         Code.E0301,
         f"{found.name} {found.version} is installed and has no entry points in the group '{group}'",
         help=f'add "acme.my-type" = "module:Class" under [project.entry-points."{group}"] in its pyproject.toml, and install it again',
-        notes=(f"its metadata is at {found.path}",),
+        notes=(f"its metadata is at {found.path}", *_other_groups(found)),
     )
+
+
+def _other_groups(found: Metadata) -> tuple[str, ...]:
+    """What might have been meant for endpick."""
+    groups = sorted({entry_point.group for entry_point in found.entry_points})
+    return (f"it has entry points in {', '.join(groups)}",) if groups else ()
 
 
 def _text(plugin: LoadedPlugin, report: Report) -> str:

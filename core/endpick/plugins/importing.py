@@ -58,7 +58,8 @@ def _import_failed(reference: Reference, candidate: Candidate, module: str, erro
     if isinstance(error, ModuleNotFoundError) and error.name and not plugin_frames(error):
         missing_itself = module == error.name or module.startswith(error.name + ".")
         if missing_itself:
-            return _wrong_module(reference, candidate, f"there is no module '{error.name}'")
+            forgotten = "" if ":" in candidate.target else "; a colon stands between module and class"
+            return _wrong_module(reference, candidate, f"there is no module '{error.name}'{forgotten}")
     if isinstance(error, ModuleNotFoundError) and error.name:
         return _missing_dependency(reference, candidate, error, error.name)
     return _raised(reference, candidate, error)
