@@ -6,7 +6,7 @@ import email
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -31,8 +31,6 @@ class Metadata:
     entry_points: tuple[importlib_metadata.EntryPoint, ...]
     source_path: str
     """Where an editable install has its source; empty for any other install."""
-
-    distribution: importlib_metadata.Distribution = field(repr=False, compare=False)
 
     @property
     def is_empty(self) -> bool:
@@ -92,7 +90,6 @@ def read(distribution: importlib_metadata.Distribution) -> Metadata:
         requires=tuple(header.get_all("Requires-Dist", ())),
         entry_points=tuple(distribution.entry_points),
         source_path=_source_path(distribution.read_text("direct_url.json")),
-        distribution=distribution,
     )
 
 
