@@ -62,6 +62,9 @@ def test_it_tells_programs_the_same(run_cli, tmp_path):
         (["x", "--vendor", "Acme"], "'Acme.x' is not a plugin type"),
         (["acme.x", "--vendor", "acme"], "'acme.x' names its vendor already; leave out --vendor"),
         (["acme."], "'acme.' is not a plugin type"),
+        (["acme..x"], "'acme..x' is not a plugin type"),
+        (["acme.x-"], "'acme.x-' is not a plugin type"),
+        (["acme.x_y"], "'acme.x_y' is not a plugin type"),
         (["acme.x;rm"], "'acme.x;rm' is not a plugin type"),
         (
             ["short-queue"],
