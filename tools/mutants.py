@@ -51,7 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if run(workspace, chosen, options.workers) != 0:
         return 1
     results = {name: code for name, code in recorded(workspace).items() if name in set(chosen)}
-    print(report(options.package, results, len(everything)))
+    population = len(results) if options.only else len(everything)
+    print(report(options.package, results, population))
     return 0
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
 from endpick.api import Parameters
 from endpick.config.source import read_source
@@ -305,14 +305,21 @@ def test_any_block_is_either_accepted_or_told_at_a_place_within_it(block):
         assert re.match(r"(unknown )?parameter |the parameters of ", diagnostic.message)
 
 
-def test_what_only_the_model_knows_is_told_as_if_the_schema_had():
-    loaded = load_class(scorer_class(parameters=Model, parameters_schema={})).loaded
+class Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    size: int
 
-    found = check_parameters(loaded, {"bogus": 1})
+
+class Vague(Parameters):
+    box: Annotated[Closed, WithJsonSchema({"type": "object"})]
+
+
+def test_what_only_the_model_knows_is_told_as_if_the_schema_had():
+    found = check_parameters(load_class(scorer_class(parameters=Vague)).loaded, {"box": {"bogus": 1}})
 
     assert [(one.code, one.path, one.message) for one in found] == [
-        (Code.E0402, ("bogus",), "unknown parameter 'bogus' for acme.scorer"),
-        (Code.E0406, (), "parameter 'must' of acme.scorer is missing"),
+        (Code.E0406, ("box",), "parameter 'box.size' of acme.scorer is missing"),
+        (Code.E0402, ("box", "bogus"), "unknown parameter 'bogus' for acme.scorer"),
     ]
 
 
