@@ -7,7 +7,8 @@ import re
 
 import pytest
 
-from conformance.broken_plugins import BROKEN, KEPT, Broken
+from conformance.broken import conduct, data, declarations, profiles
+from conformance.broken.register import BROKEN, Broken
 from endpick.api import PluginMeta, Scorer
 from endpick.plugins.discovery import Candidate
 from endpick.testing import all_checks, conformance
@@ -17,8 +18,12 @@ from endpick.testing.kit import Status, told
 @pytest.fixture(autouse=True)
 def _nothing_stays_open():
     yield
-    while KEPT:
-        KEPT.pop().close()
+    while data.KEPT:
+        data.KEPT.pop().close()
+
+
+def test_every_module_of_broken_plugins_takes_part():
+    assert {broken.plugin.__module__ for broken in BROKEN} == {module.__name__ for module in (declarations, profiles, conduct, data)}
 
 
 def installed(plugin: type) -> Candidate:
