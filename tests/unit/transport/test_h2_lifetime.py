@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
+
 from endpick.extproc.stream import CloseCause
 from endpick.transport.h2 import frames
 from endpick.transport.h2.faults import ErrorCode
 from endpick.transport.h2.frames import MAX_STREAM_ID, FrameType
 from endpick.transport.limits import Limits
-from unit.transport.peer import ENDLESS_PATH, Peer, frame
+from unit.transport.peer import ENDLESS_PATH, REQUEST, EchoSession, Peer, frame, raw_headers
+
+REQUEST_FIELDS = tuple(REQUEST.items())
 
 
 def last_stream(goaway) -> int:
@@ -121,3 +126,27 @@ def test_the_goaway_of_a_client_lets_its_streams_end():
     peer.send(frames.goaway(0, ErrorCode.NO_ERROR) + frame(FrameType.PING, 0, 0, b"12345678"))
     peer.message(1, b"hi")
     assert peer.replies(1) == [b"hi"]
+
+
+def test_a_connection_that_is_gone_leaves_little_to_the_garbage_collector():
+    def live() -> None:
+        peer = Peer(Limits(unanswered_resets_burst=10_000), session=EchoSession)
+        one = b"".join(raw_headers(stream, REQUEST_FIELDS) + frames.rst_stream(stream, ErrorCode.CANCEL) for stream in range(1, 2500, 2))
+        peer.send(one)
+        peer.connection.take_output()
+        peer.send(frame(FrameType.PING, 0, 0, b"12345678") * 10_000)
+        peer.connection.lost()
+
+    live()
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for _ in range(5):
+            live()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    assert (after - before) / 5 < 32 * 1024

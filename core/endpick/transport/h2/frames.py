@@ -113,12 +113,14 @@ class FrameParser:
             stop = position + FRAME_HEAD_BYTES + length
             if stop > end:
                 self._needed = stop - position
-                self._partial += data[position:]
-                return
+                break
             yield kind, flags, stream_id & MAX_STREAM_ID, position + FRAME_HEAD_BYTES, stop
             position = stop
-        self._needed = FRAME_HEAD_BYTES
+        else:
+            self._needed = FRAME_HEAD_BYTES
         self._partial += data[position:]
+        # What the socket gave can be a quarter of a megabyte, and a connection may say nothing for hours.
+        self.buffer = b""
 
 
 def settings(values: dict[int, int]) -> bytes:
