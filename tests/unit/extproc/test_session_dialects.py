@@ -178,7 +178,7 @@ def test_streamed_cannot_let_out_at_the_trailers_what_was_held_back():
     talk(session, response_body(b"tail"))
     with pytest.raises(ProtocolError, match="held back") as caught:
         session.receive(response_trailers())
-    assert caught.value.status is Status.INTERNAL
+    assert caught.value.status == Status.INTERNAL
 
 
 @pytest.mark.parametrize(("announced", "expected"), [({"content-length": "1"}, {"content-length": "5"}), ({}, {})])
@@ -251,7 +251,7 @@ def test_a_mode_we_do_not_speak_ends_the_stream_and_names_the_option(option, mod
     setattr(message.protocol_config, option, mode)
     with pytest.raises(ProtocolError, match=f"{option} {named}") as caught:
         Session(NotedDirector()).receive(message.SerializeToString())
-    assert caught.value.status is Status.FAILED_PRECONDITION
+    assert caught.value.status == Status.FAILED_PRECONDITION
 
 
 def test_a_gateway_that_only_observes_is_told_so():
@@ -259,4 +259,4 @@ def test_a_gateway_that_only_observes_is_told_so():
     message.observability_mode = True
     with pytest.raises(ProtocolError, match="observability_mode: false") as caught:
         Session(NotedDirector()).receive(message.SerializeToString())
-    assert caught.value.status is Status.FAILED_PRECONDITION
+    assert caught.value.status == Status.FAILED_PRECONDITION

@@ -104,7 +104,7 @@ def test_what_is_kept_while_waiting_has_a_limit():
     assert talk(session, response_headers(), first) == []
     with pytest.raises(ProtocolError, match="too much came") as caught:
         talk(session, response_body(b""))
-    assert caught.value.status is Status.RESOURCE_EXHAUSTED
+    assert caught.value.status == Status.RESOURCE_EXHAUSTED
     assert counters.protocol_errors[Status.RESOURCE_EXHAUSTED] == 1
 
 
@@ -239,7 +239,7 @@ def test_a_rewrite_that_breaks_off_ends_the_stream_rather_than_mixing_two_bodies
     talk(session, request_headers(end=True), response_headers(), response_body(b"one"))
     with pytest.raises(ProtocolError, match="could not be rewritten") as caught:
         session.receive(response_body(b"two"))
-    assert caught.value.status is Status.INTERNAL
+    assert caught.value.status == Status.INTERNAL
     session.close(CloseCause.ERROR)
     assert exchange.finishes == [CloseCause.ERROR]
     assert "half way" in caplog.text
@@ -285,7 +285,7 @@ def test_a_message_that_cannot_come_here_ends_the_stream_and_says_why(messages, 
     talk(session, *messages[:-1])
     with pytest.raises(ProtocolError, match=complaint) as caught:
         session.receive(messages[-1])
-    assert caught.value.status is Status.INVALID_ARGUMENT
+    assert caught.value.status == Status.INVALID_ARGUMENT
     assert counters.protocol_errors[Status.INVALID_ARGUMENT] == 1
 
 

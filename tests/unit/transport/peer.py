@@ -101,8 +101,9 @@ class FakeTask:
     def __init__(self) -> None:
         self.cancelled = False
 
-    def cancel(self) -> None:
+    def cancel(self) -> bool:
         self.cancelled = True
+        return True
 
 
 class Peer:
