@@ -48,6 +48,20 @@ def test_a_drain_says_so_twice_and_serves_what_was_under_way():
     assert [session.causes for session in peer.sessions] == [[CloseCause.END]] * 2
 
 
+def test_a_stream_that_comes_after_the_last_goaway_is_refused_with_all_that_belongs_to_it_and_costs_no_other():
+    peer = Peer()
+    peer.open(1)
+    peer.connection.drain(peer.now, 30)
+    peer.tick(1.5)
+    assert last_stream(peer.take()[-1]) == 1
+    peer.open(3)
+    peer.message(3, b"sent in one piece with the headers")
+    peer.send(frames.window_update(3, 1) + frames.rst_stream(3, ErrorCode.CANCEL))
+    assert [(found.kind, found.stream, found.code) for found in peer.take()] == [(FrameType.RST_STREAM, 3, ErrorCode.REFUSED_STREAM)]
+    peer.message(1, b"still served")
+    assert peer.replies(1) == [b"still served"]
+
+
 def test_a_client_that_does_not_answer_the_drain_ping_is_not_waited_for():
     peer = Peer()
     peer.connection.drain(peer.now, 30)

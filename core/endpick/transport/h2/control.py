@@ -139,7 +139,7 @@ class ControlFrames:
             self._outbox.grow_stream(stream, increment)
 
     def _require_not_idle(self, stream_id: int, frame: str) -> None:
-        if stream_id > self._streams.last_id:
+        if stream_id > self._streams.last_id and self._streams.accepting:
             raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, f"{frame} on stream {stream_id}, which was never opened")
 
 

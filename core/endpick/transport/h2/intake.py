@@ -146,7 +146,8 @@ class Intake:
             stream.assembler = None
 
     def _data_of_no_stream(self, stream_id: int) -> None:
-        if stream_id == 0 or stream_id > self._streams.last_id:
+        # After the last GOAWAY, streams beyond it are refused, and what else comes on them is to be ignored.
+        if stream_id == 0 or (stream_id > self._streams.last_id and self._streams.accepting):
             raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, f"DATA on stream {stream_id}, which is not open")
         # A client that has not yet heard of the end of a stream is in its right.
         if not self._streams.closed.get(stream_id, False):
