@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from struct import Struct
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,10 +12,12 @@ from endpick.transport.h2.budget import MemoryBudget
 from endpick.transport.h2.faults import ErrorCode
 from endpick.transport.h2.frames import FrameType
 from endpick.transport.h2.grpc import MESSAGE_HEAD
+from endpick.transport.h2.settings import parse
 from endpick.transport.limits import Limits
-from unit.transport.peer import Peer, data
+from unit.transport.peer import Peer, data, frame
 
 INITIAL_WINDOW = 4
+SETTING = Struct(">HI")
 NO_CREDIT = 2**31 - 1
 
 
@@ -74,6 +78,16 @@ def test_a_change_of_the_initial_window_moves_the_windows_of_open_streams():
     assert body(peer.take()) == b"", "the window is negative"
     peer.send(frames.window_update(1, 11))
     assert len(body(peer.take())) == 10
+
+
+def test_of_a_window_that_one_frame_changes_ten_thousand_times_only_the_last_value_is_followed():
+    values = b"".join(SETTING.pack(INITIAL_WINDOW, value) for value in (*range(10_000), 7))
+    assert parse(values) == [(INITIAL_WINDOW, 7)]
+    peer = Peer()
+    peer.open(1)
+    peer.send(frame(FrameType.SETTINGS, 0, 0, values))
+    peer.message(1, b"reply:20")
+    assert len(body(peer.take())) == 7
 
 
 def test_nothing_but_the_windows_decides_what_arrives():

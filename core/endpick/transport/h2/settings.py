@@ -40,7 +40,7 @@ def announced(limits: Limits) -> dict[int, int]:
 
 
 def parse(payload: bytes) -> list[tuple[int, int]]:
-    """Identifier and value of each setting, in order, unknown ones included.
+    """Identifier and value of each setting, unknown ones included; of one that is repeated, the last value.
 
     Raises:
         H2ConnectionError: the length is no multiple of six, or a value is out of its range.
@@ -55,4 +55,5 @@ def parse(payload: bytes) -> list[tuple[int, int]]:
             raise H2ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, f"SETTINGS_INITIAL_WINDOW_SIZE is {value}")
         if setting == Setting.MAX_FRAME_SIZE and not DEFAULT_FRAME_BYTES <= value <= _MAX_FRAME_BYTES:
             raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, f"SETTINGS_MAX_FRAME_SIZE is {value}")
-    return values
+    # Each change of the initial window visits every open stream, and one frame has room for ten thousand changes.
+    return list(dict(values).items())
