@@ -4,20 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import TypeAlias
+
+from endpick.api.checks import Kinds, check_fields
 
 JSONValue: TypeAlias = "str | int | float | bool | Sequence[JSONValue] | Mapping[str, JSONValue] | None"
 JSONObject: TypeAlias = Mapping[str, JSONValue]
 
 
+_USAGE: Kinds = (("prompt_tokens", int), ("completion_tokens", int), ("cached_tokens", (int, NoneType)))
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts a model server reported for one response."""
+    """Token counts a model server reported for one response.
+
+    Raises:
+        TypeError: a count is not an integer; raised where the parser makes it.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int | None = None
     """Prompt tokens found in the prefix cache; None when not reported."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, _USAGE)
 
 
 class Prompt:

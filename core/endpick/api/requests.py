@@ -9,13 +9,24 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import NoneType
 from typing import ClassVar, Protocol
 
+from endpick.api.checks import Kinds, check_fields
 from endpick.api.endpoints import BoolArray, Endpoint, Endpoints
 from endpick.api.plugin import Kind, P, Plugin
 from endpick.api.request import NO_PROMPT, InferenceRequest, JSONObject, Prompt, Usage
 from endpick.api.scheduling import SchedulingResult
 from endpick.api.state import CycleState, ScoringState
+
+_REJECTION: Kinds = (("message", str), ("status", int), ("reason", str))
+_PARSED_REQUEST: Kinds = (
+    ("model", str),
+    ("prompt", Prompt),
+    ("streaming", bool),
+    ("max_output_tokens", (int, NoneType)),
+    ("cache_salt", str),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +37,21 @@ class Rejection:
         message: For the client.
         status: HTTP status: 400, 401, 403, 404, 412, 429 or 503.
         reason: Short machine-readable word for the `x-llm-d-request-dropped-reason` header, e.g. `rejected-saturated`.
+
+    Raises:
+        TypeError, ValueError: a field is not what it has to be; raised where the plugin makes the rejection.
     """
 
     message: str
     status: int = 429
     reason: str = ""
+
+    def __post_init__(self) -> None:
+        check_fields(self, _REJECTION)
+        if not 400 <= self.status <= 599:
+            raise ValueError(f"status of a Rejection must be an HTTP error, 400 to 599, not {self.status}")
+        if not (self.reason.isascii() and self.reason.isprintable()):
+            raise ValueError(f"reason of a Rejection must be fit for a header, not {self.reason!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +66,9 @@ class ParsedRequest:
         cache_salt: Empty when absent.
         payload: The JSON object, None when the body was not decoded.
         needs_model: False for bodies that legitimately name no model.
+
+    Raises:
+        TypeError: a field is not what it has to be; raised where the parser makes it. What `payload` holds is not looked at.
     """
 
     model: str = ""
@@ -54,6 +78,9 @@ class ParsedRequest:
     cache_salt: str = ""
     payload: JSONObject | None = field(default=None, repr=False)
     needs_model: bool = True
+
+    def __post_init__(self) -> None:
+        check_fields(self, _PARSED_REQUEST)
 
 
 class Parser(Plugin[P]):
@@ -121,7 +148,11 @@ class UpstreamHeaders(Protocol):
     """Headers the request will carry to the model server."""
 
     def set(self, name: str, value: str) -> None:
-        """Set one header; the name is lower-cased. Headers that endpick owns (destination, content-length) are refused with ValueError."""
+        """Set one header; the name is lower-cased. Headers that endpick owns (destination, content-length) are refused with ValueError.
+
+        Raises:
+            TypeError: name or value is no string.
+        """
 
 
 class PreRequest(Plugin[P]):

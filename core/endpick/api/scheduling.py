@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from endpick.api.checks import Kinds, check_fields, check_headers, check_strings
 from endpick.api.endpoints import BoolArray, EndpointRow, Endpoints, FloatArray, RowArray
 from endpick.api.plugin import Kind, P, Plugin
 from endpick.api.request import InferenceRequest
@@ -50,6 +51,9 @@ class ProfileRunResult:
     fault: bool = False
 
 
+_SCHEDULING_RESULT: Kinds = (("primary", str), ("runs", Mapping), ("destinations", tuple), ("headers", Mapping))
+
+
 @dataclass(frozen=True, slots=True)
 class SchedulingResult:
     """The decision: which profile's pick serves the request, and what the other profiles picked.
@@ -59,12 +63,20 @@ class SchedulingResult:
         runs: Every run, by profile name; `runs[primary]` succeeded.
         destinations: `host:port`, best first, at least one. The primary's pick unless the handler says otherwise.
         headers: Headers the handler adds to the request on its way to the model server.
+
+    Raises:
+        TypeError: a field is not what it has to be; raised where the profile handler makes the result.
     """
 
     primary: str
     runs: Mapping[str, ProfileRunResult]
     destinations: tuple[str, ...]
     headers: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_fields(self, _SCHEDULING_RESULT)
+        check_strings(self, "destinations", self.destinations)
+        check_headers(self.headers.items())
 
 
 class Filter(Plugin[P]):

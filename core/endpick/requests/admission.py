@@ -17,8 +17,8 @@ from endpick.requests.decision import Refused
 from endpick.requests.refusals import SATURATED, refused
 from endpick.scheduling.step import ExtensionPoint, Fault, Step, bind, wrong_kind
 
-AdmitStep: TypeAlias = Step[[InferenceRequest, Endpoints, ScoringState], Rejection | None]
-SaturationStep: TypeAlias = Step[[Endpoints], float]
+AdmitStep: TypeAlias = Step[[InferenceRequest, Endpoints, ScoringState], object]
+SaturationStep: TypeAlias = Step[[Endpoints], object]
 
 
 def admit_step(instance: Instance, instruments: Instruments) -> AdmitStep:
@@ -46,7 +46,7 @@ def shed(detector: SaturationStep | None, request: InferenceRequest, endpoints: 
         saturation = detector.fault(f"answered {type(saturation).__name__}, not a number")
     if isinstance(saturation, Fault):
         return refused(saturation) if saturation.refuses else None
-    return SATURATED if saturation >= 1.0 else None
+    return SATURATED if float(saturation) >= 1.0 else None
 
 
 def admit(

@@ -16,7 +16,7 @@ from endpick.requests.decision import Refused
 from endpick.requests.refusals import refused
 from endpick.scheduling.step import ExtensionPoint, Fault, Step, bind, wrong_kind
 
-PreRequestStep: TypeAlias = Step[[InferenceRequest, SchedulingResult, UpstreamHeaders, CycleState], Rejection | None]
+PreRequestStep: TypeAlias = Step[[InferenceRequest, SchedulingResult, UpstreamHeaders, CycleState], object]
 
 
 def pre_request_step(instance: Instance, instruments: Instruments) -> PreRequestStep:

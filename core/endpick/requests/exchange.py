@@ -143,7 +143,11 @@ class UnwatchedExchange:
 
 def _read_usage(step: UsageStep, access: Access, body: bytes, streaming: bool) -> Usage | None:
     usage = step.run(access, body, streaming)
-    return None if isinstance(usage, Fault) else usage
+    if isinstance(usage, Usage):
+        return usage
+    if usage is not None and not isinstance(usage, Fault):
+        step.fault(f"answered {type(usage).__name__}, not Usage or None")
+    return None
 
 
 def _endpoint_at(served: str | None, picked: Endpoints) -> Endpoint | None:

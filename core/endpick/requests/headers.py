@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from endpick.api.checks import check_headers
+
 REQUEST_ID = "x-request-id"
 FAIRNESS_ID = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
 OBJECTIVE = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
@@ -44,6 +46,7 @@ class HeadersForUpstream:
 
     def set(self, name: str, value: str) -> None:
         """See `UpstreamHeaders.set`."""
+        check_headers(((name, value),))
         lowered = name.lower()
         if lowered in OWNED or lowered.startswith(":"):
             raise ValueError(f"header '{lowered}' belongs to endpick and cannot be set by a plugin")

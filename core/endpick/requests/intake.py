@@ -65,8 +65,9 @@ def take_in(incoming: IncomingRequest, parsers: Parsers, objectives: Mapping[str
     body = None
     if parser is not None and incoming.body is not None and target != parsed.model:
         rewritten = parser.rewrite_model.run(access, incoming.body, parsed, target)
-        if isinstance(rewritten, Fault):
-            return refused(rewritten)
+        if not isinstance(rewritten, bytes):
+            problem = f"answered {type(rewritten).__name__}, not the bytes of a body"
+            return refused(rewritten if isinstance(rewritten, Fault) else parser.rewrite_model.fault(problem))
         body = None if rewritten == incoming.body else rewritten
     return Intake(_request(incoming, path, parsed, target, objectives), parser, body)
 

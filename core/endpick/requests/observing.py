@@ -14,9 +14,9 @@ from endpick.observability.instruments import Instruments
 from endpick.plugins.instance import Instance
 from endpick.scheduling.step import ExtensionPoint, Fault, Step, bind, wrong_kind
 
-StartedStep: TypeAlias = Step[[InferenceRequest, ResponseHead, CycleState], Mapping[str, str] | None]
-FirstChunkStep: TypeAlias = Step[[InferenceRequest, CycleState], None]
-EndedStep: TypeAlias = Step[[InferenceRequest, ResponseEnd, CycleState], None]
+StartedStep: TypeAlias = Step[[InferenceRequest, ResponseHead, CycleState], object]
+FirstChunkStep: TypeAlias = Step[[InferenceRequest, CycleState], object]
+EndedStep: TypeAlias = Step[[InferenceRequest, ResponseEnd, CycleState], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Observers:
                 continue
             answer = observer.started.run(self.access, self.request, head, self.state)
             if isinstance(answer, Mapping):
-                added.update(answer)
+                _add(answer, added, observer.started)
             elif answer is not None and not isinstance(answer, Fault):
                 observer.started.fault(f"answered {type(answer).__name__}, not headers or None")
         return added
@@ -80,3 +80,11 @@ class Observers:
         for observer in self.each:
             if observer.ended is not None:
                 observer.ended.run(self.access, self.request, end, self.state)
+
+
+def _add(answer: Mapping[object, object], added: dict[str, str], step: StartedStep) -> None:
+    for name, value in answer.items():
+        if isinstance(name, str) and isinstance(value, str):
+            added[name] = value
+        else:
+            step.fault(f"wants header {name!r} set to {value!r}; names and values must be strings")

@@ -6,16 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from endpick.api.request import Usage
-from endpick.api.requests import ParsedRequest, Parser, Rejection
+from endpick.api.requests import ParsedRequest, Parser
 from endpick.observability.instruments import Instruments
 from endpick.plugins.instance import Instance
 from endpick.requests.headers import PATH, first_of
 from endpick.scheduling.step import ExtensionPoint, Step, bind, wrong_kind
 
-ParseStep: TypeAlias = Step[[str, Mapping[str, str], bytes], ParsedRequest | Rejection]
-RewriteStep: TypeAlias = Step[[bytes, ParsedRequest, str], bytes]
-UsageStep: TypeAlias = Step[[bytes, bool], Usage | None]
+ParseStep: TypeAlias = Step[[str, Mapping[str, str], bytes], object]
+RewriteStep: TypeAlias = Step[[bytes, ParsedRequest, str], object]
+UsageStep: TypeAlias = Step[[bytes, bool], object]
 
 DEFAULT_PATH = "/v1/completions"
 

@@ -18,7 +18,7 @@ from endpick.observability.instruments import Instruments
 from endpick.plugins.instance import Instance
 from endpick.scheduling.step import ExtensionPoint, Fault, Step, bind, wrong_kind
 
-ProduceStep: TypeAlias = Step[[InferenceRequest, Endpoints, CycleState], Awaitable[None] | None]
+ProduceStep: TypeAlias = Step[[InferenceRequest, Endpoints, CycleState], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ async def _produce_later(producer: CompiledProducer, production: Production) -> 
     try:
         async with limit:
             pending = step.call(production.request, production.endpoints.accessed_by(own), production.state.accessed_by(own))
-            assert pending is not None
+            assert isinstance(pending, Awaitable)
             await pending
     except (Exception, SystemExit) as problem:
         return step.fault(f"took longer than {producer.timeout_seconds} s" if limit.expired() else problem)

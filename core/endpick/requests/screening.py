@@ -16,7 +16,7 @@ from endpick.plugins.instance import Instance
 from endpick.scheduling.narrowing import narrowed
 from endpick.scheduling.step import ExtensionPoint, Fault, Step, bind, wrong_kind
 
-ScreenStep: TypeAlias = Step[[InferenceRequest, Endpoints], BoolArray | Endpoints]
+ScreenStep: TypeAlias = Step[[InferenceRequest, Endpoints], object]
 
 
 def screen_step(instance: Instance, instruments: Instruments) -> ScreenStep:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from endpick.api.access import Access
-from endpick.api.endpoints import BoolArray, Endpoints
+from endpick.api.endpoints import Endpoints
 from endpick.api.request import InferenceRequest
 from endpick.api.scheduling import Filter
 from endpick.api.state import ScoringState
@@ -15,7 +15,7 @@ from endpick.plugins.instance import Instance
 from endpick.scheduling.narrowing import narrowed
 from endpick.scheduling.step import ExtensionPoint, Fault, Step, bind, wrong_kind
 
-FilterStep: TypeAlias = Step[[InferenceRequest, Endpoints, ScoringState], BoolArray | Endpoints]
+FilterStep: TypeAlias = Step[[InferenceRequest, Endpoints, ScoringState], object]
 
 
 def filter_step(instance: Instance, instruments: Instruments) -> FilterStep:

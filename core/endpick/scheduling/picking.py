@@ -14,7 +14,7 @@ from endpick.plugins.instance import Instance
 from endpick.scheduling.narrowing import stray
 from endpick.scheduling.step import ExtensionPoint, Fault, Step, bind, wrong_kind
 
-PickerStep: TypeAlias = Step[[InferenceRequest, ScoredEndpoints, ScoringState], Endpoints]
+PickerStep: TypeAlias = Step[[InferenceRequest, ScoredEndpoints, ScoringState], object]
 
 
 def picker_step(instance: Instance, instruments: Instruments) -> PickerStep:
@@ -28,17 +28,18 @@ def picker_step(instance: Instance, instruments: Instruments) -> PickerStep:
 def pick(step: PickerStep, request: InferenceRequest, scored: ScoredEndpoints, state: ScoringState, access: Access) -> Endpoints | Fault:
     """What the picker chose; of a picker that failed and is to be skipped, the candidate with the highest total."""
     answer = step.run(access, request, scored, state)
-    if not isinstance(answer, Fault):
-        problem = _unusable(scored.endpoints, answer)
-        if problem is None:
-            return answer
-        answer = step.fault(problem)
-    return answer if answer.refuses else scored.take([int(scored.scores.argmax())])
+    picked = answer if isinstance(answer, Fault) else _picked(scored.endpoints, answer)
+    if isinstance(picked, str):
+        picked = step.fault(picked)
+    if isinstance(picked, Endpoints) or picked.refuses:
+        return picked
+    return scored.take([int(scored.scores.argmax())])
 
 
-def _unusable(candidates: Endpoints, answer: object) -> str | None:
+def _picked(candidates: Endpoints, answer: object) -> Endpoints | str:
+    """The endpoints that a picker's answer stands for, or what is wrong with the answer."""
     if not isinstance(answer, Endpoints):
         return f"answered {type(answer).__name__}, not Endpoints"
     if not len(answer):
         return "picked no endpoint"
-    return stray(candidates, answer)
+    return stray(candidates, answer) or answer

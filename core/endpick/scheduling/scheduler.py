@@ -18,8 +18,8 @@ from endpick.scheduling.profile import NO_ENDPOINTS, Profile
 from endpick.scheduling.step import ExtensionPoint, Fault, Step, bind, wrong_kind
 
 Runs: TypeAlias = Mapping[str, ProfileRunResult]
-PickProfiles: TypeAlias = Step[[InferenceRequest, Sequence[str], Runs, ScoringState], Sequence[str]]
-ProcessResults: TypeAlias = Step[[InferenceRequest, Runs, ScoringState], SchedulingResult | str]
+PickProfiles: TypeAlias = Step[[InferenceRequest, Sequence[str], Runs, ScoringState], object]
+ProcessResults: TypeAlias = Step[[InferenceRequest, Runs, ScoringState], object]
 
 REJECTED_SATURATED = "rejected-saturated"
 
@@ -65,24 +65,26 @@ class Scheduler:
             answer = self.pick_profiles.run(access, request, self.names, runs, state)
             if isinstance(answer, Fault):
                 return answer
-            problem = self._unrunnable(answer, runs)
-            if problem is not None:
-                return self.pick_profiles.fault(problem)
-            if not answer:
+            names = self._named(answer, runs)
+            if isinstance(names, str):
+                return self.pick_profiles.fault(names)
+            if not names:
                 return runs
-            for name in answer:
+            for name in names:
                 state.begin_profile_run()
                 runs[name] = self.profiles[name].run(request, endpoints, state, access)
 
-    def _unrunnable(self, answer: object, runs: Runs) -> str | None:
+    def _named(self, answer: object, runs: Runs) -> tuple[str, ...] | str:
+        """The profiles that the handler wants run next, or what is wrong with its answer."""
         if isinstance(answer, str) or not isinstance(answer, tuple | list | Sequence):
             return f"answered {type(answer).__name__}, not a sequence of profile names"
-        if not answer:
-            return None
-        if len(set(answer)) != len(answer) or not runs.keys().isdisjoint(answer):
-            return f"named a profile twice: {_listed(answer)} after {_listed(runs)}"
-        unknown = [name for name in answer if name not in self.profiles]
-        return f"named a profile that does not exist: {_listed(unknown)}" if unknown else None
+        names = tuple(answer)
+        unknown = [name for name in names if not isinstance(name, str) or name not in self.profiles]
+        if unknown:
+            return f"named a profile that does not exist: {_listed(unknown)}"
+        if len(set(names)) != len(names) or not runs.keys().isdisjoint(names):
+            return f"named a profile twice: {_listed(names)} after {_listed(runs)}"
+        return names
 
 
 def compile_scheduler(handler: Instance, profiles: Mapping[str, Profile], instruments: Instruments) -> Scheduler:
@@ -102,6 +104,8 @@ def _unusable(result: SchedulingResult, runs: Runs) -> str | None:
     primary = runs.get(result.primary)
     if primary is None or primary.picked is None:
         return f"decided for profile '{result.primary}', which picked nothing"
+    if result.runs.get(result.primary) is not primary:
+        return f"answered another run of profile '{result.primary}' than the one it was given"
     if not result.destinations:
         return "decided for no destination"
     return None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from endpick.api.access import Access
 from endpick.api.endpoints import Endpoints, FloatArray
@@ -17,7 +18,9 @@ from endpick.observability.instruments import Instruments
 from endpick.plugins.instance import Instance
 from endpick.scheduling.step import ExtensionPoint, Fault, Step, bind, wrong_kind
 
-ScorerStep: TypeAlias = Step[[InferenceRequest, Endpoints, ScoringState], FloatArray]
+ScorerStep: TypeAlias = Step[[InferenceRequest, Endpoints, ScoringState], object]
+
+NumberArray: TypeAlias = NDArray[np.number[Any] | np.bool_]
 
 _REAL_NUMBERS = "fiub"
 """numpy's kinds of numbers that can be a score: floats, integers, booleans."""
@@ -39,15 +42,13 @@ class Scoring:
         scores = np.zeros((len(self.steps), len(endpoints)))
         for row, step in zip(scores, self.steps, strict=True):
             answer = step.run(access, request, endpoints, state)
-            if isinstance(answer, Fault):
-                fault: Fault | None = answer
-            elif problem := _misshapen(answer, len(endpoints)):
-                fault = step.fault(problem)
-            else:
-                row[:] = answer
-                continue
-            if fault is not None and fault.refuses:
-                return fault
+            rated = answer if isinstance(answer, Fault) else _rated(answer, len(endpoints))
+            if isinstance(rated, str):
+                rated = step.fault(rated)
+            if not isinstance(rated, Fault):
+                row[:] = rated
+            elif rated.refuses:
+                return rated
         return scores if not self.steps or _in_range(scores) else self._into_range(scores)
 
     def total(self, scores: FloatArray) -> FloatArray:
@@ -96,11 +97,12 @@ def _in_range(scores: FloatArray) -> bool:
     return bool(flat[flat.argmin()] >= 0.0 and flat[flat.argmax()] <= 1.0)
 
 
-def _misshapen(answer: object, candidates: int) -> str | None:
+def _rated(answer: object, candidates: int) -> NumberArray | str:
+    """The scores that a scorer's answer stands for, or what is wrong with the answer."""
     if not isinstance(answer, np.ndarray):
         return f"answered {type(answer).__name__}, not an array of scores"
     if answer.shape != (candidates,):
         return f"answered scores of shape {answer.shape} for {candidates} endpoints"
     if answer.dtype.kind not in _REAL_NUMBERS:
         return f"answered scores of type {answer.dtype}, which are not numbers"
-    return None
+    return answer

@@ -50,7 +50,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Step(Generic[Arguments, Answer]):
-    """A bound method, who it belongs to, and where its calls are reported."""
+    """A bound method, who it belongs to, and where its calls are reported.
+
+    What comes back is a plugin's word: an `object`, until whoever asked has looked at it.
+    """
 
     call: Callable[Arguments, Answer]
     instance: Instance

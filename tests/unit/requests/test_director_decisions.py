@@ -126,6 +126,13 @@ def test_headers_that_are_not_a_plugins_to_set_are_its_fault(name):
     assert [fault[0] for fault in stage.instruments.faults] == ["bold"]
 
 
+@pytest.mark.parametrize(("name", "value"), [("x-number", 1), ("x-bytes", b"1"), (1, "x")])
+def test_headers_that_are_no_text_are_the_fault_of_whoever_sets_them(name, value):
+    stage = Stage(pre_request=[before_request_of(lambda request, result, headers: headers.set(name, value), "odd")])
+    assert set(stage.route().set_headers) == {"x-request-id"}
+    assert [fault[0] for fault in stage.instruments.faults] == ["odd"]
+
+
 def test_a_rejection_at_the_last_moment_reaches_the_client_and_everybody_was_told():
     told = []
     stage = Stage(

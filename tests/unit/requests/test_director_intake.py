@@ -97,10 +97,27 @@ def test_a_path_nobody_reads_is_400():
     assert refused == Refused(400, "BadRequest", "no parser is configured for path '/v1/rerank'")
 
 
-@pytest.mark.parametrize("parse", [lambda path, headers, body: 1 / 0, lambda path, headers, body: None], ids=["raises", "nothing"])
+BAD_PARSES = {
+    "raises": lambda path, headers, body: 1 / 0,
+    "nothing": lambda path, headers, body: None,
+    "a model that is no text": lambda path, headers, body: ParsedRequest(model=b"m"),
+}
+
+
+@pytest.mark.parametrize("parse", BAD_PARSES.values(), ids=BAD_PARSES.keys())
 def test_a_parser_that_fails_is_500_without_details(parse):
     stage = Stage(parsers=[parser_of("broken", parse=parse)])
     assert stage.refuse() == Refused(500, "Internal", "plugin 'broken' failed")
+    assert [(name, point) for name, point, _ in stage.instruments.faults] == [("broken", "RequestParsing")]
+
+
+BAD_REWRITES = {"raises": lambda *_: 1 / 0, "text": lambda *_: "{}", "nothing": lambda *_: None}
+
+
+@pytest.mark.parametrize("rewrite", BAD_REWRITES.values(), ids=BAD_REWRITES.keys())
+def test_a_parser_that_cannot_rewrite_is_500_without_details(rewrite):
+    stage = Stage(parsers=[parser_of("broken", parse=lambda *_: ParsedRequest(model="a"), rewrite_model=rewrite)])
+    assert stage.refuse(x_llm_d_model_name_rewrite="b") == Refused(500, "Internal", "plugin 'broken' failed")
     assert [(name, point) for name, point, _ in stage.instruments.faults] == [("broken", "RequestParsing")]
 
 

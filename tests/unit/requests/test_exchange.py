@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.api import INFLIGHT_REQUESTS, PreRequest, Rejection, ResponseObserver, TerminationCause, Usage
+from endpick.api import INFLIGHT_REQUESTS, ParsedRequest, PreRequest, Rejection, ResponseObserver, TerminationCause, Usage
 from endpick.requests.decision import CloseCause
 from endpick.requests.restoring import ModelNameRestorer
 from endpick.requests.usage import KEPT_TAIL_BYTES, MAX_BODY_BYTES, MAX_EVENT_BYTES, StreamedUsage, WholeUsage
 from endpick_builtin.parsers.openai import OpenAIParser
 from endpick_builtin.producers.inflight_load import InflightLoadProducer
-from unit.requests.stage import CHAT, Stage, before_request_of, observer_of
+from unit.requests.stage import CHAT, Stage, before_request_of, observer_of, parser_of
 from unit.scheduling.workbench import instance, picker_of, plugin_of, pool
 
 JSON_OK = {":status": "200", "content-type": "application/json"}
@@ -136,19 +136,21 @@ def test_observers_may_add_headers_and_one_that_fails_hurts_nobody():
         observers=[
             observer_of("bad", response_started=fail, first_chunk=fail, response_ended=fail),
             observer_of("odd", response_started=lambda request, head, state: "text"),
+            observer_of("wrong", response_started=lambda request, head, state: {"x-count": 3, "x-right": "yes"}),
             observer_of("good", response_started=lambda request, head, state: {"x-served-by": head.endpoint.name}),
             told(log),
         ],
         picker=picker_of(lambda scored: scored.take([0])),
     )
     exchange = stage.route().exchange
-    assert exchange.response_headers(JSON_OK, None) == {"x-served-by": "pool/e0"}
+    assert exchange.response_headers(JSON_OK, None) == {"x-right": "yes", "x-served-by": "pool/e0"}
     exchange.response_chunk(ANSWER, True)
     exchange.finish(CloseCause.END)
     assert [entry[0] for entry in log] == ["started", "first", "ended"]
     assert [(name, point) for name, point, _ in stage.instruments.faults] == [
         ("bad", "ResponseReceived"),
         ("odd", "ResponseReceived"),
+        ("wrong", "ResponseReceived"),
         ("bad", "ResponseStreaming"),
         ("bad", "ResponseComplete"),
     ]
@@ -239,6 +241,22 @@ def test_a_stream_cut_short_in_its_last_event_still_tells_what_it_told():
 def test_a_body_nobody_can_read_has_no_usage_and_is_no_fault():
     assert end_of(JSON_OK, [b"<html>", b'"usage": nonsense']).usage is None
     assert end_of(SSE_OK, [b'data: "usage" {\n\n']).usage is None
+
+
+BAD_USAGES = {"raises": lambda body, streaming: 1 / 0, "text": lambda *_: "12", "no numbers": lambda *_: Usage("1", "2")}
+
+
+@pytest.mark.parametrize("usage", BAD_USAGES.values(), ids=BAD_USAGES.keys())
+def test_a_parser_that_reads_nonsense_for_usage_is_blamed_and_the_request_ends_as_any_other(usage):
+    parser = parser_of("broken", parse=lambda *_: ParsedRequest(model="m"), usage=usage)
+    type(parser.plugin).reads_usage = True
+    stage = Stage(parsers=[parser])
+    exchange = stage.route().exchange
+    exchange.response_headers(JSON_OK, None)
+    exchange.response_chunk(ANSWER, True)
+    exchange.finish(CloseCause.END)
+    assert [(end.cause, end.usage) for end in stage.instruments.ended] == [(TerminationCause.NATURAL, None)]
+    assert [(name, point) for name, point, _ in stage.instruments.faults] == [("broken", "ResponseParsing")]
 
 
 class Asked:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -85,6 +87,7 @@ BAD_HANDLERS = {
     "one string": lambda profiles, results: "a",
     "a set": lambda profiles, results: {"a"},
     "nothing": lambda profiles, results: None,
+    "no strings": lambda profiles, results: [["a"]],
 }
 
 
@@ -103,6 +106,10 @@ BAD_RESULTS = {
     "nothing": lambda results: None,
     "a profile that did not run": lambda results: SchedulingResult("nope", results, ("10.0.0.1:8000",)),
     "no destination": lambda results: SchedulingResult("a", results, ()),
+    "a destination that is no address": lambda results: SchedulingResult("a", results, (results["a"].picked.members[0],)),
+    "no run": lambda results: SchedulingResult("a", {}, ("10.0.0.1:8000",)),
+    "a run of its own": lambda results: SchedulingResult("a", {"a": replace(results["a"])}, ("10.0.0.1:8000",)),
+    "a header that is none": lambda results: SchedulingResult("a", results, ("10.0.0.1:8000",), {"x-number": 1}),
 }
 
 
