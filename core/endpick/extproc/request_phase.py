@@ -5,6 +5,7 @@ from __future__ import annotations
 from endpick._proto.ext_proc_pb2 import HttpBody, HttpHeaders
 from endpick.extproc import replies
 from endpick.extproc.headers import mutation, read_headers
+from endpick.extproc.memory import MemoryBudget
 from endpick.extproc.metadata import destination_metadata
 from endpick.extproc.names import DESTINATION_HEADER
 from endpick.extproc.replies import Direction
@@ -13,6 +14,9 @@ from endpick.requests.decision import Refused, Routed
 from endpick.requests.incoming import BodyMode, Delivery
 
 _ONE_MESSAGE = frozenset({BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL})
+_PIECE_BYTES = 64
+"""What a piece of a body costs beside its bytes: a body may come byte by byte."""
+NO_MEMORY = Refused(503, "ServiceUnavailable", "the requests under way hold all the memory that there is for them")
 
 
 class UnroutableError(Exception):
@@ -34,8 +38,11 @@ class RequestPhase:
         "_chunks",
         "_delivery",
         "_ended",
+        "_head_bytes",
         "_headers_answered",
+        "_held_bytes",
         "_max_body_bytes",
+        "_memory",
         "_messages",
         "_readable",
         "_size",
@@ -45,9 +52,12 @@ class RequestPhase:
         "routed",
     )
 
-    def __init__(self, delivery: Delivery, max_body_bytes: int) -> None:
+    def __init__(self, delivery: Delivery, max_body_bytes: int, memory: MemoryBudget) -> None:
         self._delivery = delivery
         self._max_body_bytes = max_body_bytes
+        self._memory = memory
+        self._head_bytes = 0
+        self._held_bytes = 0
         self._chunks: list[bytes] = []
         self._size = 0
         self._messages = 0
@@ -67,10 +77,27 @@ class RequestPhase:
             self._chunks = [b"".join(self._chunks)]
         return self._chunks[0]
 
-    def on_headers(self, message: HttpHeaders) -> list[bytes]:
-        """The beginning of the request."""
+    def hold(self, size: int) -> bool:
+        """Account for bytes that are kept until the decision; False if all requests together keep too many."""
+        self._held_bytes += size
+        return self._memory.hold(size)
+
+    def release(self) -> None:
+        """The stream is over: nothing is kept any more."""
+        self._memory.hold(-self._held_bytes)
+        self._head_bytes = self._held_bytes = 0
+
+    def on_headers(self, message: HttpHeaders, size: int) -> list[bytes]:
+        """The beginning of the request, kept as long as the stream; `size` in bytes.
+
+        Raises:
+            UnroutableError: there is no memory left.
+        """
         if self.headers is not None:
             raise out_of_order("request headers came twice")
+        self._head_bytes = size
+        if not self.hold(size):
+            raise UnroutableError(NO_MEMORY)
         self.headers = read_headers(message.headers)
         self._ended = message.end_of_stream
         self._readable = not self._ended and self._delivery.sees_request_body
@@ -84,7 +111,7 @@ class RequestPhase:
         """A piece of the body.
 
         Raises:
-            UnroutableError: with this piece it is more than `max_body_bytes`.
+            UnroutableError: with this piece it is more than `max_body_bytes`, or there is no memory left.
         """
         mode = self._delivery.request_body
         if self.headers is None:
@@ -129,6 +156,8 @@ class RequestPhase:
         if self._trailers:
             answers.append(replies.CONTINUE_REQUEST_TRAILERS)
         self._chunks.clear()
+        self._memory.hold(self._head_bytes - self._held_bytes)
+        self._held_bytes = self._head_bytes
         return answers
 
     def _routing_answer(self, routed: Routed, body: bytes | None) -> bytes:
@@ -157,11 +186,17 @@ class RequestPhase:
 
     def _hold(self, chunk: bytes) -> None:
         self._messages += 1
+        # Where each piece is owed an answer, even an empty one has to be remembered.
+        if not chunk and self._delivery.request_body is BodyMode.FULL_DUPLEX_STREAMED:
+            return
         self._size += len(chunk)
         if self._size > self._max_body_bytes:
             self._chunks.clear()
             limit = f"the request body is larger than the limit of {self._max_body_bytes} bytes"
             raise UnroutableError(Refused(413, "PayloadTooLarge", limit))
+        if not self.hold(len(chunk) + _PIECE_BYTES):
+            self._chunks.clear()
+            raise UnroutableError(NO_MEMORY)
         self._chunks.append(chunk)
 
 

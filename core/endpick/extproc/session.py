@@ -13,8 +13,9 @@ from endpick._proto.ext_proc_pb2 import ProcessingRequest
 from endpick.extproc import replies
 from endpick.extproc.counters import SessionCounters
 from endpick.extproc.delivery import delivery_of
+from endpick.extproc.memory import MemoryBudget
 from endpick.extproc.metadata import served_endpoint, subset_hint
-from endpick.extproc.request_phase import RequestPhase, UnroutableError
+from endpick.extproc.request_phase import NO_MEMORY, RequestPhase, UnroutableError
 from endpick.extproc.response_phase import ResponsePhase
 from endpick.extproc.stream import CloseCause, ProtocolError, SessionFactory, Status
 from endpick.observability.throttle import Throttle
@@ -32,11 +33,15 @@ class SessionSettings:
 
     max_request_body_bytes: int = 32 * 1024 * 1024
     """A larger request body is refused with 413; what arrives while a decision is awaited may not be more either."""
+    max_held_bytes: int = 512 * 1024 * 1024
+    """Headers and undecided bodies of all requests together; requests beyond are refused with 503."""
 
 
 DEFAULT_SETTINGS = SessionSettings()
 COMPLAINT_INTERVAL_SECONDS = 30.0
 """How often a gateway that breaks the protocol is complained of in the log; the counter counts every time."""
+_MESSAGE_BYTES = 512
+"""What a parsed message costs beside its bytes, about."""
 
 
 class Session:
@@ -49,6 +54,7 @@ class Session:
         "_counters",
         "_director",
         "_exchange",
+        "_memory",
         "_queue",
         "_queued_bytes",
         "_received_at",
@@ -71,12 +77,14 @@ class Session:
         counters: SessionCounters | None = None,
         clock: Callable[[], float] = time.monotonic,
         complaints: Throttle | None = None,
+        memory: MemoryBudget | None = None,
     ) -> None:
         self._director = director
         self._settings = settings
         self._counters = SessionCounters() if counters is None else counters
         self._clock = clock
         self._complaints = Throttle(clock, COMPLAINT_INTERVAL_SECONDS) if complaints is None else complaints
+        self._memory = MemoryBudget(settings.max_held_bytes) if memory is None else memory
         self._exchange: Exchange | None = None
         self._queue: list[ProcessingRequest] = []
         self._queued_bytes = 0
@@ -137,13 +145,16 @@ class Session:
         self.finished = True
         self.waiting = None
         self._queue.clear()
+        if self.delivery is not None:
+            self._request.release()
         self._finish(self._close_cause)
 
     def _accept(self, message: ProcessingRequest) -> list[bytes]:
         if self.delivery is None:
-            self.delivery = delivery_of(message)
-            self._request = RequestPhase(self.delivery, self._settings.max_request_body_bytes)
-            self._response = ResponsePhase(self.delivery.response_body, self._counters)
+            delivery = delivery_of(message)
+            self._request = RequestPhase(delivery, self._settings.max_request_body_bytes, self._memory)
+            self._response = ResponsePhase(delivery.response_body, self._counters)
+            self.delivery = delivery
         response = self._response
         match message.WhichOneof("request"):
             case "response_body":
@@ -170,13 +181,14 @@ class Session:
             if kind == "request_headers":
                 self._counters.requests += 1
                 self._received_at = self._clock()
-                answers = request.on_headers(message.request_headers)
+                answers = request.on_headers(message.request_headers, message.ByteSize())
             elif kind == "request_body":
                 answers = request.on_body(message.request_body)
             else:
                 answers = request.on_trailers()
         except UnroutableError as error:
             self._counters.unroutable += 1
+            self._counters.buffer_exhaustions += error.refused is NO_MEMORY
             return self._refuse(error.refused)
         if request.ready and not request.routed:
             answers += self._decide()
@@ -218,6 +230,9 @@ class Session:
         self._queued_bytes += size
         if self._queued_bytes > self._settings.max_request_body_bytes:
             raise ProtocolError(Status.RESOURCE_EXHAUSTED, "too much came while the decision was being awaited")
+        if not self._request.hold(size + _MESSAGE_BYTES):
+            self._counters.buffer_exhaustions += 1
+            raise ProtocolError(Status.RESOURCE_EXHAUSTED, NO_MEMORY.message)
         self._queue.append(message)
 
     def _meaning_of(self, cause: CloseCause) -> CloseCause:
@@ -256,4 +271,5 @@ def session_factory(
     """What a transport needs: a function that makes the session of a new stream."""
     shared = SessionCounters() if counters is None else counters
     complaints = Throttle(time.monotonic, COMPLAINT_INTERVAL_SECONDS)
-    return lambda: Session(director, settings, shared, complaints=complaints)
+    memory = MemoryBudget(settings.max_held_bytes)
+    return lambda: Session(director, settings, shared, complaints=complaints, memory=memory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from endpick.extproc.memory import MemoryBudget
 from endpick.transport.h2.faults import ErrorCode, H2ConnectionError
 
 __all__ = ["MemoryBudget", "RateBudget"]
@@ -41,18 +42,3 @@ class RateBudget:
         """
         if not self.spend(now):
             raise H2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, f"too many {what}", counter)
-
-
-class MemoryBudget:
-    """Bytes that all connections of a server together hold for messages without an end and replies without a reader."""
-
-    __slots__ = ("_limit_bytes", "held_bytes")
-
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
-        self.held_bytes = 0
-
-    def hold(self, size: int) -> bool:
-        """Account `size` more, or fewer if negative; False if that is more than there is."""
-        self.held_bytes += size
-        return size <= 0 or self.held_bytes <= self._limit_bytes
