@@ -112,8 +112,9 @@ def _culprit(frame: FrameType | None) -> FrameType | None:
         file = frame.f_code.co_filename
         if file.startswith(("<frozen importlib", _ASYNCIO)) or file.endswith(("linecache.py", "importlib/__init__.py")):
             return None
-        is_theirs = not file.startswith((_STANDARD_LIBRARY, "<frozen", _OURS)) or "site-packages" in file
-        if is_theirs:
+        # Packages are installed inside the directory of the standard library.
+        standard = file.startswith((_STANDARD_LIBRARY, "<frozen")) and "site-packages" not in file
+        if not standard and not file.startswith(_OURS):
             return frame
         frame = frame.f_back
     return None

@@ -7,6 +7,7 @@ import importlib
 import socket
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from time import sleep
 
 import pytest
 
+from endpick.testing import blocking
 from endpick.testing.blocking import Watch, watched
 
 
@@ -55,6 +57,25 @@ def test_blocking_is_noticed_at_the_line_that_does_it(deed, expected):
     found = [blocking for blocking in watch.found if blocking.deed == expected]
     assert found
     assert all(Path(__file__).name in blocking.place for blocking in found)
+
+
+@pytest.mark.parametrize(
+    ("package", "culprit"),
+    [
+        ("endpick/testing", Path(__file__).name),
+        ("a_library", "a_library/module.py"),
+    ],
+)
+def test_installed_packages_are_told_from_the_standard_library_they_lie_in_and_from_us(monkeypatch, package, culprit):
+    packages = Path(sysconfig.get_path("stdlib"), "site-packages")
+    monkeypatch.setattr(blocking, "_OURS", str(packages / "endpick" / "testing"))
+    frames = []
+    names = {"note": lambda: frames.append(sys._getframe(1))}
+    exec(compile("def call(): note()", packages / package / "module.py", "exec"), names)  # noqa: S102
+
+    names["call"]()
+
+    assert blocking._culprit(frames[0]).f_code.co_filename.endswith(culprit)
 
 
 def test_nothing_is_noticed_outside_and_after():
