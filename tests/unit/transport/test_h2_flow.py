@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from struct import Struct
 
 from hypothesis import given, settings
@@ -184,6 +185,25 @@ def test_replies_that_nobody_reads_end_the_stream_at_the_limit():
     assert (reset.kind, reset.stream, reset.code) == (FrameType.RST_STREAM, 1, ErrorCode.ENHANCE_YOUR_CALM)
     assert (peer.counters.slow_readers, peer.counters.streams_active) == (1, 1)
     assert peer.memory.held_bytes == 0
+
+
+def test_short_replies_that_wait_take_little_more_memory_than_is_accounted_for():
+    peer = Peer(settings={INITIAL_WINDOW: 0})
+    peer.open(1)
+    message = MESSAGE_HEAD.pack(0, 1) + b"x"
+    tracemalloc.start()
+    try:
+        for _ in range(50):
+            peer.send(data(1, message * 1000))
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    sent = 50_000 * len(message)
+    assert peer.memory.held_bytes == sent
+    # 50,000 entries of the echoing session's own log besides.
+    assert taken < 2 * sent + 50_000 * 10
+    peer.send(frames.window_update(1, sent) + frames.window_update(0, sent))
+    assert body(peer.take()) == message * 50_000
 
 
 def test_replies_to_a_decision_that_nobody_reads_end_the_stream_too():

@@ -17,6 +17,8 @@ __all__ = ["Outbox"]
 
 _MESSAGE_FRAME = Struct(">HBBBIBI")
 """Heads of a DATA frame and of the only message in it."""
+_SHARED_BYTES = 2048
+"""Short replies that wait are joined up to this: each alone costs two hundred bytes beside its own, which nobody accounts for."""
 
 
 class Outbox:
@@ -146,13 +148,17 @@ class Outbox:
         self._frames.append(headers(stream.id, block, end_stream=end_stream))
 
     def _queue(self, stream: Stream, data: bytes) -> None:
-        stream.pending.append(memoryview(data))
+        pending = stream.pending
+        if pending and len(pending[-1]) + len(data) <= _SHARED_BYTES:
+            pending[-1] = memoryview(b"".join((pending[-1], data)))
+        else:
+            pending.append(memoryview(data))
         stream.pending_bytes += len(data)
         within_budget = self._memory.hold(len(data))
         self._push(stream)
         if stream.pending_bytes > self._max_stream_output_bytes:
             raise H2StreamError(stream.id, ErrorCode.ENHANCE_YOUR_CALM, "the client does not read its replies", "slow_readers")
-        if not within_budget and stream.pending:
+        if not within_budget and pending:
             raise H2StreamError(stream.id, ErrorCode.ENHANCE_YOUR_CALM, "no memory left for replies", "buffer_exhaustions")
 
     def _push(self, stream: Stream) -> None:
