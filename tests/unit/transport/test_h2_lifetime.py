@@ -12,6 +12,7 @@ from endpick.transport.h2.frames import MAX_STREAM_ID, FrameType
 from endpick.transport.limits import Limits
 from unit.transport.peer import ENDLESS_PATH, REQUEST, EchoSession, Peer, frame, raw_headers
 
+INITIAL_WINDOW = 4
 REQUEST_FIELDS = tuple(REQUEST.items())
 
 
@@ -92,6 +93,21 @@ def test_a_connection_drains_when_it_reaches_its_age():
     assert peer.counters.aged_connections == 1
     peer.tick(11)
     assert peer.connection.closing
+
+
+def test_a_client_that_does_not_take_its_replies_outlives_neither_age_nor_grace():
+    peer = Peer(Limits(max_connection_age_seconds=100, max_connection_age_grace_seconds=10), settings={INITIAL_WINDOW: 0})
+    peer.open(1)
+    peer.message(1, b"hi")
+    peer.open(3, content_type="text/plain", end=True)
+    peer.tick(106)
+    peer.tick(10)
+    assert not peer.connection.closing, "the streams have just been told"
+    peer.tick(1.5)
+    assert peer.connection.closing
+    peer.connection.lost()
+    assert (peer.counters.streams_active, peer.memory.held_bytes) == (0, 0)
+    assert [session.causes for session in peer.sessions] == [[CloseCause.DRAIN]]
 
 
 def test_a_connection_without_streams_drains_after_its_idle_time():

@@ -15,6 +15,8 @@ from endpick.transport.limits import Limits
 __all__ = ["Lifetime"]
 
 _PROBE_SECONDS = 1.0
+_LAST_WORDS_SECONDS = 1.0
+"""How long the last replies and statuses may take once the grace is over."""
 _DRAIN_PING = b"draining"
 _KEEPALIVE_PING = b"is there"
 
@@ -36,11 +38,12 @@ class Lifetime:
             self._max_age *= random.uniform(0.95, 1.05)  # noqa: S311
         self._drain_started_at: float | None = None
         self._drain_ends_at = 0.0
+        self._overdue = False
 
     @property
     def over(self) -> bool:
-        """The last stream that will ever be served has ended."""
-        return not self._streams.accepting and not self._streams.open
+        """The last stream that will ever be served has ended, or its client does not take what is left of it."""
+        return not self._streams.accepting and (self._overdue or not self._streams.open)
 
     def heard(self, now: float) -> None:
         """Something arrived."""
@@ -59,6 +62,7 @@ class Lifetime:
                 self.call_last()
             if now >= self._drain_ends_at:
                 self.end_now()
+                self._overdue = now - self._drain_ends_at > _LAST_WORDS_SECONDS
         elif self._max_age is not None and now - self.began_at > self._max_age:
             self._counters.aged_connections += 1
             self.drain(now, self._limits.max_connection_age_grace_seconds)
