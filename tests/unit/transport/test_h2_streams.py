@@ -207,6 +207,15 @@ def test_a_compressed_message_is_refused():
     assert peer.counters.compressed_messages == 1
 
 
+def test_a_status_that_waits_behind_replies_is_not_replaced_by_a_later_one():
+    peer = Peer(settings={4: 0})
+    peer.open(1)
+    peer.send(data(1, MESSAGE_HEAD.pack(0, 6) + b"finish" + b"hal"))
+    peer.send(data(1, b"", end=True))
+    peer.send(frames.window_update(1, 100))
+    assert peer.take()[-1].headers == {"grpc-status": "0"}
+
+
 def test_a_stream_that_ends_within_a_message_is_told_so():
     peer = Peer()
     peer.open(1)

@@ -108,6 +108,8 @@ class Streams:
         stream.half_closed = True
         if stream.refusal is not None:
             self.outbox.refuse(stream, *stream.refusal)
+        elif stream.trailers is not None:
+            return  # it has its status, which waits behind replies
         elif stream.assembler is not None and stream.assembler.held_bytes:
             self.end(stream, CloseCause.ERROR, Status.INVALID_ARGUMENT, "the stream ends within a message")
         elif stream.session is not None and stream.session.waiting is None:
