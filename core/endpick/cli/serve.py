@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 @click.option("--refresh-metrics-interval", type=DURATION, default="50ms", show_default=True, help="How often endpoints are scraped.")
 @click.option("--drain-timeout", type=DURATION, default="30s", show_default=True, help="How long streams may finish after SIGTERM.")
 @click.option("--discovery-timeout", type=DURATION, default="60s", show_default=True, help="How long to wait for the first endpoints.")
-@click.option("--grpc-max-recv-msg-size", type=QUANTITY, default="16Mi", show_default=True, help="Largest ext_proc message.")
+@click.option("--grpc-max-recv-msg-size", type=QUANTITY, default="64Mi", show_default=True, help="Largest ext_proc message.")
 @click.option("--max-request-body", type=QUANTITY, default="32Mi", show_default=True, help="Largest request body; more is refused.")
 @click.option("--locked", is_flag=True, help="Refuse every plugin that differs from the lock file.")
 @click.option("--lock-file", type=click.Path(path_type=Path), default=Path("endpick.lock.json"), help="See `endpick lock`.")

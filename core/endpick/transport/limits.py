@@ -14,8 +14,11 @@ class Limits:
     Rates are token buckets per connection: `burst` at once, refilled at `per_second`.
     """
 
-    max_message_bytes: int = 16 * 1024 * 1024
-    """Largest gRPC message taken; a longer one ends its stream with RESOURCE_EXHAUSTED."""
+    max_message_bytes: int = 64 * 1024 * 1024
+    """Largest gRPC message taken; a longer one ends its stream with RESOURCE_EXHAUSTED.
+
+    Twice the largest request body: a gateway that buffers sends a body in one message, and one that is too large deserves its 413.
+    """
     max_connections: int = 1024
     max_concurrent_streams: int = 4096
     """Per connection. A stream lives as long as the model answers, so this is also the number of answers under way."""

@@ -1,0 +1,42 @@
+"""A gateway that buffers sends a whole body in one message: the limit of messages must not hide the limit of bodies."""
+
+from __future__ import annotations
+
+import grpc.aio
+import pytest
+
+from endpick.cli.serve import command
+from endpick.extproc.session import SessionSettings, session_factory
+from endpick.requests.incoming import BodyMode
+from endpick.transport.choice import open_server
+from endpick.transport.limits import Limits
+from endpick.transport.server import EXT_PROC_PATH, ListenSettings, ext_proc_methods
+from unit.extproc.conversation import NotedDirector, read, request_body, request_headers
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.mark.parametrize(("size", "status"), [(20 * 2**20, 0), (32 * 2**20, 0), (32 * 2**20 + 1, 413), (40 * 2**20, 413)])
+async def test_the_default_limits_let_every_body_in_or_answer_413(transport, size, status):
+    director = NotedDirector()
+    server = open_server(transport, ListenSettings("127.0.0.1", 0, limits=Limits()), ext_proc_methods(session_factory(director)))
+    port = await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            call = channel.stream_stream(EXT_PROC_PATH)(timeout=60)
+            await call.write(request_headers(request_body=BodyMode.BUFFERED))
+            assert read(await call.read()).kind == "request_headers"
+            await call.write(request_body(bytes(size), end=True))
+            assert read(await call.read()).status == status
+            await call.done_writing()
+        assert [len(asked.body or b"") for asked in director.asked] == ([] if status else [size])
+    finally:
+        await server.stop()
+
+
+async def test_serve_has_the_same_defaults():
+    chosen = command.make_context("serve", ["config.yaml"]).params
+    assert (chosen["grpc_max_recv_msg_size"], chosen["max_request_body"]) == (
+        Limits().max_message_bytes,
+        SessionSettings().max_request_body_bytes,
+    )
