@@ -30,9 +30,11 @@ def gone(peer: Peer) -> ErrorCode:
         (b"PRI * HTTP/2.0\r\n\r\nXX", ErrorCode.PROTOCOL_ERROR, "bad_prefaces"),
     ],
 )
-def test_whoever_does_not_speak_http2_is_told_and_counted(greeting, code, counter):
+@pytest.mark.parametrize("cut", [1, 3, 100])
+def test_whoever_does_not_speak_http2_is_told_and_counted(greeting, code, counter, cut):
     peer = Peer(greet=False)
-    peer.send(greeting)
+    for start in range(0, len(greeting), cut):
+        peer.send(greeting[start : start + cut])
     assert gone(peer) is code
     assert getattr(peer.counters, counter) == 1
     assert peer.counters.connection_errors == 1

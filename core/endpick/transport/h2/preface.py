@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
 from endpick.transport.h2.faults import ErrorCode, H2ConnectionError
 from endpick.transport.h2.frames import PREFACE
 
 __all__ = ["Greeting"]
 
-_HTTP1_REQUEST = re.compile(rb"(?:GET|HEAD|POST|PUT|DELETE|OPTIONS|PATCH|CONNECT|TRACE) ")
+_HTTP1_METHODS = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"CONNECT ", b"TRACE ")
 _TLS_HANDSHAKE = b"\x16\x03"
+_STARTS = (PREFACE, *_HTTP1_METHODS, _TLS_HANDSHAKE)
 
 
 class Greeting:
@@ -31,14 +30,14 @@ class Greeting:
             self.done = True
             rest, self._heard = self._heard[len(PREFACE) :], b""
             return rest
-        if not PREFACE.startswith(self._heard):
-            raise _not_http2(self._heard)
-        return b""
+        if any(len(self._heard) < len(start) and start.startswith(self._heard) for start in _STARTS):
+            return b""
+        raise _not_http2(self._heard)
 
 
 def _not_http2(start: bytes) -> H2ConnectionError:
     if start.startswith(_TLS_HANDSHAKE):
         return H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "TLS on a plain-text port", "tls_on_plain_text")
-    if _HTTP1_REQUEST.match(start):
+    if start.startswith(_HTTP1_METHODS):
         return H2ConnectionError(ErrorCode.HTTP_1_1_REQUIRED, "HTTP/1 on a gRPC port", "http1_connections")
     return H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "no HTTP/2 connection preface", "bad_prefaces")
