@@ -62,7 +62,7 @@ class Limits:
     max_connection_idle_seconds: float = 3600.0
     """Without any stream."""
     max_stream_idle_seconds: float = 3600.0
-    """Without a byte either way."""
+    """Without a byte from the client."""
     max_connection_age_seconds: float | None = None
     """None: connections live as long as they like. A tenth of it is spread at random over connections."""
     max_connection_age_grace_seconds: float = 60.0
