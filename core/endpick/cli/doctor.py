@@ -9,6 +9,7 @@ import sys
 import click
 
 from endpick import __version__
+from endpick.building import request_path
 from endpick.cli.tables import FORMAT_OPTION, json_text, table
 from endpick.diagnostics import Diagnostic, ExitCode, render_json, render_text, wants_colour
 from endpick.plugins.discovery import Candidate
@@ -47,7 +48,7 @@ def _load(health: Health) -> dict[Candidate, tuple[float, tuple[Diagnostic, ...]
 
 def _text(health: Health, diagnostics: tuple[Diagnostic, ...], seconds: dict[Candidate, float]) -> str:
     python = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
-    parts = [f"endpick {__version__}, plugin API {API_VERSION}\n{python}\n"]
+    parts = [f"endpick {__version__}, plugin API {API_VERSION}, request path {request_path()}\n{python}\n"]
     rows = ((copy.name or "(empty)", copy.version or "-", _installation(copy.source_path), copy.path) for copy in health.copies)
     parts.append(table(("DISTRIBUTION", "VERSION", "INSTALLED", "METADATA"), rows))
     if health.hook_objects:
@@ -72,6 +73,7 @@ def _json(health: Health, diagnostics: tuple[Diagnostic, ...], seconds: dict[Can
         {
             "endpick": __version__,
             "api": API_VERSION,
+            "requestPath": request_path(),
             "python": platform.python_version(),
             "executable": sys.executable,
             "distributions": [

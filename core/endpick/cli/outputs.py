@@ -12,6 +12,7 @@ from pydantic.alias_generators import to_camel
 
 from endpick.api import Kind, Scope
 from endpick.api.plugin import Category, Stability
+from endpick.building import RequestPath
 
 
 class Output(BaseModel):
@@ -101,6 +102,7 @@ class DoctorOutput(Output):
 
     endpick: str
     api: str
+    request_path: RequestPath
     python: str
     executable: str
     distributions: list[ExaminedDistribution]

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable
 
+from endpick.building import request_path
 from endpick.planning.plan import Plan, PlanOutcome
 from endpick.serve.process import Control, Ports, serve
 from endpick.serve.report import startup_table
@@ -65,7 +66,15 @@ def _started(ports: Ports) -> None:
     # What start-up left stays for good, so the garbage collector need not walk through it again and again: a tenth of a request's CPU.
     gc.collect()
     gc.freeze()
-    _log.info("serving", extra={"ext_proc_port": ports.ext_proc, "health_port": ports.health, "metrics_port": ports.metrics})
+    _log.info(
+        "serving",
+        extra={
+            "ext_proc_port": ports.ext_proc,
+            "health_port": ports.health,
+            "metrics_port": ports.metrics,
+            "request_path": request_path(),
+        },
+    )
 
 
 def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:

@@ -71,7 +71,7 @@ def test_installed_packages_are_told_from_the_standard_library_they_lie_in_and_f
     monkeypatch.setattr(blocking, "_OURS", str(packages / "endpick" / "testing"))
     frames = []
     names = {"note": lambda: frames.append(sys._getframe(1))}
-    exec(compile("def call(): note()", packages / package / "module.py", "exec"), names)  # noqa: S102
+    exec(compile("def call(): note()", packages / package / "module.py", "exec"), names)
 
     names["call"]()
 

@@ -1,0 +1,63 @@
+"""When the build hook compiles, and what; that the result works is shown by `make compiled`."""
+
+from __future__ import annotations
+
+import importlib.util
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from endpick.building import request_path
+
+ROOT = Path(__file__).parents[3]
+CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]
+
+
+@pytest.fixture
+def hook():
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    metadata = SimpleNamespace(core=SimpleNamespace(dependencies=["orjson>=3.10"]))
+    return module.CompiledRequestPath(str(ROOT), CONFIG, None, metadata, "", "wheel")
+
+
+@pytest.mark.parametrize(("asked", "version"), [("", "standard"), ("0", "standard"), ("1", "editable")])
+def test_nothing_is_compiled_unasked_or_for_an_editable_install(hook, monkeypatch, asked, version):
+    monkeypatch.setenv("ENDPICK_COMPILE", asked)
+    build_data = {"force_include": {}, "pure_python": True}
+    hook.initialize(version, build_data)
+    hook.finalize(version, build_data, "")
+    assert build_data == {"force_include": {}, "pure_python": True}
+
+
+@pytest.mark.parametrize(("asked", "needed"), [("", []), ("1", [*CONFIG["compiler"], "orjson>=3.10"])])
+def test_only_who_compiles_needs_a_compiler(hook, monkeypatch, asked, needed):
+    monkeypatch.setenv("ENDPICK_COMPILE", asked)
+    assert hook.dependencies() == needed
+
+
+@pytest.mark.parametrize("pattern", [*CONFIG["modules"], *CONFIG["interpreted"]])
+def test_every_pattern_means_something(pattern):
+    chosen = {path for each in CONFIG["modules"] for path in ROOT.glob(each)}
+    assert chosen & set(ROOT.glob(pattern))
+
+
+def test_packages_and_what_plugins_inherit_from_stay_python(hook):
+    modules = hook.modules()
+    assert "core/endpick/extproc/session.py" in modules
+    assert not [module for module in modules if module.endswith("__init__.py") or module.startswith("core/endpick/api/")]
+
+
+def test_no_compiled_twin_lies_beside_the_sources_and_hides_them():
+    assert list((ROOT / "core").rglob("*.so")) == []
+
+
+def test_what_runs_is_told_by_the_files_beside_it(monkeypatch, tmp_path):
+    monkeypatch.setattr("endpick.building.__file__", str(tmp_path / "building.py"))
+    (tmp_path / "extproc").mkdir()
+    assert request_path() == "interpreted"
+    (tmp_path / "extproc" / "session.cpython-311-x86_64-linux-gnu.so").touch()
+    assert request_path() == "compiled"
