@@ -5,12 +5,17 @@ from __future__ import annotations
 import gc
 import tracemalloc
 
+import pytest
+
 from endpick.extproc.stream import CloseCause
 from endpick.transport.h2 import frames
 from endpick.transport.h2.faults import ErrorCode
 from endpick.transport.h2.frames import MAX_STREAM_ID, FrameType
+from endpick.transport.h2.protocol import SocketConnection
+from endpick.transport.h2.server import H2Server
 from endpick.transport.limits import Limits
-from unit.transport.peer import ENDLESS_PATH, REQUEST, EchoSession, Peer, frame, raw_headers
+from endpick.transport.server import ListenSettings, Method
+from unit.transport.peer import ENDLESS_PATH, PATH, REQUEST, EchoSession, Peer, frame, raw_headers
 
 INITIAL_WINDOW = 4
 REQUEST_FIELDS = tuple(REQUEST.items())
@@ -158,14 +163,39 @@ def test_the_goaway_of_a_client_lets_its_streams_end():
     assert peer.replies(1) == [b"hi"]
 
 
-def test_a_connection_that_is_gone_leaves_little_to_the_garbage_collector():
+class Socket:
+    """Takes everything."""
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        pass
+
+    def write(self, data: bytes) -> None:
+        pass
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        pass
+
+    abort = close
+
+
+def server() -> H2Server:
+    return H2Server(ListenSettings(limits=Limits(unanswered_resets_burst=10_000)), {PATH: Method(EchoSession)})
+
+
+@pytest.mark.asyncio
+async def test_a_connection_that_is_gone_leaves_nothing_to_the_garbage_collector():
+    home = server()
+    streams = [raw_headers(stream, REQUEST_FIELDS) + frames.rst_stream(stream, ErrorCode.CANCEL) for stream in range(1, 2500, 2)]
+    data = frames.PREFACE + frames.settings({}) + b"".join(streams) + frames.headers(2501, b"\xff", end_stream=False)
+
     def live() -> None:
-        peer = Peer(Limits(unanswered_resets_burst=10_000), session=EchoSession)
-        one = b"".join(raw_headers(stream, REQUEST_FIELDS) + frames.rst_stream(stream, ErrorCode.CANCEL) for stream in range(1, 2500, 2))
-        peer.send(one)
-        peer.connection.take_output()
-        peer.send(frame(FrameType.PING, 0, 0, b"12345678") * 10_000)
-        peer.connection.lost()
+        connection = SocketConnection(home)
+        connection.connection_made(Socket())
+        connection.data_received(bytearray(data))
+        connection.connection_lost(None)
 
     live()
     gc.collect()
@@ -173,10 +203,11 @@ def test_a_connection_that_is_gone_leaves_little_to_the_garbage_collector():
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
-        for _ in range(5):
+        for _ in range(10):
             live()
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
         gc.enable()
-    assert (after - before) / 5 < 32 * 1024
+    assert home.counters.connections_closed == 11
+    assert (after - before) / 10 < 1024

@@ -129,9 +129,7 @@ class Connection:
         self.closing = True
         self._counters.connections_closed += 1
         self.streams.lose()
-        self.outbox.take()
-        # This object stays until the garbage collector comes; what is large in it need not.
-        self._parser.buffer = b""
+        self.outbox.close()
 
     def _expect_progress(self, now: float) -> None:
         if not self._control.settled and now - self._lifetime.began_at > self._limits.handshake_seconds:

@@ -14,8 +14,6 @@ from endpick.transport.limits import Limits
 
 __all__ = ["ControlFrames"]
 
-_Handler = Callable[[int, int, bytes, float], None]
-
 
 class ControlFrames:
     """Acts on every frame of one connection but DATA, HEADERS and CONTINUATION."""
@@ -29,15 +27,6 @@ class ControlFrames:
         self._empty_frames = RateBudget(limits.empty_frames_burst, limits.empty_frames_per_second, now)
         self._others = RateBudget(limits.control_frames_burst, limits.control_frames_per_second, now)
         self._unanswered_resets = RateBudget(limits.unanswered_resets_burst, limits.unanswered_resets_per_second, now)
-        self._handlers: dict[int, _Handler] = {
-            FrameType.PRIORITY: self._priority,
-            FrameType.RST_STREAM: self._rst_stream,
-            FrameType.SETTINGS: self._on_settings,
-            FrameType.PUSH_PROMISE: self._push_promise,
-            FrameType.PING: self._ping,
-            FrameType.GOAWAY: self._goaway,
-            FrameType.WINDOW_UPDATE: self._window_update,
-        }
         self.settled = False
         """The client's first SETTINGS have come."""
 
@@ -49,11 +38,11 @@ class ControlFrames:
         """
         if not self.settled and kind != FrameType.SETTINGS:
             raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
-        handler = self._handlers.get(kind)
+        handler = _HANDLERS.get(kind)
         if handler is None:
             self._spend_other(now)
         else:
-            handler(flags, stream_id, payload, now)
+            handler(self, flags, stream_id, payload, now)
 
     def spend_empty_frame(self, now: float) -> None:
         """Account for a frame that says nothing.
@@ -141,6 +130,17 @@ class ControlFrames:
     def _require_not_idle(self, stream_id: int, frame: str) -> None:
         if stream_id > self._streams.last_id and self._streams.accepting:
             raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, f"{frame} on stream {stream_id}, which was never opened")
+
+
+_HANDLERS: dict[int, Callable[[ControlFrames, int, int, bytes, float], None]] = {
+    FrameType.PRIORITY: ControlFrames._priority,
+    FrameType.RST_STREAM: ControlFrames._rst_stream,
+    FrameType.SETTINGS: ControlFrames._on_settings,
+    FrameType.PUSH_PROMISE: ControlFrames._push_promise,
+    FrameType.PING: ControlFrames._ping,
+    FrameType.GOAWAY: ControlFrames._goaway,
+    FrameType.WINDOW_UPDATE: ControlFrames._window_update,
+}
 
 
 def _require_stream(stream_id: int, frame: str) -> None:

@@ -94,6 +94,11 @@ class Outbox:
         stream.pending_bytes = 0
         stream.pending.clear()
 
+    def close(self) -> None:
+        """The peer is gone: nothing is sent any more, and nobody is told."""
+        self._frames.clear()
+        self._on_sent = _nobody
+
     def apply(self, settings: list[tuple[int, int]], streams: list[Stream]) -> None:
         """Follow the peer's SETTINGS.
 
@@ -198,3 +203,7 @@ class Outbox:
             if not stream.half_closed:
                 self._frames.append(rst_stream(stream.id, ErrorCode.NO_ERROR))
         self._on_sent(stream)
+
+
+def _nobody(stream: Stream) -> None:
+    """Who is told once the connection is gone. Outbox and streams would else keep each other until the garbage collector comes."""

@@ -90,8 +90,10 @@ class SocketConnection(asyncio.Protocol):
         for timer in (self._deadline, self._linger):
             if timer is not None:
                 timer.cancel()
-        if self._connection is not None:
-            self._connection.lost()
+        # The connection knows this object, which must not know it any longer: both are free at once, without the garbage collector.
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.lost()
             self._home.release(self)
 
     def tick(self, now: float) -> None:
@@ -180,7 +182,8 @@ class SocketConnection(asyncio.Protocol):
 
     async def _settle(self, stream: Stream, waiting: Awaitable[object]) -> None:
         """Await what a session waits for, and let it go on."""
-        assert self._connection is not None
+        if self._connection is None:
+            return
         streams = self._connection.streams
         try:
             result = await waiting

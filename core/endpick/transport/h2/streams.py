@@ -147,7 +147,6 @@ class Streams:
         for stream in list(self.open.values()):
             self._close_session(stream, CloseCause.DISCONNECT)
             self._drop(stream, by_us=False)
-        self.closed.clear()
 
     def hold(self, stream: Stream, size: int) -> None:
         """Account for the part of a message that waits for its end.
