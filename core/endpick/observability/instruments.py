@@ -32,7 +32,10 @@ class Instruments(Protocol):
         """A collector could not use a payload."""
 
     def gateway_delivers(self, request_bodies: bool, response_bodies: bool, losses: Sequence[str]) -> None:
-        """A gateway was seen to send these bodies; `losses` says which instances see less because of it. Told once per way of sending."""
+        """Requests whose gateway sends these bodies follow others, or are the first.
+
+        `losses` says which instances see less because of it; it is empty when it has been said before.
+        """
 
     def request_decided(self, model: str, target_model: str, fairness_id: str, priority: int, size_bytes: int) -> None:
         """A request goes to a model server."""

@@ -95,7 +95,7 @@ class EndpickMetrics:
         )
         self.gateway_bodies = Gauge(
             "endpick_gateway_sends_bodies",
-            "1 when the gateway last seen sends bodies of that direction.",
+            "1 when gateways send bodies of that direction; 0 when one keeps them to itself, or did in the last 5 minutes.",
             ("direction",),
             registry=registry,
         )

@@ -9,6 +9,7 @@ from typing import Literal
 from endpick.api.access import AccessScope
 from endpick.api.labels import LabelLimit
 from endpick.api.requests import ResponseEnd, TerminationCause
+from endpick.observability.gateway_bodies import GatewayBodies
 from endpick.observability.metrics import EndpickMetrics
 from endpick.observability.throttle import Throttle
 from endpick.plugins.instance import Instance
@@ -29,6 +30,7 @@ class Recorder:
         self._metrics = metrics
         self._throttle = Throttle(clock, log_interval_seconds)
         self._label = LabelLimit()
+        self._gateway_bodies = GatewayBodies(metrics.gateway_bodies, clock)
         self._models: dict[tuple[str, str, str, int], _ModelMetrics] = {}
         self._attempts: dict[tuple[str | None, str], Callable[[], None]] = {}
 
@@ -91,9 +93,9 @@ class Recorder:
         self._log_data_error("%s cannot use a payload", collector, endpoint, problem)
 
     def gateway_delivers(self, request_bodies: bool, response_bodies: bool, losses: Sequence[str]) -> None:
-        """Show which bodies come, and say once what is lost by those that do not."""
-        for direction, sent in (("request", request_bodies), ("response", response_bodies)):
-            self._metrics.gateway_bodies.labels(direction).set(sent)
+        """Show which bodies come, and say what is lost by those that do not."""
+        self._gateway_bodies.saw("request", request_bodies)
+        self._gateway_bodies.saw("response", response_bodies)
         if losses:
             _request_log.warning(
                 "the gateway keeps bodies to itself: %s",

@@ -125,11 +125,11 @@ class Director:
         return self._conclude_later(cycle, produced)
 
     def _notice(self, delivery: Delivery, pipeline: Pipeline) -> None:
-        """Tell of a way of sending bodies the first time a gateway uses it."""
+        """Tell that bodies are sent in another way than those of the last request, and what is lost by it the first time."""
         self._last_delivery = delivery
-        if delivery not in self._noticed:
-            self._noticed.add(delivery)
-            self._instruments.gateway_delivers(delivery.sees_request_body, delivery.sees_response_body, losses(pipeline, delivery))
+        lost = () if delivery in self._noticed else losses(pipeline, delivery)
+        self._noticed.add(delivery)
+        self._instruments.gateway_delivers(delivery.sees_request_body, delivery.sees_response_body, lost)
 
     async def _conclude_later(self, cycle: Cycle, producing: Coroutine[None, None, Fault | None]) -> Decision:
         return self._conclude(cycle, await producing)

@@ -55,6 +55,10 @@ async def test_bodies_that_the_gateway_keeps_are_told_once_with_who_loses_what(t
         _, also = (event for event in log_of(gateway) if COMPLAINT in event["event"])
         assert "openai-parser reads no model, prompt or limits" in also["event"]
 
+        await exchange(gateway, request_headers(), request_body(BODY, end=True))
+        assert await shown(gateway) == (0, 0)  # who keeps bodies may be back with the next request
+        assert len([event for event in log_of(gateway) if COMPLAINT in event["event"]]) == 2
+
 
 async def test_every_guard_of_the_port_has_its_count_in_the_metrics(tmp_path):
     async with running_gateway(tmp_path, servers=1) as gateway:

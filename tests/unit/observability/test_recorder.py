@@ -87,6 +87,49 @@ def test_fault_is_counted_every_time_and_logged_once_per_interval(recorder, regi
     assert "half (half-scorer, acme 2.0)" in caplog.records[0].getMessage()
 
 
+def shown(registry: CollectorRegistry) -> tuple[float | None, float | None]:
+    request, response = [registry.get_sample_value("endpick_gateway_sends_bodies", {"direction": side}) for side in ("request", "response")]
+    return request, response
+
+
+def test_a_gateway_that_keeps_bodies_is_shown_although_another_sends_them_in_turn(recorder, registry, clock):
+    assert shown(registry) == (None, None)
+    recorder.gateway_delivers(True, False, ())
+    assert shown(registry) == (1, 0)
+    for _ in range(3):
+        clock.now += 200
+        recorder.gateway_delivers(True, True, ())
+        assert shown(registry) == (1, 0)
+        clock.now += 200
+        recorder.gateway_delivers(True, False, ())
+        assert shown(registry) == (1, 0)
+
+
+def test_a_gateway_that_kept_bodies_is_forgotten_five_minutes_after_it_was_changed(recorder, registry, clock):
+    recorder.gateway_delivers(False, False, ())
+    recorder.gateway_delivers(True, True, ())
+    clock.now += 299
+    recorder.gateway_delivers(True, False, ())
+    recorder.gateway_delivers(True, True, ())
+    assert shown(registry) == (0, 0)
+    clock.now += 1
+    assert shown(registry) == (1, 0)
+    clock.now += 299
+    assert shown(registry) == (1, 1)
+    recorder.gateway_delivers(True, False, ())
+    assert shown(registry) == (1, 0)
+
+
+def test_what_is_lost_without_bodies_is_logged_when_it_is_said(recorder, caplog):
+    recorder.gateway_delivers(True, False, ("parser reads no usage", "observer sees less"))
+    recorder.gateway_delivers(True, True, ())
+    recorder.gateway_delivers(True, False, ())
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "the gateway keeps bodies to itself: parser reads no usage; observer sees less"
+    ]
+
+
 def test_faults_of_two_kinds_do_not_silence_each_other(recorder, instance, caplog):
     with caplog.at_level(logging.ERROR):
         recorder.fault(instance, "Scorer", ValueError("boom"))

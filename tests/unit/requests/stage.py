@@ -28,6 +28,7 @@ from endpick_builtin.parsers.passthrough import PassthroughParser
 from endpick_builtin.pickers.max_score import MaxScorePicker
 from unit.scheduling.workbench import Recording, instance, plugin_of, pool
 
+EVERYTHING = Delivery()
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
 
 
@@ -58,7 +59,7 @@ class Stage:
         """The decision about a request; header names are written with underscores."""
         sent = {":path": path, ":method": "POST"} | {name.replace("_", "-"): value for name, value in headers.items()}
         content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        return self.director.decide(IncomingRequest(sent, content, subset, self.now, delivery or Delivery()))
+        return self.director.decide(IncomingRequest(sent, content, subset, self.now, delivery or EVERYTHING))
 
     def route(self, *arguments, **keywords) -> Routed:
         """The same, when nothing else will do."""

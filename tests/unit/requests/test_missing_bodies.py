@@ -45,13 +45,17 @@ def test_missing_request_bodies_cost_the_model_and_the_prompt():
     )
 
 
-def test_two_gateways_in_turn_are_told_of_once_each():
+def test_each_change_is_told_of_and_its_losses_once():
     stage = Stage()
-    for _ in range(3):
-        stage.route()
+    for _ in range(2):
         stage.route(delivery=NO_RESPONSE_BODY)
+        stage.route(delivery=NO_RESPONSE_BODY)
+        stage.route()
+        stage.route()
 
-    assert [told[:2] for told in stage.instruments.delivered] == [(True, True), (True, False)]
+    sent, losses = zip(*[(told[:2], told[2]) for told in stage.instruments.delivered], strict=True)
+    assert sent == ((True, False), (True, True)) * 2
+    assert losses == (("openai-parser reads no usage",), (), (), ())
 
 
 def test_in_flight_counting_is_named_among_those_that_see_less():
