@@ -251,6 +251,15 @@ def test_with_trailers_asked_for_a_response_kept_by_the_gateway_still_has_an_end
     assert gateway.finished(test_id).finishes == [CloseCause.END]
 
 
+def test_without_trailers_a_response_kept_by_the_gateway_is_over_at_its_headers(gateway):
+    test_id = gateway.new_id()
+    connection = send(gateway.envoy.ports["no_bodies"], "/endless", {"x-test-id": test_id}, b"{}")
+    assert connection.recv(4096)
+    assert gateway.finished(test_id).finishes == [CloseCause.END]
+    assert connection.recv(4096), "the response goes on"
+    connection.close()
+
+
 def test_a_client_that_goes_away_before_the_decision_leaves_nothing_behind(gateway):
     test_id = gateway.new_id()
     connection = send(gateway.envoy.ports["full_duplex"], "/what", {"x-test-id": test_id, "x-test-later": "0.3"}, b"{}")

@@ -19,7 +19,7 @@ def test_gateway_that_sends_everything_costs_nobody_anything():
     assert stage.instruments.delivered == [(True, True, ())]
 
 
-def test_missing_response_bodies_cost_usage_and_the_first_byte():
+def test_missing_response_bodies_cost_usage_the_first_byte_and_without_trailers_the_end():
     watching = observer_of("watching", first_chunk=lambda request, state: None)
     at_the_end = observer_of("at-the-end", response_ended=lambda request, end, state: None)
     stage = Stage(observers=[watching, at_the_end])
@@ -29,7 +29,8 @@ def test_missing_response_bodies_cost_usage_and_the_first_byte():
     assert (request_bodies, response_bodies) == (True, False)
     assert losses == (
         "openai-parser reads no usage",
-        "watching does not learn when a response begins, only when it ends",
+        "watching does not learn when a response begins",
+        "at-the-end takes responses for over at their headers unless the gateway has response_trailer_mode: SEND",
     )
 
 
@@ -64,4 +65,7 @@ def test_in_flight_counting_is_named_among_those_that_see_less():
 
     stage.route(delivery=NO_RESPONSE_BODY)
 
-    assert "inflight-load-producer does not learn when a response begins, only when it ends" in stage.instruments.delivered[0][2]
+    assert stage.instruments.delivered[0][2][1:] == (
+        "inflight-load-producer does not learn when a response begins",
+        "inflight-load-producer takes responses for over at their headers unless the gateway has response_trailer_mode: SEND",
+    )
