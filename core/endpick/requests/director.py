@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from time import perf_counter
@@ -25,7 +25,7 @@ from endpick.requests.incoming import Delivery, IncomingRequest
 from endpick.requests.intake import Intake, new_id, take_in
 from endpick.requests.observing import Observers
 from endpick.requests.pipeline import Pipeline
-from endpick.requests.producing import Production, produce
+from endpick.requests.producing import Production, after, produce
 from endpick.requests.refusals import NO_CANDIDATES, NOTHING_CACHED, refused
 from endpick.requests.screening import screen
 from endpick.requests.subset import within
@@ -122,7 +122,7 @@ class Director:
         produced = produce(pipeline.producers, Production(intake.request, endpoints, cycle.state, access))
         if produced is None or isinstance(produced, Fault):
             return self._conclude(cycle, produced)
-        return self._conclude_later(cycle, produced)
+        return after(produced, lambda fault: self._conclude(cycle, fault))
 
     def _notice(self, delivery: Delivery, pipeline: Pipeline) -> None:
         """Tell that bodies are sent in another way than those of the last request, and what is lost by it the first time."""
@@ -130,9 +130,6 @@ class Director:
         lost = () if delivery in self._noticed else losses(pipeline, delivery)
         self._noticed.add(delivery)
         self._instruments.gateway_delivers(delivery.sees_request_body, delivery.sees_response_body, lost)
-
-    async def _conclude_later(self, cycle: Cycle, producing: Coroutine[None, None, Fault | None]) -> Decision:
-        return self._conclude(cycle, await producing)
 
     def _conclude(self, cycle: Cycle, fault: Fault | None) -> Decision:
         """What follows production: admit → schedule → before_request."""

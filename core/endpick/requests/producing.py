@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TypeAlias
@@ -16,6 +16,7 @@ from endpick.api.requests import DataProducer
 from endpick.api.state import CycleState
 from endpick.observability.instruments import Instruments
 from endpick.plugins.instance import Instance
+from endpick.requests.decision import Decision
 from endpick.scheduling.step import ExtensionPoint, Fault, Step, bind, wrong_kind
 
 ProduceStep: TypeAlias = Step[[InferenceRequest, Endpoints, CycleState], object]
@@ -62,6 +63,11 @@ def produce(producers: Sequence[CompiledProducer], production: Production) -> Fa
         if fault is not None and fault.refuses:
             return fault
     return None
+
+
+async def after(producing: Coroutine[None, None, Fault | None], conclude: Callable[[Fault | None], Decision]) -> Decision:
+    """What `conclude` makes of the outcome, once there is one."""
+    return conclude(await producing)
 
 
 async def _produce_waiting(producers: Sequence[CompiledProducer], production: Production) -> Fault | None:

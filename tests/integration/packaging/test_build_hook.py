@@ -51,6 +51,10 @@ def test_packages_and_what_plugins_inherit_from_stay_python(hook):
     assert not [module for module in modules if module.endswith("__init__.py") or module.startswith("core/endpick/api/")]
 
 
+def test_coroutines_stay_python(hook):
+    assert [module for module in hook.modules() if "async def" in (ROOT / module).read_text()] == []
+
+
 def test_no_compiled_twin_lies_beside_the_sources_and_hides_them():
     assert list((ROOT / "core").rglob("*.so")) == []
 

@@ -189,12 +189,12 @@ def server() -> H2Server:
 async def test_a_connection_that_is_gone_leaves_nothing_to_the_garbage_collector():
     home = server()
     streams = [raw_headers(stream, REQUEST_FIELDS) + frames.rst_stream(stream, ErrorCode.CANCEL) for stream in range(1, 2500, 2)]
-    data = frames.PREFACE + frames.settings({}) + b"".join(streams) + frames.headers(2501, b"\xff", end_stream=False)
+    data = bytearray(frames.PREFACE + frames.settings({}) + b"".join(streams) + frames.headers(2501, b"\xff", end_stream=False))
 
     def live() -> None:
         connection = SocketConnection(home)
         connection.connection_made(Socket())
-        connection.data_received(bytearray(data))
+        connection.data_received(bytes(data))
         connection.connection_lost(None)
 
     live()

@@ -12,6 +12,7 @@ from endpick.transport.counters import TransportCounters
 from endpick.transport.h2.budget import MemoryBudget
 from endpick.transport.h2.connection import Connection
 from endpick.transport.h2.faults import ErrorCode, H2ConnectionError
+from endpick.transport.h2.settling import begin_to_await
 from endpick.transport.h2.stream import Stream
 from endpick.transport.limits import Limits
 from endpick.transport.server import Methods
@@ -174,25 +175,5 @@ class SocketConnection(asyncio.Protocol):
         self.tick(time.monotonic())
 
     def _spawn(self, stream: Stream, waiting: Awaitable[object]) -> None:
-        task = self._loop.create_task(self._settle(stream, waiting))
-        if asyncio.iscoroutine(waiting):
-            # A task cancelled before its first step never awaits what it was given, and Python warns of that.
-            task.add_done_callback(lambda _: waiting.close())
-        stream.task = task
-
-    async def _settle(self, stream: Stream, waiting: Awaitable[object]) -> None:
-        """Await what a session waits for, and let it go on."""
-        if self._connection is None:
-            return
-        streams = self._connection.streams
-        try:
-            result = await waiting
-        except asyncio.CancelledError as error:
-            if stream.over or stream.session is None:
-                raise
-            streams.fail(stream, error)
-        except Exception as error:
-            streams.fail(stream, error)
-        else:
-            streams.resume(stream, result)
-        self._flush_soon()
+        if self._connection is not None:
+            begin_to_await(waiting, stream, self._connection.streams, self._flush_soon)
