@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from endpick.cli.values import DURATION, QUANTITY
+from endpick.cli.values import DURATION, POSITIVE_DURATION, QUANTITY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from endpick.serve.settings import ServeSettings
     from endpick.transport.choice import TransportName
     from endpick.transport.tls import TlsSettings
+
+
+_COUNT = click.IntRange(1, 2**31 - 1)
+"""What both transports can count to."""
 
 
 @click.command("serve")
@@ -46,6 +50,23 @@ if TYPE_CHECKING:
 @click.option("--discovery-timeout", type=DURATION, default="60s", show_default=True, help="How long to wait for the first endpoints.")
 @click.option("--grpc-max-recv-msg-size", type=QUANTITY, default="64Mi", show_default=True, help="Largest ext_proc message.")
 @click.option("--max-request-body", type=QUANTITY, default="32Mi", show_default=True, help="Largest request body; more is refused.")
+@click.option("--grpc-max-connections", type=_COUNT, default=1024, show_default=True, help="ext_proc connections; more are closed.")
+@click.option("--grpc-max-concurrent-streams", type=_COUNT, default=4096, show_default=True, help="Requests under way per connection.")
+@click.option("--grpc-max-connection-age", type=POSITIVE_DURATION, help="When a gateway is asked to connect anew; default never.")
+@click.option(
+    "--grpc-max-connection-age-grace",
+    type=POSITIVE_DURATION,
+    default="60s",
+    show_default=True,
+    help="How long streams of a connection that has its age may finish.",
+)
+@click.option(
+    "--grpc-keepalive-time", type=POSITIVE_DURATION, default="60s", show_default=True, help="Silence after which a gateway gets a PING."
+)
+@click.option(
+    "--grpc-keepalive-timeout", type=POSITIVE_DURATION, default="20s", show_default=True, help="How long it may take to answer the PING."
+)
+@click.option("--reuse-port", is_flag=True, help="Share the ext_proc port with other processes that say so, too (SO_REUSEPORT).")
 @click.option("--locked", is_flag=True, help="Refuse every plugin that differs from the lock file.")
 @click.option("--lock-file", type=click.Path(path_type=Path), default=Path("endpick.lock.json"), help="See `endpick lock`.")
 @click.option(
@@ -78,6 +99,13 @@ def command(
     discovery_timeout: float,
     grpc_max_recv_msg_size: int,
     max_request_body: int,
+    grpc_max_connections: int,
+    grpc_max_concurrent_streams: int,
+    grpc_max_connection_age: float | None,
+    grpc_max_connection_age_grace: float,
+    grpc_keepalive_time: float,
+    grpc_keepalive_timeout: float,
+    reuse_port: bool,
     locked: bool,
     lock_file: Path,
     decision_sampling: float,
@@ -101,10 +129,18 @@ def command(
     from endpick.transport.server import ListenSettings
 
     configure_logging(log_level, log_format)
-    limits = Limits(max_message_bytes=grpc_max_recv_msg_size)
+    limits = Limits(
+        max_message_bytes=grpc_max_recv_msg_size,
+        max_connections=grpc_max_connections,
+        max_concurrent_streams=grpc_max_concurrent_streams,
+        max_connection_age_seconds=grpc_max_connection_age,
+        max_connection_age_grace_seconds=grpc_max_connection_age_grace,
+        keepalive_idle_seconds=grpc_keepalive_time,
+        keepalive_timeout_seconds=grpc_keepalive_timeout,
+    )
     tls = _tls(cert_path, client_ca_file) if secure_serving else None
     settings = ServeSettings(
-        ext_proc=ListenSettings(host, grpc_port, tls, limits=limits),
+        ext_proc=ListenSettings(host, grpc_port, tls, reuse_port, limits),
         health=ListenSettings(host, grpc_health_port),
         metrics_host=host,
         metrics_port=metrics_port,

@@ -10,6 +10,10 @@ class Duration(click.ParamType[float]):
 
     name = "duration"
 
+    def __init__(self, *, positive: bool = False) -> None:
+        """With `positive`, zero and less are refused."""
+        self._positive = positive
+
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Parse, or fail with exit code 2."""
         from endpick.api.duration import parse_duration
@@ -17,9 +21,12 @@ class Duration(click.ParamType[float]):
         if isinstance(value, float):
             return value
         try:
-            return parse_duration(str(value))
+            seconds = parse_duration(str(value))
         except ValueError:
             self.fail(f"'{value}' is no duration; write for example 50ms or 1m30s", param, ctx)
+        if self._positive and seconds <= 0:
+            self.fail(f"'{value}' is not longer than 0; write for example 50ms or 1m30s", param, ctx)
+        return seconds
 
 
 class Quantity(click.ParamType[int]):
@@ -40,4 +47,5 @@ class Quantity(click.ParamType[int]):
 
 
 DURATION = Duration()
+POSITIVE_DURATION = Duration(positive=True)
 QUANTITY = Quantity()

@@ -26,6 +26,8 @@ _Context = grpc.aio.ServicerContext[bytes, bytes]
 _CANCEL_SECONDS = 0.001
 _CLOSE_SECONDS = 2.0
 _NEVER_MILLISECONDS = 2**31 - 1
+_MOST_CONNECTIONS = 2**31 - 2
+"""One more, and grpcio ends the process."""
 
 
 class GrpcioServer:
@@ -208,15 +210,26 @@ def _configuration(files: CertificateFiles) -> grpc.ServerCertificateConfigurati
 def _options(settings: ListenSettings) -> list[tuple[str, int]]:
     limits = settings.limits
     age = limits.max_connection_age_seconds
+    # Unless it is told otherwise, grpcio asks only clients that have streams, no more than twice between messages, and waits a minute
+    # for an answer however short the keep-alive's timeout is.
     return [
         ("grpc.max_receive_message_length", limits.max_message_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", limits.max_concurrent_streams),
         ("grpc.absolute_max_metadata_size", limits.max_header_bytes),
-        ("grpc.keepalive_time_ms", round(limits.keepalive_idle_seconds * 1000)),
-        ("grpc.keepalive_timeout_ms", round(limits.keepalive_timeout_seconds * 1000)),
-        ("grpc.max_connection_idle_ms", round(limits.max_connection_idle_seconds * 1000)),
-        ("grpc.max_connection_age_ms", _NEVER_MILLISECONDS if age is None else round(age * 1000)),
-        ("grpc.max_connection_age_grace_ms", round(limits.max_connection_age_grace_seconds * 1000)),
+        ("grpc.max_allowed_incoming_connections", min(limits.max_connections, _MOST_CONNECTIONS)),
+        ("grpc.keepalive_time_ms", _milliseconds(limits.keepalive_idle_seconds)),
+        ("grpc.keepalive_timeout_ms", _milliseconds(limits.keepalive_timeout_seconds)),
+        ("grpc.http2.ping_timeout_ms", _milliseconds(limits.keepalive_timeout_seconds)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.max_connection_idle_ms", _milliseconds(limits.max_connection_idle_seconds)),
+        ("grpc.max_connection_age_ms", _NEVER_MILLISECONDS if age is None else _milliseconds(age)),
+        ("grpc.max_connection_age_grace_ms", _milliseconds(limits.max_connection_age_grace_seconds)),
         ("grpc.so_reuseport", int(settings.reuse_port)),
     ]
+
+
+def _milliseconds(seconds: float) -> int:
+    """As grpcio takes it, in 32 bits: at least one, and no more than it counts as never."""
+    return min(max(round(seconds * 1000), 1), _NEVER_MILLISECONDS)

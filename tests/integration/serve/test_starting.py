@@ -113,6 +113,36 @@ def test_misspelt_duration_is_wrong_usage(folder):
     assert "'30 seconds' is no duration; write for example 50ms or 1m30s" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("option", "complaint"),
+    [
+        ("--grpc-max-connection-age=0s", "'0s' is not longer than 0; write for example 50ms or 1m30s"),
+        ("--grpc-max-connection-age-grace=-1s", "'-1s' is not longer than 0"),
+        ("--grpc-keepalive-time=0", "'0' is not longer than 0"),
+        ("--grpc-keepalive-timeout=20", "'20' is no duration; write for example 50ms or 1m30s"),
+        ("--grpc-max-connections=0", "0 is not in the range 1<=x<=2147483647"),
+        ("--grpc-max-concurrent-streams=4294967296", "4294967296 is not in the range 1<=x<=2147483647"),
+        ("--grpc-max-connections=1Ki", "'1Ki' is not a valid integer range"),
+    ],
+)
+def test_limits_of_connections_that_make_no_sense_are_wrong_usage(folder, option, complaint):
+    result = serve(folder, option)
+
+    assert result.returncode == 2
+    assert complaint in result.stderr
+    assert option.partition("=")[0] in result.stderr
+
+
+@pytest.mark.parametrize("transport", ["h2", "grpcio"])
+def test_the_longest_durations_and_largest_counts_are_taken(folder, transport):
+    names = ("max-connection-age", "max-connection-age-grace", "keepalive-time", "keepalive-timeout")
+    durations = [f"--grpc-{name}=2562047h" for name in names]
+    counts = [f"--grpc-max-{name}={2**31 - 1}" for name in ("connections", "concurrent-streams")]
+    ended = stopped_when_serving(folder, "--transport", transport, *durations, *counts)
+
+    assert ended.returncode == 0
+
+
 def test_behaviour_27_locked_start_refuses_what_was_not_locked(folder):
     (folder / "endpick.lock.json").write_text('{"format": 1, "hooks": [], "plugins": []}')
     result = serve(folder, "--locked")
@@ -127,6 +157,17 @@ def test_locked_start_without_a_lock_file_says_how_to_write_one(folder):
 
     assert result.returncode == 4
     assert "write one with `endpick lock`" in result.stderr
+
+
+def stopped_when_serving(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Run a command until it serves, and have it end."""
+    command = (sys.executable, "-m", "endpick", "serve", "config.yaml", *PORTS, "--log-format", "json", *arguments)
+    with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if '"event":"serving"' in line:
+                process.terminate()
+    return process
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
