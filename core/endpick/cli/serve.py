@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from endpick.transport.tls import TlsSettings
 
 
+_PORT = click.IntRange(0, 65535)
 _COUNT = click.IntRange(1, 2**31 - 1)
 """What both transports can count to."""
 
@@ -30,9 +31,9 @@ _COUNT = click.IntRange(1, 2**31 - 1)
 @click.option("--config-file", help="The configuration, as llm-d spells it; the same as CONFIG.")
 @click.option("--config-text", help="The configuration itself instead of a file.")
 @click.option("--host", default="", help="Address to listen on; default every interface.")
-@click.option("--grpc-port", default=9002, show_default=True, help="Port of ext_proc; 0 takes any free one.")
-@click.option("--grpc-health-port", default=9003, show_default=True, help="Port of the gRPC health service.")
-@click.option("--metrics-port", default=9090, show_default=True, help="Port of /metrics and /healthz.")
+@click.option("--grpc-port", type=_PORT, default=9002, show_default=True, help="Port of ext_proc; 0 takes any free one.")
+@click.option("--grpc-health-port", type=_PORT, default=9003, show_default=True, help="Port of the gRPC health service.")
+@click.option("--metrics-port", type=_PORT, default=9090, show_default=True, help="Port of /metrics and /healthz.")
 @click.option("--transport", type=click.Choice(["h2", "grpcio"]), default="h2", show_default=True, help="Who speaks HTTP/2.")
 @click.option(
     "--secure-serving",
@@ -45,7 +46,9 @@ _COUNT = click.IntRange(1, 2**31 - 1)
 )
 @click.option("--cert-path", type=click.Path(path_type=Path), help="Folder with tls.crt and tls.key; without it a self-signed pair.")
 @click.option("--client-ca-file", type=click.Path(path_type=Path), help="Ask gateways for a certificate signed by this authority.")
-@click.option("--refresh-metrics-interval", type=DURATION, default="50ms", show_default=True, help="How often endpoints are scraped.")
+@click.option(
+    "--refresh-metrics-interval", type=POSITIVE_DURATION, default="50ms", show_default=True, help="How often endpoints are scraped."
+)
 @click.option("--drain-timeout", type=DURATION, default="30s", show_default=True, help="How long streams may finish after SIGTERM.")
 @click.option("--discovery-timeout", type=DURATION, default="60s", show_default=True, help="How long to wait for the first endpoints.")
 @click.option("--grpc-max-recv-msg-size", type=QUANTITY, default="64Mi", show_default=True, help="Largest ext_proc message.")

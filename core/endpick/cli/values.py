@@ -6,12 +6,12 @@ import click
 
 
 class Duration(click.ParamType[float]):
-    """`50ms`, `1m30s`; gives seconds."""
+    """`50ms`, `1m30s`; gives seconds, never less than 0."""
 
     name = "duration"
 
     def __init__(self, *, positive: bool = False) -> None:
-        """With `positive`, zero and less are refused."""
+        """With `positive`, zero is refused, too."""
         self._positive = positive
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
@@ -24,13 +24,13 @@ class Duration(click.ParamType[float]):
             seconds = parse_duration(str(value))
         except ValueError:
             self.fail(f"'{value}' is no duration; write for example 50ms or 1m30s", param, ctx)
-        if self._positive and seconds <= 0:
-            self.fail(f"'{value}' is not longer than 0; write for example 50ms or 1m30s", param, ctx)
+        if seconds < 0 or (self._positive and not seconds):
+            self.fail(f"'{value}' is too short; write for example 50ms or 1m30s", param, ctx)
         return seconds
 
 
 class Quantity(click.ParamType[int]):
-    """`16Mi`, `1k`; gives a whole number."""
+    """`16Mi`, `1k`; gives a whole number, at least 1."""
 
     name = "quantity"
 
@@ -41,9 +41,12 @@ class Quantity(click.ParamType[int]):
         if isinstance(value, int):
             return value
         try:
-            return parse_quantity(str(value))
+            quantity = parse_quantity(str(value))
         except ValueError:
             self.fail(f"'{value}' is no quantity; write for example 16Mi or 500k", param, ctx)
+        if quantity < 1:
+            self.fail(f"'{value}' is too little; write for example 16Mi or 500k", param, ctx)
+        return quantity
 
 
 DURATION = Duration()

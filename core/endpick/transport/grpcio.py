@@ -26,6 +26,7 @@ _Context = grpc.aio.ServicerContext[bytes, bytes]
 _CANCEL_SECONDS = 0.001
 _CLOSE_SECONDS = 2.0
 _NEVER_MILLISECONDS = 2**31 - 1
+_MOST_BYTES = 2**31 - 1
 _MOST_CONNECTIONS = 2**31 - 2
 """One more, and grpcio ends the process."""
 
@@ -213,7 +214,7 @@ def _options(settings: ListenSettings) -> list[tuple[str, int]]:
     # Unless it is told otherwise, grpcio asks only clients that have streams, no more than twice between messages, and waits a minute
     # for an answer however short the keep-alive's timeout is.
     return [
-        ("grpc.max_receive_message_length", limits.max_message_bytes),
+        ("grpc.max_receive_message_length", min(limits.max_message_bytes, _MOST_BYTES)),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", limits.max_concurrent_streams),
         ("grpc.absolute_max_metadata_size", limits.max_header_bytes),

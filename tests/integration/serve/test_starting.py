@@ -116,16 +116,23 @@ def test_misspelt_duration_is_wrong_usage(folder):
 @pytest.mark.parametrize(
     ("option", "complaint"),
     [
-        ("--grpc-max-connection-age=0s", "'0s' is not longer than 0; write for example 50ms or 1m30s"),
-        ("--grpc-max-connection-age-grace=-1s", "'-1s' is not longer than 0"),
-        ("--grpc-keepalive-time=0", "'0' is not longer than 0"),
+        ("--grpc-port=70000", "70000 is not in the range 0<=x<=65535"),
+        ("--grpc-health-port=-1", "-1 is not in the range 0<=x<=65535"),
+        ("--metrics-port=70000", "70000 is not in the range 0<=x<=65535"),
+        ("--refresh-metrics-interval=0s", "'0s' is too short; write for example 50ms or 1m30s"),
+        ("--drain-timeout=-1s", "'-1s' is too short; write for example 50ms or 1m30s"),
+        ("--grpc-max-recv-msg-size=-1", "'-1' is too little; write for example 16Mi or 500k"),
+        ("--max-request-body=0", "'0' is too little; write for example 16Mi or 500k"),
+        ("--grpc-max-connection-age=0s", "'0s' is too short; write for example 50ms or 1m30s"),
+        ("--grpc-max-connection-age-grace=-1s", "'-1s' is too short"),
+        ("--grpc-keepalive-time=0", "'0' is too short"),
         ("--grpc-keepalive-timeout=20", "'20' is no duration; write for example 50ms or 1m30s"),
         ("--grpc-max-connections=0", "0 is not in the range 1<=x<=2147483647"),
         ("--grpc-max-concurrent-streams=4294967296", "4294967296 is not in the range 1<=x<=2147483647"),
         ("--grpc-max-connections=1Ki", "'1Ki' is not a valid integer range"),
     ],
 )
-def test_limits_of_connections_that_make_no_sense_are_wrong_usage(folder, option, complaint):
+def test_values_that_make_no_sense_are_wrong_usage(folder, option, complaint):
     result = serve(folder, option)
 
     assert result.returncode == 2
@@ -137,7 +144,7 @@ def test_limits_of_connections_that_make_no_sense_are_wrong_usage(folder, option
 def test_the_longest_durations_and_largest_counts_are_taken(folder, transport):
     names = ("max-connection-age", "max-connection-age-grace", "keepalive-time", "keepalive-timeout")
     durations = [f"--grpc-{name}=2562047h" for name in names]
-    counts = [f"--grpc-max-{name}={2**31 - 1}" for name in ("connections", "concurrent-streams")]
+    counts = [f"--grpc-max-{name}={2**31 - 1}" for name in ("connections", "concurrent-streams")] + ["--grpc-max-recv-msg-size=1Pi"]
     ended = stopped_when_serving(folder, "--transport", transport, *durations, *counts)
 
     assert ended.returncode == 0
