@@ -20,6 +20,7 @@ class Limits:
     Twice the largest request body: a gateway that buffers sends a body in one message, and one that is too large deserves its 413.
     """
     max_connections: int = 1024
+    """The h2 transport counts a connection when its TLS handshake is over; one that is not may take `handshake_seconds`."""
     max_concurrent_streams: int = 4096
     """Per connection. A stream lives as long as the model answers, so this is also the number of answers under way."""
     max_header_bytes: int = 16 * 1024
@@ -51,7 +52,7 @@ class Limits:
     """Streams that have to be ended because their client breaks the rules."""
 
     handshake_seconds: float = 10.0
-    """From connect to the client's SETTINGS, the TLS handshake not included."""
+    """From connect to the client's SETTINGS, and before that as long again for the TLS handshake."""
     header_block_seconds: float = 10.0
     """From HEADERS to the last CONTINUATION."""
     write_stall_seconds: float = 30.0
