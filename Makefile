@@ -7,6 +7,7 @@ EXTRAS := '.[graph,scaffold]'
 PIP_INSTALL = install --quiet --disable-pip-version-check --constraint constraints.txt
 export ENDPICK_ENVOY_VENV ?= $(CURDIR)/.venv-envoy
 export ENDPICK_XDS_VENV ?= $(CURDIR)/.venv-xds
+export ENDPICK_COMPILED_VENV ?= $(CURDIR)/.venv-compiled
 
 .PHONY: demo test check compiled bench mutants docs fix schemas pins clean help
 

@@ -22,7 +22,7 @@ import orjson
 
 from benchmarks.extproc.load import Load, Sample, cpu_seconds, h2load
 from benchmarks.extproc.messages import chat
-from benchmarks.extproc.served import SESSIONS, served
+from benchmarks.extproc.served import SESSIONS, contestants, served
 from benchmarks.model_server import CHUNKS, model_server
 from endpick.demo.envoy import bootstrap, find_envoy
 from endpick.extproc.names import DESTINATION_HEADER
@@ -76,7 +76,7 @@ def main() -> int:
     with ExitStack() as stack:
         model_port = stack.enter_context(model_server(options.load_core))
         gateways = [stack.enter_context(gateway("no ext_proc", None, None, options.load_core))]
-        for transport in ("h2", "grpcio"):
+        for transport in contestants():
             picker = stack.enter_context(served(transport, options.session, options.picker_core, model_port, options.endpoints))
             gateways.append(stack.enter_context(gateway(transport, picker.port, picker.pid, options.load_core)))
         for body in chosen:
@@ -126,14 +126,11 @@ def _listener_port(admin: Path, process: subprocess.Popen[bytes], log: Path) -> 
 
 
 def report(gateways: Sequence[Gateway], chosen: Sequence[str]) -> None:
-    _, ours, reference = gateways
+    *_, reference = gateways
     print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}, Linux {platform.release()}, Python {platform.python_version()}")
-    print("| body | grpcio : h2 | gateway | picker CPU µs | Envoy CPU µs | req/s | p50 ms | p99 ms | failed |")
+    print("| body | x grpcio | gateway | picker CPU µs | Envoy CPU µs | req/s | p50 ms | p99 ms | failed |")
     print("|---|---|---|---|---|---|---|---|---|")
     for body in chosen:
-        ratio = statistics.median(
-            theirs.cpu_microseconds / mine.cpu_microseconds for mine, theirs in zip(ours.picker[body], reference.picker[body], strict=True)
-        )
         for each in gateways:
             samples = each.envoy[body]
             picker = statistics.median(sample.cpu_microseconds for sample in each.picker[body])
@@ -142,7 +139,9 @@ def report(gateways: Sequence[Gateway], chosen: Sequence[str]) -> None:
             latencies = sorted(latency for sample in samples for latency in sample.latencies_ms)
             p50, p99 = (latencies[int(len(latencies) * share)] if latencies else 0.0 for share in (0.5, 0.99))
             failed = sum(sample.failed for sample in samples)
-            shown = f"{ratio:.1f}" if each is ours else ""
+            pairs = zip(each.picker[body], reference.picker[body], strict=True)
+            ratio = statistics.median(theirs.cpu_microseconds / (mine.cpu_microseconds or 1.0) for mine, theirs in pairs)
+            shown = f"{ratio:.1f}" if each.picker_pid else ""
             print(f"| {body} | {shown} | {each.name} | {picker:.0f} | {envoy:.0f} | {rate:.0f} | {p50:.2f} | {p99:.2f} | {failed} |")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.extproc.load import Load, resident_mebibytes, run
 from benchmarks.extproc.messages import Conversation, conversations
-from benchmarks.extproc.served import SESSIONS, Served, served
+from benchmarks.extproc.served import SESSIONS, Served, contestants, served
 from benchmarks.model_server import model_server
 
 
@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument(
         "--load", choices=("phased", "h2load"), default="phased", help="phased: as Envoy talks; h2load: all messages at once"
     )
-    parser.add_argument("--transports", default="h2,grpcio", help="which, in this order; ratios are to the last")
+    parser.add_argument("--transports", default=",".join(contestants()), help="which, in this order; ratios are to the last (%(default)s)")
     parser.add_argument("--only", default="", help="conversations whose name contains this")
     parser.add_argument("--seconds", type=float, default=4.0, help="length of a window")
     parser.add_argument("--rounds", type=int, default=3, help="windows per server and conversation, round robin")

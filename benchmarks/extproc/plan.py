@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -37,10 +36,11 @@ REFRESH = "1s"
 
 
 @contextmanager
-def serving(transport: str, core: int, endpoints: int, config: Path | None, port: int) -> Iterator[tuple[int, int]]:
+def serving(python: str, transport: str, core: int, endpoints: int, config: Path | None, port: int) -> Iterator[tuple[int, int]]:
     """Port and process id of `endpick serve` on one core.
 
     Args:
+        python: the interpreter for which endpick is installed.
         transport: `h2` or `grpcio`.
         core: where it is pinned.
         endpoints: how many `endpoints.yaml` beside the configuration lists.
@@ -59,7 +59,7 @@ def serving(transport: str, core: int, endpoints: int, config: Path | None, port
             "--secure-serving=false",
             "--log-format=json",
         ]
-        command = ["taskset", "-c", str(core), sys.executable, "-m", "endpick", "serve", str(path), *options]
+        command = ["taskset", "-c", str(core), python, "-m", "endpick", "serve", str(path), *options]
         command += [f"--transport={transport}", f"--refresh-metrics-interval={REFRESH}"]
         with Path(folder, "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log, cwd=folder) as process:
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
@@ -15,6 +16,14 @@ from benchmarks.extproc.plan import serving
 
 SESSIONS = ("echo", "trivial", "plan")
 """echo: transport only; trivial: the real session and one endpoint; plan: `endpick serve`."""
+COMPILED = "h2-compiled"
+"""The name under which h2 is measured on an endpick whose request path is compiled."""
+_COMPILED_PYTHON = Path(os.environ.get("ENDPICK_COMPILED_VENV", ".venv-compiled"), "bin", "python")
+
+
+def contestants() -> tuple[str, ...]:
+    """Who is measured unless somebody says otherwise; ratios are to the last. `make compiled` makes the first of three."""
+    return (COMPILED, "h2", "grpcio") if _COMPILED_PYTHON.exists() else ("h2", "grpcio")
 
 
 @dataclass
@@ -38,18 +47,20 @@ def served(
     """A server in a process of its own, for as long as the block lasts.
 
     Args:
-        transport: `h2` or `grpcio`.
+        transport: `h2`, `grpcio` or `h2-compiled`.
         session: one of `SESSIONS`.
         core: where it is pinned.
         model_server_port: where requests are routed, and what `endpick serve` collects metrics from.
         endpoints: for plan: how many.
         config: for plan: a configuration that reads `endpoints.yaml`; None: llm-d's default profile.
     """
+    python = str(_COMPILED_PYTHON.absolute()) if transport == COMPILED else sys.executable
+    spoken = "h2" if transport == COMPILED else transport
     if session == "plan":
-        with serving(transport, core, endpoints, config, model_server_port) as (port, pid):
+        with serving(python, spoken, core, endpoints, config, model_server_port) as (port, pid):
             yield Served(transport, port, pid)
         return
-    command = [sys.executable, "-m", "benchmarks.extproc.serve", "--transport", transport, "--session", session]
+    command = [python, "-m", "benchmarks.extproc.serve", "--transport", spoken, "--session", session]
     command += ["--core", str(core), "--destination", f"127.0.0.1:{model_server_port}"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

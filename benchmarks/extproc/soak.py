@@ -17,7 +17,7 @@ import uvloop
 from benchmarks.extproc.load import cpu_seconds, resident_mebibytes
 from benchmarks.extproc.messages import conversations
 from benchmarks.extproc.phased import Gateway, Phase, phases
-from benchmarks.extproc.served import served
+from benchmarks.extproc.served import COMPILED, served
 from benchmarks.model_server import model_server
 
 _STUCK_SECONDS = 30.0
@@ -99,7 +99,7 @@ async def soak(port: int, pid: int, options: argparse.Namespace) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.extproc.soak", description=__doc__.splitlines()[0])
-    parser.add_argument("--transport", choices=("h2", "grpcio"), default="h2")
+    parser.add_argument("--transport", choices=(COMPILED, "h2", "grpcio"), default="h2")
     parser.add_argument("--session", choices=("trivial", "plan"), default="trivial")
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--every-seconds", type=float, default=30)
