@@ -5,11 +5,13 @@ ENVOY_VERSION := 1.40.0
 XDS_PROTOS_VERSION := 1.85.0
 EXTRAS := '.[graph,scaffold]'
 PIP_INSTALL = install --quiet --disable-pip-version-check --constraint constraints.txt
+# The tests start some hundred processes of endpick: without byte code each would compile every module it imports.
+export PYTHONDONTWRITEBYTECODE =
 export ENDPICK_ENVOY_VENV ?= $(CURDIR)/.venv-envoy
 export ENDPICK_XDS_VENV ?= $(CURDIR)/.venv-xds
 export ENDPICK_COMPILED_VENV ?= $(CURDIR)/.venv-compiled
 
-.PHONY: demo test check compiled bench mutants docs fix schemas pins clean help
+.PHONY: demo test check reachable compiled bench mutants docs fix schemas pins clean help
 
 help: ## Say what can be made.
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -26,6 +28,10 @@ check: .venv/.installed .venv-xds/.installed ## Lint, types, layers, freshness o
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_generated.py
+	$(BIN)/python tools/check_reachable.py names
+
+reachable: .venv/.installed ## Find code that nothing uses, and code that no run of `endpick serve` enters.
+	$(BIN)/python tools/check_reachable.py
 
 compiled: .venv-compiled/.installed .venv-envoy/.installed .venv-xds/.installed ## Run the tests of the request path on a compiled endpick; needs a C compiler.
 	.venv-compiled/bin/endpick doctor | grep "request path compiled"

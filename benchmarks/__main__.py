@@ -43,6 +43,7 @@ BENCHMARKS = {
         "Through Envoy, beside Envoy alone", ("envoy", *_SHORT_WINDOWS), 240, needs="h2load: apt-get install nghttp2-client"
     ),
     "request": Benchmark("The default profile without sockets, 1 to 1000 endpoints", ("request",), 180),
+    "instructions": Benchmark("Instructions per request", ("instructions",), 1500, needs="valgrind: apt-get install valgrind"),
     "scrape": Benchmark("Collecting metrics", ("scrape",), 120),
     "startup": Benchmark("The command line and the start", ("startup", "--runs", "7"), 120),
 }

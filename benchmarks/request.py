@@ -20,27 +20,24 @@ from benchmarks.extproc.phased import Phase, encoded_requests, phases
 from benchmarks.extproc.plan import PROFILE
 from benchmarks.extproc.serve import sessions
 from endpick.api import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, KV_CACHE_USAGE, WAITING_QUEUE_SIZE, Endpoint
-from endpick.api.access import Access
+from endpick.api.endpoints import Access
 from endpick.api.hooks import HostServices
 from endpick.config import load_config
 from endpick.datalayer.table import EndpointTable
 from endpick.extproc.session import session_factory
-from endpick.extproc.stream import SessionFactory
+from endpick.extproc.stream import MemoryBudget, SessionFactory
 from endpick.observability.metrics import EndpickMetrics
 from endpick.observability.recorder import Recorder
 from endpick.planning.compile import declared_keys
 from endpick.planning.planner import make_plan
 from endpick.plugins.discovery import discover
 from endpick.requests.director import Director
-from endpick.serve.deployment import Ground, deploy
-from endpick.serve.lifecycle import stop_instances
-from endpick.transport.counters import TransportCounters
+from endpick.serve.deployment import Runtime, deploy, stop_instances
 from endpick.transport.h2 import frames
-from endpick.transport.h2.budget import MemoryBudget
 from endpick.transport.h2.connection import Connection
-from endpick.transport.h2.faults import ErrorCode
+from endpick.transport.h2.errors import ErrorCode
 from endpick.transport.h2.frames import DATA, FRAME_HEAD
-from endpick.transport.limits import Limits
+from endpick.transport.limits import Limits, TransportCounters
 from endpick.transport.server import ext_proc_methods
 
 STREAMS = 4
@@ -55,7 +52,7 @@ async def planned_sessions(endpoints: int) -> SessionFactory:
     services = HostServices(time.monotonic, registry)
     recorder = Recorder(EndpickMetrics(registry), services.clock)
     table = EndpointTable(services.clock, declared_keys(plan), recorder.undeclared_access)
-    deployment = await deploy(plan, Ground(services, table, recorder))
+    deployment = await deploy(plan, Runtime(services, table, recorder))
     table.replace_all(Endpoint(f"bench/e{row}", f"10.0.{row >> 8}.{row & 255}", 8000) for row in range(endpoints))
     for row, endpoint in enumerate(table.generation.endpoints):
         values = {WAITING_QUEUE_SIZE: row % 7, KV_CACHE_USAGE: row % 10 / 10, CACHE_BLOCK_SIZE: 16, CACHE_NUM_BLOCKS: 4096}
@@ -63,7 +60,7 @@ async def planned_sessions(endpoints: int) -> SessionFactory:
             table.write(key, endpoint, float(value))
     await stop_instances(deployment.fresh)  # what collects is not measured here, and would be left open
     access = Access(on_violation=recorder.undeclared_access)
-    return session_factory(Director(lambda: deployment.pipeline, table, recorder, services.clock, access=access))
+    return session_factory(Director(deployment.pipeline, table, recorder, services.clock, access=access))
 
 
 class Rounds:
@@ -126,12 +123,14 @@ def profiled(rounds: Rounds, count: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.request", description=__doc__.splitlines()[0])
     parser.add_argument("--session", choices=("echo", "trivial", "plan"), default="plan")
-    parser.add_argument("--only", default="", help="conversations whose name contains this")
+    parser.add_argument("--only", default="", help="the conversation of this name, or those whose names contain it")
     parser.add_argument("--endpoints", default="1,4,16,100,1000", help="for plan: sizes of the pool")
     parser.add_argument("--requests", type=int, default=1000, help="in each of five windows")
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
-    chosen: list[Conversation] = [each for each in conversations() if options.only in each.name]
+    chosen: list[Conversation] = [each for each in conversations() if each.name == options.only] or [
+        each for each in conversations() if options.only in each.name
+    ]
     sizes = [int(size) for size in options.endpoints.split(",")] if options.session == "plan" else [1]
     pools = [asyncio.run(planned_sessions(size)) if options.session == "plan" else sessions(options.session) for size in sizes]
     gc.collect()

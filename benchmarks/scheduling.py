@@ -18,53 +18,49 @@ from endpick.api import (
     LORA_ADAPTERS,
     RUNNING_REQUESTS_SIZE,
     WAITING_QUEUE_SIZE,
+    DataProducer,
     Endpoint,
     InferenceRequest,
     LoraAdapters,
     Plugin,
     PluginContext,
+    PreRequest,
     Prompt,
 )
-from endpick.api.access import Access
 from endpick.api.data import AnyKey
-from endpick.api.plugin import kinds_of
+from endpick.api.endpoints import Access
 from endpick.api.state import CycleState
 from endpick.datalayer.table import EndpointTable
-from endpick.observability.instruments import Silent
-from endpick.plugins.instance import Instance, default_on_fault, scope_of
-from endpick.requests.decision import CloseCause, Routed
-from endpick.requests.director import Director
-from endpick.requests.incoming import IncomingRequest
-from endpick.requests.pipeline import compile_pipeline
-from endpick.requests.producing import Production, compile_producer, produce
+from endpick.observability.telemetry import NullTelemetry
+from endpick.plugins.instance import Instance, scope_of
+from endpick.plugins.kinds import default_on_fault, kinds_of
+from endpick.plugins.schema import own_model
+from endpick.requests.director import Director, compile_pipeline
+from endpick.requests.model import CloseCause, IncomingRequest, Routed
+from endpick.requests.steps import Production, compile_producer, produced_at_once
 from endpick.scheduling.profile import compile_profile
 from endpick.scheduling.scheduler import compile_scheduler
-from endpick_builtin.filters.roles import DecodeFilter
-from endpick_builtin.handlers.single_profile import SingleProfileHandler
-from endpick_builtin.parsers.openai import OpenAIParser
-from endpick_builtin.pickers.max_score import MaxScorePicker
-from endpick_builtin.producers.approx_prefix_cache import ApproxPrefixCacheProducer
-from endpick_builtin.producers.prefix_hashing import block_hashes
-from endpick_builtin.producers.prefix_index import PrefixIndex
-from endpick_builtin.scorers.kv_cache_utilization import KVCacheUtilizationScorer
-from endpick_builtin.scorers.lora_affinity import LoraAffinityScorer
-from endpick_builtin.scorers.prefix_cache import PrefixCacheScorer
-from endpick_builtin.scorers.queue import QueueScorer
-from endpick_builtin.scorers.running_requests import RunningRequestsScorer
+from endpick_builtin.choosing import MaxScorePicker, SingleProfileHandler
+from endpick_builtin.filters import DecodeFilter
+from endpick_builtin.openai import OpenAIParser
+from endpick_builtin.prefix_cache import ApproxPrefixCacheProducer, PrefixIndex, block_hashes
+from endpick_builtin.scorers import KVCacheUtilizationScorer, LoraAffinityScorer, PrefixCacheScorer, QueueScorer, RunningRequestsScorer
 
 POOL_SIZES = (4, 16, 100, 1000)
 PROMPT_BYTES = (1_000, 16_000, 220_000)
 KEYS: tuple[AnyKey, ...] = (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE, LORA_ADAPTERS)
 DEFAULT_PROFILE: tuple[tuple[type[Plugin], float], ...] = ((QueueScorer, 2), (KVCacheUtilizationScorer, 2), (PrefixCacheScorer, 3))
 FIVE_SCORERS = (*DEFAULT_PROFILE, (RunningRequestsScorer, 1), (LoraAffinityScorer, 1))
-SILENT = Silent()
+SILENT = NullTelemetry()
 
 
 def instance(plugin: type[Plugin], **parameters: object) -> Instance:
     """One built plugin, as the host would build it."""
-    values = plugin.meta.parameters(**parameters)
+    model = own_model(plugin)
+    assert model is not None
+    values = model(**parameters)
     subscriptions, kinds = plugin.subscriptions(values), kinds_of(plugin)
-    name = plugin.meta.type
+    name = plugin.__name__
     built = plugin(name, values, PluginContext(random=random.Random(1)))
     return Instance(name, name, "endpick", "0", kinds, built, subscriptions, default_on_fault(kinds), scope_of(name, subscriptions))
 
@@ -128,7 +124,8 @@ def scheduling(size: int, scorers: Sequence[tuple[type[Plugin], float]], prompt_
 
     def decide() -> object:
         endpoints, state = table.view(access), CycleState(access)
-        produce(producers, Production(request, endpoints, state, access))
+        for producer in producers:
+            produced_at_once(producer, Production(request, endpoints, state, access))
         return scheduler.schedule(request, endpoints, state, access)
 
     return microseconds(decide)
@@ -143,11 +140,10 @@ def directing(size: int, body_bytes: int) -> float:
     pipeline = compile_pipeline(
         scheduler=compile_scheduler(instance(SingleProfileHandler), {"default": profile}, SILENT),
         parsers=[instance(OpenAIParser)],
-        producers=[producer],
-        pre_request=[producer],
-        instruments=SILENT,
+        on_request={DataProducer: [producer], PreRequest: [producer]},
+        telemetry=SILENT,
     )
-    director = Director(lambda: pipeline, pool(size), SILENT, lambda: 1.0)
+    director = Director(pipeline, pool(size), SILENT, lambda: 1.0)
     headers = {":path": "/v1/chat/completions", ":method": "POST", "content-type": "application/json", "x-request-id": "bench"}
     incoming = IncomingRequest(headers, chat_body(body_bytes), None, 1.0)
     answer = b'{"model":"m","usage":{"prompt_tokens":10,"completion_tokens":20}}'

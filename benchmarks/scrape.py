@@ -1,12 +1,14 @@
 """What collecting metrics costs, over loopback: `python -m benchmarks.scrape`.
 
-Prints microseconds of CPU per scrape of a 60 KB page with the core metrics read off it, and the share of a core that a pool takes at the
-default interval. The server runs in a process of its own and is not counted.
+Prints microseconds of CPU per scrape of pages of 2 and 60 KB with the core metrics read off them, and the share of a core that a pool
+takes at the default interval. Each page differs from the one before, as a busy server's does, unless it is called idle. The server runs in
+a process of its own and is not counted.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import multiprocessing
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,20 +20,18 @@ import uvloop
 from prometheus_client.parser import text_string_to_metric_families
 
 from endpick.api import Endpoint, MetricsPage, Parameters, Plugin, PluginContext, Subscriptions
-from endpick.api.plugin import kinds_of
-from endpick.datalayer.collection import Collection, SourceBinding
-from endpick.datalayer.delivery import Delivery
-from endpick.datalayer.loop import CollectionLoop, CollectionSettings
-from endpick.datalayer.polling import PolledSource
+from endpick.datalayer.collection import Collection, CollectionLoop, CollectionSettings, PayloadDispatcher, PolledSource, SourceBinding
 from endpick.datalayer.table import EndpointTable
-from endpick.observability.instruments import Silent
-from endpick.plugins.instance import Instance, OnFault, scope_of
-from endpick_builtin.collectors.core_metrics import CORE_KEYS, CoreMetricsExtractor, CoreMetricsParameters
-from endpick_builtin.sources.metrics import MetricsDataSource, MetricsSourceParameters
+from endpick.observability.telemetry import NullTelemetry
+from endpick.plugins.instance import Instance, scope_of
+from endpick.plugins.kinds import OnFault, kinds_of
+from endpick_builtin.core_metrics import CORE_KEYS, CoreMetricsExtractor, CoreMetricsParameters
+from endpick_builtin.sources import MetricsDataSource, MetricsSourceParameters
 
-PAGE_BYTES = 60_000
+LONG_PAGE_BYTES = 60_000
 SCRAPES = 2_000
-POOL_SIZES = (10, 100)
+POOLS = ((16, 2), (10, 60), (100, 60))
+"""Endpoints, and kilobytes of their pages."""
 POOL_SECONDS = 4.0
 INTERVAL_SECONDS = 0.05
 LABELS = 'engine="0",model_name="meta-llama/Llama-3.1-8B-Instruct"'
@@ -44,39 +44,51 @@ WANTED = (
 )
 
 
-def make_page() -> bytes:
+def short_page() -> bytes:
+    """A page with little but the five families that count."""
+    lines = [line for wanted in WANTED for line in (f"# TYPE {wanted.split('{')[0]} gauge", wanted)]
+    return "\n".join([*lines, *_histogram(0)]).encode() + b"\n"
+
+
+def long_page() -> bytes:
     """A page as vLLM writes it: the five families that count, spread among histograms that do not."""
     lines: list[str] = []
-    size = 0
-    while size < PAGE_BYTES:
-        name = f"vllm:latency_{len(lines)}_seconds"
-        family = [f"# HELP {name} How long it takes.", f"# TYPE {name} histogram"]
-        family += [f'{name}_bucket{{{LABELS},le="{bound / 8}"}} {bound}.0' for bound in range(20)]
-        if size // (PAGE_BYTES // len(WANTED)) < (size + 2200) // (PAGE_BYTES // len(WANTED)):
-            wanted = WANTED[size // (PAGE_BYTES // len(WANTED))]
+    share, size = LONG_PAGE_BYTES // len(WANTED), 0
+    while size < LONG_PAGE_BYTES:
+        family = _histogram(len(lines))
+        if size // share < (size + 2200) // share:
+            wanted = WANTED[size // share]
             family += [f"# TYPE {wanted.split('{')[0]} gauge", wanted]
         lines += family
         size += sum(map(len, family)) + len(family)
     return "\n".join(lines).encode() + b"\n"
 
 
-class PageServer(asyncio.Protocol):
-    """Answers every request with the page; as little of a server as HTTP allows, so that it keeps up."""
+def _histogram(number: int) -> list[str]:
+    name = f"vllm:latency_{number}_seconds"
+    head = [f"# HELP {name} How long it takes.", f"# TYPE {name} histogram"]
+    return head + [f'{name}_bucket{{{LABELS},le="{bound / 8}"}} {bound}.0' for bound in range(20)]
 
-    answer = b""
+
+class PageServer(asyncio.Protocol):
+    """Answers every request with one of the pages in turn; as little of a server as HTTP allows, so that it keeps up."""
+
+    answers: Iterator[bytes] = iter(())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        self.transport.write(self.answer * data.count(b"\r\n\r\n"))
+        for _ in range(data.count(b"\r\n\r\n")):
+            self.transport.write(next(self.answers))
 
 
-def serve(port: Connection, page: bytes) -> None:
+def serve(port: Connection, pages: tuple[bytes, ...]) -> None:
     """The server process; ends when it is terminated."""
 
     async def run() -> None:
-        PageServer.answer = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: %d\r\n\r\n" % len(page) + page
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: %d\r\n\r\n"
+        PageServer.answers = itertools.cycle([head % len(page) + page for page in pages])
         server = await asyncio.get_running_loop().create_server(PageServer, "127.0.0.1", 0)
         port.send(server.sockets[0].getsockname()[1])
         await server.serve_forever()
@@ -85,10 +97,10 @@ def serve(port: Connection, page: bytes) -> None:
 
 
 @contextmanager
-def serving(page: bytes) -> Iterator[int]:
+def serving(*pages: bytes) -> Iterator[int]:
     """The port of a server in another process."""
     here, there = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=serve, args=(there, page), daemon=True)
+    process = multiprocessing.get_context("spawn").Process(target=serve, args=(there, pages), daemon=True)
     process.start()
     try:
         yield here.recv()
@@ -97,7 +109,7 @@ def serving(page: bytes) -> Iterator[int]:
         process.join()
 
 
-class Strict(Silent):
+class Strict(NullTelemetry):
     """Instruments that end the benchmark when a scrape fails: what fails is cheap."""
 
     def poll_error(self, source: Instance, endpoint: str, problem: BaseException | str) -> None:
@@ -109,9 +121,9 @@ class Strict(Silent):
 
 def instance(plugin: Plugin[Parameters]) -> Instance:
     """A built plugin as the host holds it."""
-    subscriptions = Subscriptions(produces=plugin.meta.produces)
+    subscriptions = Subscriptions(produces=plugin.produces)
     scope = scope_of(plugin.name, subscriptions)
-    return Instance(plugin.name, plugin.meta.type, "endpick", "0", kinds_of(type(plugin)), plugin, subscriptions, OnFault.SKIP, scope)
+    return Instance(plugin.name, plugin.name, "endpick", "0", kinds_of(type(plugin)), plugin, subscriptions, OnFault.SKIP, scope)
 
 
 def parse_microseconds(page: bytes) -> tuple[float, float]:
@@ -136,7 +148,7 @@ async def scrape_microseconds(port: int) -> float:
     source, collector, table = await ready()
     endpoint = Endpoint("default/a", "127.0.0.1", port)
     table.upsert(endpoint)
-    delivery = Delivery(SourceBinding(source, (collector,)), table, Strict())
+    delivery = PayloadDispatcher(SourceBinding(source, (collector,)), table, Strict())
     polled = PolledSource(source.plugin, 1.0, delivery)  # type: ignore[arg-type]
     for _ in range(100):
         await polled.poll(endpoint)
@@ -182,17 +194,26 @@ async def ready() -> tuple[Instance, Instance, EndpointTable]:
     return source, collector, EndpointTable(perf_counter, CORE_KEYS)
 
 
+def busy(page: bytes) -> tuple[bytes, ...]:
+    """The page as it was and as it is, often enough that a pool never sees the same one twice in a row."""
+    return tuple(page + b"# at %d\n" % moment for moment in range(7))
+
+
 def main() -> None:
-    page = make_page()
-    ours, whole = parse_microseconds(page)
-    print(f"page of {len(page) / 1000:.0f} KB, {page.count(10)} lines")
-    print(f"read the core metrics          {ours:9.1f} µs   ({whole / ours:.0f} times less than parsing the page whole: {whole:.0f} µs)")
-    with serving(page) as port:
-        print(f"one scrape, all told           {uvloop.run(scrape_microseconds(port)):9.1f} µs   (budget 300)")
-        for endpoints in POOL_SIZES:
+    pages = {len(page) // 1000: page for page in (short_page(), long_page())}
+    ours, whole = parse_microseconds(long_page())
+    print(
+        f"read the core metrics off a page of 60 KB {ours:6.1f} µs   ({whole / ours:.0f} times less than parsing it whole: {whole:.0f} µs)"
+    )
+    for size, page in pages.items():
+        for name, answers in (("busy", busy(page)), ("idle", (page,))):
+            with serving(*answers) as port:
+                print(f"one scrape of {size} KB, all told, {name}    {uvloop.run(scrape_microseconds(port)):10.1f} µs")
+    for endpoints, size in POOLS:
+        page = min(pages.items(), key=lambda each: abs(each[0] - size))[1]
+        with serving(*busy(page)) as port:
             cores, rate = uvloop.run(pool_load(port, endpoints))
-            budget = "   (budget 0.7)" if endpoints == 100 else ""
-            print(f"{endpoints:4} endpoints every 50 ms     {cores:9.2f} cores at {rate:.0f} scrapes a second{budget}")
+        print(f"{endpoints:4} endpoints of {size:2} KB every 50 ms {cores:11.3f} cores at {rate:.0f} scrapes a second")
 
 
 if __name__ == "__main__":

@@ -6,23 +6,23 @@ import sys
 
 import numpy as np
 
-from endpick.api import Parameters, PluginMeta, Scorer
+from endpick.api import Parameters, Scorer
 from endpick.plugins.discovery import Candidate
 from endpick.plugins.loader import Loading, load
-from endpick.plugins.reference import Reference
+from endpick.plugins.resolution import Reference
 
 
-def scorer_class(**facts: object) -> type[Scorer[Parameters]]:
-    """A sound scorer class with these facts in its `meta`."""
+def scorer_class(parameters: object = Parameters, **facts: object) -> type[Scorer[Parameters]]:
+    """A sound scorer class with these parameters, and these facts as its attributes."""
 
-    class AcmeScorer(Scorer[Parameters]):
-        """Everybody is equal."""
-
-        meta = PluginMeta(**{"type": "acme.scorer", "api": ">=1.0,<2", **facts})
+    class AcmeScorer(Scorer[parameters]):
+        """All endpoints are equal."""
 
         def score(self, request, endpoints, state):
             return np.ones(len(endpoints))
 
+    for name, value in facts.items():
+        setattr(AcmeScorer, name, value)
     return AcmeScorer
 
 

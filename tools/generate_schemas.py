@@ -7,7 +7,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from endpick.cli.schemas import config_schema, output_schemas, parameter_schemas, schema_text
+from endpick.cli.schema import config_schema, output_schemas, parameter_schemas, schema_text
 from endpick.plugins.discovery import Candidate
 
 ROOT = Path(__file__).resolve().parent.parent

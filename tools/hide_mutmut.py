@@ -6,6 +6,6 @@ from pathlib import Path
 
 import mutmut
 
-from endpick.plugins import frames
+from endpick.plugins import importing
 
-frames._NOT_THEIRS = (*frames._NOT_THEIRS, str(Path(mutmut.__file__).parent))
+importing._NOT_THEIRS = (*importing._NOT_THEIRS, str(Path(mutmut.__file__).parent))

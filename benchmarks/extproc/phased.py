@@ -21,7 +21,7 @@ from jh2._hazmat import Encoder
 from benchmarks.extproc.messages import Conversation, conversations
 from benchmarks.extproc.serve import sessions
 from endpick.transport.h2 import frames
-from endpick.transport.h2.faults import ErrorCode
+from endpick.transport.h2.errors import ErrorCode
 from endpick.transport.h2.frames import ACK, FRAME_HEAD, FrameParser, FrameType
 from endpick.transport.h2.grpc import MESSAGE_HEAD, MESSAGE_HEAD_BYTES
 from endpick.transport.server import EXT_PROC_PATH

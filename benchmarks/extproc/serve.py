@@ -12,11 +12,9 @@ from collections.abc import Awaitable, Mapping, Sequence
 import uvloop
 
 from endpick.extproc.session import session_factory
-from endpick.extproc.stream import CloseCause, SessionFactory
-from endpick.requests.decision import Decision, Metadata, Routed
-from endpick.requests.incoming import IncomingRequest
-from endpick.transport.choice import open_server
-from endpick.transport.server import ListenSettings, ext_proc_methods
+from endpick.extproc.stream import SessionFactory
+from endpick.requests.model import CloseCause, Decision, IncomingRequest, Metadata, Routed
+from endpick.transport.server import ListenSettings, ext_proc_methods, open_server
 
 
 class EchoSession:

@@ -22,7 +22,7 @@ _COMPILED_PYTHON = Path(os.environ.get("ENDPICK_COMPILED_VENV", ".venv-compiled"
 
 
 def contestants() -> tuple[str, ...]:
-    """Who is measured unless somebody says otherwise; ratios are to the last. `make compiled` makes the first of three."""
+    """Which transports are measured by default; ratios are to the last. `make compiled` makes the first of three."""
     return (COMPILED, "h2", "grpcio") if _COMPILED_PYTHON.exists() else ("h2", "grpcio")
 
 

@@ -8,11 +8,11 @@ import re
 import pytest
 
 from conformance.broken import conduct, data, declarations, profiles
-from conformance.broken.register import BROKEN, Broken
-from endpick.api import PluginMeta, Scorer
+from conformance.broken.register import BROKEN, DISTRIBUTION, UNDEMANDING, Broken
+from endpick.api import Scorer
 from endpick.plugins.discovery import Candidate
-from endpick.testing import all_checks, conformance
-from endpick.testing.kit import Status, told
+from endpick.testing import all_checks, conformance, source_runner
+from endpick.testing.kit import CheckStatus, ConformanceReport, told
 
 
 @pytest.fixture(autouse=True)
@@ -26,14 +26,30 @@ def test_every_module_of_broken_plugins_takes_part():
     assert {broken.plugin.__module__ for broken in BROKEN} == {module.__name__ for module in (declarations, profiles, conduct, data)}
 
 
-def installed(plugin: type) -> Candidate:
-    """An entry point as the plugin's distribution would have it."""
-    return Candidate(plugin.meta.type, 1, "broken-plugins", "1.0", f"{plugin.__module__}:{plugin.__qualname__}", "/site-packages")
+@pytest.fixture(autouse=True)
+def _distributions(make_distribution, monkeypatch):
+    for name, requires in ((DISTRIBUTION, ["endpick>=0.1"]), (UNDEMANDING, [])):
+        monkeypatch.syspath_prepend(make_distribution(name, requires=requires))
+
+
+def installed(plugin: type, plugin_type: str, distribution: str = DISTRIBUTION) -> Candidate:
+    """The entry point as the plugin's distribution would have it."""
+    return Candidate(plugin_type, 1, distribution, "1.0", f"{plugin.__module__}:{plugin.__qualname__}", "/site-packages")
+
+
+def judge(broken: Broken) -> ConformanceReport:
+    """What the kit says."""
+    offer = installed(broken.plugin, broken.plugin_type, broken.distribution)
+    return conformance(broken.plugin, candidates=[offer], **broken.material)
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.plugin.__name__)
-def test_fault_is_caught_by_its_own_check_only(broken: Broken):
-    report = conformance(broken.plugin, candidates=[installed(broken.plugin)], **broken.material)
+def test_fault_is_caught_by_its_own_check_only(broken: Broken, monkeypatch):
+    if broken.check == "source_heeds_cancellation":  # every check that starts it waits in vain
+        monkeypatch.setattr(source_runner, "CANCEL_SECONDS", 0.2)
+        monkeypatch.setattr(source_runner, "GRACE_SECONDS", 0.1)
+
+    report = judge(broken)
 
     assert {outcome.check.id: told(outcome, report.subject) for outcome in report.faults}.keys() == {broken.check}
     (fault,) = report.faults
@@ -44,15 +60,13 @@ def test_fault_is_caught_by_its_own_check_only(broken: Broken):
 class Endless(Scorer):
     """Never answers."""
 
-    meta = PluginMeta("broken.endless", ">=1.0,<2")
-
     def score(self, request, endpoints, state):
         while True:
             pass
 
 
 def test_a_plugin_that_never_answers_is_given_up_with_the_place():
-    report = conformance(Endless, candidates=[installed(Endless)], limit_seconds=0.2)
+    report = conformance(Endless, candidates=[installed(Endless, "broken.endless")], limit_seconds=0.2)
 
     (fault,) = report.faults
     (finding,) = fault.findings
@@ -60,7 +74,7 @@ def test_a_plugin_that_never_answers_is_given_up_with_the_place():
     assert fault.check.id == "scorer_rates_every_endpoint"
     assert finding.message.startswith("it did not come back within 0.2 s, at ")
     assert finding.message.endswith(" in score")
-    assert [(one.status, one.reason) for one in after] == [(Status.SKIPPED, "`scorer_rates_every_endpoint` did not end")]
+    assert [(one.status, one.reason) for one in after] == [(CheckStatus.SKIPPED, "`scorer_rates_every_endpoint` did not end")]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +83,7 @@ def test_a_plugin_that_never_answers_is_given_up_with_the_place():
     ids=lambda broken: broken.plugin.__name__,
 )
 def test_a_plugin_that_raises_is_told_its_own_line_and_not_that_of_a_library(broken: Broken):
-    report = conformance(broken.plugin, candidates=[installed(broken.plugin)], **broken.material)
+    report = judge(broken)
 
     (fault,) = report.faults
     assert re.search(rf" at {re.escape(inspect.getfile(broken.plugin))}:\d+ in \w+", fault.findings[0].message), fault.findings
@@ -84,6 +98,6 @@ def test_every_check_has_a_plugin_that_breaks_it():
 def test_what_the_host_refuses_is_said_once():
     unfinished = next(broken for broken in BROKEN if broken.plugin.__name__ == "Unfinished")
 
-    report = conformance(unfinished.plugin, candidates=[installed(unfinished.plugin)])
+    report = judge(unfinished)
 
-    assert [outcome.check.id for outcome in report.outcomes if outcome.status is not Status.SKIPPED] == ["loads"]
+    assert [outcome.check.id for outcome in report.outcomes if outcome.status is not CheckStatus.SKIPPED] == ["loads"]

@@ -5,12 +5,11 @@ from __future__ import annotations
 from endpick.api import CACHE_BLOCK_SIZE, DataCollector, MetricsPage, ServedModel
 from endpick.plugins.discovery import discover
 from endpick.plugins.loader import load
-from endpick.plugins.reference import Reference
+from endpick.plugins.resolution import Reference
 from endpick.testing import conformance, parametrize_conformance
-from endpick.testing.kit import Status
-from endpick_builtin.collectors.core_metrics import CoreMetricsExtractor
-from endpick_builtin.collectors.models import ModelsDataExtractor
-from endpick_builtin.sources.models import ModelList
+from endpick.testing.kit import CheckStatus
+from endpick_builtin.core_metrics import CoreMetricsExtractor
+from endpick_builtin.sources import ModelList, ModelsDataExtractor
 
 VLLM_PAGE = MetricsPage(
     b"vllm:num_requests_waiting 3\n"
@@ -54,8 +53,8 @@ def test_no_collector_is_forgotten():
 def test_a_collector_without_payloads_is_judged_by_everything_else():
     outcomes = {outcome.check.id: outcome.status for outcome in conformance(CoreMetricsExtractor).outcomes}
 
-    assert {check for check, status in outcomes.items() if status is Status.SKIPPED} == NEED_PAYLOADS
-    assert set(outcomes.values()) == {Status.SKIPPED, Status.PASSED}
+    assert {check for check, status in outcomes.items() if status is CheckStatus.SKIPPED} == NEED_PAYLOADS
+    assert set(outcomes.values()) == {CheckStatus.SKIPPED, CheckStatus.PASSED}
 
 
 def test_a_page_that_lacks_a_declared_key_is_noticed():

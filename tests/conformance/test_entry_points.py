@@ -8,18 +8,17 @@ import re
 import pytest
 from click.testing import CliRunner
 
+from endpick import __version__
 from endpick.cli.main import main
 
 GOOD = '''
 import numpy as np
 
-from endpick.api import PluginMeta, Scorer
+from endpick.api import Scorer
 
 
 class Fair(Scorer):
-    """Everybody is equal."""
-
-    meta = PluginMeta(type="{type}", api=">=1.0,<2")
+    """Every endpoint is equal."""
 
     def score(self, request, endpoints, state):
         return np.ones(len(endpoints))
@@ -31,8 +30,8 @@ SPOILT = GOOD.replace("np.ones(len(endpoints))", "np.full(len(endpoints), 7.0)")
 def acme(make_distribution):
     """`acme({"acme.fair": "acme_fair:Fair"})`: a distribution with one good scorer and these entry points."""
 
-    def make(entry_points, *, name="acme-fair", module="acme_fair", source=GOOD, **more):
-        return make_distribution(name, entry_points, modules={module: source.format(type="acme.fair")}, **more)
+    def make(entry_points, *, name="acme-fair", module="acme_fair", source=GOOD, requires=("endpick>=0.1",), **more):
+        return make_distribution(name, entry_points, modules={module: source}, requires=requires, **more)
 
     return make
 
@@ -63,7 +62,7 @@ def test_json_tells_each_check_and_the_versions(acme, run_cli):
     (plugin,) = document["plugins"]
     failed = [check for check in plugin["checks"] if check["status"] == "failed"]
     assert result.exit_code == 4
-    assert document["pluginApi"] == "1.0"
+    assert document["pluginApi"] == 1
     assert (plugin["type"], plugin["distribution"], plugin["version"], plugin["class"]) == (
         "acme.fair",
         "acme-fair",
@@ -116,11 +115,29 @@ def test_an_entry_point_with_a_dot_for_the_colon_is_told_so(acme, run_cli):
     assert "is wrong: there is no module 'acme_fair.Fair'; a colon stands between module and class" in result.stderr
 
 
-def test_an_entry_point_to_another_type_is_named(acme, run_cli):
-    result = run_cli("test", "acme.other", path=[acme({"acme.other": "acme_fair:Fair"})])
+def test_an_entry_point_under_a_former_name_alone_is_named(acme, run_cli):
+    source = GOOD.replace("    def score", '    aliases = ("acme.formerly",)\n\n    def score')
+
+    result = run_cli("test", "acme.formerly", path=[acme({"acme.formerly": "acme_fair:Fair"}, source=source)])
 
     assert result.exit_code == 4
-    assert "leads to a plugin that calls itself 'acme.fair'" in result.stderr
+    assert "error[E0312]: 'acme.formerly' is a former name" in result.stderr
+
+
+def test_a_plugin_for_another_endpick_is_refused(acme, run_cli):
+    result = run_cli("test", "acme.fair", path=[acme({"acme.fair": "acme_fair:Fair"}, requires=["endpick>=99"])])
+
+    assert result.exit_code == 4
+    assert "error[E0306]: 'acme.fair' from acme-fair 1.0 needs endpick>=99" in result.stderr
+
+
+@pytest.mark.parametrize("requires", [[], ["numpy>=2"], ["endpick"], ["endpick<1"]])
+def test_a_distribution_that_does_not_say_which_endpick_it_needs_is_told_what_to_write(acme, run_cli, requires):
+    result = run_cli("test", "acme.fair", path=[acme({"acme.fair": "acme_fair:Fair"}, requires=requires)])
+
+    assert result.exit_code == 4
+    assert "acme-fair does not say which endpick it needs" in result.stdout
+    assert f'add "endpick>={__version__}" to its `dependencies`' in result.stdout
 
 
 def test_a_type_installed_twice_names_both_distributions(acme, run_cli):
@@ -151,6 +168,16 @@ def test_everything_that_is_not_built_in_is_tested_without_arguments(acme, run_c
     assert result.exit_code == 0
     assert "acme.fair (acme-fair 1.0)" in result.stdout
     assert "queue-scorer" not in result.stdout
+
+
+def test_the_kit_works_where_pytest_is_not_installed(acme, run_cli, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['pytest'] = None\n")
+
+    result = run_cli("test", "acme.fair", path=[tmp_path, acme({"acme.fair": "acme_fair:Fair"})])
+    tried = run_cli("try", "--help", path=[tmp_path])
+
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert (tried.exit_code, tried.stderr) == (0, "")
 
 
 def test_an_environment_without_plugins_is_no_success_and_says_what_to_install(isolated_plugins):

@@ -9,11 +9,11 @@ pytest_plugins = ["pytester"]
 
 PLUGIN = '''
 import numpy as np
-from endpick.api import KV_CACHE_USAGE, PluginMeta, Scorer
+from endpick.api import KV_CACHE_USAGE, Scorer
 
 class Fair(Scorer):
     """Prefers free caches."""
-    meta = PluginMeta(type="acme.fair", api=">=1.0,<2", consumes=(KV_CACHE_USAGE,))
+    consumes = (KV_CACHE_USAGE,)
     def score(self, request, endpoints, state):
         return SCORE
 '''
@@ -39,7 +39,7 @@ def author(pytester, monkeypatch):
         pytester.makepyfile(acme_fair=source, test_plugin=tests or THREE_LINES.format(options=options))
         if installed:
             info = pytester.mkdir("acme_fair-1.0.dist-info")
-            (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-fair\nVersion: 1.0\n")
+            (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-fair\nVersion: 1.0\nRequires-Dist: endpick>=0.1\n")
             (info / "entry_points.txt").write_text("[endpick.plugins.v1]\nacme.fair = acme_fair:Fair\n")
         monkeypatch.setenv("PYTHONPATH", str(pytester.path), prepend=":")
         return pytester.runpytest_subprocess("-p", "no:randomly", "-p", "no:cacheprovider", "-q", *arguments)
@@ -113,7 +113,7 @@ def test_a_class_without_entry_point_is_told_what_to_write(author):
     assert result.parseoutcomes()["failed"] == 1
     result.stdout.fnmatch_lines(
         [
-            "acme.fair: no installed entry point leads to acme_fair:Fair",
+            "Fair: no installed entry point leads to acme_fair:Fair",
             '  help: write ?project.entry-points."endpick.plugins.v1"? "acme.fair" = "acme_fair:Fair", and install the project*',
         ]
     )

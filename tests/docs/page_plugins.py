@@ -1,14 +1,16 @@
-"""The plugins that a page lets its reader write, as the distribution `docs-page` with one entry point each."""
+"""The plugins that a page lets its reader write, as the distribution `docs-page` with the page's entry points and requirements."""
 
 from __future__ import annotations
 
-import re
+import tomllib
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from docs.pages import Block, blocks
 
 DISTRIBUTION = "docs-page"
-_PLUGIN = re.compile(r"^class (\w+)\([^\n]*\):\n(?:(?!^class ).*\n)*?    meta = PluginMeta\(\s*type=\"([\w.-]+)\"", re.MULTILINE)
+GROUP = "endpick.plugins.v1"
 
 
 def modules_of(page: Path) -> dict[str, str]:
@@ -18,8 +20,20 @@ def modules_of(page: Path) -> dict[str, str]:
 
 
 def entry_points_of(page: Path) -> dict[str, str]:
-    """Plugin type to target, for every plugin class in them."""
-    return {plugin_type: f"{module}:{name}" for module, source in modules_of(page).items() for name, plugin_type in _PLUGIN.findall(source)}
+    """Plugin type to target, for every entry point that the page has its reader write for a module of the page."""
+    modules = modules_of(page)
+    written = (project.get("entry-points", {}).get(GROUP, {}) for project in _projects(page))
+    return {name: target for group in written for name, target in group.items() if target.partition(":")[0] in modules}
+
+
+def distribution_of(page: Path, make_distribution: Callable[..., Path]) -> Path:
+    """The directory of the distribution."""
+    requires = [requirement for project in _projects(page) for requirement in project.get("dependencies", ())]
+    return make_distribution(DISTRIBUTION, entry_points_of(page), modules=modules_of(page), requires=requires)
+
+
+def _projects(page: Path) -> Iterator[dict[str, Any]]:
+    return (tomllib.loads(block.text).get("project", {}) for block in blocks(page) if block.language == "toml")
 
 
 def needs_page(block: Block) -> bool:

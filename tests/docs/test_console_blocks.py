@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import pytest
 
-from docs.page_plugins import DISTRIBUTION, entry_points_of, modules_of
+from docs.page_plugins import distribution_of
 from docs.pages import ROOT, TUTORIAL, Block, all_blocks, blocks, pages
 from docs.replay import Shell, as_shown, commands
 from endpick.cli.main import VERBS, main
@@ -37,7 +37,7 @@ def shell(tmp_path: Path, fixture_project: Callable[[str], Path], make_distribut
 
     @cache
     def of_page(page: Path) -> Path:
-        return make_distribution(DISTRIBUTION, entry_points_of(page), modules=modules_of(page))
+        return distribution_of(page, make_distribution)
 
     def for_block(block: Block) -> Shell:
         wanted = INSTALLED_FOR.fullmatch(block.mark)

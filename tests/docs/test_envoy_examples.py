@@ -57,7 +57,7 @@ async def test_requests_are_served_and_counted_until_their_end(envoy: Path, tmp_
                 assert response.status == 200
                 assert response.headers["x-served-by"] == "sim"
                 assert "usage" in await response.text()
-        figures = await settled(client, f"http://127.0.0.1:{picker['metrics_port']}/metrics")
+        figures = await stable_figures(client, f"http://127.0.0.1:{picker['metrics_port']}/metrics")
     assert figures["llm_d_epp_request_total"] == ANSWERS
     assert figures["llm_d_epp_request_duration_seconds_count"] == ANSWERS
     assert figures.get("llm_d_epp_request_output_tokens_count", 0) == (ANSWERS if counts_tokens else 0)
@@ -126,7 +126,7 @@ async def listener(child: Child, admin: Path) -> str:
         return await child.wait_until_ready(look, READY_SECONDS)
 
 
-async def settled(client: aiohttp.ClientSession, url: str) -> dict[str, float]:
+async def stable_figures(client: aiohttp.ClientSession, url: str) -> dict[str, float]:
     """The picker's figures, once nothing is in flight any more."""
     while True:
         async with client.get(url) as page:

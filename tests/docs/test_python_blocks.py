@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.page_plugins import DISTRIBUTION, entry_points_of, modules_of
+from docs.page_plugins import DISTRIBUTION, distribution_of, entry_points_of
 from docs.pages import ROOT, blocks, pages
 
 PAGES = [page for page in pages() if entry_points_of(page)]
@@ -23,12 +23,14 @@ def named(page: Path) -> str:
 
 @pytest.fixture
 def distribution(make_distribution: Callable[..., Path]) -> Callable[[Path], Path]:
-    return lambda page: make_distribution(DISTRIBUTION, entry_points_of(page), modules=modules_of(page))
+    return lambda page: distribution_of(page, make_distribution)
 
 
 def test_the_pages_that_let_the_reader_write_plugins_are_found():
     assert {page.stem for page in PAGES} >= {
+        "README",
         "your-first-scorer",
+        "filter-by-label",
         "prefill-decode",
         "test-a-plugin",
         "write-a-data-source",

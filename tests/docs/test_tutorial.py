@@ -28,7 +28,7 @@ def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def reader(tmp_path: Path, wheelhouse: Path) -> Shell:
-    """Somebody who has Python and nothing else; where they change folder or activate an environment, that lasts."""
+    """A reader who has Python and nothing else; where they change folder or activate an environment, that lasts."""
     state = tmp_path / "state"
     remember = f'trap \'code=$?; pwd > "{state}"; declare -p PATH VIRTUAL_ENV >> "{state}" 2>/dev/null; exit $code\' EXIT'
     recall = f'if [ -f "{state}" ]; then cd "$(head -n 1 "{state}")"; eval "$(tail -n +2 "{state}")"; fi'

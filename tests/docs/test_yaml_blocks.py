@@ -11,15 +11,15 @@ import pytest
 from jsonschema import Draft7Validator
 from ruamel.yaml import YAML
 
-from docs.page_plugins import DISTRIBUTION, entry_points_of, modules_of
+from docs.page_plugins import distribution_of
 from docs.pages import ROOT, Block, all_blocks
 from docs.test_console_blocks import assert_parses
-from endpick.cli.schemas import config_schema
+from endpick.cli.schema import config_schema
 from endpick.config import load_config
 from endpick.diagnostics import Diagnostic
 from endpick.planning.planner import make_plan
 from endpick.plugins.discovery import discover
-from endpick_builtin.discoveries.endpoint_file import read_endpoint_file
+from endpick_builtin.endpoint_file import read_endpoint_file
 
 BLOCKS = all_blocks("yaml")
 EXAMPLES = sorted((ROOT / "examples" / "configs").glob("*.yaml"))
@@ -35,7 +35,7 @@ def editor_accepts() -> Callable[[str], bool]:
 @pytest.fixture
 def page_project(make_distribution) -> Callable[[Path], Path]:
     """The plugins of a page as an installed distribution."""
-    return lambda page: make_distribution(DISTRIBUTION, entry_points_of(page), modules=modules_of(page))
+    return lambda page: distribution_of(page, make_distribution)
 
 
 def parse(text: str) -> list[Any]:

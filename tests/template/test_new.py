@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from endpick.cli.outputs import NewOutput
-from endpick.plugins.naming import TYPE_PATTERN
-from endpick.scaffold.project import KINDS
+from endpick.plugins.discovery import TYPE_PATTERN
+from endpick.scaffold import KINDS
 
 TEMPLATE = Path(__file__).parents[2] / "plugin_template"
 
@@ -68,14 +68,14 @@ def test_it_tells_programs_the_same(run_cli, tmp_path):
         (["acme.x;rm"], "'acme.x;rm' is not a plugin type"),
         (
             ["short-queue"],
-            "'short-queue' does not say whose it is, and types without a vendor are endpick's own; put yours before it, as in",
+            "'short-queue' has no vendor, and types without a vendor are endpick's own; put yours before it, as in",
         ),
         (["queue-scorer"], "as in acme.queue-scorer"),
-        (["null"], "'null' does not say whose it is"),
+        (["null"], "'null' has no vendor"),
         (["x" * 51, "--vendor", "acme"], "is longer than 50 characters; shorten it"),
         (["x" * 25, "--vendor", "acme"], "is longer than 24 characters, and classes will be named after it; shorten it"),
         (["x", "--vendor", "endpick"], "vendor 'endpick' is reserved for endpick itself"),
-        (["acme.3d"], "'acme.3d' would define 3dScorer, which is no Python name"),
+        (["acme.3d"], "'acme.3d' would define 3dScorer, which is not a Python name"),
         (["acme.per-endpoint"], "'acme.per-endpoint' would define PerEndpointScorer, which endpick.api defines already"),
         (["acme.test-latency"], "'acme.test-latency' would define TestLatencyScorer, which pytest takes for a test"),
     ],
@@ -131,7 +131,7 @@ def test_existing_folder_is_left_as_it_is(run_cli, tmp_path):
     result = run_cli("new", "latency", "--vendor", "acme", "--kind", "scorer")
 
     assert result.exit_code == 2
-    assert "'acme-latency' exists already; remove it, or say where else with --output" in message(result)
+    assert "'acme-latency' exists already; remove it, or choose another folder with --output" in message(result)
     assert [entry.name for entry in folder.iterdir()] == ["notes"]
 
 

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from endpick.scaffold.project import KINDS
+from endpick.scaffold import KINDS
 from template.gateway import serving
 
 TYPES = {kind: {f"acme.sample-{kind}"} for kind in KINDS} | {"data-source": {"acme.sample-data-source", "acme.sample-collector"}}
@@ -64,13 +64,13 @@ READER = """
 import numpy as np
 
 from acme_sample_data_source.keys import SAMPLE
-from endpick.api import PluginMeta, Scorer
+from endpick.api import Scorer
 
 
 class Near(Scorer):
     \"\"\"Prefers endpoints that were quick to connect to: score = 1 / (1 + seconds). One that was never measured scores 0.\"\"\"
 
-    meta = PluginMeta(type="acme.near", api=">=1.0,<2", consumes=(SAMPLE,))
+    consumes = (SAMPLE,)
 
     def score(self, request, endpoints, state):
         return 1.0 / (1.0 + np.nan_to_num(endpoints[SAMPLE], nan=np.inf))
@@ -96,7 +96,7 @@ async def test_requests_go_where_the_source_has_connected_because_a_scorer_reads
 
     async with model_server() as (open_port, visits), asyncio.timeout(60):
         with socket.socket() as bound:
-            bound.bind(("127.0.0.1", 0))  # taken, and nobody listens
+            bound.bind(("127.0.0.1", 0))  # taken, and no server listens
             ports = {"closed": bound.getsockname()[1], "open": open_port}
             lines = [f'  - {{name: {name}, address: 127.0.0.1, port: "{port}"}}\n' for name, port in ports.items()]
             (folder / "examples" / "endpoints.yaml").write_text("endpoints:\n" + "".join(lines))

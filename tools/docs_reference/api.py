@@ -13,22 +13,22 @@ from docs_reference.source import definitions, render
 FIRST = (
     "plugin",
     "scheduling",
-    "requests",
+    "request_control",
     "datalayer",
     "data",
     "keys",
     "endpoints",
     "state",
     "request",
-    "metrics_page",
+    "metrics",
     "duration",
     "errors",
 )
 """What authors meet first comes first; other modules follow by name."""
 
 
-ELSEWHERE = frozenset({"API_VERSION", "hookimpl"})
-"""Exported names with a better place: the version is a figure, `hookimpl` belongs to the hooks."""
+ELSEWHERE = frozenset({"hookimpl"})
+"""Exported names with a better place."""
 
 
 def page() -> str:
@@ -47,7 +47,7 @@ def page() -> str:
         raise SystemExit(f"endpick.api exports {', '.join(sorted(missing))}, which no page documents")
     return markdown_page(
         "Plugin API",
-        f"Look up here what a plugin may import from `endpick.api`, version {endpick.api.API_VERSION}: when the host calls it, with what, "
+        "Look up here what a plugin may import from `endpick.api`: when the host calls it, with what, "
         "and what it may raise. Nothing else of endpick is for plugins.",
         *sections,
     )

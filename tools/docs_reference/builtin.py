@@ -7,15 +7,16 @@ from functools import cache
 from generate_schemas import builtin_candidates
 
 from endpick.plugins.loader import LoadedPlugin, load
-from endpick.plugins.reference import Reference
+from endpick.plugins.resolution import Reference
 
 
 @cache
 def builtin_plugins() -> tuple[LoadedPlugin, ...]:
     """All of them, loaded, by type; a former name is left to the type it stands for."""
     found = []
-    for candidate in builtin_candidates():
-        loading = load(candidate, Reference(candidate.type))
+    candidates = builtin_candidates()
+    for candidate in candidates:
+        loading = load(candidate, Reference(candidate.type), (), candidates)
         assert loading.loaded is not None, loading.diagnostics
         if loading.loaded.type == candidate.type:
             found.append(loading.loaded)

@@ -33,7 +33,7 @@ def page() -> str:
         summary,
         "## Exit codes",
         table(("code", "meaning"), ((str(int(exit_code)), _EXITS[exit_code]) for exit_code in ExitCode)),
-        "Where several apply, the smallest wins: an operator repairs the own file before somebody else's package.",
+        "Where several apply, the smallest wins: operators repair their own file before another author's plugin.",
         *(_verb(name, context) for name in VERBS),
     )
 

@@ -12,9 +12,7 @@ from pydantic.fields import FieldInfo
 from docs_reference.markdown import code, table
 from docs_reference.markdown import page as markdown_page
 from endpick.config import API_VERSIONS, EndpointPickerConfig
-from endpick.config.gates import DEFAULT_GATES, RETIRED_GATES
-from endpick.config.model import Duration, Quantity
-from endpick.config.part import Deprecated, EndpickOnly, Part, part_in
+from endpick.config.model import DEFAULT_GATES, RETIRED_GATES, Deprecated, Duration, EndpickOnly, Part, Quantity, part_in
 
 
 def page() -> str:

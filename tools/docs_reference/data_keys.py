@@ -23,9 +23,9 @@ def page() -> str:
     keys = {name: value for name in endpick.api.__all__ if isinstance(value := getattr(endpick.api, name), DataKey)}
     readers, writers = defaultdict(list), defaultdict(list)
     for loaded in builtin_plugins():
-        for key in (*loaded.meta.consumes, *loaded.meta.consumes_optional):
+        for key in (*loaded.plugin.consumes, *loaded.plugin.consumes_optional):
             readers[key.name].append(loaded.type)
-        for key in loaded.meta.produces:
+        for key in loaded.plugin.produces:
             writers[key.name].append(loaded.type)
     rows = (
         (

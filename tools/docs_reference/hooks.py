@@ -11,7 +11,7 @@ from docs_reference.source import definitions, render
 from endpick.api import hooks
 from endpick.plugins.hooks import DEADLINE_SECONDS
 
-ARGUMENTS = ("PluginRecord", "HostServices", "HostView", "Report")
+ARGUMENTS = ("PluginRecord", "HostServices", "HostView", "ConfigReport")
 
 
 def page() -> str:

@@ -17,12 +17,13 @@ from docs_reference.markdown import page as markdown_page
 from docs_reference.source import definitions
 from endpick.api import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE, Endpoint, PluginContext
 from endpick.api.endpoints import Column, Generation
-from endpick.extproc import counters as session_counters
-from endpick.extproc.counters import SessionCounters
+from endpick.extproc import stream as session_counters
+from endpick.extproc.stream import SessionCounters
+from endpick.observability.exposition import PoolGauges
 from endpick.observability.metrics import EndpickMetrics
-from endpick.serve.pool_metrics import PoolGauges
-from endpick.transport import counters as transport_counters
-from endpick.transport.counters import TransportCounters
+from endpick.plugins.schema import own_model
+from endpick.transport import limits as transport_counters
+from endpick.transport.limits import TransportCounters
 
 
 def page() -> str:
@@ -88,8 +89,8 @@ def _pool_families() -> Iterator[GaugeMetricFamily]:
 
 def _plugin_families() -> Iterator[tuple[str, ...]]:
     for loaded in builtin_plugins():
-        parameters = loaded.meta.parameters
-        if not any(field.is_required() for field in parameters.model_fields.values()):
+        parameters = own_model(loaded.plugin)
+        if parameters is not None and not any(field.is_required() for field in parameters.model_fields.values()):
             registry = CollectorRegistry()
             loaded.plugin(loaded.type, parameters(), PluginContext(registry=registry))
             for family in registry.collect():

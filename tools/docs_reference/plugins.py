@@ -10,7 +10,8 @@ from typing import cast
 from docs_reference.builtin import builtin_plugins
 from docs_reference.markdown import code, listed, table
 from docs_reference.markdown import page as markdown_page
-from endpick.api import Kind
+from endpick.api import Scorer
+from endpick.plugins.kinds import KINDS, payload_of
 from endpick.plugins.loader import LoadedPlugin
 from endpick.plugins.parameters import parameters_schema
 
@@ -19,8 +20,8 @@ Schema = Mapping[str, object]
 
 def page() -> str:
     """The page."""
-    plugins = sorted(builtin_plugins(), key=lambda loaded: (list(Kind).index(loaded.kinds[0]), loaded.type))
-    rows = ((f"[`{loaded.type}`](#{loaded.type})", ", ".join(loaded.kinds), loaded.summary) for loaded in plugins)
+    plugins = sorted(builtin_plugins(), key=lambda loaded: (list(KINDS).index(loaded.kinds[0]), loaded.type))
+    rows = ((f"[`{loaded.type}`](#{loaded.type})", _kinds(loaded), loaded.summary) for loaded in plugins)
     return markdown_page(
         "Built-in plugins",
         "Look up here what each plugin that comes with endpick does, its parameters with their defaults, and the data it reads and writes. "
@@ -31,15 +32,15 @@ def page() -> str:
 
 
 def _plugin(loaded: LoadedPlugin) -> str:
-    meta, schema = loaded.meta, parameters_schema(loaded)
+    plugin, schema, payload = loaded.plugin, parameters_schema(loaded), payload_of(loaded.plugin)
     facts = [
-        ("Kind", ", ".join(loaded.kinds)),
-        ("Category", meta.category.value if meta.category else ""),
-        ("Former names", listed(meta.aliases) if meta.aliases else ""),
-        ("Payload", code(meta.payload.__name__) if meta.payload else ""),
-        ("Reads", listed(key.name for key in meta.consumes) if meta.consumes else ""),
-        ("May read", listed(key.name for key in meta.consumes_optional) if meta.consumes_optional else ""),
-        ("Writes", listed(key.name for key in meta.produces) if meta.produces else ""),
+        ("Kind", _kinds(loaded)),
+        ("Category", plugin.category.value if issubclass(plugin, Scorer) and plugin.category else ""),
+        ("Former names", listed(plugin.aliases) if plugin.aliases else ""),
+        ("Payload", code(payload.__name__) if payload else ""),
+        ("Reads", listed(key.name for key in plugin.consumes) if plugin.consumes else ""),
+        ("May read", listed(key.name for key in plugin.consumes_optional) if plugin.consumes_optional else ""),
+        ("Writes", listed(key.name for key in plugin.produces) if plugin.produces else ""),
     ]
     return "\n\n".join(
         (
@@ -49,6 +50,10 @@ def _plugin(loaded: LoadedPlugin) -> str:
             *_parameters(schema),
         )
     )
+
+
+def _kinds(loaded: LoadedPlugin) -> str:
+    return ", ".join(kind.kind for kind in loaded.kinds)
 
 
 def _parameters(schema: Schema) -> list[str]:

@@ -12,11 +12,11 @@ from docs_reference.source import Definition, definitions, render
 from endpick.testing import all_checks
 
 SECTIONS = (
-    ("The kit", "parametrize", ("parametrize_conformance",)),
-    ("The kit without pytest", "kit", ("conformance", "Report", "Outcome", "Status")),
+    ("The kit", "kit", ("parametrize_conformance",)),
+    ("The kit without pytest", "kit", ("conformance", "ConformanceReport", "CheckOutcome", "CheckStatus")),
     ("A host without sockets", "host", ("Host", "Explanation", "FaultRecord", "HostRefused")),
-    ("Made-up pools and requests", "pools", ("make_pool",)),
-    ("", "requests", ("make_request",)),
+    ("Made-up pools and requests", "made_up", ("make_pool",)),
+    ("", "made_up", ("make_request",)),
 )
 
 

@@ -2,11 +2,27 @@
 
 Write a class, subclass a kind, name it in an entry point of group `endpick.plugins.v1`. A plugin reads three things: columns of the
 endpoint table (`endpoints[KEY]`), the request itself (`request`), and what producers left for it (`state`).
+
+- `plugin`: what does every plugin declare, and what is it given when it is built? Start here: `Plugin`.
+- `scheduling`: which methods do filters, scorers, pickers and profile handlers have?
+- `request_control`: which methods do the kinds around scheduling have, such as parsers, producers and observers?
+- `datalayer`: which methods do discoveries, data sources and data collectors have?
+- `endpoints`: which endpoints are there, and what is known of each?
+- `request`: what does a request ask for, and how does a plugin refuse it?
+- `state`: what did the producers find out about a request, and where does a plugin keep notes of its own?
+- `data`: how does a plugin declare the data that it reads and writes?
+- `keys`: which data does endpick itself define?
+- `metrics`: how is a Prometheus page read, and how are the labels of a plugin's own metrics bounded?
+- `duration`: how does a configuration write a duration?
+- `errors`: which exceptions may a plugin raise, and which does it get to see?
+- `hooks`: what may an extension object do when the process starts, reloads and stops?
+
+Plugins and every package of endpick call it. It imports nothing else of endpick.
 """
 
-from endpick.api.columns import ColumnWriter
 from endpick.api.data import AnyKey, DataKey, Scope, Subscriptions
 from endpick.api.datalayer import (
+    ColumnWriter,
     DataCollector,
     DataSource,
     EndpointDiscovery,
@@ -43,26 +59,26 @@ from endpick.api.keys import (
     PrefixBlocks,
     ServedModel,
 )
-from endpick.api.labels import LabelLimit
-from endpick.api.metrics_page import MetricSample, MetricsPage
-from endpick.api.plugin import Category, Kind, Parameters, Plugin, PluginContext, PluginMeta, Stability
-from endpick.api.request import InferenceRequest, JSONObject, JSONValue, Prompt, Usage
-from endpick.api.requests import (
+from endpick.api.metrics import LabelLimit, MetricSample, MetricsPage
+from endpick.api.plugin import Parameters, Plugin, PluginContext, Stability
+from endpick.api.request import InferenceRequest, JSONObject, JSONValue, ParsedRequest, Prompt, Rejection, Usage
+from endpick.api.request_control import (
     Admitter,
+    CandidateFilter,
     DataProducer,
-    ParsedRequest,
+    Metadata,
+    MetadataValue,
     Parser,
     PreRequest,
-    Rejection,
     ResponseEnd,
     ResponseHead,
     ResponseObserver,
     SaturationDetector,
-    Screener,
     TerminationCause,
     UpstreamHeaders,
 )
 from endpick.api.scheduling import (
+    Category,
     Filter,
     PerEndpointScorer,
     Picker,
@@ -73,10 +89,8 @@ from endpick.api.scheduling import (
     Scorer,
 )
 from endpick.api.state import CycleState, ScoringState
-from endpick.api.version import API_VERSION
 
 __all__ = (
-    "API_VERSION",
     "CACHE_BLOCK_SIZE",
     "CACHE_NUM_BLOCKS",
     "INFLIGHT_REQUESTS",
@@ -91,6 +105,7 @@ __all__ = (
     "Admitter",
     "AnyKey",
     "BoolArray",
+    "CandidateFilter",
     "Category",
     "ColumnWriter",
     "ConfigurationError",
@@ -111,9 +126,10 @@ __all__ = (
     "InferenceRequest",
     "JSONObject",
     "JSONValue",
-    "Kind",
     "LabelLimit",
     "LoraAdapters",
+    "Metadata",
+    "MetadataValue",
     "MetricSample",
     "MetricsPage",
     "Parameters",
@@ -124,7 +140,6 @@ __all__ = (
     "Plugin",
     "PluginContext",
     "PluginError",
-    "PluginMeta",
     "PollingSource",
     "PoolSource",
     "PreRequest",
@@ -144,7 +159,6 @@ __all__ = (
     "ScoredEndpoints",
     "Scorer",
     "ScoringState",
-    "Screener",
     "ServedModel",
     "Stability",
     "StreamSource",

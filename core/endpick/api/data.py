@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -66,9 +66,9 @@ class DataKey(Generic[T]):
         type: Python type of a value. `float` makes a numeric column (float64, NaN until first reported); any other type an object column.
         scope: See `Scope`.
         doc: One sentence for `endpick describe` and the reference: what it is, its unit and range.
-        default: What `REQUEST` and `POOL` readers get while nobody has written; columns start at NaN (numbers) or None (objects).
+        default: What `REQUEST` and `POOL` readers get while no instance has written; columns start at NaN (numbers) or None (objects).
         default_producer: Plugin type that the host adds, and announces, when a required key has no producer.
-        producer: Instance name the value must come from; empty for whoever is the key's one producer.
+        producer: Instance name the value must come from; empty for the key's one producer.
     """
 
     name: str
@@ -78,6 +78,11 @@ class DataKey(Generic[T]):
     default: T | None = None
     default_producer: str | None = None
     producer: str = ""
+    is_number: bool = field(init=False, default=False)
+    """True for float64 columns: the type is `float`."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_number", self.type is float)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, DataKey) and other.name == self.name
@@ -86,13 +91,8 @@ class DataKey(Generic[T]):
         return hash(self.name)
 
     @property
-    def is_number(self) -> bool:
-        """True for float64 columns."""
-        return self.type is float
-
-    @property
     def shared_name(self) -> str:
-        """The name whoever produces it: what `from_producer` was called on."""
+        """The name whichever instance produces it: what `from_producer` was called on."""
         return self.name.removesuffix(f"@{self.producer}") if self.producer else self.name
 
     def from_producer(self, instance: str) -> DataKey[T]:
@@ -110,7 +110,7 @@ class Subscriptions:
     """The data keys one configured instance reads and writes, proven consistent before the host serves."""
 
     consumes: tuple[AnyKey, ...] = ()
-    """Required: the host refuses to start, or adds a default producer, when nobody writes it."""
+    """Required: the host refuses to start, or adds a default producer, when no instance writes it."""
     consumes_optional: tuple[AnyKey, ...] = ()
-    """Used when somebody writes it; reads give NaN, None or the default otherwise."""
+    """Used when an instance writes it; reads give NaN, None or the default otherwise."""
     produces: tuple[AnyKey, ...] = ()

@@ -11,18 +11,48 @@ from typing import ClassVar, Generic, Protocol
 
 from typing_extensions import TypeVar
 
-from endpick.api.columns import ColumnWriter
+from endpick.api.data import DataKey
 from endpick.api.endpoints import Endpoint
-from endpick.api.plugin import Kind, P, Plugin
+from endpick.api.plugin import P, Plugin
 
 T = TypeVar("T")
+
+
+class ColumnWriter(Protocol):
+    """Where a collector puts what it found; made by the host for one payload."""
+
+    @property
+    def endpoint(self) -> Endpoint | None:
+        """Whose payload this is; None for a pool-wide one."""
+
+    def set(self, key: DataKey[T], value: T, endpoint: Endpoint | None = None) -> None:
+        """Write a value of scope `ENDPOINT`, for `endpoint` or else for the payload's own; ignored for an endpoint that has left.
+
+        Raises:
+            UndeclaredAccess: under test, when the collector does not produce the key.
+            ValueError: no endpoint was named and the payload has none.
+        """
+
+    def set_pool(self, key: DataKey[T], value: T) -> None:
+        """Write a value of scope `POOL`."""
+
+    def endpoints(self) -> Iterable[Endpoint]:
+        """Every endpoint in the pool now, for pool-wide payloads that speak of single endpoints."""
+
+
 Payload = TypeVar("Payload", default=object)
 
 
 class DataSource(Plugin[P], Generic[P, Payload]):
-    """Brings payloads from outside. Subclass `PollingSource`, `StreamSource` or `PoolSource`; name the payload type in `meta.payload`."""
+    """Brings payloads from outside. Subclass `PollingSource`, `StreamSource` or `PoolSource`.
 
-    kind: ClassVar[Kind] = Kind.DATA_SOURCE
+    The second generic argument is the type of the payload: `class Temperatures(PollingSource[TemperatureParameters, Reading])`.
+    """
+
+    kind: ClassVar[str] = "data-source"
+
+    default_collectors: ClassVar[tuple[str, ...]] = ()
+    """Plugin types of the collectors that the host attaches to a source for which the document names none."""
 
 
 class PollingSource(DataSource[P, Payload]):
@@ -61,9 +91,15 @@ class PoolSource(DataSource[P, Payload]):
 
 
 class DataCollector(Plugin[P], Generic[P, Payload]):
-    """Turns payloads into columns; llm-d calls it an extractor. `meta.payload` names what it takes, `meta.produces` what it writes."""
+    """Turns payloads into columns, which it names in `produces`; llm-d calls it an extractor.
 
-    kind: ClassVar[Kind] = Kind.DATA_COLLECTOR
+    The second generic argument is the type of payload it reads; a collector without one reads any.
+    """
+
+    kind: ClassVar[str] = "data-collector"
+
+    default_source: ClassVar[str | None] = None
+    """Plugin type of the source that the host adds for a collector that no source feeds."""
 
     @abstractmethod
     def collect(self, payload: Payload, writer: ColumnWriter) -> None:
@@ -96,7 +132,7 @@ class EndpointRegistry(Protocol):
 class EndpointDiscovery(Plugin[P]):
     """Finds the endpoints of the pool. A configuration has one."""
 
-    kind: ClassVar[Kind] = Kind.ENDPOINT_DISCOVERY
+    kind: ClassVar[str] = "endpoint-discovery"
 
     @abstractmethod
     async def run(self, registry: EndpointRegistry) -> None:

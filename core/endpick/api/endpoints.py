@@ -5,20 +5,62 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from endpick.api.access import Access
 from endpick.api.data import DataKey, Scope
-from endpick.api.errors import UnknownKey
+from endpick.api.errors import UndeclaredAccess, UnknownKey
+
+
+@dataclass(frozen=True, slots=True)
+class AccessScope:
+    """The keys one instance declared, by name."""
+
+    instance: str
+    readable: frozenset[str]
+    writable: frozenset[str] = frozenset()
+
+
+OnViolation = Callable[[AccessScope, str, Literal["read", "write"]], None]
+
+
+def refuse(scope: AccessScope, key: str, access: Literal["read", "write"]) -> None:
+    """Treat an undeclared access as the plugin's fault: what tests and the conformance kit use.
+
+    Raises:
+        UndeclaredAccess: always.
+    """
+    declared = "consumes" if access == "read" else "produces"
+    raise UndeclaredAccess(f"instance '{scope.instance}' {access}s '{key}' without declaring it in `{declared}`")
+
+
+class Access:
+    """The declared keys of whichever plugin is running now.
+
+    The host sets `scope` before it calls a plugin; views compare it with the key, and report through `on_violation`. `None` means host
+    code: everything is allowed.
+    """
+
+    __slots__ = ("on_violation", "scope")
+
+    def __init__(self, scope: AccessScope | None = None, on_violation: OnViolation = refuse) -> None:
+        self.scope = scope
+        self.on_violation = on_violation
+
 
 T = TypeVar("T")
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 FloatArray: TypeAlias = NDArray[np.float64]
 BoolArray: TypeAlias = NDArray[np.bool_]
 RowArray: TypeAlias = NDArray[np.intp]
+
+
+def _read_only(values: FloatArray) -> FloatArray:
+    values.flags.writeable = False
+    return values
 
 
 def _no_labels() -> Mapping[str, str]:
@@ -83,7 +125,7 @@ class Generation:
 class Endpoints:
     """An immutable, ordered view of some endpoints and their columns: the candidates a plugin is asked about.
 
-    Iterating gives `Endpoint`s. All arrays have shape `(len(endpoints),)`, in the order of iteration, and must not be written to.
+    Iterating gives `Endpoint`s. All arrays have shape `(len(endpoints),)`, in the order of iteration; columns are read-only.
     """
 
     __slots__ = ("_access", "_generation", "_members", "_rows")
@@ -111,39 +153,40 @@ class Endpoints:
     def members(self) -> tuple[Endpoint, ...]:
         """The endpoints themselves, in order. Costs one pass over them the first time; prefer columns."""
         if self._members is None:
-            everyone = self._generation.endpoints
-            self._members = tuple([everyone[row] for row in self.rows.tolist()])
+            pool = self._generation.endpoints
+            self._members = tuple([pool[row] for row in self._row_numbers().tolist()])
         return self._members
 
     @property
-    def generation(self) -> Generation:
-        """The table generation this is a view of; two views of one generation can be compared row by row."""
-        return self._generation
+    def pool_members(self) -> tuple[Endpoint, ...]:
+        """Every endpoint of the pool, whichever of them this view holds.
 
-    @property
-    def rows(self) -> RowArray:
-        """Row numbers in the generation, in the order of this view."""
-        return np.arange(len(self._generation.endpoints)) if self._rows is None else self._rows
+        The same tuple until an endpoint joins, leaves or changes: a plugin that works something out from labels or names keeps the tuple
+        beside the result, and works it out again when `pool_members` is another one. `gather` then picks what this view needs.
+        """
+        return self._generation.endpoints
 
-    @property
-    def is_whole(self) -> bool:
-        """True when this is every row of the generation in the generation's order, so that no gathering is needed."""
-        return self._rows is None
+    def gather(self, values: NDArray[Scalar]) -> NDArray[Scalar]:
+        """The entries for the endpoints of this view out of an array with one entry for each of `pool_members`, in their order."""
+        return values if self._rows is None else values[self._rows]
 
     def __getitem__(self, key: DataKey[float]) -> FloatArray:
-        """The numbers of a column; NaN where nothing has been reported yet.
+        """The numbers of a column, read-only; NaN where nothing has been reported yet.
 
         Raises:
             UnknownKey: the key is not a number per endpoint (its scope is another, or its type is not float).
             UndeclaredAccess: under test, when the running plugin does not consume the key.
         """
-        column = self._column(key)
+        scope, column = self._access.scope, self._generation.columns.get(key.name)
+        # What `_column` does, without its call where nothing is out of the ordinary: scorers do little else.
+        if column is None or (scope is not None and key.name not in scope.readable):
+            column = self._column(key)
         if column is None:
-            return np.full(len(self), np.nan)
+            return _read_only(np.full(len(self), np.nan))
         if not key.is_number:
             raise UnknownKey(f"'{key.name}' holds {key.type.__name__} objects, not numbers; read it with endpoints.objects(...)")
         values: FloatArray = column.values  # type: ignore[assignment]
-        return values if self._rows is None else values[self._rows]
+        return values if self._rows is None else _read_only(values[self._rows])
 
     def objects(self, key: DataKey[T]) -> Sequence[T | None]:
         """The objects of a column; None where nothing has been reported yet.
@@ -172,14 +215,16 @@ class Endpoints:
         return self._generation.clock() - written_at
 
     def pool(self, key: DataKey[T]) -> T | None:
-        """A value that belongs to the whole pool; the key's default while nobody has written it.
+        """A value that belongs to the whole pool; the key's default while no plugin has written it.
 
         Raises:
             UnknownKey: the key's scope is not `POOL`.
         """
         if key.scope is not Scope.POOL:
             raise UnknownKey(f"'{key.name}' has scope '{key.scope}', not 'pool'")
-        self._access.check_read(key.name)
+        scope = self._access.scope
+        if scope is not None and key.name not in scope.readable:
+            self._access.on_violation(scope, key.name, "read")
         value: T | None = self._generation.pool.get(key.name, key.default)  # type: ignore[assignment]
         return value
 
@@ -206,15 +251,16 @@ class Endpoints:
             IndexError: a position is outside the view.
         """
         wanted = np.asarray(positions, dtype=np.intp)
-        if len(wanted) and not (wanted[wanted.argmin()] >= 0 and wanted[wanted.argmax()] < len(self)):
-            raise IndexError(f"a position is outside the {len(self)} endpoints of this view")
+        size = len(self._generation.endpoints if self._rows is None else self._rows)
+        if len(wanted) and not (wanted[wanted.argmin()] >= 0 and wanted[wanted.argmax()] < size):
+            raise IndexError(f"a position is outside the {size} endpoints of this view")
         return Endpoints(self._generation, wanted if self._rows is None else self._rows[wanted], self._access)
 
     def only(self, keep: Callable[[Endpoint], bool]) -> Endpoints:
         """The endpoints for which `keep` is true: for plugins that think one endpoint at a time."""
         return self.where(np.fromiter((keep(endpoint) for endpoint in self.members), dtype=np.bool_, count=len(self)))
 
-    def accessed_by(self, access: Access) -> Endpoints:
+    def _accessed_by(self, access: Access) -> Endpoints:
         """The same view judged by another `Access`: for plugins that run across an await."""
         return Endpoints(self._generation, self._rows, access)
 
@@ -222,10 +268,15 @@ class Endpoints:
         """One `EndpointRow` per endpoint, for `PerEndpointScorer`s."""
         return (EndpointRow(endpoint, self, position) for position, endpoint in enumerate(self.members))
 
+    def _row_numbers(self) -> RowArray:
+        return np.arange(len(self._generation.endpoints)) if self._rows is None else self._rows
+
     def _column(self, key: DataKey[T]) -> Column | None:
         if key.scope is not Scope.ENDPOINT:
             raise UnknownKey(f"'{key.name}' has scope '{key.scope}', so it is no column of the endpoint table")
-        self._access.check_read(key.name)
+        scope = self._access.scope
+        if scope is not None and key.name not in scope.readable:
+            self._access.on_violation(scope, key.name, "read")
         column = self._generation.columns.get(key.name)
         if column is None and key.producer:
             return self._generation.columns.get(key.shared_name)

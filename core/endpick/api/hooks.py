@@ -14,13 +14,13 @@ For each hook the objects are called in the order of `hooks:` (`endpick_shutdown
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import pluggy
 
-from endpick.api.plugin import Kind, Parameters, Plugin
+from endpick.api.plugin import Parameters, Plugin
 from endpick.api.request import JSONValue
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ class PluginRecord:
     """A plugin type that has been loaded."""
 
     type: str
-    kinds: tuple[Kind, ...]
+    kinds: tuple[str, ...]
+    """Such as `scorer`."""
     distribution: str
     version: str
     load_seconds: float
@@ -74,7 +75,7 @@ class HostView:
     instances: Mapping[str, Plugin[Parameters]]
 
 
-class Report(Protocol):
+class ConfigReport(Protocol):
     """Where `endpick_validate` puts what it finds. Paths lead from the root of the document: `("plugins", 0, "parameters")`."""
 
     def error(self, path: tuple[str | int, ...], message: str, help: str | None = None) -> None:  # noqa: A002
@@ -91,8 +92,8 @@ class HookSpecs:
     """Every hook there is."""
 
     @hookspec
-    def endpick_register(self) -> Sequence[type[Plugin[Parameters]]]:
-        """Offer plugin types that have no entry point of their own.
+    def endpick_register(self) -> Mapping[str, type[Plugin[Parameters]]]:
+        """Offer plugin types that have no entry point of their own: each class under the name of its type.
 
         Called before a plan is made: at start, at every reload, and by the verbs that take a configuration. The types join those found
         through entry points under the same rules: they are of the hook object's distribution, a clash is an error, and only those a
@@ -105,7 +106,7 @@ class HookSpecs:
         """A plugin type of a plan was imported, now or earlier, and has passed every check. Called once for each type and plan."""
 
     @hookspec
-    def endpick_validate(self, config: Document, report: Report) -> None:
+    def endpick_validate(self, config: Document, report: ConfigReport) -> None:
         """Judge a configuration across its parts, at start, at every reload and by `endpick validate`.
 
         Called after the host's own checks have found no error.
@@ -139,7 +140,7 @@ class HookSpecs:
     def endpick_add_commands(self, group: click.Group) -> None:
         """Add verbs to the command line, with `group.add_command`.
 
-        Called when somebody uses a verb that endpick itself does not have, and the environment variable `ENDPICK_CONFIG` names a
+        Called when the operator uses a verb that endpick itself does not have, and the environment variable `ENDPICK_CONFIG` names a
         configuration that names the hook object.
         """
 

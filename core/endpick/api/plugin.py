@@ -1,24 +1,23 @@
-"""What every plugin is: a class with metadata, built once per configured instance."""
+"""What every plugin is: a class and what it declares, built once per configured instance."""
 
 from __future__ import annotations
 
-import builtins
 import enum
 import logging
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Generic
+from typing import TYPE_CHECKING, ClassVar, Generic, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict
-from typing_extensions import TypeVar
+from typing_extensions import TypeVar, get_original_bases
 
 from endpick.api.data import AnyKey, Subscriptions
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from endpick.api.columns import ColumnWriter
+    from endpick.api.datalayer import ColumnWriter
 
 
 class Parameters(BaseModel):
@@ -30,76 +29,12 @@ class Parameters(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, populate_by_name=True)
 
 
-class Kind(enum.StrEnum):
-    """What a plugin can do; follows from its base classes and is never declared a second time."""
-
-    FILTER = "filter"
-    SCORER = "scorer"
-    PICKER = "picker"
-    PROFILE_HANDLER = "profile-handler"
-    DATA_SOURCE = "data-source"
-    DATA_COLLECTOR = "data-collector"
-    ENDPOINT_DISCOVERY = "endpoint-discovery"
-    DATA_PRODUCER = "data-producer"
-    SCREENER = "screener"
-    ADMITTER = "admitter"
-    PRE_REQUEST = "pre-request"
-    RESPONSE_OBSERVER = "response-observer"
-    PARSER = "parser"
-    SATURATION_DETECTOR = "saturation-detector"
-
-
-class Category(enum.StrEnum):
-    """What a scorer is after; shown to operators, without effect on routing."""
-
-    AFFINITY = "affinity"
-    DISTRIBUTION = "distribution"
-    BALANCE = "balance"
-
-
 class Stability(enum.StrEnum):
     """How much the author promises."""
 
     EXPERIMENTAL = "experimental"
     STABLE = "stable"
     DEPRECATED = "deprecated"
-
-
-@dataclass(frozen=True, slots=True)
-class PluginMeta:
-    """Static facts of a plugin type, checked right after import.
-
-    Attributes:
-        type: Must equal the entry-point name. Third parties prefix theirs: `acme.queue-scorer`.
-        api: Range of plugin API versions the plugin works with (PEP 440 specifiers), e.g. `>=1.0,<2`.
-        parameters: Model of the `parameters:` block.
-        parameters_schema: A JSON Schema the block must satisfy as well, for authors who already have one; no remote `$ref`.
-        consumes: Data keys the plugin must have.
-        consumes_optional: Data keys the plugin uses when somebody produces them.
-        produces: Data keys the plugin writes.
-        payload: What a data source gives, and what a data collector takes.
-        default_source: Plugin type of the source the host adds for a collector that no source feeds.
-        default_collectors: Plugin types of the collectors the host attaches to a source that has none.
-        category: For scorers.
-        stability: See `Stability`.
-        replaced_by: For deprecated types: what to use instead.
-        aliases: Former names of the type, accepted with a warning; each needs its own entry point.
-    """
-
-    type: str
-    api: str
-    parameters: builtins.type[Parameters] = Parameters
-    parameters_schema: Mapping[str, object] | None = None
-    consumes: tuple[AnyKey, ...] = ()
-    consumes_optional: tuple[AnyKey, ...] = ()
-    produces: tuple[AnyKey, ...] = ()
-    payload: builtins.type[object] | None = None
-    default_source: str | None = None
-    default_collectors: tuple[str, ...] = ()
-    category: Category | None = None
-    stability: Stability = Stability.STABLE
-    replaced_by: str | None = None
-    aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +49,7 @@ class PluginContext:
             `plugin_name` and `plugin_type`. Label values that clients choose belong through a `LabelLimit`. None when there is no metrics
             server.
         columns: Where an instance writes columns it produces on the request path; collectors use the writer they are called with.
-            None when nobody keeps a table, as in most tests.
+            None where there is no table, as in most tests.
     """
 
     random: random.Random = field(default_factory=random.Random)
@@ -130,19 +65,40 @@ P = TypeVar("P", bound=Parameters, default=Parameters)
 class Plugin(Generic[P]):
     """Base of all kinds. Subclass a kind (`Scorer`, `Filter`, …), not this.
 
+    Each fact about a plugin type stands once: its name is the name of its entry point, the major version of the API is in the entry-point
+    group, the version of endpick it needs is what its distribution requires, and the model of its `parameters:` block is the generic
+    argument: `class QueueScorer(Scorer[QueueParameters])`. What is left are the attributes below; the host reads them right after import.
+
     The host builds one object per configured instance, at start, in configuration order. It calls everything from one thread:
     plugins need no locks, and must not block.
     """
 
-    meta: ClassVar[PluginMeta]
-    kind: ClassVar[Kind]
+    kind: ClassVar[str]
+    """What operators call the kind, such as `scorer`; set by the kinds of `endpick.api`, never by a plugin."""
+
+    consumes: ClassVar[tuple[AnyKey, ...]] = ()
+    """Data keys the plugin must have: the host refuses to start, or adds a default producer, when no instance writes one of them."""
+    consumes_optional: ClassVar[tuple[AnyKey, ...]] = ()
+    """Data keys the plugin reads when an instance produces them; reads give NaN, None or the default otherwise."""
+    produces: ClassVar[tuple[AnyKey, ...]] = ()
+    """Data keys the plugin writes."""
+
+    parameters_schema: ClassVar[Mapping[str, object] | None] = None
+    """A JSON Schema the `parameters:` block must satisfy as well, for authors who already have one; no remote `$ref`."""
+
+    stability: ClassVar[Stability] = Stability.STABLE
+    """See `Stability`."""
+    replaced_by: ClassVar[str | None] = None
+    """For a deprecated plugin: the type to use instead."""
+    aliases: ClassVar[tuple[str, ...]] = ()
+    """Former names of the type, accepted with a warning. Each has an entry point of its own beside that of the type itself."""
 
     def __init__(self, name: str, parameters: P, context: PluginContext) -> None:
         """Keep the three arguments; subclasses that need more call `super().__init__(name, parameters, context)` first.
 
         Args:
             name: Instance name, unique in the configuration.
-            parameters: Validated `parameters:` block, of the type named in `meta.parameters`.
+            parameters: Validated `parameters:` block, of the model that is the class's generic argument.
             context: Clock, randomness, logger and metrics registry of this instance.
 
         Raises:
@@ -158,7 +114,7 @@ class Plugin(Generic[P]):
 
         Called at start, before any instance exists.
         """
-        return Subscriptions(cls.meta.consumes, cls.meta.consumes_optional, cls.meta.produces)
+        return Subscriptions(cls.consumes, cls.consumes_optional, cls.produces)
 
     async def start(self) -> None:
         """Acquire what the instance needs (sessions, files). Called once, before traffic, in configuration order.
@@ -174,7 +130,25 @@ class Plugin(Generic[P]):
         """Forget what was learnt about an endpoint. Called after it left the pool, with `Endpoint.name`."""
 
 
-def kinds_of(plugin: type) -> tuple[Kind, ...]:
-    """Every kind a class is, from its bases, in the order of `Kind`; empty for a class that is none."""
-    found = {base.__dict__["kind"] for base in plugin.__mro__ if "kind" in base.__dict__}
-    return tuple(kind for kind in Kind if kind in found)
+def generic_arguments(plugin: type, base: type) -> tuple[object, ...]:
+    """What a class puts in place of the type parameters of one of its bases; for parameters it leaves open, their defaults.
+
+    `generic_arguments(QueueScorer, Plugin)` is `(QueueParameters,)`: how the host finds the model of a plugin's parameters.
+    """
+    return tuple(argument.__default__ if isinstance(argument, TypeVar) else argument for argument in _arguments(plugin, base))
+
+
+def _arguments(plugin: type, base: type) -> tuple[object, ...]:
+    if plugin is base:
+        parameters: tuple[object, ...] = getattr(base, "__parameters__", ())
+        return parameters
+    found: tuple[object, ...] = ()
+    for given in get_original_bases(plugin):
+        origin = get_origin(given) or given
+        if isinstance(origin, type) and issubclass(origin, base):
+            chosen = dict(zip(getattr(origin, "__parameters__", ()), get_args(given), strict=False))
+            arguments = tuple(chosen.get(argument, argument) for argument in _arguments(origin, base))
+            if not all(isinstance(argument, TypeVar) for argument in arguments):
+                return arguments
+            found = found or arguments
+    return found

@@ -1,13 +1,42 @@
-"""The inference request as plugins see it."""
+"""The inference request as plugins see it, and the checks of what plugins hand to the host."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import NoneType
 from typing import TypeAlias
 
-from endpick.api.checks import Kinds, check_fields
+Kinds = tuple[tuple[str, type | tuple[type, ...]], ...]
+"""Field names, each with the types its value may have."""
+
+
+def check_fields(record: object, kinds: Kinds) -> None:
+    """Raise TypeError when a field holds something else than its annotation says."""
+    for name, kind in kinds:
+        value = getattr(record, name)
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} of a {type(record).__name__} must be {_listed(kind)}, not {type(value).__name__}")
+
+
+def check_strings(record: object, name: str, values: Iterable[object]) -> None:
+    """Raise TypeError when something in a collection is no string."""
+    for value in values:
+        if not isinstance(value, str):
+            raise TypeError(f"{name} of a {type(record).__name__} must hold strings only, not {type(value).__name__}")
+
+
+def check_headers(headers: Iterable[tuple[object, object]]) -> None:
+    """Raise TypeError when a header's name or value is no string."""
+    for name, value in headers:
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise TypeError(f"header {name!r} is set to {value!r}; names and values must be strings")
+
+
+def _listed(kind: type | tuple[type, ...]) -> str:
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    return " or ".join("None" if each is type(None) else each.__name__ for each in kinds)
+
 
 JSONValue: TypeAlias = "str | int | float | bool | Sequence[JSONValue] | Mapping[str, JSONValue] | None"
 JSONObject: TypeAlias = Mapping[str, JSONValue]
@@ -97,3 +126,67 @@ class InferenceRequest:
     size_bytes: int = 0
     received_at: float = 0.0
     payload: JSONObject | None = field(default=None, repr=False)
+
+
+_REJECTION: Kinds = (("message", str), ("status", int), ("reason", str))
+_PARSED_REQUEST: Kinds = (
+    ("model", str),
+    ("prompt", Prompt),
+    ("streaming", bool),
+    ("max_output_tokens", (int, NoneType)),
+    ("cache_salt", str),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Why a request is not served.
+
+    Attributes:
+        message: For the client.
+        status: HTTP status: 400, 401, 403, 404, 412, 429 or 503.
+        reason: Short machine-readable word for the `x-llm-d-request-dropped-reason` header, e.g. `rejected-saturated`.
+
+    Raises:
+        TypeError, ValueError: a field is not what it has to be; raised where the plugin makes the rejection.
+    """
+
+    message: str
+    status: int = 429
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        check_fields(self, _REJECTION)
+        if not 400 <= self.status <= 599:
+            raise ValueError(f"status of a Rejection must be an HTTP error, 400 to 599, not {self.status}")
+        if not (self.reason.isascii() and self.reason.isprintable()):
+            raise ValueError(f"reason of a Rejection must be fit for a header, not {self.reason!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedRequest:
+    """What a parser read from a request body.
+
+    Attributes:
+        model: Empty when the body names none.
+        prompt: Rendered lazily.
+        streaming: The client asked for a streamed response.
+        max_output_tokens: The client's limit, None when absent.
+        cache_salt: Empty when absent.
+        payload: The JSON object, None when the body was not decoded.
+        needs_model: False for bodies that legitimately name no model.
+
+    Raises:
+        TypeError: a field is not what it has to be; raised where the parser makes it. What `payload` holds is not looked at.
+    """
+
+    model: str = ""
+    prompt: Prompt = NO_PROMPT
+    streaming: bool = False
+    max_output_tokens: int | None = None
+    cache_salt: str = ""
+    payload: JSONObject | None = field(default=None, repr=False)
+    needs_model: bool = True
+
+    def __post_init__(self) -> None:
+        check_fields(self, _PARSED_REQUEST)

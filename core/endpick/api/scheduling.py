@@ -6,6 +6,7 @@ All of them run on the request path, synchronously, in one thread: no I/O, no wa
 
 from __future__ import annotations
 
+import enum
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,10 +14,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from endpick.api.checks import Kinds, check_fields, check_headers, check_strings
 from endpick.api.endpoints import BoolArray, EndpointRow, Endpoints, FloatArray, RowArray
-from endpick.api.plugin import Kind, P, Plugin
-from endpick.api.request import InferenceRequest
+from endpick.api.plugin import P, Plugin
+from endpick.api.request import InferenceRequest, Kinds, check_fields, check_headers, check_strings
 from endpick.api.state import ScoringState
 
 
@@ -51,7 +51,7 @@ class ProfileRunResult:
     fault: bool = False
 
 
-_SCHEDULING_RESULT: Kinds = (("primary", str), ("runs", Mapping), ("destinations", tuple), ("headers", Mapping))
+_SCHEDULING_RESULT: Kinds = (("primary", str), ("runs", Mapping), ("destinations", tuple), ("headers", Mapping), ("failure", str))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,7 @@ class SchedulingResult:
         runs: Every run, by profile name; `runs[primary]` succeeded.
         destinations: `host:port`, best first, at least one. The primary's pick unless the handler says otherwise.
         headers: Headers the handler adds to the request on its way to the model server.
+        failure: Why there is no decision, as a sentence for the client; empty for a decision. See `failed`.
 
     Raises:
         TypeError: a field is not what it has to be; raised where the profile handler makes the result.
@@ -72,6 +73,12 @@ class SchedulingResult:
     runs: Mapping[str, ProfileRunResult]
     destinations: tuple[str, ...]
     headers: Mapping[str, str] = field(default_factory=dict)
+    failure: str = ""
+
+    @classmethod
+    def failed(cls, why: str) -> SchedulingResult:
+        """What a handler returns when no run serves the request; the client gets 429 with this sentence and the failures of the runs."""
+        return cls("", {}, (), failure=why)
 
     def __post_init__(self) -> None:
         check_fields(self, _SCHEDULING_RESULT)
@@ -79,10 +86,18 @@ class SchedulingResult:
         check_headers(self.headers.items())
 
 
+class Category(enum.StrEnum):
+    """What a scorer is after; shown to operators, without effect on routing."""
+
+    AFFINITY = "affinity"
+    DISTRIBUTION = "distribution"
+    BALANCE = "balance"
+
+
 class Filter(Plugin[P]):
     """Says which endpoints may serve a request."""
 
-    kind: ClassVar[Kind] = Kind.FILTER
+    kind: ClassVar[str] = "filter"
 
     @abstractmethod
     def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> BoolArray | Endpoints:
@@ -99,7 +114,10 @@ class Filter(Plugin[P]):
 class Scorer(Plugin[P]):
     """Rates endpoints."""
 
-    kind: ClassVar[Kind] = Kind.SCORER
+    kind: ClassVar[str] = "scorer"
+
+    category: ClassVar[Category | None] = None
+    """See `Category`; None when the author does not say."""
 
     @abstractmethod
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
@@ -128,7 +146,7 @@ class PerEndpointScorer(Scorer[P]):
 class Picker(Plugin[P]):
     """Chooses among rated endpoints."""
 
-    kind: ClassVar[Kind] = Kind.PICKER
+    kind: ClassVar[str] = "picker"
 
     @abstractmethod
     def pick(self, request: InferenceRequest, scored: ScoredEndpoints, state: ScoringState) -> Endpoints:
@@ -144,7 +162,18 @@ class Picker(Plugin[P]):
 class ProfileHandler(Plugin[P]):
     """Decides which scheduling profiles run, and what their results mean."""
 
-    kind: ClassVar[Kind] = Kind.PROFILE_HANDLER
+    kind: ClassVar[str] = "profile-handler"
+
+    most_profiles: ClassVar[int | None] = None
+    """How many scheduling profiles the handler can choose among; None for any number. The host refuses a configuration with more."""
+
+    @classmethod
+    def required_profiles(cls, parameters: P) -> tuple[str, ...]:
+        """Names of scheduling profiles that a handler with these parameters cannot do without.
+
+        Called at start, before any instance exists; the host refuses a configuration that lacks one of them.
+        """
+        return ()
 
     @abstractmethod
     def pick_profiles(
@@ -156,8 +185,8 @@ class ProfileHandler(Plugin[P]):
     ) -> Sequence[str]:
         """Name the profiles to run next; none ends the loop.
 
-        Called repeatedly, first with empty `results`. A profile that failed has a result with `failure` set. The host stops a handler that
-        names a profile twice or an unknown one: that is a fault.
+        Called repeatedly, first with empty `results`. A profile that failed has a result with `failure` set. To name a profile twice, or
+        one that does not exist, is a fault.
 
         Args:
             request: The request.
@@ -167,13 +196,11 @@ class ProfileHandler(Plugin[P]):
         """
 
     @abstractmethod
-    def process_results(
-        self, request: InferenceRequest, results: Mapping[str, ProfileRunResult], state: ScoringState
-    ) -> SchedulingResult | str:
+    def process_results(self, request: InferenceRequest, results: Mapping[str, ProfileRunResult], state: ScoringState) -> SchedulingResult:
         """Turn the runs into the decision.
 
         Called once, after the loop, with at least one run.
 
         Returns:
-            The decision, or a sentence that says why there is none (the client then gets 429).
+            The decision, or `SchedulingResult.failed(sentence)`.
         """

@@ -6,9 +6,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from endpick.api.access import Access
 from endpick.api.data import DataKey, Scope
-from endpick.api.endpoints import Endpoints, FloatArray
+from endpick.api.endpoints import Access, Endpoints, FloatArray
 from endpick.api.errors import UnknownKey
 
 T = TypeVar("T")
@@ -40,7 +39,9 @@ class ScoringState:
         """
         if key.scope is not Scope.REQUEST:
             raise UnknownKey(f"'{key.name}' has scope '{key.scope}', not 'request'")
-        self._access.check_read(key.name)
+        scope = self._access.scope
+        if scope is not None and key.name not in scope.readable:
+            self._access.on_violation(scope, key.name, "read")
         value: T | None = self._values.get(key.name, key.default)  # type: ignore[assignment]
         return value
 
@@ -53,26 +54,26 @@ class ScoringState:
         """
         if key.scope is not Scope.CANDIDATE:
             raise UnknownKey(f"'{key.name}' has scope '{key.scope}', not 'candidate'")
-        self._access.check_read(key.name)
+        scope = self._access.scope
+        if scope is not None and key.name not in scope.readable:
+            self._access.on_violation(scope, key.name, "read")
         stored = self._columns.get(key.name)
-        if stored is None or stored[0].generation is not endpoints.generation:
+        if stored is None or stored[0]._generation is not endpoints._generation:
             return np.full(len(endpoints), np.nan)
-        values = stored[1]
-        return values if endpoints.is_whole else values[endpoints.rows]
+        rows = endpoints._rows
+        return stored[1] if rows is None else stored[1][rows]
 
     @property
     def private(self) -> dict[str, object]:
         """The running instance's own scratch for this request; no other instance sees it."""
-        return self._private.setdefault(self._instance(), {})
+        scope = self._access.scope
+        return self._private.setdefault(scope.instance if scope else "", {})
 
     @property
     def profile(self) -> dict[str, object]:
         """The running instance's scratch for this run of this profile: two profiles never overwrite each other."""
-        return self._profile_private.setdefault(self._instance(), {})
-
-    def _instance(self) -> str:
         scope = self._access.scope
-        return "" if scope is None else scope.instance
+        return self._profile_private.setdefault(scope.instance if scope else "", {})
 
 
 class CycleState(ScoringState):
@@ -92,8 +93,10 @@ class CycleState(ScoringState):
         """
         if key.scope is not Scope.REQUEST:
             raise UnknownKey(f"'{key.name}' has scope '{key.scope}', not 'request'")
-        self._access.check_write(key.name)
-        self._values[key.name] = self._values[f"{key.name}@{self._instance()}"] = value
+        scope = self._access.scope
+        if scope is not None and key.name not in scope.writable:
+            self._access.on_violation(scope, key.name, "write")
+        self._values[key.name] = self._values[f"{key.name}@{scope.instance if scope else ''}"] = value
 
     def put_column(self, key: DataKey[float], endpoints: Endpoints, values: FloatArray) -> None:
         """Leave a number for each of these endpoints for the rest of the request.
@@ -112,20 +115,22 @@ class CycleState(ScoringState):
             raise UnknownKey(f"'{key.name}' has scope '{key.scope}', not 'candidate'")
         if values.shape != (len(endpoints),):
             raise ValueError(f"'{key.name}' needs one number for each of {len(endpoints)} endpoints, not shape {values.shape}")
-        self._access.check_write(key.name)
-        if not endpoints.is_whole:
-            full = np.full(len(endpoints.generation.endpoints), np.nan)
-            full[endpoints.rows] = values
+        scope = self._access.scope
+        if scope is not None and key.name not in scope.writable:
+            self._access.on_violation(scope, key.name, "write")
+        if endpoints._rows is not None:
+            full = np.full(len(endpoints.pool_members), np.nan)
+            full[endpoints._rows] = values
             values = full
-        self._columns[key.name] = self._columns[f"{key.name}@{self._instance()}"] = (endpoints, values)
+        self._columns[key.name] = self._columns[f"{key.name}@{scope.instance if scope else ''}"] = (endpoints, values)
 
-    def accessed_by(self, access: Access) -> CycleState:
+    def _accessed_by(self, access: Access) -> CycleState:
         """The same state judged by another `Access`: for plugins that run across an await."""
         other = CycleState(access)
         other._values, other._columns = self._values, self._columns
         other._private, other._profile_private = self._private, self._profile_private
         return other
 
-    def begin_profile_run(self) -> None:
+    def _begin_profile_run(self) -> None:
         """Called by the host before each profile run: gives every instance an empty `profile` scratch."""
         self._profile_private = {}

@@ -1,1 +1,32 @@
-"""The command line: one module per verb, imported only when the verb is used."""
+"""The command line: one module per verb, imported only when the verb is used.
+
+- `main`: which verbs are there? Start here: `main`.
+- `console`: how do the verbs read a configuration, and how do they print diagnostics, tables and JSON?
+- `outputs`: which shape does the JSON have that the verbs print?
+
+Verbs that serve requests:
+
+- `serve`: `endpick serve` answers Envoy.
+- `sim_server`: `endpick sim-server` runs one simulated model server.
+- `demo`: `endpick demo` compares two configurations on real traffic.
+
+Verbs for a configuration:
+
+- `validate`: `endpick validate` tells every mistake in it.
+- `plan`: `endpick plan` tells what it comes to, with everything that endpick fills in.
+- `graph`: `endpick graph` draws which instance produces data for which other.
+- `dry_run`: `endpick try` makes one decision and tells what every plugin said.
+- `schema`: `endpick schema` prints the JSON Schema of it, of a plugin's parameters, or of what a verb prints.
+- `explain`: `endpick explain` tells what a diagnostic means.
+
+Verbs for plugins:
+
+- `listing`: `endpick list` tells which plugin types are installed.
+- `describe`: `endpick describe` tells everything about one plugin type.
+- `doctor`: `endpick doctor` tells what is wrong with the environment.
+- `lock`: `endpick lock` pins which distribution provides which plugin type.
+- `new`: `endpick new` makes a project for a new plugin.
+- `test`: `endpick test` runs the conformance kit over installed plugins.
+
+The `endpick` command and `python -m endpick` call it. It may import every other package.
+"""

@@ -11,11 +11,11 @@ from typing import NoReturn
 
 import click
 
-from endpick.cli.reading import plan_or_exit
-from endpick.demo.configurations import Configuration, built_in, why_unfit
+from endpick.cli.console import plan_or_exit
 from endpick.demo.envoy import EnvoyNotFoundError, find_envoy
 from endpick.demo.processes import ChildFailed
 from endpick.demo.runner import DemoSettings, run_demo
+from endpick.demo.trial import Configuration, built_in, why_unfit
 from endpick.diagnostics import ExitCode
 
 

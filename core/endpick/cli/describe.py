@@ -8,16 +8,20 @@ import sys
 from collections.abc import Iterable, Mapping
 
 import click
+from packaging.requirements import Requirement
 
 from endpick.api.data import AnyKey
-from endpick.cli.tables import json_text, markdown_table, table
+from endpick.api.scheduling import Category, Scorer
+from endpick.cli.console import json_text, markdown_table, table
 from endpick.diagnostics import Diagnostic, exit_code_of, render_text, wants_colour
+from endpick.installation import HOST_DISTRIBUTION
 from endpick.plugins.discovery import discover
+from endpick.plugins.kinds import payload_of
 from endpick.plugins.loader import LoadedPlugin, load
-from endpick.plugins.locating import locate
+from endpick.plugins.lock import locate
+from endpick.plugins.metadata import normalise, requirements_of
 from endpick.plugins.parameters import parameters_schema
-from endpick.plugins.reference import Reference
-from endpick.plugins.resolution import resolve
+from endpick.plugins.resolution import Reference, resolve
 
 
 @click.command("describe")
@@ -58,27 +62,38 @@ def _load(reference: Reference) -> LoadedPlugin:
 
 def facts(loaded: LoadedPlugin) -> dict[str, object]:
     """The plugin as plain data, as `--format json` prints it."""
-    candidate, meta = loaded.candidate, loaded.meta
+    candidate, plugin = loaded.candidate, loaded.plugin
+    category, payload = _category(loaded), payload_of(plugin)
     return {
-        "type": meta.type,
-        "kinds": [kind.value for kind in loaded.kinds],
+        "type": loaded.type,
+        "kinds": [kind.kind for kind in loaded.kinds],
         "summary": loaded.summary,
         "description": inspect.getdoc(loaded.plugin) or "",
         "distribution": candidate.distribution,
         "version": candidate.version,
         "target": candidate.target,
         "file": str(locate(candidate.target.partition(":")[0].strip()) or ""),
-        "api": meta.api,
-        "stability": meta.stability.value,
-        "category": meta.category.value if meta.category else None,
-        "replacedBy": meta.replaced_by,
-        "aliases": list(meta.aliases),
+        "requires": _requires(loaded),
+        "stability": plugin.stability.value,
+        "category": category.value if category else None,
+        "replacedBy": plugin.replaced_by,
+        "aliases": list(plugin.aliases),
         "parameters": parameters_schema(loaded),
-        "consumes": [_key(key) for key in meta.consumes],
-        "consumesOptional": [_key(key) for key in meta.consumes_optional],
-        "produces": [_key(key) for key in meta.produces],
-        "payload": meta.payload.__qualname__ if meta.payload else None,
+        "consumes": [_key(key) for key in plugin.consumes],
+        "consumesOptional": [_key(key) for key in plugin.consumes_optional],
+        "produces": [_key(key) for key in plugin.produces],
+        "payload": payload.__qualname__ if payload else None,
     }
+
+
+def _category(loaded: LoadedPlugin) -> Category | None:
+    return loaded.plugin.category if issubclass(loaded.plugin, Scorer) else None
+
+
+def _requires(loaded: LoadedPlugin) -> str:
+    """What the plugin's distribution requires of endpick; empty for endpick's own plugins."""
+    required = (Requirement(text) for text in requirements_of(loaded.candidate.distribution))
+    return next((f"{one.name}{one.specifier}" for one in required if normalise(one.name) == HOST_DISTRIBUTION), "")
 
 
 def _key(key: AnyKey) -> dict[str, str]:
@@ -86,21 +101,22 @@ def _key(key: AnyKey) -> dict[str, str]:
 
 
 def _text(loaded: LoadedPlugin) -> str:
-    candidate, meta = loaded.candidate, loaded.meta
+    candidate, plugin = loaded.candidate, loaded.plugin
+    category, payload = _category(loaded), payload_of(plugin)
     lines = [
-        ("kind", ", ".join(kind.value for kind in loaded.kinds)),
+        ("kind", ", ".join(kind.kind for kind in loaded.kinds)),
         ("from", candidate.origin + (f" (editable: {candidate.source_path})" if candidate.editable else "")),
         ("class", f"{candidate.target} in {locate(candidate.target.partition(':')[0].strip())}"),
-        ("plugin API", meta.api),
-        ("stability", meta.stability.value + (f", replaced by {meta.replaced_by}" if meta.replaced_by else "")),
+        *([] if candidate.is_builtin else [("requires", _requires(loaded) or "any endpick")]),
+        ("stability", plugin.stability.value + (f", replaced by {plugin.replaced_by}" if plugin.replaced_by else "")),
     ]
-    if meta.category:
-        lines.append(("category", meta.category.value))
-    if meta.aliases:
-        lines.append(("former names", ", ".join(meta.aliases)))
-    if meta.payload:
-        lines.append(("payload", meta.payload.__qualname__))
-    head = f"{meta.type}\n\n{inspect.getdoc(loaded.plugin) or '(its author wrote no description)'}\n\n"
+    if category:
+        lines.append(("category", category.value))
+    if plugin.aliases:
+        lines.append(("former names", ", ".join(plugin.aliases)))
+    if payload:
+        lines.append(("payload", payload.__qualname__))
+    head = f"{loaded.type}\n\n{inspect.getdoc(loaded.plugin) or '(its author wrote no description)'}\n\n"
     facts_block = "".join(f"{name + ':':<14}{value}\n" for name, value in lines)
     return head + facts_block + _parameters_block(parameters_schema(loaded)) + _data_block(loaded)
 
@@ -142,9 +158,9 @@ def _data_block(loaded: LoadedPlugin) -> str:
     rows = [
         (use, key.name, key.type.__qualname__, key.scope.value, key.doc)
         for use, keys in (
-            ("reads", loaded.meta.consumes),
-            ("may read", loaded.meta.consumes_optional),
-            ("writes", loaded.meta.produces),
+            ("reads", loaded.plugin.consumes),
+            ("may read", loaded.plugin.consumes_optional),
+            ("writes", loaded.plugin.produces),
         )
         for key in keys
     ]

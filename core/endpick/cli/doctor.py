@@ -9,12 +9,11 @@ import sys
 import click
 
 from endpick import __version__
-from endpick.building import request_path
-from endpick.cli.tables import FORMAT_OPTION, json_text, table
+from endpick.cli.console import FORMAT_OPTION, json_text, table
 from endpick.diagnostics import Diagnostic, ExitCode, render_json, render_text, wants_colour
+from endpick.installation import API_MAJOR, request_path
 from endpick.plugins.discovery import Candidate
 from endpick.plugins.health import Health, examine, import_place
-from endpick.versions import API_VERSION
 
 
 @click.command("doctor")
@@ -37,7 +36,7 @@ def command(strict: bool, loads: bool, output: str) -> None:
 
 def _load(health: Health) -> dict[Candidate, tuple[float, tuple[Diagnostic, ...]]]:
     from endpick.plugins.loader import load  # imports numpy, pydantic and jsonschema
-    from endpick.plugins.reference import Reference
+    from endpick.plugins.resolution import Reference
 
     usable = (one for one in health.candidates if one.is_valid and one.speaks_our_api and not one.shadowed_by)
     loadings = {candidate: load(candidate, Reference(candidate.type)) for candidate in usable}
@@ -48,7 +47,7 @@ def _load(health: Health) -> dict[Candidate, tuple[float, tuple[Diagnostic, ...]
 
 def _text(health: Health, diagnostics: tuple[Diagnostic, ...], seconds: dict[Candidate, float]) -> str:
     python = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
-    parts = [f"endpick {__version__}, plugin API {API_VERSION}, request path {request_path()}\n{python}\n"]
+    parts = [f"endpick {__version__}, plugin API {API_MAJOR}, request path {request_path()}\n{python}\n"]
     rows = ((copy.name or "(empty)", copy.version or "-", _installation(copy.source_path), copy.path) for copy in health.copies)
     parts.append(table(("DISTRIBUTION", "VERSION", "INSTALLED", "METADATA"), rows))
     if health.hook_objects:
@@ -72,7 +71,7 @@ def _json(health: Health, diagnostics: tuple[Diagnostic, ...], seconds: dict[Can
     return json_text(
         {
             "endpick": __version__,
-            "api": API_VERSION,
+            "api": API_MAJOR,
             "requestPath": request_path(),
             "python": platform.python_version(),
             "executable": sys.executable,

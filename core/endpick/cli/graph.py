@@ -7,18 +7,16 @@ from typing import Literal
 
 import click
 
-from endpick.cli.reading import plan_or_exit, print_diagnostics
-from endpick.cli.tables import json_text
+from endpick.cli.console import json_text, plan_or_exit, print_diagnostics
 from endpick.diagnostics import Code, Diagnostic, ExitCode
-from endpick.planning.drawing import dot, mermaid
-from endpick.planning.picture import Picture, picture_of
+from endpick.planning.data_flow import Picture, dot, mermaid, picture_of
 
 
 @click.command("graph", short_help="Draw who produces which data for whom.")
 @click.argument("config", required=False)
 @click.option("--format", "output", type=click.Choice(["mermaid", "dot", "json", "svg"]), default="mermaid", show_default=True)
 def command(config: str | None, output: Literal["mermaid", "dot", "json", "svg"]) -> None:
-    """Draw the data flow of CONFIG: sources, collectors, producers and who reads from them. Dashed is what nobody must have.
+    """Draw the data flow of CONFIG: sources, collectors, producers and who reads from them. Dashed arrows are optional.
 
     `-` reads standard input; without CONFIG the graph is that of the built-in default.
     """

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import click
 
-from endpick.cli.tables import FORMAT_OPTION, json_text, table
+from endpick.cli.console import FORMAT_OPTION, json_text, table
 from endpick.plugins.discovery import Candidate, discover
 
 _SHORT = {"conflict": "conflict: several distributions offer it", "shadowed": "shadowed by another copy", "invalid-name": "invalid name"}
@@ -22,8 +22,6 @@ def command(loads: bool, kind: str | None, output: str) -> None:
     candidates = discover()
     rows = [_facts(candidate, status) for candidate, status in zip(candidates, statuses(candidates), strict=True)]
     if loads or kind:
-        from endpick.cli.loaded import loaded_facts  # imports plugins and everything they need
-
         rows = [
             {**row, **loaded_facts(candidate)} if row["status"] == "ok" else row for row, candidate in zip(rows, candidates, strict=True)
         ]
@@ -86,3 +84,22 @@ def _line(row: dict[str, object]) -> list[str]:
 def _kinds(row: dict[str, object]) -> list[str]:
     kinds = row.get("kinds", ())
     return [str(kind) for kind in kinds] if isinstance(kinds, Iterable) else []
+
+
+def loaded_facts(candidate: Candidate) -> dict[str, object]:
+    """Kinds, summary and import time; for a plugin that cannot be loaded, why."""
+    # Imported here: reading metadata must not pay for what importing plugins needs.
+    from endpick.plugins.loader import load
+    from endpick.plugins.resolution import Reference
+
+    loading = load(candidate, Reference(candidate.type))
+    loaded = loading.loaded
+    if loaded is None:
+        fault = loading.diagnostics[0]
+        return {"status": "broken", "problem": f"broken: {fault.message} [{fault.code}]"}
+    return {
+        "kinds": [kind.kind for kind in loaded.kinds],
+        "summary": loaded.summary,
+        "stability": loaded.plugin.stability.value,
+        "loadSeconds": round(loaded.load_seconds, 6),
+    }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from endpick.cli.tables import FORMAT_OPTION
+from endpick.cli.console import FORMAT_OPTION
 from endpick.diagnostics import Diagnostic, ExitCode, render_json, render_text, wants_colour
 from endpick.plugins.discovery import discover
 from endpick.plugins.hook_objects import discover_hook_objects

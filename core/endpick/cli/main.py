@@ -2,13 +2,50 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import os
 from dataclasses import dataclass
 
 import click
 
 from endpick import __version__
-from endpick.cli.extensions import extension
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+"""numpy starts a thread for each core and keeps memory for it, for products of matrices; endpick multiplies none."""
+
+VARIABLE = "ENDPICK_CONFIG"
+
+
+def extension(name: str) -> click.Command | None:
+    """The added verb of this name; None when there is none, or when no configuration is named.
+
+    A configuration that cannot be read, and hook objects that cannot be loaded, end the process: a verb that is missing for such
+    a reason would only be called unknown.
+    """
+    path = os.environ.get(VARIABLE)
+    if not path:
+        return None
+    return _commands(path).commands.get(name)
+
+
+@functools.cache
+def _commands(path: str) -> click.Group:
+    from endpick.cli.console import print_diagnostics, read  # heavy, and needed only for verbs that endpick does not have
+    from endpick.diagnostics import exit_code_of, has_errors
+    from endpick.planning.planner import load_named_hooks
+    from endpick.plugins.catalog import policy_of
+
+    group = click.Group()
+    loaded = read(path)
+    diagnostics = loaded.diagnostics if loaded.has_errors else ()
+    if loaded.config is not None and not diagnostics:
+        hooks, faults = load_named_hooks(loaded.config, loaded.source, policy_of(loaded.config))
+        diagnostics = (*faults, *hooks.add_commands(group))
+    if has_errors(diagnostics):
+        print_diagnostics(diagnostics, [loaded])
+        raise SystemExit(exit_code_of(diagnostics))
+    return group
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +66,7 @@ VERBS: dict[str, Verb] = {
     "describe": Verb("endpick.cli.describe", "Tell all about one plugin type."),
     "explain": Verb("endpick.cli.explain", "Explain a diagnostic code."),
     "test": Verb("endpick.cli.test", "Find what is wrong with a plugin."),
-    "try": Verb("endpick.cli.try_", "Show one decision, with every plugin's say."),
+    "try": Verb("endpick.cli.dry_run", "Show one decision, with every plugin's say."),
     "doctor": Verb("endpick.cli.doctor", "Examine the environment for trouble."),
     "schema": Verb("endpick.cli.schema", "Print a JSON Schema, for editors and checks."),
     "lock": Verb("endpick.cli.lock", "Pin which distribution provides which plugin type."),

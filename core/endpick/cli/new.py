@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from endpick.cli.tables import FORMAT_OPTION, json_text
-from endpick.scaffold.project import KINDS, Project
+from endpick.cli.console import FORMAT_OPTION, json_text
+from endpick.scaffold import KINDS, Project
 
 if TYPE_CHECKING:
-    from endpick.scaffold.rendering import Draft
+    from endpick.scaffold import ProjectDraft
 
 
 @click.command("new", short_help="Make a project for a new plugin.")
@@ -42,27 +42,26 @@ def _with_vendor(vendor: str, name: str) -> str:
     return f"{vendor}.{name}"
 
 
-def _draft(plugin_type: str, kind: str, parent: Path) -> Draft:
+def _draft(plugin_type: str, kind: str, parent: Path) -> ProjectDraft:
     from endpick.plugins.discovery import discover
-    from endpick.scaffold.refusals import refuse, refuse_type
+    from endpick.scaffold import draft, refuse, refuse_type
 
     reason = refuse_type(plugin_type)
     if reason is not None:
         raise click.BadParameter(reason, param_hint="NAME")
     try:
-        from endpick.scaffold.rendering import draft
+        plan = draft(plugin_type, kind)
     except ModuleNotFoundError as missing:
         click.echo(f"error: '{missing.name}' is not installed, and `endpick new` needs it; pip install 'endpick[scaffold]'", err=True)
         sys.exit(_failed())
-    plan = draft(plugin_type, kind)
     reason = refuse(plan.project, discover(), parent)
     if reason is not None:
         raise click.BadParameter(reason, param_hint="NAME")
     return plan
 
 
-def _write(plan: Draft, parent: Path) -> Path:
-    from endpick.scaffold.rendering import write
+def _write(plan: ProjectDraft, parent: Path) -> Path:
+    from endpick.scaffold import write
 
     try:
         return write(plan, parent)

@@ -10,9 +10,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from endpick.api import Kind, Scope
-from endpick.api.plugin import Category, Stability
-from endpick.building import RequestPath
+from endpick.api import Category, Scope, Stability
+from endpick.installation import RequestPath
+from endpick.plugins.kinds import KindName
 
 
 class Output(BaseModel):
@@ -36,7 +36,7 @@ class ListedPlugin(Output):
     metadata_path: str
     copies: list[str] = Field(description="Other metadata directories that offer the same.")
     problem: str = Field("", description="With --load, for a broken plugin: why.")
-    kinds: list[Kind] = Field([], description="With --load.")
+    kinds: list[KindName] = Field([], description="With --load.")
     summary: str = Field("", description="With --load.")
     stability: Stability = Field(Stability.STABLE, description="With --load.")
     load_seconds: float = Field(0.0, description="With --load: how long the import took.")
@@ -61,14 +61,14 @@ class DescribeOutput(Output):
     """What `endpick describe` prints."""
 
     type: str
-    kinds: list[Kind]
+    kinds: list[KindName]
     summary: str
     description: str
     distribution: str
     version: str
     target: str
     file: str
-    api: str = Field(description="Range of plugin API versions.")
+    requires: str = Field(description="What its distribution requires of endpick; empty for endpick's own plugins.")
     stability: Stability
     category: Category | None
     replaced_by: str | None
@@ -101,7 +101,7 @@ class DoctorOutput(Output):
     """What `endpick doctor` prints."""
 
     endpick: str
-    api: str
+    api: int = Field(description="Major version of the plugin API that this endpick speaks.")
     request_path: RequestPath
     python: str
     executable: str
@@ -111,7 +111,7 @@ class DoctorOutput(Output):
     findings: dict[str, Any] = Field(description="See the schema of diagnostics.")
 
 
-class Explanation(Output):
+class CodeExplanation(Output):
     """One diagnostic code."""
 
     code: str
@@ -152,7 +152,7 @@ class NewOutput(Output):
     next: list[str] = Field(description="Commands to go on with.")
 
 
-class Fault(Output):
+class FindingOutput(Output):
     """What a plugin does, and what its author should do about it."""
 
     message: str
@@ -166,7 +166,7 @@ class Verdict(Output):
     rule: str
     status: str
     reason: str = Field(description="Of a check that was skipped, or was expected to fail.")
-    findings: list[Fault]
+    findings: list[FindingOutput]
 
 
 class TestedPlugin(Output):
@@ -184,7 +184,7 @@ class TestOutput(Output):
     """What `endpick test` prints."""
 
     endpick: str
-    plugin_api: str
+    plugin_api: int = Field(description="Major version of the plugin API that this endpick speaks.")
     plugins: list[TestedPlugin]
 
 
@@ -196,3 +196,72 @@ OUTPUTS: dict[str, type[Output]] = {
     "new": NewOutput,
     "test": TestOutput,
 }
+
+
+class FilterSay(Output):
+    """One filter in one profile run; names of endpoints."""
+
+    instance: str
+    type: str
+    given: list[str]
+    kept: list[str]
+    problem: str = Field(description="Why its answer does not count; empty when it does.")
+
+
+class ScorerSay(Output):
+    """One scorer in one profile run; one number per candidate."""
+
+    instance: str
+    type: str
+    weight: float
+    answered: list[float | None] = Field(description="As the plugin gave them, null for NaN and infinity; empty when it failed.")
+    weighted: list[float] = Field(description="What they added to the totals.")
+    problem: str = Field(description="Why its answer does not count; empty when it does.")
+
+
+class ProfileRun(Output):
+    """One run of one scheduling profile; names of endpoints."""
+
+    profile: str
+    filters: list[FilterSay]
+    candidates: list[str] = Field(description="Who passed all filters.")
+    scorers: list[ScorerSay]
+    totals: list[float] = Field(description="One per candidate.")
+    picker: str
+    picked: list[str] = Field(description="Best first; empty when the run failed.")
+    failure: str
+
+
+class DecisionOutput(Output):
+    """What hook objects that implement `endpick_decision` are given."""
+
+    id: str = Field(description="The request's `x-request-id`.")
+    model: str
+    path: str
+    priority: int
+    fairness_id: str
+    endpoints: list[str] = Field(description="Names of those there were to choose from.")
+    destinations: list[str] = Field(description="`host:port`, best first; empty when no endpoint was found.")
+    status: int | None = Field(description="HTTP status of the refusal; null when an endpoint was found.")
+    refusal: str
+    runs: list[ProfileRun]
+
+
+class Misbehaviour(Output):
+    """A plugin raised, or answered nonsense."""
+
+    instance: str
+    extension_point: str
+    problem: str
+
+
+class TryOutput(Output):
+    """What `endpick try` prints."""
+
+    destinations: list[str] = Field(description="`host:port`, best first; empty when the request was refused.")
+    status: int | None = Field(description="HTTP status of the refusal; null when the request was routed.")
+    refusal: str
+    headers: dict[str, str] = Field(description="Added to the request for the model server.")
+    pool: list[str] = Field(description="Names of all endpoints.")
+    runs: list[ProfileRun]
+    faults: list[Misbehaviour]

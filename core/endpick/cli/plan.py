@@ -7,10 +7,11 @@ from typing import Literal
 
 import click
 
-from endpick.cli.reading import plan_or_exit
-from endpick.cli.tables import FORMAT_OPTION, json_text, table
+from endpick.api import Parser, ProfileHandler, SaturationDetector
+from endpick.cli.console import FORMAT_OPTION, json_text, plan_or_exit, table
 from endpick.planning.document import document_of
 from endpick.planning.plan import Plan, PlannedInstance, PlannedProfile
+from endpick.plugins.kinds import KINDS, Kind
 
 NONE = "-"
 
@@ -37,7 +38,7 @@ def _sections(plan: Plan) -> Iterator[str]:
     for profile in plan.profiles:
         yield f"scheduling profile {profile.name}\n" + _indented(table(("step", "instance", "weight"), _steps(profile)))
     yield "requests\n" + _indented(table(("step", "instances"), _request(plan)))
-    yield "collection\n" + _indented(table(("source", "collectors", "idle: nobody reads them"), _collection(plan)))
+    yield "collection\n" + _indented(table(("source", "collectors", "idle: no instance reads them"), _collection(plan)))
     if plan.graph.subscriptions:
         data = [(one.consumer, one.key, one.producer) for one in plan.graph.subscriptions]
         yield "data\n" + _indented(table(("who reads", "what", "from whom"), data))
@@ -54,14 +55,15 @@ def _steps(profile: PlannedProfile) -> Iterator[tuple[str, str, str]]:
 
 
 def _request(plan: Plan) -> Iterator[tuple[str, str]]:
-    yield "parse", _listed(plan.parsers)
-    yield "screen", _listed(plan.screeners)
-    yield "produce", _listed(plan.producers)
-    yield "saturation", plan.detector or NONE
-    yield "admit", _listed(plan.admitters)
-    yield "schedule", plan.handler
-    yield "before request", _listed(plan.pre_request)
-    yield "response", _listed(plan.response_observers)
+    taking_part: dict[Kind, tuple[str, ...]] = {
+        Parser: plan.parsers,
+        SaturationDetector: () if plan.detector is None else (plan.detector,),
+        ProfileHandler: (plan.handler,),
+        **plan.on_request,
+    }
+    for row in sorted(KINDS.values(), key=lambda row: row.layer):
+        if row.api in taking_part:
+            yield row.name, _listed(taking_part[row.api])
 
 
 def _collection(plan: Plan) -> Iterator[tuple[str, str, str]]:

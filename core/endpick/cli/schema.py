@@ -2,18 +2,76 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import click
+from pydantic import BaseModel, TypeAdapter
 
-from endpick.cli.reading import print_diagnostics
-from endpick.cli.schemas import builtin, config_schema, output_schemas, parameter_schema, schema_text
+from endpick.cli.console import print_diagnostics
+from endpick.cli.outputs import OUTPUTS, CodeExplanation, DecisionOutput, Output, TryOutput
+from endpick.config.schema import editor_schema
 from endpick.diagnostics import exit_code_of
-from endpick.planning.installed import Installed
-from endpick.plugins.discovery import discover
-from endpick.plugins.reference import Reference
+from endpick.diagnostics.machine_formats import SCHEMA as DIAGNOSTICS
+from endpick.planning.data_flow import Picture
+from endpick.planning.document import PlanDocument
+from endpick.plugins.catalog import PluginCatalog
+from endpick.plugins.discovery import Candidate, discover
+from endpick.plugins.loader import LoadedPlugin
+from endpick.plugins.parameters import parameters_schema
+from endpick.plugins.resolution import Reference
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def output_schemas() -> dict[str, Mapping[str, object]]:
+    """Schemas of the documents that verbs print with `--format json`, by name."""
+    return {
+        "diagnostics": DIAGNOSTICS,
+        "decision": _document(DecisionOutput, "endpick decision record"),
+        "graph": _document(Picture, "endpick graph"),
+        "try": _document(TryOutput, "endpick try"),
+        "plan": _document(PlanDocument, "endpick plan"),
+        "explain": {"$schema": DIALECT, "title": "endpick explain", **TypeAdapter(list[CodeExplanation]).json_schema()},
+        **{name: _document(output, f"endpick {name}") for name, output in OUTPUTS.items()},
+    }
+
+
+def parameter_schemas(candidates: Sequence[Candidate]) -> dict[str, dict[str, object]]:
+    """Schemas of the parameters of every type that loads, by type; imports all of them."""
+    installed = PluginCatalog(candidates)
+    loaded = ((plugin_type, installed.peek(plugin_type)) for plugin_type in sorted({one.type for one in candidates}))
+    return {plugin_type: parameter_schema(plugin) for plugin_type, plugin in loaded if plugin is not None}
+
+
+def parameter_schema(loaded: LoadedPlugin) -> dict[str, object]:
+    """The schema of one type's `parameters:` under the type's name."""
+    schema = parameters_schema(loaded)
+    described = {"description": loaded.summary} if loaded.summary else {}
+    return {"$schema": DIALECT, **schema, "title": loaded.candidate.type, **described}
+
+
+def config_schema(candidates: Sequence[Candidate]) -> dict[str, object]:
+    """The editor schema of a configuration in which these plugins may be used."""
+    return editor_schema(parameter_schemas(candidates))
+
+
+def schema_text(schema: Mapping[str, object]) -> str:
+    """A schema as it is printed and committed; properties keep the order their authors gave them."""
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def builtin(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
+    """Those that come with endpick."""
+    return tuple(candidate for candidate in candidates if candidate.is_builtin)
+
+
+def _document(document: type[BaseModel], title: str) -> Mapping[str, object]:
+    schema = document.model_json_schema(by_alias=True, mode="validation" if issubclass(document, Output) else "serialization")
+    return {"$schema": DIALECT, **schema, "title": title}
+
 
 CONFIG = "config"
 
@@ -47,7 +105,7 @@ def _schema(name: str, *, installed: bool) -> Mapping[str, object]:
     candidates = discover()
     if name == CONFIG:
         return config_schema(candidates if installed else builtin(candidates))
-    loading = Installed(candidates).get(Reference(name))
+    loading = PluginCatalog(candidates).get(Reference(name))
     if loading.loaded is None:
         print_diagnostics(loading.diagnostics, [])
         sys.exit(exit_code_of(loading.diagnostics))

@@ -8,17 +8,64 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from endpick.cli.values import DURATION, POSITIVE_DURATION, QUANTITY
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from endpick.config import LoadedConfig
     from endpick.diagnostics import Diagnostic
     from endpick.planning.plan import PlanOutcome
-    from endpick.serve.settings import ServeSettings
-    from endpick.transport.choice import TransportName
+    from endpick.serve.process import ServeSettings
+    from endpick.transport.server import TransportName
     from endpick.transport.tls import TlsSettings
+
+
+class Duration(click.ParamType[float]):
+    """`50ms`, `1m30s`; gives seconds, never less than 0."""
+
+    name = "duration"
+
+    def __init__(self, *, positive: bool = False) -> None:
+        """With `positive`, zero is refused, too."""
+        self._positive = positive
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Parse, or fail with exit code 2."""
+        from endpick.api.duration import parse_duration
+
+        if isinstance(value, float):
+            return value
+        try:
+            seconds = parse_duration(str(value))
+        except ValueError:
+            self.fail(f"'{value}' is no duration; write for example 50ms or 1m30s", param, ctx)
+        if seconds < 0 or (self._positive and not seconds):
+            self.fail(f"'{value}' is too short; write for example 50ms or 1m30s", param, ctx)
+        return seconds
+
+
+class Quantity(click.ParamType[int]):
+    """`16Mi`, `1k`; gives a whole number, at least 1."""
+
+    name = "quantity"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse, or fail with exit code 2."""
+        from endpick.config.model import parse_quantity
+
+        if isinstance(value, int):
+            return value
+        try:
+            quantity = parse_quantity(str(value))
+        except ValueError:
+            self.fail(f"'{value}' is no quantity; write for example 16Mi or 500k", param, ctx)
+        if quantity < 1:
+            self.fail(f"'{value}' is too little; write for example 16Mi or 500k", param, ctx)
+        return quantity
+
+
+DURATION = Duration()
+POSITIVE_DURATION = Duration(positive=True)
+QUANTITY = Quantity()
 
 
 _PORT = click.IntRange(0, 65535)
@@ -127,7 +174,7 @@ def command(
         raise click.UsageError("give the configuration once: CONFIG, --config-file or --config-text")
 
     from endpick.observability.logs import configure_logging
-    from endpick.serve.settings import ServeSettings
+    from endpick.serve.process import ServeSettings
     from endpick.transport.limits import Limits
     from endpick.transport.server import ListenSettings
 
@@ -168,7 +215,7 @@ def _tls(cert_path: Path | None, client_ca_file: Path | None) -> TlsSettings:
 
 
 def _loaded(path: str | None, text: str | None) -> LoadedConfig:
-    from endpick.cli.reading import read
+    from endpick.cli.console import read
     from endpick.config import load_config
 
     return load_config(text=text, name="--config-text") if text is not None else read(path)
@@ -188,7 +235,7 @@ def _outcome(loaded: LoadedConfig, lock_file: Path | None) -> PlanOutcome:
 
 def _run(load: Callable[[], LoadedConfig], lock_file: Path | None, settings: ServeSettings) -> int:
     from endpick.diagnostics import Code, Diagnostic, ExitCode
-    from endpick.serve.failure import Refused
+    from endpick.serve.deployment import StartRefused
     from endpick.serve.main import run
 
     loaded = load()
@@ -198,7 +245,7 @@ def _run(load: Callable[[], LoadedConfig], lock_file: Path | None, settings: Ser
     _print(outcome.diagnostics, loaded)
     try:
         run(outcome.plan, settings, lambda: _outcome(load(), lock_file))
-    except Refused as refusal:
+    except StartRefused as refusal:
         return _refuse(refusal.diagnostics, loaded)
     except ExceptionGroup as group:
         _print(
@@ -216,6 +263,6 @@ def _refuse(diagnostics: Sequence[Diagnostic], loaded: LoadedConfig) -> int:
 
 
 def _print(diagnostics: Sequence[Diagnostic], loaded: LoadedConfig) -> None:
-    from endpick.cli.reading import print_diagnostics
+    from endpick.cli.console import print_diagnostics
 
     print_diagnostics(diagnostics, [loaded])

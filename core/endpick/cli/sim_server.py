@@ -12,8 +12,7 @@ import uvloop
 
 from endpick.diagnostics import ExitCode
 from endpick.simulation.server import serve
-from endpick.simulation.settings import EngineSettings, ServerSettings
-from endpick.simulation.timing import Timing
+from endpick.simulation.settings import EngineSettings, ServerSettings, Timing
 
 _ENGINE = EngineSettings()
 _AT_LEAST_ONE = click.IntRange(min=1)

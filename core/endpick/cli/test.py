@@ -8,15 +8,14 @@ from collections.abc import Iterable, Sequence
 import click
 
 from endpick import __version__
-from endpick.cli.tables import FORMAT_OPTION, json_text
+from endpick.cli.console import FORMAT_OPTION, json_text
 from endpick.diagnostics import Code, Diagnostic, ExitCode, did_you_mean, exit_code_of, render_json, render_text, wants_colour
+from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX
 from endpick.plugins.discovery import Candidate, discover
 from endpick.plugins.loader import LoadedPlugin, load
 from endpick.plugins.metadata import Metadata, effective, normalise, read_all
-from endpick.plugins.reference import Reference
-from endpick.plugins.resolution import resolve
-from endpick.testing.kit import FIRST, Report, Status, conformance, told
-from endpick.versions import API_MAJOR, API_VERSION, ENTRY_POINT_GROUP_PREFIX
+from endpick.plugins.resolution import Reference, resolve
+from endpick.testing.kit import FIRST, CheckStatus, ConformanceReport, conformance, told
 
 LIMIT_SECONDS = 60.0
 """How long one check may take: a plugin that never answers is a finding, too."""
@@ -111,19 +110,19 @@ def _other_groups(found: Metadata) -> tuple[str, ...]:
     return (f"it has entry points in {', '.join(groups)}",) if groups else ()
 
 
-def _text(plugin: LoadedPlugin, report: Report) -> str:
-    counts = {status: sum(outcome.status is status for outcome in report.outcomes) for status in Status}
+def _text(plugin: LoadedPlugin, report: ConformanceReport) -> str:
+    counts = {status: sum(outcome.status is status for outcome in report.outcomes) for status in CheckStatus}
     listed = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
     lines = [f"{plugin.type} ({plugin.candidate.origin}): {listed}"]
     lines += [f"\n{told(outcome, report.subject)}" for outcome in report.faults]
-    lines += [f"  skipped {one.check.id}: {one.reason}" for one in report.outcomes if one.status is Status.SKIPPED]
+    lines += [f"  skipped {one.check.id}: {one.reason}" for one in report.outcomes if one.status is CheckStatus.SKIPPED]
     return "\n".join(lines)
 
 
-def _document(tested: Iterable[tuple[LoadedPlugin, Report]], problems: Iterable[Diagnostic]) -> dict[str, object]:
+def _document(tested: Iterable[tuple[LoadedPlugin, ConformanceReport]], problems: Iterable[Diagnostic]) -> dict[str, object]:
     return {
         "endpick": __version__,
-        "pluginApi": API_VERSION,
+        "pluginApi": API_MAJOR,
         "plugins": [
             {
                 "type": plugin.type,
@@ -158,5 +157,5 @@ def _not_loaded(problem: Diagnostic) -> dict[str, object]:
         "version": (plugin and plugin.version) or "",
         "class": "",
         "conforms": False,
-        "checks": [{"id": FIRST.id, "rule": FIRST.doc, "status": Status.FAILED.value, "reason": "", "findings": [finding]}],
+        "checks": [{"id": FIRST.id, "rule": FIRST.doc, "status": CheckStatus.FAILED.value, "reason": "", "findings": [finding]}],
     }

@@ -9,10 +9,10 @@ from typing import Literal
 import click
 
 from endpick.api import PluginContext
-from endpick.cli.reading import print_diagnostics, read
+from endpick.cli.console import print_diagnostics, read
 from endpick.config import LoadedConfig
 from endpick.diagnostics import Diagnostic, ExitCode, Severity, exit_code_of, has_errors, render_github, render_json
-from endpick.planning.build import build_plan
+from endpick.planning.compile import build_plan
 from endpick.planning.planner import check_statically, make_plan
 from endpick.plugins.discovery import Candidate, discover
 

@@ -1,4 +1,17 @@
-"""Configuration: from YAML text to a checked document, with the place of everything in it."""
+"""Configuration: turns YAML text into a checked document, with the place in the file of everything in it.
+
+- `load`: what does a configuration file say, and what is wrong with it? Start here: `load_config`.
+- `source`: where in the file was each key and value written?
+- `yaml_nodes`: is the text one YAML document, and where does each node stand?
+- `yaml_values`: which plain data do the nodes stand for, and which values would another YAML reader read differently?
+- `model`: which fields does the document have, of which type, with which default?
+- `shape`: which fields are unknown, missing or of the wrong type?
+- `checks`: what else is wrong that one can tell without knowing any plugin?
+- `schema`: which JSON Schema do editors use to complete a configuration?
+- `default.yaml`: the configuration of `endpick serve` without a file.
+
+`cli`, `testing`, `planning` and `plugins` call it. It may import `diagnostics` and `api`.
+"""
 
 from endpick.config.load import LoadedConfig, load_config
 from endpick.config.model import (
@@ -13,6 +26,7 @@ from endpick.config.model import (
     FlowControl,
     HookSpec,
     OnFault,
+    Part,
     PluginPolicy,
     PluginRef,
     PluginSpec,
@@ -21,7 +35,6 @@ from endpick.config.model import (
     RequestHandler,
     SchedulingProfile,
 )
-from endpick.config.part import Part
 from endpick.config.source import SourceMap
 
 __all__ = (

@@ -1,31 +1,34 @@
-"""What a document of the right shape can still get wrong before any plugin is known."""
+"""Checks a document of the right shape for the mistakes that can be found without knowing any plugin."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from endpick.config.fields import present_fields
-from endpick.config.gates import DEFAULT_GATES, RETIRED_GATES, parse_gate
 from endpick.config.model import (
+    DEFAULT_GATES,
     ENDPICK,
     LLM_D,
     LLM_D_DEPRECATED,
+    RETIRED_GATES,
     DataSourceSpec,
+    Deprecated,
+    EndpickOnly,
     EndpointPickerConfig,
+    Part,
     PriorityBand,
     ProfilePlugin,
+    parse_gate,
 )
-from endpick.config.part import Deprecated, EndpickOnly, Part
+from endpick.config.shape import present_fields, shorten, show_path
 from endpick.config.source import SourceMap
-from endpick.config.wording import shorten, show_path
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, Label, did_you_mean
-from endpick.diagnostics.suggestion import ascii_look_alike
+from endpick.diagnostics.model import ascii_look_alike
 
 _NAME_FIELDS = frozenset({"name", "type", "pluginRef", "from"})
 
 
 def check_document(config: EndpointPickerConfig, source: SourceMap) -> tuple[Diagnostic, ...]:
-    """Every such mistake and doubt, in no particular order."""
+    """Every such mistake and warning, in no particular order."""
     parts = tuple(_parts(config))
     return (
         *_deprecated_version(config, source),
@@ -196,7 +199,7 @@ def _same_priority(config: EndpointPickerConfig, source: SourceMap) -> Iterator[
     for band in config.flow_control.priority_bands if config.flow_control is not None else ():
         path = (*band.path, "priority")
         if "priority" not in band.model_fields_set and path in source:
-            continue  # what was written there was no priority, and has been reported
+            continue  # the value there is not a priority, and has been reported
         earlier = first.setdefault(band.priority, band)
         if earlier is not band:
             yield Diagnostic(

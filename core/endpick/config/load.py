@@ -1,4 +1,4 @@
-"""A configuration file to a checked document: every mistake in one run, and what is left to judge."""
+"""Reads a configuration and checks it: every mistake in one run, and the document without its faulty parts."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from pathlib import Path
 
 from endpick.config.checks import check_document
 from endpick.config.model import EndpointPickerConfig
-from endpick.config.shape import check_shape
-from endpick.config.source import SourceMap, read_source
-from endpick.config.text import MAX_BYTES
-from endpick.config.wording import value_at
+from endpick.config.shape import check_shape, value_at
+from endpick.config.source import MAX_BYTES, SourceMap, read_source
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, Span, has_errors, sort_diagnostics
 
 DEFAULT_NAME = "<default>"
 
 _MISREAD = frozenset({Code.E0103, Code.E0104, Code.E0112, Code.E0203, Code.E0207, Code.E0213})
-"""Mistakes after which something else stands in for the value that was written."""
+"""Mistakes after which the document holds a substitute for the value that was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +25,7 @@ class LoadedConfig:
     """A configuration as far as it could be read."""
 
     config: EndpointPickerConfig | None
-    """The document without its faulty parts; None when there is nothing left to judge."""
+    """The document without its faulty parts; None when the file holds nothing that can be checked."""
 
     source: SourceMap
     diagnostics: tuple[Diagnostic, ...]
@@ -49,15 +47,15 @@ class LoadedConfig:
         return any(path[: len(faulty)] == faulty or faulty[: len(path)] == path for faulty in self.faulty)
 
     def without_echoes(self, later: Iterable[Diagnostic]) -> Iterator[Diagnostic]:
-        """Diagnostics of later phases except those about values that could not be read: NaN has no range to be out of.
+        """The diagnostics of later phases without those about values that could not be read: NaN is not also out of range.
 
-        The diagnostics of this configuration itself may be among them; they stay.
+        Diagnostics of this configuration itself may be among `later`; they stay.
         """
         misread = _misread(self.diagnostics, self.source)
         return (found for found in later if found.span not in misread or found in self.diagnostics)
 
     def may_define(self, name: str) -> bool:
-        """Whether a faulty entry of `plugins` may have been meant to define an instance of this name."""
+        """Whether a faulty entry of `plugins` may be the definition of an instance of this name."""
         if ("plugins",) in self.faulty:
             return True
         entries = [path for path in self.faulty if len(path) == 2 and path[0] == "plugins"]
@@ -68,24 +66,20 @@ class LoadedConfig:
 def load_config(path: str | os.PathLike[str] | None = None, *, text: str | bytes | None = None, name: str = "<text>") -> LoadedConfig:
     """Read and check a configuration.
 
-    From the file at `path`, or from `text`, which diagnostics then call `name`; with neither, the built-in default.
-    Never raises for what the file contains, or for a file that cannot be read: both are diagnostics.
+    Reads the file at `path`, or `text`, which diagnostics call `name`; with neither, the built-in default. A mistake in
+    the file, or a file that cannot be read, is a diagnostic and never an exception.
     """
     if text is not None:
         return load_bytes(text.encode("utf-8", errors="surrogatepass") if isinstance(text, str) else text, name)
     if path is None:
         return load_bytes(files(__package__).joinpath("default.yaml").read_bytes(), DEFAULT_NAME)
     try:
-        raw = _read(Path(path))
+        with Path(path).open("rb") as file:
+            # One byte beyond the limit is enough to refuse a file, and a device or a pipe may never end.
+            raw = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         return _unreadable(os.fspath(path), error)
     return load_bytes(raw, os.fspath(path))
-
-
-def _read(path: Path) -> bytes:
-    # One byte beyond the limit is enough to refuse a file, and the path may lead to something without an end.
-    with path.open("rb") as file:
-        return file.read(MAX_BYTES + 1)
 
 
 def load_bytes(raw: bytes, name: str) -> LoadedConfig:
@@ -100,11 +94,6 @@ def load_bytes(raw: bytes, name: str) -> LoadedConfig:
     return LoadedConfig(shape.config, source, sort_diagnostics((*mistakes, *later)), name, shape.faulty)
 
 
-def _misread(mistakes: Iterable[Diagnostic], source: SourceMap) -> frozenset[Span]:
-    """Where the values stand that could not be read as written."""
-    return frozenset(source.value_span(mistake.path) for mistake in mistakes if mistake.code in _MISREAD)
-
-
 def _unreadable(path: str, error: OSError | ValueError) -> LoadedConfig:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     diagnostic = Diagnostic(
@@ -114,6 +103,11 @@ def _unreadable(path: str, error: OSError | ValueError) -> LoadedConfig:
         help="check the path and its permissions",
     )
     return LoadedConfig(None, SourceMap(path, ""), (diagnostic,), path)
+
+
+def _misread(mistakes: Iterable[Diagnostic], source: SourceMap) -> frozenset[Span]:
+    """The places of the values that could not be read as written."""
+    return frozenset(source.value_span(mistake.path) for mistake in mistakes if mistake.code in _MISREAD)
 
 
 def _meant_name(entry: object) -> str | None:

@@ -1,19 +1,111 @@
-"""The configuration document, `EndpointPickerConfig`: every field, its type, its default."""
+"""The configuration document, `EndpointPickerConfig`: every field, its type, its default.
+
+The whole document is the last model; the parts it is made of come before it. Feature gates and quantities follow.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import math
+import re
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from types import MappingProxyType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, Strict, StringConstraints, model_validator
+from pydantic.alias_generators import to_camel
+from pydantic.json_schema import WithJsonSchema
+from pydantic_core import PydanticCustomError
 
-from endpick.config.gates import resolve_gates
-from endpick.config.part import Deprecated, Duration, EndpickOnly, Name, Part, Quantity, Several, WholeNumber
+from endpick.api.duration import parse_duration
+from endpick.diagnostics import DocumentPath
 
 LLM_D = "llm-d.ai/v1alpha1"
 LLM_D_DEPRECATED = "inference.networking.x-k8s.io/v1alpha1"
 ENDPICK = "endpick/v1alpha1"
 API_VERSIONS = (LLM_D, LLM_D_DEPRECATED, ENDPICK)
 KIND = "EndpointPickerConfig"
+
+
+class EndpickOnly:
+    """Marks a field that llm-d does not have: it needs apiVersion `endpick/v1alpha1`."""
+
+
+class Deprecated:
+    """Marks a field that still works and has a successor."""
+
+    def __init__(self, successor: str) -> None:
+        self.successor = successor
+
+
+class Part(BaseModel):
+    """A mapping of the document. Closed and immutable; a field without a value counts as absent, as it does in llm-d."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, alias_generator=to_camel, defer_build=True)
+
+    _path: DocumentPath = PrivateAttr(default=())
+
+    @property
+    def path(self) -> DocumentPath:
+        """Its path in the document, by which a source map finds its place in the file; empty for a part made by hand."""
+        return self._path
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_empty_fields(cls, data: object) -> object:
+        if not isinstance(data, Mapping):
+            return data
+        known = {field.alias for field in cls.model_fields.values()}
+        return {key: value for key, value in data.items() if value is not None or key not in known}
+
+
+def _duration(value: object) -> object:
+    if not isinstance(value, str):
+        raise PydanticCustomError("duration_type", "must be a duration")
+    try:
+        seconds = parse_duration(value)
+    except ValueError:
+        raise PydanticCustomError("duration", "is not a duration") from None
+    if seconds < 0:
+        raise PydanticCustomError("negative", "must not be negative")
+    return seconds
+
+
+def _quantity(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise PydanticCustomError("quantity_type", "must be a quantity")
+    try:
+        quantity = parse_quantity(str(value))
+    except ValueError:
+        raise PydanticCustomError("quantity", "is not a quantity") from None
+    if quantity < 0:
+        raise PydanticCustomError("negative", "must not be negative")
+    return quantity
+
+
+def _whole(value: object) -> object:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+_DURATION_SCHEMA = {"type": "string", "pattern": r"^\+?(0|(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$"}
+_QUANTITY_SCHEMA = {
+    "anyOf": [
+        {"type": "number", "minimum": 0},
+        {"type": "string", "pattern": r"^\+?([0-9]+\.?[0-9]*|\.[0-9]+)([numkMGTPE]?|[KMGTPE]i|[eE][-+]?[0-9]{1,3})$"},
+    ]
+}
+
+Item = TypeVar("Item")
+
+# Lax only about the container: YAML has lists, a frozen model holds tuples.
+Several = Annotated[tuple[Item, ...], Strict(strict=False)]
+Name = Annotated[str, StringConstraints(min_length=1)]
+WholeNumber = Annotated[int, BeforeValidator(_whole)]
+Duration = Annotated[float, BeforeValidator(_duration), WithJsonSchema(_DURATION_SCHEMA)]
+"""Seconds, written as a Go duration such as `1m30s`."""
+
+Quantity = Annotated[int, BeforeValidator(_quantity), WithJsonSchema(_QUANTITY_SCHEMA)]
+"""A whole number, written as a Kubernetes quantity such as `1Gi`."""
 
 OnFault = Literal["FailOpen", "FailClose"]
 
@@ -29,7 +121,7 @@ class PluginSpec(Part):
     )
     on_fault: Annotated[OnFault | None, EndpickOnly()] = Field(
         None,
-        description="What becomes of a request when the instance raises or answers nonsense: FailOpen goes on without it, "
+        description="What to do when the instance raises or returns something invalid: FailOpen continues without it, "
         "FailClose fails the profile run. Scorers fail open by default, filters and pickers fail closed.",
     )
 
@@ -75,7 +167,7 @@ class DataSourceSpec(Part):
 
     @property
     def collector_refs(self) -> tuple[PluginRef, ...]:
-        """The collectors, under whichever name they were given."""
+        """The collectors, given as `collectors` or as `extractors`."""
         return self.collectors or self.extractors or ()
 
 
@@ -142,6 +234,13 @@ class HookSpec(Part):
     from_: Name | None = Field(None, alias="from", description="The distribution to take it from, where several offer it.")
 
 
+class ObjectiveSpec(Part):
+    """An inference objective: what requests that name it in the header `x-llm-d-inference-objective` are worth."""
+
+    name: Name = Field(description="What requests call it.")
+    priority: WholeNumber = Field(description="Higher is more important; requests of negative priority are shed while the pool is full.")
+
+
 class EndpointPickerConfig(Part):
     """The configuration of an endpoint picker."""
 
@@ -165,6 +264,9 @@ class EndpointPickerConfig(Part):
     )
     plugin_policy: Annotated[PluginPolicy | None, EndpickOnly()] = Field(None, description="Which plugins may be loaded.")
     hooks: Annotated[Several[HookSpec], EndpickOnly()] = Field((), description="Host extensions to load.")
+    objectives: Annotated[Several[ObjectiveSpec], EndpickOnly()] = Field(
+        (), description="Inference objectives and their priorities; a request without one, or with one that is not listed, has priority 0."
+    )
 
     @property
     def gates(self) -> dict[str, bool]:
@@ -173,13 +275,80 @@ class EndpointPickerConfig(Part):
 
     @property
     def parser_refs(self) -> tuple[PluginRef, ...]:
-        """The parsers in order, from whichever field gives them; empty if none does."""
+        """The parsers in order, from `requestHandler.parsers`, else from `parser`; empty if neither is given."""
         if self.request_handler is not None and self.request_handler.parsers:
             return self.request_handler.parsers
         return () if self.parser is None else (self.parser,)
 
     @property
     def saturation_detector_ref(self) -> PluginRef | None:
-        """The saturation detector, from whichever field gives it; None for the default."""
+        """The saturation detector, from `flowControl`, else from the deprecated field; None for the default."""
         current = self.flow_control.saturation_detector if self.flow_control is not None else None
         return current or self.saturation_detector
+
+
+DEFAULT_GATES: Mapping[str, bool] = MappingProxyType({"flowControl": False, "haPopulateNonLeaderDatastore": True})
+RETIRED_GATES: Mapping[str, str] = MappingProxyType(
+    {
+        "dataLayer": "the data layer is always on; remove this gate",
+        "enableLegacyMetrics": "the legacy metrics poller no longer exists; remove this gate",
+    }
+)
+
+_BOOLEANS = {**dict.fromkeys(("1", "t", "true"), True), **dict.fromkeys(("0", "f", "false"), False)}
+
+
+def parse_gate(entry: str) -> tuple[str, bool] | None:
+    """Name and setting of an entry such as `flowControl` or `flowControl=false`; None when the setting is not a boolean.
+
+    The name is the registered one where only letter case differs, else the name as written.
+    """
+    name, given, setting = (part.strip() for part in entry.partition("="))
+    registered = {gate.casefold(): gate for gate in DEFAULT_GATES}
+    value = _BOOLEANS.get(setting.casefold()) if given else True
+    return None if value is None else (registered.get(name.casefold(), name), value)
+
+
+def resolve_gates(entries: Iterable[str]) -> dict[str, bool]:
+    """Every gate and whether it is on; the last entry for a gate wins, unknown ones are left out."""
+    parsed = (parse_gate(entry) for entry in entries)
+    switched = {name: value for name, value in filter(None, parsed) if name in DEFAULT_GATES}
+    return {**DEFAULT_GATES, **switched}
+
+
+MAX_QUANTITY = 2**63 - 1
+
+_FACTOR_PER_SUFFIX = {
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
+    "m": Fraction(1, 10**3),
+    "": Fraction(1),
+    **{suffix: Fraction(1000**power) for power, suffix in enumerate("kMGTPE", start=1)},
+    **{suffix: Fraction(1024**power) for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)},
+}
+_QUANTITY = re.compile(r"([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:([numkMGTPE]?|[KMGTPE]i)|[eE]([-+]?[0-9]{1,3}))", re.ASCII)
+
+
+def parse_quantity(text: str) -> int:
+    """The whole number of a Kubernetes quantity such as `1Gi`, `5k`, `1.5M` or `2e3`; fractions are rounded up.
+
+    Raises:
+        ValueError: it is not a quantity, or does not fit 64 bits.
+    """
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise ValueError(f"'{text}' is not a quantity")
+    factor = Fraction(10) ** int(match[3]) if match[3] else _FACTOR_PER_SUFFIX[match[2] or ""]
+    value = math.ceil(Fraction(match[1].rstrip(".")) * factor)
+    if abs(value) > MAX_QUANTITY:
+        raise ValueError(f"'{text}' is not a quantity")
+    return value
+
+
+def part_in(annotation: object) -> type[Part] | None:
+    """The model in an annotation, also in an optional or repeated one; None if the annotation holds no model."""
+    if isinstance(annotation, type) and issubclass(annotation, Part):
+        return annotation
+    if get_origin(annotation) in (Annotated, Union, UnionType, tuple):
+        return next(filter(None, map(part_in, get_args(annotation))), None)
+    return None

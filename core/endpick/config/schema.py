@@ -1,14 +1,24 @@
-"""The JSON Schema of a configuration for editors: completes plugin types and the parameters of each."""
+"""The JSON Schema of a configuration, with which editors complete plugin types and the parameters of each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
-from endpick.config.draft07 import Schema, to_draft07
-from endpick.config.fields import fields_of
-from endpick.config.gates import DEFAULT_GATES
-from endpick.config.model import ENDPICK, LLM_D, LLM_D_DEPRECATED, EndpointPickerConfig, PluginSpec
-from endpick.config.part import Deprecated, EndpickOnly, Part, part_in
+from endpick.config.model import (
+    DEFAULT_GATES,
+    ENDPICK,
+    LLM_D,
+    LLM_D_DEPRECATED,
+    Deprecated,
+    EndpickOnly,
+    EndpointPickerConfig,
+    Part,
+    PluginSpec,
+    part_in,
+)
+from endpick.config.shape import fields_of
+
+Schema = Mapping[str, object]
 
 DRAFT_07 = "http://json-schema.org/draft-07/schema#"
 
@@ -24,16 +34,16 @@ def editor_schema(types: Mapping[str, Schema], *, title: str = "endpick configur
     """A draft-07 schema of the whole document.
 
     Args:
-        types: The JSON Schema of the parameters of each plugin type that is allowed. Without any, every type is allowed
-            and parameters are not judged.
-        title: What editors call the schema.
+        types: The JSON Schema of the parameters of each plugin type that is allowed. If empty, every type is allowed
+            and parameters are not checked.
+        title: The name that editors show for the schema.
     """
     base = to_draft07(EndpointPickerConfig.model_json_schema(by_alias=True))
     definitions = _mapping(base, "definitions")
     properties = _mapping(base, "properties")
     _mapping(properties, "featureGates")["items"] = _GATE
     for part in _models(EndpointPickerConfig):
-        _finish_fields(part, properties if part is EndpointPickerConfig else _part_properties(definitions, part))
+        _finish_fields(part, properties if part is EndpointPickerConfig else _mapping(_mapping(definitions, part.__name__), "properties"))
     if types:
         _know_types(_mapping(definitions, PluginSpec.__name__), types)
         definitions.update({_key(type_): _parameters(type_, schema) for type_, schema in sorted(types.items())})
@@ -43,49 +53,6 @@ def editor_schema(types: Mapping[str, Schema], *, title: str = "endpick configur
         **base,
         "allOf": [{"if": _declares_llm_d(), "then": _without_superset(EndpointPickerConfig)}],
     }
-
-
-def _know_types(plugin: dict[str, object], types: Mapping[str, Schema]) -> None:
-    known = sorted(types)
-    _mapping(_mapping(plugin, "properties"), "type")["enum"] = known
-    plugin["allOf"] = [_parameters_of(type_, types[type_]) for type_ in known]
-    plugin["defaultSnippets"] = [
-        {"label": type_, "description": types[type_].get("description", ""), "body": {"type": type_}} for type_ in known
-    ]
-
-
-def _parameters_of(type_: str, schema: Schema) -> dict[str, object]:
-    # Without `required` an entry that lacks `type` would match every branch and yield one error per installed plugin.
-    then: dict[str, object] = {"properties": {"parameters": {"$ref": f"#/definitions/{_key(type_)}"}}}
-    if schema.get("required"):
-        then["required"] = ["parameters"]
-    return {"if": {"required": ["type"], "properties": {"type": {"const": type_}}}, "then": then}
-
-
-def _parameters(type_: str, schema: Schema) -> dict[str, object]:
-    converted = to_draft07(schema, f"#/definitions/{_key(type_)}")
-    # `parameters:` with nothing behind it counts as absent.
-    return {**converted, "type": "object" if schema.get("required") else ["object", "null"]}
-
-
-def _key(type_: str) -> str:
-    return f"parameters-of-{type_}"
-
-
-def _declares_llm_d() -> dict[str, object]:
-    return {"required": ["apiVersion"], "properties": {"apiVersion": {"enum": [LLM_D, LLM_D_DEPRECATED]}}}
-
-
-def _without_superset(part: type[Part]) -> dict[str, object]:
-    """What forbids the fields that only endpick has, wherever they may stand in a part."""
-    forbidden: dict[str, object] = {}
-    for name, field in fields_of(part).items():
-        inner = part_in(field.annotation)
-        if any(isinstance(mark, EndpickOnly) for mark in field.metadata):
-            forbidden[name] = {"type": "null", "errorMessage": f"'{name}' needs apiVersion {ENDPICK}"}
-        elif inner is not None and (nested := _without_superset(inner)):
-            forbidden[name] = {"items": nested, **nested}
-    return {"properties": forbidden} if forbidden else {}
 
 
 def _models(part: type[Part]) -> Iterator[type[Part]]:
@@ -113,13 +80,103 @@ def _nullable(schema: dict[str, object]) -> dict[str, object]:
     return {**schema, **enum, **({"type": [schema["type"], "null"]} if isinstance(schema.get("type"), str) else {})}
 
 
-def _part_properties(definitions: dict[str, object], part: type[Part]) -> dict[str, object]:
-    return _mapping(_mapping(definitions, part.__name__), "properties")
+def _know_types(plugin: dict[str, object], types: Mapping[str, Schema]) -> None:
+    known = sorted(types)
+    _mapping(_mapping(plugin, "properties"), "type")["enum"] = known
+    plugin["allOf"] = [_parameters_of(type_, types[type_]) for type_ in known]
+    plugin["defaultSnippets"] = [
+        {"label": type_, "description": types[type_].get("description", ""), "body": {"type": type_}} for type_ in known
+    ]
+
+
+def _parameters_of(type_: str, schema: Schema) -> dict[str, object]:
+    # Without `required` an entry that lacks `type` would match every branch and yield one error per installed plugin.
+    then: dict[str, object] = {"properties": {"parameters": {"$ref": f"#/definitions/{_key(type_)}"}}}
+    if schema.get("required"):
+        then["required"] = ["parameters"]
+    return {"if": {"required": ["type"], "properties": {"type": {"const": type_}}}, "then": then}
+
+
+def _parameters(type_: str, schema: Schema) -> dict[str, object]:
+    converted = to_draft07(schema, f"#/definitions/{_key(type_)}")
+    # `parameters:` without a value counts as absent.
+    return {**converted, "type": "object" if schema.get("required") else ["object", "null"]}
+
+
+def _key(type_: str) -> str:
+    return f"parameters-of-{type_}"
+
+
+def _declares_llm_d() -> dict[str, object]:
+    return {"required": ["apiVersion"], "properties": {"apiVersion": {"enum": [LLM_D, LLM_D_DEPRECATED]}}}
+
+
+def _without_superset(part: type[Part]) -> dict[str, object]:
+    """The schema that forbids the fields that only endpick has, at any depth of a part."""
+    forbidden: dict[str, object] = {}
+    for name, field in fields_of(part).items():
+        inner = part_in(field.annotation)
+        if any(isinstance(mark, EndpickOnly) for mark in field.metadata):
+            forbidden[name] = {"type": "null", "errorMessage": f"'{name}' needs apiVersion {ENDPICK}"}
+        elif inner is not None and (nested := _without_superset(inner)):
+            forbidden[name] = {"items": nested, **nested}
+    return {"properties": forbidden} if forbidden else {}
 
 
 def _mapping(parent: dict[str, object], key: str) -> dict[str, object]:
     value = parent[key]
     if not isinstance(value, dict):
-        message = f"the generated schema has no mapping at {key}"
-        raise TypeError(message)
+        raise TypeError(f"the generated schema has no mapping at {key}")
     return value
+
+
+_CARRY_DATA = frozenset({"const", "default", "enum", "examples"})
+_MAP_NAMES = frozenset({"properties", "patternProperties", "definitions", "$defs", "dependentSchemas"})
+_DROPPED = frozenset({"$schema", "$id", "title"})
+_RENAMED = {"$defs": "definitions", "dependentRequired": "dependencies", "dependentSchemas": "dependencies"}
+
+
+def to_draft07(schema: Schema, root: str = "#") -> dict[str, object]:
+    """The same schema in draft-07, for use at the JSON pointer `root` of a larger schema.
+
+    References within the schema are changed to start at `root`. Titles are dropped, since generated ones only repeat the field's name.
+    """
+    converted: dict[str, object] = {}
+    for keyword, value in schema.items():
+        if keyword in _DROPPED and isinstance(value, str):
+            continue
+        name = _RENAMED.get(keyword, keyword)
+        converted[name] = _convert_value(keyword, value, root)
+    if "description" in converted:
+        converted["markdownDescription"] = converted["description"]
+    return _without_siblings(_tuple_items(converted))
+
+
+def _convert_value(keyword: str, value: object, root: str) -> object:
+    if keyword == "$ref" and isinstance(value, str):
+        return f"{root}{value.removeprefix('#').replace('/$defs/', '/definitions/')}" if value.startswith("#") else value
+    if keyword in _CARRY_DATA:
+        return value
+    if isinstance(value, Mapping):
+        if keyword in _MAP_NAMES:
+            return {name: to_draft07(item, root) if isinstance(item, Mapping) else item for name, item in value.items()}
+        return to_draft07(value, root)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [to_draft07(item, root) if isinstance(item, Mapping) else item for item in value]
+    return value
+
+
+def _tuple_items(schema: dict[str, object]) -> dict[str, object]:
+    if "prefixItems" not in schema:
+        return schema
+    others = {keyword: value for keyword, value in schema.items() if keyword not in ("prefixItems", "items")}
+    return {**others, "items": schema["prefixItems"], "additionalItems": schema.get("items", True)}
+
+
+def _without_siblings(schema: dict[str, object]) -> dict[str, object]:
+    """Move a `$ref` that has siblings into `allOf`: draft-07 ignores everything beside `$ref`."""
+    if "$ref" not in schema or len(schema) == 1:
+        return schema
+    reference = schema.pop("$ref")
+    others = schema.pop("allOf", [])
+    return {**schema, "allOf": [{"$ref": reference}, *(others if isinstance(others, list) else [])]}

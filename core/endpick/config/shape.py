@@ -1,39 +1,37 @@
-"""The shape of a document: every field known, present and of its type, and what is left where that is not so."""
+"""Checks the shape of a document: that each field is known, present and of its type. Leaves out the parts that are not."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from endpick.config.fields import fields_of, part_at
-from endpick.config.model import ENDPICK, KIND, EndpointPickerConfig
-from endpick.config.pruning import original_path, place_parts, prune
-from endpick.config.shape_mistakes import diagnose, wrong_kind
+from endpick.config.model import API_VERSIONS, ENDPICK, KIND, LLM_D, EndpointPickerConfig, Part, PluginSpec, part_in
 from endpick.config.source import SourceMap
-from endpick.config.tree import Json
-from endpick.diagnostics import Diagnostic, DocumentPath, suggest
+from endpick.config.yaml_values import Json, is_number
+from endpick.diagnostics import Code, Diagnostic, DocumentPath, Span, did_you_mean, suggest
 
 _FILLED_IN: Mapping[DocumentPath, Json] = {("apiVersion",): ENDPICK, ("kind",): KIND}
-"""What stands in for a faulty version or kind, so that the rest of the document can still be judged."""
+"""Replaces a faulty version or kind, so that the rest of the document can still be checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a document looks like as far as it has the right shape."""
+    """The parts of a document that have the right shape, and the mistakes in the others."""
 
     config: EndpointPickerConfig | None
     diagnostics: tuple[Diagnostic, ...]
     faulty: frozenset[DocumentPath]
-    """What was taken out of the document because it, or something in it, is wrong."""
+    """The paths that were taken out of the document, because the value there, or something in it, is wrong."""
 
 
 def check_shape(source: SourceMap) -> Shape:
-    """Every mistake of shape, and the model of the document without the mistaken parts.
+    """Every mistake of shape, and the model of the document without the faulty parts.
 
-    Each round takes the faulty parts out and looks again, because a part can only be judged when those around it are sound.
+    Each round takes the faulty parts out and validates the rest again, because a part can only be checked when those around it are valid.
     """
     if (other := _of_another_kind(source)) is not None:
         return Shape(None, (other,), frozenset())
@@ -59,7 +57,7 @@ def check_shape(source: SourceMap) -> Shape:
 
 
 def _of_another_kind(source: SourceMap) -> Diagnostic | None:
-    """The only thing to say about a document that is no configuration at all, such as a Kubernetes manifest."""
+    """The only diagnostic for a document of another kind, such as a Kubernetes manifest; None for a configuration."""
     kind = source.data.get("kind") if isinstance(source.data, Mapping) else None
     if not isinstance(kind, str) or not kind or kind == KIND or suggest(kind, (KIND,)) is not None:
         return None
@@ -91,3 +89,302 @@ def _meant_field(detail: ErrorDetails, path: DocumentPath) -> DocumentPath | Non
 
 def _removed(detail: ErrorDetails, path: DocumentPath) -> DocumentPath:
     return path[:-1] if detail["type"] == "missing" and path not in _FILLED_IN else path
+
+
+def prune(data: Json, faulty: Collection[DocumentPath], path: DocumentPath = ()) -> Json:
+    """A copy of `data`, which stands at `path`, without what stands at the faulty paths."""
+    match data:
+        case Mapping():
+            return {key: prune(value, faulty, (*path, key)) for key, value in data.items() if (*path, key) not in faulty}
+        case str():
+            return data
+        case Sequence():
+            return [prune(data[index], faulty, (*path, index)) for index in survivors(len(data), faulty, path)]
+        case _:
+            return data
+
+
+def survivors(length: int, faulty: Collection[DocumentPath], path: DocumentPath) -> list[int]:
+    """The indices that the remaining items of a list at `path` had in the document."""
+    return [index for index in range(length) if (*path, index) not in faulty]
+
+
+def original_path(path: DocumentPath, data: Json, faulty: Collection[DocumentPath]) -> DocumentPath:
+    """A path into the pruned document as a path into `data`; it ends where `data` has nothing more."""
+    original: DocumentPath = ()
+    for segment in path:
+        if isinstance(data, Mapping) and isinstance(segment, str):
+            original = (*original, segment)
+            data = data.get(segment)
+        elif isinstance(data, Sequence) and not isinstance(data, str) and isinstance(segment, int):
+            index = survivors(len(data), faulty, original)[segment]
+            original = (*original, index)
+            data = data[index]
+        else:
+            break
+    return original
+
+
+def place_parts(part: Part, data: Json, faulty: Collection[DocumentPath], path: DocumentPath = ()) -> None:
+    """Set the path of every part of a document model to its path in `data`."""
+    part._path = path
+    if not isinstance(data, Mapping):
+        return
+    for name, field in type(part).model_fields.items():
+        key = field.alias or name
+        for child, value, where in _children(getattr(part, name), data.get(key), faulty, (*path, key)):
+            place_parts(child, value, faulty, where)
+
+
+def _children(value: object, data: Json, faulty: Collection[DocumentPath], path: DocumentPath) -> Iterator[tuple[Part, Json, DocumentPath]]:
+    if isinstance(value, Part):
+        yield value, data, path
+    elif isinstance(value, tuple) and isinstance(data, Sequence) and not isinstance(data, str):
+        for item, index in zip(value, survivors(len(data), faulty, path), strict=True):
+            if isinstance(item, Part):
+                yield item, data[index], (*path, index)
+
+
+BOOLEAN = "true or false"
+
+EXPECTED = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": BOOLEAN,
+    "tuple_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "duration_type": "a duration, as text",
+    "quantity_type": "a quantity",
+}
+"""What each type error of the document model asks for."""
+
+
+def diagnose(detail: ErrorDetails, path: DocumentPath, source: SourceMap) -> Diagnostic:
+    """The diagnostic for one error of the document model at a path of the document."""
+    kind = detail["type"]
+    if kind == "extra_forbidden":
+        return _unknown_field(path, source)
+    if kind == "missing" or (kind == "string_too_short" and value_at(source.data, path) == ""):
+        return _missing_field(path, source)
+    if kind in EXPECTED:
+        return _wrong_type(path, source, EXPECTED[kind])
+    if path == ("apiVersion",):
+        return _unsupported_version(path, source)
+    if path == ("kind",):
+        return wrong_kind(path, source)
+    if kind in ("duration", "quantity"):
+        return _unreadable_unit(kind, path, source)
+    return _wrong_value(detail, path, source)
+
+
+def _unknown_field(path: DocumentPath, source: SourceMap) -> Diagnostic:
+    name, parent = str(path[-1]), path[:-1]
+    part = part_at(parent)
+    known = [] if part is None else sorted(fields_of(part))
+    hint = did_you_mean(name, known)
+    if hint is None and part is PluginSpec:
+        hint = "parameters of the plugin belong under 'parameters:'"
+    return Diagnostic(
+        Code.E0201,
+        f"'{shorten(name)}' is not a field of {show_path(parent)}",
+        source.key_span(path),
+        labels=source.labels_for(path),
+        help=hint or f"it may have {', '.join(known)}",
+        path=path,
+    )
+
+
+def _missing_field(path: DocumentPath, source: SourceMap) -> Diagnostic:
+    name, parent = str(path[-1]), path[:-1]
+    if path in source:
+        message, span = f"'{name}' of {show_path(parent)} has no value", source.key_span(path)
+    else:
+        message, span = f"'{name}' is missing in {show_path(parent)}", _opening(parent, source)
+    return Diagnostic(Code.E0202, message, span, labels=source.labels_for(source.nearest(path)), help=_how_to_give(path), path=path)
+
+
+def _opening(parent: DocumentPath, source: SourceMap) -> Span:
+    """The key of the mapping that lacks something; for an item of a list its first key, for the document its start."""
+    if parent and isinstance(parent[-1], str):
+        return source.key_span(parent)
+    children = (path for path in source.places if path[:-1] == parent and path != parent)
+    first = next(children, None)
+    return source.value_span(parent) if first is None else source.key_span(first)
+
+
+def _how_to_give(path: DocumentPath) -> str:
+    examples: dict[DocumentPath, str] = {("apiVersion",): f"add 'apiVersion: {LLM_D}'", ("kind",): f"add 'kind: {KIND}'"}
+    return examples.get(path, f"add '{path[-1]}: ...'")
+
+
+def _wrong_type(path: DocumentPath, source: SourceMap, expected: str) -> Diagnostic:
+    value = value_at(source.data, path)
+    return Diagnostic(
+        Code.E0203,
+        f"{show_path(path)} must be {expected}, not {describe(value)}",
+        source.value_span(path),
+        labels=source.labels_for(path),
+        help=_how_to_write(path, value, expected),
+        notes=source.reading_notes(path, value) if expected == BOOLEAN or not isinstance(value, str) else (),
+        path=path,
+    )
+
+
+def _how_to_write(path: DocumentPath, value: Json, expected: str) -> str | None:
+    match expected, value:
+        case "a mapping", _ if not path:
+            return f"start with 'apiVersion: {LLM_D}' and 'kind: {KIND}'"
+        case "a mapping", str():
+            entry = _entry(path, value)
+            return None if entry is None else f"write '{entry}'"
+        case "a mapping", Sequence():
+            return "write 'key: value' instead of list entries"
+        case "a list", Mapping():
+            return "begin each entry with '- '"
+        case "a list", str():
+            entry = _entry(path, value)
+            return f"write '[{shorten(value)}]'" if entry is None else f"write '[{{{entry}}}]'"
+        case "text", int() | float():
+            return "put the value in quotes"
+        case "a number" | "a whole number", str() if is_number(value):
+            return "write the number without quotes"
+        case "a duration, as text", int() | float() if not isinstance(value, bool):
+            return f"write '{value}s' if seconds are meant"
+        case _:
+            return None
+
+
+def _entry(path: DocumentPath, value: str) -> str | None:
+    """How to write the mapping at a path, or an entry of the list there, where the document only has a word."""
+    part = part_at(path)
+    field = None if part is None else first_required_field(part)
+    return None if field is None else f"{field}: {shorten(value)}"
+
+
+def _unsupported_version(path: DocumentPath, source: SourceMap) -> Diagnostic:
+    version = str(value_at(source.data, path))
+    return Diagnostic(
+        Code.E0204,
+        f"the apiVersion '{shorten(version)}' is not supported",
+        source.value_span(path),
+        help=did_you_mean(version, API_VERSIONS) or f"supported are {', '.join(API_VERSIONS)}",
+        path=path,
+    )
+
+
+def wrong_kind(path: DocumentPath, source: SourceMap) -> Diagnostic:
+    """The diagnostic for a document whose `kind`, at `path`, is another."""
+    kind = str(value_at(source.data, path))
+    message = f"the kind is '{shorten(kind)}', not {KIND}"
+    hint = did_you_mean(kind, (KIND,)) or f"is this the right file? it should say 'kind: {KIND}'"
+    return Diagnostic(Code.E0209, message, source.value_span(path), help=hint, path=path)
+
+
+def _unreadable_unit(kind: str, path: DocumentPath, source: SourceMap) -> Diagnostic:
+    value = value_at(source.data, path)
+    examples = {"duration": "'200ms', '60s' or '1m30s'", "quantity": "5000, '10k' or '1Gi'"}
+    return Diagnostic(
+        Code.E0210,
+        f"{show_path(path)} is not a {kind}: {describe(value)}",
+        source.value_span(path),
+        labels=source.labels_for(path),
+        help=f"write for example {examples[kind]}",
+        path=path,
+    )
+
+
+def _wrong_value(detail: ErrorDetails, path: DocumentPath, source: SourceMap) -> Diagnostic:
+    value = value_at(source.data, path)
+    return Diagnostic(
+        Code.E0205,
+        f"{show_path(path)} {_complaint(detail)}, not {describe(value)}",
+        source.value_span(path),
+        labels=source.labels_for(path),
+        help=_closest_choice(detail, value),
+        path=path,
+    )
+
+
+def _complaint(detail: ErrorDetails) -> str:
+    message = detail["msg"]
+    return message.replace("Input should be", "must be").replace("must not be negative", "must be 0 or more")
+
+
+def _closest_choice(detail: ErrorDetails, value: Json) -> str | None:
+    choices = str(detail.get("ctx", {}).get("expected", "")).split("'")[1::2]
+    return did_you_mean(value, choices) if isinstance(value, str) else None
+
+
+def value_at(data: Json, path: DocumentPath) -> Json:
+    """The value at a path that the document has; None where it does not."""
+    for segment in path:
+        if isinstance(data, Mapping) and isinstance(segment, str):
+            data = data.get(segment)
+        elif isinstance(data, Sequence) and not isinstance(data, str) and isinstance(segment, int) and segment < len(data):
+            data = data[segment]
+        else:
+            return None
+    return data
+
+
+def part_at(path: DocumentPath) -> type[Part] | None:
+    """The model of the mapping at a path; None where the document holds something else, or what a plugin defines."""
+    part: type[Part] | None = EndpointPickerConfig
+    for segment in path:
+        if part is None:
+            return None
+        if isinstance(segment, int):
+            continue
+        field = fields_of(part).get(segment)
+        part = None if field is None else part_in(field.annotation)
+    return part
+
+
+def fields_of(part: type[Part]) -> dict[str, FieldInfo]:
+    """The fields of a model by the name they have in the document."""
+    return {field.alias or name: field for name, field in part.model_fields.items()}
+
+
+def first_required_field(part: type[Part]) -> str | None:
+    """The name of the first required field of a model, to show how an entry is written."""
+    return next((name for name, field in fields_of(part).items() if field.is_required()), None)
+
+
+def present_fields(part: Part) -> Iterator[tuple[str, FieldInfo, object]]:
+    """The fields the document gives a value: name in the document, definition, value."""
+    for name, field in type(part).model_fields.items():
+        if name in part.model_fields_set:
+            yield field.alias or name, field, getattr(part, name)
+
+
+MAX_SHOWN = 40
+
+
+def describe(value: Json) -> str:
+    """A value in words, for a message."""
+    match value:
+        case None:
+            return "no value"
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return f"the number {value}"
+        case str():
+            return f"the text '{shorten(value)}'" if value else "empty text"
+        case Mapping():
+            return "a mapping"
+        case _:
+            return "a list"
+
+
+def shorten(text: str) -> str:
+    """At most `MAX_SHOWN` characters of a text."""
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
+
+
+def show_path(path: DocumentPath) -> str:
+    """A document path as operators write it: `plugins[0].type`."""
+    shown = "".join(f"[{segment}]" if isinstance(segment, int) else f".{segment}" for segment in path)
+    return shown.removeprefix(".") or "the document"

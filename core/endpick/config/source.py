@@ -1,24 +1,28 @@
-"""Where everything in a configuration was written: document paths to places in the file."""
+"""Reads a configuration file into a source map: the data, and where in the file each key and value was written."""
 
 from __future__ import annotations
 
+import codecs
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
-from endpick.config.composition import compose
-from endpick.config.scalars import Scalar, reading_note
-from endpick.config.text import decode
-from endpick.config.tree import Json, Place, build_tree
-from endpick.diagnostics import Diagnostic, DocumentPath, Label, Span
-from endpick.diagnostics.lines import Lines
+from endpick.config.yaml_nodes import compose
+from endpick.config.yaml_values import Json, Place, Scalar, build_tree, reading_note
+from endpick.diagnostics import Code, Diagnostic, DocumentPath, Label, Span
+from endpick.diagnostics.model import Lines
+
+MAX_BYTES = 1 << 18
+"""Parsing takes about ten seconds per MiB, and the largest configurations known have a few KiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceMap:
     """One configuration text with the place of each key and value.
 
-    Every question has an answer: a path that the document does not have is answered for its nearest ancestor that it has,
-    so that a diagnostic about something missing points at what it is missing from.
+    For a path that the document does not have, spans and labels are those of the nearest ancestor that it has, so that a
+    diagnostic about something missing points at what it is missing from.
     """
 
     file: str
@@ -70,7 +74,7 @@ class SourceMap:
 def read_source(raw: bytes, file: str) -> tuple[SourceMap, tuple[Diagnostic, ...]]:
     """The source map of a configuration file, and every mistake of its YAML.
 
-    After a mistake that leaves no document the map has neither data nor places; other mistakes leave the rest readable.
+    A mistake that prevents parsing leaves the map without data and places; after any other, the rest is still there.
     """
     text, mistakes = decode(raw, file)
     if mistakes:
@@ -80,3 +84,75 @@ def read_source(raw: bytes, file: str) -> tuple[SourceMap, tuple[Diagnostic, ...
         return SourceMap(file, text), (composition,)
     tree = build_tree(composition, Lines(text), file)
     return SourceMap(file, text, tree.data, tree.places), tree.diagnostics
+
+
+def decode(raw: bytes, file: str) -> tuple[str, tuple[Diagnostic, ...]]:
+    """The text without a byte order mark, and the mistakes that prevent parsing it.
+
+    With diagnostics, the text only serves to show where they are.
+    """
+    if len(raw) > MAX_BYTES:
+        return "", (_too_large(file),)
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return raw.decode("utf-8", errors="replace"), (_not_utf8(raw, error, file),)
+    text = text.removeprefix(_BOM)
+    return text, tuple(_merge_conflicts(text, file))
+
+
+_BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"
+
+
+def _too_large(file: str) -> Diagnostic:
+    return Diagnostic(
+        Code.E0104,
+        f"the file is larger than {MAX_BYTES} bytes, the most a configuration may have",
+        Span.start_of(file),
+        help="is this the right file?",
+    )
+
+
+def _not_utf8(raw: bytes, error: UnicodeDecodeError, file: str) -> Diagnostic:
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return Diagnostic(Code.E0105, "the file is UTF-16 text, not UTF-8", Span.start_of(file), help="save the file as UTF-8")
+    before = raw[: error.start].decode("utf-8").removeprefix(_BOM)
+    line, column = Lines(before).position(len(before))
+    return Diagnostic(
+        Code.E0105,
+        f"the byte 0x{raw[error.start]:02x} is not UTF-8 text",
+        Span(file, line, column, line, column + 1),
+        help="save the file as UTF-8",
+    )
+
+
+_CONFLICT_START = re.compile(r"^<{7}(?=[ \r\n]|\Z)[^\r\n]*", re.MULTILINE)
+
+_CONFLICT_MIDDLE = re.compile(r"^={7}(?=[ \r\n]|\Z)[^\r\n]*", re.MULTILINE)
+
+_CONFLICT_END = re.compile(r"^>{7}(?=[ \r\n]|\Z)[^\r\n]*", re.MULTILINE)
+
+
+def _merge_conflicts(text: str, file: str) -> list[Diagnostic]:
+    lines = Lines(text)
+
+    def span(match: re.Match[str]) -> Span:
+        return Span(file, *lines.position(match.start()), *lines.position(match.end()))
+
+    starts = list(_CONFLICT_START.finditer(text))
+    found = []
+    for start, following in zip_longest(starts, starts[1:]):
+        limit = len(text) if following is None else following.start()
+        middle = _CONFLICT_MIDDLE.search(text, start.end(), limit)
+        end = _CONFLICT_END.search(text, start.end(), limit)
+        labels = [Label(span(match), words) for match, words in ((middle, "other side"), (end, "end")) if match]
+        found.append(
+            Diagnostic(
+                Code.E0106,
+                "a merge conflict was left in the file",
+                span(start),
+                labels=tuple(labels),
+                help="keep one side, and remove the lines that begin with <<<<<<<, ======= and >>>>>>>",
+            )
+        )
+    return found

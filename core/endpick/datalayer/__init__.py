@@ -1,1 +1,8 @@
-"""What endpoints are like right now: the endpoint table, who fills it, and the proof that everybody's data gets there."""
+"""What endpoints are like right now: the endpoint table, and the tasks that keep it current.
+
+- `table`: which endpoints are in the pool, and what was last reported of each? Start here: `EndpointTable`.
+- `collection`: when is each data source asked, and what happens to what it brings? Start here: `CollectionLoop`.
+- `discovery`: how does endpoint discovery start, and what happens when it fails?
+
+`serve`, `testing` and `planning` call it. It may import `observability` and every layer below it, but not `scheduling`.
+"""

@@ -1,9 +1,18 @@
-"""Which sources feed which collectors, as the plan decided."""
+"""Keeps the endpoint table current: runs every data source over every endpoint and hands the payloads to the collectors."""
 
 from __future__ import annotations
 
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 
+from endpick.api.datalayer import DataCollector, PollingSource, PoolSource, StreamSource
+from endpick.api.endpoints import Endpoint, Generation
+from endpick.api.plugin import Parameters
+from endpick.datalayer.table import EndpointTable
+from endpick.observability.telemetry import Telemetry
+from endpick.plugins.failures import PLUGIN_FAILURES, was_cancelled
 from endpick.plugins.instance import Instance
 
 
@@ -17,6 +26,317 @@ class SourceBinding:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """Everything that is collected. A source without collectors is left alone: nobody would see what it brings."""
+    """Everything that is collected. A source without collectors is not asked: no instance would see what it brings."""
 
     bindings: tuple[SourceBinding, ...] = ()
+
+
+SHORTEST_TICK_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Cadence:
+    """The base tick, and how many of them each source waits."""
+
+    tick_seconds: float
+    every: tuple[int, ...]
+    """For each source, in the order given to `cadence_of`."""
+
+    def due(self, tick: int) -> tuple[int, ...]:
+        """Positions of the sources to poll at this tick, counted from 1. Tick 1 polls every source."""
+        return tuple(position for position, every in enumerate(self.every) if (tick - 1) % every == 0)
+
+
+def cadence_of(refresh_interval_seconds: float, intervals: Iterable[float | None]) -> Cadence:
+    """The cadence of sources with these intervals; None follows the refresh interval.
+
+    The tick is the shortest interval asked for, but never under 50 ms; every other interval is rounded to a whole number of ticks.
+    """
+    wanted = tuple(refresh_interval_seconds if interval is None else interval for interval in intervals)
+    tick = max(SHORTEST_TICK_SECONDS, min((refresh_interval_seconds, *wanted)))
+    return Cadence(tick, tuple(max(1, round(interval / tick)) for interval in wanted))
+
+
+class PhaseSequence:
+    """Spreads endpoints over the tick, however many there are and whenever they come, so that they are not all polled at once."""
+
+    _GOLDEN_RATIO = 0.6180339887498949
+
+    def __init__(self) -> None:
+        self._last = 0.0
+
+    def next(self) -> float:
+        """A share of the tick, 0 to 1, far from those given before."""
+        self._last = (self._last + self._GOLDEN_RATIO) % 1.0
+        return self._last
+
+
+class PayloadDispatcher:
+    """The way from one source to the columns."""
+
+    def __init__(self, binding: SourceBinding, table: EndpointTable, telemetry: Telemetry) -> None:
+        self.source = binding.source
+        self._table = table
+        self._telemetry = telemetry
+        self._collectors = tuple((instance, _collector_of(instance)) for instance in binding.collectors)
+
+    def deliver(self, payload: object, endpoint: Endpoint | None) -> None:
+        """Let every collector read the payload; `endpoint` is None when it is pool-wide. None as payload means there was nothing."""
+        if payload is None:
+            return
+        for instance, collector in self._collectors:
+            try:
+                collector.collect(payload, self._table.writer(instance.scope, endpoint))
+            except PLUGIN_FAILURES as problem:
+                self._telemetry.collect_error(self.source, instance, endpoint.name if endpoint else "", problem)
+
+    def publisher_for(self, name: str) -> Callable[[object], None]:
+        """What a stream of one endpoint publishes to; deaf once the endpoint has left."""
+
+        def publish(payload: object) -> None:
+            endpoint = self._table.find(name)
+            if endpoint is not None:
+                self.deliver(payload, endpoint)
+
+        return publish
+
+    def publish_pool(self, payload: object) -> None:
+        """What a pool-wide source publishes to."""
+        self.deliver(payload, None)
+
+    def failed(self, endpoint: str, problem: BaseException | str) -> None:
+        """Count that the source had nothing to deliver."""
+        self._telemetry.poll_error(self.source, endpoint, problem)
+
+
+def _collector_of(instance: Instance) -> DataCollector[Parameters, object]:
+    if not isinstance(instance.plugin, DataCollector):
+        raise TypeError(f"{instance.origin} is no data collector")
+    return instance.plugin
+
+
+FIRST_DELAY_SECONDS = 0.5
+LONGEST_DELAY_SECONDS = 30.0
+
+
+class Backoff:
+    """Doubles from half a second to thirty; starts over after a run that lasted longer than the longest delay."""
+
+    def __init__(self) -> None:
+        self._next = FIRST_DELAY_SECONDS
+
+    def delay_after(self, ran_seconds: float) -> float:
+        """Seconds to wait, given how long the last run lasted."""
+        if ran_seconds > LONGEST_DELAY_SECONDS:
+            self._next = FIRST_DELAY_SECONDS
+        delay = self._next
+        self._next = min(delay * 2, LONGEST_DELAY_SECONDS)
+        return delay
+
+
+class TaskGroup:
+    """Tasks that their owner cancels and waits for; unlike `asyncio.TaskGroup`, one that fails or ends does not concern the others."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        """Start a task and keep it until it ends."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def cancel(self) -> tuple[asyncio.Task[None], ...]:
+        """Ask every task to end; returns those asked."""
+        asked = tuple(self._tasks)
+        for task in asked:
+            task.cancel()
+        return asked
+
+
+async def stop_all(groups: Iterable[TaskGroup], grace_seconds: float) -> int:
+    """Cancel everything and wait; returns how many tasks would not end within the grace period, which is one for all."""
+    asked = [task for group in groups for task in group.cancel()]
+    if not asked:
+        return 0
+    _, stubborn = await asyncio.wait(asked, timeout=grace_seconds)
+    return len(stubborn)
+
+
+async def keep_running(run: Callable[[], Awaitable[None]], failed: Callable[[BaseException | str], None]) -> None:
+    """Run something for ever: start it again, with growing delays, when it returns or raises."""
+    loop = asyncio.get_running_loop()
+    backoff = Backoff()
+    while True:
+        began = loop.time()
+        try:
+            await run()
+            failed("ended by itself")
+        except asyncio.CancelledError:
+            if was_cancelled():
+                raise
+            failed("cancelled itself")
+        except PLUGIN_FAILURES as problem:
+            failed(problem)
+        await asyncio.sleep(backoff.delay_after(loop.time() - began))
+
+
+@dataclass(frozen=True, slots=True)
+class PolledSource:
+    """A polling source with its time limit and where its payloads go."""
+
+    plugin: PollingSource[Parameters, object]
+    timeout_seconds: float
+    dispatcher: PayloadDispatcher
+
+    async def poll(self, endpoint: Endpoint) -> None:
+        """One poll of one endpoint, delivered or counted as an error."""
+        try:
+            async with asyncio.timeout(self.timeout_seconds) as limit:
+                payload = await self.plugin.poll(endpoint)
+        except PLUGIN_FAILURES as problem:
+            self.dispatcher.failed(endpoint.name, f"no answer within {self.timeout_seconds:g} s" if limit.expired() else problem)
+        else:
+            self.dispatcher.deliver(payload, endpoint)
+
+
+class EndpointPoller:
+    """The polling of one endpoint.
+
+    Each poll is a task of its own, so a source that hangs delays no other; a source still busy when its turn comes misses that turn.
+    """
+
+    def __init__(self, endpoint: Endpoint, sources: tuple[PolledSource, ...], cadence: Cadence, tasks: TaskGroup) -> None:
+        self.endpoint = endpoint
+        """Replaced when discovery changes the labels; the next poll sees the new one."""
+        self._sources = sources
+        self._cadence = cadence
+        self._tasks = tasks
+        self._in_flight: list[asyncio.Task[None] | None] = [None] * len(sources)
+
+    async def run(self, phase: float) -> None:
+        """Poll until cancelled: everything at once, then tick by tick, the first wait stretched by `phase` (0 to 1) of a tick."""
+        loop = asyncio.get_running_loop()
+        tick_seconds = self._cadence.tick_seconds
+        next_at = loop.time() + tick_seconds * (phase - 0.5)
+        tick = 0
+        while True:
+            tick += 1
+            for position in self._cadence.due(tick):
+                self._poll_unless_busy(position)
+            next_at = max(next_at + tick_seconds, loop.time())
+            await asyncio.sleep(next_at - loop.time())
+
+    def _poll_unless_busy(self, position: int) -> None:
+        running = self._in_flight[position]
+        if running is None or running.done():
+            self._in_flight[position] = self._tasks.spawn(self._sources[position].poll(self.endpoint))
+
+
+DEFAULT_REFRESH_INTERVAL_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionSettings:
+    """How the loop runs.
+
+    Attributes:
+        refresh_interval_seconds: For sources with no interval of their own; 50 ms when zero or negative, as in llm-d.
+        stop_grace_seconds: How long `stop` waits for plugins that do not heed cancellation.
+    """
+
+    refresh_interval_seconds: float = DEFAULT_REFRESH_INTERVAL_SECONDS
+    stop_grace_seconds: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """What runs for one endpoint."""
+
+    poller: EndpointPoller
+    tasks: TaskGroup
+
+
+class CollectionLoop:
+    """Runs every source of a plan over every endpoint of a table."""
+
+    def __init__(self, table: EndpointTable, collection: Collection, settings: CollectionSettings, telemetry: Telemetry) -> None:
+        self._table = table
+        self._settings = settings
+        self._watched: dict[str, _Watched] = {}
+        self._pool_tasks = TaskGroup()
+        self._leaving: list[TaskGroup] = []
+        self._phases = PhaseSequence()
+        self._polled: list[PolledSource] = []
+        self._streams: list[tuple[StreamSource[Parameters, object], PayloadDispatcher]] = []
+        self._pool_sources: list[tuple[PoolSource[Parameters, object], PayloadDispatcher]] = []
+        for binding in collection.bindings:
+            if binding.collectors:
+                self._sort_in(PayloadDispatcher(binding, table, telemetry))
+        refresh = settings.refresh_interval_seconds
+        self._cadence = cadence_of(
+            refresh if refresh > 0 else DEFAULT_REFRESH_INTERVAL_SECONDS, (source.plugin.interval_seconds for source in self._polled)
+        )
+
+    def start(self) -> None:
+        """Collect for every endpoint in the table, and for those that join. Call it on the running event loop, once."""
+        for source, dispatcher in self._pool_sources:
+            run = functools.partial(source.watch_pool, dispatcher.publish_pool)
+            self._pool_tasks.spawn(keep_running(run, functools.partial(dispatcher.failed, "")))
+        self._table.on_changed.append(self._follow)
+        self._follow(self._table.generation)
+
+    async def stop(self) -> int:
+        """End everything and wait for it; returns how many tasks of plugins would not end. Safe to call twice."""
+        if self._follow in self._table.on_changed:
+            self._table.on_changed.remove(self._follow)
+        for name in tuple(self._watched):
+            self._leave(name)
+        leaving, self._leaving = self._leaving, []
+        return await stop_all((self._pool_tasks, *leaving), self._settings.stop_grace_seconds)
+
+    def _sort_in(self, dispatcher: PayloadDispatcher) -> None:
+        plugin = dispatcher.source.plugin
+        if isinstance(plugin, PollingSource):
+            self._polled.append(PolledSource(plugin, plugin.timeout_seconds, dispatcher))
+        if isinstance(plugin, StreamSource):
+            self._streams.append((plugin, dispatcher))
+        if isinstance(plugin, PoolSource):
+            self._pool_sources.append((plugin, dispatcher))
+
+    def _follow(self, generation: Generation) -> None:
+        """Bring what runs in line with who is in the pool."""
+        self._leaving = [tasks for tasks in self._leaving if len(tasks)]
+        for name, watched in tuple(self._watched.items()):
+            row = generation.row_of.get(name)
+            if row is None or not _same_server(generation.endpoints[row], watched.poller.endpoint):
+                self._leave(name)
+        for endpoint in generation.endpoints:
+            watched_already = self._watched.get(endpoint.name)
+            if watched_already is None:
+                self._join(endpoint)
+            else:
+                watched_already.poller.endpoint = endpoint
+
+    def _join(self, endpoint: Endpoint) -> None:
+        tasks = TaskGroup()
+        poller = EndpointPoller(endpoint, tuple(self._polled), self._cadence, tasks)
+        self._watched[endpoint.name] = _Watched(poller, tasks)
+        if self._polled:
+            tasks.spawn(poller.run(self._phases.next()))
+        for source, dispatcher in self._streams:
+            run = functools.partial(source.watch, endpoint, dispatcher.publisher_for(endpoint.name))
+            tasks.spawn(keep_running(run, functools.partial(dispatcher.failed, endpoint.name)))
+
+    def _leave(self, name: str) -> None:
+        tasks = self._watched.pop(name).tasks
+        tasks.cancel()
+        self._leaving.append(tasks)
+
+
+def _same_server(one: Endpoint, other: Endpoint) -> bool:
+    return (one.address, one.metrics_address) == (other.address, other.metrics_address)

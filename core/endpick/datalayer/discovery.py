@@ -7,26 +7,24 @@ import asyncio
 from endpick.api.datalayer import EndpointDiscovery
 from endpick.api.errors import ConfigurationError
 from endpick.api.plugin import Parameters
-from endpick.datalayer.backoff import Backoff
-from endpick.datalayer.delivery import PLUGIN_FAILURES
+from endpick.datalayer.collection import Backoff
 from endpick.datalayer.table import EndpointTable
-from endpick.datalayer.tasks import was_cancelled
-from endpick.observability.instruments import Instruments
+from endpick.observability.telemetry import Telemetry
+from endpick.plugins.failures import PLUGIN_FAILURES, was_cancelled
 from endpick.plugins.instance import Instance
-
-EXTENSION_POINT = "EndpointDiscovery"
+from endpick.plugins.kinds import ExtensionPoint
 
 
 class DiscoveryTask:
     """One discovery, reporting into one table."""
 
-    def __init__(self, instance: Instance, table: EndpointTable, instruments: Instruments) -> None:
+    def __init__(self, instance: Instance, table: EndpointTable, telemetry: Telemetry) -> None:
         if not isinstance(instance.plugin, EndpointDiscovery):
             raise TypeError(f"{instance.origin} is no endpoint discovery")
         self.instance = instance
         self._plugin: EndpointDiscovery[Parameters] = instance.plugin
         self._table = table
-        self._instruments = instruments
+        self._telemetry = telemetry
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -83,4 +81,4 @@ class DiscoveryTask:
             await asyncio.sleep(backoff.delay_after(loop.time() - began))
 
     def _failed(self, problem: BaseException | str) -> None:
-        self._instruments.fault(self.instance, EXTENSION_POINT, problem)
+        self._telemetry.fault(self.instance, ExtensionPoint.ENDPOINT_DISCOVERY, problem)

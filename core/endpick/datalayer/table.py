@@ -3,14 +3,115 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Protocol, TypeVar
 
-from endpick.api.access import Access, AccessScope, OnViolation, refuse
-from endpick.api.data import AnyKey, Scope
-from endpick.api.endpoints import Endpoint, Endpoints, Generation
-from endpick.datalayer.columns import NEW_ROW, Cells
-from endpick.datalayer.writer import TableWriter
+import numpy as np
+from numpy.typing import NDArray
+
+from endpick.api.data import AnyKey, DataKey, Scope
+from endpick.api.endpoints import Access, AccessScope, Column, Endpoint, Endpoints, FloatArray, Generation, OnViolation, refuse
+from endpick.api.errors import UnknownKey
+
+NEW_ROW = -1
+"""In a list of origins: this row takes over nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """One column as its owner holds it; `written_at` is -inf where nothing was ever written."""
+
+    key: AnyKey
+    values: NDArray[np.float64] | NDArray[np.object_]
+    written_at: FloatArray
+
+    @classmethod
+    def empty(cls, key: AnyKey, rows: int) -> Cells:
+        """A column without values: NaN for numbers, None for objects."""
+        values = np.full(rows, np.nan) if key.is_number else np.full(rows, None, dtype=np.object_)
+        return cls(key, values, np.full(rows, -np.inf))
+
+    def moved(self, origins: Sequence[int]) -> Cells:
+        """A copy with one row per origin: the row it takes over, or `NEW_ROW`."""
+        moved = Cells.empty(self.key, len(origins))
+        old = np.asarray(origins, dtype=np.intp)
+        kept = old != NEW_ROW
+        moved.values[kept] = self.values[old[kept]]
+        moved.written_at[kept] = self.written_at[old[kept]]
+        return moved
+
+    def write(self, row: int, value: object, now: float) -> None:
+        """Put a value into a row.
+
+        Raises:
+            TypeError, ValueError: the column holds numbers and the value is none.
+        """
+        self.values[row] = value  # type: ignore[call-overload]
+        self.written_at[row] = now
+
+    def column(self) -> Column:
+        """The read-only view of these cells: it shows later writes and refuses its own."""
+        values, written_at = self.values.view(), self.written_at.view()
+        values.flags.writeable = written_at.flags.writeable = False
+        return Column(values, written_at)
+
+
+T = TypeVar("T")
+
+
+class Writable(Protocol):
+    """What the writer needs of the table."""
+
+    @property
+    def generation(self) -> Generation:
+        """The rows as they are now."""
+
+    def write(self, key: AnyKey, endpoint: Endpoint, value: object) -> None:
+        """Put a value into a column."""
+
+    def write_pool(self, key: AnyKey, value: object) -> None:
+        """Put a value that belongs to the whole pool."""
+
+
+class TableWriter:
+    """The `ColumnWriter` of one instance, for one payload or, without an endpoint, for as long as it likes."""
+
+    __slots__ = ("_on_violation", "_scope", "_table", "endpoint")
+
+    def __init__(self, table: Writable, scope: AccessScope | None, endpoint: Endpoint | None, on_violation: OnViolation) -> None:
+        """Made by the table."""
+        self._table = table
+        self._scope = scope
+        self._on_violation = on_violation
+        self.endpoint = endpoint
+        """Whose payload this is; None for a pool-wide one."""
+
+    def set(self, key: DataKey[T], value: T, endpoint: Endpoint | None = None) -> None:
+        """See `ColumnWriter`."""
+        target = endpoint or self.endpoint
+        if target is None:
+            raise ValueError(f"'{key.name}' belongs to an endpoint: this payload is pool-wide, so name one")
+        if self._may_write(key, Scope.ENDPOINT):
+            self._table.write(key, target, value)
+
+    def set_pool(self, key: DataKey[T], value: T) -> None:
+        """See `ColumnWriter`."""
+        if self._may_write(key, Scope.POOL):
+            self._table.write_pool(key, value)
+
+    def endpoints(self) -> Iterable[Endpoint]:
+        """See `ColumnWriter`."""
+        return self._table.generation.endpoints
+
+    def _may_write(self, key: DataKey[T], scope: Scope) -> bool:
+        if key.scope is not scope:
+            raise UnknownKey(f"'{key.name}' has scope '{key.scope}', not '{scope}'")
+        if self._scope is None or key.name in self._scope.writable:
+            return True
+        self._on_violation(self._scope, key.name, "write")
+        return False
 
 
 class EndpointTable:
@@ -78,7 +179,7 @@ class EndpointTable:
         return TableWriter(self, scope, endpoint, self._on_violation)
 
     def write(self, key: AnyKey, endpoint: Endpoint, value: object) -> None:
-        """Put a value into a column, unless the endpoint has left, moved to another address, or nobody declared the key."""
+        """Put a value into a column, unless the endpoint has left, moved to another address, or no instance declared the key."""
         cells = self._cells.get(key.name)
         row = self._generation.row_of.get(endpoint.name)
         if cells is None or row is None:
@@ -87,7 +188,7 @@ class EndpointTable:
             cells.write(row, value, self._clock())
 
     def write_pool(self, key: AnyKey, value: object) -> None:
-        """Put a value that belongs to the whole pool, unless nobody declared the key."""
+        """Put a value that belongs to the whole pool, unless no instance declared the key."""
         if key.name in self._pool_keys:
             self._pool[key.name] = value
 

@@ -1,1 +1,12 @@
-"""The demo: real requests through a real Envoy to simulated model servers, routed twice, compared at the end."""
+"""The demo: sends the same requests through Envoy to simulated model servers under two configurations, and compares the results.
+
+- `runner`: what does `endpick demo` run, and what does it report? Start here: `run_demo`.
+- `trial`: how is one configuration tried, and what does the live table show?
+- `stack`: how are model servers, endpick and Envoy started?
+- `envoy`: where is Envoy's binary, and what is its configuration?
+- `processes`: how do child processes end with their parent?
+- `load`: which chats are sent, and what is measured?
+- `prefix-aware.yaml`, `random-picker.yaml`: the two configurations.
+
+`cli` calls it. It may import every layer below `cli`, and needs `simulation` and `planning`.
+"""

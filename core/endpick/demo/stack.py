@@ -1,7 +1,4 @@
-"""Starts what a request passes through: simulated model servers, a picker, and Envoy in front of them.
-
-Each process takes ports that the system chooses and says which, so that no other program can take one in between.
-"""
+"""Starts model servers, endpick and Envoy, as child processes that never outlive their parent."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ _PICKER_OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Where everything listens."""
+    """The URLs of the processes."""
 
     gateway: str
     """URL of Envoy."""
@@ -40,7 +37,7 @@ class Stack:
 async def start_stack(
     children: Children, folder: Path, *, server_options: Sequence[str], servers: int, picker: Sequence[str], config: Path, envoy: Path
 ) -> Stack:
-    """Start everything among `children` and wait until it is ready; `config` may name `endpoints.yaml` in `folder`.
+    """Start all processes as `children` and wait until they are ready; `config` may name `endpoints.yaml` in `folder`.
 
     Raises:
         ChildFailed: a process did not get ready.
@@ -78,7 +75,7 @@ async def _start_server(children: Children, name: str, options: Sequence[str]) -
 
 
 async def _start_picker(children: Children, command: Sequence[str], config: Path) -> tuple[int, int]:
-    """The ports of its ext_proc service and of its metrics, which its log names once it serves."""
+    """Start endpick; returns the ports of its ext_proc service and of its metrics, which it logs once it serves."""
     child = await children.start("endpick", (*command, config, *_PICKER_OPTIONS))
 
     async def logged_ports() -> tuple[int, int] | None:

@@ -1,18 +1,8 @@
-"""Every mistake endpick can report, each under a number that never changes its meaning."""
+"""Every mistake that endpick can report, each under a number that never changes its meaning, with severity and exit code."""
 
 from __future__ import annotations
 
-from enum import Enum, StrEnum, unique
-
-from endpick.diagnostics.exit import ExitCode
-
-
-class Severity(StrEnum):
-    """How much a diagnostic matters: an error prevents the start, a warning and a note do not."""
-
-    ERROR = "error"
-    WARNING = "warning"
-    NOTE = "note"
+from enum import Enum, IntEnum, StrEnum, unique
 
 
 @unique
@@ -21,7 +11,7 @@ class Code(Enum):
 
     The first letter says the severity (E, W, N), the next two digits the family: 01 YAML text, 02 document shape,
     03 plugins found and loaded, 04 parameters, 05 references and profiles, 06 data, 07 life cycle, 08 environment.
-    A retired number is never given to something else. `explain/<code>.md` holds the page that `endpick explain` prints.
+    A retired number is never used again. `explain/<code>.md` holds the page that `endpick explain` prints.
     """
 
     E0101 = "the text is not valid YAML"
@@ -56,19 +46,19 @@ class Code(Enum):
     E0303 = "an entry point names a module that does not exist"
     E0304 = "several distributions offer this plugin type"
     E0305 = "importing the plugin failed"
-    E0306 = "the plugin needs another version of the plugin API"
+    E0306 = "the plugin needs another version of endpick"
     E0307 = "the plugin is not allowed by pluginPolicy"
     E0308 = "the installed plugin differs from the lock file"
     E0309 = "an entry point does not lead to a plugin class"
     E0310 = "the plugin class is of no kind"
     E0311 = "the plugin class leaves methods unimplemented"
-    E0312 = "the plugin calls itself by another type"
-    E0313 = "a method of the plugin has the wrong signature"
+    E0312 = "the plugin is installed under a former name only"
+    E0313 = "a method of the plugin has the wrong signature or name"
     E0314 = "two plugins claim the same alias"
     E0315 = "a third-party distribution offers a built-in type"
     E0316 = "the distribution named in `from` does not offer this type"
     E0317 = "a requirement of the plugin's distribution is not met"
-    E0318 = "the plugin's metadata is missing or malformed"
+    E0318 = "a declaration of the plugin is malformed or misspelt"
     E0319 = "an entry point names an attribute that its module does not have"
     E0320 = "no plugin types are installed"
     E0321 = "the lock file cannot be used"
@@ -87,10 +77,12 @@ class Code(Enum):
     E0504 = "a weight is given to an instance that does not score"
     E0505 = "a scheduling profile has no picker, or more than one"
     E0506 = "there is no profile handler, or more than one"
-    E0507 = "single-profile-handler cannot serve several profiles"
+    E0507 = "there are more scheduling profiles than the profile handler can choose among"
     E0508 = "two scheduling profiles have the same name"
+    E0509 = "the profile handler requires a scheduling profile that is not defined"
     E0510 = "an instance appears twice in one scheduling profile"
     E0511 = "a hook object refuses the configuration"
+    E0512 = "two inference objectives have the same name"
 
     E0601 = "nothing produces a data key that is needed"
     E0602 = "producer and consumer disagree on the type of a data key"
@@ -160,12 +152,12 @@ class Code(Enum):
 
     @property
     def severity(self) -> Severity:
-        """Follows from the first letter, so that a code has the same severity everywhere."""
+        """The severity that the first letter stands for, the same everywhere."""
         return _SEVERITY_OF_LETTER[self.name[0]]
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit status of a command that ends because of this; OK unless it is an error."""
+        """The exit status of a command that ends because of this mistake; OK for a warning or a note."""
         if self.severity is not Severity.ERROR:
             return ExitCode.OK
         if self in _BLAMED_ON_PLUGIN:
@@ -173,7 +165,44 @@ class Code(Enum):
         return _EXIT_CODE_OF_FAMILY[self.family]
 
 
+class Severity(StrEnum):
+    """How much a diagnostic matters: an error prevents the start, a warning and a note do not."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
 _SEVERITY_OF_LETTER = {"E": Severity.ERROR, "W": Severity.WARNING, "N": Severity.NOTE}
+
+
+class ExitCode(IntEnum):
+    """Documented exit statuses; scripts and CI may rely on them.
+
+    Where several apply, the smallest wins: operators repair their own file before another author's plugin.
+    """
+
+    OK = 0
+    """The command did what it was asked; there may have been warnings."""
+
+    INTERNAL_ERROR = 1
+    """A bug in endpick itself. Please report it."""
+
+    USAGE = 2
+    """The command line was wrong: unknown verb, unknown option, missing argument."""
+
+    CONFIG_INVALID = 3
+    """The configuration file has mistakes; each was reported with its place."""
+
+    PLUGIN_UNUSABLE = 4
+    """A plugin that the configuration needs is missing, broken or incompatible."""
+
+    FAILED = 5
+    """The environment refused: a port in use, a file unreadable, a start or stop that failed."""
+
+    INTERRUPTED = 130
+    """Stopped by Ctrl-C."""
+
 
 _EXIT_CODE_OF_FAMILY = {
     1: ExitCode.CONFIG_INVALID,

@@ -1,69 +1,24 @@
-"""A diagnostic: one mistake, where it is, and what to do about it."""
+"""A diagnostic: one mistake, where it is, and what to do about it; with what helps to make one: suggestions, line numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+import unicodedata
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cached_property
 
-from endpick.diagnostics.codes import Code, Severity
-from endpick.diagnostics.exit import ExitCode
+from endpick.diagnostics.codes import Code, ExitCode, Severity
 
 DocumentPath = tuple[str | int, ...]
 """Where something is in a document: mapping keys and list indices from the root, such as `("plugins", 0, "type")`."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Span:
-    """A stretch of text. Lines and columns count from 1, columns in code points; the end is one past the last."""
-
-    file: str
-    line: int
-    column: int
-    end_line: int
-    end_column: int
-
-    @classmethod
-    def start_of(cls, file: str) -> Span:
-        """The place to point at when a file has no better one: its very beginning."""
-        return cls(file, 1, 1, 1, 1)
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.column}"
-
-    def covers(self, other: Span) -> bool:
-        """Whether `other` lies within this span."""
-        return (
-            self.file == other.file
-            and (self.line, self.column) <= (other.line, other.column)
-            and (other.end_line, other.end_column) <= (self.end_line, self.end_column)
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Label:
-    """A second place that belongs to a diagnostic, and what it has to do with it: "first defined here"."""
-
-    span: Span
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class PluginReference:
-    """The plugin a diagnostic is about, as far as it is known."""
-
-    type: str
-    instance: str | None = None
-    distribution: str | None = None
-    version: str | None = None
-
-    def __str__(self) -> str:
-        name = self.type if self.instance in (None, self.type) else f"{self.instance} ({self.type})"
-        return name if self.distribution is None else f"{name} from {self.distribution} {self.version or ''}".rstrip()
-
-
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One mistake, worded for the person who can repair it.
+    """One mistake, worded for the operator or plugin author who can repair it.
 
     `message` says what happened, in lower case and without a full stop; `span` where; `help` what to do; `notes` why it
     matters. `span` is None only where there is no file to point into. `annotation` is the short text beside the caret.
@@ -81,13 +36,54 @@ class Diagnostic:
 
     @property
     def severity(self) -> Severity:
-        """That of its code."""
+        """The severity of its code."""
         return self.code.severity
 
     @property
     def is_error(self) -> bool:
         """Whether it prevents the start."""
         return self.severity is Severity.ERROR
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """Another place that a diagnostic refers to, and why: "first defined here"."""
+
+    span: Span
+    message: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """A stretch of text. Lines and columns count from 1, columns in code points; the end is one past the last."""
+
+    file: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+    @classmethod
+    def start_of(cls, file: str) -> Span:
+        """The beginning of a file, for a mistake that has no better place in it."""
+        return cls(file, 1, 1, 1, 1)
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True, slots=True)
+class PluginReference:
+    """The plugin that a diagnostic is about, with what is known of it."""
+
+    type: str
+    instance: str | None = None
+    distribution: str | None = None
+    version: str | None = None
+
+    def __str__(self) -> str:
+        name = self.type if self.instance in (None, self.type) else f"{self.instance} ({self.type})"
+        return name if self.distribution is None else f"{name} from {self.distribution} {self.version or ''}".rstrip()
 
 
 def has_errors(diagnostics: Iterable[Diagnostic]) -> bool:
@@ -101,7 +97,7 @@ def sort_diagnostics(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...
 
 
 def exit_code_of(diagnostics: Iterable[Diagnostic]) -> ExitCode:
-    """The exit status of a command that found these: the smallest that an error asks for, OK without errors."""
+    """The exit status of a command that found these: the smallest of all errors, OK without errors."""
     return min((diagnostic.code.exit_code for diagnostic in diagnostics if diagnostic.is_error), default=ExitCode.OK)
 
 
@@ -110,3 +106,92 @@ def _place(diagnostic: Diagnostic) -> tuple[bool, str, int, int, str]:
     if span is None:
         return (True, "", 0, 0, "")
     return (False, span.file, span.line, span.column, diagnostic.code.name)
+
+
+MAX_SHOWN = 50
+
+
+def cap(diagnostics: Iterable[Diagnostic], limit: int = MAX_SHOWN) -> tuple[tuple[Diagnostic, ...], int]:
+    """At most `limit` of them in document order, errors before warnings, and how many were left out."""
+    ordered = sort_diagnostics(diagnostics)
+    by_severity = sorted(ordered, key=lambda diagnostic: not diagnostic.is_error)
+    kept = set(by_severity[:limit])
+    return tuple(diagnostic for diagnostic in ordered if diagnostic in kept), max(0, len(ordered) - limit)
+
+
+def suggest(word: str, candidates: Iterable[str]) -> str | None:
+    """The candidate that is closest to `word`, or None when none is close: a wild guess is worse than no help."""
+    known = sorted(set(candidates) - {word})
+    plain = ascii_look_alike(word)
+    if plain in known:
+        return plain
+    folded: dict[str, str] = {}
+    for candidate in known:
+        folded.setdefault(_fold(candidate), candidate)
+    matches = get_close_matches(_fold(plain), folded, n=1, cutoff=_MIN_SIMILARITY)
+    return folded[matches[0]] if matches else _only_longer_form(_fold(plain), folded)
+
+
+def did_you_mean(word: str, candidates: Iterable[str]) -> str | None:
+    """A help line with the closest candidate, or None."""
+    suggestion = suggest(word, candidates)
+    return None if suggestion is None else f"did you mean '{suggestion}'?"
+
+
+_MIN_SIMILARITY = 0.7
+_MIN_PART = 4
+
+# Letters of other scripts that are drawn like an ASCII letter in common fonts (a part of Unicode's confusables.txt).
+_LOOK_ALIKES = str.maketrans(
+    "аеорсухіјѕԁһԛԝАВЕКМНОРСТХІЈЅαοενρτυχικΑΒΕΖΗΙΚΜΝΟΡΤΥΧ‐‑‒–—−․⁃ıɑɡℓ",  # noqa: RUF001 - the ambiguity is the point
+    "aeopcyxijsdhqwABEKMHOPCTXIJSaoevptuxikABEZHIKMNOPTYX------.-iagl",
+)
+
+
+def ascii_look_alike(word: str) -> str:
+    """The word as a reader sees it: letters that look like ASCII letters replaced by these, invisible ones removed."""
+    compatible = unicodedata.normalize("NFKC", word)
+    visible = "".join(character for character in compatible if unicodedata.category(character) != "Cf")
+    return visible.translate(_LOOK_ALIKES)
+
+
+def _only_longer_form(word: str, folded: Mapping[str, str]) -> str | None:
+    """The one candidate that begins or ends with the word: `data` for `dataLayer`, `profiles` for `schedulingProfiles`."""
+    longer = [form for form in folded if len(word) >= _MIN_PART and (form.startswith(word) or form.endswith(word))]
+    return folded[longer[0]] if len(longer) == 1 else None
+
+
+def _fold(word: str) -> str:
+    return word.casefold().replace("_", "").replace("-", "")
+
+
+# str.splitlines() also breaks at form feeds, U+0085 and U+2028, where editors do not.
+_LINE_BREAK = re.compile(r"\r\n|\r|\n")
+
+
+class Lines:
+    """A text with its line starts. Line and column count from 1, columns in code points."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [0, *(match.end() for match in _LINE_BREAK.finditer(self.text))]
+
+    @cached_property
+    def _lines(self) -> list[str]:
+        return _LINE_BREAK.split(self.text)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def line(self, number: int) -> str:
+        """The text of a line without its line break; empty when there is no such line."""
+        return self._lines[number - 1] if 1 <= number <= len(self._lines) else ""
+
+    def position(self, index: int) -> tuple[int, int]:
+        """Line and column of the code point at `index`; an index past the end is the end."""
+        index = max(0, min(index, len(self.text)))
+        line = bisect_right(self._starts, index)
+        return line, index - self._starts[line - 1] + 1

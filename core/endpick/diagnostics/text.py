@@ -1,17 +1,16 @@
-"""Diagnostics as text for people: the line, a caret under the mistake, and what to do."""
+"""Shows diagnostics to people: the line in question, a caret under the mistake, and what to do."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TextIO
 
-from endpick.diagnostics.cap import MAX_SHOWN, cap
 from endpick.diagnostics.codes import Severity
-from endpick.diagnostics.excerpt import Mark, excerpt, printable
-from endpick.diagnostics.lines import Lines
-from endpick.diagnostics.model import Diagnostic
+from endpick.diagnostics.model import MAX_SHOWN, Diagnostic, Lines, Span, cap
 
 _COLOURS = {
     Severity.ERROR: "1;31",
@@ -20,11 +19,6 @@ _COLOURS = {
 }
 _BOLD = "1"
 _GUTTER = "1;34"
-
-
-def wants_colour(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
-    """Only a terminal gets colour, and only while nobody asked for none (`NO_COLOR`, `TERM=dumb`)."""
-    return stream.isatty() and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
 
 
 def render_text(
@@ -113,7 +107,7 @@ class _Block:
 
 
 def _marks(diagnostic: Diagnostic) -> list[Mark]:
-    """The file of the mistake first, then other files in order of appearance."""
+    """All places of a diagnostic: those in the file of the mistake first, then other files in order of appearance."""
     if diagnostic.span is None:
         primary: list[Mark] = []
         files: dict[str, None] = {}
@@ -123,3 +117,95 @@ def _marks(diagnostic: Diagnostic) -> list[Mark]:
     secondary = [Mark(label.span, label.message, primary=False) for label in diagnostic.labels]
     files.update(dict.fromkeys(mark.span.file for mark in secondary))
     return [mark for file in files for mark in (*primary, *secondary) if mark.span.file == file]
+
+
+def wants_colour(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether output to a stream is coloured: on a terminal, unless the user forbids it with `NO_COLOR` or `TERM=dumb`."""
+    return stream.isatty() and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
+
+
+CONTEXT_LINES = 2
+MAX_LINE_LENGTH = 140
+_TAB = "    "
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One underlined place. The primary one gets carets and some lines of context before it, the others dashes."""
+
+    span: Span
+    message: str
+    primary: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of an excerpt: numbered source, a mark under it, or a gap (neither)."""
+
+    number: int | None
+    text: str
+    mark: Mark | None = None
+
+
+def excerpt(lines: Lines, marks: Sequence[Mark]) -> Iterator[Row]:
+    """Rows from top to bottom. All marks must be in the same file; of a mark over several lines only the first is shown."""
+    by_line = {number: list(group) for number, group in groupby(sorted(marks, key=lambda mark: mark.span), key=lambda mark: mark.span.line)}
+    previous = None
+    for number in sorted(set(by_line) | _context(lines, marks)):
+        if previous is not None and number > previous + 1:
+            yield Row(None, "...")
+        previous = number
+        source = lines.line(number)
+        offset = _window(source, by_line.get(number, ()))
+        yield Row(number, _clip(source, offset))
+        for mark in by_line.get(number, ()):
+            yield Row(None, _underline(source, offset, mark), mark)
+
+
+def _context(lines: Lines, marks: Sequence[Mark]) -> set[int]:
+    before = {mark.span.line - back for mark in marks if mark.primary for back in range(1, CONTEXT_LINES + 1)}
+    return {number for number in before if number >= 1 and lines.line(number).strip()}
+
+
+def _window(source: str, marks: Sequence[Mark]) -> int:
+    """Where to start showing a long line so that its first mark is seen."""
+    if len(source) <= MAX_LINE_LENGTH or not marks:
+        return 0
+    return max(0, marks[0].span.column - 1 - MAX_LINE_LENGTH // 2)
+
+
+def _clip(source: str, offset: int) -> str:
+    shown = printable(source[offset : offset + MAX_LINE_LENGTH])
+    return f"{'…' if offset else ''}{shown}{'…' if len(source) > offset + MAX_LINE_LENGTH else ''}".rstrip()
+
+
+def _underline(source: str, offset: int, mark: Mark) -> str:
+    start = mark.span.column - 1
+    end = mark.span.end_column - 1 if mark.span.end_line == mark.span.line else len(source.rstrip())
+    end = min(end, offset + MAX_LINE_LENGTH)
+    padding = _width(printable(source[offset:start])) + (1 if offset else 0)
+    length = max(1, _width(printable(source[start:end])))
+    return f"{' ' * padding}{('^' if mark.primary else '-') * length} {printable(mark.message)}".rstrip()
+
+
+def _width(text: str) -> int:
+    return sum(_cells(character) for character in text)
+
+
+def _cells(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def printable(text: str) -> str:
+    """The text with characters escaped that would move the cursor, hide text or change its order on a terminal."""
+    return "".join(_printable_character(character) for character in text)
+
+
+def _printable_character(character: str) -> str:
+    if character == "\t":
+        return _TAB
+    if unicodedata.category(character) in {"Cc", "Cf", "Cs", "Zl", "Zp", "Co", "Cn"}:
+        return f"\\u{ord(character):04x}"
+    return character

@@ -1,4 +1,4 @@
-"""Header maps: what the gateway's say, and which headers may be set in a reply."""
+"""Headers and metadata: what the gateway's say, and which of them a reply sets."""
 
 from __future__ import annotations
 
@@ -6,8 +6,20 @@ import logging
 import re
 from collections.abc import Mapping
 
-from endpick._proto.ext_proc_pb2 import HeaderMap, HeaderMutation, HeaderValue, HeaderValueOption
-from endpick.extproc.names import DESTINATION_HEADER, SERVED_KEY, SUBSET_KEY
+from google.protobuf.struct_pb2 import Struct, Value
+
+from endpick._proto.ext_proc_pb2 import HeaderMap, HeaderMutation, HeaderValue, HeaderValueOption, ProcessingRequest
+from endpick.api.request_control import Metadata
+
+DESTINATION_HEADER = "x-gateway-destination-endpoint"
+"""Also the key below `DESTINATION_NAMESPACE`; both carry the same value."""
+DESTINATION_NAMESPACE = "envoy.lb"
+SERVED_KEY = "x-gateway-destination-endpoint-served"
+"""Below `DESTINATION_NAMESPACE` in the response phase: the endpoint the gateway used in the end."""
+SUBSET_NAMESPACE = "envoy.lb.subset_hint"
+SUBSET_KEY = "x-gateway-destination-endpoint-subset"
+DROPPED_REASON_HEADER = "x-llm-d-request-dropped-reason"
+
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +39,7 @@ HOP_BY_HOP = frozenset(
 """Belong to one connection: repeating `transfer-encoding` on the next has truncated streamed responses."""
 
 OURS = frozenset({DESTINATION_HEADER, SERVED_KEY, SUBSET_KEY, "content-length"})
-"""Set by the session or the gateway, and by nobody else."""
+"""Only the session or the gateway sets them."""
 
 _NEVER_SET = HOP_BY_HOP | OURS
 _NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
@@ -41,12 +53,14 @@ def read_headers(header_map: HeaderMap) -> dict[str, str]:
 
     Gateways put a value into `raw_value` or, older ones, into `value`.
     """
-    headers = header_map.headers
+    headers = {}
     try:
-        return {header.key.lower(): raw.decode() if (raw := header.raw_value) else header.value for header in headers}
+        for header in header_map.headers:
+            headers[header.key.lower()] = raw.decode() if (raw := header.raw_value) else header.value
     except UnicodeDecodeError:
         # Rare, and saying so for every value costs 0.2 µs each.
-        return {header.key.lower(): header.raw_value.decode(errors="replace") or header.value for header in headers}
+        return {header.key.lower(): header.raw_value.decode(errors="replace") or header.value for header in header_map.headers}
+    return headers
 
 
 def option(name: str, value: str) -> HeaderValueOption:
@@ -73,3 +87,52 @@ def may_set(name: str, value: str) -> bool:
         return True
     logger.warning("header %r was not set: its name or its value %r is not valid in HTTP", name, value)
     return False
+
+
+def subset_hint(message: ProcessingRequest) -> tuple[str, ...] | None:
+    """The endpoints the gateway allows, in its order; None when it does not restrict them.
+
+    Asked of a message that has a `metadata_context`. The value is a list of addresses or one string; each string may itself
+    hold several, separated by commas.
+    """
+    hint = _value(message, SUBSET_NAMESPACE, SUBSET_KEY)
+    kind = hint.WhichOneof("kind") if hint is not None else None
+    if hint is None or kind not in ("list_value", "string_value"):
+        return None
+    values = hint.list_value.values if kind == "list_value" else (hint,)
+    texts = [value.string_value for value in values]
+    entries = (entry.strip() for text in texts for entry in text.split(","))
+    return tuple(entry for entry in entries if entry)
+
+
+def served_endpoint(message: ProcessingRequest) -> str | None:
+    """The endpoint that the gateway says has served the request. Asked of a message that has a `metadata_context`."""
+    value = _value(message, DESTINATION_NAMESPACE, SERVED_KEY)
+    return (value.string_value or None) if value is not None else None
+
+
+def destination_metadata(destination: str, further: Metadata) -> Struct:
+    """The destination where the protocol wants it, and what plugins add, of which nothing replaces the destination."""
+    struct = as_struct(further)
+    struct.fields[DESTINATION_NAMESPACE].struct_value.fields[DESTINATION_HEADER].string_value = destination
+    return struct
+
+
+def as_struct(metadata: Metadata) -> Struct:
+    """The protobuf form."""
+    struct = Struct()
+    for namespace, entries in metadata.items():
+        fields = struct.fields[namespace].struct_value.fields
+        for key, entry in entries.items():
+            if isinstance(entry, bool):
+                fields[key].bool_value = entry
+            elif isinstance(entry, str):
+                fields[key].string_value = entry
+            else:
+                fields[key].number_value = entry
+    return struct
+
+
+def _value(message: ProcessingRequest, namespace: str, key: str) -> Value | None:
+    struct = message.metadata_context.filter_metadata.get(namespace)
+    return None if struct is None else struct.fields.get(key)

@@ -4,23 +4,57 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache, partial
 
 from google.protobuf.message import DecodeError
 
 from endpick._proto.ext_proc_pb2 import ProcessingRequest
 from endpick.extproc import replies
-from endpick.extproc.counters import SessionCounters
-from endpick.extproc.delivery import delivery_of
-from endpick.extproc.memory import MemoryBudget
-from endpick.extproc.metadata import served_endpoint, subset_hint
-from endpick.extproc.request_phase import NO_MEMORY, RequestPhase, UnroutableError
-from endpick.extproc.response_phase import ResponsePhase
-from endpick.extproc.stream import CloseCause, ProtocolError, SessionFactory, Status
-from endpick.observability.throttle import Throttle
-from endpick.requests.decision import Decision, Director, Exchange, Refused, Routed
-from endpick.requests.incoming import Delivery, IncomingRequest
+from endpick.extproc.headers import served_endpoint, subset_hint
+from endpick.extproc.phases import NO_MEMORY, MessageState, RequestPhase, ResponsePhase, UnroutableError
+from endpick.extproc.stream import GrpcStatus, MemoryBudget, ProtocolError, SessionCounters, SessionFactory
+from endpick.observability.recorder import Throttle
+from endpick.requests.model import BodyMode, BodyModes, CloseCause, Decider, Decision, Exchange, IncomingRequest, Refused, Routed
+
+_GRPC_MODE = 5
+
+
+def body_modes_of(message: ProcessingRequest) -> BodyModes:
+    """Read `protocol_config`; a gateway that sends none speaks the protocol's own mode, FULL_DUPLEX_STREAMED.
+
+    Raises:
+        ProtocolError: the gateway is configured in a way in which no request can be routed.
+    """
+    if message.observability_mode:
+        raise ProtocolError(
+            GrpcStatus.FAILED_PRECONDITION,
+            "the gateway's ext_proc filter runs in observability mode and ignores replies; "
+            "set observability_mode: false to have requests routed",
+        )
+    if not message.HasField("protocol_config"):
+        return _body_modes(BodyMode.FULL_DUPLEX_STREAMED, BodyMode.FULL_DUPLEX_STREAMED, False)
+    config = message.protocol_config
+    return _body_modes(config.request_body_mode, config.response_body_mode, config.send_body_without_waiting_for_header_response)
+
+
+@lru_cache(maxsize=64)
+def _body_modes(request_body: int, response_body: int, early_request_body: bool) -> BodyModes:
+    return BodyModes(_mode(request_body, "request_body_mode"), _mode(response_body, "response_body_mode"), early_request_body)
+
+
+def _mode(value: int, option: str) -> BodyMode:
+    try:
+        return BodyMode(value)
+    except ValueError:
+        name = "GRPC" if value == _GRPC_MODE else str(value)
+        raise ProtocolError(
+            GrpcStatus.FAILED_PRECONDITION,
+            f"the gateway's ext_proc filter has {option} {name}, which is not supported; use FULL_DUPLEX_STREAMED",
+        ) from None
+
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +78,42 @@ _MESSAGE_BYTES = 512
 """What a parsed message costs beside its bytes, about."""
 
 
+class SessionState(IntEnum):
+    """Where a stream stands between its first message and its end."""
+
+    RECEIVING = 0
+    """The request arrives; the director has not been asked."""
+    BYPASSED = 1
+    """The gateway answers the client by itself: a response came before a decision, and what is left of the request leads nowhere."""
+    DECIDING = 2
+    """The director was asked and has not answered; what arrives meanwhile is kept."""
+    ROUTED = 3
+    """The gateway knows the endpoint; the rest of the request and the response pass through."""
+    ANSWERED = 4
+    """The gateway was told to answer the client with an error; nothing more is read or sent."""
+    CLOSED = 5
+    """The stream is over."""
+
+
+SESSION_TRANSITIONS: Mapping[SessionState, frozenset[SessionState]] = {
+    SessionState.RECEIVING: frozenset(
+        {SessionState.BYPASSED, SessionState.DECIDING, SessionState.ROUTED, SessionState.ANSWERED, SessionState.CLOSED}
+    ),
+    SessionState.BYPASSED: frozenset({SessionState.CLOSED}),
+    SessionState.DECIDING: frozenset({SessionState.ROUTED, SessionState.ANSWERED, SessionState.CLOSED}),
+    SessionState.ROUTED: frozenset({SessionState.ANSWERED, SessionState.CLOSED}),
+    SessionState.ANSWERED: frozenset({SessionState.CLOSED}),
+    SessionState.CLOSED: frozenset(),
+}
+"""A director that answers at once takes a stream from RECEIVING to ROUTED or ANSWERED without DECIDING."""
+
+# Globals, because a member of an enumeration costs several times as much to look up, and each message looks up some.
+_RECEIVING, _BYPASSED, _DECIDING, _ROUTED = SessionState.RECEIVING, SessionState.BYPASSED, SessionState.DECIDING, SessionState.ROUTED
+_DONE = MessageState.DONE
+
+
 class Session:
-    """The state machine; `StreamSession` says what a transport does with it, `Director` who decides."""
+    """One stream in one `SessionState`; `StreamSession` says what a transport does with it, `Decider` who decides."""
 
     __slots__ = (
         "_clock",
@@ -62,8 +130,9 @@ class Session:
         "_response",
         "_settings",
         "_subset",
-        "delivery",
+        "body_modes",
         "finished",
+        "state",
         "waiting",
     )
 
@@ -72,7 +141,7 @@ class Session:
 
     def __init__(
         self,
-        director: Director,
+        director: Decider,
         settings: SessionSettings = DEFAULT_SETTINGS,
         counters: SessionCounters | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -91,10 +160,13 @@ class Session:
         self._subset: tuple[str, ...] | None = None
         self._received_at = 0.0
         self._close_cause: CloseCause | None = None
-        self.delivery: Delivery | None = None
+        self.body_modes: BodyModes | None = None
         """Which bodies the gateway sends; None before the first message."""
+        self.state = SessionState.RECEIVING
         self.waiting: Awaitable[object] | None = None
+        """The decision, while the state is DECIDING."""
         self.finished = False
+        """Whether the state is ANSWERED or CLOSED: a transport asks after each message, too often for a property."""
 
     def receive(self, message: bytes) -> Sequence[bytes]:
         """See `StreamSession.receive`."""
@@ -102,11 +174,11 @@ class Session:
             return ()
         try:
             request = _parsed(message)
-            if self.waiting is None:
+            if self.state is not _DECIDING:
                 return self._accept(request)
             self._keep(request, len(message))
         except DecodeError as error:
-            raise self._counted(ProtocolError(Status.INVALID_ARGUMENT, "not an ext_proc message")) from error
+            raise self._counted(ProtocolError(GrpcStatus.INVALID_ARGUMENT, "not an ext_proc message")) from error
         except ProtocolError as error:
             raise self._counted(error) from None
         return ()
@@ -135,47 +207,51 @@ class Session:
     def fail(self, exception: BaseException) -> Sequence[bytes]:
         """See `StreamSession.fail`."""
         self.waiting = None
-        return self._internal_error(exception) if self._close_cause is None else ()
+        return () if self.state is SessionState.CLOSED else self._internal_error(exception)
 
     def close(self, cause: CloseCause) -> None:
         """See `StreamSession.close`."""
-        if self._close_cause is not None:
+        if self.state is SessionState.CLOSED:
             return
         self._close_cause = self._meaning_of(cause)
-        self.finished = True
+        self._enter(SessionState.CLOSED)
         self.waiting = None
         self._queue.clear()
-        if self.delivery is not None:
+        if self.body_modes is not None:
             self._request.release()
-        self._finish(self._close_cause)
+        if self._exchange is not None:
+            self._finish(self._close_cause)
 
     def _accept(self, message: ProcessingRequest) -> list[bytes]:
-        if self.delivery is None:
-            delivery = delivery_of(message)
-            self._request = RequestPhase(delivery, self._settings.max_request_body_bytes, self._memory)
-            self._response = ResponsePhase(delivery.response_body, self._counters)
-            self.delivery = delivery
+        if self.body_modes is None:
+            modes = body_modes_of(message)
+            self._request = RequestPhase(modes, self._settings.max_request_body_bytes, self._memory)
+            self._response = ResponsePhase(modes.response_body, self._counters)
+            self.body_modes = modes
         response = self._response
         match message.WhichOneof("request"):
             case "response_body":
                 answers = response.on_body(message.response_body)
             case "response_headers":
-                answers = response.on_headers(message.response_headers, self._exchange, served_endpoint(message))
+                if self.state is _RECEIVING:
+                    self._enter(SessionState.BYPASSED)
+                served = served_endpoint(message) if message.HasField("metadata_context") else None
+                answers = response.on_headers(message.response_headers, self._exchange, served)
             case "response_trailers":
                 answers = response.on_trailers()
             case None:
-                raise ProtocolError(Status.INVALID_ARGUMENT, "a message carries neither headers, body nor trailers")
+                raise ProtocolError(GrpcStatus.INVALID_ARGUMENT, "a message carries neither headers, body nor trailers")
             case kind:
                 return self._accept_request_part(kind, message)
-        if response.complete:
+        if response.state >= _DONE:
             self._finish(CloseCause.END)
         return answers
 
     def _accept_request_part(self, kind: str, message: ProcessingRequest) -> list[bytes]:
-        request = self._request
-        if self._response.started and not request.routed:
-            return []  # the gateway answered the client itself; what is left of the request leads nowhere
-        if self._subset is None:
+        if self.state is _BYPASSED:
+            return []
+        request, routed = self._request, self.state is _ROUTED
+        if self._subset is None and message.HasField("metadata_context"):
             self._subset = subset_hint(message)
         try:
             if kind == "request_headers":
@@ -183,27 +259,27 @@ class Session:
                 self._received_at = self._clock()
                 answers = request.on_headers(message.request_headers, message.ByteSize())
             elif kind == "request_body":
-                answers = request.on_body(message.request_body)
+                answers = request.on_body(message.request_body, routed=routed)
             else:
-                answers = request.on_trailers()
+                answers = request.on_trailers(routed=routed)
         except UnroutableError as error:
             self._counters.unroutable += 1
             self._counters.buffer_exhaustions += error.refused is NO_MEMORY
             return self._refuse(error.refused)
-        if request.ready and not request.routed:
+        if request.ready and not routed:
             answers += self._decide()
         return answers
 
     def _decide(self) -> list[bytes]:
-        assert self.delivery is not None
-        assert self._request.headers is not None
-        incoming = IncomingRequest(self._request.headers, self._request.read_body(), self._subset, self._received_at, self.delivery)
+        assert self.body_modes is not None
+        incoming = IncomingRequest(self._request.headers, self._request.read_body(), self._subset, self._received_at, self.body_modes)
         try:
             decision = self._director.decide(incoming)
         except Exception as error:
             return self._internal_error(error)
         if isinstance(decision, (Routed, Refused)):
             return self._answer(decision)
+        self._enter(SessionState.DECIDING)
         self.waiting = decision
         return []
 
@@ -211,13 +287,14 @@ class Session:
         if isinstance(decision, Refused):
             return self._refuse(decision)
         self._exchange = decision.exchange
+        self._enter(SessionState.ROUTED)
         try:
             return self._request.route(decision)
         except Exception as error:
             return self._internal_error(error)
 
     def _refuse(self, refused: Refused) -> list[bytes]:
-        self.finished = True
+        self._enter(SessionState.ANSWERED)
         return [replies.immediate(refused)]
 
     def _internal_error(self, exception: BaseException) -> list[bytes]:
@@ -226,13 +303,18 @@ class Session:
         self._finish(CloseCause.ERROR)
         return self._refuse(Refused(500, "Internal", "the request could not be routed"))
 
+    def _enter(self, state: SessionState) -> None:
+        assert state in SESSION_TRANSITIONS[self.state], f"{self.state.name} to {state.name}"
+        self.state = state
+        self.finished = state >= SessionState.ANSWERED
+
     def _keep(self, message: ProcessingRequest, size: int) -> None:
         self._queued_bytes += size
         if self._queued_bytes > self._settings.max_request_body_bytes:
-            raise ProtocolError(Status.RESOURCE_EXHAUSTED, "too much came while the decision was being awaited")
+            raise ProtocolError(GrpcStatus.RESOURCE_EXHAUSTED, "too much came while the decision was being awaited")
         if not self._request.hold(size + _MESSAGE_BYTES):
             self._counters.buffer_exhaustions += 1
-            raise ProtocolError(Status.RESOURCE_EXHAUSTED, NO_MEMORY.message)
+            raise ProtocolError(GrpcStatus.RESOURCE_EXHAUSTED, NO_MEMORY.message)
         self._queue.append(message)
 
     def _meaning_of(self, cause: CloseCause) -> CloseCause:
@@ -241,9 +323,9 @@ class Session:
         A gateway half-closes or resets a stream that it needs no more: because its client is gone, or, where it keeps
         response bodies, because the response is over.
         """
-        if (cause is not CloseCause.END and cause is not CloseCause.RESET) or self.delivery is None:
+        if (cause is not CloseCause.END and cause is not CloseCause.RESET) or self.body_modes is None:
             return cause
-        over = self._response.started and not self.delivery.sees_response_body
+        over = self._response.state is not MessageState.IDLE and not self.body_modes.sees_response_body
         return CloseCause.END if over else CloseCause.RESET
 
     def _finish(self, cause: CloseCause) -> None:
@@ -257,7 +339,7 @@ class Session:
             logger.exception("finish of the exchange failed")
 
     def _counted(self, error: ProtocolError) -> ProtocolError:
-        status = Status(error.status)
+        status = error.status
         self._counters.protocol_errors[status] += 1
         suppressed = self._complaints.admit(error.message)
         if suppressed is not None:
@@ -266,10 +348,10 @@ class Session:
 
 
 def session_factory(
-    director: Director, settings: SessionSettings = DEFAULT_SETTINGS, counters: SessionCounters | None = None
+    director: Decider, settings: SessionSettings = DEFAULT_SETTINGS, counters: SessionCounters | None = None
 ) -> SessionFactory:
     """What a transport needs: a function that makes the session of a new stream."""
     shared = SessionCounters() if counters is None else counters
     complaints = Throttle(time.monotonic, COMPLAINT_INTERVAL_SECONDS)
     memory = MemoryBudget(settings.max_held_bytes)
-    return lambda: Session(director, settings, shared, complaints=complaints, memory=memory)
+    return partial(Session, director, settings, shared, complaints=complaints, memory=memory)

@@ -3,36 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Protocol
 
-from endpick.requests.decision import CloseCause
-
-__all__ = ["CloseCause", "ProtocolError", "SessionFactory", "Status", "StreamSession"]
+from endpick.requests.model import CloseCause
 
 
-class Status(IntEnum):
-    """The gRPC status codes with which a session ends a stream."""
+class GrpcStatus(IntEnum):
+    """The gRPC status codes with which endpick ends a stream."""
 
+    OK = 0
+    UNKNOWN = 2
     INVALID_ARGUMENT = 3
     """A message that cannot be decoded, or that cannot come here."""
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
     RESOURCE_EXHAUSTED = 8
     """More than a limit allows."""
     FAILED_PRECONDITION = 9
     """The gateway is configured in a way we cannot serve."""
+    UNIMPLEMENTED = 12
     INTERNAL = 13
     """We are at fault."""
+    UNAVAILABLE = 14
 
 
 class ProtocolError(Exception):
     """The stream cannot go on; the transport ends it with this gRPC status.
 
     Attributes:
-        status: gRPC status code, usually a `Status`.
+        status: gRPC status code, a `GrpcStatus`.
         message: what the gateway did that it may not do.
     """
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: GrpcStatus, message: str) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
@@ -74,3 +79,46 @@ class StreamSession(Protocol):
 
 
 SessionFactory = Callable[[], StreamSession]
+
+
+class MemoryBudget:
+    """Bytes that many streams share; a stream that takes some gives them back, also those that were one too many."""
+
+    __slots__ = ("_limit_bytes", "held_bytes")
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self.held_bytes = 0
+
+    def hold(self, size: int) -> bool:
+        """Account `size` more, or fewer if negative; False if that is more than there is."""
+        self.held_bytes += size
+        return size <= 0 or self.held_bytes <= self._limit_bytes
+
+
+_PROTOCOL_ERRORS = (GrpcStatus.INVALID_ARGUMENT, GrpcStatus.RESOURCE_EXHAUSTED, GrpcStatus.FAILED_PRECONDITION, GrpcStatus.INTERNAL)
+"""The statuses with which an ext_proc session ends a stream."""
+_PLAIN = ("requests", "unroutable", "buffer_exhaustions", "decision_faults", "exchange_faults")
+
+
+@dataclass(slots=True)
+class SessionCounters:
+    """Plain numbers that only grow; one object is shared by all sessions of a listener."""
+
+    requests: int = 0
+    """Streams that began with request headers."""
+    unroutable: int = 0
+    """Requests refused before the director saw them: their body, or what all requests hold, is over the limit."""
+    buffer_exhaustions: int = 0
+    """Requests refused because all requests that wait together hold `max_held_bytes`."""
+    decision_faults: int = 0
+    """Requests refused because deciding raised."""
+    exchange_faults: int = 0
+    """Exceptions from exchanges: at most one per response, and one from `finish`."""
+    protocol_errors: dict[GrpcStatus, int] = field(default_factory=lambda: dict.fromkeys(_PROTOCOL_ERRORS, 0))
+    """Streams that we ended, by the status we gave."""
+
+    def snapshot(self) -> dict[str, int]:
+        """Every count by name; protocol errors one by one, as `protocol_error_<status>`."""
+        plain = {name: getattr(self, name) for name in _PLAIN}
+        return plain | {f"protocol_error_{status.name.lower()}": count for status, count in self.protocol_errors.items()}

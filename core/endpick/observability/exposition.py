@@ -1,28 +1,35 @@
-"""What `/metrics` shows: the host's own metrics, then those of each instance, told apart by labels that the host adds."""
+"""What `/metrics` shows: the host's own metrics, gauges over the pool, and those of each instance under labels of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
+import numpy as np
 from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from endpick.observability.instruments import Instruments
+from endpick.api.endpoints import FloatArray, Generation
+from endpick.api.keys import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE
+from endpick.observability.metrics import PREFIX
+from endpick.observability.telemetry import Telemetry
+from endpick.plugins.failures import PLUGIN_FAILURES
 from endpick.plugins.instance import Instance
+from endpick.plugins.kinds import ExtensionPoint
 
 
 class Exposition(Collector):
-    """The host's registry and those of the instances that serve now, as one.
+    """The host's registry and the registries of the instances that serve now, as one.
 
-    Every instance registers what it likes in a registry of its own; samples get the labels `plugin_name` and `plugin_type`. So two
-    instances of a type never clash, nor does one that replaces another at a reload.
+    Each instance has a registry of its own, and its samples get the labels `plugin_name` and `plugin_type`. So two instances of a
+    type never clash, nor does an instance clash with the one it replaces at a reload.
     """
 
-    def __init__(self, host: Collector, instances: Callable[[], Iterable[Instance]], instruments: Instruments) -> None:
-        """`instances` gives those whose metrics count now; `instruments` is told of the ones that fail to tell theirs."""
+    def __init__(self, host: Collector, instances: Callable[[], Iterable[Instance]], telemetry: Telemetry) -> None:
+        """`instances` gives the instances that serve now; `telemetry` is told of each whose metrics cannot be shown."""
         self._host = host
         self._instances = instances
-        self._instruments = instruments
+        self._telemetry = telemetry
 
     def collect(self) -> Iterator[Metric]:
         """All families as they are now, each once; called for every scrape."""
@@ -32,7 +39,7 @@ class Exposition(Collector):
         for instance in self._instances():
             for family in self._families(instance):
                 if family.name in own:
-                    self._instruments.fault(instance, "Metrics", f"offers the metric '{family.name}', which is endpick's own")
+                    self._telemetry.fault(instance, ExtensionPoint.METRICS, f"offers the metric '{family.name}', which is endpick's own")
                 elif (first := told.setdefault(family.name, family)) is not family:
                     self._join(first, family, instance)
         yield from told.values()
@@ -42,8 +49,8 @@ class Exposition(Collector):
             return []
         try:
             return [_of_instance(family, instance) for family in instance.registry.collect()]
-        except (Exception, SystemExit) as problem:
-            self._instruments.fault(instance, "Metrics", problem)
+        except PLUGIN_FAILURES as problem:
+            self._telemetry.fault(instance, ExtensionPoint.METRICS, problem)
             return []
 
     def _join(self, first: Metric, family: Metric, instance: Instance) -> None:
@@ -51,13 +58,101 @@ class Exposition(Collector):
             first.samples.extend(family.samples)
         else:
             problem = f"offers the metric '{family.name}' as a {family.type}, while another instance offers a {first.type}"
-            self._instruments.fault(instance, "Metrics", problem)
+            self._telemetry.fault(instance, ExtensionPoint.METRICS, problem)
 
 
 def _of_instance(family: Metric, instance: Instance) -> Metric:
-    """A copy, as a plugin may hand out the same object again, with nothing in it over which writing the page could fail."""
+    """A copy, because a plugin may give the same object again; with texts and numbers only, so that writing the page cannot fail."""
     copy = Metric(family.name, str(family.documentation), family.type)
     for sample in family.samples:
         labels = {name: str(value) for name, value in sample.labels.items()}
         copy.add_sample(sample.name, {**labels, "plugin_name": instance.name, "plugin_type": instance.type}, float(sample.value))
     return copy
+
+
+class EventCounts(Collector):
+    """One counter family with the label `event`, read at scrape time."""
+
+    def __init__(self, name: str, documentation: str, read: Callable[[], Mapping[str, int]]) -> None:
+        """`read` gives the current count of each event; counts never decrease."""
+        self._name = name
+        self._documentation = documentation
+        self._read = read
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """The family as it is now; called by the registry."""
+        family = CounterMetricFamily(self._name, self._documentation, labels=["event"])
+        for event, count in self._read().items():
+            family.add_metric([event], count)
+        yield family
+
+    def describe(self) -> Iterator[CounterMetricFamily]:
+        """The family without samples, so that registering does not read."""
+        yield CounterMetricFamily(self._name, self._documentation, labels=["event"])
+
+
+_AVERAGED = (
+    ("kv_cache_utilization", KV_CACHE_USAGE.name, "KV cache usage"),
+    ("queue_size", WAITING_QUEUE_SIZE.name, "waiting queue"),
+    ("running_requests", RUNNING_REQUESTS_SIZE.name, "running requests"),
+)
+
+
+class PoolGauges(Collector):
+    """llm-d's pool gauges, and the age of each column."""
+
+    def __init__(self, pool_name: str, generation: Callable[[], Generation], clock: Callable[[], float]) -> None:
+        """`generation` gives the table as it is now, `clock` monotonic seconds."""
+        self._pool_name = pool_name
+        self._generation = generation
+        self._clock = clock
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        """Nothing: the families are known only at scrape time."""
+        return iter(())
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """All gauges as they are now; called by the registry."""
+        generation = self._generation()
+        yield self._pool("ready_endpoints", "Endpoints in the pool.", len(generation.endpoints))
+        for name, key, text in _AVERAGED:
+            reported = _reported(generation, key)
+            if len(reported):
+                yield self._pool(f"average_{name}", f"Mean {text} over the endpoints that reported it.", float(reported.mean()))
+                yield self._pool(f"std_dev_{name}", f"Standard deviation of the {text}.", float(reported.std()))
+        yield self._queues(generation)
+        yield self._ages(generation)
+
+    def _pool(self, name: str, text: str, value: float) -> GaugeMetricFamily:
+        family = GaugeMetricFamily(PREFIX + name, text, labels=["name"])
+        family.add_metric([self._pool_name], value)
+        return family
+
+    def _queues(self, generation: Generation) -> GaugeMetricFamily:
+        family = GaugeMetricFamily(
+            f"{PREFIX}per_endpoint_queue_size", "Waiting queue of each endpoint.", labels=["name", "model_server_endpoint"]
+        )
+        column = generation.columns.get(WAITING_QUEUE_SIZE.name)
+        if column is not None:
+            for endpoint, size in zip(generation.endpoints, column.values.tolist(), strict=True):
+                if not np.isnan(size):
+                    family.add_metric([self._pool_name, endpoint.name], size)
+        return family
+
+    def _ages(self, generation: Generation) -> GaugeMetricFamily:
+        family = GaugeMetricFamily(
+            "endpick_data_age_seconds", "Age of the oldest value of a data key; +Inf while an endpoint has none.", labels=["key"]
+        )
+        if generation.endpoints:
+            now = self._clock()
+            for key, column in generation.columns.items():
+                family.add_metric([key], now - float(column.written_at.min()))
+        return family
+
+
+def _reported(generation: Generation, key: str) -> FloatArray:
+    column = generation.columns.get(key)
+    if column is None:
+        return np.empty(0)
+    values: FloatArray = column.values  # type: ignore[assignment]
+    return values[~np.isnan(values)]

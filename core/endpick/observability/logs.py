@@ -9,18 +9,21 @@ from typing import Literal, TextIO
 
 import orjson
 
-from endpick.plugins.attribution import Attribution
+from endpick.plugins.importing import Attribution
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 LogFormat = Literal["auto", "text", "json"]
 
-_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
-
-def fields_of(record: logging.LogRecord) -> dict[str, object]:
-    """What the caller passed as `extra=`."""
-    return {name: value for name, value in vars(record).items() if name not in _STANDARD}
+def configure_logging(level: str, log_format: LogFormat, stream: TextIO | None = None) -> None:
+    """Send every logger of the process to `stream` (standard error by default); replaces earlier handlers."""
+    target = sys.stderr if stream is None else stream
+    text = log_format == "text" or (log_format == "auto" and target.isatty())
+    handler = logging.StreamHandler(target)
+    handler.setFormatter(TextFormatter() if text else JSONFormatter())
+    handler.addFilter(Attribution())
+    logging.basicConfig(level=LEVELS[level], handlers=[handler], force=True)
 
 
 class JSONFormatter(logging.Formatter):
@@ -51,11 +54,9 @@ class TextFormatter(logging.Formatter):
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
-def configure_logging(level: str, log_format: LogFormat, stream: TextIO | None = None) -> None:
-    """Send every logger of the process to `stream` (standard error by default); replaces earlier handlers."""
-    target = sys.stderr if stream is None else stream
-    text = log_format == "text" or (log_format == "auto" and target.isatty())
-    handler = logging.StreamHandler(target)
-    handler.setFormatter(TextFormatter() if text else JSONFormatter())
-    handler.addFilter(Attribution())
-    logging.basicConfig(level=LEVELS[level], handlers=[handler], force=True)
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, object]:
+    """The fields that the caller passed as `extra=`."""
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from endpick import __version__
-from endpick.observability.tallies import Counts, Distributions, Levels
+from endpick.observability.fast_metrics import Counts, Distributions, Levels
 
 PREFIX = "llm_d_epp_"
 
@@ -80,7 +80,7 @@ class EndpickMetrics:
 
         self.faults = Counter(
             "endpick_plugin_faults_total",
-            "Calls in which a plugin raised or answered nonsense.",
+            "Calls in which a plugin raised or returned something invalid.",
             ("plugin", "type", "distribution", "version", "extension_point", "reason"),
             registry=registry,
         )
@@ -95,10 +95,8 @@ class EndpickMetrics:
         )
         self.gateway_bodies = Gauge(
             "endpick_gateway_sends_bodies",
-            "1 when gateways send bodies of that direction; 0 when one keeps them to itself, or did in the last 5 minutes.",
+            "1 when gateways send bodies of that direction; 0 when one does not, or did not in the last 5 minutes.",
             ("direction",),
             registry=registry,
         )
-        self.reloads = Counter(
-            "endpick_config_reloads_total", "Configurations read again, by what became of them.", ("outcome",), registry=registry
-        )
+        self.reloads = Counter("endpick_config_reloads_total", "Configurations read again, by outcome.", ("outcome",), registry=registry)

@@ -1,17 +1,19 @@
-"""Instruments that feed Prometheus and the log: what a serving process uses."""
+"""Records what happens in a serving process, as Prometheus metrics and in the log."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal
 
-from endpick.api.access import AccessScope
-from endpick.api.labels import LabelLimit
-from endpick.api.requests import ResponseEnd, TerminationCause
-from endpick.observability.gateway_bodies import GatewayBodies
+from prometheus_client import Gauge
+
+from endpick.api.endpoints import AccessScope
+from endpick.api.metrics import LabelLimit
+from endpick.api.request_control import ResponseEnd, TerminationCause
+from endpick.observability.fast_metrics import Distribution, Tally
 from endpick.observability.metrics import EndpickMetrics
-from endpick.observability.throttle import Throttle
 from endpick.plugins.instance import Instance
 
 _log = logging.getLogger("endpick.faults")
@@ -20,7 +22,7 @@ _poll_log = logging.getLogger("endpick.data")
 
 
 class Recorder:
-    """The `Instruments` of a serving process.
+    """The `Telemetry` of a serving process.
 
     Children of labelled metrics are bound on first use and kept: a label look-up costs more than the observation itself.
     """
@@ -30,13 +32,13 @@ class Recorder:
         self._metrics = metrics
         self._throttle = Throttle(clock, log_interval_seconds)
         self._label = LabelLimit()
-        self._gateway_bodies = GatewayBodies(metrics.gateway_bodies, clock)
+        self._gateway_bodies = BodyModeGauge(metrics.gateway_bodies, clock)
         self._models: dict[tuple[str, str, str, int], _ModelMetrics] = {}
-        self._attempts: dict[tuple[str | None, str], Callable[[], None]] = {}
+        self._attempts: dict[tuple[str | None, str], Tally] = {}
 
-    def plugin_timer(self, extension_point: str, instance: Instance) -> Callable[[float], None]:
+    def plugin_timer(self, extension_point: str, instance: Instance) -> Distribution:
         """The bound histogram of one instance at one extension point."""
-        return self._metrics.plugin_duration.labels(extension_point, instance.type, instance.name).observe
+        return self._metrics.plugin_duration.labels(extension_point, instance.type, instance.name)
 
     def fault(self, instance: Instance, extension_point: str, problem: BaseException | str) -> None:
         """Count a fault, and log it once per interval and instance."""
@@ -83,7 +85,7 @@ class Recorder:
             )
 
     def poll_error(self, source: Instance, endpoint: str, problem: BaseException | str) -> None:
-        """Count a payload that did not come, and log it once per interval and endpoint."""
+        """Count a payload that a source could not get, and log it once per interval and endpoint."""
         self._metrics.poll_errors.labels(source.type).inc()
         self._log_data_error("no payload from %s", source, endpoint, problem)
 
@@ -92,42 +94,44 @@ class Recorder:
         self._metrics.collect_errors.labels(source.type, collector.type).inc()
         self._log_data_error("%s cannot use a payload", collector, endpoint, problem)
 
-    def gateway_delivers(self, request_bodies: bool, response_bodies: bool, losses: Sequence[str]) -> None:
-        """Show which bodies come, and say what is lost by those that do not."""
+    def gateway_body_modes(self, request_bodies: bool, response_bodies: bool, losses: Sequence[str]) -> None:
+        """Show which bodies the gateway sends, and log what plugins lose by those it does not send."""
         self._gateway_bodies.saw("request", request_bodies)
         self._gateway_bodies.saw("response", response_bodies)
         if losses:
             _request_log.warning(
-                "the gateway keeps bodies to itself: %s",
+                "the gateway does not send all bodies: %s",
                 "; ".join(losses),
                 extra={"request_bodies": request_bodies, "response_bodies": response_bodies},
             )
 
     def request_decided(self, model: str, target_model: str, fairness_id: str, priority: int, size_bytes: int) -> None:
-        """A request goes to a model server."""
-        bound = self._model(model, target_model, fairness_id, priority)
-        bound.requests()
+        """Count a request that goes to a model server."""
+        key = (model, target_model, fairness_id, priority)
+        bound = self._models.get(key) or self._bind_model(key)
+        bound.requests.value += 1.0
         bound.request_size(size_bytes)
-        bound.running_up()
+        bound.running.value += 1.0
 
     def request_refused(self, model: str, target_model: str, fairness_id: str, priority: int, code: str) -> None:
-        """Endpick answered the request itself."""
+        """Count a request that endpick answered itself."""
         labels = self._labels(model, target_model, fairness_id, priority)
         self._metrics.request_errors.labels(*labels, code).inc()
 
     def request_scheduled(self, seconds: float, destination: str | None, target_model: str) -> None:
-        """Scheduling took this long and came to this."""
+        """Count a scheduling decision by its destination, and record how long it took."""
         self._metrics.scheduler_duration.observe(seconds)
         key = (destination, target_model)
         attempt = self._attempts.get(key)
         if attempt is None:
             attempt = self._attempts[key] = self._bind_attempt(destination, self._label(target_model))
-        attempt()
+        attempt.value += 1.0
 
     def request_ended(self, model: str, target_model: str, fairness_id: str, priority: int, streaming: bool, end: ResponseEnd) -> None:
-        """A request that went to a model server is over."""
-        bound = self._model(model, target_model, fairness_id, priority)
-        bound.running_down()
+        """Record sizes, times and tokens of a request that a model server answered."""
+        key = (model, target_model, fairness_id, priority)
+        bound = self._models.get(key) or self._bind_model(key)
+        bound.running.value -= 1.0
         bound.duration(end.duration_seconds)
         if end.response_bytes:
             bound.response_size(end.response_bytes)
@@ -156,31 +160,27 @@ class Recorder:
     def _labels(self, model: str, target_model: str, fairness_id: str, priority: int) -> tuple[str, str, str, str]:
         return self._label(model), self._label(target_model), self._label(fairness_id), str(priority)
 
-    def _model(self, model: str, target_model: str, fairness_id: str, priority: int) -> _ModelMetrics:
-        key = (model, target_model, fairness_id, priority)
-        bound = self._models.get(key)
-        if bound is None:
-            labels = self._labels(*key)
-            bound = _ModelMetrics(self._metrics, labels)
-            if "other" not in labels:
-                self._models[key] = bound
+    def _bind_model(self, key: tuple[str, str, str, int]) -> _ModelMetrics:
+        labels = self._labels(*key)
+        bound = _ModelMetrics(self._metrics, labels)
+        if "other" not in labels:
+            self._models[key] = bound
         return bound
 
-    def _bind_attempt(self, destination: str | None, target_model: str) -> Callable[[], None]:
+    def _bind_attempt(self, destination: str | None, target_model: str) -> Tally:
         if destination is None:
-            return self._metrics.scheduler_attempts.labels("failure", target_model, "", "", "").inc
+            return self._metrics.scheduler_attempts.labels("failure", target_model, "", "", "")
         _host, _, port = destination.rpartition(":")
-        return self._metrics.scheduler_attempts.labels("success", target_model, destination, "", port).inc
+        return self._metrics.scheduler_attempts.labels("success", target_model, destination, "", port)
 
 
 class _ModelMetrics:
     """Bound children for one combination of model, fairness id and priority."""
 
     def __init__(self, metrics: EndpickMetrics, labels: tuple[str, str, str, str]) -> None:
-        running = metrics.running.labels(*labels)
-        self.requests = metrics.requests.labels(*labels).inc
+        self.requests = metrics.requests.labels(*labels)
         self.request_size = metrics.request_size.labels(*labels).observe
-        self.running_up, self.running_down = running.inc, running.dec
+        self.running = metrics.running.labels(*labels)
         self.duration = metrics.duration.labels(*labels).observe
         self.response_size = metrics.response_size.labels(*labels).observe
         self.ttft = {streaming: metrics.ttft.labels(*labels, str(streaming).lower()).observe for streaming in (False, True)}
@@ -188,3 +188,54 @@ class _ModelMetrics:
         self.output_tokens = metrics.output_tokens.labels(*labels).observe
         self.cached_tokens = metrics.cached_tokens.labels(*labels).observe
         self.ntpot = metrics.ntpot.labels(*labels).observe
+
+
+MEMORY_SECONDS = 300.0
+"""How long `BodyModeGauge` remembers a gateway that does not send bodies, after requests of another one that does."""
+
+
+class BodyModeGauge:
+    """Shows 0 for a direction while any gateway does not send its bodies, whichever gateway sent the last request before a scrape."""
+
+    def __init__(self, gauge: Gauge, clock: Callable[[], float]) -> None:
+        """`gauge` has the label `direction`; `clock` gives monotonic seconds."""
+        self._gauge = gauge
+        self._clock = clock
+        self._sent: dict[str, bool] = {}
+        self._kept_until: dict[str, float] = {}
+
+    def saw(self, direction: str, sent: bool) -> None:
+        """Note whether the gateway of the latest request sends bodies of that direction."""
+        if direction not in self._sent:
+            self._gauge.labels(direction).set_function(partial(self._all_sent, direction))
+        elif sent and not self._sent[direction]:
+            self._kept_until[direction] = self._clock() + MEMORY_SECONDS
+        self._sent[direction] = sent
+
+    def _all_sent(self, direction: str) -> bool:
+        return self._sent[direction] and self._clock() >= self._kept_until.get(direction, 0.0)
+
+
+_MAX_TOPICS = 10_000
+
+
+class Throttle:
+    """Lets each log message through once per interval, and counts how often it was held back since."""
+
+    def __init__(self, clock: Callable[[], float], interval_seconds: float) -> None:
+        """`clock` gives monotonic seconds."""
+        self._clock = clock
+        self._interval_seconds = interval_seconds
+        self._last: dict[str, tuple[float, int]] = {}
+
+    def admit(self, topic: str) -> int | None:
+        """How many were held back since the topic was last let through; None when this one is held back too."""
+        now = self._clock()
+        last = self._last.get(topic)
+        if last is not None and now - last[0] < self._interval_seconds:
+            self._last[topic] = (last[0], last[1] + 1)
+            return None
+        if len(self._last) >= _MAX_TOPICS:
+            self._last.clear()
+        self._last[topic] = (now, 0)
+        return 0 if last is None else last[1]

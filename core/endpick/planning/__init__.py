@@ -1,1 +1,17 @@
-"""From a configuration document to a proven plan, and from a plan to what serves."""
+"""From a configuration document to a proven plan, and from a plan to what serves.
+
+- `planner`: what does a configuration mean, and what is wrong with it? Start here: `make_plan`.
+- `plan`: what does a plan consist of?
+- `builder`: what is known, filled in and found wrong while a plan is made?
+- `instances`: which instance does each entry under `plugins` define?
+- `profiles`: which filters, scorers and picker run in which profile, and which handler chooses among the profiles?
+- `request_plugins`: which parsers, candidate filters, saturation detector and endpoint discovery are used?
+- `data`: which sources and collectors run, and which default producers are added?
+- `subscriptions`: which instance produces the data that another one reads, and in which order do producers run?
+- `compile`: how does a plan become a request path and a collection? Start here: `compile_plan`.
+- `document`: how does a plan look as JSON?
+- `data_flow`: how does the data flow look as nodes and arrows, for Mermaid and Graphviz?
+- `svg`: how does the data flow look as an SVG picture?
+
+`cli`, `demo`, `serve` and `testing` call it. It may import `transport` and every layer below it.
+"""

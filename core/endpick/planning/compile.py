@@ -1,42 +1,91 @@
-"""Compiles built instances: from a plan and its objects to what the request path and the data layer run."""
+"""From a plan to what serves: builds its instances and binds them to the request path and the data layer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from endpick.api.data import AnyKey
+from endpick.api.plugin import PluginContext
 from endpick.datalayer.collection import Collection, SourceBinding
-from endpick.observability.instruments import Instruments
-from endpick.planning.build import Built
-from endpick.planning.plan import Plan
-from endpick.plugins.instance import Instance
-from endpick.requests import pipeline
-from endpick.requests.pipeline import Pipeline
+from endpick.diagnostics import Diagnostic, sort_diagnostics
+from endpick.observability.telemetry import Telemetry
+from endpick.planning.plan import Plan, PlannedInstance
+from endpick.plugins.instance import Instance, build
+from endpick.requests.director import Pipeline, compile_pipeline
 from endpick.scheduling.profile import Profile, compile_profile
 from endpick.scheduling.scheduler import compile_scheduler
 
 
-def compile_pipeline(plan: Plan, built: Built, instruments: Instruments) -> Pipeline:
+@dataclass(frozen=True, slots=True)
+class Built:
+    """The instances of a plan by name, in the order of the plan."""
+
+    instances: Mapping[str, Instance]
+
+
+def build_plan(
+    plan: Plan, context_for: Callable[[PlannedInstance], PluginContext], carried: Mapping[str, Instance] | None = None
+) -> Built | tuple[Diagnostic, ...]:
+    """Construct every instance; all that refuse to be built are reported, at their `parameters:`.
+
+    Args:
+        plan: What to build.
+        context_for: Clock, randomness, logger and registry of an instance.
+        carried: Instances of an earlier plan to take over instead of building anew, by name; from `carry_over`.
+    """
+    built: dict[str, Instance] = {}
+    faults: list[Diagnostic] = []
+    for planned in plan.instances:
+        known = (carried or {}).get(planned.name)
+        result = known or build(
+            planned.loaded,
+            planned.name,
+            planned.parameters,
+            planned.on_fault,
+            context_for(planned),
+            subscriptions=planned.subscriptions,
+            place=planned.place,
+        )
+        if isinstance(result, Diagnostic):
+            faults.append(result)
+        else:
+            built[planned.name] = result
+    return sort_diagnostics(faults) if faults else Built(built)
+
+
+def carry_over(old: Plan, built: Built, new: Plan) -> dict[str, Instance]:
+    """The instances that a new plan can take over with all they have learnt: same name, same plugin, same parameters.
+
+    What the host does when they fail may change; the plugin itself knows nothing of that.
+    """
+    carried = {}
+    for planned in new.instances:
+        before = old.by_name.get(planned.name)
+        if (
+            before is not None
+            and before.loaded.plugin is planned.loaded.plugin
+            and before.parameters == planned.parameters
+            and before.subscriptions == planned.subscriptions
+        ):
+            carried[planned.name] = replace(built.instances[planned.name], on_fault=planned.on_fault)
+    return carried
+
+
+def compile_plan(plan: Plan, built: Built, telemetry: Telemetry) -> Pipeline:
     """Everything a request meets, bound once."""
     instances = built.instances
-
-    def named(names: Iterable[str]) -> list[Instance]:
-        return [instances[name] for name in names]
-
-    return pipeline.compile_pipeline(
-        scheduler=compile_scheduler(instances[plan.handler], compile_profiles(plan, built, instruments), instruments),
-        parsers=named(plan.parsers),
+    return compile_pipeline(
+        scheduler=compile_scheduler(instances[plan.handler], compile_profiles(plan, built, telemetry), telemetry),
+        parsers=[instances[name] for name in plan.parsers],
         detector=None if plan.detector is None else instances[plan.detector],
-        screeners=named(plan.screeners),
-        producers=named(plan.producers),
-        admitters=named(plan.admitters),
-        pre_request=named(plan.pre_request),
-        observers=named(plan.response_observers),
-        instruments=instruments,
+        on_request={kind: [instances[name] for name in names] for kind, names in plan.on_request.items()},
+        objectives=plan.objectives,
+        telemetry=telemetry,
     )
 
 
-def compile_profiles(plan: Plan, built: Built, instruments: Instruments) -> dict[str, Profile]:
+def compile_profiles(plan: Plan, built: Built, telemetry: Telemetry) -> dict[str, Profile]:
     """The scheduling profiles by name, in the order of the document."""
     instances = built.instances
     return {
@@ -45,14 +94,14 @@ def compile_profiles(plan: Plan, built: Built, instruments: Instruments) -> dict
             [instances[name] for name in profile.filters],
             [(instances[scorer.instance], scorer.weight) for scorer in profile.scorers],
             instances[profile.picker],
-            instruments,
+            telemetry,
         )
         for profile in plan.profiles
     }
 
 
 def compile_collection(plan: Plan, built: Built) -> Collection:
-    """What is collected: each source with those of its collectors that somebody reads; sources without any are left out."""
+    """What is collected: each source with its active collectors; sources without any are left out."""
     instances = built.instances
     return Collection(
         tuple(

@@ -8,9 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from endpick.api.data import Scope
-from endpick.api.plugin import Kind
 from endpick.planning.plan import Plan, PlannedInstance
-from endpick.plugins.instance import OnFault
+from endpick.plugins.kinds import KINDS, KindName, OnFault
 
 VERSION: Literal[1] = 1
 
@@ -26,7 +25,7 @@ class InstanceDocument(Document):
 
     name: str
     type: str
-    kinds: tuple[Kind, ...]
+    kinds: tuple[KindName, ...]
     distribution: str
     version: str
     path: tuple[str | int, ...] | None = Field(description="Of its entry in the configuration; null for an instance endpick added.")
@@ -60,7 +59,7 @@ class SourceDocument(Document):
 
     instance: str
     collectors: tuple[str, ...]
-    active: tuple[str, ...] = Field(description="Collectors that run: those of which somebody reads what they write.")
+    active: tuple[str, ...] = Field(description="Collectors that run: those that write data which an instance reads.")
 
 
 class SubscriptionDocument(Document):
@@ -93,11 +92,9 @@ class PlanDocument(Document):
     detector: str | None
     discovery: str | None
     sources: tuple[SourceDocument, ...]
-    screeners: tuple[str, ...]
-    producers: tuple[str, ...] = Field(description="In the order in which they run.")
-    admitters: tuple[str, ...]
-    pre_request: tuple[str, ...]
-    response_observers: tuple[str, ...]
+    on_request: dict[KindName, tuple[str, ...]] = Field(
+        description="The instances that take part in every request, by kind, in the order in which they run."
+    )
     subscriptions: tuple[SubscriptionDocument, ...]
     announcements: tuple[AnnouncementDocument, ...]
     hooks: tuple[str, ...] = Field(description="Hook objects, in their order.")
@@ -128,11 +125,7 @@ def document_of(plan: Plan) -> PlanDocument:
         sources=tuple(
             SourceDocument(instance=source.instance, collectors=source.collectors, active=source.active) for source in plan.sources
         ),
-        screeners=plan.screeners,
-        producers=plan.producers,
-        admitters=plan.admitters,
-        pre_request=plan.pre_request,
-        response_observers=plan.response_observers,
+        on_request={KINDS[kind].name: names for kind, names in plan.on_request.items()},
         subscriptions=tuple(
             SubscriptionDocument(consumer=one.consumer, key=one.key, producer=one.producer, required=one.required, scope=one.scope)
             for one in plan.graph.subscriptions
@@ -149,7 +142,7 @@ def _instance(instance: PlannedInstance) -> InstanceDocument:
     return InstanceDocument(
         name=instance.name,
         type=instance.type,
-        kinds=instance.kinds,
+        kinds=tuple(kind.kind for kind in instance.kinds),
         distribution=candidate.distribution,
         version=candidate.version,
         path=instance.path,

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from endpick.api.data import Subscriptions
-from endpick.api.plugin import Kind, Parameters
+from endpick.api.plugin import Parameters
 from endpick.config import LoadedConfig
-from endpick.datalayer.subscriptions import SubscriptionGraph
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, has_errors
+from endpick.planning.subscriptions import SubscriptionGraph
 from endpick.plugins.hooks import HookRegistry
-from endpick.plugins.instance import OnFault
+from endpick.plugins.kinds import Kind, OnFault
 from endpick.plugins.loader import LoadedPlugin
-from endpick.plugins.parameters import Place
+from endpick.plugins.parameters import ParameterSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class PlannedInstance:
     parameters: Parameters
     subscriptions: Subscriptions
     on_fault: OnFault
-    place: Place
+    place: ParameterSource
     path: DocumentPath | None = None
     reason: str = ""
 
@@ -88,13 +89,13 @@ class PlannedProfile:
 
     @property
     def instances(self) -> tuple[str, ...]:
-        """Everybody who takes part in a run, each once."""
+        """The instances that take part in a run, each once."""
         return tuple(dict.fromkeys((*self.filters, *(scorer.instance for scorer in self.scorers), self.picker)))
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedSource:
-    """A data source and the collectors that read it. `active` are those of which somebody reads what they write."""
+    """A data source and the collectors that read it. `active` are those that write data which an instance reads."""
 
     instance: str
     collectors: tuple[str, ...]
@@ -114,11 +115,12 @@ class Plan:
         detector: None when no saturation detector is installed.
         sources: In the order of the document.
         discovery: None when the configuration names none.
-        producers: In the order in which they run for each request.
-        screeners: This and the following in the order of the document.
+        on_request: Who takes part in every request, by kind: data producers in the order in which they run, all others in the order of
+            the document. Every kind whose row says `on_request` is there.
         graph: Who reads what from whom.
         announcements: What the host filled in.
         hooks: The hook objects that the configuration names, loaded.
+        objectives: Priority of each inference objective, by name.
     """
 
     config: LoadedConfig
@@ -129,14 +131,11 @@ class Plan:
     detector: str | None
     sources: tuple[PlannedSource, ...]
     discovery: str | None
-    producers: tuple[str, ...]
-    screeners: tuple[str, ...]
-    admitters: tuple[str, ...]
-    pre_request: tuple[str, ...]
-    response_observers: tuple[str, ...]
+    on_request: Mapping[Kind, tuple[str, ...]]
     graph: SubscriptionGraph
     announcements: tuple[Announcement, ...] = ()
     hooks: HookRegistry = field(default_factory=HookRegistry)
+    objectives: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def by_name(self) -> dict[str, PlannedInstance]:

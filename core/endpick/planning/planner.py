@@ -2,28 +2,104 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from endpick.api.plugin import Kind
-from endpick.config import LoadedConfig
-from endpick.datalayer.subscriptions import SubscriptionGraph
-from endpick.diagnostics import Diagnostic, has_errors, sort_diagnostics
-from endpick.planning.data import plan_data
-from endpick.planning.definitions import define_instances
-from endpick.planning.draft import Draft, DraftInstance
-from endpick.planning.handler import plan_handler
-from endpick.planning.hooks import load_named_hooks
-from endpick.planning.ignored import warn_ignored
-from endpick.planning.installed import Installed, policy_of
+from endpick.api import DataCollector, DataProducer
+from endpick.config import EndpointPickerConfig, LoadedConfig, SourceMap
+from endpick.diagnostics import Code, Diagnostic, DocumentPath, did_you_mean, has_errors, sort_diagnostics
+from endpick.planning.builder import DraftInstance, PlanBuilder, look_up, report_same_names
+from endpick.planning.data import Feeding, plan_data, plan_sources
+from endpick.planning.instances import define_instances
 from endpick.planning.plan import Plan, PlannedInstance, PlannedSource, PlanOutcome
-from endpick.planning.profiles import plan_profiles
-from endpick.planning.requests import plan_detector, plan_discovery, plan_parsers, plan_screeners
-from endpick.planning.sources import Feeding, plan_sources
-from endpick.planning.unused import warn_unused
+from endpick.planning.profiles import plan_handler, plan_profiles
+from endpick.planning.request_plugins import plan_candidate_filters, plan_detector, plan_discovery, plan_parsers
+from endpick.planning.subscriptions import SubscriptionGraph
+from endpick.plugins.catalog import PluginCatalog, policy_of
 from endpick.plugins.discovery import Candidate
-from endpick.plugins.hooks import HookRegistry
+from endpick.plugins.hook_objects import discover_hook_objects
+from endpick.plugins.hooks import HookRegistry, load_hooks
+from endpick.plugins.kinds import KINDS, Kind
 from endpick.plugins.lock import Lock
+from endpick.plugins.resolution import Policy, Reference
+
+
+def load_named_hooks(
+    config: EndpointPickerConfig,
+    source: SourceMap,
+    policy: Policy,
+    installed: Sequence[Candidate] | None = None,
+    lock: Lock | None = None,
+) -> tuple[HookRegistry, tuple[Diagnostic, ...]]:
+    """The document's hook objects, in its order; what is installed is looked up only when it names any."""
+    references = [
+        Reference(
+            type=spec.name,
+            distribution=spec.from_,
+            span=source.value_span((*spec.path, "name")),
+            distribution_span=source.value_span((*spec.path, "from")) if spec.from_ else None,
+            path=(*spec.path, "name"),
+            labels=source.labels_for((*spec.path, "name")),
+        )
+        for spec in config.hooks
+    ]
+    if not references:
+        return HookRegistry(), ()
+    return load_hooks(references, discover_hook_objects() if installed is None else installed, policy, lock)
+
+
+def warn_ignored(builder: PlanBuilder) -> None:
+    """A warning for each such part; the instances it names must be defined all the same."""
+    if builder.config.gates["flowControl"]:
+        given = builder.config.flow_control is not None
+        builder.report(
+            Code.W0204,
+            "this version of endpick has no flow control: requests are not queued",
+            ("flowControl",) if given else ("featureGates",),
+            at_key=True,
+            help="remove the feature gate 'flowControl'; flowControl.saturationDetector is used without it",
+        )
+    for name, path in _other_pickers(builder):
+        look_up(name, path, builder)
+        builder.report(
+            Code.W0204,
+            f"this version of endpick does not talk to other endpoint pickers, so '{path[1]}' has no effect",
+            path[:2],
+            at_key=True,
+            help=f"remove '{path[1]}'",
+        )
+
+
+def _other_pickers(builder: PlanBuilder) -> Iterator[tuple[str, DocumentPath]]:
+    layer = builder.config.data_layer
+    if layer is not None and layer.peer_discovery is not None:
+        yield layer.peer_discovery.plugin_ref, ("dataLayer", "peerDiscovery", "pluginRef")
+    if layer is not None and layer.cross_replica_syncer_plugin_ref is not None:
+        yield layer.cross_replica_syncer_plugin_ref, ("dataLayer", "crossReplicaSyncerPluginRef")
+
+
+def warn_unused(builder: PlanBuilder) -> None:
+    """A warning for each, unless the document wants none; of no use while a reference may be missing."""
+    policy = builder.config.plugin_policy
+    if (policy is not None and policy.on_unused == "Ignore") or builder.loaded.faulty:
+        return
+    unknown = [one.message for one in builder.diagnostics if one.code in (Code.E0501, Code.E0607)]
+    for instance in builder.instances.values():
+        if instance.spec is None or instance.loaded is None or instance.name in builder.used:
+            continue
+        rows = [KINDS[kind] for kind in instance.loaded.kinds]
+        if not all(row.named_at for row in rows):
+            continue  # as in llm-d, it takes part because it is defined
+        if any(did_you_mean(message.split("'")[1], [instance.name]) for message in unknown):
+            continue  # the misspelt reference is reported, and most probably means this instance
+        reasons = dict.fromkeys(f"{row.named_at} does not name it" for row in rows)
+        builder.report(
+            Code.W0301,
+            f"'{instance.name}' is not used: {' and '.join(reasons)}",
+            (*instance.spec.path, "type"),
+            help="remove it, or name it where it belongs",
+            plugin=instance.plugin,
+        )
 
 
 def make_plan(
@@ -46,14 +122,14 @@ def make_plan(
     policy = policy_of(loaded.config)
     hooks, faults = load_named_hooks(loaded.config, loaded.source, policy, hook_objects, lock)
     offered, failures = hooks.offered()
-    draft = Draft(loaded, loaded.config, diagnostics=[*loaded.diagnostics, *faults, *failures])
-    plan = _plan(draft, Installed((*candidates, *offered), policy, lock), hooks)
-    for instance in draft.instances.values():
+    builder = PlanBuilder(loaded, loaded.config, diagnostics=[*loaded.diagnostics, *faults, *failures])
+    plan = _plan(builder, PluginCatalog((*candidates, *offered), policy, lock), hooks)
+    for instance in builder.instances.values():
         if instance.loaded is not None:
             hooks.plugin_loaded(instance.loaded)
-    if not has_errors(draft.diagnostics):
-        draft.diagnostics.extend(hooks.validate(loaded.source))
-    diagnostics = sort_diagnostics(loaded.without_echoes(draft.diagnostics))
+    if not has_errors(builder.diagnostics):
+        builder.diagnostics.extend(hooks.validate(loaded.source))
+    diagnostics = sort_diagnostics(loaded.without_echoes(builder.diagnostics))
     return PlanOutcome(None if has_errors(diagnostics) else plan, diagnostics)
 
 
@@ -61,44 +137,42 @@ def check_statically(loaded: LoadedConfig, candidates: Sequence[Candidate]) -> t
     """Every mistake that can be found without running third-party code: what their plugins are and take stays unjudged."""
     if loaded.config is None:
         return loaded.diagnostics
-    draft = Draft(loaded, loaded.config, diagnostics=[*loaded.diagnostics])
-    _plan(draft, Installed(candidates, policy_of(loaded.config), imports_third_parties=False), HookRegistry())
-    return sort_diagnostics(loaded.without_echoes(draft.diagnostics))
+    builder = PlanBuilder(loaded, loaded.config, diagnostics=[*loaded.diagnostics])
+    _plan(builder, PluginCatalog(candidates, policy_of(loaded.config), imports_third_parties=False), HookRegistry())
+    return sort_diagnostics(loaded.without_echoes(builder.diagnostics))
 
 
-def _plan(draft: Draft, installed: Installed, hooks: HookRegistry) -> Plan | None:
+def _plan(builder: PlanBuilder, installed: PluginCatalog, hooks: HookRegistry) -> Plan | None:
     """Fill the draft, step by step; the plan is there when every instance is known, and good when the draft has no errors."""
-    define_instances(draft, installed)
-    profiles = plan_profiles(draft, installed)
-    handler = plan_handler(draft, installed)
-    parsers = plan_parsers(draft, installed)
-    detector = plan_detector(draft, installed)
-    plan_screeners(draft, installed)
-    feeding = plan_sources(draft, installed)
-    discovery = plan_discovery(draft)
-    graph = plan_data(draft, feeding, installed)
-    warn_ignored(draft)
-    warn_unused(draft)
-    instances = tuple(filter(None, map(_planned, draft.instances.values())))
-    if handler is None or len(instances) < len(draft.instances):
+    define_instances(builder, installed)
+    profiles = plan_profiles(builder, installed)
+    handler = plan_handler(builder, installed)
+    parsers = plan_parsers(builder, installed)
+    detector = plan_detector(builder, installed)
+    plan_candidate_filters(builder, installed)
+    feeding = plan_sources(builder, installed)
+    discovery = plan_discovery(builder)
+    graph = plan_data(builder, feeding, installed)
+    report_same_names(builder.config.objectives, "objectives", Code.E0512, builder)
+    warn_ignored(builder)
+    warn_unused(builder)
+    instances = tuple(filter(None, map(_planned, builder.instances.values())))
+    if handler is None or len(instances) < len(builder.instances):
         return None
     return Plan(
-        config=draft.loaded,
+        config=builder.loaded,
         instances=instances,
         profiles=tuple(replace(profile, reads=graph.keys_for(profile.instances)) for profile in profiles),
         handler=handler,
         parsers=parsers,
         detector=detector,
-        sources=_sources(feeding, draft, graph),
+        sources=_sources(feeding, builder, graph),
         discovery=discovery,
-        producers=_producers(draft, graph),
-        screeners=_names(draft, Kind.SCREENER),
-        admitters=_names(draft, Kind.ADMITTER),
-        pre_request=_names(draft, Kind.PRE_REQUEST),
-        response_observers=_names(draft, Kind.RESPONSE_OBSERVER),
+        on_request=_on_request(builder, graph),
         graph=graph,
-        announcements=tuple(draft.announcements),
+        announcements=tuple(builder.announcements),
         hooks=hooks,
+        objectives={objective.name: objective.priority for objective in builder.config.objectives},
     )
 
 
@@ -117,21 +191,25 @@ def _planned(instance: DraftInstance) -> PlannedInstance | None:
     )
 
 
-def _producers(draft: Draft, graph: SubscriptionGraph) -> tuple[str, ...]:
-    """In the order of the graph; those that declare no keys come last, in the order of the document."""
-    ordered = dict.fromkeys((*graph.order, *draft.instances))
-    return tuple(name for name in ordered if draft.instances[name].is_a(Kind.DATA_PRODUCER))
+def _on_request(builder: PlanBuilder, graph: SubscriptionGraph) -> dict[Kind, tuple[str, ...]]:
+    """Producers in the order of the graph, those that declare no keys last; every other kind in the order of the document."""
+    orders: dict[Kind, Iterable[str]] = {DataProducer: dict.fromkeys((*graph.order, *builder.instances))}
+    return {
+        kind: tuple(name for name in orders.get(kind, builder.instances) if builder.instances[name].is_a(kind))
+        for kind, row in KINDS.items()
+        if row.on_request
+    }
 
 
-def _sources(feeding: Feeding, draft: Draft, graph: SubscriptionGraph) -> tuple[PlannedSource, ...]:
-    """Collectors that write what somebody reads are active, and so are those that write nothing: they act by themselves."""
-    readers = [instance.name for instance in draft.instances.values() if not instance.is_a(Kind.DATA_COLLECTOR)]
+def _sources(feeding: Feeding, builder: PlanBuilder, graph: SubscriptionGraph) -> tuple[PlannedSource, ...]:
+    """Collectors that write what an instance reads are active, and so are those that write nothing: they act by themselves."""
+    readers = [instance.name for instance in builder.instances.values() if not instance.is_a(DataCollector)]
     needed = set(graph.producers_for(readers))
     return tuple(
         PlannedSource(
             source,
             tuple(collectors),
-            tuple(name for name in collectors if name in needed or not _produces(draft.instances[name])),
+            tuple(name for name in collectors if name in needed or not _produces(builder.instances[name])),
         )
         for source, collectors in feeding.items()
     )
@@ -139,7 +217,3 @@ def _sources(feeding: Feeding, draft: Draft, graph: SubscriptionGraph) -> tuple[
 
 def _produces(instance: DraftInstance) -> bool:
     return instance.subscriptions is not None and bool(instance.subscriptions.produces)
-
-
-def _names(draft: Draft, kind: Kind) -> tuple[str, ...]:
-    return tuple(instance.name for instance in draft.of_kind(kind))

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from grandalf.graphs import Edge, Graph, Vertex
 from grandalf.layouts import SugiyamaLayout
 
-from endpick.planning.picture import Arrow, Picture
+from endpick.planning.data_flow import Arrow, Picture
 
 CHARACTER, LINE, PADDING, MARGIN = 7.0, 15.0, 12.0, 20.0
 """Widths and heights in pixels, for a sans-serif font of 12 px."""

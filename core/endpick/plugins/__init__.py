@@ -1,1 +1,23 @@
-"""The plugin host: finds, checks, loads and builds plugins."""
+"""The plugin host: finds, checks, loads and builds plugins.
+
+- `catalog`: which class stands behind a plugin type, or why is there none? Start here: `PluginCatalog`.
+- `kinds`: what does the host know about each kind of plugin?
+- `discovery`: which plugin types are installed, and by which distribution?
+- `metadata`: which distributions are on the import path, and are their requirements met?
+- `resolution`: which distribution may provide a plugin type that a configuration names?
+- `lock`: is what is installed what was locked?
+- `loader`: does a candidate load as a plugin, and whose fault is it when it does not?
+- `importing`: what did the import of an entry point yield, print or raise?
+- `failures`: what may plugin code raise without harm to the process?
+- `contract`: is the imported class a plugin of its kind?
+- `instance`: how is a plugin built from its parameters, and what does the host know about the object?
+- `parameters`: is a `parameters:` block right, and where is it wrong?
+- `schema`: which JSON Schema do the parameters of a plugin have?
+- `violation`: how is a wrong parameter described to its author?
+- `hook_objects`: which hook objects are installed, and can they be loaded?
+- `hooks`: how are the hook objects of a configuration called, and what when one fails?
+- `health`: what is wrong with the installed plugins?
+
+`cli`, `scaffold`, `serve`, `testing`, `planning`, `requests`, `scheduling`, `datalayer` and `observability` call it. It may import
+`config`, `diagnostics` and `api`.
+"""

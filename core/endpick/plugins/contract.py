@@ -3,26 +3,141 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
-
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
 
 from endpick.api.data import DataKey
 from endpick.api.datalayer import DataSource, PollingSource, PoolSource, StreamSource
-from endpick.api.plugin import Kind, Parameters, Plugin, PluginMeta, kinds_of
+from endpick.api.plugin import Parameters, Plugin, Stability
 from endpick.diagnostics import Code, Diagnostic
 from endpick.plugins.discovery import Candidate
-from endpick.plugins.reference import Reference
-from endpick.plugins.signature import signature_faults
-from endpick.versions import API_VERSION
+from endpick.plugins.kinds import KINDS, kinds_of, parameters_model
+from endpick.plugins.resolution import Reference
+
+_API_PACKAGE = "endpick.api."
+_EITHER_WAY = frozenset({"produce"})
+"""Methods that may be plain or `async def`, at the author's choice."""
+
+_METHOD_SIMILARITY = 0.85
+"""From which on a method is taken for a misspelt one: above `restart` and `start`, below `first_chunck` and `first_chunk`."""
+
+_ATTRIBUTE_SIMILARITY = 0.8
+"""The same for attributes: above `source` and `default_source`, below `alias` and `aliases`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignatureFault:
+    """A method that the host could not call."""
+
+    method: str
+    reason: str
+
+
+def signature_faults(plugin: type) -> tuple[SignatureFault, ...]:
+    """Every method of a kind that `plugin` overrides in a way that does not fit, or under a misspelt name."""
+    unfit = (fault for name, base in _contract(plugin) for fault in _method_faults(plugin, name, base))
+    return (*unfit, *_misspelt_methods(plugin))
+
+
+def _contract(plugin: type) -> Iterator[tuple[str, type]]:
+    """Public methods, and the constructor, of the plugin's bases in `endpick.api`, each with the base that defines it."""
+    seen: set[str] = set()
+    for base in plugin.__mro__:
+        if not base.__module__.startswith(_API_PACKAGE):
+            continue
+        for name, member in vars(base).items():
+            is_method = inspect.isfunction(member) or isinstance(member, classmethod | staticmethod)
+            if is_method and name not in seen and (name == "__init__" or not name.startswith("_")):
+                seen.add(name)
+                yield name, base
+
+
+def _misspelt_methods(plugin: type) -> Iterator[SignatureFault]:
+    """Methods that look like one the host would call, under a name it does not know: they would never run."""
+    contract = dict(_contract(plugin))
+    missing = [name for name, base in contract.items() if getattr(plugin, name) is getattr(base, name) and name != "__init__"]
+    for klass in plugin.__mro__:
+        if not issubclass(klass, Plugin) or klass.__module__.startswith(_API_PACKAGE):
+            continue
+        for name, member in vars(klass).items():
+            if name in contract or name.startswith("_") or not inspect.isfunction(member):
+                continue
+            meant = _meant(name, [one for one in missing if _is_called_alike(member, getattr(plugin, one))], _METHOD_SIMILARITY)
+            if meant is not None:
+                yield SignatureFault(name, f"is called by no part of endpick: did you mean '{meant}'?")
+
+
+def _is_called_alike(method: object, other: object) -> bool:
+    """Whether both take as many arguments, and both are awaited or neither is."""
+    assert callable(method)
+    assert callable(other)
+    as_many = len(inspect.signature(method).parameters) == len(inspect.signature(other).parameters)
+    return as_many and inspect.iscoroutinefunction(method) == inspect.iscoroutinefunction(other)
+
+
+def _meant(name: str, known: Iterable[str], similarity: float) -> str | None:
+    """The name that is a slip of the pen away. What is merely similar is the author's own business, because a slip refuses the plugin."""
+    return next(iter(get_close_matches(name, sorted(known), n=1, cutoff=similarity)), None)
+
+
+def misspelt_attributes(plugin: type) -> Iterator[tuple[str, str]]:
+    """Class attributes under a name that `Plugin` and its kinds do not have, close to one they do have, each with what was meant."""
+    bases = [base for base in plugin.__mro__ if base.__module__.startswith(_API_PACKAGE)]
+    known = {name for base in bases for name in getattr(base, "__annotations__", {})} - {"kind"}
+    for klass in plugin.__mro__:
+        if not issubclass(klass, Plugin) or klass.__module__.startswith(_API_PACKAGE):
+            continue
+        for name, value in vars(klass).items():
+            if name.startswith("_") or name in known or callable(value) or isinstance(value, property | classmethod | staticmethod):
+                continue
+            meant = _meant(name, known, _ATTRIBUTE_SIMILARITY)
+            if meant is not None:
+                yield name, meant
+
+
+def _method_faults(plugin: type, name: str, base: type) -> Iterator[SignatureFault]:
+    owner = next(klass for klass in plugin.__mro__ if name in vars(klass))
+    if owner.__module__.startswith(_API_PACKAGE):
+        return
+    member, expected = inspect.getattr_static(plugin, name), getattr(base, name)
+    if not callable(getattr(plugin, name)):
+        yield SignatureFault(name, "is not a method")
+        return
+    arguments = _arguments(expected, is_bound=isinstance(vars(base)[name], classmethod))
+    problem = _cannot_take(getattr(plugin, name), arguments, is_bound=isinstance(member, classmethod | staticmethod))
+    if problem:
+        yield SignatureFault(name, f"is called with ({', '.join(arguments)}), but {problem}")
+    is_async = inspect.iscoroutinefunction(getattr(plugin, name))
+    if name not in _EITHER_WAY and is_async != inspect.iscoroutinefunction(expected):
+        yield SignatureFault(name, "must not be `async def`: the host does not await it" if is_async else "must be `async def`")
+
+
+def _arguments(method: object, *, is_bound: bool) -> list[str]:
+    assert callable(method)
+    names = list(inspect.signature(method).parameters)
+    return names if is_bound else names[1:]
+
+
+def _cannot_take(method: object, arguments: list[str], *, is_bound: bool) -> str | None:
+    assert callable(method)
+    try:
+        signature = inspect.signature(method)
+    except (TypeError, ValueError):  # written in C: it tells nothing, so it gets the benefit of the doubt
+        return None
+    values = [None] * (len(arguments) + (0 if is_bound else 1))
+    try:
+        signature.bind(*values)
+    except TypeError as error:
+        return str(error)
+    return None
 
 
 def check_contract(reference: Reference, candidate: Candidate, value: object) -> tuple[Diagnostic, ...]:
     """Why an imported object cannot serve as the plugin it was announced as; empty when it can."""
     if not isinstance(value, type) or not issubclass(value, Plugin):
         return (_not_a_plugin_class(reference, candidate, value),)
-    faults = (*_meta_faults(reference, candidate, value), *_class_faults(reference, candidate, value))
-    return tuple(faults)
+    return (*_declaration_faults(reference, candidate, value), *_class_faults(reference, candidate, value))
 
 
 def _blame(candidate: Candidate) -> str:
@@ -46,7 +161,7 @@ def _not_a_plugin_class(reference: Reference, candidate: Candidate, value: objec
 def _class_faults(reference: Reference, candidate: Candidate, plugin: type[Plugin[Parameters]]) -> Iterable[Diagnostic]:
     name = f"{plugin.__qualname__} in {candidate.origin}"
     if not kinds_of(plugin):
-        kinds = ", ".join(kind.value for kind in Kind)
+        kinds = ", ".join(kind.kind for kind in KINDS)
         yield reference.diagnostic(
             Code.E0310,
             f"the plugin class {name} is of no kind",
@@ -84,58 +199,23 @@ def _unimplemented(plugin: type) -> list[str]:
     return sorted(name for name in dir(plugin) if getattr(inspect.getattr_static(plugin, name), "__isabstractmethod__", False))
 
 
-def _meta_faults(reference: Reference, candidate: Candidate, plugin: type[Plugin[Parameters]]) -> Iterable[Diagnostic]:
-    meta = getattr(plugin, "meta", None)
-    if not isinstance(meta, PluginMeta):
-        found = "has no `meta`" if meta is None else f"has a `meta` that is no PluginMeta but {meta!r}"
-        yield _malformed(reference, candidate, f"the plugin class {plugin.__qualname__} in {candidate.origin} {found}")
-        return
-    try:
-        accepted = SpecifierSet(meta.api)
-    except (InvalidSpecifier, TypeError, AttributeError):
-        message = f"the `meta.api` of '{candidate.type}' in {candidate.origin} is not a version range: {meta.api!r}"
-        yield _malformed(reference, candidate, message)
-    else:
-        if not accepted.contains(API_VERSION, prereleases=True):
-            yield _other_api(reference, candidate, meta)
-    if meta.type != candidate.type and candidate.type not in meta.aliases:
-        yield _other_type(reference, candidate, plugin, meta)
-    yield from (_malformed(reference, candidate, message) for message in _field_faults(candidate, meta))
-
-
-def _field_faults(candidate: Candidate, meta: PluginMeta) -> Iterable[str]:
+def _declaration_faults(reference: Reference, candidate: Candidate, plugin: type[Plugin[Parameters]]) -> Iterable[Diagnostic]:
+    """Attributes of the class that are not what `Plugin` and its kinds say they are."""
     whose = f"of '{candidate.type}' in {candidate.origin}"
-    parameters: object = meta.parameters
-    if not isinstance(parameters, type) or not issubclass(parameters, Parameters):
-        yield f"the `meta.parameters` {whose} is not a subclass of endpick.api.Parameters"
-    if meta.payload is not None and not isinstance(meta.payload, type):
-        yield f"the `meta.payload` {whose} is not a class"
-    for field in ("consumes", "consumes_optional", "produces"):
-        keys = getattr(meta, field)
+    messages = []
+    model = parameters_model(plugin)
+    if not isinstance(model, type) or not issubclass(model, Parameters):
+        messages.append(f"the parameters {whose} are {model!r}, not a subclass of endpick.api.Parameters")
+    for attribute in ("consumes", "consumes_optional", "produces"):
+        keys: object = getattr(plugin, attribute)
         if not isinstance(keys, tuple) or not all(isinstance(key, DataKey) for key in keys):
-            yield f"the `meta.{field}` {whose} is not a tuple of data keys"
-
-
-def _malformed(reference: Reference, candidate: Candidate, message: str) -> Diagnostic:
-    return reference.diagnostic(Code.E0318, message, candidate, help=_blame(candidate))
-
-
-def _other_api(reference: Reference, candidate: Candidate, meta: PluginMeta) -> Diagnostic:
-    return reference.diagnostic(
-        Code.E0306,
-        f"'{candidate.type}' from {candidate.origin} needs plugin API {meta.api}; this host provides {API_VERSION}",
-        candidate,
-        help=f"install an endpick whose plugin API is in {meta.api}, or a release of {candidate.distribution} for plugin API {API_VERSION}",
-    )
-
-
-def _other_type(reference: Reference, candidate: Candidate, plugin: type, meta: PluginMeta) -> Diagnostic:
-    inherited = "meta" not in vars(plugin)
-    return reference.diagnostic(
-        Code.E0312,
-        f"the entry point '{candidate.type}' of {candidate.origin} leads to a plugin that calls itself '{meta.type}'",
-        candidate,
-        annotation=f"its `meta.type` is '{meta.type}'",
-        help=_blame(candidate),
-        notes=(f"{plugin.__qualname__} inherits `meta`; a subclass needs its own",) if inherited else (),
-    )
+            messages.append(f"`{attribute}` {whose} is not a tuple of data keys")
+    stability: object = plugin.stability
+    if not isinstance(stability, Stability):
+        messages.append(f"`stability` {whose} is {stability!r}, not a Stability")
+    aliases: object = plugin.aliases
+    if not isinstance(aliases, tuple) or not all(isinstance(alias, str) for alias in aliases):
+        messages.append(f"`aliases` {whose} is not a tuple of names")
+    messages += [f"`{name}` {whose} is read by no part of endpick: did you mean '{meant}'?" for name, meant in misspelt_attributes(plugin)]
+    for message in messages:
+        yield reference.diagnostic(Code.E0318, message, candidate, help=_blame(candidate))

@@ -8,9 +8,19 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import groupby
 
+from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOST_DISTRIBUTION
 from endpick.plugins.metadata import Metadata, effective, normalise, read_relevant
-from endpick.plugins.naming import is_valid_type
-from endpick.versions import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOST_DISTRIBUTION
+
+TYPE_PATTERN = r"[a-z][a-z0-9]*([.-][a-z0-9]+)*"
+"""Lower-case words joined by hyphens or dots: `queue-scorer`, `acme.queue-scorer`."""
+
+_TYPE = re.compile(TYPE_PATTERN, re.ASCII)
+
+
+def is_valid_type(name: str) -> bool:
+    """Whether a plugin type may be called so."""
+    return _TYPE.fullmatch(name) is not None
+
 
 _GROUP = re.compile(re.escape(ENTRY_POINT_GROUP_PREFIX) + r"(\d+)", re.ASCII)
 

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from endpick.diagnostics import Code, Diagnostic, PluginReference
+from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOOKS_ENTRY_POINT_GROUP
 from endpick.plugins.discovery import Candidate, discover
 from endpick.plugins.hook_objects import discover_hook_objects
-from endpick.plugins.locating import locate
-from endpick.plugins.metadata import Metadata, effective, read_relevant
-from endpick.plugins.reference import Reference
-from endpick.plugins.requirements import unmet_requirements
-from endpick.plugins.resolution import resolve, where
-from endpick.versions import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOOKS_ENTRY_POINT_GROUP
+from endpick.plugins.lock import locate
+from endpick.plugins.metadata import Metadata, effective, read_relevant, unmet_requirements
+from endpick.plugins.resolution import Reference, resolve, where
 
 _OUR_GROUPS = "endpick."
 
@@ -109,7 +107,7 @@ def _requirement_findings(copies: Sequence[Metadata]) -> Iterator[Diagnostic]:
         if unmet:
             yield Diagnostic(
                 Code.E0317,
-                f"requirements of {copy.name} {copy.version} are not met: {'; '.join(unmet)}",
+                f"requirements of {copy.name} {copy.version} are not met: {'; '.join(map(str, unmet))}",
                 help=f"run `pip install {copy.name}=={copy.version}` to install what it needs",
             )
 

@@ -9,14 +9,12 @@ import pluggy
 
 from endpick.api.hooks import PROJECT_NAME, HookSpecs
 from endpick.diagnostics import Code, Diagnostic, did_you_mean
+from endpick.installation import API_MAJOR, HOOKS_ENTRY_POINT_GROUP
 from endpick.plugins.discovery import Candidate
-from endpick.plugins.frames import describe, trace_notes
-from endpick.plugins.importing import import_target
+from endpick.plugins.importing import describe, import_target, trace_notes
 from endpick.plugins.lock import Lock, check_hook_lock
-from endpick.plugins.metadata import effective, normalise, read_relevant
-from endpick.plugins.policy import Policy
-from endpick.plugins.reference import Reference
-from endpick.versions import API_MAJOR, HOOKS_ENTRY_POINT_GROUP
+from endpick.plugins.metadata import effective, read_relevant
+from endpick.plugins.resolution import Policy, Reference, from_distribution
 
 HOOKS = tuple(name for name in vars(HookSpecs) if name.startswith("endpick_"))
 _AWAITED = ("endpick_startup", "endpick_shutdown", "endpick_config_reload")
@@ -117,7 +115,7 @@ def _signature_problem(hook: str, function: Callable[..., object], *, is_wrapper
     if is_wrapper:
         return "is a wrapper, which endpick does not call", possible
     if inspect.iscoroutinefunction(function) and hook not in _AWAITED:
-        return "is `async def`, but nobody awaits it", f"write it as a plain `def`; awaited are {', '.join(_AWAITED)}"
+        return "is `async def`, but endpick does not await it", f"write it as a plain `def`; awaited are {', '.join(_AWAITED)}"
     return None
 
 
@@ -127,9 +125,7 @@ def _defined_at(function: object) -> str:
 
 
 def _resolve(reference: Reference, candidates: Sequence[Candidate]) -> Candidate | Diagnostic:
-    offers = [candidate for candidate in candidates if candidate.type == reference.type]
-    if reference.distribution is not None:
-        offers = [offer for offer in offers if normalise(offer.distribution) == normalise(reference.distribution)]
+    offers = from_distribution(reference, [candidate for candidate in candidates if candidate.type == reference.type])
     if len(offers) == 1:
         return offers[0]
     if offers:

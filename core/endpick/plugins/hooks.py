@@ -2,28 +2,117 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import pluggy
 
+from endpick.api.errors import ConfigurationError, ReloadRejected
 from endpick.api.hooks import PROJECT_NAME, Document, HookSpecs, HostServices, HostView, PluginRecord
-from endpick.api.plugin import PluginMeta
+from endpick.api.plugin import Plugin
 from endpick.config.source import SourceMap
-from endpick.diagnostics import Code, Diagnostic
+from endpick.diagnostics import Code, Diagnostic, DocumentPath
+from endpick.installation import API_MAJOR
 from endpick.plugins.discovery import Candidate
-from endpick.plugins.hook_call import HookCall
+from endpick.plugins.failures import PLUGIN_FAILURES, was_cancelled
 from endpick.plugins.hook_objects import hook_faults, load_hook_object
-from endpick.plugins.hook_report import HookReport
+from endpick.plugins.importing import attributed, describe, trace_notes
 from endpick.plugins.loader import LoadedPlugin
 from endpick.plugins.lock import Lock
-from endpick.plugins.policy import Policy
-from endpick.plugins.reference import Reference
-from endpick.versions import API_MAJOR
+from endpick.plugins.resolution import Policy, Reference
 
 if TYPE_CHECKING:
     import click
+
+
+@dataclass(frozen=True, slots=True)
+class HookCall:
+    """A hook object's method, ready to be called with the arguments it asks for."""
+
+    hook: str
+    reference: Reference
+    candidate: Candidate
+    function: Callable[..., object]
+    arguments: tuple[str, ...]
+
+    def __call__(self, **offered: object) -> object:
+        """Call it with those of the hook's arguments that it asks for. Whatever it raises passes."""
+        with attributed(f"{self.reference.type} ({self.candidate.origin})"):
+            return self.function(**{name: offered[name] for name in self.arguments})
+
+    async def attempt(self, code: Code, deadline_seconds: float, **offered: object) -> Diagnostic | None:
+        """Call it, await it if it is asynchronous, and tell its failure under `code`; None when all is well."""
+        try:
+            result = self(**offered)
+            if inspect.isawaitable(result):
+                async with asyncio.timeout(deadline_seconds):  # not `wait_for`, whose task of its own would let SystemExit end the process
+                    await result
+        except TimeoutError as error:
+            late = Code.E0703 if code is Code.E0706 else code
+            return self.fault(late, f"did not finish {self.hook} within {deadline_seconds:g} s", error)
+        except (*PLUGIN_FAILURES, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and was_cancelled():
+                raise
+            return self.failure(code, error)
+        return None
+
+    def failure(self, code: Code, error: BaseException) -> Diagnostic:
+        """A diagnostic that says what the implementation raised; in its own words where it raised on purpose."""
+        on_purpose = isinstance(error, ConfigurationError | ReloadRejected)
+        return self.fault(code, f"failed in {self.hook}: {error}" if on_purpose else f"failed in {self.hook}: {describe(error)}", error)
+
+    def fault(self, code: Code, what: str, error: BaseException | None = None) -> Diagnostic:
+        """A diagnostic that blames this implementation."""
+        name = self.reference.type
+        return self.reference.diagnostic(
+            code,
+            f"the hook object '{name}' from {self.candidate.origin} {what}",
+            self.candidate,
+            help=f"report it to the author of {self.candidate.distribution}, or remove '{name}' from `hooks:`",
+            notes=() if error is None else trace_notes(error),
+        )
+
+
+class HookConfigReport:
+    """An `endpick.api.hooks.ConfigReport` for one call of one hook object."""
+
+    def __init__(self, call: HookCall, source: SourceMap) -> None:
+        self.diagnostics: list[Diagnostic] = []
+        self._call = call
+        self._source = source
+
+    def error(self, path: DocumentPath, message: str, help: str | None = None) -> None:  # noqa: A002 - see ConfigReport
+        """See `endpick.api.hooks.ConfigReport`."""
+        self._add(Code.E0511, path, message, help)
+
+    def warn(self, path: DocumentPath, message: str, help: str | None = None) -> None:  # noqa: A002 - see ConfigReport
+        """See `endpick.api.hooks.ConfigReport`."""
+        self._add(Code.W0503, path, message, help)
+
+    def position(self, path: DocumentPath) -> tuple[int, int]:
+        """See `endpick.api.hooks.ConfigReport`."""
+        span = self._source.value_span(tuple(path))
+        return span.line, span.column
+
+    def _add(self, code: Code, path: DocumentPath, message: str, help_line: str | None) -> None:
+        path = tuple(path)
+        self.diagnostics.append(
+            Diagnostic(
+                code,
+                message,
+                span=self._source.value_span(path),
+                labels=self._source.labels_for(path),
+                help=help_line,
+                notes=(f"said by the hook object '{self._call.reference.type}' from {self._call.candidate.origin}",),
+                plugin=self._call.reference.plugin(self._call.candidate),
+                path=path,
+            )
+        )
+
 
 DEADLINE_SECONDS = 10.0
 """How long one asynchronous hook implementation is awaited."""
@@ -74,12 +163,12 @@ class HookRegistry:
         faults: list[Diagnostic] = []
         for call in self.calls("endpick_register"):
             try:
-                plugins = tuple(cast("Iterable[object]", call() or ()))
+                plugins = dict(cast("Mapping[object, object]", call() or {}))
             except Exception as error:
                 faults.append(call.failure(Code.E0705, error))
                 continue
-            for plugin in plugins:
-                result = _candidate(call, plugin)
+            for plugin_type, plugin in plugins.items():
+                result = _candidate(call, plugin_type, plugin)
                 (candidates if isinstance(result, Candidate) else faults).append(result)  # type: ignore[arg-type]
         return tuple(candidates), tuple(faults)
 
@@ -88,14 +177,16 @@ class HookRegistry:
         if loaded.plugin not in self._told:
             self._told.add(loaded.plugin)
             origin = loaded.candidate
-            record = PluginRecord(loaded.type, loaded.kinds, origin.distribution, origin.version, loaded.load_seconds)
+            record = PluginRecord(
+                loaded.type, tuple(kind.kind for kind in loaded.kinds), origin.distribution, origin.version, loaded.load_seconds
+            )
             self._notify("endpick_plugin_loaded", record=record)
 
     def validate(self, source: SourceMap) -> tuple[Diagnostic, ...]:
         """What the hook objects say about a document with which the host itself finds no fault."""
         found: list[Diagnostic] = []
         for call in self.calls("endpick_validate"):
-            report = HookReport(call, source)
+            report = HookConfigReport(call, source)
             try:
                 call(config=source.data, report=report)
             except Exception as error:
@@ -180,13 +271,12 @@ def load_hooks(
     return registry, tuple(reversed(faults))
 
 
-def _candidate(call: HookCall, plugin: object) -> Candidate | Diagnostic:
+def _candidate(call: HookCall, plugin_type: object, plugin: object) -> Candidate | Diagnostic:
     """The plugin type that a registered class offers."""
-    meta = getattr(plugin, "meta", None)
-    if not isinstance(plugin, type) or not isinstance(meta, PluginMeta):
-        return call.fault(Code.E0705, f"registers {plugin!r}, which is not a plugin class with a `meta`")
+    if not isinstance(plugin_type, str) or not isinstance(plugin, type) or not issubclass(plugin, Plugin):
+        return call.fault(Code.E0705, f"registers {plugin!r} as {plugin_type!r}; it needs a plugin class under the name of its type")
     if "<locals>" in plugin.__qualname__:
         return call.fault(Code.E0705, f"registers {plugin.__qualname__}, which cannot be imported because it is local to a function")
     origin = call.candidate
     target = f"{plugin.__module__}:{plugin.__qualname__}"
-    return Candidate(meta.type, API_MAJOR, origin.distribution, origin.version, target, origin.metadata_path)
+    return Candidate(plugin_type, API_MAJOR, origin.distribution, origin.version, target, origin.metadata_path)

@@ -4,15 +4,149 @@ from __future__ import annotations
 
 import functools
 import importlib
+import logging
+import os
 import re
+import sysconfig
+import tempfile
 import time
-from dataclasses import dataclass
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
 
 from endpick.diagnostics import Code, Diagnostic
-from endpick.plugins.attribution import Output, attributed, captured
 from endpick.plugins.discovery import Candidate
-from endpick.plugins.frames import describe, plugin_frames, trace_notes
-from endpick.plugins.reference import Reference
+from endpick.plugins.resolution import Reference
+
+_NOT_THEIRS = (
+    str(Path(__file__).resolve().parents[1]) + os.sep,
+    str(Path(importlib.__file__).parent) + os.sep,
+    "<frozen importlib",
+)
+_MOST_FRAMES = 12
+_STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
+_INSTALLED = {"site-packages", "dist-packages"}
+
+
+def plugin_frames(error: BaseException) -> tuple[traceback.FrameSummary, ...]:
+    """Frames of `error` that belong neither to endpick's host nor to the import system; innermost last."""
+    return tuple(frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_NOT_THEIRS))
+
+
+def place(error: BaseException) -> str:
+    """Where the plugin went wrong, `file:line in function`; empty when no plugin code ran.
+
+    It is the plugin's own innermost line, not that of a library it called: that is where its author has to look.
+    """
+    frames = plugin_frames(error)
+    called = next((frame for frame in frames if not _is_standard(Path(frame.filename))), None)
+    if called is None:
+        return ""
+    file = Path(called.filename)
+    home = file if file.parent.name in _INSTALLED else file.parent
+    own = next(frame for frame in reversed(frames) if Path(frame.filename).is_relative_to(home))
+    return f"{own.filename}:{own.lineno} in {own.name}"
+
+
+def _is_standard(file: Path) -> bool:
+    return file.is_relative_to(_STANDARD_LIBRARY) and not _INSTALLED & set(file.parts)
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one line, without the traceback: `ValueError: no such model`."""
+    try:
+        message = " ".join(str(error).split())
+    except Exception:
+        message = "(its message cannot be shown)"
+    return f"{type(error).__qualname__}: {message}" if message else type(error).__qualname__
+
+
+def trace_notes(error: BaseException) -> tuple[str, ...]:
+    """The plugin's frames as one note of a diagnostic; none when no plugin code ran."""
+    frames = plugin_frames(error)
+    if not frames:
+        return ()
+    lines = [f"{frame.filename}:{frame.lineno} in {frame.name}" + (f"\n    {frame.line}" if frame.line else "") for frame in frames]
+    omitted = [f"({len(lines) - _MOST_FRAMES} more frames)"] if len(lines) > _MOST_FRAMES else []
+    return ("\n".join(["raised at, innermost last:", *omitted, *lines[-_MOST_FRAMES:]]),)
+
+
+_origin: ContextVar[str] = ContextVar("endpick_plugin_origin", default="")
+
+
+@contextmanager
+def attributed(origin: str) -> Iterator[None]:
+    """Mark everything logged meanwhile as caused by `origin`, such as `queue-scorer (endpick 0.1.0)`."""
+    token = _origin.set(origin)
+    try:
+        yield
+    finally:
+        _origin.reset(token)
+
+
+class Attribution(logging.Filter):
+    """Gives records that a plugin causes the attribute `plugin`: on whose behalf they were written. For handlers, not for loggers."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Stamp the record; keep every one."""
+        origin = _origin.get()
+        if origin and not hasattr(record, "plugin"):
+            record.plugin = origin
+        return True
+
+
+@dataclass(slots=True)
+class CapturedOutput:
+    """What plugin code printed, and which warnings it raised, while it ran."""
+
+    text: str = ""
+    """Standard output and standard error, in the order written."""
+
+    warnings: list[warnings.WarningMessage] = field(default_factory=list)
+
+
+@contextmanager
+def captured() -> Iterator[CapturedOutput]:
+    """Catch what is printed and warned meanwhile, so that it neither mixes with our own output nor goes unnoticed.
+
+    Also what child processes and C code write; but only what goes to the process's own standard streams.
+    """
+    output = CapturedOutput()
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace", buffering=1) as file,
+        warnings.catch_warnings(record=True) as caught,
+    ):
+        warnings.simplefilter("default")
+        try:
+            with redirect_stdout(file), redirect_stderr(file), _descriptor_redirected(1, file), _descriptor_redirected(2, file):
+                yield output
+        finally:
+            file.seek(0)
+            output.text = file.read()
+            output.warnings = list(caught)
+
+
+@contextmanager
+def _descriptor_redirected(descriptor: int, file: IO[str]) -> Iterator[None]:
+    try:
+        saved = os.dup(descriptor)
+    except OSError:  # a daemon may have closed it
+        yield
+        return
+    try:
+        file.flush()
+        os.dup2(file.fileno(), descriptor)
+        yield
+    finally:
+        file.flush()
+        os.dup2(saved, descriptor)
+        os.close(saved)
+
 
 _TARGET = re.compile(r"(?P<module>\w+(\.\w+)*)\s*(:\s*(?P<attribute>\w+(\.\w+)*))?\s*(\[.*\])?", re.ASCII)
 
@@ -23,7 +157,7 @@ class Imported:
 
     value: object
     seconds: float
-    output: Output
+    output: CapturedOutput
 
 
 def import_target(reference: Reference, candidate: Candidate) -> Imported | Diagnostic:

@@ -1,34 +1,26 @@
-"""A configured plugin object together with what the host knows about it."""
+"""A configured plugin object together with what the host knows about it, and how one is built."""
 
 from __future__ import annotations
 
-import enum
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from endpick.api.access import AccessScope
 from endpick.api.data import Subscriptions
-from endpick.api.plugin import Kind, Parameters, Plugin
+from endpick.api.endpoints import AccessScope
+from endpick.api.errors import ConfigurationError
+from endpick.api.plugin import Parameters, Plugin, PluginContext
+from endpick.api.scheduling import ProfileHandler
+from endpick.diagnostics import Code, Diagnostic
+from endpick.plugins.importing import attributed, describe, trace_notes
+from endpick.plugins.kinds import Kind, OnFault, default_on_fault
+from endpick.plugins.loader import LoadedPlugin
+from endpick.plugins.parameters import ParameterSource
+from endpick.plugins.resolution import Reference
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
-
-    from endpick.plugins.placing import Place
-
-
-class OnFault(enum.StrEnum):
-    """What the host does when an instance raises or answers nonsense."""
-
-    SKIP = "skip"
-    """Go on as if the instance were not there for this request."""
-    REFUSE = "refuse"
-    """Refuse the request."""
-
-
-def default_on_fault(kinds: tuple[Kind, ...]) -> OnFault:
-    """Fail closed where an answer decides who may serve (filters, pickers, handlers, admitters), open elsewhere."""
-    decisive = {Kind.FILTER, Kind.PICKER, Kind.PROFILE_HANDLER, Kind.ADMITTER, Kind.SCREENER, Kind.PARSER}
-    return OnFault.REFUSE if decisive & set(kinds) else OnFault.SKIP
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +43,7 @@ class Instance:
     on_fault: OnFault
     scope: AccessScope
     registry: CollectorRegistry | None = None
-    place: Place | None = None
+    place: ParameterSource | None = None
 
     @property
     def origin(self) -> str:
@@ -64,3 +56,92 @@ def scope_of(name: str, subscriptions: Subscriptions) -> AccessScope:
     produced = frozenset(key.name for key in subscriptions.produces)
     consumed = frozenset(key.name for key in (*subscriptions.consumes, *subscriptions.consumes_optional))
     return AccessScope(name, consumed | produced, produced)
+
+
+T = TypeVar("T")
+
+
+def subscriptions_of(loaded: LoadedPlugin, parameters: Parameters, place: ParameterSource | None = None) -> Subscriptions | Diagnostic:
+    """The data keys of an instance with these parameters; a diagnostic when the plugin fails to tell."""
+    return _guarded(loaded, place or _nowhere(loaded), lambda: loaded.plugin.subscriptions(parameters), Subscriptions)
+
+
+def required_profiles_of(loaded: LoadedPlugin, parameters: Parameters, place: ParameterSource) -> tuple[str, ...] | Diagnostic:
+    """The scheduling profiles without which a profile handler with these parameters cannot do; a diagnostic when it fails to tell."""
+    assert issubclass(loaded.plugin, ProfileHandler)
+    handler = loaded.plugin
+    return _guarded(loaded, place, lambda: handler.required_profiles(parameters), tuple)
+
+
+def build(
+    loaded: LoadedPlugin,
+    name: str,
+    parameters: Parameters,
+    on_fault: OnFault | None,
+    context: PluginContext,
+    *,
+    subscriptions: Subscriptions | None = None,
+    place: ParameterSource | None = None,
+) -> Instance | Diagnostic:
+    """One instance; `on_fault` None means the default of its kinds. A constructor that raises is a diagnostic at `place`."""
+    place = place or _nowhere(loaded)
+    declared = subscriptions_of(loaded, parameters, place) if subscriptions is None else subscriptions
+    if isinstance(declared, Diagnostic):
+        return declared
+    plugin = _guarded(loaded, place, lambda: loaded.plugin(name, parameters, context), loaded.plugin)
+    if isinstance(plugin, Diagnostic):
+        return plugin
+    return Instance(
+        name=name,
+        type=loaded.type,
+        distribution=loaded.candidate.distribution,
+        version=loaded.candidate.version,
+        kinds=loaded.kinds,
+        plugin=plugin,
+        subscriptions=declared,
+        on_fault=on_fault or default_on_fault(loaded.kinds),
+        scope=scope_of(name, declared),
+        registry=context.registry,
+        place=place,
+    )
+
+
+def instance_logger(loaded: LoadedPlugin, name: str) -> logging.Logger:
+    """A logger for `PluginContext` whose records carry the instance's identity, wherever they are written from."""
+    origin = f"{name} ({loaded.type}, {loaded.candidate.origin})"
+    logger = logging.getLogger(f"endpick.plugin.{name}")
+    logger.filters = [_Stamp(origin)]
+    return logger
+
+
+class _Stamp(logging.Filter):
+    def __init__(self, origin: str) -> None:
+        super().__init__()
+        self.origin = origin
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.plugin = self.origin
+        return True
+
+
+def _nowhere(loaded: LoadedPlugin) -> ParameterSource:
+    return ParameterSource(Reference(loaded.type))
+
+
+def _guarded(loaded: LoadedPlugin, place: ParameterSource, call: Callable[[], T], expected: type[T]) -> T | Diagnostic:
+    plugin = place.reference.plugin(loaded.candidate)
+
+    def refused(message: str, help_line: str, notes: tuple[str, ...] = ()) -> Diagnostic:
+        return Diagnostic(Code.E0403, message, place.key_span(()), help=help_line, notes=notes, plugin=plugin, path=place.path)
+
+    fault = f"this is a fault of {loaded.candidate.distribution}; report it to its author, or install another release"
+    try:
+        with attributed(str(plugin)):
+            value = call()
+    except ConfigurationError as error:
+        return refused(f"{plugin} cannot work with its parameters: {error}", "correct the parameters")
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return refused(f"{plugin} failed while it was built: {describe(error)}", fault, trace_notes(error))
+    return value if isinstance(value, expected) else refused(f"{plugin} answered {value!r}, not {expected.__name__}", fault)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from endpick.api.plugin import Kind, Parameters, Plugin, PluginMeta, Stability, kinds_of
+from endpick import __version__
+from endpick.api.plugin import Parameters, Plugin, Stability
 from endpick.diagnostics import Code, Diagnostic
-from endpick.plugins.attribution import Output
+from endpick.installation import HOST_DISTRIBUTION
 from endpick.plugins.contract import check_contract
 from endpick.plugins.discovery import Candidate
-from endpick.plugins.importing import import_target
-from endpick.plugins.reference import Reference
-from endpick.plugins.requirements import requirements_of, unmet_requirements
+from endpick.plugins.importing import CapturedOutput, import_target
+from endpick.plugins.kinds import Kind, kinds_of
+from endpick.plugins.metadata import UnmetRequirement, offered_at, requirements_of, unmet_requirements
+from endpick.plugins.resolution import Reference
 from endpick.plugins.schema import Schema, schemas_of
 
 SLOW_IMPORT_SECONDS = 2.0
@@ -26,7 +28,9 @@ class LoadedPlugin:
 
     candidate: Candidate
     plugin: type[Plugin[Parameters]]
-    meta: PluginMeta
+    type: str
+    """The name of its entry point; of an alias, the name that the type bears now."""
+
     kinds: tuple[Kind, ...]
     schemas: tuple[Schema, ...] = field(repr=False, compare=False)
     """What a `parameters:` block must satisfy; the last is the one to show."""
@@ -36,11 +40,6 @@ class LoadedPlugin:
 
     output: str
     """What it printed and warned while being imported."""
-
-    @property
-    def type(self) -> str:
-        """Its own name, also where an alias led to it."""
-        return self.meta.type
 
     @property
     def summary(self) -> str:
@@ -56,14 +55,23 @@ class Loading:
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
-def load(candidate: Candidate, reference: Reference, unmet: tuple[str, ...] | None = None) -> Loading:
+def load(
+    candidate: Candidate,
+    reference: Reference,
+    unmet: tuple[UnmetRequirement, ...] | None = None,
+    offers: Sequence[Candidate] = (),
+) -> Loading:
     """Import one candidate on behalf of a reference. Policy and lock are judged before; nothing that fails is kept.
 
-    `unmet` says which requirements of its distribution are not met. Reading them is slow, so whoever loads several types of one
-    distribution finds them once, with `unmet_requirements`; they are looked up unless given.
+    `unmet` says which requirements of its distribution are not met. Reading them is slow, so a caller that loads several types of one
+    distribution finds them once, with `unmet_requirements`; they are looked up unless given. `offers` is all that is installed: where the
+    candidate's type is a former name, the present one is among them; the metadata of its distribution tells it unless given.
     """
     if unmet is None:
         unmet = unmet_requirements(requirements_of(candidate.distribution))
+    host = next((one for one in unmet if one.distribution == HOST_DISTRIBUTION), None)
+    if host is not None:
+        return Loading(None, (_other_endpick(reference, candidate, host),))
     imported = import_target(reference, candidate)
     if isinstance(imported, Diagnostic):
         return Loading(None, (_with_notes(imported, unmet),))
@@ -73,10 +81,13 @@ def load(candidate: Candidate, reference: Reference, unmet: tuple[str, ...] | No
     if faults:
         return Loading(None, faults)
     plugin = cast("type[Plugin[Parameters]]", imported.value)
-    schemas = schemas_of(reference, candidate, plugin.meta)
+    schemas = schemas_of(reference, candidate, plugin)
     if isinstance(schemas, Diagnostic):
         return Loading(None, (schemas,))
-    loaded = LoadedPlugin(candidate, plugin, plugin.meta, kinds_of(plugin), schemas, imported.seconds, _transcript(imported.output))
+    name = _current_name(candidate, plugin, offers)
+    if name is None:
+        return Loading(None, (_former_name_only(reference, candidate),))
+    loaded = LoadedPlugin(candidate, plugin, name, kinds_of(plugin), schemas, imported.seconds, _transcript(imported.output))
     return Loading(loaded, tuple(_warnings(reference, loaded, imported.output)))
 
 
@@ -88,7 +99,7 @@ def alias_clashes(plugins: Iterable[tuple[Reference, LoadedPlugin]]) -> tuple[Di
     for _, plugin in loaded_once.values():
         claims.setdefault(plugin.type, plugin)
     for reference, plugin in loaded_once.values():
-        for alias in plugin.meta.aliases:
+        for alias in plugin.plugin.aliases:
             first = claims.setdefault(alias, plugin)
             if first.plugin is not plugin.plugin:
                 found.append(
@@ -103,51 +114,79 @@ def alias_clashes(plugins: Iterable[tuple[Reference, LoadedPlugin]]) -> tuple[Di
     return tuple(found)
 
 
-def _with_notes(diagnostic: Diagnostic, unmet: tuple[str, ...]) -> Diagnostic:
+def _current_name(candidate: Candidate, plugin: type[Plugin[Parameters]], offers: Sequence[Candidate]) -> str | None:
+    """The entry point's name; where that is a former name, the one that leads to the same class now, or None when none does."""
+    if candidate.type not in plugin.aliases:
+        return candidate.type
+    known = [(one.type, one.target) for one in offers if one.distribution == candidate.distribution]
+    offered = known or offered_at(candidate.metadata_path)
+    return next((name for name, target in offered if target == candidate.target and name not in plugin.aliases), None)
+
+
+def _former_name_only(reference: Reference, candidate: Candidate) -> Diagnostic:
+    return reference.diagnostic(
+        Code.E0312,
+        f"'{candidate.type}' is a former name by its class's `aliases`, and {candidate.origin} has no entry point with the current name",
+        candidate,
+        annotation=f"leads to {candidate.target}",
+        help=f"report it to the author of {candidate.distribution}: the type itself needs an entry point, too",
+    )
+
+
+def _other_endpick(reference: Reference, candidate: Candidate, unmet: UnmetRequirement) -> Diagnostic:
+    return reference.diagnostic(
+        Code.E0306,
+        f"'{candidate.type}' from {candidate.origin} needs {unmet.requirement}; this is endpick {__version__}",
+        candidate,
+        help=f"install {unmet.requirement}, or a release of {candidate.distribution} for endpick {__version__}",
+    )
+
+
+def _with_notes(diagnostic: Diagnostic, unmet: tuple[UnmetRequirement, ...]) -> Diagnostic:
     return replace(diagnostic, notes=(*diagnostic.notes, *(f"unmet requirement: {sentence}" for sentence in unmet)))
 
 
-def _requirements_unmet(reference: Reference, candidate: Candidate, unmet: tuple[str, ...]) -> Diagnostic:
+def _requirements_unmet(reference: Reference, candidate: Candidate, unmet: tuple[UnmetRequirement, ...]) -> Diagnostic:
     return reference.diagnostic(
         Code.E0317,
-        f"requirements of {candidate.origin} are not met: {'; '.join(unmet)}",
+        f"requirements of {candidate.origin} are not met: {'; '.join(map(str, unmet))}",
         candidate,
         help=f"run `pip install {candidate.distribution}=={candidate.version}` to install what it needs",
     )
 
 
-def _warnings(reference: Reference, loaded: LoadedPlugin, output: Output) -> Iterator[Diagnostic]:
-    candidate, meta = loaded.candidate, loaded.meta
-    if candidate.type != meta.type:
+def _warnings(reference: Reference, loaded: LoadedPlugin, output: CapturedOutput) -> Iterator[Diagnostic]:
+    candidate, plugin = loaded.candidate, loaded.plugin
+    if candidate.type != loaded.type:
         yield reference.diagnostic(
-            Code.W0303, f"'{candidate.type}' is a former name of '{meta.type}'", candidate, help=f"write `type: {meta.type}`"
+            Code.W0303, f"'{candidate.type}' is a former name of '{loaded.type}'", candidate, help=f"write `type: {loaded.type}`"
         )
-    if meta.stability is Stability.DEPRECATED:
-        replacement = f"use '{meta.replaced_by}' instead" if meta.replaced_by else "look for another plugin"
-        yield reference.diagnostic(Code.W0304, f"'{meta.type}' from {candidate.origin} is deprecated", candidate, help=replacement)
-    if meta.stability is Stability.EXPERIMENTAL:
+    if plugin.stability is Stability.DEPRECATED:
+        replacement = f"use '{plugin.replaced_by}' instead" if plugin.replaced_by else "look for another plugin"
+        yield reference.diagnostic(Code.W0304, f"'{loaded.type}' from {candidate.origin} is deprecated", candidate, help=replacement)
+    if plugin.stability is Stability.EXPERIMENTAL:
         yield reference.diagnostic(
             Code.W0309,
-            f"'{meta.type}' from {candidate.origin} is experimental",
+            f"'{loaded.type}' from {candidate.origin} is experimental",
             candidate,
             help=f"expect it to change; pin {candidate.distribution}",
         )
     if output.text:
         yield reference.diagnostic(
             Code.W0306,
-            f"'{meta.type}' from {candidate.origin} printed something while it was imported",
+            f"'{loaded.type}' from {candidate.origin} printed something while it was imported",
             candidate,
             help="report it to its author: a plugin should use logging",
             notes=(f"it printed:\n{_quoted(output.text)}",),
         )
     if output.warnings:
         yield reference.diagnostic(
-            Code.W0307, f"'{meta.type}' from {candidate.origin} warned while it was imported", candidate, notes=_warned(output)
+            Code.W0307, f"'{loaded.type}' from {candidate.origin} warned while it was imported", candidate, notes=_warned(output)
         )
     if loaded.load_seconds > SLOW_IMPORT_SECONDS:
         yield reference.diagnostic(
             Code.W0308,
-            f"importing '{meta.type}' from {candidate.origin} took {loaded.load_seconds:.1f} s",
+            f"importing '{loaded.type}' from {candidate.origin} took {loaded.load_seconds:.1f} s",
             candidate,
             help="report it to its author: heavy modules should be imported when they are needed",
         )
@@ -158,9 +197,9 @@ def _quoted(text: str) -> str:
     return text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}… ({len(text)} characters)"
 
 
-def _warned(output: Output) -> tuple[str, ...]:
+def _warned(output: CapturedOutput) -> tuple[str, ...]:
     return tuple(f"{warning.category.__name__}: {warning.message} ({warning.filename}:{warning.lineno})" for warning in output.warnings)
 
 
-def _transcript(output: Output) -> str:
+def _transcript(output: CapturedOutput) -> str:
     return "\n".join([*([output.text.rstrip()] if output.text else []), *_warned(output)])

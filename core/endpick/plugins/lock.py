@@ -2,17 +2,106 @@
 
 from __future__ import annotations
 
+import base64
+import csv
+import hashlib
 import json
-from collections.abc import Iterable, Sequence
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from endpick.diagnostics import Code, Diagnostic, Span
 from endpick.plugins.discovery import Candidate
-from endpick.plugins.fingerprint import altered_files, fingerprint
-from endpick.plugins.frames import describe
+from endpick.plugins.importing import describe
 from endpick.plugins.metadata import normalise
-from endpick.plugins.reference import Reference
+from endpick.plugins.resolution import Reference
+
+
+def locate(module: str) -> Path | None:
+    """The file of a module, or the directory of a package without one; None when the import system would not find it.
+
+    Parents are looked at, not imported, so a module that computes its own search path may be missed.
+    """
+    spec = _spec(module)
+    if spec is None:
+        return None
+    if spec.origin and spec.has_location:
+        return Path(spec.origin)
+    return next((Path(place) for place in spec.submodule_search_locations or ()), None)
+
+
+def source_files(module: str) -> tuple[Path, ...]:
+    """Every Python file of the top-level package (or module) that `module` belongs to, sorted; none when it is not found."""
+    place = locate(module.partition(".")[0])
+    if place is None:
+        return ()
+    if place.name != "__init__.py" and place.is_file():
+        return (place,)
+    return tuple(sorted((place.parent if place.is_file() else place).rglob("*.py")))
+
+
+def _spec(module: str) -> ModuleSpec | None:
+    top, *inner = module.split(".")
+    spec = _top_level_spec(top)
+    for name in inner:
+        if spec is None or spec.submodule_search_locations is None:
+            return None
+        # By its last name only: a dotted one would make a namespace package ask for its parent, which is not imported.
+        spec = PathFinder.find_spec(name, list(spec.submodule_search_locations))
+    return spec
+
+
+def _top_level_spec(name: str) -> ModuleSpec | None:
+    for finder in sys.meta_path:
+        spec = finder.find_spec(name, None)
+        if spec is not None:
+            return spec
+    return None
+
+
+_DIFFERS_BY_INSTALLER = re.compile(r".*\.dist-info/(INSTALLER|REQUESTED|RECORD|direct_url\.json|uv_cache\.json)|.*\.pyc|\.\./.*")
+
+
+def fingerprint(candidate: Candidate) -> str:
+    """A digest of what is installed: for a wheel of its RECORD, for an editable install of the source that would be imported."""
+    content = hashlib.sha256()
+    if candidate.editable or not (record := _record(candidate)):
+        module = candidate.target.partition(":")[0].strip()
+        for file in source_files(module):
+            content.update(f"{file.name},{_file_digest(file)}\n".encode())
+    else:
+        for path, digest in sorted(record.items()):
+            content.update(f"{path},{digest}\n".encode())
+    return f"sha256:{content.hexdigest()}"
+
+
+def altered_files(candidate: Candidate) -> tuple[str, ...]:
+    """Installed files that are not what the distribution's RECORD says; empty for an editable install, which has no such record."""
+    root = Path(candidate.metadata_path).parent
+    return tuple(path for path, digest in sorted(_record(candidate).items()) if _file_digest(root / path) != digest)
+
+
+def _record(candidate: Candidate) -> Mapping[str, str]:
+    """Files and their digests as recorded at installation, without those that differ from one installer to the next."""
+    try:
+        text = (Path(candidate.metadata_path) / "RECORD").read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    rows = (row for row in csv.reader(text.splitlines()) if len(row) >= 2)
+    return {path: digest for path, digest, *_ in rows if digest and not _DIFFERS_BY_INSTALLER.fullmatch(path)}
+
+
+def _file_digest(path: Path) -> str:
+    """The digest of a file as RECORD writes it; empty when the file is gone."""
+    try:
+        digest = hashlib.sha256(path.read_bytes()).digest()
+    except OSError:
+        return ""
+    return f"sha256={base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"
+
 
 FILE_NAME = "endpick.lock.json"
 _FORMAT = 1

@@ -5,12 +5,14 @@ from __future__ import annotations
 import email
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import importlib_metadata
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion, Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,3 +112,76 @@ def _source_path(direct_url: str | None) -> str:
     if not isinstance(origin, dict) or not origin.get("dir_info", {}).get("editable"):
         return ""
     return unquote(urlsplit(origin.get("url", "")).path)
+
+
+@dataclass(frozen=True, slots=True)
+class UnmetRequirement:
+    """A requirement of a distribution that the environment does not meet."""
+
+    distribution: str
+    """Normalised name of what is required; empty when the requirement cannot be read."""
+    requirement: str
+    """Name and versions, without marker and extras."""
+    installed: str = ""
+    """The version that is installed; empty when none is."""
+
+    def __str__(self) -> str:
+        if not self.distribution:
+            return f"'{self.requirement}' cannot be read as a requirement"
+        if not self.installed:
+            return f"{self.requirement} is not installed"
+        return f"{self.requirement} is needed, {self.distribution} {self.installed} is installed"
+
+
+def unmet_requirements(requires: Iterable[str]) -> tuple[UnmetRequirement, ...]:
+    """Each requirement that the environment does not meet; those of extras are not judged."""
+    return tuple(_judge(requires))
+
+
+def requirements_of(distribution: str) -> tuple[str, ...]:
+    """The `Requires-Dist` lines of an installed distribution; none when it is not installed."""
+    try:
+        return tuple(importlib_metadata.requires(distribution) or ())
+    except importlib_metadata.PackageNotFoundError:
+        return ()
+
+
+def _judge(requires: Iterable[str]) -> Iterator[UnmetRequirement]:
+    for text in requires:
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            yield UnmetRequirement("", text)
+            continue
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        installed = _installed_version(requirement.name)
+        if installed is None:
+            yield UnmetRequirement(normalise(requirement.name), _plain(requirement))
+        elif not _contains(requirement, installed):
+            yield UnmetRequirement(normalise(requirement.name), _plain(requirement), installed)
+
+
+def _plain(requirement: Requirement) -> str:
+    return f"{requirement.name}{requirement.specifier}"
+
+
+def _installed_version(name: str) -> str | None:
+    try:
+        return importlib_metadata.version(name)
+    except importlib_metadata.PackageNotFoundError:
+        return None
+
+
+def _contains(requirement: Requirement, version: str) -> bool:
+    try:
+        installed = Version(version)  # `contains` answers what it cannot read differently from release to release
+    except InvalidVersion:
+        return True
+    return requirement.specifier.contains(installed, prereleases=True)
+
+
+def offered_at(metadata_path: str) -> tuple[tuple[str, str], ...]:
+    """Name and target of every entry point of the distribution whose metadata directory this is."""
+    offered = importlib_metadata.PathDistribution(Path(metadata_path)).entry_points
+    return tuple((entry_point.name, entry_point.value) for entry_point in offered)

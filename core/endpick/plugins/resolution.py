@@ -1,28 +1,90 @@
-"""From a plugin type to the one distribution that provides it, or the reason why there is none."""
+"""From a plugin type that a configuration asks for to the one distribution that may provide it, or the reason why there is none."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
-from endpick.diagnostics import Code, Diagnostic, did_you_mean
+from endpick.diagnostics import Code, Diagnostic, DocumentPath, Label, PluginReference, Span, did_you_mean
+from endpick.installation import API_MAJOR
 from endpick.plugins.discovery import Candidate, find
 from endpick.plugins.metadata import normalise
-from endpick.plugins.reference import Reference
-from endpick.versions import API_MAJOR
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """One `plugins:` entry, or a plugin that the host adds by itself."""
+
+    type: str
+    instance: str | None = None
+    distribution: str | None = None
+    """The entry's `from:`."""
+
+    span: Span | None = None
+    """Of the `type:` value; None when the host asks, not a file."""
+
+    distribution_span: Span | None = None
+    """Of the `from:` value."""
+
+    path: DocumentPath = ()
+    """Of the `type:` value."""
+
+    labels: tuple[Label, ...] = ()
+
+    @property
+    def owner(self) -> str:
+        """How messages name the entry: `queue-scorer`, or `busy (queue-scorer)` when it has a name of its own."""
+        return str(self.plugin())
+
+    def plugin(self, candidate: Candidate | None = None) -> PluginReference:
+        """The plugin as a diagnostic names it, with its distribution where that is known."""
+        if candidate is None:
+            return PluginReference(self.type, self.instance)
+        return PluginReference(self.type, self.instance, candidate.distribution, candidate.version)
+
+    def diagnostic(
+        self,
+        code: Code,
+        message: str,
+        candidate: Candidate | None = None,
+        *,
+        annotation: str | None = None,
+        help: str | None = None,  # noqa: A002 - as the diagnostic's field
+        notes: tuple[str, ...] = (),
+        span: Span | None = None,
+    ) -> Diagnostic:
+        """A diagnostic at this reference, or at `span` where another place is to blame."""
+        return Diagnostic(
+            code,
+            message,
+            span=span or self.span,
+            labels=self.labels,
+            help=help,
+            notes=notes,
+            plugin=self.plugin(candidate),
+            path=self.path,
+            annotation=annotation,
+        )
 
 
 def resolve(reference: Reference, candidates: Sequence[Candidate]) -> Candidate | Diagnostic:
     """The candidate to load for a reference. Never decides by the order of the import path."""
     offers = find(candidates, reference.type)
     if not offers:
-        return _nobody_offers(reference, candidates)
-    if reference.distribution is not None:
-        wanted = normalise(reference.distribution)
-        chosen = tuple(offer for offer in offers if normalise(offer.distribution) == wanted)
-        if not chosen:
-            return _not_offered_by(reference, offers)
-        offers = chosen
-    return offers[0] if len(offers) == 1 else _clash(reference, offers)
+        return _not_offered(reference, candidates)
+    chosen = from_distribution(reference, offers)
+    if not chosen:
+        return _not_offered_by(reference, offers)
+    return chosen[0] if len(chosen) == 1 else _clash(reference, chosen)
+
+
+def from_distribution(reference: Reference, offers: Sequence[Candidate]) -> Sequence[Candidate]:
+    """The offers of the distribution that the entry's `from:` names; all of them when it names none."""
+    if reference.distribution is None:
+        return offers
+    wanted = normalise(reference.distribution)
+    return tuple(offer for offer in offers if normalise(offer.distribution) == wanted)
 
 
 def where(candidate: Candidate) -> str:
@@ -30,7 +92,7 @@ def where(candidate: Candidate) -> str:
     return f"{candidate.origin} offers {candidate.target} at {candidate.metadata_path}"
 
 
-def _nobody_offers(reference: Reference, candidates: Sequence[Candidate]) -> Diagnostic:
+def _not_offered(reference: Reference, candidates: Sequence[Candidate]) -> Diagnostic:
     named = [candidate for candidate in candidates if candidate.type == reference.type]
     if not candidates:
         return reference.diagnostic(
@@ -118,3 +180,48 @@ def _clash(reference: Reference, offers: Sequence[Candidate]) -> Diagnostic:
         help=f"say which one you want with {choice}, or uninstall the other",
         notes=notes,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the operator allows; the default allows everything that is installed."""
+
+    allow_distributions: tuple[str, ...] | None = None
+    """Distributions that may be imported; None allows all. endpick itself is always allowed: its code runs already."""
+
+    deny_types: tuple[str, ...] = ()
+    """Plugin types, or patterns of them such as `acme.*`, that may not be used, whichever distribution offers them."""
+
+    def denies_type(self, plugin_type: str) -> str | None:
+        """The entry of `denyTypes` that forbids a type."""
+        return next((pattern for pattern in self.deny_types if fnmatchcase(plugin_type, pattern)), None)
+
+    def allows_distribution(self, candidate: Candidate) -> bool:
+        """Whether the candidate's distribution may be imported."""
+        allowed = self.allow_distributions
+        return allowed is None or candidate.is_builtin or normalise(candidate.distribution) in _normalised(allowed)
+
+
+def check_policy(reference: Reference, candidate: Candidate, policy: Policy) -> Diagnostic | None:
+    """Why the policy forbids a candidate, or None when it may be imported."""
+    pattern = policy.denies_type(candidate.type)
+    if pattern is not None:
+        return reference.diagnostic(
+            Code.E0307,
+            f"the type '{candidate.type}' is denied by pluginPolicy",
+            candidate,
+            help=f"remove '{pattern}' from pluginPolicy.denyTypes, or use another plugin",
+        )
+    if not policy.allows_distribution(candidate):
+        return reference.diagnostic(
+            Code.E0307,
+            f"the distribution {candidate.origin} is not allowed by pluginPolicy",
+            candidate,
+            annotation=f"offered by {candidate.distribution}",
+            help=f"add the line `- {candidate.distribution}` to pluginPolicy.allowDistributions",
+        )
+    return None
+
+
+def _normalised(names: Iterable[str]) -> set[str]:
+    return {normalise(name) for name in names}

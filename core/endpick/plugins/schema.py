@@ -14,11 +14,12 @@ from referencing.exceptions import NoSuchResource, Unresolvable
 from referencing.jsonschema import DRAFT202012
 
 from endpick.api.duration import DURATION_SCHEMA, duration_text
-from endpick.api.plugin import Parameters, PluginMeta
+from endpick.api.plugin import Parameters, Plugin
 from endpick.diagnostics import Code, Diagnostic
 from endpick.plugins.discovery import Candidate
-from endpick.plugins.frames import describe, trace_notes
-from endpick.plugins.reference import Reference
+from endpick.plugins.importing import describe, trace_notes
+from endpick.plugins.kinds import parameters_model
+from endpick.plugins.resolution import Reference
 
 if TYPE_CHECKING:
     from referencing._core import Resolver
@@ -28,13 +29,13 @@ Schema: TypeAlias = dict[str, object]
 _COMPOSED = frozenset({"$ref", "allOf", "anyOf", "oneOf", "if", "additionalProperties", "unevaluatedProperties"})
 
 
-def schemas_of(reference: Reference, candidate: Candidate, meta: PluginMeta) -> tuple[Schema, ...] | Diagnostic:
+def schemas_of(reference: Reference, candidate: Candidate, plugin: type[Plugin[Any]]) -> tuple[Schema, ...] | Diagnostic:
     """The schemas that a `parameters:` block must satisfy, each valid and complete in itself; else what is wrong with them.
 
     An author who gives a schema and no model of their own is judged by the schema alone.
     """
     try:
-        schemas = _written(meta)
+        schemas = _written(plugin)
     except Exception as error:
         return _invalid(reference, candidate, f"cannot be generated: {describe(error)}", trace_notes(error))
     for schema in schemas:
@@ -44,9 +45,12 @@ def schemas_of(reference: Reference, candidate: Candidate, meta: PluginMeta) -> 
     return schemas
 
 
-def has_own_model(meta: PluginMeta) -> bool:
-    """Whether the parameters have a model that says more than a given schema."""
-    return meta.parameters is not Parameters or meta.parameters_schema is None
+def own_model(plugin: type[Plugin[Any]]) -> type[Parameters] | None:
+    """The model of the parameters, unless the author gives a schema and no model of their own."""
+    model = parameters_model(plugin)
+    assert isinstance(model, type)
+    assert issubclass(model, Parameters)
+    return model if model is not Parameters or plugin.parameters_schema is None else None
 
 
 def validator_of(schema: Schema) -> Validator:
@@ -54,10 +58,11 @@ def validator_of(schema: Schema) -> Validator:
     return _dialect(schema)(schema, registry=Registry())
 
 
-def _written(meta: PluginMeta) -> tuple[Schema, ...]:
-    model = (_closed(meta.parameters.model_json_schema()),) if has_own_model(meta) else ()
-    given = () if meta.parameters_schema is None else (_closed_at_top(json.loads(json.dumps(meta.parameters_schema))),)
-    return (*model, *given)
+def _written(plugin: type[Plugin[Any]]) -> tuple[Schema, ...]:
+    model = own_model(plugin)
+    generated = () if model is None else (_closed(model.model_json_schema()),)
+    given = () if plugin.parameters_schema is None else (_closed_at_top(json.loads(json.dumps(plugin.parameters_schema))),)
+    return (*generated, *given)
 
 
 def _closed(schema: Schema) -> Schema:

@@ -1,1 +1,11 @@
-"""The life of one inference request: parsing, deciding, and what happens after the decision."""
+"""The life of one inference request: parsing, deciding, and what happens after the decision.
+
+- `director`: in which order do the steps of a decision run? Start here: `Director`.
+- `model`: what passes between the protocol and the director: a request as it came, the decision, and its life after that?
+- `intake`: how does an HTTP request become the inference request that plugins see?
+- `steps`: what do candidate filters, shedding, producers that answer at once, admission and pre-request do to a request?
+- `producing`: how are producers that wait run, and for how long?
+- `response`: what is watched while a response passes, and what is settled at its end?
+
+`serve`, `testing`, `planning`, `transport` and `extproc` call it. It may import `scheduling`, `datalayer` and every layer below them.
+"""

@@ -2,54 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from time import perf_counter
 from typing import Protocol
 
-from endpick.api.access import Access
-from endpick.api.endpoints import Endpoints
-from endpick.api.requests import Rejection
+from endpick.api.endpoints import Access, Endpoints
+from endpick.api.request import Rejection
+from endpick.api.request_control import Admitter, CandidateFilter, DataProducer, PreRequest, ResponseObserver, SaturationDetector
 from endpick.api.scheduling import SchedulingResult
 from endpick.api.state import CycleState
-from endpick.observability.instruments import Instruments
-from endpick.requests.admission import admit, shed
-from endpick.requests.blindness import losses
-from endpick.requests.caching import wants_cached_only, was_cached
-from endpick.requests.decision import Decision, Refused, Routed
-from endpick.requests.dispatching import tell_before_request
-from endpick.requests.exchange import Sent, UnwatchedExchange, WatchedExchange
-from endpick.requests.headers import REQUEST_ID, HeadersForUpstream
-from endpick.requests.incoming import Delivery, IncomingRequest
-from endpick.requests.intake import Intake, new_id, take_in
-from endpick.requests.observing import Observers
-from endpick.requests.pipeline import Pipeline
-from endpick.requests.producing import Production, after, produce
-from endpick.requests.refusals import NO_CANDIDATES, NOTHING_CACHED, refused
-from endpick.requests.screening import screen
-from endpick.requests.subset import within
-from endpick.scheduling.step import Fault
+from endpick.observability.telemetry import Telemetry
+from endpick.plugins.instance import Instance
+from endpick.plugins.kinds import KINDS, Kind
+from endpick.requests.intake import REQUEST_ID, BuiltRequest, HeadersForUpstream, Parsers, build_request, compile_parsers, new_id, within
+from endpick.requests.model import NO_CANDIDATES, NOTHING_CACHED, BodyModes, Decision, IncomingRequest, Refused, Routed, refused
+from endpick.requests.producing import after, produce_waiting
+from endpick.requests.response import CompiledObserver, ExchangeContext, NullExchange, Observers, TrackedExchange, compile_observer
+from endpick.requests.steps import (
+    CompiledProducer,
+    Production,
+    admit,
+    compile_producer,
+    filter_candidates,
+    produced_at_once,
+    run_pre_request,
+    shed,
+    wants_cached_only,
+    was_cached,
+)
+from endpick.scheduling.scheduler import Scheduler
+from endpick.scheduling.step import Fault, Step, bind
 
 
 class Pool(Protocol):
     """What the director needs of the endpoint table."""
 
     def view(self, access: Access) -> Endpoints:
-        """Everybody in the pool now, as plugins may see them."""
+        """Every endpoint of the pool, as plugins may see it."""
 
 
 @dataclass(frozen=True, slots=True)
-class DirectorSettings:
-    """What deciding depends on beside the plan.
+class Pipeline:
+    """What the director calls; compiled once per plan. A reload makes a second one and swaps."""
 
-    Attributes:
-        objectives: Priority of each inference objective, by name.
-        random: Chooses an endpoint for requests without a body.
-    """
-
+    parsers: Parsers
+    detector: Step | None
+    producers: tuple[CompiledProducer, ...]
+    scheduler: Scheduler
+    observers: tuple[CompiledObserver, ...]
+    steps: Mapping[Kind, tuple[Step, ...]]
+    """The instances of every other kind that takes part in each request, in the order in which they are called."""
     objectives: Mapping[str, int] = field(default_factory=dict)
-    random: Random = field(default_factory=Random)
+    """Priority of each inference objective, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,127 +64,196 @@ class Cycle:
 
     pipeline: Pipeline
     incoming: IncomingRequest
-    intake: Intake
+    built: BuiltRequest
     endpoints: Endpoints
     state: CycleState
 
 
 class Director:
-    """Decides about every request of the process; see `endpick.requests.decision.Director`."""
+    """Decides about every request of the process; see `endpick.requests.model.Decider`."""
 
     def __init__(
         self,
-        current: Callable[[], Pipeline],
+        pipeline: Pipeline,
         pool: Pool,
-        instruments: Instruments,
+        telemetry: Telemetry,
         clock: Callable[[], float],
-        settings: DirectorSettings | None = None,
+        *,
+        random: Random | None = None,
         access: Access | None = None,
     ) -> None:
         """Keep what every decision needs.
 
         Args:
-            current: The pipeline that requests begin with now.
+            pipeline: What requests begin with, until `switch`.
             pool: Where the endpoints are.
-            instruments: Told what is decided, and of faults.
+            telemetry: Told what is decided, and of faults.
             clock: Monotonic seconds, the same that stamps `IncomingRequest.received_at`.
-            settings: Defaults when None.
-            access: What plugins' reads and writes are checked by; undeclared ones are reported to `instruments` when None.
+            random: Chooses an endpoint for requests without a body.
+            access: What plugins' reads and writes are checked by; undeclared ones are reported to `telemetry` when None.
         """
-        self._current = current
+        self._pipeline = pipeline
         self._pool = pool
-        self._instruments = instruments
+        self._telemetry = telemetry
         self._clock = clock
-        self._settings = settings or DirectorSettings()
-        self._access = access or Access(None, instruments.undeclared_access)
-        self._last_delivery: Delivery | None = None
-        self._noticed: set[Delivery] = set()
+        self._random = random or Random()  # noqa: S311 - routing needs no secrets
+        self._access = access or Access(None, telemetry.undeclared_access)
+        self._last_body_modes: BodyModes | None = None
+        self._known_body_modes: set[BodyModes] = set()
+
+    def switch(self, pipeline: Pipeline) -> None:
+        """Begin requests with this pipeline from now on, after a reload; each request in flight keeps the one it began with."""
+        self._pipeline = pipeline
 
     def decide(self, incoming: IncomingRequest) -> Decision | Awaitable[Decision]:
-        """Parse → candidates → shed → screen → produce → admit → schedule → before_request.
+        """Parse → candidates → shed → candidate filters → produce → admit → schedule → pre-request.
 
         A decision comes back at once, without a coroutine, unless a producer has to wait.
         """
-        pipeline, access = self._current(), self._access
-        if incoming.delivery is not self._last_delivery:
-            self._notice(incoming.delivery, pipeline)
-        if incoming.body is None and incoming.delivery.sees_request_body:
+        pipeline, access = self._pipeline, self._access
+        # Modes of one gateway are nearly always one object: comparing them by value costs a call.
+        if incoming.body_modes is not self._last_body_modes and incoming.body_modes != self._last_body_modes:
+            self._report_body_modes(incoming.body_modes, pipeline)
+        if incoming.body is None and incoming.body_modes.sees_request_body:
             return self._anywhere(incoming)
 
-        intake = take_in(incoming, pipeline.parsers, self._settings.objectives, access)
-        if isinstance(intake, Refused):
-            self._instruments.request_refused("", "", "", 0, intake.code)
-            return intake
+        built = build_request(incoming, pipeline.parsers, pipeline.objectives, access)
+        if isinstance(built, Refused):
+            self._telemetry.request_refused("", "", "", 0, built.code)
+            return built
 
-        candidates = within(incoming.subset, self._pool.view(access))
-        refusal = shed(pipeline.detector, intake.request, candidates, access)
-        if refusal is not None:
-            return self._refuse(intake, refusal)
-        endpoints = screen(pipeline.screeners, intake.request, candidates, access)
-        if isinstance(endpoints, Fault) or not len(endpoints):
-            return self._refuse(intake, NO_CANDIDATES if isinstance(endpoints, Endpoints) else refused(endpoints))
+        endpoints: Endpoints | Fault = self._pool.view(access)
+        assert isinstance(endpoints, Endpoints)
+        if incoming.subset is not None:
+            endpoints = within(incoming.subset, endpoints)
+        if built.request.priority < 0:
+            refusal = shed(pipeline.detector, built.request, endpoints, access)
+            if refusal is not None:
+                return self._refuse(built, refusal)
+        endpoints = filter_candidates(pipeline.steps[CandidateFilter], built.request, endpoints, access)
+        if isinstance(endpoints, Fault):
+            return self._refuse(built, refused(endpoints))
+        if not len(endpoints):
+            return self._refuse(built, NO_CANDIDATES)
 
-        cycle = Cycle(pipeline, incoming, intake, endpoints, CycleState(access))
-        produced = produce(pipeline.producers, Production(intake.request, endpoints, cycle.state, access))
-        if produced is None or isinstance(produced, Fault):
-            return self._conclude(cycle, produced)
-        return after(produced, lambda fault: self._conclude(cycle, fault))
-
-    def _notice(self, delivery: Delivery, pipeline: Pipeline) -> None:
-        """Tell that bodies are sent in another way than those of the last request, and what is lost by it the first time."""
-        self._last_delivery = delivery
-        lost = () if delivery in self._noticed else losses(pipeline, delivery)
-        self._noticed.add(delivery)
-        self._instruments.gateway_delivers(delivery.sees_request_body, delivery.sees_response_body, lost)
+        cycle = Cycle(pipeline, incoming, built, endpoints, CycleState(access))
+        production = Production(built.request, endpoints, cycle.state, access)
+        for position, producer in enumerate(pipeline.producers):
+            if producer.awaits:
+                waiting = produce_waiting(pipeline.producers[position:], production)
+                return after(waiting, lambda fault: self._conclude(cycle, fault))
+            fault = produced_at_once(producer, production)
+            if fault is not None and fault.refuses:
+                return self._refuse(built, refused(fault))
+        return self._conclude(cycle, None)
 
     def _conclude(self, cycle: Cycle, fault: Fault | None) -> Decision:
-        """What follows production: admit → schedule → before_request."""
-        request, access = cycle.intake.request, self._access
+        """What follows production: admit → schedule → pre-request."""
+        request, access = cycle.built.request, self._access
         if fault is not None:
-            return self._refuse(cycle.intake, refused(fault))
-        refusal = admit(cycle.pipeline.admitters, request, cycle.endpoints, cycle.state, access)
+            return self._refuse(cycle.built, refused(fault))
+        refusal = admit(cycle.pipeline.steps[Admitter], request, cycle.endpoints, cycle.state, access)
         if refusal is not None:
-            return self._refuse(cycle.intake, refusal)
-        result = self._schedule(cycle)
+            return self._refuse(cycle.built, refusal)
+        started = perf_counter()
+        result = cycle.pipeline.scheduler.schedule(request, cycle.endpoints, cycle.state, access)
+        seconds = perf_counter() - started
         if isinstance(result, Rejection):
-            return self._refuse(cycle.intake, refused(result))
-        if wants_cached_only(request.headers) and not was_cached(result, cycle.state):
-            return self._refuse(cycle.intake, NOTHING_CACHED)
+            self._telemetry.request_scheduled(seconds, None, request.model)
+            return self._refuse(cycle.built, refused(result))
+        self._telemetry.request_scheduled(seconds, result.destinations[0], request.model)
+        if "prefer" in request.headers and wants_cached_only(request.headers) and not was_cached(result, cycle.state):
+            return self._refuse(cycle.built, NOTHING_CACHED)
         return self._dispatch(cycle, result)
 
-    def _schedule(self, cycle: Cycle) -> SchedulingResult | Rejection:
-        request = cycle.intake.request
-        started = perf_counter()
-        result = cycle.pipeline.scheduler.schedule(request, cycle.endpoints, cycle.state, self._access)
-        destination = result.destinations[0] if isinstance(result, SchedulingResult) else None
-        self._instruments.request_scheduled(perf_counter() - started, destination, request.model)
-        return result
-
     def _dispatch(self, cycle: Cycle, result: SchedulingResult) -> Decision:
-        request, picked = cycle.intake.request, result.runs[result.primary].picked
+        """Tell the pre-request plugins, and send the request on its way."""
+        request, picked = cycle.built.request, result.runs[result.primary].picked
         assert picked is not None
         observers = Observers(cycle.pipeline.observers, request, cycle.state, self._access)
-        exchange = WatchedExchange(Sent(request, picked, cycle.intake.parser, observers, self._instruments, self._clock))
+        exchange = TrackedExchange(ExchangeContext(request, picked, cycle.built.parser, observers, self._telemetry, self._clock))
         headers = HeadersForUpstream(result.headers)
         if not request.headers.get(REQUEST_ID):
             headers.set(REQUEST_ID, request.id)
-        refusal = tell_before_request(cycle.pipeline.pre_request, request, result, headers, cycle.state, self._access)
+        refusal = run_pre_request(cycle.pipeline.steps[PreRequest], request, result, headers, cycle.state, self._access)
         if refusal is not None:
             exchange.abandon()
-            return self._refuse(cycle.intake, refusal)
-        self._instruments.request_decided(request.incoming_model, request.model, request.fairness_id, request.priority, request.size_bytes)
-        return Routed(result.destinations, exchange, headers.values, cycle.intake.body)
+            return self._refuse(cycle.built, refusal)
+        self._telemetry.request_decided(request.incoming_model, request.model, request.fairness_id, request.priority, request.size_bytes)
+        return Routed(result.destinations, exchange, headers.values, cycle.built.body, headers.metadata)
 
     def _anywhere(self, incoming: IncomingRequest) -> Decision:
         """A request without a body (`GET /v1/models`) is the same to every endpoint; as in llm-d, no profile runs for it."""
         candidates = within(incoming.subset, self._pool.view(self._access)).members
         if not candidates:
-            self._instruments.request_refused("", "", "", 0, NO_CANDIDATES.code)
+            self._telemetry.request_refused("", "", "", 0, NO_CANDIDATES.code)
             return NO_CANDIDATES
         headers = {} if incoming.headers.get(REQUEST_ID) else {REQUEST_ID: new_id()}
-        return Routed((self._settings.random.choice(candidates).address,), UnwatchedExchange(), headers)
+        return Routed((self._random.choice(candidates).address,), NullExchange(), headers)
 
-    def _refuse(self, intake: Intake, refusal: Refused) -> Refused:
-        request = intake.request
-        self._instruments.request_refused(request.incoming_model, request.model, request.fairness_id, request.priority, refusal.code)
+    def _refuse(self, built: BuiltRequest, refusal: Refused) -> Refused:
+        request = built.request
+        self._telemetry.request_refused(request.incoming_model, request.model, request.fairness_id, request.priority, refusal.code)
         return refusal
+
+    def _report_body_modes(self, modes: BodyModes, pipeline: Pipeline) -> None:
+        """Bodies are sent in another way than those of the last request: report it, and the first time what plugins miss by it."""
+        self._last_body_modes = modes
+        lost = () if modes in self._known_body_modes else hidden_by_body_modes(pipeline, modes)
+        self._known_body_modes.add(modes)
+        self._telemetry.gateway_body_modes(modes.sees_request_body, modes.sees_response_body, lost)
+
+
+def compile_pipeline(
+    *,
+    scheduler: Scheduler,
+    parsers: Sequence[Instance],
+    detector: Instance | None = None,
+    on_request: Mapping[Kind, Sequence[Instance]],
+    objectives: Mapping[str, int] | None = None,
+    telemetry: Telemetry,
+) -> Pipeline:
+    """Bind the instances, each group in the order in which it is to be called; a kind that `on_request` leaves out has no instances.
+
+    Raises:
+        TypeError: an instance is not of the kind its place needs: a mistake in the plan.
+    """
+    return Pipeline(
+        compile_parsers(parsers, telemetry),
+        None if detector is None else bind(detector, SaturationDetector, "saturation", telemetry),
+        tuple([compile_producer(each, telemetry) for each in on_request.get(DataProducer, ())]),
+        scheduler,
+        tuple([compile_observer(each, telemetry) for each in on_request.get(ResponseObserver, ())]),
+        {
+            kind: tuple([bind(each, kind, method, telemetry) for each in on_request.get(kind, ())])
+            for kind, row in KINDS.items()
+            if row.on_request and kind not in _COMPILED_APART
+            for method in row.methods
+        },
+        objectives or {},
+    )
+
+
+_COMPILED_APART = (DataProducer, ResponseObserver)
+"""Producers may wait, and observers have several methods, of which most define few."""
+
+
+def hidden_by_body_modes(pipeline: Pipeline, modes: BodyModes) -> tuple[str, ...]:
+    """A sentence for each thing that an instance does not see; none when the gateway sends both bodies."""
+    lost: list[str] = []
+    if not modes.sees_request_body:
+        lost += [f"{parser.parse.instance.name} reads no model, prompt or limits" for parser in pipeline.parsers.each]
+        lost += [f"{producer.step.instance.name} sees an empty prompt" for producer in pipeline.producers]
+    if not modes.sees_response_body:
+        lost += [f"{parser.parse.instance.name} reads no usage" for parser in pipeline.parsers.each if parser.usage is not None]
+        observers = pipeline.observers
+        lost += [
+            f"{each.first_chunk.instance.name} does not learn when a response begins" for each in observers if each.first_chunk is not None
+        ]
+        # Whether the gateway sends trailers is in no message of the protocol until they come.
+        lost += [
+            f"{each.ended.instance.name} takes responses for over at their headers unless the gateway has response_trailer_mode: SEND"
+            for each in observers
+            if each.ended is not None
+        ]
+    return tuple(lost)

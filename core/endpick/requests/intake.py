@@ -2,19 +2,140 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import uuid4
 
-from endpick.api.access import Access
-from endpick.api.request import InferenceRequest
-from endpick.api.requests import ParsedRequest, Rejection
-from endpick.requests.decision import Refused
-from endpick.requests.headers import FAIRNESS_ID, MODEL_REWRITE, OBJECTIVE, REQUEST_ID, first_of
-from endpick.requests.incoming import IncomingRequest
-from endpick.requests.parsing import CompiledParser, Parsers, path_of
-from endpick.requests.refusals import CODE_OF, NO_MODEL, refused
-from endpick.scheduling.step import Fault
+import numpy as np
+
+from endpick.api.endpoints import Access, Endpoints
+from endpick.api.request import InferenceRequest, ParsedRequest, Rejection, check_headers
+from endpick.api.request_control import MetadataValue, Parser
+from endpick.observability.telemetry import Telemetry
+from endpick.plugins.instance import Instance
+from endpick.requests.model import CODE_OF, NO_MODEL, IncomingRequest, Refused, refused
+from endpick.scheduling.step import Fault, Step, bind
+
+REQUEST_ID = "x-request-id"
+FAIRNESS_ID = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
+OBJECTIVE = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
+MODEL_REWRITE = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
+PATH = (":path", "x-original-path", "x-forwarded-path")
+"""Where the path of the request is found; the first that is present counts."""
+
+OWNED = frozenset(
+    (
+        *FAIRNESS_ID,
+        *OBJECTIVE,
+        *MODEL_REWRITE,
+        "x-gateway-destination-endpoint",
+        "x-gateway-destination-endpoint-served",
+        "x-gateway-destination-endpoint-subset",
+        "content-length",
+    )
+)
+"""Set by the client to control the picker, or by the picker itself: nothing that a plugin may set for the model server."""
+
+
+_CONTROLS = frozenset((*FAIRNESS_ID, *OBJECTIVE, *MODEL_REWRITE))
+
+
+def _controls(headers: Mapping[str, str]) -> tuple[str | None, str | None, str | None]:
+    """What the client asks of the picker: another model, an objective, a fairness id; each None in nearly every request."""
+    if _CONTROLS.isdisjoint(headers):
+        return None, None, None
+    return first_of(headers, MODEL_REWRITE), first_of(headers, OBJECTIVE), first_of(headers, FAIRNESS_ID)
+
+
+def first_of(headers: Mapping[str, str], names: tuple[str, ...]) -> str | None:
+    """The value of the first of these headers that is there and not empty."""
+    for name in names:
+        value = headers.get(name)
+        if value:
+            return value
+    return None
+
+
+class HeadersForUpstream:
+    """The `UpstreamHeaders` of one request."""
+
+    __slots__ = ("metadata", "values")
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self.values = {name.lower(): value for name, value in values.items() if name.lower() not in OWNED} if values else {}
+        self.metadata: dict[str, dict[str, MetadataValue]] = {}
+
+    def set_metadata(self, namespace: object, key: object, value: object) -> None:
+        """See `UpstreamHeaders.set_metadata`; what a plugin passes is believed only once it has been looked at."""
+        if not isinstance(namespace, str) or not isinstance(key, str) or not isinstance(value, str | float | int):
+            raise TypeError(f"metadata {namespace!r}, {key!r} is set to {value!r}; it takes strings, numbers and booleans")
+        self.metadata.setdefault(namespace, {})[key] = value
+
+    def set(self, name: str, value: str) -> None:
+        """See `UpstreamHeaders.set`."""
+        check_headers(((name, value),))
+        lowered = name.lower()
+        if lowered in OWNED or lowered.startswith(":"):
+            raise ValueError(f"header '{lowered}' belongs to endpick and cannot be set by a plugin")
+        self.values[lowered] = value
+
+
+DEFAULT_PATH = "/v1/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledParser:
+    """A parser's methods; `usage` is None when it reads none, so that response bodies need not be looked at."""
+
+    claims: tuple[str, ...]
+    parse: Step
+    rewrite_model: Step
+    usage: Step | None
+
+
+@dataclass(frozen=True, slots=True)
+class Parsers:
+    """All parsers of a plan."""
+
+    by_suffix: tuple[tuple[str, CompiledParser], ...]
+    """Longest suffix first; of equal ones the first configured parser wins."""
+    fallback: CompiledParser | None
+
+    @property
+    def each(self) -> tuple[CompiledParser, ...]:
+        """Every parser once, the fallback last."""
+        named = {id(parser): parser for _, parser in self.by_suffix}
+        return (*named.values(), *(() if self.fallback is None else (self.fallback,)))
+
+    def for_path(self, path: str) -> CompiledParser | None:
+        """The parser for a path without query; None when no parser claims it and there is no fallback."""
+        for suffix, parser in self.by_suffix:
+            if path.endswith(suffix):
+                return parser
+        return self.fallback
+
+
+def compile_parsers(instances: Sequence[Instance], telemetry: Telemetry) -> Parsers:
+    """Order the parsers. As in llm-d, parsers behind a fallback are never asked."""
+    claims: dict[str, CompiledParser] = {}
+    fallback: CompiledParser | None = None
+    for instance in instances:
+        parser = _compile(instance, telemetry)
+        if not parser.claims:
+            fallback = parser
+            break
+        for suffix in parser.claims:
+            claims.setdefault("/" + suffix.lstrip("/"), parser)
+    return Parsers(tuple(sorted(claims.items(), key=lambda claim: -len(claim[0]))), fallback)
+
+
+def _compile(instance: Instance, telemetry: Telemetry) -> CompiledParser:
+    parse = bind(instance, Parser, "parse", telemetry)
+    plugin = instance.plugin
+    assert isinstance(plugin, Parser)
+    usage = bind(instance, Parser, "usage", telemetry) if plugin.reads_usage else None
+    return CompiledParser(plugin.claims, parse, bind(instance, Parser, "rewrite_model", telemetry), usage)
+
 
 DEFAULT_FAIRNESS_ID = "default-flow"
 UNSEEN = ParsedRequest(needs_model=False)
@@ -22,12 +143,12 @@ UNSEEN = ParsedRequest(needs_model=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Intake:
+class BuiltRequest:
     """A request that was understood."""
 
     request: InferenceRequest
     parser: CompiledParser | None
-    """Who reads the response; None when nobody read the request."""
+    """Reads the response, too; None when no parser read the request."""
     body: bytes | None
     """The body to send instead of the one that came; None when nothing in it changed."""
 
@@ -37,7 +158,7 @@ def new_id() -> str:
     return str(uuid4())
 
 
-def take_in(incoming: IncomingRequest, parsers: Parsers, objectives: Mapping[str, int], access: Access) -> Intake | Refused:
+def build_request(incoming: IncomingRequest, parsers: Parsers, objectives: Mapping[str, int], access: Access) -> BuiltRequest | Refused:
     """Parse the body, resolve the model, and gather what the headers say; or say why that is impossible.
 
     Args:
@@ -47,7 +168,7 @@ def take_in(incoming: IncomingRequest, parsers: Parsers, objectives: Mapping[str
         access: Of the host.
     """
     headers = incoming.headers
-    path = path_of(headers)
+    path = (headers.get(":path") or first_of(headers, PATH) or DEFAULT_PATH).partition("?")[0]
     if incoming.body is None:
         parser, parsed = None, UNSEEN
     else:
@@ -59,7 +180,8 @@ def take_in(incoming: IncomingRequest, parsers: Parsers, objectives: Mapping[str
             return refused(answer if isinstance(answer, Rejection | Fault) else parser.parse.fault(_not_parsed(answer)))
         parsed = answer
 
-    target = first_of(headers, MODEL_REWRITE) or parsed.model
+    rewrite, objective, fairness_id = _controls(headers)
+    target = rewrite or parsed.model
     if parsed.needs_model and not target:
         return NO_MODEL
     body = None
@@ -69,13 +191,7 @@ def take_in(incoming: IncomingRequest, parsers: Parsers, objectives: Mapping[str
             problem = f"answered {type(rewritten).__name__}, not the bytes of a body"
             return refused(rewritten if isinstance(rewritten, Fault) else parser.rewrite_model.fault(problem))
         body = None if rewritten == incoming.body else rewritten
-    return Intake(_request(incoming, path, parsed, target, objectives), parser, body)
-
-
-def _request(incoming: IncomingRequest, path: str, parsed: ParsedRequest, target: str, objectives: Mapping[str, int]) -> InferenceRequest:
-    headers = incoming.headers
-    objective = first_of(headers, OBJECTIVE)
-    return InferenceRequest(
+    request = InferenceRequest(
         id=headers.get(REQUEST_ID) or new_id(),
         model=target,
         incoming_model=parsed.model,
@@ -85,13 +201,34 @@ def _request(incoming: IncomingRequest, path: str, parsed: ParsedRequest, target
         streaming=parsed.streaming,
         max_output_tokens=parsed.max_output_tokens,
         priority=objectives.get(objective, 0) if objective else 0,
-        fairness_id=first_of(headers, FAIRNESS_ID) or DEFAULT_FAIRNESS_ID,
+        fairness_id=fairness_id or DEFAULT_FAIRNESS_ID,
         cache_salt=parsed.cache_salt,
         size_bytes=len(incoming.body or b""),
         received_at=incoming.received_at,
         payload=parsed.payload,
     )
+    return BuiltRequest(request, parser, body)
 
 
 def _not_parsed(answer: object) -> str:
     return f"answered {type(answer).__name__}, not a ParsedRequest or Rejection"
+
+
+def within(subset: Iterable[str] | None, endpoints: Endpoints) -> Endpoints:
+    """The endpoints that the hint allows.
+
+    Args:
+        subset: Entries `host:port` (IPv6 in brackets), or a host alone, with or without brackets, which allows every port of it.
+            None allows everything, no entries nothing.
+        endpoints: All there are.
+    """
+    if subset is None:
+        return endpoints
+    allowed = frozenset(_bare(entry) for entry in subset)
+    members = endpoints.members
+    keep = np.fromiter((e.address in allowed or e.host in allowed for e in members), dtype=np.bool_, count=len(members))
+    return endpoints.where(keep)
+
+
+def _bare(entry: str) -> str:
+    return entry[1:-1] if entry.startswith("[") and entry.endswith("]") else entry

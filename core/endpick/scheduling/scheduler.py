@@ -6,20 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from endpick.api.access import Access
-from endpick.api.endpoints import Endpoints
-from endpick.api.request import InferenceRequest
-from endpick.api.requests import Rejection
+from endpick.api.endpoints import Access, Endpoints
+from endpick.api.request import InferenceRequest, Rejection
 from endpick.api.scheduling import ProfileHandler, ProfileRunResult, SchedulingResult
-from endpick.api.state import CycleState, ScoringState
-from endpick.observability.instruments import Instruments
+from endpick.api.state import CycleState
+from endpick.observability.telemetry import Telemetry
 from endpick.plugins.instance import Instance
 from endpick.scheduling.profile import NO_ENDPOINTS, Profile
-from endpick.scheduling.step import ExtensionPoint, Fault, Step, bind, wrong_kind
+from endpick.scheduling.step import Fault, Step, bind
 
 Runs: TypeAlias = Mapping[str, ProfileRunResult]
-PickProfiles: TypeAlias = Step[[InferenceRequest, Sequence[str], Runs, ScoringState], object]
-ProcessResults: TypeAlias = Step[[InferenceRequest, Runs, ScoringState], object]
 
 REJECTED_SATURATED = "rejected-saturated"
 
@@ -30,8 +26,8 @@ class Scheduler:
 
     profiles: Mapping[str, Profile]
     names: tuple[str, ...]
-    pick_profiles: PickProfiles
-    process_results: ProcessResults
+    pick_profiles: Step
+    process_results: Step
 
     def schedule(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState, access: Access) -> SchedulingResult | Rejection:
         """Decide where the request goes. Synchronous, and it never raises.
@@ -45,16 +41,15 @@ class Scheduler:
         if not runs:
             return _rejection(f"failed to run any scheduler profile for request {request.id}")
         result = self.process_results.run(access, request, runs, state)
-        if isinstance(result, SchedulingResult):
-            problem = _unusable(result, runs)
-            if problem is None:
-                return result
-            result = self.process_results.fault(problem)
-        elif not isinstance(result, str | Fault):
-            result = self.process_results.fault(f"answered {type(result).__name__}, not a SchedulingResult or a sentence")
         if isinstance(result, Fault):
             return _rejection(str(result), fault=True)
-        return _without_decision(result, runs)
+        if not isinstance(result, SchedulingResult):
+            fault = self.process_results.fault(f"answered {type(result).__name__}, not a SchedulingResult")
+            return _rejection(str(fault), fault=True)
+        if result.failure:
+            return _without_decision(result.failure, runs)
+        problem = _unusable(result, runs)
+        return result if problem is None else _rejection(str(self.process_results.fault(problem)), fault=True)
 
     def _run_profiles(
         self, request: InferenceRequest, endpoints: Endpoints, state: CycleState, access: Access
@@ -71,7 +66,7 @@ class Scheduler:
             if not names:
                 return runs
             for name in names:
-                state.begin_profile_run()
+                state._begin_profile_run()
                 runs[name] = self.profiles[name].run(request, endpoints, state, access)
 
     def _named(self, answer: object, runs: Runs) -> tuple[str, ...] | str:
@@ -79,24 +74,21 @@ class Scheduler:
         if isinstance(answer, str) or not isinstance(answer, tuple | list | Sequence):
             return f"answered {type(answer).__name__}, not a sequence of profile names"
         names = tuple(answer)
-        unknown = [name for name in names if not isinstance(name, str) or name not in self.profiles]
-        if unknown:
-            return f"named a profile that does not exist: {_listed(unknown)}"
+        for name in names:
+            if not isinstance(name, str) or name not in self.profiles:
+                return f"named a profile that does not exist: '{name}'"
         if len(set(names)) != len(names) or not runs.keys().isdisjoint(names):
             return f"named a profile twice: {_listed(names)} after {_listed(runs)}"
         return names
 
 
-def compile_scheduler(handler: Instance, profiles: Mapping[str, Profile], instruments: Instruments) -> Scheduler:
+def compile_scheduler(handler: Instance, profiles: Mapping[str, Profile], telemetry: Telemetry) -> Scheduler:
     """Bind the handler's methods. Raises TypeError when it is no profile handler: a mistake in the plan."""
-    plugin = handler.plugin
-    if not isinstance(plugin, ProfileHandler):
-        raise wrong_kind(handler, "profile handler")
     return Scheduler(
         dict(profiles),
         tuple(profiles),
-        bind(plugin.pick_profiles, handler, ExtensionPoint.PROFILE_PICKER, instruments),
-        bind(plugin.process_results, handler, ExtensionPoint.PROCESS_PROFILES_RESULTS, instruments),
+        bind(handler, ProfileHandler, "pick_profiles", telemetry),
+        bind(handler, ProfileHandler, "process_results", telemetry),
     )
 
 

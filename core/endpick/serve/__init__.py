@@ -1,1 +1,10 @@
-"""The serving process: from a plan to a port that answers, and back to nothing."""
+"""The serving process: turns a plan into ports that answer, and stops everything at the end.
+
+- `main`: how does `endpick serve` run a process, and what does it report at start-up? Start here: `run`.
+- `process`: in which order do the parts of a process start and stop, and with which settings?
+- `deployment`: how are the instances of a plan built and started, and which are carried over from the previous plan?
+- `active_plan`: which deployment serves now, and how does a reload replace it?
+- `decisions`: how are hook objects shown a sample of the decisions?
+
+`cli` calls it. It may import `planning`, `transport` and every layer below them.
+"""

@@ -1,4 +1,4 @@
-"""Shows decision records to hook objects, in a thread of its own: whoever watches too slowly misses some, and holds nobody up."""
+"""Shows decision records to hook objects, in a thread of its own: a slow hook object misses records and delays no request."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from random import Random
 from threading import Thread
 
 from endpick.plugins.hooks import HookRegistry
-from endpick.requests.pipeline import Pipeline
-from endpick.scheduling.plain import plain
-from endpick.scheduling.record import DecisionRecord
-from endpick.scheduling.sampling import sampled
+from endpick.requests.director import Pipeline
+from endpick.scheduling.trace import DecisionTrace, sampled, to_json
 
 WAITING_RECORDS = 256
 """How many records may wait for the observers; further ones are dropped and counted."""
@@ -31,17 +29,17 @@ class DecisionObservers:
         self._hooks = hooks
         self._ratio = ratio
         self._random = Random()  # noqa: S311 - sampling needs no secrets
-        self._waiting: Queue[DecisionRecord | None] = Queue(WAITING_RECORDS)
+        self._waiting: Queue[DecisionTrace | None] = Queue(WAITING_RECORDS)
         self._thread = Thread(target=self._show_all, name="endpick-decisions", daemon=True)
         self._counts = {"shown": 0, "dropped": 0}
 
     @property
     def are_wanted(self) -> bool:
-        """Whether anybody would be called."""
+        """Whether there is a hook object to call."""
         return self._ratio > 0 and self._hooks.implements("endpick_decision")
 
     def watched(self, pipeline: Pipeline) -> Pipeline:
-        """The same pipeline, a sample of whose decisions is shown; untouched when nobody watches."""
+        """The same pipeline, but with a sample of its decisions shown; unchanged when no hook object wants them."""
         if not self.are_wanted:
             return pipeline
         return replace(pipeline, scheduler=sampled(pipeline.scheduler, self._is_chosen, self._offer))
@@ -56,16 +54,16 @@ class DecisionObservers:
             self._thread.start()
 
     def stop(self) -> None:
-        """Show what still waits, for two seconds at most; an observer that hangs is left behind."""
+        """Show the waiting records, for two seconds at most; a hook object that does not return keeps its thread."""
         if not self._thread.is_alive():
             return
         self._finish()
         self._thread.join(STOP_TIMEOUT_SECONDS)
         if self._thread.is_alive():
-            _log.warning("an observer of decisions does not return; it is left behind")
+            _log.warning("a hook object does not return from endpick_decision; its thread is left running")
 
     def _finish(self) -> None:
-        """Put the end behind what waits; where there is no room for it, before."""
+        """Put the end mark behind the waiting records; while the queue is full, drop the oldest."""
         while True:
             try:
                 self._waiting.put_nowait(None)
@@ -84,7 +82,7 @@ class DecisionObservers:
     def _is_chosen(self) -> bool:
         return self._random.random() < self._ratio
 
-    def _offer(self, record: DecisionRecord) -> None:
+    def _offer(self, record: DecisionTrace) -> None:
         try:
             self._waiting.put_nowait(record)
         except Full:
@@ -92,7 +90,7 @@ class DecisionObservers:
 
     def _show_all(self) -> None:
         while (record := self._waiting.get()) is not None:
-            document = plain(record)
+            document = to_json(record)
             assert isinstance(document, Mapping)
             self._hooks.decision(document)
             self._counts["shown"] += 1

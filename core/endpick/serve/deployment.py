@@ -1,36 +1,40 @@
-"""A deployment: one plan brought to life, with whatever could be carried over from the one before."""
+"""Builds and starts the instances of a plan, carrying over those that the previous deployment already has."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
+from endpick.api.errors import ConfigurationError
 from endpick.api.hooks import Document, HostServices
 from endpick.api.plugin import PluginContext
 from endpick.datalayer.table import EndpointTable
-from endpick.observability.instruments import Instruments
-from endpick.planning.build import Built, build_plan, carry_over
-from endpick.planning.compile import compile_pipeline
+from endpick.diagnostics import Code, Diagnostic, PluginReference
+from endpick.observability.telemetry import Telemetry
+from endpick.planning.compile import Built, build_plan, carry_over, compile_plan
 from endpick.planning.plan import Plan, PlannedInstance
-from endpick.plugins.build import instance_logger
-from endpick.plugins.instance import Instance, scope_of
-from endpick.requests.pipeline import Pipeline
-from endpick.serve.failure import Refused
-from endpick.serve.lifecycle import start_instances
+from endpick.plugins.failures import PLUGIN_FAILURES, was_cancelled
+from endpick.plugins.importing import describe
+from endpick.plugins.instance import Instance, instance_logger, scope_of
+from endpick.requests.director import Pipeline
+
+_log = logging.getLogger("endpick.serve")
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
-    """What deployments stand on and pass on to one another."""
+class Runtime:
+    """What all deployments of one process share."""
 
     services: HostServices
     table: EndpointTable
-    instruments: Instruments
+    telemetry: Telemetry
     watched: Callable[[Pipeline], Pipeline] = lambda pipeline: pipeline
-    """Lets the observers of decisions see those of a pipeline."""
+    """Changes a pipeline so that hook objects are shown a sample of its decisions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +44,8 @@ class Deployment:
     Attributes:
         plan: What was deployed.
         built: All instances by name.
-        fresh: Those that this deployment built and started; the others came from the one before.
-        pipeline: What requests begin with while this deployment is the current one.
+        fresh: Those that this deployment built and started; the others were carried over.
+        pipeline: Used by requests that arrive while this deployment is the current one.
     """
 
     plan: Plan
@@ -55,28 +59,32 @@ class Deployment:
         return self.built.instances
 
 
-def document_of(plan: Plan) -> Document:
-    """The configuration as it was written, for hook objects."""
-    data = plan.config.source.data
-    assert isinstance(data, Mapping), "a document that is no mapping has no plan"
-    return data
-
-
-async def deploy(plan: Plan, ground: Ground, previous: Deployment | None = None) -> Deployment:
-    """Build and start what the plan needs and `previous` does not have already.
+async def deploy(plan: Plan, runtime: Runtime, previous: Deployment | None = None) -> Deployment:
+    """Build and start the instances that the plan needs and `previous` does not have.
 
     An instance of the same name, type, origin and parameters is carried over, so that what it has learnt (a prefix index) survives.
 
     Raises:
-        Refused: plugins would not be constructed, or one of them would not start; those started here have been stopped again.
+        StartRefused: a plugin could not be built or did not start; instances started here have been stopped again.
     """
     carried = {} if previous is None else carry_over(previous.plan, previous.built, plan)
-    built = build_plan(plan, lambda planned: _context(planned, ground), carried)
+    built = build_plan(plan, lambda planned: _context(planned, runtime), carried)
     if not isinstance(built, Built):
-        raise Refused(*built)
+        raise StartRefused(*built)
     fresh = tuple(instance for instance in built.instances.values() if instance.name not in carried)
     await start_instances(fresh)
-    return Deployment(plan, built, fresh, ground.watched(compile_pipeline(plan, built, ground.instruments)))
+    try:
+        pipeline = runtime.watched(compile_plan(plan, built, runtime.telemetry))
+    except BaseException:
+        await stop_quietly(fresh)
+        raise
+    return Deployment(plan, built, fresh, pipeline)
+
+
+def _context(planned: PlannedInstance, runtime: Runtime) -> PluginContext:
+    logger = instance_logger(planned.loaded, planned.name)
+    columns = runtime.table.writer(scope_of(planned.name, planned.subscriptions))
+    return PluginContext(random.Random(), runtime.services.clock, logger, CollectorRegistry(), columns)  # noqa: S311 - routing needs no secrets
 
 
 def left_behind(old: Deployment, new: Deployment) -> tuple[Instance, ...]:
@@ -85,7 +93,93 @@ def left_behind(old: Deployment, new: Deployment) -> tuple[Instance, ...]:
     return tuple(instance for instance in old.instances.values() if id(instance.plugin) not in kept)
 
 
-def _context(planned: PlannedInstance, ground: Ground) -> PluginContext:
-    logger = instance_logger(planned.loaded, planned.name)
-    columns = ground.table.writer(scope_of(planned.name, planned.subscriptions))
-    return PluginContext(random.Random(), ground.services.clock, logger, CollectorRegistry(), columns)  # noqa: S311 - routing needs no secrets
+def document_of(plan: Plan) -> Document:
+    """The configuration as it was written, for hook objects."""
+    data = plan.config.source.data
+    assert isinstance(data, Mapping), "a document that is no mapping has no plan"
+    return data
+
+
+START_TIMEOUT_SECONDS = 30.0
+STOP_TIMEOUT_SECONDS = 10.0
+
+
+async def start_instances(instances: Iterable[Instance], timeout_seconds: float = START_TIMEOUT_SECONDS) -> list[Instance]:
+    """Start each in turn; those started before a failure are stopped again.
+
+    Raises:
+        StartRefused: an instance refused to start, failed, or took too long.
+    """
+    started: list[Instance] = []
+    for instance in instances:
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await instance.plugin.start()
+        except (*PLUGIN_FAILURES, asyncio.CancelledError) as problem:
+            await stop_quietly(started)
+            if isinstance(problem, asyncio.CancelledError) and was_cancelled():
+                raise
+            raise StartRefused(_why_not_started(instance, problem, timeout_seconds)) from problem
+        started.append(instance)
+    return started
+
+
+async def stop_instances(instances: Iterable[Instance], timeout_seconds: float = STOP_TIMEOUT_SECONDS) -> None:
+    """Stop all of them in reverse order, also after one fails.
+
+    Raises:
+        ExceptionGroup: one error for each instance that failed to stop, each with a note that names it.
+    """
+    problems: list[Exception] = []
+    for instance in reversed(tuple(instances)):
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await instance.plugin.stop()
+        except (*PLUGIN_FAILURES, asyncio.CancelledError) as problem:
+            if isinstance(problem, asyncio.CancelledError) and was_cancelled():
+                raise
+            problems.append(_not_stopped(instance, problem))
+    if problems:
+        raise ExceptionGroup("some plugins did not stop", problems)
+
+
+def _not_stopped(instance: Instance, problem: BaseException) -> Exception:
+    """An error that a group can hold, with a note that names the instance: `sys.exit()` in a plugin must not end the others' stop."""
+    told = problem if isinstance(problem, Exception) else RuntimeError(describe(problem))
+    told.add_note(f"while stopping {instance.origin}")
+    return told
+
+
+async def stop_quietly(instances: Iterable[Instance]) -> None:
+    """Stop all of them after a refusal; a failure to stop is logged, because the operator needs to see the refusal."""
+    try:
+        await stop_instances(instances)
+    except ExceptionGroup as problems:
+        _log.error("instances of a refused configuration did not stop", exc_info=problems)
+
+
+def _why_not_started(instance: Instance, problem: BaseException, timeout_seconds: float) -> Diagnostic:
+    if isinstance(problem, TimeoutError):
+        return instance_failed(Code.E0703, instance, f"did not start within {timeout_seconds:g} s")
+    if isinstance(problem, ConfigurationError):
+        return instance_failed(Code.E0706, instance, f"cannot start: {problem}")
+    return instance_failed(Code.E0706, instance, f"failed to start: {describe(problem)}")
+
+
+class StartRefused(Exception):  # noqa: N818 - a refusal, with its code and, where there is one, its place in the configuration
+    """A mistake that only starting can find: a port in use, a plugin that does not start, no endpoints in time."""
+
+    def __init__(self, *diagnostics: Diagnostic) -> None:
+        super().__init__("; ".join(diagnostic.message for diagnostic in diagnostics))
+        self.diagnostics: Sequence[Diagnostic] = diagnostics
+
+
+def instance_failed(code: Code, instance: Instance, what: str, help_line: str | None = None) -> Diagnostic:
+    """A diagnostic that blames one instance, at its place in the configuration; further lines of `what` become notes."""
+    plugin = PluginReference(instance.type, instance.name, instance.distribution, instance.version)
+    headline, *notes = (line.strip() for line in what.splitlines())
+    message = f"'{instance.name}' {headline.removesuffix(':')}"
+    if instance.place is None:
+        return Diagnostic(code, message, help=help_line, notes=tuple(notes), plugin=plugin)
+    span, path = instance.place.key_span(()), instance.place.path
+    return Diagnostic(code, message, span, help=help_line, notes=tuple(notes), plugin=plugin, path=path)

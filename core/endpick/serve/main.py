@@ -1,4 +1,4 @@
-"""Runs the serving process on its own event loop: signals in, start-up report out."""
+"""Runs the serving process on an event loop: connects it to signals, and reports the plan and the ports at start-up."""
 
 from __future__ import annotations
 
@@ -7,22 +7,20 @@ import gc
 import logging
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from endpick.building import request_path
-from endpick.planning.plan import Plan, PlanOutcome
-from endpick.serve.process import Control, Ports, serve
-from endpick.serve.report import startup_table
-from endpick.serve.settings import ServeSettings
+from endpick.installation import request_path
+from endpick.planning.plan import Plan, PlannedInstance, PlanOutcome
+from endpick.serve.process import Control, Ports, ServeSettings, serve
 
 _log = logging.getLogger("endpick.serve")
 
 
 def run(plan: Plan, settings: ServeSettings, replan: Callable[[], PlanOutcome]) -> None:
-    """Serve until SIGTERM or SIGINT; SIGHUP calls `replan` and lets what comes of it take over.
+    """Serve until SIGTERM or SIGINT; SIGHUP calls `replan`, and its plan replaces the current one.
 
     Raises:
-        Refused: a port, a plugin, the discovery or a hook object would not start.
+        StartRefused: a port, a plugin, the discovery or a hook object would not start.
         ExceptionGroup: plugins that would not stop.
     """
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -38,6 +36,30 @@ async def _serve_until_signalled(plan: Plan, settings: ServeSettings, replan: Ca
     _report_plan(plan)
     await serve(plan, settings, control, _started)
     _log.info("stopped")
+
+
+def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
+    """Uvloop where it is installed; asyncio's own loop elsewhere."""
+    try:
+        import uvloop  # noqa: PLC0415 - not installed on every platform
+    except ImportError:
+        return None
+    return uvloop.Loop
+
+
+def _started(ports: Ports) -> None:
+    # What start-up made lives as long as the process, so the garbage collector need not visit it: that would be a tenth of a request's CPU.
+    gc.collect()
+    gc.freeze()
+    _log.info(
+        "serving",
+        extra={
+            "ext_proc_port": ports.ext_proc,
+            "health_port": ports.health,
+            "metrics_port": ports.metrics,
+            "request_path": request_path(),
+        },
+    )
 
 
 def _report_plan(plan: Plan) -> None:
@@ -62,25 +84,23 @@ def _report_plan(plan: Plan) -> None:
         )
 
 
-def _started(ports: Ports) -> None:
-    # What start-up left stays for good, so the garbage collector need not walk through it again and again: a tenth of a request's CPU.
-    gc.collect()
-    gc.freeze()
-    _log.info(
-        "serving",
-        extra={
-            "ext_proc_port": ports.ext_proc,
-            "health_port": ports.health,
-            "metrics_port": ports.metrics,
-            "request_path": request_path(),
-        },
-    )
+_HEADER = ("instance", "type", "from", "loaded", "consumes → produces")
 
 
-def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
-    """Uvloop where it is installed; asyncio's own loop elsewhere."""
-    try:
-        import uvloop  # noqa: PLC0415 - not installed on every platform
-    except ImportError:
-        return None
-    return uvloop.Loop
+def startup_table(plan: Plan) -> str:
+    """One line per instance, then a note for each part of the plan that endpick filled in."""
+    rows = [_HEADER, *(_row(instance) for instance in plan.instances)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    notes = [f"note: {announcement.message}" for announcement in plan.announcements]
+    return "\n".join((*lines, *notes, ""))
+
+
+def _row(instance: PlannedInstance) -> Sequence[str]:
+    candidate = instance.loaded.candidate
+    subscriptions = instance.subscriptions
+    consumed = ", ".join(key.name for key in (*subscriptions.consumes, *subscriptions.consumes_optional))
+    produced = ", ".join(key.name for key in subscriptions.produces)
+    flow = f"{consumed} → {produced}".strip() if consumed or produced else ""
+    origin = f"{candidate.distribution} {candidate.version}"
+    return instance.name, instance.type, origin, f"{instance.loaded.load_seconds * 1000:.1f} ms", flow

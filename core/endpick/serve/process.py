@@ -1,4 +1,4 @@
-"""One serving process: starts everything in order, serves until told to stop, and takes it down in reverse."""
+"""One serving process: starts its parts in order, serves until the caller stops it, and stops the parts in reverse order."""
 
 from __future__ import annotations
 
@@ -7,45 +7,62 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry, generate_latest
+from prometheus_client.registry import Collector
 
-from endpick.api.access import Access
+from endpick.api.endpoints import Access
 from endpick.api.hooks import HostServices, HostView
-from endpick.datalayer.loop import CollectionSettings
+from endpick.datalayer.collection import CollectionSettings
 from endpick.datalayer.table import EndpointTable
 from endpick.diagnostics import Code, Diagnostic
-from endpick.extproc.counters import SessionCounters
 from endpick.extproc.session import SessionSettings, session_factory
-from endpick.observability.counts import EventCounts
-from endpick.observability.exposition import Exposition
+from endpick.extproc.stream import SessionCounters
+from endpick.observability.exposition import EventCounts, Exposition, PoolGauges
 from endpick.observability.metrics import EndpickMetrics
 from endpick.observability.recorder import Recorder
 from endpick.planning.compile import declared_keys
 from endpick.planning.plan import Plan, PlanOutcome
 from endpick.requests.director import Director
-from endpick.serve.admin import AdminServer, admin_application
-from endpick.serve.current import Current
+from endpick.serve.active_plan import ActivePlan, reload_once, watch_file
 from endpick.serve.decisions import DecisionObservers
-from endpick.serve.deployment import Deployment, Ground, deploy, document_of
-from endpick.serve.failure import Refused
-from endpick.serve.pool_metrics import PoolGauges
-from endpick.serve.reload import reload_once, watch_file
-from endpick.serve.settings import ServeSettings
-from endpick.transport.choice import open_server
+from endpick.serve.deployment import Deployment, Runtime, StartRefused, deploy, document_of
 from endpick.transport.health import HealthBoard, health_methods
 from endpick.transport.reflection import reflection_methods
-from endpick.transport.server import ListenError, Server, ext_proc_methods
+from endpick.transport.server import ListenError, ListenSettings, Server, TransportName, ext_proc_methods, open_server
 from endpick.transport.tls import TlsError
 
 _log = logging.getLogger("endpick.serve")
 
 
 @dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """Ports, intervals and limits of one serving process; defaults are llm-d's where llm-d has them."""
+
+    ext_proc: ListenSettings = field(default_factory=ListenSettings)
+    health: ListenSettings = field(default_factory=lambda: ListenSettings(port=9003))
+    metrics_host: str = ""
+    metrics_port: int = 9090
+    transport: TransportName = "h2"
+    pool_name: str = "endpick"
+    """Label `name` of the pool's gauges."""
+    refresh_metrics_interval_seconds: float = 0.05
+    discovery_timeout_seconds: float = 60.0
+    """How long start-up waits for the discovery to report the endpoints of the pool."""
+    drain_timeout_seconds: float = 30.0
+    max_request_body_bytes: int = 32 * 1024 * 1024
+    decision_sampling_ratio: float = 0.01
+    """Share of the decisions that hook objects are shown, 0 to 1."""
+    watch_config: bool = False
+    """Reload when the configuration file changes; SIGHUP reloads in any case."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ports:
-    """Where a serving process can be reached; the ports that were bound, also when 0 was asked for."""
+    """The ports that a serving process listens on; also those that the system chose."""
 
     ext_proc: int
     health: int
@@ -54,7 +71,7 @@ class Ports:
 
 @dataclass(slots=True)
 class Control:
-    """How the outside steers a serving process; needs a running event loop to be waited for, not to be made."""
+    """What the caller of `serve` controls while it runs."""
 
     stop: asyncio.Event
     reload: asyncio.Event
@@ -69,10 +86,10 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         plan: Proven by `make_plan`.
         settings: Ports, intervals and limits.
         control: Set by signal handlers or a test.
-        started: Told the bound ports once requests are answered.
+        started: Called with the bound ports once requests are answered.
 
     Raises:
-        Refused: a port, a plugin, the discovery or a hook object would not start.
+        StartRefused: a port, a plugin, the discovery or a hook object would not start.
         ExceptionGroup: plugins that would not stop.
     """
     async with AsyncExitStack() as stack:
@@ -83,8 +100,8 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         recorder = Recorder(metrics, services.clock)
         table = EndpointTable(services.clock, declared_keys(plan), recorder.undeclared_access)
         observers = DecisionObservers(plan.hooks, settings.decision_sampling_ratio)
-        ground = Ground(services, table, recorder, observers.watched)
-        current = Current(ground, CollectionSettings(settings.refresh_metrics_interval_seconds), settings.drain_timeout_seconds)
+        runtime = Runtime(services, table, recorder, observers.watched)
+        current = ActivePlan(runtime, CollectionSettings(settings.refresh_metrics_interval_seconds), settings.drain_timeout_seconds)
 
         board = HealthBoard()
         readiness = _Readiness()
@@ -92,7 +109,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         health_port, metrics_port = await _open_side_ports(stack, settings, exposition, board, readiness)
         registry.register(PoolGauges(settings.pool_name, lambda: table.generation, services.clock))
 
-        deployment = await deploy(plan, ground)
+        deployment = await deploy(plan, runtime)
         stack.push_async_callback(current.end)
         await current.begin(deployment, settings.discovery_timeout_seconds)
         _show_instances(metrics, deployment)
@@ -101,7 +118,8 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         stack.push_async_callback(asyncio.to_thread, observers.stop)
 
         access = Access(on_violation=recorder.undeclared_access)
-        director = Director(current.pipeline, table, recorder, services.clock, access=access)
+        director = Director(deployment.pipeline, table, recorder, services.clock, access=access)
+        current.on_replaced.append(lambda new: director.switch(new.pipeline))
         counters = SessionCounters()
         sessions = session_factory(director, SessionSettings(settings.max_request_body_bytes), counters)
         methods = ext_proc_methods(sessions) | health_methods(board)
@@ -114,7 +132,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         board.set_ready(True)
         readiness.reason = None
         started(Ports(ext_proc_port, health_port, metrics_port))
-        await _reload_until_stopped(plan, settings, control, current, ground, metrics)
+        await _reload_until_stopped(plan, settings, control, current, runtime, metrics)
 
         readiness.reason = "draining"
         board.set_ready(False)
@@ -123,59 +141,10 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
 
 
 class _Readiness:
-    """Why `/healthz` says no; None when it says yes."""
+    """Why `/healthz` answers 503; None when it answers 200."""
 
     def __init__(self) -> None:
         self.reason: str | None = "starting"
-
-
-async def _reload_until_stopped(
-    plan: Plan, settings: ServeSettings, control: Control, current: Current, ground: Ground, metrics: EndpickMetrics
-) -> None:
-    async def reload_on_request() -> None:
-        while True:
-            await control.reload.wait()
-            control.reload.clear()
-            applied = await reload_once(current, ground, plan.hooks, control.replan)
-            metrics.reloads.labels("applied" if applied else "refused").inc()
-            _show_instances(metrics, current.deployment)
-
-    tasks = [asyncio.ensure_future(reload_on_request())]
-    if settings.watch_config and plan.config.path is not None:
-        tasks.append(asyncio.ensure_future(watch_file(Path(plan.config.path), control.reload.set)))
-    stopped = asyncio.ensure_future(control.stop.wait())
-    try:
-        await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in (stopped, *tasks):
-            task.cancel()
-    for task in tasks:
-        with suppress(asyncio.CancelledError):
-            await task
-
-
-def _show_instances(metrics: EndpickMetrics, deployment: Deployment) -> None:
-    metrics.plugin_info.clear()
-    for instance in deployment.instances.values():
-        metrics.plugin_info.labels(instance.name, instance.type, instance.distribution, instance.version).set(1)
-
-
-async def _start_hooks(stack: AsyncExitStack, deployment: Deployment) -> None:
-    plugins = {name: instance.plugin for name, instance in deployment.instances.items()}
-    host = HostView(document_of(deployment.plan), plugins)
-    hooks = deployment.plan.hooks
-    _refuse_if_any(await hooks.startup(host))
-
-    async def shut_down() -> None:
-        for diagnostic in await hooks.shutdown(host):
-            _log.error(diagnostic.message, extra={"code": str(diagnostic.code)})
-
-    stack.push_async_callback(shut_down)
-
-
-def _refuse_if_any(diagnostics: tuple[Diagnostic, ...]) -> None:
-    if diagnostics:
-        raise Refused(*diagnostics)
 
 
 def _new_registry() -> CollectorRegistry:
@@ -185,10 +154,15 @@ def _new_registry() -> CollectorRegistry:
     return registry
 
 
+def _refuse_if_any(diagnostics: tuple[Diagnostic, ...]) -> None:
+    if diagnostics:
+        raise StartRefused(*diagnostics)
+
+
 async def _open_side_ports(
     stack: AsyncExitStack, settings: ServeSettings, exposition: Exposition, board: HealthBoard, readiness: _Readiness
 ) -> tuple[int, int]:
-    """Health and metrics, which tell of the start itself; returns their ports."""
+    """Open the ports for health and metrics, which already answer during the start; returns both."""
     admin = AdminServer(admin_application(exposition, lambda: readiness.reason), settings.metrics_host, settings.metrics_port)
     metrics_port = await _listening(admin.start())
     stack.push_async_callback(admin.stop)
@@ -206,7 +180,99 @@ async def _listening(binding: Awaitable[int]) -> int:
     try:
         return await binding
     except ListenError as problem:
-        raise Refused(Diagnostic(Code.E0801, str(problem), help="stop what listens there, or choose another port")) from problem
+        raise StartRefused(Diagnostic(Code.E0801, str(problem), help="stop what listens there, or choose another port")) from problem
     except TlsError as problem:
         advice = "tls.crt and tls.key under --cert-path, and the --client-ca-file, must be PEM files that belong together"
-        raise Refused(Diagnostic(Code.E0802, str(problem), help=advice)) from problem
+        raise StartRefused(Diagnostic(Code.E0802, str(problem), help=advice)) from problem
+
+
+async def _start_hooks(stack: AsyncExitStack, deployment: Deployment) -> None:
+    plugins = {name: instance.plugin for name, instance in deployment.instances.items()}
+    host = HostView(document_of(deployment.plan), plugins)
+    hooks = deployment.plan.hooks
+    _refuse_if_any(await hooks.startup(host))
+
+    async def shut_down() -> None:
+        for diagnostic in await hooks.shutdown(host):
+            _log.error(diagnostic.message, extra={"code": str(diagnostic.code)})
+
+    stack.push_async_callback(shut_down)
+
+
+def _show_instances(metrics: EndpickMetrics, deployment: Deployment) -> None:
+    metrics.plugin_info.clear()
+    for instance in deployment.instances.values():
+        metrics.plugin_info.labels(instance.name, instance.type, instance.distribution, instance.version).set(1)
+
+
+async def _reload_until_stopped(
+    plan: Plan, settings: ServeSettings, control: Control, current: ActivePlan, runtime: Runtime, metrics: EndpickMetrics
+) -> None:
+    async def reload_on_request() -> None:
+        while True:
+            await control.reload.wait()
+            control.reload.clear()
+            applied = await reload_once(current, runtime, plan.hooks, control.replan)
+            metrics.reloads.labels("applied" if applied else "refused").inc()
+            _show_instances(metrics, current.deployment)
+
+    tasks = [asyncio.ensure_future(reload_on_request())]
+    if settings.watch_config and plan.config.path is not None:
+        tasks.append(asyncio.ensure_future(watch_file(Path(plan.config.path), control.reload.set)))
+    stopped = asyncio.ensure_future(control.stop.wait())
+    try:
+        await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (stopped, *tasks):
+            task.cancel()
+    for task in tasks:
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def admin_application(exposed: Collector, not_ready: Callable[[], str | None]) -> web.Application:
+    """`/metrics`, and `/healthz`: 200 while serving, else 503 with the reason that `not_ready` gives."""
+
+    async def metrics(_request: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(exposed), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def healthz(_request: web.Request) -> web.Response:
+        reason = not_ready()
+        if reason is None:
+            return web.Response(text="ok\n")
+        return web.Response(text=f"{reason}\n", status=503)
+
+    application = web.Application()
+    application.router.add_get("/metrics", metrics)
+    application.router.add_get("/healthz", healthz)
+    return application
+
+
+class AdminServer:
+    """Serves an application on one port, beside the data plane."""
+
+    def __init__(self, application: web.Application, host: str, port: int) -> None:
+        """`host` empty: every interface; `port` 0: any free one."""
+        self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
+        self._host = host
+        self._port = port
+
+    async def start(self) -> int:
+        """Bind and serve; returns the bound port.
+
+        Raises:
+            ListenError: the address is in use, or not one of this host.
+        """
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self._host or None, self._port)
+        try:
+            await site.start()
+        except OSError as error:
+            await self._runner.cleanup()
+            raise ListenError.at(self._host, self._port, error) from error
+        port: int = self._runner.addresses[0][1]
+        return port
+
+    async def stop(self) -> None:
+        """Close the port and its connections."""
+        await self._runner.cleanup()

@@ -3,26 +3,87 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
-from endpick.simulation.adapters import AdapterSlots
-from endpick.simulation.blocks import BlockPool
-from endpick.simulation.generation import EngineMetrics, Event, Finished, GenerationRequest, Token, Usage
-from endpick.simulation.sequence import Sequence
+from endpick.simulation.caches import AdapterSlots, BlockPool
 from endpick.simulation.settings import EngineSettings
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
-    end: float
-    chunks: list[tuple[Sequence, int]]
+class GenerationRequest:
+    """One prompt to answer, reduced to what timing and caching depend on: lengths and block hashes, no text."""
+
+    id: str
+    prompt_tokens: int
+    """At least 1."""
+    output_tokens: int
+    """How many tokens the answer will have; at least 1."""
+    block_hashes: tuple[int, ...] = ()
+    """Chained hash of each full block of the prompt and, as far as known, of the answer. Blocks without a hash are never shared."""
+    adapter: str | None = None
+    """LoRA adapter that the request asks for; None for the base model."""
+
+    def __post_init__(self) -> None:
+        if self.prompt_tokens < 1 or self.output_tokens < 1:
+            raise ValueError(f"request {self.id!r} needs at least one prompt token and one output token")
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """The request's token `index` (0 is the first) exists from `time` on."""
+
+    time: float
+    request_id: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The request has all its tokens; follows its last `Token` at the same time."""
+
+    time: float
+    request_id: str
+    usage: TokenUsage
+
+
+Event = Token | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class TokenUsage:
+    """Tokens of a finished request, counted as the OpenAI API counts them."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    """Prompt tokens that were in the prefix cache when the request was first admitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMetrics:
+    """State and totals of an engine at one moment, enough for every metric a router reads."""
+
+    running: int
+    waiting: int
+    kv_cache_usage: float
+    """0 to 1; blocks that are only cached count as free."""
+    running_adapters: tuple[str, ...]
+    waiting_adapters: tuple[str, ...]
+    prompt_tokens: int
+    """Prompt tokens of all requests that got their first token."""
+    generated_tokens: int
+    prefix_cache_queried_tokens: int
+    prefix_cache_hit_tokens: int
+    preemptions: int
+    finished: int
+    aborted: int
 
 
 class Engine:
-    """Takes requests, and says when each token appears.
+    """Takes requests, and computes when each token appears.
 
-    It knows no clock: every call carries the time, in seconds from any origin, which never goes back. Advancing in one
+    It has no clock: every call carries the time, in seconds from any origin, which never goes back. Advancing in one
     call or in many gives the same events; only a request submitted after the engine has advanced to the very same time
     misses a step that began then.
     """
@@ -74,7 +135,7 @@ class Engine:
         return events
 
     def abort(self, request_id: str, now: float) -> bool:
-        """Forget a request; False when it has ended already, or never was.
+        """Forget a request; False when it has ended already, or was never submitted.
 
         Call `advance(now)` first, or events of this request before `now` are lost.
         """
@@ -133,7 +194,7 @@ class Engine:
         return _Step(now + seconds, chunks)
 
     def _continue_running(self) -> list[tuple[Sequence, int]]:
-        """Give each running sequence its share of the step, oldest first; for lack of blocks the youngest is put back."""
+        """Give each running sequence its share of the step, oldest first; when blocks run out, the youngest goes back to the queue."""
         chunks: list[tuple[Sequence, int]] = []
         budget = self.settings.max_num_batched_tokens
         while budget and len(chunks) < len(self._running):
@@ -243,9 +304,36 @@ class Engine:
         sequence.generated += 1
         self._generated_tokens += 1
         if sequence.generated == request.output_tokens:
-            usage = Usage(request.prompt_tokens, request.output_tokens, sequence.cached_tokens or 0)
+            usage = TokenUsage(request.prompt_tokens, request.output_tokens, sequence.cached_tokens or 0)
             events.append(Finished(time, request.id, usage))
             sequence.ended = True
             self._free(sequence)
             del self._alive[request.id]
             self._finished += 1
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """The progress of one request, and the KV blocks it holds."""
+
+    request: GenerationRequest
+    arrival: float
+    generated: int = 0
+    computed: int = 0
+    """Tokens whose keys and values are in the cache."""
+    published: int = 0
+    """Leading blocks that are in the prefix index, or were refused by it."""
+    blocks: list[int] = field(default_factory=list)
+    cached_tokens: int | None = None
+    ended: bool = False
+
+    @property
+    def pending(self) -> int:
+        """Tokens to compute before the next one can be sampled: 1 while decoding, more while prefilling."""
+        return self.request.prompt_tokens + self.generated - self.computed
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    end: float
+    chunks: list[tuple[Sequence, int]]

@@ -1,38 +1,23 @@
-"""The part of the OpenAI API that the simulator speaks: request bodies in, response bodies and error bodies out."""
+"""The part of the OpenAI API that the simulator offers: reads request bodies, decides the answer, writes response and error bodies."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
 from typing import Annotated, Literal, TypeVar
+from uuid import uuid4
 
 import orjson
+import xxhash
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
-from endpick.simulation.generation import Usage
-from endpick.simulation.tokens import padded
+from endpick.simulation.engine import GenerationRequest, TokenUsage
+from endpick.simulation.settings import ServerSettings
 
 Kind = Literal["chat.completion", "text_completion"]
 FinishReason = Literal["stop", "length"]
-
-
-class ApiError(Exception):
-    """The request cannot be served; becomes an OpenAI error body with `status`."""
-
-    def __init__(self, status: int, type_: str, message: str, param: str | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.type = type_
-        self.param = param
-
-    def body(self) -> bytes:
-        """`{"error": {message, type, param, code}}`, as clients of vLLM expect it."""
-        return orjson.dumps({"error": {"message": str(self), "type": self.type, "param": self.param, "code": self.status}})
-
-
-def bad_request(message: str, param: str | None = None) -> ApiError:
-    """A 400: what the client sent is at fault."""
-    return ApiError(400, "BadRequestError", message, param)
 
 
 class _Model(BaseModel):
@@ -56,13 +41,6 @@ class _Generation(_Model):
     @property
     def include_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
-
-
-class Message(_Model):
-    """One message of a chat."""
-
-    role: str
-    content: str | list[dict[str, JsonValue]] | None = None
 
 
 class ChatRequest(_Generation):
@@ -103,8 +81,160 @@ class CompletionRequest(_Generation):
         return b"".join(padded(part) if isinstance(part, str) else (part % 2**32).to_bytes(4, "little") for part in self.prompt)
 
 
+class Message(_Model):
+    """One message of a chat."""
+
+    role: str
+    content: str | list[dict[str, JsonValue]] | None = None
+
+
 AnyRequest = ChatRequest | CompletionRequest
 RequestT = TypeVar("RequestT", ChatRequest, CompletionRequest)
+
+
+def parse_request(request_type: type[RequestT], body: bytes) -> RequestT:
+    """Read a request body.
+
+    Raises:
+        ApiError: 400, naming the first invalid field.
+    """
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise bad_request(f"The request body is not JSON: {error}.") from error
+    try:
+        return request_type.model_validate(document)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or None
+        raise bad_request(f"{where or 'The request body'}: {first['msg']}.", where) from error
+
+
+NATURAL_LENGTHS = range(16, 129)
+"""Tokens after which the simulated model may stop by itself; the prompt determines the number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A request that has been accepted, and its answer."""
+
+    generation: GenerationRequest
+    answer: str
+    finish_reason: FinishReason
+
+
+def plan_job(request: AnyRequest, settings: ServerSettings) -> Job:
+    """Accept a request.
+
+    Raises:
+        ApiError: 404 for a model that is not served, 400 for a prompt that is empty or leaves too little room for an answer.
+    """
+    if request.model != settings.model and request.model not in settings.adapters:
+        raise ApiError(404, "NotFoundError", f"The model `{request.model}` does not exist.", "model")
+    prompt = request.render()
+    prompt_tokens = count_tokens(prompt)
+    limit = _answer_limit(request, prompt_tokens, settings.engine.max_model_len)
+    seed = xxhash.xxh3_64_intdigest(prompt, settings.seed)
+    natural = max(NATURAL_LENGTHS[seed % len(NATURAL_LENGTHS)], request.min_tokens)
+    length = limit if request.ignore_eos else min(natural, limit)
+    answer = answer_text(seed, length)
+    hashes = chained_hashes(prompt + answer.encode(), settings.engine.block_size, salt=request.model)
+    adapter = request.model if request.model != settings.model else None
+    return Job(
+        generation=GenerationRequest(uuid4().hex, prompt_tokens, length, hashes, adapter),
+        answer=answer,
+        finish_reason="length" if request.ignore_eos or natural > limit else "stop",
+    )
+
+
+def _answer_limit(request: AnyRequest, prompt_tokens: int, max_model_len: int) -> int:
+    """Most tokens the answer may have: as many as the client asked for, or else all that fit."""
+    if not prompt_tokens:
+        raise bad_request("The prompt is empty.", "prompt")
+    room = max_model_len - prompt_tokens
+    wanted = request.token_limit or 1
+    if room < wanted:
+        prompt_field = "messages" if request.kind == "chat.completion" else "prompt"
+        raise bad_request(
+            f"This model takes at most {max_model_len} tokens, but the prompt has {prompt_tokens} and up to {wanted} more were asked for.",
+            "max_tokens" if room > 0 else prompt_field,
+        )
+    return request.token_limit or room
+
+
+class ResponseFormat:
+    """Builds the bodies of one answer; all of them carry the same id, model and creation time."""
+
+    def __init__(self, kind: Kind, request_id: str, model: str) -> None:
+        self._chat = kind == "chat.completion"
+        self._frame = {"id": f"{'chatcmpl' if self._chat else 'cmpl'}-{request_id}", "created": int(time.time()), "model": model}
+        self._object = kind
+
+    def whole(self, text: str, finish_reason: FinishReason, usage: TokenUsage) -> bytes:
+        """The answer as one JSON body."""
+        content: dict[str, object] = {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
+        choices = [self._choice(content, finish_reason)]
+        return orjson.dumps({**self._frame, "object": self._object, "choices": choices, "usage": usage_body(usage)})
+
+    def opening(self) -> bytes:
+        """The event that opens a streamed chat answer, before its first token; a plain completion has none."""
+        return self._event([self._choice({"delta": {"role": "assistant", "content": ""}}, None)]) if self._chat else b""
+
+    def token(self, text: str, finish_reason: FinishReason | None) -> bytes:
+        """The event of one token; only the last carries a finish reason."""
+        return self._event([self._choice({"delta": {"content": text}} if self._chat else {"text": text}, finish_reason)])
+
+    def closing(self, usage: TokenUsage | None) -> bytes:
+        """The usage event, where the client asked for it, and the end marker."""
+        return (self._event([], usage) if usage else b"") + b"data: [DONE]\n\n"
+
+    def _choice(self, content: dict[str, object], finish_reason: FinishReason | None) -> dict[str, object]:
+        return {"index": 0, **content, "logprobs": None, "finish_reason": finish_reason}
+
+    def _event(self, choices: Sequence[dict[str, object]], usage: TokenUsage | None = None) -> bytes:
+        body: dict[str, object] = {**self._frame, "object": f"{self._object}.chunk" if self._chat else self._object, "choices": choices}
+        if usage:
+            body["usage"] = usage_body(usage)
+        return b"data: " + orjson.dumps(body) + b"\n\n"
+
+
+def usage_body(usage: TokenUsage) -> dict[str, object]:
+    """The `usage` object, with the prompt tokens that came from the prefix cache."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }
+
+
+class ApiError(Exception):
+    """The request cannot be served; becomes an OpenAI error body with `status`."""
+
+    def __init__(self, status: int, type_: str, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.type = type_
+        self.param = param
+
+    def body(self) -> bytes:
+        """`{"error": {message, type, param, code}}`, as clients of vLLM expect it."""
+        return orjson.dumps({"error": {"message": str(self), "type": self.type, "param": self.param, "code": self.status}})
+
+
+def bad_request(message: str, param: str | None = None) -> ApiError:
+    """An error 400, for a mistake in the request."""
+    return ApiError(400, "BadRequestError", message, param)
+
+
+BYTES_PER_TOKEN = 4
+
+
+def padded(text: str) -> bytes:
+    """The text, padded to whole tokens, so that the text after it starts on a token boundary."""
+    encoded = text.encode()
+    return encoded + b" " * (-len(encoded) % BYTES_PER_TOKEN)
+
 
 _END = padded("<|end|>\n")
 
@@ -125,65 +255,33 @@ def _text_of_part(part: dict[str, JsonValue]) -> str:
     return text if isinstance(text, str) else orjson.dumps(part).decode()
 
 
-def parse_request(request_type: type[RequestT], body: bytes) -> RequestT:
-    """Read a request body.
-
-    Raises:
-        ApiError: 400, naming the first field at fault.
-    """
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise bad_request(f"The request body is not JSON: {error}.") from error
-    try:
-        return request_type.model_validate(document)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or None
-        raise bad_request(f"{where or 'The request body'}: {first['msg']}.", where) from error
+def count_tokens(content: bytes) -> int:
+    """Tokens of a padded byte string."""
+    return len(content) // BYTES_PER_TOKEN
 
 
-class ResponseFormat:
-    """Builds the bodies of one answer; all of them carry the same id, model and creation time."""
-
-    def __init__(self, kind: Kind, request_id: str, model: str) -> None:
-        self._chat = kind == "chat.completion"
-        self._frame = {"id": f"{'chatcmpl' if self._chat else 'cmpl'}-{request_id}", "created": int(time.time()), "model": model}
-        self._object = kind
-
-    def whole(self, text: str, finish_reason: FinishReason, usage: Usage) -> bytes:
-        """The answer as one JSON body."""
-        content = {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
-        choices = [{"index": 0, **content, "logprobs": None, "finish_reason": finish_reason}]
-        return orjson.dumps({**self._frame, "object": self._object, "choices": choices, "usage": usage_body(usage)})
-
-    def opening(self) -> bytes:
-        """The event that opens a streamed chat answer, before its first token; a plain completion has none."""
-        return self._event([self._choice({"delta": {"role": "assistant", "content": ""}}, None)]) if self._chat else b""
-
-    def token(self, text: str, finish_reason: FinishReason | None) -> bytes:
-        """The event of one token; only the last carries a finish reason."""
-        return self._event([self._choice({"delta": {"content": text}} if self._chat else {"text": text}, finish_reason)])
-
-    def closing(self, usage: Usage | None) -> bytes:
-        """The usage event, where the client asked for it, and the end marker."""
-        return (self._event([], usage) if usage else b"") + b"data: [DONE]\n\n"
-
-    def _choice(self, content: dict[str, object], finish_reason: FinishReason | None) -> dict[str, object]:
-        return {"index": 0, **content, "logprobs": None, "finish_reason": finish_reason}
-
-    def _event(self, choices: Sequence[dict[str, object]], usage: Usage | None = None) -> bytes:
-        body: dict[str, object] = {**self._frame, "object": f"{self._object}.chunk" if self._chat else self._object, "choices": choices}
-        if usage:
-            body["usage"] = usage_body(usage)
-        return b"data: " + orjson.dumps(body) + b"\n\n"
+_WORDS = ("the", "sun", "and", "sea", "are", "old", "but", "one", "can", "see", "how", "few", "men", "get")
+"""Three letters and a space are one token."""
 
 
-def usage_body(usage: Usage) -> dict[str, object]:
-    """The `usage` object, with the prompt tokens that came from the prefix cache."""
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-    }
+def answer_text(seed: int, tokens: int) -> str:
+    """An answer of exactly `tokens` tokens; the same seed always begins the same way."""
+    return " ".join(Random(seed).choices(_WORDS, k=tokens)) + " " if tokens else ""  # noqa: S311 - repeatable by design
+
+
+def split_tokens(text: str) -> list[str]:
+    """The text of each token of an `answer_text`."""
+    return [text[start : start + BYTES_PER_TOKEN] for start in range(0, len(text), BYTES_PER_TOKEN)]
+
+
+def chained_hashes(content: bytes, block_size: int, salt: str = "") -> tuple[int, ...]:
+    """Hash of each full block of `block_size` tokens with all that comes before it; `salt` keeps adapters apart."""
+    width = block_size * BYTES_PER_TOKEN
+    blocks = (content[start : start + width] for start in range(0, len(content) - width + 1, width))
+    return tuple(_chain(blocks, xxhash.xxh3_64_intdigest(salt.encode())))
+
+
+def _chain(blocks: Iterable[bytes], parent: int) -> Iterator[int]:
+    for block in blocks:
+        parent = xxhash.xxh3_64_intdigest(block, parent)
+        yield parent

@@ -2,34 +2,57 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Literal
 from uuid import uuid4
 
 import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
-from endpick.simulation.engine import Engine
-from endpick.simulation.exposition import MetricsPage
-from endpick.simulation.generation import Finished, Token, Usage
-from endpick.simulation.job import Job, plan_job
-from endpick.simulation.live import LiveEngine
+from endpick.simulation.engine import Engine, EngineMetrics, Event, Finished, GenerationRequest, Token, TokenUsage
 from endpick.simulation.openai import (
     AnyRequest,
     ApiError,
     ChatRequest,
     CompletionRequest,
     FinishReason,
+    Job,
     ResponseFormat,
     parse_request,
+    plan_job,
+    split_tokens,
 )
-from endpick.simulation.settings import ServerSettings
-from endpick.simulation.tokens import split_tokens
+from endpick.simulation.settings import EngineSettings, ServerSettings
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
+
+
+async def serve(settings: ServerSettings) -> SimulatedServer:
+    """Start a server on the running event loop.
+
+    Raises:
+        OSError: the address cannot be bound.
+    """
+    live = LiveEngine(Engine(settings.engine, random.Random(settings.seed)))  # noqa: S311 - repeatable by design
+    app = _Routes(settings, live).application()
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1, keepalive_timeout=600)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, settings.host, settings.port, backlog=1024).start()
+    except OSError:
+        await runner.cleanup()
+        raise
+    return SimulatedServer(settings, live, runner)
 
 
 class SimulatedServer:
@@ -51,34 +74,16 @@ class SimulatedServer:
         return f"{self.settings.host}:{self.port}"
 
     async def close(self) -> None:
-        """Stop listening, cut off requests still running, and free the port."""
+        """Stop listening, end requests still running, and free the port."""
         self.live.close()
         await self._runner.cleanup()
-
-
-async def serve(settings: ServerSettings) -> SimulatedServer:
-    """Start a server on the running event loop.
-
-    Raises:
-        OSError: the address cannot be bound.
-    """
-    live = LiveEngine(Engine(settings.engine, random.Random(settings.seed)))  # noqa: S311 - repeatable by design
-    app = _Routes(settings, live).application()
-    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1, keepalive_timeout=600)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, settings.host, settings.port, backlog=1024).start()
-    except OSError:
-        await runner.cleanup()
-        raise
-    return SimulatedServer(settings, live, runner)
 
 
 class _Routes:
     def __init__(self, settings: ServerSettings, live: LiveEngine) -> None:
         self._settings = settings
         self._live = live
-        self._page = MetricsPage(settings.model, settings.engine, live.metrics)
+        self._page = SimulatedMetricsPage(settings.model, settings.engine, live.metrics)
         self._started = int(time.time())
 
     def application(self) -> web.Application:
@@ -96,7 +101,7 @@ class _Routes:
 
     @web.middleware
     async def _identify(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Every response, also an error, says who served it, and errors have the OpenAI form."""
+        """Name the server in every response, also in errors, and give errors the OpenAI form."""
         try:
             response = await handler(request)
         except ApiError as error:
@@ -140,8 +145,8 @@ class _Routes:
         usage = await self._generate(job)
         return web.Response(body=form.whole(job.answer, job.finish_reason, usage), content_type="application/json")
 
-    async def _generate(self, job: Job, on_token: Callable[[Token], Awaitable[None]] | None = None) -> Usage:
-        """Run a job to its end, observing its latencies; a client that hangs up leaves early, which aborts the job."""
+    async def _generate(self, job: Job, on_token: Callable[[Token], Awaitable[None]] | None = None) -> TokenUsage:
+        """Run a job to its end, observing its latencies; when the client disconnects, this ends early and aborts the job."""
         reason: FinishReason | Literal["abort"] = "abort"
         try:
             with self._live.generating(job.generation) as (submitted, events):
@@ -175,3 +180,145 @@ class _Routes:
         usage = await self._generate(job, send)
         await response.write_eof(form.closing(usage if include_usage else None))
         return response
+
+
+class LiveEngine:
+    """Runs an engine in real time: advances it whenever its next event is due. All calls belong to one event loop."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._loop = asyncio.get_running_loop()
+        self._queues: dict[str, asyncio.Queue[Event]] = {}
+        self._alarm: asyncio.TimerHandle | None = None
+
+    @contextmanager
+    def generating(self, request: GenerationRequest) -> Iterator[tuple[float, AsyncIterator[Event]]]:
+        """The time of submission and the request's events, up to `Finished`. Leaving early aborts the request.
+
+        Raises:
+            ValueError: the engine cannot take the request; see `Engine.submit`.
+        """
+        now = self._advance()
+        self.engine.submit(request, now)
+        queue = self._queues[request.id] = asyncio.Queue()
+        self._set_alarm()
+        try:
+            yield now, _until_finished(queue)
+        finally:
+            del self._queues[request.id]
+            self.engine.abort(request.id, self._advance())
+            self._set_alarm()
+
+    def metrics(self) -> EngineMetrics:
+        """State and totals now."""
+        return self.engine.metrics(self._advance())
+
+    def close(self) -> None:
+        """Stop the clock; requests still running get no further events."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    def _advance(self) -> float:
+        now = self._loop.time()
+        for event in self.engine.advance(now):
+            queue = self._queues.get(event.request_id)
+            if queue is not None:
+                queue.put_nowait(event)
+        return now
+
+    def _set_alarm(self) -> None:
+        due = self.engine.next_event_time()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = None if due is None else self._loop.call_at(due, self._ring)
+
+    def _ring(self) -> None:
+        self._advance()
+        self._set_alarm()
+
+
+async def _until_finished(queue: asyncio.Queue[Event]) -> AsyncIterator[Event]:
+    while True:
+        event = await queue.get()
+        yield event
+        if isinstance(event, Finished):
+            return
+
+
+_LABELS = ("model_name", "engine")
+_BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640)
+
+
+class SimulatedMetricsPage:
+    """One server's metrics: state read from the engine when scraped, latencies observed as requests go by."""
+
+    def __init__(self, model: str, settings: EngineSettings, read_engine: Callable[[], EngineMetrics]) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(_EngineCollector(model, settings, read_engine))
+        self._labels = (model, "0")
+        self.first_token_seconds = self._histogram("vllm:time_to_first_token_seconds", "Arrival to first token.")
+        self.next_token_seconds = self._histogram("vllm:inter_token_latency_seconds", "One token to the next.")
+        self.request_seconds = self._histogram("vllm:e2e_request_latency_seconds", "Arrival to last token.")
+        labels = (*_LABELS, "finished_reason")
+        self._ended = Counter("vllm:request_success", "Requests ended, by reason.", labels, registry=self._registry)
+
+    def count_end(self, reason: str) -> None:
+        """A request has ended: `stop`, `length`, or `abort` when the client disconnected."""
+        self._ended.labels(*self._labels, reason).inc()
+
+    def render(self) -> bytes:
+        """The page in Prometheus text format."""
+        return generate_latest(self._registry)
+
+    def _histogram(self, name: str, doc: str) -> Histogram:
+        return Histogram(name, doc, _LABELS, buckets=_BUCKETS, registry=self._registry).labels(*self._labels)
+
+
+class _EngineCollector(Collector):
+    def __init__(self, model: str, settings: EngineSettings, read_engine: Callable[[], EngineMetrics]) -> None:
+        self._labels = (model, "0")
+        self._settings = settings
+        self._read_engine = read_engine
+
+    def collect(self) -> Iterator[Metric]:
+        metrics = self._read_engine()
+        gauge, counter = self._gauge, self._counter
+        yield gauge("vllm:num_requests_running", "Requests in the batch.", metrics.running)
+        yield gauge("vllm:num_requests_waiting", "Requests in the queue.", metrics.waiting)
+        yield gauge("vllm:kv_cache_usage_perc", "KV cache in use; 1 means 100 percent.", metrics.kv_cache_usage)
+        yield counter("vllm:prefix_cache_queries", "Prompt tokens looked up.", metrics.prefix_cache_queried_tokens)
+        yield counter("vllm:prefix_cache_hits", "Prompt tokens found cached.", metrics.prefix_cache_hit_tokens)
+        yield counter("vllm:prompt_tokens", "Prompt tokens processed.", metrics.prompt_tokens)
+        yield counter("vllm:generation_tokens", "Tokens generated.", metrics.generated_tokens)
+        yield counter("vllm:num_preemptions", "Requests put back for lack of KV blocks.", metrics.preemptions)
+        yield self._cache_config()
+        if self._settings.max_loras:
+            yield self._adapters(metrics)
+
+    def _gauge(self, name: str, doc: str, value: float) -> Metric:
+        family = GaugeMetricFamily(name, doc, labels=_LABELS)
+        family.add_metric(self._labels, value)
+        return family
+
+    def _counter(self, name: str, doc: str, value: float) -> Metric:
+        family = CounterMetricFamily(name, doc, labels=_LABELS)
+        family.add_metric(self._labels, value)
+        return family
+
+    def _cache_config(self) -> Metric:
+        labels = {
+            "block_size": str(self._settings.block_size),
+            "num_gpu_blocks": str(self._settings.kv_blocks),
+            "enable_prefix_caching": "True",
+        }
+        family = GaugeMetricFamily("vllm:cache_config_info", "Layout of the KV cache.", labels=(*labels, "engine"))
+        family.add_metric((*labels.values(), "0"), 1)
+        return family
+
+    def _adapters(self, metrics: EngineMetrics) -> Metric:
+        """As in vLLM, the value is the time of writing, so that a reader can tell the newest of several series."""
+        names = ("max_lora", "running_lora_adapters", "waiting_lora_adapters")
+        running, waiting = ",".join(metrics.running_adapters), ",".join(metrics.waiting_adapters)
+        family = GaugeMetricFamily("vllm:lora_requests_info", "LoRA adapters in use and waited for.", labels=names)
+        family.add_metric((str(self._settings.max_loras), running, waiting), time.time())
+        return family

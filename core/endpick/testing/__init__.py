@@ -10,8 +10,27 @@ def test_conformance(check):
     check()
 ```
 
-The same kit without pytest: `conformance(LatencyScorer)`, or `endpick test acme.latency-scorer`. Fixtures are in
-`endpick.testing.pytest_plugin`, hypothesis strategies in `endpick.testing.strategies`.
+The same kit without pytest: `conformance(LatencyScorer)`, or `endpick test acme.latency-scorer`.
+
+For tests of plugins:
+
+- `kit`: does a plugin class conform? Start here: `conformance`, `parametrize_conformance`.
+- `host`: what does a whole host decide over endpoints that a test describes? Start here: `Host`.
+- `made_up`: which pools, requests and values can a test use without writing them down?
+- `pytest_plugin`: which fixtures does pytest find?
+- `strategies`: which hypothesis strategies are there?
+
+Inside the kit:
+
+- `check`: what is a check, and how is its time limited?
+- `checks`: what is checked of each part of a plugin?
+- `plugin_under_test`: which class is tested, and with which parameters?
+- `bench`: what does one built instance read, write and report?
+- `exercise`: what does the host ask of an instance, and in which order?
+- `source_runner`: how does a data source fare with a server that misbehaves?
+- `side_effects`: does plugin code block its thread, or leave tasks, threads and sockets behind?
+
+`cli` and the tests of plugins call it. It may import `planning` and every layer below it.
 """
 
 from __future__ import annotations
@@ -22,20 +41,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from endpick.testing.check import Check, Finding
     from endpick.testing.host import Host
-    from endpick.testing.kit import Outcome, Report, Status, all_checks, conformance
-    from endpick.testing.parametrize import parametrize_conformance
-    from endpick.testing.pools import make_pool
+    from endpick.testing.kit import CheckOutcome, CheckStatus, ConformanceReport, all_checks, conformance, parametrize_conformance
+    from endpick.testing.made_up import make_pool, make_request
 
 __all__ = (
     "Check",
+    "CheckOutcome",
+    "CheckStatus",
+    "ConformanceReport",
     "Finding",
     "Host",
-    "Outcome",
-    "Report",
-    "Status",
     "all_checks",
     "conformance",
     "make_pool",
+    "make_request",
     "parametrize_conformance",
 )
 
@@ -44,13 +63,14 @@ _HOMES = {
     "Check": "check",
     "Finding": "check",
     "Host": "host",
-    "Outcome": "kit",
-    "Report": "kit",
-    "Status": "kit",
+    "CheckOutcome": "kit",
+    "ConformanceReport": "kit",
+    "CheckStatus": "kit",
     "all_checks": "kit",
     "conformance": "kit",
-    "make_pool": "pools",
-    "parametrize_conformance": "parametrize",
+    "make_pool": "made_up",
+    "make_request": "made_up",
+    "parametrize_conformance": "kit",
 }
 
 

@@ -12,23 +12,20 @@ from typing import Literal
 import numpy as np
 from prometheus_client import CollectorRegistry
 
-from endpick.api.access import Access, AccessScope
 from endpick.api.data import AnyKey, DataKey, Scope
-from endpick.api.endpoints import Endpoint, Endpoints, Generation
+from endpick.api.endpoints import Access, AccessScope, Endpoint, Endpoints, Generation
 from endpick.api.plugin import Parameters, PluginContext
 from endpick.api.request import InferenceRequest
 from endpick.api.state import CycleState
-from endpick.datalayer.table import EndpointTable
-from endpick.datalayer.writer import TableWriter
+from endpick.datalayer.table import EndpointTable, TableWriter
 from endpick.diagnostics import Diagnostic
-from endpick.plugins.build import build, subscriptions_of
-from endpick.plugins.frames import describe, place
-from endpick.plugins.instance import Instance, scope_of
-from endpick.testing.blocking import Watch, watched
-from endpick.testing.pools import is_column, make_pool, unprotected
-from endpick.testing.requests import make_request
-from endpick.testing.subject import Subject
-from endpick.testing.values import nonsense_of, value_of
+from endpick.plugins.failures import PLUGIN_FAILURES
+from endpick.plugins.importing import describe, place
+from endpick.plugins.instance import Instance, build, scope_of, subscriptions_of
+from endpick.plugins.kinds import payload_of
+from endpick.testing.made_up import is_column, make_pool, make_request, nonsense_of, unprotected, value_of
+from endpick.testing.plugin_under_test import PluginUnderTest
+from endpick.testing.side_effects import Watch, watched
 
 START_OF_TIME = 1000.0
 TYPICAL_SIZE = 8
@@ -72,29 +69,23 @@ class Raised:
 class RecordingAccess(Access):
     """Lets everything pass, and remembers what instances read and wrote."""
 
-    __slots__ = ("reads", "undeclared", "writes")
+    __slots__ = ("declared", "reads", "running", "undeclared", "writes")
 
-    def __init__(self) -> None:
-        super().__init__(on_violation=self._violated)
+    def __init__(self, declared: AccessScope) -> None:
+        super().__init__(on_violation=self._accessed)
+        self.declared = declared
+        self.running = AccessScope(declared.instance, frozenset())
+        """The scope of the instance while it runs. It holds no key, so that views report every access."""
         self.reads: set[str] = set()
         self.writes: set[str] = set()
         self.undeclared: dict[tuple[str, str], None] = {}
         """`("read", key)` and `("write", key)` of keys the instance did not declare, in the order of the first access."""
 
-    def check_read(self, key: str) -> None:
-        """Note a read by the instance."""
-        if self.scope is not None:
-            self.reads.add(key)
-        super().check_read(key)
-
-    def check_write(self, key: str) -> None:
-        """Note a write by the instance."""
-        if self.scope is not None:
-            self.writes.add(key)
-        super().check_write(key)
-
-    def _violated(self, scope: AccessScope, key: str, access: Literal["read", "write"]) -> None:
-        self.undeclared[access, key] = None
+    def _accessed(self, scope: AccessScope, key: str, access: Literal["read", "write"]) -> None:
+        reads = access == "read"
+        (self.reads if reads else self.writes).add(key)
+        if key not in (self.declared.readable if reads else self.declared.writable):
+            self.undeclared[access, key] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +151,11 @@ class Bench:
 
     def call(self, method: Callable[..., object], *arguments: object) -> object:
         """The answer of one of the instance's methods, or `Raised`; it runs under the keys it declared."""
-        self.access.scope = self.instance.scope
+        self.access.scope = self.access.running
         try:
             with watched(self.watch):
                 return method(*arguments)
-        except (Exception, SystemExit) as problem:
+        except PLUGIN_FAILURES as problem:
             return Raised(problem)
         finally:
             self.access.scope = None
@@ -218,37 +209,48 @@ class Bench:
         return value_of(key, random, self.samples)
 
 
-def make_bench(subject: Subject, block: str, parameters: Parameters, *, seed: int = 1) -> Bench | Diagnostic:
+def make_bench(subject: PluginUnderTest, block: str, parameters: Parameters, *, seed: int = 1) -> Bench | Diagnostic:
     """Build the subject as the host does; a diagnostic when its constructor raises."""
-    access, clock = RecordingAccess(), Clock()
     declared = subscriptions_of(subject.loaded, parameters)
     if isinstance(declared, Diagnostic):
         return declared
+    scope, clock = scope_of(subject.name, declared), Clock()
+    access = RecordingAccess(scope)
     keys = (*declared.consumes, *declared.consumes_optional, *declared.produces)
     table = make_pool(TYPICAL_SIZE, keys=keys, clock=clock)
-    payloads = subject.material.payloads or nonsense_of(subject.plugin.meta.payload or object)
+    payloads = subject.material.payloads or nonsense_of(payload_of(subject.plugin) or object)
     context = PluginContext(
         random=Random(seed),  # noqa: S311 - routing needs no secrets
         clock=clock,
         logger=_quiet_logger(),
         registry=CollectorRegistry(),
-        columns=TableWriter(RecordingTable(table, access), scope_of(subject.name, declared), None, access.on_violation),
+        columns=TableWriter(RecordingTable(table, access), scope, None, access.on_violation),
     )
     built = build(subject.loaded, subject.name, parameters, None, context, subscriptions=declared)
     return built if isinstance(built, Diagnostic) else Bench(built, block, table, access, clock, subject.material.samples, payloads)
 
 
 def _quiet_logger() -> logging.Logger:
-    """Plugins may complain of what the kit does to them; nobody needs to read it."""
+    """A logger that drops what plugins log: they may complain of what the kit does to them."""
     logger = logging.getLogger("endpick.testing.plugin")
     logger.propagate = False
     logger.addHandler(logging.NullHandler())
     return logger
 
 
-def benches(subject: Subject, *, seed: int = 1) -> Iterator[Bench]:
+def benches(subject: PluginUnderTest, *, seed: int = 1) -> Iterator[Bench]:
     """One for each block the host accepts and the constructor can work with."""
     for block, parameters in subject.valid_blocks():
         bench = make_bench(subject, block.origin, parameters, seed=seed)
         if isinstance(bench, Bench):
             yield bench
+
+
+DEFAULT_PROFILE = "default"
+
+
+def profiles_of(bench: Bench) -> tuple[str, ...]:
+    """The profiles a handler expects: those its parameters name (`prefillProfile: prefill`), or else one called `default`."""
+    parameters = bench.instance.plugin.parameters.model_dump()
+    named = [value for name, value in parameters.items() if "profile" in name.lower() and isinstance(value, str) and value]
+    return tuple(dict.fromkeys(named)) or (DEFAULT_PROFILE,)

@@ -1,15 +1,18 @@
-"""What a check is: one question about one plugin, answered with findings."""
+"""What a check is: one question about one plugin, answered with findings, within a limit of time."""
 
 from __future__ import annotations
 
 import inspect
+import signal
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import TypeAlias
 
-from endpick.api.plugin import Kind
-from endpick.testing.subject import Subject
+from endpick.plugins.kinds import Kind
+from endpick.testing.plugin_under_test import PluginUnderTest
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +25,6 @@ class Finding:
 
 class NotApplicable(Exception):  # noqa: N818 - an outcome, not an accident
     """Raised by a check that cannot judge this plugin; the message says what it lacks."""
-
-
-Question: TypeAlias = Callable[[Subject], Iterator[Finding]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +60,35 @@ def check(*kinds: Kind) -> Callable[[Question], Check]:
 def checks_in(module: ModuleType) -> tuple[Check, ...]:
     """All checks of a module, in the order in which they are written."""
     return tuple(value for value in vars(module).values() if isinstance(value, Check))
+
+
+class TookTooLong(KeyboardInterrupt):
+    """The time was up.
+
+    A `KeyboardInterrupt`, because that is what neither plugins nor event loops are used to catch.
+    """
+
+
+@contextmanager
+def time_limit(seconds: float | None) -> Iterator[None]:
+    """Interrupt what runs in this block after so many seconds, with `TookTooLong`; None: never.
+
+    Works in the main thread only, which is where a signal can interrupt Python; elsewhere there is no limit.
+    """
+    if seconds is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise TookTooLong
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+Question: TypeAlias = Callable[[PluginUnderTest], Iterator[Finding]]

@@ -11,6 +11,7 @@ import numpy as np
 
 from endpick.api import (
     Admitter,
+    CandidateFilter,
     DataCollector,
     DataProducer,
     Endpoints,
@@ -28,15 +29,13 @@ from endpick.api import (
     SchedulingResult,
     ScoredEndpoints,
     Scorer,
-    Screener,
     TerminationCause,
     Usage,
 )
-from endpick.requests.headers import HeadersForUpstream
-from endpick.testing.bench import Bench, Raised, Reported, Scene
-from endpick.testing.loops import run
-from endpick.testing.profiles import profiles_of, runs_of
-from endpick.testing.requests import varied_requests
+from endpick.requests.intake import HeadersForUpstream
+from endpick.testing.bench import Bench, Raised, Reported, Scene, profiles_of
+from endpick.testing.made_up import runs_of, varied_requests
+from endpick.testing.source_runner import run
 
 CHAT_PATH = "/v1/chat/completions"
 CHAT_BODY = b'{"model": "base", "messages": [{"role": "user", "content": "Say something."}], "stream": true, "max_tokens": 8}'
@@ -55,7 +54,7 @@ class Answer:
 def walk(bench: Bench, requests: tuple[InferenceRequest, ...] = ()) -> Iterator[Answer]:
     """Every method of the request path, for every kind of request and every degree of reporting; answers as they come.
 
-    Sources are not polled and discoveries not run: `endpick.testing.sources` does that.
+    Sources are not polled and discoveries not run: `endpick.testing.source_runner` does that.
     """
     for request in requests or varied_requests():
         for reported in Reported:
@@ -75,8 +74,8 @@ def walk_one(bench: Bench, scene: Scene) -> Iterator[tuple[str, object]]:
         yield "usage", call(plugin.usage, ANSWER, False)
     if isinstance(plugin, SaturationDetector):
         yield "saturation", call(plugin.saturation, endpoints)
-    if isinstance(plugin, Screener):
-        yield "screen", call(plugin.screen, request, endpoints)
+    if isinstance(plugin, CandidateFilter):
+        yield "screen", call(plugin.filter_candidates, request, endpoints)
     if isinstance(plugin, DataProducer):
         yield "produce", finished(bench, plugin.produce, request, endpoints, state)
     if isinstance(plugin, Admitter):
@@ -124,7 +123,7 @@ def finished(bench: Bench, method: Callable[..., object], *arguments: object) ->
 
 
 def scored(endpoints: Endpoints) -> ScoredEndpoints:
-    """Totals that fall from the first candidate to the last, so far apart that nobody takes them for equal."""
+    """Totals that fall from the first candidate to the last, so far apart that no picker takes them for equal."""
     return ScoredEndpoints(endpoints, np.linspace(1.0, 0.1, len(endpoints)))
 
 

@@ -6,38 +6,40 @@ import asyncio
 import json
 import random
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from endpick.api.access import Access, AccessScope
-from endpick.api.data import AnyKey
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from endpick.api import DataCollector, DataSource, EndpointDiscovery
+from endpick.api.data import AnyKey, Scope
+from endpick.api.endpoints import Access, AccessScope, Endpoint
 from endpick.api.errors import ConfigurationError
-from endpick.api.plugin import Kind, Parameters, Plugin, PluginContext
+from endpick.api.plugin import Parameters, Plugin, PluginContext
 from endpick.config import load_config
-from endpick.diagnostics import render_text
-from endpick.observability.instruments import Silent
-from endpick.planning.build import build_plan
-from endpick.planning.compile import compile_pipeline, declared_keys
+from endpick.diagnostics import did_you_mean, render_text
+from endpick.installation import API_MAJOR
+from endpick.observability.telemetry import NullTelemetry
+from endpick.planning.compile import build_plan, compile_plan, declared_keys
 from endpick.planning.plan import Plan, PlannedInstance
 from endpick.planning.planner import make_plan
 from endpick.plugins.discovery import Candidate, discover
 from endpick.plugins.instance import Instance, scope_of
-from endpick.requests.decision import CloseCause, Decision, Refused, Routed
-from endpick.requests.director import Director, DirectorSettings
-from endpick.requests.headers import REQUEST_ID
-from endpick.requests.incoming import IncomingRequest
-from endpick.scheduling.explaining import explained
-from endpick.scheduling.record import ProfileRecord
+from endpick.requests.director import Director
+from endpick.requests.intake import REQUEST_ID
+from endpick.requests.model import CloseCause, Decision, IncomingRequest, Refused, Routed
+from endpick.scheduling.trace import ProfileRecord, traced
 from endpick.testing.bench import Clock
-from endpick.testing.pools import BUILT_IN_KEYS, make_pool
-from endpick.versions import API_MAJOR
+from endpick.testing.made_up import BUILT_IN_KEYS, make_pool
 
 TEST_DISTRIBUTION = "plugins-under-test"
 _OFFERED = "endpick_testing_offered"
 DEFAULT_PATH = "/v1/chat/completions"
-_IDLE = frozenset({Kind.DATA_SOURCE, Kind.DATA_COLLECTOR, Kind.ENDPOINT_DISCOVERY})
+_IDLE = frozenset({DataSource, DataCollector, EndpointDiscovery})
 """Kinds that no decision calls: they are built and not started."""
 
 
@@ -81,7 +83,7 @@ class Explanation:
         return {run.profile: run for run in self.runs}[profile]
 
 
-class _FaultLog(Silent):
+class _FaultLog(NullTelemetry):
     """Instruments that remember faults."""
 
     def __init__(self) -> None:
@@ -100,7 +102,7 @@ class Host:
 
     ```python
     def test_idle_endpoint_wins(host):
-        picker = host(CONFIG, [LatencyScorer])
+        picker = host(CONFIG, {"acme.latency-scorer": LatencyScorer})
         picker.put({WAITING_QUEUE_SIZE: [9, 0, 4]})
         assert picker.ask("Hello").destinations == ("10.0.0.2:8000",)
     ```
@@ -138,11 +140,17 @@ class Host:
         if isinstance(built, tuple):
             raise HostRefused(render_text(built, {plan.config.path: plan.config.source.text}, colour=False))
         self.instances: Mapping[str, Instance] = built.instances
-        pipeline = compile_pipeline(plan, built, self._faults)
-        listening = replace(pipeline, scheduler=explained(pipeline.scheduler, self._runs.append))
-        settings = DirectorSettings(random=random.Random(draws.random()))  # noqa: S311
+        pipeline = compile_plan(plan, built, self._faults)
+        listening = replace(pipeline, scheduler=traced(pipeline.scheduler, self._runs.append))
         access = Access(on_violation=self._faults.undeclared_access)
-        self._director = Director(lambda: listening, self.table, self._faults, self.clock, settings, access)
+        self._director = Director(
+            listening,
+            self.table,
+            self._faults,
+            self.clock,
+            random=random.Random(draws.random()),  # noqa: S311
+            access=access,
+        )
         self._runner = asyncio.Runner()
         self._started: list[Instance] = []
         try:
@@ -219,7 +227,7 @@ class Host:
 
 def host_of(
     config: str | None = None,
-    plugins: Sequence[type[Plugin[Any]]] = (),
+    plugins: Mapping[str, type[Plugin[Any]]] | None = None,
     *,
     seed: int = 1,
     installed: Sequence[Candidate] | None = None,
@@ -228,7 +236,7 @@ def host_of(
 
     Args:
         config: YAML or JSON.
-        plugins: Classes to offer under their types, as if they were installed; they take the place of installed ones.
+        plugins: Classes to offer, each under its type, as if they were installed; they take the place of installed ones.
         seed: Of everything random.
         installed: What else is installed; looked up unless given.
 
@@ -236,7 +244,7 @@ def host_of(
         HostRefused: there is a mistake in the configuration, or a plugin would not be built.
     """
     loaded = load_config(text=config, name="config.yaml") if config is not None else load_config()
-    offered = tuple(_offer(plugin) for plugin in plugins)
+    offered = tuple(_offer(plugin_type, plugin) for plugin_type, plugin in (plugins or {}).items())
     types = {one.type for one in offered}
     others = [one for one in (discover() if installed is None else installed) if one.type not in types]
     outcome = make_plan(loaded, (*others, *offered))
@@ -245,9 +253,82 @@ def host_of(
     return Host(outcome.plan, seed=seed)
 
 
-def _offer(plugin: type[Plugin[Parameters]]) -> Candidate:
+def _offer(plugin_type: str, plugin: type[Plugin[Parameters]]) -> Candidate:
     """An entry point that leads to the class, also to one that is defined inside a test."""
     module = sys.modules.setdefault(_OFFERED, ModuleType(_OFFERED))
     attribute = f"{plugin.__name__}_{id(plugin)}"
     setattr(module, attribute, plugin)
-    return Candidate(plugin.meta.type, API_MAJOR, TEST_DISTRIBUTION, "0", f"{_OFFERED}:{attribute}", "")
+    return Candidate(plugin_type, API_MAJOR, TEST_DISTRIBUTION, "0", f"{_OFFERED}:{attribute}", "")
+
+
+class FixtureError(ValueError):
+    """The file cannot be used; the message lists what is wrong with it."""
+
+
+class _Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class _Entry(_Closed):
+    name: str
+    namespace: str = "default"
+    address: str
+    port: Annotated[int, Field(ge=1, le=65535)]
+    labels: Mapping[str, str] = {}
+    data: Mapping[str, object] = {}
+
+
+class EndpointsFixture(_Closed):
+    """Endpoints in the format of `file-discovery`, each with `data:`, its values by data key; `pool:` has those of the whole pool."""
+
+    endpoints: tuple[_Entry, ...]
+    pool: Mapping[str, object] = {}
+
+
+def read_fixture(text: bytes) -> EndpointsFixture:
+    """Read YAML or JSON. Raises SituationError."""
+    try:
+        return EndpointsFixture.model_validate(YAML(typ="safe", pure=True).load(text.decode()))
+    except (YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise FixtureError(f"it is not YAML: {error}") from error
+    except ValidationError as error:
+        found = [f"{'.'.join(map(str, one['loc'])) or 'the document'}: {one['msg']}" for one in error.errors(include_url=False)]
+        raise FixtureError("\n".join(found)) from error
+
+
+def arrange(host: Host, situation: EndpointsFixture) -> None:
+    """Put endpoints and data into the host's table, as reported just now.
+
+    Raises:
+        SituationError: there is no such data key in the host's configuration, or a value is not of its type.
+    """
+    known = host.keys
+    mistakes: list[str] = []
+    endpoints = {f"{entry.namespace}/{entry.name}": entry for entry in situation.endpoints}
+    if len(endpoints) < len(situation.endpoints):
+        mistakes.append("endpoints: two have the same name")
+    host.table.replace_all(Endpoint(name, entry.address, entry.port, entry.labels) for name, entry in endpoints.items())
+    for name, entry in endpoints.items():
+        endpoint = host.table.find(name)
+        assert endpoint is not None
+        for key, value in _read(entry.data, Scope.ENDPOINT, known, f"data of {name}", mistakes):
+            host.table.write(key, endpoint, value)
+    for key, value in _read(situation.pool, Scope.POOL, known, "pool", mistakes):
+        host.table.write_pool(key, value)
+    if mistakes:
+        raise FixtureError("\n".join(mistakes))
+
+
+def _read(
+    data: Mapping[str, object], scope: Scope, known: Mapping[str, AnyKey], where: str, mistakes: list[str]
+) -> Iterable[tuple[AnyKey, object]]:
+    names = sorted(name for name, key in known.items() if key.scope is scope)
+    for name, written in data.items():
+        if name not in names:
+            hint = did_you_mean(name, names) or f"known are {', '.join(names) or 'none'}"
+            mistakes.append(f"{where}: there is no data key '{name}' of scope '{scope}'; {hint}")
+            continue
+        try:
+            yield known[name], TypeAdapter(known[name].type).validate_python(written)
+        except ValidationError as error:
+            mistakes.append(f"{where}: {written!r} is no value of '{name}': {error.errors(include_url=False)[0]['msg']}")

@@ -1,56 +1,30 @@
-"""Runs the kit over a plugin class, without pytest."""
+"""Runs the kit over a plugin class, with pytest or without: `endpick test` works where pytest is not installed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from functools import cache, partial
+from typing import Any, TypeVar
 
 from endpick.api.data import AnyKey
-from endpick.api.plugin import Parameters, Plugin, kinds_of
+from endpick.api.plugin import Parameters, Plugin
 from endpick.plugins.discovery import Candidate, discover
-from endpick.plugins.frames import describe, place, trace_notes
-from endpick.testing.check import Check, Finding, NotApplicable, checks_in
-from endpick.testing.checks import (
-    collectors,
-    conduct,
-    contract,
-    filters,
-    handlers,
-    keys,
-    lifecycle,
-    metadata,
-    parameters,
-    pickers,
-    request_path,
-    scorers,
-    sources,
-)
-from endpick.testing.limits import TookTooLong, time_limit
-from endpick.testing.subject import Material, Subject, subject_of
+from endpick.plugins.failures import PLUGIN_FAILURES
+from endpick.plugins.importing import describe, place, trace_notes
+from endpick.plugins.kinds import kinds_of
+from endpick.testing.check import Check, Finding, NotApplicable, TookTooLong, checks_in, time_limit
+from endpick.testing.checks import conduct, data_layer, declarations, filters_and_pickers, lifecycle, request_path, scorers
+from endpick.testing.plugin_under_test import Inputs, PluginUnderTest, plugin_under_test
 
-FIRST = contract.loads
+FIRST = declarations.loads
 """What every other check presupposes."""
 
-_MODULES = (
-    contract,
-    metadata,
-    parameters,
-    filters,
-    scorers,
-    pickers,
-    handlers,
-    sources,
-    collectors,
-    request_path,
-    keys,
-    conduct,
-    lifecycle,
-)
+_MODULES = (declarations, filters_and_pickers, scorers, request_path, data_layer, conduct, lifecycle)
 
 
-class Status(StrEnum):
+class CheckStatus(StrEnum):
     """What came of one check."""
 
     PASSED = "passed"
@@ -64,26 +38,26 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CheckOutcome:
     """What one check found; `reason` says why it was skipped, or why it is expected to fail."""
 
     check: Check
-    status: Status
+    status: CheckStatus
     findings: tuple[Finding, ...] = ()
     reason: str = ""
 
     @property
     def is_fault(self) -> bool:
         """Whether the plugin, or what is said of it, has to be corrected."""
-        return self.status in (Status.FAILED, Status.UNEXPECTED)
+        return self.status in (CheckStatus.FAILED, CheckStatus.UNEXPECTED)
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ConformanceReport:
     """What the kit says of one plugin."""
 
-    subject: Subject
-    outcomes: tuple[Outcome, ...]
+    subject: PluginUnderTest
+    outcomes: tuple[CheckOutcome, ...]
 
     @property
     def conforms(self) -> bool:
@@ -91,7 +65,7 @@ class Report:
         return not any(outcome.is_fault for outcome in self.outcomes)
 
     @property
-    def faults(self) -> tuple[Outcome, ...]:
+    def faults(self) -> tuple[CheckOutcome, ...]:
         """The outcomes that have to be corrected."""
         return tuple(outcome for outcome in self.outcomes if outcome.is_fault)
 
@@ -116,7 +90,7 @@ def conformance(
     expected_failures: Mapping[str, str] | None = None,
     candidates: Sequence[Candidate] | None = None,
     limit_seconds: float | None = None,
-) -> Report:
+) -> ConformanceReport:
     """Run every check that concerns a plugin class.
 
     Args:
@@ -134,18 +108,20 @@ def conformance(
         ValueError: `expected_failures` names an unknown check, or gives no reason.
     """
     expected = checked_expectations(expected_failures)
-    subject = subject_of(plugin, discover() if candidates is None else candidates, Material(parameters, examples, payloads, samples or {}))
-    outcomes: list[Outcome] = []
+    subject = plugin_under_test(
+        plugin, discover() if candidates is None else candidates, Inputs(parameters, examples, payloads, samples or {})
+    )
+    outcomes: list[CheckOutcome] = []
     checks = checks_for(plugin)
     for check in checks:
         try:
             with time_limit(limit_seconds):
                 outcomes.append(run(check, subject, expected.get(check.id)))
         except TookTooLong as problem:
-            outcomes.append(Outcome(check, Status.FAILED, (_endless(limit_seconds, problem),)))
-            outcomes += [Outcome(rest, Status.SKIPPED, reason=f"`{check.id}` did not end") for rest in checks[len(outcomes) :]]
+            outcomes.append(CheckOutcome(check, CheckStatus.FAILED, (_endless(limit_seconds, problem),)))
+            outcomes += [CheckOutcome(rest, CheckStatus.SKIPPED, reason=f"`{check.id}` did not end") for rest in checks[len(outcomes) :]]
             break
-    return Report(subject, tuple(outcomes))
+    return ConformanceReport(subject, tuple(outcomes))
 
 
 def _endless(limit_seconds: float | None, problem: TookTooLong) -> Finding:
@@ -154,21 +130,21 @@ def _endless(limit_seconds: float | None, problem: TookTooLong) -> Finding:
     return Finding(message, "look for a loop without an end, or for waiting on the request path")
 
 
-def run(check: Check, subject: Subject, expected: str | None = None) -> Outcome:
+def run(check: Check, subject: PluginUnderTest, expected: str | None = None) -> CheckOutcome:
     """Judge one subject by one check; `expected` is the reason why it may fail. Raises nothing but KeyboardInterrupt."""
     if check is not FIRST and subject.refusals:
-        return Outcome(check, Status.SKIPPED, reason=f"the host does not load the class, see `{FIRST.id}`")
+        return CheckOutcome(check, CheckStatus.SKIPPED, reason=f"the host does not load the class, see `{FIRST.id}`")
     try:
         findings = tuple(check.question(subject))
     except NotApplicable as lack:
-        return Outcome(check, Status.SKIPPED, reason=str(lack))
-    except (Exception, SystemExit) as problem:
+        return CheckOutcome(check, CheckStatus.SKIPPED, reason=str(lack))
+    except PLUGIN_FAILURES as problem:
         # Whatever a plugin does outside the calls that are guarded, its author shall read where, and not a traceback of ours.
         notes = "; ".join(trace_notes(problem)) or "report this: it is a fault of the kit"
         findings = (Finding(f"the check ended with {describe(problem)}", notes),)
     if expected is None:
-        return Outcome(check, Status.FAILED if findings else Status.PASSED, findings)
-    return Outcome(check, Status.EXPECTED if findings else Status.UNEXPECTED, findings, expected)
+        return CheckOutcome(check, CheckStatus.FAILED if findings else CheckStatus.PASSED, findings)
+    return CheckOutcome(check, CheckStatus.EXPECTED if findings else CheckStatus.UNEXPECTED, findings, expected)
 
 
 def checked_expectations(expected: Mapping[str, str] | None) -> Mapping[str, str]:
@@ -182,12 +158,83 @@ def checked_expectations(expected: Mapping[str, str] | None) -> Mapping[str, str
     return expected or {}
 
 
-def told(outcome: Outcome, subject: Subject) -> str:
+def told(outcome: CheckOutcome, subject: PluginUnderTest) -> str:
     """An outcome as the plugin's author reads it: each fault with what to do, the rule, and the class."""
     lines = []
     for finding in outcome.findings:
         lines += [f"{subject.name}: {finding.message}", f"  help: {finding.help}"]
-    if outcome.status is Status.UNEXPECTED:
+    if outcome.status is CheckStatus.UNEXPECTED:
         lines.append(f"{subject.name}: `{outcome.check.id}` passes, and is declared to fail: {outcome.reason}")
         lines.append("  help: remove it from expected_failures")
     return "\n".join([*lines, f"  rule: {outcome.check.doc} [{outcome.check.id}]", f"  class: {subject.target}"])
+
+
+Test = TypeVar("Test", bound=Callable[..., object])
+
+ARGUMENT = "check"
+
+
+def parametrize_conformance(
+    plugins: Sequence[type[Plugin[Any]]],
+    *,
+    parameters: Mapping[str, object] | None = None,
+    examples: Sequence[Mapping[str, object]] = (),
+    payloads: Sequence[object] = (),
+    samples: Mapping[AnyKey, Sequence[object]] | None = None,
+    expected_failures: Mapping[str, str] | None = None,
+) -> Callable[[Test], Test]:
+    """Make one test of each pair of plugin and check; the test function takes `check` and calls it.
+
+    ```python
+    @parametrize_conformance([LatencyScorer])
+    def test_conformance(check):
+        check()
+    ```
+
+    Tests are called `test_conformance[acme.latency-scorer-scorer_stays_in_range]`; select some with `pytest -k in_range`.
+
+    Args:
+        plugins: Plugin classes; what follows is for all of them.
+        parameters: A `parameters:` block to begin with; the defaults, and examples of required fields, unless given.
+        examples: Further blocks that must work.
+        payloads: For data collectors: what a source would deliver.
+        samples: Values of data keys, for keys whose values the kit cannot make up.
+        expected_failures: Check ids and the reason why each may fail; a declared failure that passes is an error.
+
+    Raises:
+        ValueError: `expected_failures` names an unknown check, or gives no reason.
+    """
+    import pytest
+
+    expected = checked_expectations(expected_failures)
+    material = Inputs(parameters, examples, payloads, samples or {})
+    return pytest.mark.parametrize(
+        ARGUMENT, [_case(plugin, check, material, expected.get(check.id)) for plugin in plugins for check in checks_for(plugin)]
+    )
+
+
+def _case(plugin: type[Plugin[Parameters]], check: Check, material: Inputs, expected: str | None):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    # pytest's own type of parameter sets is private.
+    import pytest
+
+    name = plugin_under_test(plugin, _installed()).name
+    marks = [] if expected is None else [pytest.mark.xfail(strict=True, reason=expected, raises=pytest.fail.Exception)]
+    return pytest.param(partial(_judge, plugin, check, material), id=f"{name}-{check.id}", marks=marks)
+
+
+def _judge(plugin: type[Plugin[Parameters]], check: Check, material: Inputs) -> None:
+    """Fail, skip or pass the test that is running."""
+    import pytest
+
+    __tracebackhide__ = True
+    subject = plugin_under_test(plugin, _installed(), material)
+    outcome = run(check, subject)
+    if outcome.status is CheckStatus.SKIPPED:
+        pytest.skip(outcome.reason)
+    if outcome.is_fault:
+        pytest.fail(told(outcome, subject), pytrace=False)
+
+
+@cache
+def _installed() -> tuple[Candidate, ...]:
+    return discover()

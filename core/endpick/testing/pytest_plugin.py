@@ -33,7 +33,7 @@ class MakeEndpoints(Protocol):
 class MakeHost(Protocol):
     """See the fixture `host`."""
 
-    def __call__(self, config: str | None = None, plugins: Sequence[type[Plugin[Any]]] = (), *, seed: int = 1) -> Host:
+    def __call__(self, config: str | None = None, plugins: Mapping[str, type[Plugin[Any]]] | None = None, *, seed: int = 1) -> Host:
         """A host for a configuration."""
 
 
@@ -53,7 +53,7 @@ def make_endpoints() -> MakeEndpoints:
     None is an endpoint that has not reported. `make_endpoints(5)` has five endpoints that have reported nothing; `labels=` gives them
     labels in order, `pool=` sets values of scope `POOL`. The arrays are read-only, as in production.
     """
-    from endpick.testing.pools import make_pool
+    from endpick.testing.made_up import make_pool
 
     def make(
         columns: Mapping[AnyKey, Sequence[object]] | int = 3,
@@ -68,20 +68,20 @@ def make_endpoints() -> MakeEndpoints:
 
 @pytest.fixture
 def make_request() -> Callable[..., InferenceRequest]:
-    """`make_request("prompt", model="m", headers={...})`: a request as plugins see it; see `endpick.testing.requests.make_request`."""
-    from endpick.testing.requests import make_request
+    """`make_request("prompt", model="m", headers={...})`: a request as plugins see it; see `endpick.testing.made_up.make_request`."""
+    from endpick.testing.made_up import make_request
 
     return make_request
 
 
 @pytest.fixture
 def host() -> Iterator[MakeHost]:
-    """`host(CONFIG, [MyScorer])`: a whole host without sockets, see `endpick.testing.Host`; closed when the test ends."""
+    """`host(CONFIG, {"acme.mine": MyScorer})`: a whole host without sockets, see `endpick.testing.Host`; closed when the test ends."""
     from endpick.testing.host import host_of
 
     hosts: list[Host] = []
 
-    def make(config: str | None = None, plugins: Sequence[type[Plugin[Any]]] = (), *, seed: int = 1) -> Host:
+    def make(config: str | None = None, plugins: Mapping[str, type[Plugin[Any]]] | None = None, *, seed: int = 1) -> Host:
         hosts.append(host_of(config, plugins, seed=seed))
         return hosts[-1]
 
@@ -92,11 +92,11 @@ def host() -> Iterator[MakeHost]:
 
 @pytest.fixture
 def isolated_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In this test nobody but endpick, and what `make_distribution` makes, is installed: other plugins of the environment are hidden.
+    """In this test only endpick and what `make_distribution` makes are installed: other plugins of the environment are hidden.
 
     Reaches only what is discovered in this process, not commands that a test starts.
     """
-    from endpick.testing.isolation import hide_other_plugins
+    from endpick.testing.plugin_under_test import hide_other_plugins
 
     hide_other_plugins(monkeypatch)
 
@@ -107,7 +107,7 @@ def make_distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeDi
 
     It has real metadata and entry points, and its modules can be imported; returns the directory that is now first on the import path.
     """
-    from endpick.testing.distributions import write_distribution
+    from endpick.testing.plugin_under_test import write_distribution
 
     def make(name: str, entry_points: Mapping[str, str], modules: Mapping[str, str] | None = None, *, version: str = "1.0") -> Path:
         directory = tmp_path / "distributions" / f"{name}-{version}"

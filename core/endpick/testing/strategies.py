@@ -20,8 +20,7 @@ from endpick.api.data import AnyKey
 from endpick.api.endpoints import Endpoint, Endpoints
 from endpick.api.request import InferenceRequest
 from endpick.api.scheduling import ScoredEndpoints
-from endpick.testing.pools import make_pool
-from endpick.testing.requests import make_request
+from endpick.testing.made_up import make_pool, make_request
 
 _WORDS = st.text(string.ascii_lowercase, min_size=1, max_size=8)
 
@@ -45,7 +44,7 @@ def values(key: AnyKey) -> st.SearchStrategy[object]:
         return _PLAUSIBLE[key]
     if key.is_number:
         return st.floats(allow_nan=False, allow_infinity=False, width=32).map(float)
-    raise ValueError(f"nobody knows what '{key.name}' holds; give endpoints() a strategy for it: values={{key: ...}}")
+    raise ValueError(f"there is no strategy for what '{key.name}' holds; give endpoints() one: values={{key: ...}}")
 
 
 @st.composite

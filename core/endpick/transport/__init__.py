@@ -1,1 +1,12 @@
-"""Transports: gRPC messages in and out of stream sessions, over HTTP/2, on two interchangeable servers."""
+"""Transports: carry gRPC messages over HTTP/2 to stream sessions and back, on two interchangeable servers.
+
+- `server`: what can a transport do, and which one is used? Start here: `Server`, `open_server`.
+- `h2`: the default transport, endpick's own HTTP/2 server.
+- `grpcio`: the reference transport, on the server of the gRPC project.
+- `limits`: how much may a client ask for, and what is counted?
+- `tls`: which certificate does a port show?
+- `health`: is endpick alive, and ready for requests?
+- `reflection`: which services does a port offer, for tools such as grpcurl?
+
+`cli` and `serve` call it. It may import `extproc` and every layer below it.
+"""

@@ -1,4 +1,4 @@
-"""The reference transport: grpcio's asyncio server under the same sessions, slower and maintained by others."""
+"""The reference transport: the same sessions on grpcio's asyncio server, which is slower and maintained by the gRPC project."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Sequence
 import grpc
 import grpc.aio
 
-from endpick.extproc.stream import CloseCause, ProtocolError, StreamSession
-from endpick.transport.counters import TransportCounters
-from endpick.transport.server import ListenError, ListenSettings, Method, Methods
-from endpick.transport.sockets import listening_socket
+from endpick.extproc.stream import ProtocolError, StreamSession
+from endpick.requests.model import CloseCause
+from endpick.transport.limits import TransportCounters
+from endpick.transport.server import ListenError, ListenSettings, Method, Methods, listening_socket
 from endpick.transport.tls import CertificateFiles, CertificateWatch
 
 __all__ = ["GrpcioServer"]
@@ -28,11 +28,11 @@ _CLOSE_SECONDS = 2.0
 _NEVER_MILLISECONDS = 2**31 - 1
 _MOST_BYTES = 2**31 - 1
 _MOST_CONNECTIONS = 2**31 - 2
-"""One more, and grpcio ends the process."""
+"""With one more, grpcio ends the process."""
 
 
 class GrpcioServer:
-    """A `Server` on grpc.aio; needs to be made where the event loop runs."""
+    """A `Server` on grpc.aio; the caller makes it while the event loop runs."""
 
     def __init__(self, settings: ListenSettings, methods: Methods) -> None:
         self.counters = TransportCounters()
@@ -43,7 +43,7 @@ class GrpcioServer:
         self._drain_ends_at = math.inf
         self._certificate: CertificateWatch | None = None
         self._tasks: dict[asyncio.Task[object], Method] = {}
-        """What runs each open stream."""
+        """The task that runs each open stream, with the method of the stream."""
 
     async def start(self) -> int:
         """Bind and serve; see `Server.start`."""
@@ -55,7 +55,7 @@ class GrpcioServer:
             port = self._bind(server, address)
         except RuntimeError as error:
             await server.stop(None)
-            listening_socket(self._settings).close()  # grpcio says only that it failed; this says why
+            listening_socket(self._settings).close()  # grpcio only says that it failed; this raises an error with the reason
             raise ListenError(f"cannot listen on {address}: {error}") from error
         await server.start()
         self._server = server
@@ -91,7 +91,7 @@ class GrpcioServer:
         if self._server is not None:
             await self._server.stop(grace_seconds)
         if self._tasks:
-            # grpcio has cancelled them and does not wait; whoever asked for the end wants the sessions closed.
+            # grpcio has cancelled the tasks and does not wait for them; callers of `drain` and `stop` expect closed sessions.
             await asyncio.wait(tuple(self._tasks), timeout=_CLOSE_SECONDS)
 
     async def serve_stream(self, method: Method, context: _Context) -> None:
@@ -127,7 +127,7 @@ class GrpcioServer:
 
 
 class _Conversation:
-    """Messages of one stream, to its session and back, with one read outstanding at most."""
+    """Passes the messages of one stream to its session and the replies back, with at most one read outstanding."""
 
     def __init__(self, session: StreamSession, context: _Context, counters: TransportCounters) -> None:
         self._session = session
@@ -167,7 +167,7 @@ class _Conversation:
             await self._context.write(reply)
 
     async def _await(self, waiting: Awaitable[object]) -> None:
-        """Until `waiting` resolves, keep handing over what arrives."""
+        """Pass on the messages that arrive until `waiting` resolves, then what it resolved to."""
         decision = asyncio.ensure_future(waiting)
         try:
             while not decision.done():
@@ -186,7 +186,7 @@ class _Conversation:
 
 
 class _Handlers(grpc.GenericRpcHandler):
-    """Every method as a stream of raw bytes: on the wire a unary call is a stream of one."""
+    """Handles every method as a stream of raw bytes: on the wire a unary call is a stream of one message."""
 
     def __init__(self, server: GrpcioServer) -> None:
         self._server = server
@@ -211,8 +211,8 @@ def _configuration(files: CertificateFiles) -> grpc.ServerCertificateConfigurati
 def _options(settings: ListenSettings) -> list[tuple[str, int]]:
     limits = settings.limits
     age = limits.max_connection_age_seconds
-    # Unless it is told otherwise, grpcio asks only clients that have streams, no more than twice between messages, and waits a minute
-    # for an answer however short the keep-alive's timeout is.
+    # By default grpcio only pings clients that have streams, at most twice between messages, and waits a minute for the answer
+    # however short the keep-alive timeout is.
     return [
         ("grpc.max_receive_message_length", min(limits.max_message_bytes, _MOST_BYTES)),
         ("grpc.max_send_message_length", -1),
@@ -232,5 +232,5 @@ def _options(settings: ListenSettings) -> list[tuple[str, int]]:
 
 
 def _milliseconds(seconds: float) -> int:
-    """As grpcio takes it, in 32 bits: at least one, and no more than it counts as never."""
+    """In the 32 bits that grpcio takes: at least 1, at most the value that means never."""
     return min(max(round(seconds * 1000), 1), _NEVER_MILLISECONDS)

@@ -1,4 +1,4 @@
-"""The gRPC health service: what is served and how well, by name, with watchers told of each change."""
+"""The gRPC health service: the status of each service name, for clients that ask once and clients that watch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from enum import IntEnum
 from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health_pb2
 
-from endpick.extproc.stream import CloseCause, ProtocolError
+from endpick.extproc.stream import GrpcStatus, ProtocolError
+from endpick.requests.model import CloseCause
 from endpick.transport.server import EXT_PROC_SERVICE, Method
 
 __all__ = ["HEALTH_SERVICE", "LIVENESS", "READINESS", "HealthBoard", "HealthStatus", "health_methods"]
@@ -20,12 +21,19 @@ READINESS = "readiness"
 SERVICE_NAMES = ("", LIVENESS, READINESS, EXT_PROC_SERVICE)
 
 _ServingStatus = health_pb2.HealthCheckResponse.ServingStatus
-_INVALID_ARGUMENT = 3
-_NOT_FOUND = 5
+
+
+def health_methods(board: HealthBoard) -> dict[str, Method]:
+    """`Check`, `List` and `Watch` of the health service."""
+    return {
+        f"/{HEALTH_SERVICE}/Check": Method(lambda: UnarySession(lambda message: _check(board, message))),
+        f"/{HEALTH_SERVICE}/List": Method(lambda: UnarySession(lambda message: _list(board, message))),
+        f"/{HEALTH_SERVICE}/Watch": Method(lambda: WatchSession(board), holds_drain=False),
+    }
 
 
 class HealthStatus(IntEnum):
-    """As in grpc.health.v1."""
+    """The statuses of grpc.health.v1."""
 
     UNKNOWN = 0
     SERVING = 1
@@ -34,7 +42,7 @@ class HealthStatus(IntEnum):
 
 
 class HealthBoard:
-    """The status of each service name; alive and not ready until told otherwise."""
+    """The status of each service name; at first alive and not ready."""
 
     def __init__(self) -> None:
         self._statuses = dict.fromkeys(SERVICE_NAMES, HealthStatus.NOT_SERVING)
@@ -52,7 +60,7 @@ class HealthBoard:
 
     @property
     def watched(self) -> bool:
-        """Whether anybody watches."""
+        """Whether a client watches."""
         return bool(self._watchers)
 
     def set(self, service: str, status: HealthStatus) -> None:
@@ -70,22 +78,13 @@ class HealthBoard:
         self._notify()
 
     def watch(self, watcher: Callable[[], None]) -> Callable[[], None]:
-        """Have `watcher` called after each change, with nothing: it looks for itself. Gives what ends the watch."""
+        """Call `watcher`, without arguments, after each change; returns the function that ends the watch."""
         self._watchers.add(watcher)
         return lambda: self._watchers.discard(watcher)
 
     def _notify(self) -> None:
         for watcher in tuple(self._watchers):
             watcher()
-
-
-def health_methods(board: HealthBoard) -> dict[str, Method]:
-    """`Check`, `List` and `Watch` of the health service."""
-    return {
-        f"/{HEALTH_SERVICE}/Check": Method(lambda: UnarySession(lambda message: _check(board, message))),
-        f"/{HEALTH_SERVICE}/List": Method(lambda: UnarySession(lambda message: _list(board, message))),
-        f"/{HEALTH_SERVICE}/Watch": Method(lambda: WatchSession(board), holds_drain=False),
-    }
 
 
 class UnarySession:
@@ -101,7 +100,7 @@ class UnarySession:
         """The reply to the only message.
 
         Raises:
-            ProtocolError: NOT_FOUND for a service name nobody set, INVALID_ARGUMENT for bytes that are no request.
+            ProtocolError: NOT_FOUND for an unknown service name, INVALID_ARGUMENT for bytes that are not a request.
         """
         self.finished = True
         return (self._reply(message),)
@@ -119,7 +118,7 @@ class UnarySession:
 
 
 class WatchSession:
-    """Tells one client the status of one name now and after each change, until the client has enough."""
+    """Sends one client the status of one name, now and after each change, until the client ends the stream."""
 
     finished = False
 
@@ -139,16 +138,16 @@ class WatchSession:
         """The status now.
 
         Raises:
-            ProtocolError: INVALID_ARGUMENT for bytes that are no request, or for a second one.
+            ProtocolError: INVALID_ARGUMENT for bytes that are not a request, or for a second request.
         """
         if self._end_watch is not None:
-            raise ProtocolError(_INVALID_ARGUMENT, "a health watch takes one request")
+            raise ProtocolError(GrpcStatus.INVALID_ARGUMENT, "a health watch takes one request")
         self._service = _requested_service(message)
         self._end_watch = self._board.watch(self._wake)
         return self.resume(None)
 
     def resume(self, result: object) -> Sequence[bytes]:
-        """The status if it is not what the client was told last."""
+        """The status if it differs from the last one sent."""
         self._changed = asyncio.get_running_loop().create_future()
         status = self._board(self._service)
         if status is self._told:
@@ -178,7 +177,7 @@ def _check(board: HealthBoard, message: bytes) -> bytes:
     status = board(service)
     if status is HealthStatus.SERVICE_UNKNOWN:
         known = ", ".join(map(repr, board.statuses))
-        raise ProtocolError(_NOT_FOUND, f"unknown service {service!r}; known are {known}")
+        raise ProtocolError(GrpcStatus.NOT_FOUND, f"unknown service {service!r}; known are {known}")
     return _response(status)
 
 
@@ -202,7 +201,7 @@ def _parse(into: Message, message: bytes) -> None:
     try:
         into.ParseFromString(message)
     except DecodeError as error:
-        raise ProtocolError(_INVALID_ARGUMENT, f"not a {into.DESCRIPTOR.full_name}") from error
+        raise ProtocolError(GrpcStatus.INVALID_ARGUMENT, f"not a {into.DESCRIPTOR.full_name}") from error
 
 
 def _response(status: HealthStatus) -> bytes:

@@ -1,15 +1,13 @@
-"""How much one gateway, or somebody who is none, may ask of a transport."""
+"""The limits that a transport sets to its clients, and the events that it counts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-__all__ = ["Limits"]
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of one server; the defaults suit Envoy: nearly every stream reset, one connection per thread.
+    """Limits of one server; the defaults suit Envoy, which resets nearly every stream and opens one connection per thread.
 
     Rates are token buckets per connection: `burst` at once, refilled at `per_second`.
     """
@@ -17,20 +15,20 @@ class Limits:
     max_message_bytes: int = 64 * 1024 * 1024
     """Largest gRPC message taken; a longer one ends its stream with RESOURCE_EXHAUSTED.
 
-    Twice the largest request body: a gateway that buffers sends a body in one message, and one that is too large deserves its 413.
+    Twice the largest request body: a gateway that buffers sends a body in one message, and one that is too large must arrive to get a 413.
     """
     max_connections: int = 1024
-    """The h2 transport counts a connection when its TLS handshake is over; one that is not may take `handshake_seconds`."""
+    """The h2 transport counts a connection once its TLS handshake is over; before that `handshake_seconds` limits it."""
     max_concurrent_streams: int = 4096
     """Per connection. A stream lives as long as the model answers, so this is also the number of answers under way."""
     max_header_bytes: int = 16 * 1024
-    """Both the compressed header block and the header list it stands for."""
+    """Applies to the compressed header block and to the header list that it decodes to."""
     max_continuation_frames: int = 16
     max_frame_bytes: int = 64 * 1024
     stream_window_bytes: int = 1024 * 1024
     connection_window_bytes: int = 16 * 1024 * 1024
     max_stream_output_bytes: int = 32 * 1024 * 1024
-    """Replies that one stream may have waiting for its reader."""
+    """Replies of one stream that wait for the client to read them."""
     max_connection_output_bytes: int = 8 * 1024 * 1024
     """Bytes that the operating system has not taken yet."""
     max_buffered_bytes: int = 512 * 1024 * 1024
@@ -49,21 +47,95 @@ class Limits:
     """PRIORITY, WINDOW_UPDATE and unknown frames."""
     stream_errors_burst: int = 1000
     stream_errors_per_second: float = 100.0
-    """Streams that have to be ended because their client breaks the rules."""
+    """Streams ended because the client broke the protocol."""
 
     handshake_seconds: float = 10.0
-    """From connect to the client's SETTINGS, and before that as long again for the TLS handshake."""
+    """For the client's SETTINGS, and before them as long again for the TLS handshake."""
     header_block_seconds: float = 10.0
     """From HEADERS to the last CONTINUATION."""
     write_stall_seconds: float = 30.0
-    """How long a client may take nothing while bytes wait for it."""
+    """How long a client may read nothing while bytes wait for it."""
     keepalive_idle_seconds: float = 60.0
-    """Silence after which the client is asked with a PING whether it is there."""
+    """Silence after which the transport sends the client a PING."""
     keepalive_timeout_seconds: float = 20.0
     max_connection_idle_seconds: float = 3600.0
     """Without any stream."""
     max_stream_idle_seconds: float = 3600.0
     """Without a byte from the client."""
     max_connection_age_seconds: float | None = None
-    """None: connections live as long as they like. A tenth of it is spread at random over connections."""
+    """None: no limit. The age of each connection varies at random by 5 %, so that not all end at the same time."""
     max_connection_age_grace_seconds: float = 60.0
+
+
+@dataclass(slots=True)
+class TransportCounters:
+    """Monotonic counts since start, one object per server; what is open now is a difference of two of them.
+
+    Each abuse guard of `Limits` has its counter here. The grpcio transport only counts what its library reports:
+    streams, messages, session faults and refusals.
+    """
+
+    connections_accepted: int = 0
+    """With TLS, more than were opened or refused: handshakes that failed."""
+    connections_opened: int = 0
+    connections_closed: int = 0
+    streams_opened: int = 0
+    streams_closed: int = 0
+    streams_reset_by_peer: int = 0
+    """Envoy ends nearly every stream this way: not an error."""
+    messages_received: int = 0
+    messages_sent: int = 0
+    session_faults: int = 0
+    """Sessions that raised anything but `ProtocolError`: a bug of endpick."""
+    session_refusals: int = 0
+    """Streams ended with a gRPC status because the session raised `ProtocolError`."""
+    deadlines_exceeded: int = 0
+    unknown_methods: int = 0
+    not_grpc: int = 0
+    """HTTP/2 requests that are not gRPC, answered with 405 or 415."""
+
+    connections_refused: int = 0
+    """Beyond `max_connections`."""
+    http1_connections: int = 0
+    tls_on_plain_text: int = 0
+    bad_prefaces: int = 0
+    connection_errors: int = 0
+    """Connections that a GOAWAY with an error ended, whatever the error."""
+    stream_errors: int = 0
+    """Streams that a RST_STREAM with an error ended, whatever the error."""
+    handshake_timeouts: int = 0
+    header_timeouts: int = 0
+    header_floods: int = 0
+    streams_refused: int = 0
+    """Beyond `max_concurrent_streams`, or opened while draining."""
+    reset_floods: int = 0
+    ping_floods: int = 0
+    settings_floods: int = 0
+    empty_frame_floods: int = 0
+    control_frame_floods: int = 0
+    stream_error_floods: int = 0
+    slow_readers: int = 0
+    messages_too_large: int = 0
+    compressed_messages: int = 0
+    buffer_exhaustions: int = 0
+    """Streams ended because all connections together hold `max_buffered_bytes`."""
+    idle_connections: int = 0
+    idle_streams: int = 0
+    aged_connections: int = 0
+    keepalive_timeouts: int = 0
+    certificate_reloads: int = 0
+    certificate_reload_failures: int = 0
+
+    @property
+    def connections_active(self) -> int:
+        """Connections open now."""
+        return self.connections_opened - self.connections_closed
+
+    @property
+    def streams_active(self) -> int:
+        """Streams open now."""
+        return self.streams_opened - self.streams_closed
+
+    def snapshot(self) -> dict[str, int]:
+        """Every count by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}

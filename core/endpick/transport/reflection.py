@@ -1,4 +1,4 @@
-"""gRPC server reflection, so that grpcurl and its like can list and call what a port serves."""
+"""gRPC server reflection, with which tools such as grpcurl list and call the services of a port."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from endpick._proto import ext_proc_pb2
-from endpick.extproc.stream import CloseCause, ProtocolError, Status
+from endpick.extproc.stream import GrpcStatus, ProtocolError
+from endpick.requests.model import CloseCause
 from endpick.transport.server import EXT_PROC_SERVICE, Method, Methods
 
 __all__ = ["reflection_methods"]
 
 _REFLECTION_SERVICES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
 """The same messages under two names; older clients know only the second."""
-_NOT_FOUND = 5
-_UNIMPLEMENTED = 12
 
 
 def reflection_methods(methods: Methods) -> dict[str, Method]:
-    """The reflection service for a port that serves `methods`; it names itself as well."""
+    """The reflection service for a port that serves `methods`; it lists itself as well."""
     services = sorted({path.split("/")[1] for path in methods} | set(_REFLECTION_SERVICES))
     catalogue = _Catalogue(services, _described())
     method = Method(lambda: ReflectionSession(catalogue), holds_drain=False)
@@ -43,12 +42,12 @@ class ReflectionSession:
         """The answer to one question.
 
         Raises:
-            ProtocolError: INVALID_ARGUMENT for bytes that are no question.
+            ProtocolError: INVALID_ARGUMENT for bytes that are not a question.
         """
         try:
             request = reflection_pb2.ServerReflectionRequest.FromString(message)
         except DecodeError as error:
-            raise ProtocolError(Status.INVALID_ARGUMENT, "not a ServerReflectionRequest") from error
+            raise ProtocolError(GrpcStatus.INVALID_ARGUMENT, "not a ServerReflectionRequest") from error
         return (self._catalogue.answer(request).SerializeToString(),)
 
     def resume(self, result: object) -> Sequence[bytes]:
@@ -83,15 +82,15 @@ class _Catalogue:
                 symbol = request.file_containing_symbol
                 self._describe(self._symbols.get(symbol) or self._symbols.get(symbol.rpartition(".")[0], ""), symbol, response)
             case _:
-                response.error_response.error_code = _UNIMPLEMENTED
-                response.error_response.error_message = "there are no extensions here"
+                response.error_response.error_code = GrpcStatus.UNIMPLEMENTED
+                response.error_response.error_message = "this server has no extensions"
         return response
 
     def _describe(self, name: str, wanted: str, response: reflection_pb2.ServerReflectionResponse) -> None:
-        """Add the file and all that it imports; clients need not ask again."""
+        """Add the file and all that it imports, so that clients need not ask again."""
         if name not in self._files:
-            response.error_response.error_code = _NOT_FOUND
-            response.error_response.error_message = f"nothing here is called {wanted}"
+            response.error_response.error_code = GrpcStatus.NOT_FOUND
+            response.error_response.error_message = f"this server has no file or symbol '{wanted}'"
             return
         names = [name]
         for each in names:
@@ -118,9 +117,9 @@ def _symbols(file: descriptor_pb2.FileDescriptorProto) -> Iterable[str]:
 
 
 def _ext_proc_file() -> descriptor_pb2.FileDescriptorProto:
-    """Our ext_proc messages under the package that the protocol gives them, with the service that uses them.
+    """The ext_proc messages of endpick under the package of the protocol, with the service that uses them.
 
-    They are compiled under a private package and hold only the fields that we know; on the wire there is no difference.
+    endpick compiles them under a private package, with only the fields that it reads or writes; on the wire there is no difference.
     """
     file = descriptor_pb2.FileDescriptorProto()
     ext_proc_pb2.DESCRIPTOR.CopyToProto(file)

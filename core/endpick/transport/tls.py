@@ -1,4 +1,4 @@
-"""TLS for a listener: certificates that are given, reloaded or made up on the spot."""
+"""TLS for a listener: reads the operator's certificate and reloads it when its files change, or makes a self-signed one."""
 
 from __future__ import annotations
 
@@ -11,20 +11,16 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from endpick.transport.counters import TransportCounters
+from endpick.transport.limits import TransportCounters
 
 __all__ = ["CertificateFiles", "CertificateWatch", "TlsError", "TlsSettings", "make_self_signed", "read_certificate", "server_context"]
 
 logger = logging.getLogger(__name__)
 
 
-class TlsError(Exception):
-    """The certificate, its key or the client CA cannot be used; the message names the file."""
-
-
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """Where the certificate comes from; without files the server signs one for itself."""
+    """The files of the certificate; without them the server makes a self-signed one."""
 
     certificate_file: Path | None = None
     key_file: Path | None = None
@@ -36,106 +32,17 @@ class TlsSettings:
             raise TlsError("a TLS certificate needs its key and a key its certificate: give both files or neither")
 
 
-@dataclass(frozen=True, slots=True)
-class CertificateFiles:
-    """PEM bytes, as both transports want them."""
-
-    certificate: bytes
-    key: bytes
-    client_ca: bytes | None
-
-
-def read_certificate(settings: TlsSettings) -> CertificateFiles:
-    """The bytes of the given files, or of a new self-signed certificate.
-
-    Raises:
-        TlsError: a file cannot be read.
-    """
-    client_ca = None if settings.client_ca_file is None else _read(settings.client_ca_file)
-    if settings.certificate_file is None or settings.key_file is None:
-        certificate, key = make_self_signed()
-        return CertificateFiles(certificate, key, client_ca)
-    return CertificateFiles(_read(settings.certificate_file), _read(settings.key_file), client_ca)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise TlsError(f"TLS file {path} cannot be read: {error.strerror}") from error
-
-
-def make_self_signed() -> tuple[bytes, bytes]:
-    """A certificate and its key, PEM, good for ten years and for nobody's trust: it encrypts, it does not identify."""
-    # Imported here: whoever brings a certificate, or serves plain text, does not pay for it at start.
-    from cryptography import x509  # noqa: PLC0415
-    from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
-    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "endpick self-signed")])
-    local = [x509.DNSName("localhost"), *(x509.IPAddress(ipaddress.ip_address(ip)) for ip in ("127.0.0.1", "::1"))]
-    now = dt.datetime.now(dt.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(hours=1))
-        .not_valid_after(now + dt.timedelta(days=3650))
-        .add_extension(x509.SubjectAlternativeName(local), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    return (
-        certificate.public_bytes(serialization.Encoding.PEM),
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
-    )
-
-
-def server_context(files: CertificateFiles) -> ssl.SSLContext:
-    """A context that offers HTTP/2 only, TLS 1.2 or later.
-
-    Raises:
-        TlsError: OpenSSL does not take the certificate, the key or the CA.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
-    context.set_alpn_protocols(["h2"])
-    load_certificate(context, files)
-    return context
-
-
-def load_certificate(context: ssl.SSLContext, files: CertificateFiles) -> None:
-    """Give `context` these files; connections opened from now on use them.
-
-    Raises:
-        TlsError: OpenSSL does not take them; the context may then hold a mixture, so try a new context first.
-    """
-    try:
-        with tempfile.TemporaryDirectory(prefix="endpick-tls-") as folder:
-            # The ssl module takes certificates as files only; the folder is readable by this user alone.
-            pair = Path(folder, "pair.pem")
-            descriptor = os.open(pair, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(files.key.rstrip() + b"\n" + files.certificate)
-            context.load_cert_chain(pair)
-        if files.client_ca is not None:
-            context.verify_mode = ssl.CERT_REQUIRED
-            context.load_verify_locations(cadata=files.client_ca.decode("ascii"))
-    except (ssl.SSLError, UnicodeDecodeError) as error:
-        raise TlsError(f"the TLS certificate, key or client CA is not usable: {error}") from error
+class TlsError(Exception):
+    """The certificate, its key or the client CA cannot be used; the message names the file."""
 
 
 class CertificateWatch:
-    """A context whose certificate follows its files; a change that cannot be used is reported and the old one kept."""
+    """A context whose certificate follows its files; after a change that cannot be used, it logs a warning and keeps the old one."""
 
     def __init__(self, settings: TlsSettings) -> None:
         self._settings = settings
         self.files = read_certificate(settings)
-        """What is in use."""
+        """The certificate in use."""
         self.context = server_context(self.files)
         self._paths = tuple(path for path in (settings.certificate_file, settings.key_file, settings.client_ca_file) if path is not None)
         self._stamp = self._look()
@@ -174,3 +81,96 @@ class CertificateWatch:
             else:
                 stamps.append((status.st_mtime_ns, status.st_ino, status.st_size))
         return tuple(stamps)
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateFiles:
+    """The contents of the files, PEM."""
+
+    certificate: bytes
+    key: bytes
+    client_ca: bytes | None
+
+
+def read_certificate(settings: TlsSettings) -> CertificateFiles:
+    """The bytes of the given files, or of a new self-signed certificate.
+
+    Raises:
+        TlsError: a file cannot be read.
+    """
+    client_ca = None if settings.client_ca_file is None else _read(settings.client_ca_file)
+    if settings.certificate_file is None or settings.key_file is None:
+        certificate, key = make_self_signed()
+        return CertificateFiles(certificate, key, client_ca)
+    return CertificateFiles(_read(settings.certificate_file), _read(settings.key_file), client_ca)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise TlsError(f"TLS file {path} cannot be read: {error.strerror}") from error
+
+
+def server_context(files: CertificateFiles) -> ssl.SSLContext:
+    """A context that offers HTTP/2 only, TLS 1.2 or later.
+
+    Raises:
+        TlsError: OpenSSL does not take the certificate, the key or the CA.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    context.set_alpn_protocols(["h2"])
+    load_certificate(context, files)
+    return context
+
+
+def load_certificate(context: ssl.SSLContext, files: CertificateFiles) -> None:
+    """Give `context` these files; connections opened from now on use them.
+
+    Raises:
+        TlsError: OpenSSL does not take them; the context may then hold a mixture, so try a new context first.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix="endpick-tls-") as folder:
+            # The ssl module takes certificates as files only; the folder is readable by this user alone.
+            pair = Path(folder, "pair.pem")
+            descriptor = os.open(pair, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(files.key.rstrip() + b"\n" + files.certificate)
+            context.load_cert_chain(pair)
+        if files.client_ca is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(cadata=files.client_ca.decode("ascii"))
+    except (ssl.SSLError, UnicodeDecodeError) as error:
+        raise TlsError(f"the TLS certificate, key or client CA is not usable: {error}") from error
+
+
+def make_self_signed() -> tuple[bytes, bytes]:
+    """A certificate and its key, PEM, valid for ten years. It encrypts, but clients cannot tell by it who the server is."""
+    # Imported here: a server with a certificate of its own, or with plain text, need not load it.
+    from cryptography import x509  # noqa: PLC0415
+    from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
+    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "endpick self-signed")])
+    local = [x509.DNSName("localhost"), *(x509.IPAddress(ipaddress.ip_address(ip)) for ip in ("127.0.0.1", "::1"))]
+    now = dt.datetime.now(dt.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(hours=1))
+        .not_valid_after(now + dt.timedelta(days=3650))
+        .add_extension(x509.SubjectAlternativeName(local), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    return (
+        certificate.public_bytes(serialization.Encoding.PEM),
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated
 
-from endpick.api import CycleState, DataProducer, Endpoints, InferenceRequest, Parameters, PluginMeta
+from endpick.api import CycleState, DataProducer, Endpoints, InferenceRequest, Parameters
 from pydantic import Field
 
 from {{ cookiecutter.__package }}.keys import {{ cookiecutter.__key }}
@@ -22,12 +22,7 @@ class {{ cookiecutter.__parameters }}(Parameters):
 class {{ cookiecutter.__class }}(DataProducer[{{ cookiecutter.__parameters }}]):
     """Leave an estimate for the rest of the request: bytes of the prompt / bytesPerToken, rounded up."""
 
-    meta = PluginMeta(
-        type="{{ cookiecutter.plugin_type }}",
-        api=">=1.0,<2",
-        parameters={{ cookiecutter.__parameters }},
-        produces=({{ cookiecutter.__key }},),
-    )
+    produces = ({{ cookiecutter.__key }},)
 
     def produce(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState) -> None:
         """Estimate once per request; others read it with `state.get({{ cookiecutter.__key }})`."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from endpick.api import CycleState, InferenceRequest, PluginContext
-from endpick.testing import make_pool
-from endpick.testing.requests import make_request
+from endpick.testing import make_pool, make_request
 from endpick.testing.strategies import requests
 from hypothesis import given
 

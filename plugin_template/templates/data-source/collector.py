@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from endpick.api import ColumnWriter, DataCollector, Parameters, PluginMeta, Unavailable
+from endpick.api import ColumnWriter, DataCollector, Parameters, Unavailable
 
 from {{ cookiecutter.__package }}.keys import {{ cookiecutter.__key }}
 from {{ cookiecutter.__package }}.source import {{ cookiecutter.__payload }}
@@ -13,13 +13,8 @@ from {{ cookiecutter.__package }}.source import {{ cookiecutter.__payload }}
 class {{ cookiecutter.__collector }}(DataCollector[Parameters, {{ cookiecutter.__payload }}]):
     """Keeps the time it takes to connect to each endpoint. A time that no clock could have measured is dropped."""
 
-    meta = PluginMeta(
-        type="{{ cookiecutter.__collector_type }}",
-        api=">=1.0,<2",
-        produces=({{ cookiecutter.__key }},),
-        payload={{ cookiecutter.__payload }},
-        default_source="{{ cookiecutter.plugin_type }}",
-    )
+    produces = ({{ cookiecutter.__key }},)
+    default_source = "{{ cookiecutter.plugin_type }}"
 
     def collect(self, payload: {{ cookiecutter.__payload }}, writer: ColumnWriter) -> None:
         """Write what the payload says."""

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated
 
-from endpick.api import Duration, Endpoint, Parameters, PluginContext, PluginMeta, PollingSource, Unavailable
+from endpick.api import Duration, Endpoint, Parameters, PluginContext, PollingSource, Unavailable
 from pydantic import Field
 
 
@@ -28,13 +28,7 @@ class {{ cookiecutter.__payload }}:
 class {{ cookiecutter.__class }}(PollingSource[{{ cookiecutter.__parameters }}, {{ cookiecutter.__payload }}]):
     """Opens a connection to each endpoint, measures how long that takes, and closes it again."""
 
-    meta = PluginMeta(
-        type="{{ cookiecutter.plugin_type }}",
-        api=">=1.0,<2",
-        parameters={{ cookiecutter.__parameters }},
-        payload={{ cookiecutter.__payload }},
-        default_collectors=("{{ cookiecutter.__collector_type }}",),
-    )
+    default_collectors = ("{{ cookiecutter.__collector_type }}",)
 
     def __init__(self, name: str, parameters: {{ cookiecutter.__parameters }}, context: PluginContext) -> None:
         super().__init__(name, parameters, context)

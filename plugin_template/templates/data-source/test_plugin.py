@@ -48,7 +48,7 @@ async def test_time_to_connect_is_measured() -> None:
 @pytest.mark.asyncio
 async def test_endpoint_that_refuses_connections_is_unavailable() -> None:
     with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))  # taken, and nobody listens
+        bound.bind(("127.0.0.1", 0))  # taken, and no server listens
         endpoint = Endpoint("default/e", "127.0.0.1", bound.getsockname()[1])
         with pytest.raises(Unavailable, match=f"cannot connect to {endpoint.address}"):
             await source().poll(endpoint)

@@ -12,7 +12,6 @@ from endpick.api import (
     Filter,
     InferenceRequest,
     Parameters,
-    PluginMeta,
     ScoringState,
 )
 from pydantic import Field
@@ -30,12 +29,7 @@ class {{ cookiecutter.__class }}(Filter[{{ cookiecutter.__parameters }}]):
     Keeps none when all queues are too long; the profile run then fails and the profile handler decides.
     """
 
-    meta = PluginMeta(
-        type="{{ cookiecutter.plugin_type }}",
-        api=">=1.0,<2",
-        parameters={{ cookiecutter.__parameters }},
-        consumes=(WAITING_QUEUE_SIZE,),
-    )
+    consumes = (WAITING_QUEUE_SIZE,)
 
     def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> BoolArray:
         """Say for each endpoint whether it may serve the request."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from endpick.api import WAITING_QUEUE_SIZE, BoolArray, Endpoints, PluginContext, ScoringState
+from endpick.testing import make_request
 from endpick.testing.pytest_plugin import MakeEndpoints
-from endpick.testing.requests import make_request
 from endpick.testing.strategies import endpoints
 from hypothesis import given
 
@@ -27,5 +27,5 @@ def test_endpoints_with_long_queues_are_left_out_and_silent_ones_kept(make_endpo
 
 
 @given(endpoints(WAITING_QUEUE_SIZE))
-def test_greater_limit_leaves_nobody_out_that_a_smaller_one_keeps(candidates: Endpoints) -> None:
+def test_greater_limit_keeps_what_a_smaller_one_keeps(candidates: Endpoints) -> None:
     assert (kept(candidates, limit=8) >= kept(candidates, limit=4)).all()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from endpick.api import Endpoints, InferenceRequest, Parameters, Picker, PluginMeta, ScoredEndpoints, ScoringState
+from endpick.api import Endpoints, InferenceRequest, Parameters, Picker, ScoredEndpoints, ScoringState
 from pydantic import Field
 
 
@@ -19,12 +19,6 @@ class {{ cookiecutter.__class }}(Picker[{{ cookiecutter.__parameters }}]):
 
     Several pickers that see the same ratings do not all send to the same endpoint (the power of two choices).
     """
-
-    meta = PluginMeta(
-        type="{{ cookiecutter.plugin_type }}",
-        api=">=1.0,<2",
-        parameters={{ cookiecutter.__parameters }},
-    )
 
     def pick(self, request: InferenceRequest, scored: ScoredEndpoints, state: ScoringState) -> Endpoints:
         """Choose at least one endpoint, best first."""

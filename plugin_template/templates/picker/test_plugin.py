@@ -6,8 +6,8 @@ import random
 
 import numpy as np
 from endpick.api import PluginContext, ScoredEndpoints, ScoringState
+from endpick.testing import make_request
 from endpick.testing.pytest_plugin import MakeEndpoints
-from endpick.testing.requests import make_request
 from endpick.testing.strategies import scored_endpoints
 from hypothesis import given
 from hypothesis import strategies as st

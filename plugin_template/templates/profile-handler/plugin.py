@@ -8,7 +8,6 @@ from typing import Annotated
 from endpick.api import (
     InferenceRequest,
     Parameters,
-    PluginMeta,
     ProfileHandler,
     ProfileRunResult,
     SchedulingResult,
@@ -26,12 +25,6 @@ class {{ cookiecutter.__parameters }}(Parameters):
 class {{ cookiecutter.__class }}(ProfileHandler[{{ cookiecutter.__parameters }}]):
     """Run the profiles in the order of the configuration until one picks an endpoint, `attempts` of them at most."""
 
-    meta = PluginMeta(
-        type="{{ cookiecutter.plugin_type }}",
-        api=">=1.0,<2",
-        parameters={{ cookiecutter.__parameters }},
-    )
-
     def pick_profiles(
         self,
         request: InferenceRequest,
@@ -47,9 +40,9 @@ class {{ cookiecutter.__class }}(ProfileHandler[{{ cookiecutter.__parameters }}]
 
     def process_results(
         self, request: InferenceRequest, results: Mapping[str, ProfileRunResult], state: ScoringState
-    ) -> SchedulingResult | str:
+    ) -> SchedulingResult:
         """Serve with what was picked, or say why nothing was."""
         for profile, run in results.items():
             if run.picked is not None:
                 return SchedulingResult(profile, results, tuple(endpoint.address for endpoint in run.picked))
-        return "; ".join(f"{profile}: {run.failure}" for profile, run in results.items())
+        return SchedulingResult.failed("; ".join(f"{profile}: {run.failure}" for profile, run in results.items()))

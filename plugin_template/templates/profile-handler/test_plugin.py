@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from endpick.api import Endpoints, PluginContext, ProfileRunResult, SchedulingResult, ScoringState
+from endpick.testing import make_request
 from endpick.testing.pytest_plugin import MakeEndpoints
-from endpick.testing.requests import make_request
 from endpick.testing.strategies import endpoints
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +15,7 @@ from {{ cookiecutter.__package }}.handler import (
 )
 
 
-def decide(found: dict[str, Endpoints | None], attempts: int) -> tuple[list[str], SchedulingResult | str]:
+def decide(found: dict[str, Endpoints | None], attempts: int) -> tuple[list[str], SchedulingResult]:
     """The profiles that ran, and the decision, when each profile picks what `found` says."""
     parameters = {{ cookiecutter.__parameters }}(attempts=attempts)
     plugin = {{ cookiecutter.__class }}("it", parameters, PluginContext())
@@ -26,7 +26,7 @@ def decide(found: dict[str, Endpoints | None], attempts: int) -> tuple[list[str]
     return list(runs), plugin.process_results(request, runs, state)
 
 
-def test_next_profile_serves_when_the_first_finds_nobody(make_endpoints: MakeEndpoints) -> None:
+def test_next_profile_serves_when_the_first_finds_no_endpoint(make_endpoints: MakeEndpoints) -> None:
     ran, decision = decide({"cheap": None, "any": make_endpoints(1), "never": make_endpoints(2)}, attempts=3)
 
     assert ran == ["cheap", "any"]
@@ -34,10 +34,10 @@ def test_next_profile_serves_when_the_first_finds_nobody(make_endpoints: MakeEnd
     assert (decision.primary, decision.destinations) == ("any", ("10.0.0.1:8000",))
 
 
-def test_refusal_says_why_each_profile_found_nobody() -> None:
+def test_refusal_says_why_each_profile_picked_nothing() -> None:
     _, decision = decide({"cheap": None, "any": None}, attempts=2)
 
-    assert decision == "cheap: no endpoint is left; any: no endpoint is left"
+    assert decision.failure == "cheap: no endpoint is left; any: no endpoint is left"
 
 
 @given(st.lists(st.none() | endpoints(), min_size=1, max_size=5), st.integers(1, 6))

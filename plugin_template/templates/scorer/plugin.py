@@ -12,7 +12,6 @@ from endpick.api import (
     FloatArray,
     InferenceRequest,
     Parameters,
-    PluginMeta,
     Scorer,
     ScoringState,
 )
@@ -28,13 +27,8 @@ class {{ cookiecutter.__parameters }}(Parameters):
 class {{ cookiecutter.__class }}(Scorer[{{ cookiecutter.__parameters }}]):
     """Prefer short waiting queues: score = 1 - min(queue, cap) / cap. An endpoint that has not reported scores 0."""
 
-    meta = PluginMeta(
-        type="{{ cookiecutter.plugin_type }}",
-        api=">=1.0,<2",
-        parameters={{ cookiecutter.__parameters }},
-        consumes=(WAITING_QUEUE_SIZE,),
-        category=Category.DISTRIBUTION,
-    )
+    consumes = (WAITING_QUEUE_SIZE,)
+    category = Category.DISTRIBUTION
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
         """Rate every endpoint; 1 is best, 0 is worst."""

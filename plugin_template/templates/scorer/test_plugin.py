@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 from endpick.api import WAITING_QUEUE_SIZE, Endpoints, FloatArray, PluginContext, ScoringState
+from endpick.testing import make_request
 from endpick.testing.pytest_plugin import MakeEndpoints
-from endpick.testing.requests import make_request
 from endpick.testing.strategies import endpoints
 from hypothesis import given
 

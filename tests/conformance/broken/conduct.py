@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import prometheus_client
 
-from conformance.broken.register import MATCH, TENANTS, TOKENS, Fair, breaks, meta
+from conformance.broken.register import MATCH, TENANTS, TOKENS, Fair, breaks
 from endpick.api import (
     KV_CACHE_USAGE,
     RUNNING_REQUESTS_SIZE,
@@ -26,8 +26,6 @@ from endpick.api import (
 class Peeking(Scorer):
     """Reads what it did not ask for."""
 
-    meta = meta("peeking")
-
     def score(self, request, endpoints, state):
         return np.fmax(1.0 - endpoints[KV_CACHE_USAGE], 0.0)
 
@@ -36,7 +34,8 @@ class Peeking(Scorer):
 class Hoarding(Scorer):
     """Asks for more than it reads."""
 
-    meta = meta("hoarding", consumes=(KV_CACHE_USAGE,), consumes_optional=(RUNNING_REQUESTS_SIZE,))
+    consumes = (KV_CACHE_USAGE,)
+    consumes_optional = (RUNNING_REQUESTS_SIZE,)
 
     def score(self, request, endpoints, state):
         return np.fmax(1.0 - endpoints[KV_CACHE_USAGE], 0.0)
@@ -45,7 +44,7 @@ class Hoarding(Scorer):
 class Counting(DataProducer):
     """Counts tokens: a producer without fault."""
 
-    meta = meta("counting", produces=(TOKENS,))
+    produces = (TOKENS,)
 
     def produce(self, request, endpoints, state):
         state.put(TOKENS, request.prompt.estimated_tokens)
@@ -55,7 +54,7 @@ class Counting(DataProducer):
 class Smuggling(DataProducer):
     """Writes what it did not declare."""
 
-    meta = meta("smuggling", produces=(WAITING_QUEUE_SIZE,))
+    produces = (WAITING_QUEUE_SIZE,)
 
     def produce(self, request, endpoints, state):
         self.context.columns.set(WAITING_QUEUE_SIZE, 1.0, endpoints.members[0])
@@ -64,9 +63,9 @@ class Smuggling(DataProducer):
 
 @breaks("writes_every_declared_key", "the data key 'acme.example/tokens' is in `produces` and was never written")
 class Promising(DataProducer):
-    """Keeps its promise to nobody."""
+    """Does not keep its promise."""
 
-    meta = meta("promising", produces=(TOKENS,))
+    produces = (TOKENS,)
 
     def produce(self, request, endpoints, state):
         return None
@@ -76,8 +75,6 @@ class Promising(DataProducer):
 class Idle(DataProducer):
     """Declares nothing."""
 
-    meta = meta("idle")
-
     def produce(self, request, endpoints, state):
         return None
 
@@ -86,7 +83,7 @@ class Idle(DataProducer):
 class Assuming(DataProducer):
     """Takes for granted that there is a prompt."""
 
-    meta = meta("assuming", produces=(TOKENS,))
+    produces = (TOKENS,)
 
     def produce(self, request, endpoints, state):
         state.put(TOKENS, len(request.prompt.texts[0]) // 4)
@@ -96,19 +93,20 @@ class Assuming(DataProducer):
 class Clamping(Scorer):
     """Cuts queues in place."""
 
-    meta = meta("clamping", consumes=(WAITING_QUEUE_SIZE,))
+    consumes = (WAITING_QUEUE_SIZE,)
 
     def score(self, request, endpoints, state):
         queue = endpoints[WAITING_QUEUE_SIZE]
+        queue.flags.writeable = True
         np.minimum(queue, 5.0, out=queue)
         return np.fmax(1.0 - queue / 5.0, 0.0)
 
 
 @breaks("leaves_its_inputs_alone", "`score` changes the column 'acme.example/match'")
 class Scaling(Scorer):
-    """Scales in place what a producer has left for everybody."""
+    """Scales in place what a producer has left for all plugins."""
 
-    meta = meta("scaling", consumes=(MATCH,))
+    consumes = (MATCH,)
 
     def score(self, request, endpoints, state):
         match = state.column(MATCH, endpoints)
@@ -120,7 +118,7 @@ class Scaling(Scorer):
 class Subscribing(Scorer):
     """Adds to lists that belong to the endpoint table."""
 
-    meta = meta("subscribing", consumes=(TENANTS,))
+    consumes = (TENANTS,)
 
     def score(self, request, endpoints, state):
         for tenants in endpoints.objects(TENANTS):
@@ -133,17 +131,13 @@ class Subscribing(Scorer):
 class Stamping(PreRequest):
     """Writes into the request's headers."""
 
-    meta = meta("stamping")
-
     def before_request(self, request, result, headers, state):
         request.headers["x-stamp"] = "1"
 
 
-@breaks("blocks_nobody", "`score` opens a file at")
+@breaks("does_not_block", "`score` opens a file at")
 class Reading(Fair):
     """Reads a file for every request."""
-
-    meta = meta("reading")
 
     def score(self, request, endpoints, state):
         with Path(__file__).open() as file:
@@ -151,22 +145,18 @@ class Reading(Fair):
         return np.ones(len(endpoints))
 
 
-@breaks("blocks_nobody", "`score` sleeps at")
+@breaks("does_not_block", "`score` sleeps at")
 class Sleeping(Fair):
     """Takes a nap for every request."""
-
-    meta = meta("sleeping")
 
     def score(self, request, endpoints, state):
         time.sleep(0)
         return np.ones(len(endpoints))
 
 
-@breaks("blocks_nobody", "`before_request` starts a process at")
+@breaks("does_not_block", "`before_request` starts a process at")
 class Forking(PreRequest):
     """Starts a process for every request."""
-
-    meta = meta("forking")
 
     def before_request(self, request, result, headers, state):
         subprocess.run(["true"], check=True)
@@ -175,8 +165,6 @@ class Forking(PreRequest):
 @breaks("takes_leave_of_any_endpoint", "`endpoint_removed('default/e0')` comes to KeyError")
 class Forgetful(Fair):
     """Cannot forget whom it has never met."""
-
-    meta = meta("forgetful")
 
     def __init__(self, name, parameters, context):
         super().__init__(name, parameters, context)
@@ -190,8 +178,6 @@ class Forgetful(Fair):
 class Stumbling(Fair):
     """Closes what it never opened."""
 
-    meta = meta("stumbling")
-
     session = None
 
     async def stop(self):
@@ -202,8 +188,6 @@ class Stumbling(Fair):
 class Haunting(Fair):
     """Leaves a thread behind."""
 
-    meta = meta("haunting")
-
     async def start(self):
         self.end = threading.Event()
         self.thread = threading.Thread(target=self.end.wait, args=(2,), name="broken-ticker", daemon=True)
@@ -213,8 +197,6 @@ class Haunting(Fair):
 @breaks("leaves_nothing_running", "it leaves the task of `Ticking.tick`")
 class Ticking(Fair):
     """Leaves a task behind."""
-
-    meta = meta("ticking")
 
     async def start(self):
         self.task = asyncio.create_task(self.tick())
@@ -227,8 +209,6 @@ class Ticking(Fair):
 class Registering(Fair):
     """Registers its metric for the whole process, with every instance."""
 
-    meta = meta("registering")
-
     def __init__(self, name, parameters, context):
         super().__init__(name, parameters, context)
         self.asked = prometheus_client.Counter("broken_asked", "Requests.")
@@ -236,9 +216,8 @@ class Registering(Fair):
 
 @breaks("works_after_a_reload", "once another instance has stopped, `score` raises RuntimeError: the session is closed")
 class Sharing(Scorer):
-    """All instances share one session, and whoever stops first closes it."""
+    """All instances share one session, and the first one that stops closes it."""
 
-    meta = meta("sharing")
     is_open = False
     uses_it = False
 

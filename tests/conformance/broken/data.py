@@ -9,14 +9,16 @@ import sys
 import aiohttp
 import numpy as np
 
-from conformance.broken.register import breaks, meta
+from conformance.broken.register import breaks
 from endpick.api import (
     KV_CACHE_USAGE,
     WAITING_QUEUE_SIZE,
     Admitter,
+    CandidateFilter,
     DataCollector,
     EndpointDiscovery,
     MetricsPage,
+    Parameters,
     ParsedRequest,
     Parser,
     PollingSource,
@@ -24,14 +26,13 @@ from endpick.api import (
     Rejection,
     ResponseObserver,
     SaturationDetector,
-    Screener,
     StreamSource,
     Unavailable,
 )
 
 
-class Pages(PollingSource):
-    """Fetches pages as it should: a source without fault."""
+class Fetching:
+    """What sources of pages have in common, whatever they say of their payload."""
 
     session = None
 
@@ -50,18 +51,18 @@ class Pages(PollingSource):
             raise Unavailable(str(problem)) from problem
 
 
-@breaks("names_its_payload", "`meta.payload` is missing")
-class Anonymous(Pages):
-    """Does not say what it brings."""
+class Pages(Fetching, PollingSource[Parameters, MetricsPage]):
+    """Fetches pages as it should: a source without fault."""
 
-    meta = meta("anonymous")
+
+@breaks("names_its_payload", "it names no type of payload")
+class Anonymous(Fetching, PollingSource):
+    """Does not say what it brings."""
 
 
 @breaks("source_is_unavailable_and_nothing_else", "it raises ClientConnectorError")
 class Raw(Pages):
     """Lets its client's exceptions out."""
-
-    meta = meta("raw", payload=MetricsPage)
 
     async def poll(self, endpoint):
         async with self.session.get(f"http://{endpoint.address}/metrics") as response:
@@ -72,17 +73,13 @@ class Raw(Pages):
 class Unwrapped(Pages):
     """Brings bytes and announces a page."""
 
-    meta = meta("unwrapped", payload=MetricsPage)
-
     async def poll(self, endpoint):
         return (await super().poll(endpoint)).body
 
 
 @breaks("source_heeds_cancellation", "it goes on after it was cancelled")
-class Stubborn(StreamSource):
+class Stubborn(StreamSource[Parameters, MetricsPage]):
     """Takes cancellation for a hiccup."""
-
-    meta = meta("stubborn", payload=MetricsPage)
 
     async def watch(self, endpoint, publish):
         for _ in range(60):
@@ -96,15 +93,12 @@ class Stubborn(StreamSource):
 class Impatient(Pages):
     """Gives servers no time."""
 
-    meta = meta("impatient", payload=MetricsPage)
     timeout_seconds = 0
 
 
-@breaks("source_blocks_nobody", "it connects a blocking socket at")
-class Synchronous(PollingSource):
+@breaks("source_does_not_block", "it connects a blocking socket at")
+class Synchronous(PollingSource[Parameters, MetricsPage]):
     """Uses a client that blocks."""
-
-    meta = meta("synchronous", payload=MetricsPage)
 
     async def poll(self, endpoint):
         try:
@@ -115,14 +109,12 @@ class Synchronous(PollingSource):
 
 
 KEPT: list[socket.socket] = []
-"""What keeps the leak alive, because Python closes sockets that nobody holds; the tests close these."""
+"""What keeps the leak alive, because Python closes sockets without references; the tests close these."""
 
 
 @breaks("leaves_nothing_running", "open socket(s)")
-class Leaking(PollingSource):
+class Leaking(PollingSource[Parameters, MetricsPage]):
     """Never closes a connection."""
-
-    meta = meta("leaking", payload=MetricsPage)
 
     def __init__(self, name, parameters, context):
         super().__init__(name, parameters, context)
@@ -141,30 +133,28 @@ class Leaking(PollingSource):
 
 
 @breaks("source_is_unavailable_and_nothing_else", "it raises SystemExit: 3 at")
-class Quitting(PollingSource):
+class Quitting(PollingSource[Parameters, MetricsPage]):
     """Takes the process with it."""
-
-    meta = meta("quitting", payload=MetricsPage)
 
     async def poll(self, endpoint):
         sys.exit(3)
 
 
 @breaks("collector_survives_nonsense", "`collect` raises AttributeError")
-class Naive(DataCollector):
+class Naive(DataCollector[Parameters, MetricsPage]):
     """Expects pages to be as documented."""
 
-    meta = meta("naive", payload=MetricsPage, produces=(WAITING_QUEUE_SIZE,))
+    produces = (WAITING_QUEUE_SIZE,)
 
     def collect(self, payload, writer):
         writer.set(WAITING_QUEUE_SIZE, payload.newest("queue").value)
 
 
 @breaks("collector_reads_good_payloads", "`collect` raises Unavailable", payloads=[MetricsPage(b"queue 3\n"), MetricsPage(b"size 3\n")])
-class Misreading(DataCollector):
+class Misreading(DataCollector[Parameters, MetricsPage]):
     """Knows one of two names."""
 
-    meta = meta("misreading", payload=MetricsPage, produces=(WAITING_QUEUE_SIZE,))
+    produces = (WAITING_QUEUE_SIZE,)
 
     def collect(self, payload, writer):
         sample = payload.newest("queue")
@@ -176,8 +166,6 @@ class Misreading(DataCollector):
 @breaks("parser_refuses_what_it_cannot_read", "raises JSONDecodeError")
 class Credulous(Parser):
     """Believes that clients send JSON."""
-
-    meta = meta("credulous")
 
     def parse(self, path, headers, body):
         import json
@@ -195,7 +183,6 @@ class Credulous(Parser):
 class Thirsty(Parser):
     """Believes that servers send usage."""
 
-    meta = meta("thirsty")
     reads_usage = True
 
     def parse(self, path, headers, body):
@@ -205,21 +192,19 @@ class Thirsty(Parser):
         return body.split(b"usage", 1)[1] and None
 
 
-@breaks("screener_keeps_a_subset", "`screen` answered the same endpoint more than once")
-class Generous(Screener):
+@breaks("candidate_filter_keeps_a_subset", "`filter_candidates` answered the same endpoint more than once")
+class Generous(CandidateFilter):
     """Answers endpoints of its own."""
 
-    meta = meta("generous")
-
-    def screen(self, request, endpoints):
+    def filter_candidates(self, request, endpoints):
         return endpoints.take([0, 0]) if len(endpoints) > 1 else endpoints
 
 
 @breaks("detector_answers_a_share", "`saturation` answers nan for 0 endpoints")
 class Averaging(SaturationDetector):
-    """Takes the mean of nobody."""
+    """Takes the mean of no values."""
 
-    meta = meta("averaging", consumes=(KV_CACHE_USAGE,))
+    consumes = (KV_CACHE_USAGE,)
 
     def saturation(self, endpoints):
         usage = np.nan_to_num(endpoints[KV_CACHE_USAGE], nan=1.0)
@@ -230,8 +215,6 @@ class Averaging(SaturationDetector):
 class Affirmative(PreRequest):
     """Answers yes."""
 
-    meta = meta("affirmative")
-
     def before_request(self, request, result, headers, state):
         return True
 
@@ -239,8 +222,6 @@ class Affirmative(PreRequest):
 @breaks("observer_copes_with_every_response", "`response_ended` raises KeyError: 'started'")
 class Stopwatch(ResponseObserver):
     """Expects to have been there from the beginning."""
-
-    meta = meta("stopwatch")
 
     def response_ended(self, request, end, state):
         state.private["seconds"] = self.context.clock() - state.private["started"]
@@ -250,8 +231,6 @@ class Stopwatch(ResponseObserver):
 class Lost(EndpointDiscovery):
     """Does not say what it cannot find."""
 
-    meta = meta("lost")
-
     async def run(self, registry):
         raise FileNotFoundError("/nowhere")
 
@@ -259,8 +238,6 @@ class Lost(EndpointDiscovery):
 @breaks("admitter_admits_or_rejects", "`admit` answers bool for request")
 class Polite(Admitter):
     """Answers yes."""
-
-    meta = meta("polite")
 
     def admit(self, request, endpoints, state):
         return True

@@ -1,4 +1,4 @@
-"""Plugins whose class, metadata or parameters break a rule of the kit."""
+"""Plugins whose class, entry point or parameters break a rule of the kit."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import Annotated
 import numpy as np
 from pydantic import ConfigDict, Field
 
-from conformance.broken.register import API, NAMELESS, Fair, breaks, meta
+from conformance.broken.register import NAMELESS, UNDEMANDING, Fair, breaks
 from endpick.api import (
     Parameters,
-    PluginMeta,
     Scorer,
 )
 
@@ -19,43 +18,35 @@ from endpick.api import (
 class Unfinished(Scorer):
     """Forgot `score`."""
 
-    meta = meta("unfinished")
-
 
 @breaks("loads", "is called with (request, endpoints, state), but")
 class OldSignature(Scorer):
     """Takes one argument too few."""
 
-    meta = meta("old-signature")
-
     def score(self, request, endpoints):
         return np.ones(len(endpoints))
 
 
-@breaks("accepts_no_future_api", "`meta.api` is '>=1.0', which includes plugin API 2")
-class Optimist(Fair):
-    """Promises to work with what nobody has seen."""
-
-    meta = meta("optimist", api=">=1.0")
-
-
 @breaks("has_a_docstring", "the class has no docstring")
 class Undocumented(Fair):
-    meta = meta("undocumented")
+    pass
 
 
-@breaks("has_a_vendor_prefix", "the type has no prefix")
+@breaks("requires_endpick", "undemanding-plugins does not say which endpick it needs", distribution=UNDEMANDING)
+class Undemanding(Fair):
+    """Comes from a distribution without requirements."""
+
+
+@breaks("has_a_vendor_prefix", "the type has no prefix", plugin_type="prefixless")
 class Prefixless(Fair):
     """Its type looks like one of endpick's own."""
-
-    meta = PluginMeta(type="prefixless", api=API)
 
 
 @breaks("documents_its_data_keys", "the data key 'acme.example/nameless' has no `doc`")
 class Secretive(Scorer):
-    """Reads a key of which nobody knows what it holds."""
+    """Reads a key of which the kit does not know what it holds."""
 
-    meta = meta("secretive", consumes=(NAMELESS,))
+    consumes = (NAMELESS,)
 
     def score(self, request, endpoints, state):
         return np.nan_to_num(endpoints[NAMELESS])
@@ -65,7 +56,7 @@ class Secretive(Scorer):
 class Renamed(Fair):
     """Has a former name that leads nowhere."""
 
-    meta = meta("renamed", aliases=("broken.formerly",))
+    aliases = ("broken.formerly",)
 
 
 class Terse(Parameters):
@@ -75,10 +66,8 @@ class Terse(Parameters):
 
 
 @breaks("describes_its_parameters", "the parameter 'limit' has no description")
-class TerseScorer(Fair):
+class TerseScorer(Fair, Scorer[Terse]):
     """Has a parameter without description."""
-
-    meta = meta("terse", parameters=Terse)
 
 
 class Lenient(Parameters):
@@ -88,10 +77,8 @@ class Lenient(Parameters):
 
 
 @breaks("refuses_unknown_parameters", "it accepts a parameter that does not exist")
-class LenientScorer(Fair):
+class LenientScorer(Fair, Scorer[Lenient]):
     """Ignores typing mistakes."""
-
-    meta = meta("lenient", parameters=Lenient)
 
 
 class Contradictory(Parameters):
@@ -101,10 +88,8 @@ class Contradictory(Parameters):
 
 
 @breaks("has_valid_defaults", "the default of 'limit', 0, is not valid: Input should be greater than 0")
-class ContradictoryScorer(Fair):
+class ContradictoryScorer(Fair, Scorer[Contradictory]):
     """Has an invalid default."""
-
-    meta = meta("contradictory", parameters=Contradictory)
 
 
 class Misleading(Parameters):
@@ -115,10 +100,8 @@ class Misleading(Parameters):
 
 
 @breaks("has_valid_examples", "the host refuses example 1 of the schema: parameter 'limit'")
-class MisleadingScorer(Fair):
+class MisleadingScorer(Fair, Scorer[Misleading]):
     """Has an invalid example."""
-
-    meta = meta("misleading", parameters=Misleading)
 
 
 class Required(Parameters):
@@ -128,10 +111,8 @@ class Required(Parameters):
 
 
 @breaks("has_valid_examples", "parameter 'model' of broken.exacting is missing")
-class Exacting(Fair):
+class Exacting(Fair, Scorer[Required]):
     """Needs a parameter of which it gives no example."""
-
-    meta = meta("exacting", parameters=Required)
 
 
 class Mutable(Parameters):
@@ -141,10 +122,8 @@ class Mutable(Parameters):
 
 
 @breaks("keeps_parameters_immutable", "its parameters can be changed")
-class MutableScorer(Fair):
+class MutableScorer(Fair, Scorer[Mutable]):
     """Has parameters that change under way."""
-
-    meta = meta("mutable", parameters=Mutable)
 
 
 class Ratio(Parameters):
@@ -154,10 +133,8 @@ class Ratio(Parameters):
 
 
 @breaks("can_be_built", "ZeroDivisionError: division by zero")
-class Unbuildable(Fair):
+class Unbuildable(Fair, Scorer[Ratio]):
     """Divides by its default."""
-
-    meta = meta("unbuildable", parameters=Ratio)
 
     def __init__(self, name, parameters, context):
         super().__init__(name, parameters, context)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from conformance.broken.register import breaks, meta
+from conformance.broken.register import breaks
 from endpick.api import (
     KV_CACHE_USAGE,
     WAITING_QUEUE_SIZE,
@@ -24,8 +24,6 @@ from endpick.api import (
 class Positions(Filter):
     """Answers positions instead of a mask."""
 
-    meta = meta("positions")
-
     def filter(self, request, endpoints, state):
         return np.arange(len(endpoints), dtype=np.int64)
 
@@ -33,8 +31,6 @@ class Positions(Filter):
 @breaks("filter_answers", "`filter` raises KeyError: 'x-tenant'")
 class Demanding(Filter):
     """Cannot do without a header."""
-
-    meta = meta("demanding")
 
     def filter(self, request, endpoints, state):
         tenant = request.headers["x-tenant"]
@@ -45,17 +41,15 @@ class Demanding(Filter):
 class Resurrecting(Filter):
     """Brings back whom others have dropped."""
 
-    meta = meta("resurrecting")
-
     def filter(self, request, endpoints, state):
-        return type(endpoints)(endpoints.generation)
+        return type(endpoints)(endpoints._generation)
 
 
 @breaks("filter_keeps_the_order", "`filter` changes the order of the endpoints")
 class Sorting(Filter):
     """Sorts by queue."""
 
-    meta = meta("sorting", consumes=(WAITING_QUEUE_SIZE,))
+    consumes = (WAITING_QUEUE_SIZE,)
 
     def filter(self, request, endpoints, state):
         return endpoints.take(np.argsort(endpoints[WAITING_QUEUE_SIZE], kind="stable"))
@@ -65,7 +59,7 @@ class Sorting(Filter):
 class Halving(Filter):
     """Keeps those that are not worse than the average."""
 
-    meta = meta("halving", consumes=(WAITING_QUEUE_SIZE,))
+    consumes = (WAITING_QUEUE_SIZE,)
 
     def filter(self, request, endpoints, state):
         queue = np.nan_to_num(endpoints[WAITING_QUEUE_SIZE])
@@ -76,8 +70,6 @@ class Halving(Filter):
 class Listing(Scorer):
     """Answers a list."""
 
-    meta = meta("listing")
-
     def score(self, request, endpoints, state):
         return [1.0 for _ in endpoints]
 
@@ -85,8 +77,6 @@ class Listing(Scorer):
 @breaks("scorer_rates_every_endpoint", "`score` raises IndexError")
 class Promptless(Scorer):
     """Takes for granted that there is a prompt."""
-
-    meta = meta("promptless")
 
     def score(self, request, endpoints, state):
         return np.full(len(endpoints), min(len(request.prompt.texts[0]) / 1e6, 1.0))
@@ -96,7 +86,7 @@ class Promptless(Scorer):
 class Trusting(Scorer):
     """Has no answer to missing data."""
 
-    meta = meta("trusting", consumes=(KV_CACHE_USAGE,))
+    consumes = (KV_CACHE_USAGE,)
 
     def score(self, request, endpoints, state):
         return 1.0 - endpoints[KV_CACHE_USAGE]
@@ -106,7 +96,7 @@ class Trusting(Scorer):
 class Dividing(Scorer):
     """Divides by the longest queue."""
 
-    meta = meta("dividing", consumes=(WAITING_QUEUE_SIZE,))
+    consumes = (WAITING_QUEUE_SIZE,)
 
     def score(self, request, endpoints, state):
         queue = endpoints[WAITING_QUEUE_SIZE]
@@ -120,7 +110,7 @@ class Dividing(Scorer):
 class Penalising(Scorer):
     """Answers minus the queue."""
 
-    meta = meta("penalising", consumes=(WAITING_QUEUE_SIZE,))
+    consumes = (WAITING_QUEUE_SIZE,)
 
     def score(self, request, endpoints, state):
         return -np.nan_to_num(endpoints[WAITING_QUEUE_SIZE])
@@ -128,9 +118,7 @@ class Penalising(Scorer):
 
 @breaks("scorer_follows_the_candidates", "`score` answers (8,) scores for 4 endpoints after a filter has dropped some")
 class Oblivious(Scorer):
-    """Rates the whole pool, whoever is a candidate."""
-
-    meta = meta("oblivious")
+    """Rates the whole pool, not the candidates."""
 
     def score(self, request, endpoints, state):
         return np.ones(len(endpoints) if len(endpoints) in (1, 10_000) else 8)
@@ -138,9 +126,7 @@ class Oblivious(Scorer):
 
 @breaks("scorer_follows_the_candidates", "the same endpoints in reverse order get other scores")
 class Ranking(Scorer):
-    """Prefers whoever comes first."""
-
-    meta = meta("ranking")
+    """Prefers the endpoint that comes first."""
 
     def score(self, request, endpoints, state):
         return np.linspace(1.0, 0.0, len(endpoints))
@@ -150,8 +136,6 @@ class Ranking(Scorer):
 class Moody(Scorer):
     """Draws from the global generator."""
 
-    meta = meta("moody")
-
     def score(self, request, endpoints, state):
         return np.array([random.random() for _ in endpoints])
 
@@ -159,8 +143,6 @@ class Moody(Scorer):
 @breaks("scorer_rates_a_single_endpoint", "`score` raises ValueError: no spread of one at")
 class Comparing(Scorer):
     """Cannot rate one alone."""
-
-    meta = meta("comparing")
 
     def score(self, request, endpoints, state):
         if len(endpoints) == 1:
@@ -170,9 +152,7 @@ class Comparing(Scorer):
 
 @breaks("handles_ten_thousand_endpoints", "times as long as a loop over 10000 endpoints")
 class Quadratic(Scorer):
-    """Compares everybody with everybody."""
-
-    meta = meta("quadratic")
+    """Compares every endpoint with every other."""
 
     def score(self, request, endpoints, state):
         names = sorted(endpoint.name for endpoint in endpoints)
@@ -190,17 +170,13 @@ class First(Picker):
 class PicksOne(Picker):
     """Answers a single endpoint."""
 
-    meta = meta("picks-one")
-
     def pick(self, request, scored, state):
         return scored.endpoints.members[0]
 
 
-@breaks("picker_picks_somebody", "`pick` picks none of 4 candidates")
+@breaks("picker_picks_an_endpoint", "`pick` picks none of 4 candidates")
 class Choosy(Picker):
     """Wants a choice of at least five."""
-
-    meta = meta("choosy")
 
     def pick(self, request, scored, state):
         return scored.take([0] if len(scored.scores) != 4 else [])
@@ -210,8 +186,6 @@ class Choosy(Picker):
 class Insisting(Picker):
     """Picks the best twice."""
 
-    meta = meta("insisting")
-
     def pick(self, request, scored, state):
         return scored.take([0, 0])
 
@@ -219,8 +193,6 @@ class Insisting(Picker):
 @breaks("picker_is_deterministic_under_a_seed", "two instances with the same seed pick different endpoints")
 class Gambling(Picker):
     """Draws from the global generator."""
-
-    meta = meta("gambling")
 
     def pick(self, request, scored, state):
         return scored.take([random.randrange(len(scored.scores))])
@@ -230,8 +202,6 @@ class Gambling(Picker):
 class Upside(Picker):
     """Sorts the wrong way round."""
 
-    meta = meta("upside")
-
     def pick(self, request, scored, state):
         return scored.take(np.argsort(scored.scores)[:2])
 
@@ -239,8 +209,6 @@ class Upside(Picker):
 @breaks("picker_leaves_scores_alone", "`pick` changes the totals it is given")
 class Consuming(Picker):
     """Crosses out whom it has picked."""
-
-    meta = meta("consuming")
 
     def pick(self, request, scored, state):
         best = int(scored.scores.argmax())
@@ -263,8 +231,6 @@ class Single(ProfileHandler):
 class Endless(Single):
     """Never has enough of a profile that fails."""
 
-    meta = meta("endless")
-
     def pick_profiles(self, request, profiles, results, state):
         return [name for name in profiles if name not in results or results[name].picked is None]
 
@@ -272,8 +238,6 @@ class Endless(Single):
 @breaks("handler_decides", "`process_results` raises TypeError")
 class Confident(Single):
     """Does not expect a run to fail."""
-
-    meta = meta("confident")
 
     def process_results(self, request, results: Mapping[str, ProfileRunResult], state):
         name, run = next(iter(results.items()))

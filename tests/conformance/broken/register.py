@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -9,12 +10,10 @@ import numpy as np
 
 from endpick.api import (
     DataKey,
-    PluginMeta,
     Scope,
     Scorer,
 )
 
-API = ">=1.0,<2"
 TOKENS = DataKey("acme.example/tokens", int, Scope.REQUEST, doc="Tokens of the prompt (count).")
 MATCH = DataKey("acme.example/match", float, Scope.CANDIDATE, doc="How well the endpoint fits (0 to 1).")
 TENANTS: DataKey[list] = DataKey("acme.example/tenants", list, doc="Tenants that the endpoint serves.")
@@ -23,33 +22,36 @@ NAMELESS = DataKey("acme.example/nameless", float)
 
 @dataclass(frozen=True)
 class Broken:
-    """A class, the one check that has to fail, what it has to say, and what the kit is given."""
+    """A class, the one check that has to fail, what it has to say, its entry point, and what the kit is given."""
 
     plugin: type
     check: str
     message: str
+    plugin_type: str
+    distribution: str
     material: Mapping[str, object] = field(default_factory=dict)
 
 
 BROKEN: list[Broken] = []
+DISTRIBUTION = "broken-plugins"
+"""Says which endpick it needs."""
+UNDEMANDING = "undemanding-plugins"
+"""Does not say which endpick it needs."""
 
 
-def breaks(check: str, message: str, **material: object):
-    """Note the rule that a class breaks, and give it a type if it has no `meta` yet."""
+def breaks(check: str, message: str, *, plugin_type: str | None = None, distribution: str = DISTRIBUTION, **material: object):
+    """Note the rule that a class breaks, and the entry point that leads to it: `broken.old-signature` unless another is given."""
 
     def note(plugin: type) -> type:
-        BROKEN.append(Broken(plugin, check, message, material))
+        name = f"broken.{re.sub('(?<!^)(?=[A-Z])', '-', plugin.__name__).lower()}"
+        BROKEN.append(Broken(plugin, check, message, plugin_type or name, distribution, material))
         return plugin
 
     return note
 
 
-def meta(name: str, **facts: object) -> PluginMeta:
-    return PluginMeta(**{"type": f"broken.{name}", "api": API, **facts})
-
-
 class Fair(Scorer):
-    """Everybody is equal: a scorer without fault, for others to spoil."""
+    """Every endpoint is equal: a scorer without fault, for others to spoil."""
 
     def score(self, request, endpoints, state):
         return np.ones(len(endpoints))

@@ -13,24 +13,23 @@ import pytest
 from aiohttp import web
 
 from endpick.api import KV_CACHE_USAGE, LORA_ADAPTERS, WAITING_QUEUE_SIZE, Plugin, PluginContext
-from endpick.api.plugin import kinds_of
-from endpick.datalayer.collection import Collection, SourceBinding
+from endpick.datalayer.collection import Collection, CollectionLoop, CollectionSettings, SourceBinding
 from endpick.datalayer.discovery import DiscoveryTask
-from endpick.datalayer.loop import CollectionLoop, CollectionSettings
 from endpick.datalayer.table import EndpointTable
-from endpick.observability.instruments import Silent
-from endpick.plugins.instance import Instance, default_on_fault, scope_of
+from endpick.observability.telemetry import NullTelemetry
+from endpick.plugins.instance import Instance, scope_of
+from endpick.plugins.kinds import default_on_fault, kinds_of
 from endpick.simulation.engine import EngineSettings
 from endpick.simulation.server import ServerSettings, serve
-from endpick_builtin.collectors.core_metrics import CoreMetricsExtractor, CoreMetricsParameters
-from endpick_builtin.discoveries.file import FileDiscovery, FileDiscoveryParameters
-from endpick_builtin.sources.metrics import MetricsDataSource, MetricsSourceParameters
+from endpick_builtin.core_metrics import CoreMetricsExtractor, CoreMetricsParameters
+from endpick_builtin.file_discovery import FileDiscovery, FileDiscoveryParameters
+from endpick_builtin.sources import MetricsDataSource, MetricsSourceParameters
 
 pytestmark = pytest.mark.asyncio
 PAGE = b"vllm:num_requests_waiting 3\nvllm:num_requests_running 1\nvllm:kv_cache_usage_perc 0.5\n"
 
 
-class Errors(Silent):
+class Errors(NullTelemetry):
     """Instruments that remember what failed, and for whom."""
 
     def __init__(self) -> None:
@@ -48,7 +47,7 @@ def instance(plugin: Plugin) -> Instance:
     subscriptions = plugin.subscriptions(plugin.parameters)
     kinds = kinds_of(type(plugin))
     scope = scope_of(plugin.name, subscriptions)
-    return Instance(plugin.name, plugin.meta.type, "endpick", "0", kinds, plugin, subscriptions, default_on_fault(kinds), scope)
+    return Instance(plugin.name, plugin.name, "endpick", "0", kinds, plugin, subscriptions, default_on_fault(kinds), scope)
 
 
 class Pool:
@@ -92,7 +91,7 @@ async def running(tmp_path: Path, ports: Mapping[str, int], timeout_seconds: flo
 
 async def eventually(condition: Callable[[], bool], what: str) -> None:
     async def wait() -> None:
-        while not condition():  # noqa: ASYNC110 - what is waited for happens in tasks that signal nobody
+        while not condition():  # noqa: ASYNC110 - what is waited for happens in tasks that signal nothing
             await asyncio.sleep(0.005)
 
     try:

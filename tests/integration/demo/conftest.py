@@ -19,7 +19,7 @@ class ProcessTable:
         return {child for child, (state, parent) in self._read().items() if parent == pid and state != "Z"}
 
     def running_in(self, folder: Path) -> set[int]:
-        """Living processes that were started in a folder or below, whoever is their parent by now."""
+        """Living processes that were started in a folder or below, whichever process is their parent by now."""
         found = set()
         for pid, (state, _) in self._read().items():
             try:

@@ -15,13 +15,11 @@ from pathlib import Path
 import orjson
 import pytest
 
-from endpick.demo.configurations import built_in
 from endpick.demo.envoy import bootstrap
+from endpick.demo.load import WorkloadSettings, make_workload
 from endpick.demo.processes import ChildFailed
 from endpick.demo.runner import PICKER, DemoSettings, run_demo
-from endpick.demo.table import LiveTable
-from endpick.demo.trial import Trial, run_trial
-from endpick.demo.workload import WorkloadSettings, make_workload
+from endpick.demo.trial import LiveTable, Trial, built_in, run_trial
 from endpick.diagnostics import ExitCode
 
 PROCESSES = 6

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from endpick.transport.choice import TransportName, open_server
-from endpick.transport.server import ListenSettings, ext_proc_methods
+from endpick.transport.server import ListenSettings, TransportName, ext_proc_methods, open_server
 from integration.envoy.gateway import Envoy, find_envoy, start_envoy, stop_envoy
 from integration.envoy.model_server import serve_model
 from integration.envoy.picker import Picker, Seen

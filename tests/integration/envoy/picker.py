@@ -10,12 +10,10 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from endpick._proto.ext_proc_pb2 import ProcessingRequest
-from endpick.extproc.counters import SessionCounters
 from endpick.extproc.headers import read_headers
 from endpick.extproc.session import Session, SessionSettings
-from endpick.extproc.stream import CloseCause
-from endpick.requests.decision import Decision, Metadata, Refused, Routed
-from endpick.requests.incoming import IncomingRequest
+from endpick.extproc.stream import SessionCounters
+from endpick.requests.model import CloseCause, Decision, IncomingRequest, Metadata, Refused, Routed
 
 T = TypeVar("T")
 

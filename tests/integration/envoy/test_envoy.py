@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from endpick.extproc.stream import CloseCause, Status
+from endpick.extproc.stream import GrpcStatus
+from endpick.requests.model import CloseCause
 from integration.envoy.client import Answer, read, read_raw, send
 from integration.envoy.conftest import Gateway
 from integration.envoy.picker import Seen
@@ -87,7 +88,7 @@ def test_the_decision_sees_the_body(ask, dialect):
 def test_the_decision_knows_that_the_gateway_kept_the_body(ask, dialect):
     _, seen = ask(dialect, "/what", b"{}")
     assert seen.incoming.body is None
-    assert not seen.incoming.delivery.sees_request_body
+    assert not seen.incoming.body_modes.sees_request_body
 
 
 @pytest.mark.parametrize("dialect", EVERY_DIALECT)
@@ -288,13 +289,13 @@ def test_requests_at_once_do_not_mix(ask, dialect):
 
 def test_a_gateway_that_only_observes_is_told_so(gateway):
     errors = gateway.picker.counters.protocol_errors
-    before = errors[Status.FAILED_PRECONDITION]
+    before = errors[GrpcStatus.FAILED_PRECONDITION]
     answer = read(send(gateway.envoy.ports["observing"], "/what", {}, b"{}"))
     assert answer.status == 503
-    gateway.picker.wait_for_close(lambda: errors[Status.FAILED_PRECONDITION] == before + 1)
+    gateway.picker.wait_for_close(lambda: errors[GrpcStatus.FAILED_PRECONDITION] == before + 1)
 
 
 def test_nothing_that_envoy_does_here_is_out_of_order(ask, gateway):
     ask("full_duplex", "/what", b"{}")
-    assert gateway.picker.counters.protocol_errors[Status.INVALID_ARGUMENT] == 0
+    assert gateway.picker.counters.protocol_errors[GrpcStatus.INVALID_ARGUMENT] == 0
     assert gateway.envoy.stat("cluster.picker.upstream_cx_protocol_error") == 0

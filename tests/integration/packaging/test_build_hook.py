@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import tomllib
 from pathlib import Path
@@ -9,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from endpick.building import request_path
+from endpick.installation import request_path
 
 ROOT = Path(__file__).parents[3]
 CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]
@@ -52,7 +53,8 @@ def test_packages_and_what_plugins_inherit_from_stay_python(hook):
 
 
 def test_coroutines_stay_python(hook):
-    assert [module for module in hook.modules() if "async def" in (ROOT / module).read_text()] == []
+    trees = {module: ast.walk(ast.parse((ROOT / module).read_text())) for module in hook.modules()}
+    assert [module for module, nodes in trees.items() if any(isinstance(node, ast.AsyncFunctionDef) for node in nodes)] == []
 
 
 def test_no_compiled_twin_lies_beside_the_sources_and_hides_them():
@@ -60,7 +62,7 @@ def test_no_compiled_twin_lies_beside_the_sources_and_hides_them():
 
 
 def test_what_runs_is_told_by_the_files_beside_it(monkeypatch, tmp_path):
-    monkeypatch.setattr("endpick.building.__file__", str(tmp_path / "building.py"))
+    monkeypatch.setattr("endpick.installation.__file__", str(tmp_path / "building.py"))
     (tmp_path / "extproc").mkdir()
     assert request_path() == "interpreted"
     (tmp_path / "extproc" / "session.cpython-311-x86_64-linux-gnu.so").touch()

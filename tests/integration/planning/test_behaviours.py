@@ -19,7 +19,7 @@ FLOW = '''
 """Plugins that only declare data."""
 
 import numpy as np
-from endpick.api import DataCollector, DataKey, DataProducer, PluginMeta, PollingSource, Scope, Scorer
+from endpick.api import DataCollector, DataKey, DataProducer, Parameters, PollingSource, Scope, Scorer
 
 A = DataKey("acme.example/a", float, Scope.CANDIDATE)
 B = DataKey("acme.example/b", float, Scope.CANDIDATE)
@@ -47,43 +47,54 @@ class Base:
 
 
 class Both(Base, Scorer):
-    meta = PluginMeta("acme.both", ">=1.0,<2", consumes=(A, B_AS_TEXT))
+    consumes = (A, B_AS_TEXT)
 
 
 class Maker(Base, DataProducer):
-    meta = PluginMeta("acme.maker", ">=1.0,<2", produces=(A, B))
+    produces = (A, B)
 
 
 class AFromB(Base, DataProducer):
-    meta = PluginMeta("acme.a-from-b", ">=1.0,<2", consumes=(B,), produces=(A,))
+    consumes = (B,)
+    produces = (A,)
 
 
 class BFromA(Base, DataProducer):
-    meta = PluginMeta("acme.b-from-a", ">=1.0,<2", consumes=(A,), produces=(B,))
+    consumes = (A,)
+    produces = (B,)
 
 
 class Warm(Base, Scorer):
-    meta = PluginMeta("acme.warm", ">=1.0,<2", consumes=(HEAT,))
+    consumes = (HEAT,)
 
 
 class Chilly(Base, Scorer):
-    meta = PluginMeta("acme.chilly", ">=1.0,<2", consumes=(COLD,))
+    consumes = (COLD,)
 
 
-class HeatSource(Base, PollingSource):
-    meta = PluginMeta("acme.heat-source", ">=1.0,<2", payload=Page)
+class HeatSource(Base, PollingSource[Parameters, Page]):
+    pass
 
 
-class HeatCollector(Base, DataCollector):
-    meta = PluginMeta("acme.heat-collector", ">=1.0,<2", payload=Page, produces=(HEAT,), default_source="acme.heat-source")
+class HeatCollector(Base, DataCollector[Parameters, Page]):
+    produces = (HEAT,)
+    default_source = "acme.heat-source"
 
 
-class ColdCollector(Base, DataCollector):
-    meta = PluginMeta("acme.cold-collector", ">=1.0,<2", payload=Page, produces=(COLD,))
+class ColdCollector(Base, DataCollector[Parameters, Page]):
+    produces = (COLD,)
 '''
 
 FLOW_TYPES = {
-    plugin_type: f"acme_flow:{name}" for name, plugin_type in re.findall(r'class (\w+)\([^)]*\):\n    meta = PluginMeta\("([^"]+)"', FLOW)
+    "acme.both": "acme_flow:Both",
+    "acme.maker": "acme_flow:Maker",
+    "acme.a-from-b": "acme_flow:AFromB",
+    "acme.b-from-a": "acme_flow:BFromA",
+    "acme.warm": "acme_flow:Warm",
+    "acme.chilly": "acme_flow:Chilly",
+    "acme.heat-source": "acme_flow:HeatSource",
+    "acme.heat-collector": "acme_flow:HeatCollector",
+    "acme.cold-collector": "acme_flow:ColdCollector",
 }
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft7Validator
 from ruamel.yaml import YAML
 
-from endpick.cli.schemas import builtin, config_schema, parameter_schemas
+from endpick.cli.schema import builtin, config_schema, parameter_schemas
 from endpick.config import load_config
 from endpick.diagnostics import Code, Diagnostic, render_github, render_json, render_text
 from endpick.planning.planner import make_plan

@@ -1,4 +1,4 @@
-"""`endpick graph` draws real plugins in four formats, and asks nobody on the network for it."""
+"""`endpick graph` draws real plugins in four formats, and asks no server on the network for it."""
 
 from __future__ import annotations
 

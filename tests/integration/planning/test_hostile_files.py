@@ -1,4 +1,4 @@
-"""Files that nobody should write and somebody will: `endpick validate` judges each in bounded time and memory, at its place."""
+"""Files that an operator should not write and one day will: `endpick validate` judges each in bounded time and memory, at its place."""
 
 from __future__ import annotations
 

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from endpick.api import CACHE_BLOCK_SIZE, WAITING_QUEUE_SIZE, Endpoint, PluginContext
+from endpick.api import CACHE_BLOCK_SIZE, WAITING_QUEUE_SIZE, DataProducer, Endpoint, PluginContext
 from endpick.config import load_config
 from endpick.datalayer.table import EndpointTable
 from endpick.diagnostics import has_errors
-from endpick.observability.instruments import Silent
-from endpick.planning.build import Built, build_plan
-from endpick.planning.compile import compile_collection, compile_pipeline, declared_keys
+from endpick.observability.telemetry import NullTelemetry
+from endpick.planning.compile import Built, build_plan, compile_collection, compile_plan, declared_keys
 from endpick.planning.planner import make_plan
 from endpick.plugins.discovery import discover
 
@@ -31,7 +30,7 @@ NOT_BUILT_IN = {
     "probabilistic-admitter",
     "token-producer",
 }
-"""What the samples use and endpick does not have. Whoever builds one takes it from this list."""
+"""What the samples use and endpick does not have. The change that builds one takes it from this list."""
 
 needs_data = pytest.mark.skipif(not CONFIGS, reason="needs llm-d's sample configurations; set ENDPICK_TEST_DATA")
 
@@ -64,7 +63,7 @@ def test_the_built_in_default_compiles_to_llm_ds_pipeline() -> None:
 
     built = build_plan(plan, lambda _: PluginContext())
     assert isinstance(built, Built)
-    pipeline = compile_pipeline(plan, built, Silent())
+    pipeline = compile_plan(plan, built, NullTelemetry())
     collection = compile_collection(plan, built)
 
     assert not has_errors(outcome.diagnostics)
@@ -77,14 +76,14 @@ def test_the_built_in_default_compiles_to_llm_ds_pipeline() -> None:
     assert plan.handler == "single-profile-handler"
     assert plan.detector == "utilization-detector"
     assert plan.parsers == ("openai-parser", "passthrough-parser")
-    assert plan.producers == ("approx-prefix-cache-producer",)
+    assert plan.on_request[DataProducer] == ("approx-prefix-cache-producer",)
     assert list(pipeline.scheduler.profiles) == ["default"]
     assert [(one.source.name, [collector.name for collector in one.collectors]) for one in collection.bindings] == [
         ("metrics-data-source", ["core-metrics-extractor"])
     ]
 
 
-def test_the_table_gets_a_column_for_every_key_that_somebody_writes() -> None:
+def test_the_table_gets_a_column_for_every_key_that_an_instance_writes() -> None:
     plan = make_plan(load_config(), discover()).plan
     assert plan is not None
 

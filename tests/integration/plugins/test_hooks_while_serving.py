@@ -121,11 +121,11 @@ async def test_an_observer_that_hangs_holds_up_neither_requests_nor_the_end(fixt
 
     assert {status for _, status in answers} == {0}
     assert counts == {SHOWN: 0, DROPPED: 300 - 256 - 1}, "one hangs, 256 wait"
-    assert any("an observer of decisions does not return" in str(event["event"]) for event in picker.events)
+    assert any("a hook object does not return from endpick_decision" in str(event["event"]) for event in picker.events)
 
 
 @pytest.mark.asyncio
-async def test_nothing_is_recorded_unless_somebody_watches_and_some_are_wanted(fixture_project, folder):
+async def test_nothing_is_recorded_unless_a_hook_watches_and_a_share_is_wanted(fixture_project, folder):
     async with serving(folder("hooks.everything"), "--decision-sampling=0", path=[fixture_project("hook-objects")]) as picker:
         await picker.ask()
     async with serving(folder("hooks.module"), ALL, path=[fixture_project("hook-objects")]) as unwatched:

@@ -10,7 +10,7 @@ import pytest
 HEAVY = ("grpc", "pydantic", "jsonschema", "numpy")
 
 
-def test_behaviour_12_a_broken_plugin_that_nobody_names_is_never_imported(fixture_project, config_with, validate, tmp_path):
+def test_behaviour_12_a_broken_plugin_that_no_config_names_is_never_imported(fixture_project, config_with, validate, tmp_path):
     path = [fixture_project("broken-import"), fixture_project("sentinel"), fixture_project("good-scorers")]
     sentinel = tmp_path / "imported"
 

@@ -53,8 +53,9 @@ def test_behaviour_18_a_wrong_entry_point_is_told_from_a_failing_module(fixture_
         ("misfit.not-a-plugin", "E0309", "leads to the class NotAPlugin, not to a plugin class"),
         ("misfit.no-kind", "E0310", "the plugin class NoKind in misfits 1.0 is of no kind"),
         ("misfit.abstract", "E0311", "Abstract in misfits 1.0 does not implement `score`"),
-        ("misfit.no-meta", "E0318", "NoMeta in misfits 1.0 has no `meta`"),
-        ("misfit.bad-range", "E0318", "the `meta.api` of 'misfit.bad-range' in misfits 1.0 is not a version range: 'one or so'"),
+        ("misfit.no-keys", "E0318", "`consumes` of 'misfit.no-keys' in misfits 1.0 is not a tuple of data keys"),
+        ("misfit.misspelt", "E0318", "`consume` of 'misfit.misspelt' in misfits 1.0 is read by no part of endpick"),
+        ("misfit.misspelt-method", "E0313", "did you mean 'first_chunk'?"),
         (
             "misfit.bad-signature",
             "E0313",
@@ -73,12 +74,13 @@ def test_behaviour_19_each_way_to_be_no_plugin_has_its_code(fixture_project, con
     assert "misfits" in error["help"]
 
 
-def test_behaviour_20_a_plugin_of_another_type_is_refused_with_both_names(fixture_project, config_with, validate):
-    error = validate(config_with("misfit.other-type"), path=[fixture_project("misfits")]).the_only_error()
+def test_behaviour_20_a_plugin_that_is_installed_under_its_former_name_only_is_refused(fixture_project, config_with, validate):
+    verdict = validate(config_with("misfit.formerly"), path=[fixture_project("misfits")])
+    error = verdict.the_only_error()
 
-    assert error["code"] == "E0312"
-    assert "the entry point 'misfit.other-type' of misfits 1.0" in error["message"]
-    assert "calls itself 'misfit.somebody-else'" in error["message"]
+    assert (verdict.exit_code, error["code"], verdict.pointed_at(error)) == (4, "E0312", "misfit.formerly")
+    assert "'misfit.formerly' is a former name" in error["message"]
+    assert "misfits 1.0 has no entry point with the current name" in error["message"]
 
 
 @pytest.mark.parametrize(("plugin_type", "raised"), [("exits.politely", "SystemExit: 0"), ("exits.rudely", "Rude: out of my way")])
@@ -166,4 +168,4 @@ def test_a_hook_object_may_offer_plugin_types(fixture_project, config_with, vali
 
     assert verdict.codes == ["E0705", "E0705"]
     assert "Local, which cannot be imported because it is local to a function" in verdict.errors[0]["message"]
-    assert "registers 7, which is not a plugin class" in verdict.errors[1]["message"]
+    assert "registers 7 as 'hooks.number'; it needs a plugin class" in verdict.errors[1]["message"]

@@ -13,9 +13,9 @@ def test_behaviour_34_a_remote_reference_is_refused_and_no_socket_is_opened(make
         url = f"http://127.0.0.1:{server.getsockname()[1]}/limit.json"
         module = (
             "import numpy as np\n"
-            "from endpick.api import PluginMeta, Scorer\n"
+            "from endpick.api import Scorer\n"
             "class Remote(Scorer):\n"
-            f"    meta = PluginMeta(type='remote', api='>=1.0', parameters_schema={{'properties': {{'limit': {{'$ref': '{url}'}}}}}})\n"
+            f"    parameters_schema = {{'properties': {{'limit': {{'$ref': '{url}'}}}}}}\n"
             "    def score(self, request, endpoints, state):\n"
             "        return np.ones(len(endpoints))\n"
         )

@@ -7,14 +7,20 @@ import shutil
 
 import pytest
 
+from endpick import __version__
 
-def test_behaviour_24_a_plugin_for_a_newer_minor_is_refused_with_the_remedy(fixture_project, config_with, validate):
-    verdict = validate(config_with("old.newer"), path=[fixture_project("old-api")])
+
+def test_behaviour_24_a_plugin_for_a_later_endpick_is_refused_with_the_remedy_and_never_imported(
+    fixture_project, config_with, validate, run_cli
+):
+    path = [fixture_project("later-endpick")]
+    verdict = validate(config_with("later.scorer"), path=path)
     error = verdict.the_only_error()
 
-    assert (verdict.exit_code, error["code"], verdict.pointed_at(error)) == (4, "E0306", "old.newer")
-    assert error["message"] == "'old.newer' from old-api 2.1 needs plugin API >=1.4,<2; this host provides 1.0"
-    assert error["help"] == "install an endpick whose plugin API is in >=1.4,<2, or a release of old-api for plugin API 1.0"
+    assert (verdict.exit_code, error["code"], verdict.pointed_at(error)) == (4, "E0306", "later.scorer"), "its module raises"
+    assert error["message"] == f"'later.scorer' from later-endpick 2.1 needs endpick>=99; this is endpick {__version__}"
+    assert error["help"] == f"install endpick>=99, or a release of later-endpick for endpick {__version__}"
+    assert f"endpick>=99 is needed, endpick {__version__} is installed" in run_cli("doctor", path=path).stdout
 
 
 def test_behaviour_25_a_plugin_for_the_next_major_is_listed_and_never_imported(fixture_project, config_with, validate, run_cli):
@@ -28,8 +34,10 @@ def test_behaviour_25_a_plugin_for_the_next_major_is_listed_and_never_imported(f
     assert run_cli("list", "--load", path=path).exit_code == 0, "its module raises when it is imported"
 
 
-def test_behaviour_26_an_older_range_that_still_matches_loads_silently(fixture_project, config_with, validate):
-    assert validate(config_with("old.compatible"), path=[fixture_project("old-api")]).diagnostics == []
+def test_behaviour_26_a_plugin_for_an_older_endpick_loads_silently(make_distribution, config_with, validate):
+    path = [make_distribution("older", {"older.scorer": "older:Scorer"}, requires=["endpick>=0.0.1,<1"])]
+
+    assert validate(config_with("older.scorer"), path=path).diagnostics == []
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import grpc.aio
 import pytest
 
-from endpick.extproc.counters import SessionCounters
-from endpick.requests.incoming import BodyMode
-from endpick.transport.counters import TransportCounters
+from endpick.extproc.stream import SessionCounters
+from endpick.requests.model import BodyMode
+from endpick.transport.limits import TransportCounters
 from endpick.transport.server import EXT_PROC_PATH
 from integration.serve.gateway import Gateway, running_gateway, samples
 from integration.serve.test_bad_neighbours import log_of
@@ -16,7 +16,7 @@ from unit.extproc.conversation import read, request_body, request_headers, respo
 pytestmark = pytest.mark.asyncio
 
 BODY = b'{"model": "m", "messages": [{"role": "user", "content": "hello"}]}'
-COMPLAINT = "the gateway keeps bodies to itself"
+COMPLAINT = "the gateway does not send all bodies"
 
 
 async def exchange(gateway: Gateway, first: bytes, *more: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Model servers die and leave under load; whoever was not with them notices nothing."""
+"""Model servers die and leave under load; requests to the others notice nothing."""
 
 from __future__ import annotations
 

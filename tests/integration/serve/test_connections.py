@@ -7,9 +7,8 @@ import struct
 
 import pytest
 
-from endpick.transport.h2.faults import ErrorCode
-from endpick.transport.h2.frames import FrameType
-from endpick.transport.h2.settings import Setting
+from endpick.transport.h2.errors import ErrorCode
+from endpick.transport.h2.frames import FrameType, Setting
 from integration.plugins.serving import Picker, serving
 from integration.serve.gateway import RANDOM
 from integration.transport.raw_client import RawClient

@@ -70,7 +70,7 @@ async def called(gateway) -> dict[tuple[str, str], float]:
 
 
 @pytest.mark.asyncio
-async def test_every_instance_has_its_metrics_and_a_reload_lets_nobodys_clash(tmp_path):
+async def test_every_instance_has_its_metrics_and_a_reload_lets_none_clash(tmp_path):
     async with running_gateway(tmp_path, CONFIG, servers=2) as gateway:
 
         async def ask(times: int) -> None:

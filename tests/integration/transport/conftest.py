@@ -11,11 +11,10 @@ import grpc.aio
 import pytest
 import uvloop
 
-from endpick.transport.choice import TransportName, open_server
 from endpick.transport.health import HealthBoard, health_methods
 from endpick.transport.limits import Limits
 from endpick.transport.reflection import reflection_methods
-from endpick.transport.server import EXT_PROC_PATH, ListenSettings, Server, ext_proc_methods
+from endpick.transport.server import EXT_PROC_PATH, ListenSettings, Server, TransportName, ext_proc_methods, open_server
 from endpick.transport.tls import TlsSettings
 from integration.transport.toy import Log, toy_sessions
 

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 from endpick.transport.h2 import frames
-from endpick.transport.h2.faults import ErrorCode
+from endpick.transport.h2.errors import ErrorCode
 from endpick.transport.h2.frames import END_STREAM, FRAME_HEAD, FrameType
 from endpick.transport.h2.grpc import MESSAGE_HEAD
 from endpick.transport.h2.hpack import encode

@@ -9,10 +9,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from endpick.extproc.stream import CloseCause
-from endpick.transport.choice import open_server
+from endpick.requests.model import CloseCause
 from endpick.transport.limits import Limits
-from endpick.transport.server import ListenError, ListenSettings
+from endpick.transport.server import ListenError, ListenSettings, open_server
 from integration.transport.conftest import opened
 
 pytestmark = pytest.mark.asyncio

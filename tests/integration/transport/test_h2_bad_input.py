@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from endpick.extproc.stream import CloseCause
+from endpick.requests.model import CloseCause
 from endpick.transport.h2 import frames
-from endpick.transport.h2.faults import ErrorCode
+from endpick.transport.h2.errors import ErrorCode
 from endpick.transport.h2.frames import FRAME_HEAD, FrameType
 from endpick.transport.h2.grpc import MESSAGE_HEAD
 from endpick.transport.limits import Limits
@@ -148,7 +148,7 @@ async def test_a_reader_that_does_not_read_is_cut_off_and_its_replies_freed(open
         await neighbour.close()
 
 
-async def test_replies_to_pings_that_nobody_reads_are_bounded(open_h2):
+async def test_replies_to_pings_that_the_client_does_not_read_are_bounded(open_h2):
     limits = Limits(pings_burst=10**7, max_connection_output_bytes=2 * 2**20)
     async with open_h2(limits=limits) as serving:
         client = await RawClient.connect(serving.port)

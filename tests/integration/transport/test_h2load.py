@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from endpick.extproc.stream import CloseCause
+from endpick.requests.model import CloseCause
 from endpick.transport.h2.grpc import MESSAGE_HEAD
 from endpick.transport.server import EXT_PROC_PATH
 from endpick.transport.tls import TlsSettings

@@ -12,9 +12,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from endpick.transport.choice import open_server
 from endpick.transport.limits import Limits
-from endpick.transport.server import EXT_PROC_PATH, ListenSettings
+from endpick.transport.server import EXT_PROC_PATH, ListenSettings, open_server
 from endpick.transport.tls import TlsError, TlsSettings, make_self_signed
 
 pytestmark = pytest.mark.asyncio

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 
-from endpick.extproc.stream import CloseCause, ProtocolError, StreamSession
+from endpick.extproc.stream import GrpcStatus, ProtocolError, StreamSession
+from endpick.requests.model import CloseCause
 
 
 @dataclass
@@ -61,7 +62,7 @@ class ToySession:
             case b"raise":
                 raise ValueError("a bug")
             case b"refuse":
-                raise ProtocolError(int(rest), "not like this: 100% ü")
+                raise ProtocolError(GrpcStatus(int(rest)), "not like this: 100% ü")
             case b"finish":
                 self.finished = True
             case b"reply":

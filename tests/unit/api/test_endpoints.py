@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick.api import DataKey, Endpoint, Endpoints, Scope, UndeclaredAccess, UnknownKey
-from endpick.api.access import Access, AccessScope
-from endpick.api.endpoints import Column, Generation
+from endpick.api.endpoints import Access, AccessScope, Column, Generation
 
 LOAD = DataKey("load", float)
 TAG = DataKey("tag", str)
@@ -34,7 +33,7 @@ def test_address_brackets_ipv6(host, address):
 def test_column_of_the_whole_view_is_the_column_itself():
     endpoints = view([1.0, 2.0])
 
-    assert endpoints[LOAD] is endpoints.generation.columns["load"].values
+    assert endpoints[LOAD] is endpoints._generation.columns["load"].values
 
 
 @given(st.lists(st.floats(0, 1), max_size=30), st.data())
@@ -83,7 +82,7 @@ def test_age_counts_from_each_write_and_is_infinite_for_what_never_came():
     assert endpoints.age(UNHEARD).tolist() == [np.inf] * 3
 
 
-def test_column_that_nobody_writes_reads_as_missing():
+def test_column_that_was_never_written_reads_as_missing():
     endpoints = view([1.0, 2.0])
 
     assert np.isnan(endpoints[UNHEARD]).all()

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from endpick.api import CycleState, DataKey, Endpoint, Endpoints, Scope, UndeclaredAccess, UnknownKey
-from endpick.api.access import Access, AccessScope
-from endpick.api.endpoints import Generation
+from endpick.api.endpoints import Access, AccessScope, Generation
 
 SESSION = DataKey("session", str, Scope.REQUEST, default="none")
 MATCH = DataKey("match", float, Scope.CANDIDATE)
@@ -77,7 +76,7 @@ def test_profile_scratch_is_empty_at_each_profile_run_and_private_scratch_surviv
     state.profile["n"] = 1
     state.private["n"] = 1
 
-    state.begin_profile_run()
+    state._begin_profile_run()
 
     assert state.profile == {}
     assert state.private == {"n": 1}
@@ -94,7 +93,7 @@ def test_undeclared_write_is_a_fault_under_test():
 def test_view_for_another_access_shares_the_data(endpoints):
     state = CycleState()
     state.put(SESSION, "abc")
-    other = state.accessed_by(Access(AccessScope("a", frozenset({"session"}))))
+    other = state._accessed_by(Access(AccessScope("a", frozenset({"session"}))))
 
     assert other.get(SESSION) == "abc"
     with pytest.raises(UndeclaredAccess):

@@ -21,7 +21,7 @@ from endpick.api import (
     PluginContext,
     Unavailable,
 )
-from endpick_builtin.collectors.core_metrics import CORE_KEYS, CoreMetricsExtractor, CoreMetricsParameters
+from endpick_builtin.core_metrics import CORE_KEYS, CoreMetricsExtractor, CoreMetricsParameters
 
 VLLM = """\
 # HELP vllm:num_requests_waiting Requests waiting.
@@ -237,7 +237,7 @@ def test_a_custom_key_of_two_engines_is_produced_once():
 
 
 def test_without_parameters_the_declared_keys_are_the_core_keys():
-    assert CoreMetricsExtractor.subscriptions(CoreMetricsParameters()).produces == CoreMetricsExtractor.meta.produces
+    assert CoreMetricsExtractor.subscriptions(CoreMetricsParameters()).produces == CoreMetricsExtractor.produces
 
 
 @pytest.mark.parametrize(

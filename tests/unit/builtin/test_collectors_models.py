@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from endpick.api import SERVED_MODELS, Endpoint, Parameters, PluginContext, ServedModel
-from endpick.api.access import AccessScope
+from endpick.api.endpoints import AccessScope
 from endpick.datalayer.table import EndpointTable
-from endpick_builtin.collectors.models import ModelsDataExtractor
-from endpick_builtin.sources.models import ModelList
+from endpick_builtin.sources import ModelList, ModelsDataExtractor
 
 
 def test_the_list_becomes_a_column():

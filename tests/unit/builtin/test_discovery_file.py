@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 from endpick.api import ConfigurationError, PluginContext
 from endpick.datalayer.table import EndpointTable
-from endpick_builtin.discoveries import file as module
-from endpick_builtin.discoveries.file import FileDiscovery, FileDiscoveryParameters
+from endpick_builtin import file_discovery as module
+from endpick_builtin.file_discovery import FileDiscovery, FileDiscoveryParameters
 from unit.builtin.endpoint_files import EXPECTED, GOOD, entry, listing, shown
 
 
@@ -53,7 +53,7 @@ async def eventually(condition: Callable[[], bool], otherwise: Callable[[], str]
     """Wait until a condition holds."""
 
     async def wait() -> None:
-        while not condition():  # noqa: ASYNC110 - what is waited for happens in the plugin, which signals nobody
+        while not condition():  # noqa: ASYNC110 - what is waited for happens in the plugin, which signals nothing
             await asyncio.sleep(0.002)
 
     try:
@@ -211,7 +211,7 @@ async def test_a_settled_file_is_not_read_again(path, fast, monkeypatch):
     os.utime(path, (0, 0))
     reads, looks = counting(monkeypatch, "read_version"), counting(monkeypatch, "signature_of")
     async with watching(path):
-        await eventually(lambda: len(looks) >= 5, lambda: "nobody looks at the file")
+        await eventually(lambda: len(looks) >= 5, lambda: "the plugin does not look at the file")
     assert reads == [path]
 
 
@@ -238,7 +238,7 @@ async def test_a_file_that_is_only_touched_is_not_complained_about_again(path, f
         await logged(caplog, "default/bad")
         enough = len(reads) + 3
         os.utime(path)
-        await eventually(lambda: len(reads) > enough, lambda: "nobody looks at the file")
+        await eventually(lambda: len(reads) > enough, lambda: "the plugin does not look at the file")
     assert len(caplog.records) == 1
 
 
@@ -261,7 +261,7 @@ async def test_a_file_that_goes_away_changes_nothing_and_is_logged_once_each_tim
         for times, (before, after) in enumerate([("a", "b"), ("b", "c")], start=1):
             path.unlink()
             enough = sum(map(len, calls)) + 5
-            await eventually(lambda enough=enough: sum(map(len, calls)) > enough, lambda: "nobody looks at the file")
+            await eventually(lambda enough=enough: sum(map(len, calls)) > enough, lambda: "the plugin does not look at the file")
             assert [endpoint.name for endpoint in table.view()] == [f"default/{before}"]
             assert ["endpoints stay as they are" in record.getMessage() for record in caplog.records] == [True] * times
             path.write_text(listing(entry(after)))

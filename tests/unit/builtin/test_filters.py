@@ -8,9 +8,8 @@ from pydantic import ValidationError
 from endpick.api import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, Endpoint
 from endpick.api.state import CycleState
 from endpick.datalayer.table import EndpointTable
-from endpick_builtin.detectors.utilization import UtilizationDetector
-from endpick_builtin.filters.label_selector import LabelSelectorFilter
-from endpick_builtin.filters.roles import DecodeFilter, EncodeFilter, PrefillFilter
+from endpick_builtin.detectors import UtilizationDetector
+from endpick_builtin.filters import DecodeFilter, EncodeFilter, LabelSelectorFilter, PrefillFilter
 from unit.scheduling.workbench import REQUEST, access, instance, names, pool
 
 ROLES = ["decode", "prefill", "encode", "prefill-decode", "encode-prefill", "both", "encode-prefill-decode", "other", None]

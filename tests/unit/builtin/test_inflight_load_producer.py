@@ -23,8 +23,8 @@ from endpick.api import (
     TerminationCause,
 )
 from endpick.api.state import CycleState
-from endpick.requests.headers import HeadersForUpstream
-from endpick_builtin.producers.inflight_load import InflightLoadProducer
+from endpick.requests.intake import HeadersForUpstream
+from endpick_builtin.inflight_load import InflightLoadProducer
 from unit.scheduling.workbench import access, instance, pool
 
 END = ResponseEnd(TerminationCause.NATURAL, 200, None, 0, 1.0, None)
@@ -90,7 +90,7 @@ def test_a_request_that_never_got_an_answer_is_released_too_and_only_once():
     assert bench.requests == [0, 0, 0]
 
 
-def test_whoever_prepares_the_prompt_is_done_when_the_answer_begins():
+def test_the_endpoint_that_prepares_the_prompt_is_done_when_the_answer_begins():
     bench = Bench()
     sent = bench.send(decode=0, prefill=1, encode=None)
     assert (bench.requests, bench.tokens) == ([1, 1, 0], [100, 100, 0])

@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick.api import ParsedRequest, Rejection, Usage
-from endpick_builtin.parsers.json_model import with_model
-from endpick_builtin.parsers.openai import OpenAIParser
-from endpick_builtin.parsers.passthrough import PassthroughParser
+from endpick_builtin.openai import OpenAIParser, PassthroughParser, with_model
 from unit.scheduling.workbench import instance
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"

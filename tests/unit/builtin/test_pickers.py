@@ -1,4 +1,4 @@
-"""What pickers pick: the best, anybody, or the better more often."""
+"""What pickers pick: the best, any, or the better more often."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import pytest
 
 from endpick.api import ScoredEndpoints
 from endpick.api.state import CycleState
-from endpick_builtin.pickers.max_score import MaxScorePicker
-from endpick_builtin.pickers.random import RandomPicker
-from endpick_builtin.pickers.weighted_random import WeightedRandomPicker
+from endpick_builtin.choosing import MaxScorePicker, RandomPicker, WeightedRandomPicker
 from unit.scheduling.workbench import REQUEST, access, instance, names, pool
 
 PICKERS = (MaxScorePicker, RandomPicker, WeightedRandomPicker)

@@ -26,10 +26,8 @@ from endpick.api import (
     SchedulingResult,
 )
 from endpick.api.state import CycleState
-from endpick.requests.headers import HeadersForUpstream
-from endpick_builtin.producers.approx_prefix_cache import ApproxPrefixCacheProducer
-from endpick_builtin.producers.prefix_hashing import block_hashes, chain_root
-from endpick_builtin.producers.prefix_index import PrefixIndex
+from endpick.requests.intake import HeadersForUpstream
+from endpick_builtin.prefix_cache import ApproxPrefixCacheProducer, PrefixIndex, block_hashes, chain_root
 from unit.scheduling.workbench import access, instance, pool
 
 BLOCK = 64 * 4
@@ -120,7 +118,7 @@ def test_the_least_recently_sent_prompt_makes_room_from_its_end():
     index.insert("a", [21, 22], 5)
     assert matches(index, [1, 2], ["a"]) == [2]
     assert matches(index, [11, 12, 13], ["a"]) == [1]
-    assert index.held_by("a") == 5
+    assert index.entries == 5
 
 
 def test_a_prompt_longer_than_the_cache_is_held_as_far_as_it_fits():
@@ -131,7 +129,7 @@ def test_a_prompt_longer_than_the_cache_is_held_as_far_as_it_fits():
     assert len(index) == 3
 
 
-def test_whoever_takes_over_a_slot_inherits_nothing():
+def test_an_endpoint_that_takes_over_a_slot_inherits_nothing():
     index = PrefixIndex()
     index.slots(["a", "b"])
     index.insert("a", [1, 2], 10)
@@ -141,7 +139,7 @@ def test_whoever_takes_over_a_slot_inherits_nothing():
     assert index.slots(["c"]).tolist() == [0]
     assert matches(index, [1, 2], ["b", "c"]) == [1, 0]
     index.insert("a", [1, 2], 10)
-    assert index.held_by("a") == 0
+    assert index.entries == 1
 
 
 class IndexAgainstModel(RuleBasedStateMachine):

@@ -22,15 +22,17 @@ from endpick.api import (
     LoraAdapters,
     PrefixBlocks,
 )
-from endpick.api.access import AccessScope
+from endpick.api.endpoints import AccessScope
 from endpick.api.state import CycleState
-from endpick_builtin.scorers.active_request import ActiveRequestScorer
-from endpick_builtin.scorers.kv_cache_utilization import KVCacheUtilizationScorer
-from endpick_builtin.scorers.load_aware import LoadAwareScorer
-from endpick_builtin.scorers.lora_affinity import LoraAffinityScorer
-from endpick_builtin.scorers.prefix_cache import PrefixCacheScorer
-from endpick_builtin.scorers.queue import QueueScorer
-from endpick_builtin.scorers.running_requests import RunningRequestsScorer
+from endpick_builtin.scorers import (
+    ActiveRequestScorer,
+    KVCacheUtilizationScorer,
+    LoadAwareScorer,
+    LoraAffinityScorer,
+    PrefixCacheScorer,
+    QueueScorer,
+    RunningRequestsScorer,
+)
 from unit.scheduling.workbench import REQUEST, access, instance, pool
 
 
@@ -128,7 +130,7 @@ def test_prefix_cache_scores(parameters, blocks, matched, expected):
     assert scores(PrefixCacheScorer, None, prefix=(blocks, matched), **parameters) == pytest.approx(expected)
 
 
-def test_prefix_cache_scores_nothing_when_nobody_looked():
+def test_prefix_cache_scores_nothing_when_no_producer_looked():
     assert scores(PrefixCacheScorer, None) == [0.0, 0.0, 0.0]
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from endpick.api import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, Endpoint, Endpoints, InferenceRequest, PluginContext
 from endpick.datalayer.table import EndpointTable
-from endpick.scheduling.narrowing import narrowed
-from endpick_builtin.screeners.silent_endpoints import SilentEndpointParameters, SilentEndpointScreener
+from endpick.scheduling.profile import as_view
+from endpick_builtin.candidate_filters import SilentEndpointParameters, SilentEndpointScreener
 
 
 class Clock:
@@ -36,7 +36,7 @@ def screener() -> SilentEndpointScreener:
 
 def kept(screener: SilentEndpointScreener, table: EndpointTable) -> list[str]:
     endpoints = table.view()
-    answer = narrowed(endpoints, screener.screen(InferenceRequest("r"), endpoints))
+    answer = as_view(endpoints, screener.filter_candidates(InferenceRequest("r"), endpoints))
     assert isinstance(answer, Endpoints)
     return [endpoint.name for endpoint in answer]
 
@@ -79,7 +79,7 @@ def test_endpoint_that_never_reported_stays(screener, table, clock):
     assert kept(screener, table) == ["default/a", "default/c"]
 
 
-def test_when_everybody_is_silent_everybody_stays(screener, table, clock):
+def test_when_every_endpoint_is_silent_all_stay(screener, table, clock):
     report(table, "a", "b", "c")
     clock.now = 60.0
 

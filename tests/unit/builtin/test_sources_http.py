@@ -4,56 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import logging
+import re
 import shutil
 import ssl
 import subprocess
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
 from pydantic import ValidationError
 
 from endpick.api import ConfigurationError, Endpoint, PluginContext, ServedModel, Unavailable
-from endpick_builtin.sources.http import MAX_PAGE_BYTES
-from endpick_builtin.sources.metrics import MetricsDataSource, MetricsSourceParameters
-from endpick_builtin.sources.models import ModelsDataSource, ModelsSourceParameters
+from endpick_builtin.http_pages import MAX_PAGE_BYTES
+from endpick_builtin.sources import MetricsSourceParameters, ModelsDataSource, ModelsSourceParameters
+from unit.builtin.pages import PAGE, at, metrics_source, serving, started
 
-PAGE = b"vllm:num_requests_waiting 3\n"
 pytestmark = pytest.mark.asyncio
-
-
-@asynccontextmanager
-async def serving(handler: Callable, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
-    """A server on a port of its own."""
-    server = web.Server(handler)
-    runner = web.ServerRunner(server, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
-    await site.start()
-    try:
-        yield site._server.sockets[0].getsockname()[1]
-    finally:
-        await runner.cleanup()
-
-
-@asynccontextmanager
-async def started(source):
-    await source.start()
-    try:
-        yield source
-    finally:
-        await source.stop()
-
-
-def metrics_source(logger: str = "tests.sources", **parameters) -> MetricsDataSource:
-    context = PluginContext(logger=logging.getLogger(logger))
-    return MetricsDataSource("metrics", MetricsSourceParameters.model_validate(parameters), context)
-
-
-def at(port: int) -> Endpoint:
-    return Endpoint("default/a", "127.0.0.1", port)
 
 
 async def test_a_page_is_fetched_as_it_is():
@@ -113,16 +78,15 @@ async def test_an_endpoint_that_moved_is_asked_at_its_new_address():
     async with serving(named("old")) as old, serving(named("new")) as new, started(metrics_source()) as source:
         await source.poll(at(old))
         await source.poll(at(new))
-        source.endpoint_removed("default/a")
-        source.endpoint_removed("default/never-seen")
         await source.poll(at(new))
     assert asked == ["old", "new", "new"]
 
 
-async def test_ipv6_endpoints_are_asked_in_brackets():
-    source = metrics_source(port=9400)
-    assert str(source._url_of(Endpoint("default/a", "::1", 8000))) == "http://[::1]:9400/metrics"
-    assert str(metrics_source()._url_of(Endpoint("default/a", "::1", 8000))) == "http://[::1]:8000/metrics"
+@pytest.mark.parametrize(("parameters", "url"), [({}, "http://[::1]:1/metrics"), ({"port": 2}, "http://[::1]:2/metrics")])
+async def test_ipv6_endpoints_are_asked_in_brackets(parameters, url):
+    async with started(metrics_source(**parameters)) as source:
+        with pytest.raises(Unavailable, match=re.escape(f"GET {url}: ")):
+            await source.poll(Endpoint("default/a", "::1", 1))
 
 
 @pytest.mark.parametrize("status", [204, 404, 500, 503])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from endpick.cli.console import json_text, table
 from endpick.cli.listing import statuses
-from endpick.cli.tables import json_text, table
 from endpick.plugins.discovery import Candidate
 
 

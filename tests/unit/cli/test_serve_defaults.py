@@ -1,4 +1,4 @@
-"""What `endpick serve` says its limits are is what the transports take when nobody says anything."""
+"""What `endpick serve` says its limits are is what the transports take by default."""
 
 from __future__ import annotations
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from endpick.config import load_config, tree
-from endpick.config import text as text_module
-from endpick.config.text import MAX_BYTES
-from endpick.config.tree import MAX_NODES
+from endpick.config import load_config, yaml_values
+from endpick.config import source as text_module
+from endpick.config.source import MAX_BYTES
+from endpick.config.yaml_values import MAX_NODES
 from endpick.diagnostics import Code, Span
 from unit.config.documents import HEAD, codes_of
 
@@ -42,10 +42,10 @@ def test_a_document_may_hold_exactly_as_many_values_as_the_limit_says(monkeypatc
     # The document itself, its two fields, the list and its two items.
     text = '{"apiVersion": "endpick/v1alpha1", "kind": "EndpointPickerConfig", "featureGates": ["flowControl", "flowControl"]}'
 
-    monkeypatch.setattr(tree, "MAX_NODES", 6)
+    monkeypatch.setattr(yaml_values, "MAX_NODES", 6)
     assert codes_of(text) == []
 
-    monkeypatch.setattr(tree, "MAX_NODES", 5)
+    monkeypatch.setattr(yaml_values, "MAX_NODES", 5)
     (diagnostic,) = load_config(text=text, name="c.yaml").diagnostics
     start = text.rindex('"flowControl"') + 1
     assert (diagnostic.code, diagnostic.path) == (Code.E0104, ("featureGates", 1))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick.config import load_config
-from endpick.config.fields import fields_of, part_at
+from endpick.config.shape import fields_of, part_at
 from endpick.diagnostics import Code, Diagnostic, Span, render_github, render_json, render_text
 from unit.config.block_yaml import Emitter, Path, at, emit, paths
 

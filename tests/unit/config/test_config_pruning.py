@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from endpick.config.pruning import original_path, prune
+from endpick.config.shape import original_path, prune
 from endpick.diagnostics import DocumentPath
 
 DOCUMENT = {"a": "text", "list": [{"x": 0}, {"x": 1}, {"x": 2}]}

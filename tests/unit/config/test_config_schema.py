@@ -11,8 +11,7 @@ import pytest
 from jsonschema import Draft7Validator
 
 from endpick.config import load_config
-from endpick.config.draft07 import to_draft07
-from endpick.config.schema import editor_schema
+from endpick.config.schema import editor_schema, to_draft07
 
 TEST_DATA = Path(os.environ.get("ENDPICK_TEST_DATA", Path(__file__).parents[4] / "shared" / "data"))
 UPSTREAM_CONFIGS = sorted((TEST_DATA / "epp-configs").glob("*.yaml"))
@@ -88,7 +87,9 @@ def test_editors_say_which_api_version_a_field_of_the_superset_needs() -> None:
     (rule,) = cast("list[Any]", editor_schema({})["allOf"])
     forbidden = rule["then"]["properties"]
 
-    assert sorted(forbidden) == ["dataLayer", "hooks", "pluginPolicy", "plugins"], "parts without such a field are not mentioned"
+    assert sorted(forbidden) == ["dataLayer", "hooks", "objectives", "pluginPolicy", "plugins"], (
+        "parts without such a field are not mentioned"
+    )
     assert forbidden["hooks"] == {"type": "null", "errorMessage": "'hooks' needs apiVersion endpick/v1alpha1"}
     assert forbidden["plugins"]["items"]["properties"]["from"]["errorMessage"] == "'from' needs apiVersion endpick/v1alpha1"
 

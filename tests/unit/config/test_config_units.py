@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick.api.duration import parse_duration
-from endpick.config.gates import DEFAULT_GATES, parse_gate, resolve_gates
-from endpick.config.units import MAX_QUANTITY, parse_quantity
+from endpick.config.model import DEFAULT_GATES, MAX_QUANTITY, parse_gate, parse_quantity, resolve_gates
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from endpick.config.wording import MAX_SHOWN, describe, shorten, show_path, value_at
+from endpick.config.shape import MAX_SHOWN, describe, shorten, show_path, value_at
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from endpick.api import DataCollector, DataKey, Endpoint, PollingSource, Scope
-from endpick.datalayer.collection import Collection, SourceBinding
-from endpick.datalayer.loop import CollectionLoop, CollectionSettings
+from endpick.datalayer.collection import Collection, CollectionLoop, CollectionSettings, SourceBinding
 from endpick.datalayer.table import EndpointTable
 
 SEEN = DataKey("test/seen", float)

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from endpick.api import Parameters, Plugin, PluginContext, PluginMeta, Subscriptions
-from endpick.api.plugin import kinds_of
-from endpick.observability.instruments import Silent
-from endpick.plugins.instance import Instance, default_on_fault, scope_of
+from endpick.api import Parameters, Plugin, PluginContext, Subscriptions
+from endpick.observability.telemetry import NullTelemetry
+from endpick.plugins.instance import Instance, scope_of
+from endpick.plugins.kinds import default_on_fault, kinds_of
 from unit.datalayer.collecting import SEEN, Keep
 
 
@@ -58,7 +58,7 @@ def run_virtual() -> Callable[[Coroutine[Any, Any, Any]], Any]:
 
 
 @dataclass
-class Recorder(Silent):
+class Recorder(NullTelemetry):
     """Instruments that remember what went wrong."""
 
     polls: list[tuple[str, str, str]] = field(default_factory=list)
@@ -81,8 +81,6 @@ def recorder() -> Recorder:
 
 
 def _instance(plugin_class: type[Plugin[Parameters]], name: str, produces: tuple[Any, ...] = ()) -> Instance:
-    if "meta" not in vars(plugin_class):
-        plugin_class.meta = PluginMeta(type=f"test.{name}", api=">=1.0,<2", produces=produces)
     subscriptions = Subscriptions(produces=produces)
     kinds = kinds_of(plugin_class)
     plugin = plugin_class(name, Parameters(), PluginContext())

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.datalayer.backoff import Backoff
-from endpick.datalayer.cadence import PhaseSequence, cadence_of
+from endpick.datalayer.collection import Backoff, PhaseSequence, cadence_of
 
 
 @pytest.mark.parametrize(
@@ -30,7 +29,7 @@ def test_the_tick_is_the_shortest_interval_and_the_others_are_multiples(refresh,
     assert (cadence.tick_seconds, cadence.every) == (tick, every)
 
 
-def test_everybody_is_due_at_the_first_tick():
+def test_every_source_is_due_at_the_first_tick():
     cadence = cadence_of(0.05, [None, 0.1, 0.15])
     assert [cadence.due(tick) for tick in range(1, 8)] == [(0, 1, 2), (0,), (0, 1), (0, 2), (0, 1), (0,), (0, 1, 2)]
 

@@ -11,7 +11,7 @@ from endpick.api import DataCollector, Unavailable
 from unit.datalayer.collecting import SEEN, Keep, Polling, Rig, endpoint
 
 
-def test_a_source_that_hangs_is_cut_off_counted_and_delays_nobody(run_virtual, recorder, make_instance, keep):
+def test_a_source_that_hangs_is_cut_off_counted_and_delays_no_other(run_virtual, recorder, make_instance, keep):
     class Hanging(Polling):
         timeout_seconds = 0.35
 

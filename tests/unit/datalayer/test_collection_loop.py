@@ -85,11 +85,11 @@ def test_a_slow_poll_is_never_overtaken_by_a_second_one(run_virtual, recorder, m
 
 
 def test_no_payload_is_no_news(run_virtual, recorder, make_instance, keep):
-    class Silent(Polling):
+    class NullTelemetry(Polling):
         async def answer(self, endpoint):
             return None
 
-    source = make_instance(Silent, "source")
+    source = make_instance(NullTelemetry, "source")
 
     async def scenario():
         async with Rig(recorder, [source], [keep]) as table:
@@ -101,7 +101,7 @@ def test_no_payload_is_no_news(run_virtual, recorder, make_instance, keep):
     assert (recorder.polls, recorder.collects) == ([], [])
 
 
-def test_a_source_nobody_collects_from_is_left_alone(run_virtual, recorder, make_instance):
+def test_a_source_without_collectors_is_not_asked(run_virtual, recorder, make_instance):
     source = make_instance(Polling, "source")
 
     async def scenario():

@@ -86,7 +86,7 @@ def test_a_stream_that_outlives_its_endpoint_writes_nothing(run_virtual, recorde
     assert recorder.collects == []
 
 
-def test_a_pool_source_runs_once_whoever_is_there(run_virtual, recorder, make_instance):
+def test_a_pool_source_runs_once_whichever_endpoints_there_are(run_virtual, recorder, make_instance):
     class Market(PoolSource):
         runs = 0
 

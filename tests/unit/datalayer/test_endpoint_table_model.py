@@ -77,7 +77,7 @@ class TableAgainstDict(RuleBasedStateMachine):
 
     @rule()
     def a_request_begins(self) -> None:
-        assert self.table.view().generation is self.table.generation
+        assert self.table.view()._generation is self.table.generation
 
     @invariant()
     def rows_are_the_members(self) -> None:

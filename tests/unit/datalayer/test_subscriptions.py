@@ -8,10 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.api import DataKey, Kind, Scope, Subscriptions
-from endpick.datalayer.participant import Participant
-from endpick.datalayer.subscriptions import Need, missing_keys, resolve_subscriptions
+from endpick.api import (
+    Admitter,
+    CandidateFilter,
+    DataCollector,
+    DataKey,
+    DataProducer,
+    Picker,
+    PreRequest,
+    ResponseObserver,
+    Scope,
+    Scorer,
+    Subscriptions,
+)
 from endpick.diagnostics import Code, Span
+from endpick.planning.subscriptions import Need, Participant, missing_keys, resolve_subscriptions
+from endpick.plugins.kinds import Kind
 
 TOKENS = DataKey("acme/tokens", int, Scope.REQUEST)
 MATCH = DataKey("acme/match", float, Scope.CANDIDATE)
@@ -22,13 +34,13 @@ def span(line: int) -> Span:
     return Span("config.yaml", line, 9, line, 12)
 
 
-def participant(name, kind=Kind.SCORER, *, consumes=(), optional=(), produces=(), line=1, kinds=None) -> Participant:
+def participant(name, kind=Scorer, *, consumes=(), optional=(), produces=(), line=1, kinds=None) -> Participant:
     declared = Subscriptions(tuple(consumes), tuple(optional), tuple(produces))
     return Participant(name, f"acme.{name}", kinds or (kind,), declared, span(line))
 
 
 def producer(name, *, consumes=(), produces=(), line=1) -> Participant:
-    return participant(name, Kind.DATA_PRODUCER, consumes=consumes, produces=produces, line=line)
+    return participant(name, DataProducer, consumes=consumes, produces=produces, line=line)
 
 
 def codes(resolution) -> list[Code]:
@@ -75,7 +87,7 @@ def test_an_optional_key_may_go_without_producer() -> None:
 
 def test_an_optional_key_that_is_produced_orders_its_reader_behind_the_producer() -> None:
     tokens = producer("z-tokens", produces=[TOKENS])
-    match = Participant("a-match", "acme.match", (Kind.DATA_PRODUCER,), Subscriptions((), (TOKENS,), (MATCH,)))
+    match = Participant("a-match", "acme.match", (DataProducer,), Subscriptions((), (TOKENS,), (MATCH,)))
 
     graph = resolve_subscriptions([match, tokens]).graph
 
@@ -102,7 +114,7 @@ def test_behaviour_39_the_type_of_every_shared_key_is_compared_not_only_of_the_f
 def test_producer_and_consumer_must_agree_on_the_scope() -> None:
     pool = DataKey("acme/load", float, Scope.POOL)
 
-    resolution = resolve_subscriptions([participant("c", Kind.DATA_COLLECTOR, produces=[pool]), participant("reader", consumes=[LOAD])])
+    resolution = resolve_subscriptions([participant("c", DataCollector, produces=[pool]), participant("reader", consumes=[LOAD])])
 
     assert codes(resolution) == [Code.E0608]
     assert "scope endpoint" in resolution.diagnostics[0].message
@@ -112,13 +124,13 @@ def test_producer_and_consumer_must_agree_on_the_scope() -> None:
 @pytest.mark.parametrize(
     ("writer", "reader", "in_time"),
     [
-        (Kind.DATA_PRODUCER, Kind.SCORER, True),
-        (Kind.DATA_PRODUCER, Kind.ADMITTER, True),
-        (Kind.DATA_PRODUCER, Kind.DATA_PRODUCER, True),
-        (Kind.DATA_PRODUCER, Kind.SCREENER, False),
-        (Kind.PRE_REQUEST, Kind.SCORER, False),
-        (Kind.PRE_REQUEST, Kind.RESPONSE_OBSERVER, True),
-        (Kind.RESPONSE_OBSERVER, Kind.PICKER, False),
+        (DataProducer, Scorer, True),
+        (DataProducer, Admitter, True),
+        (DataProducer, DataProducer, True),
+        (DataProducer, CandidateFilter, False),
+        (PreRequest, Scorer, False),
+        (PreRequest, ResponseObserver, True),
+        (ResponseObserver, Picker, False),
     ],
 )
 def test_data_of_a_request_is_written_before_it_is_read(writer: Kind, reader: Kind, *, in_time: bool) -> None:
@@ -129,15 +141,15 @@ def test_data_of_a_request_is_written_before_it_is_read(writer: Kind, reader: Ki
 
 def test_a_column_outlives_requests_so_its_writer_may_run_later_than_its_reader() -> None:
     resolution = resolve_subscriptions(
-        [participant("inflight", Kind.PRE_REQUEST, produces=[LOAD]), participant("screener", Kind.SCREENER, consumes=[LOAD])]
+        [participant("inflight", PreRequest, produces=[LOAD]), participant("candidates", CandidateFilter, consumes=[LOAD])]
     )
 
     assert resolution.graph is not None
 
 
 def test_an_instance_of_several_kinds_reads_as_late_and_writes_as_early_as_it_can() -> None:
-    both = participant("both", kinds=(Kind.DATA_PRODUCER, Kind.PRE_REQUEST), produces=[TOKENS])
-    late = participant("late", kinds=(Kind.SCREENER, Kind.PRE_REQUEST), consumes=[TOKENS])
+    both = participant("both", kinds=(DataProducer, PreRequest), produces=[TOKENS])
+    late = participant("late", kinds=(CandidateFilter, PreRequest), consumes=[TOKENS])
 
     assert resolve_subscriptions([both, late]).graph is not None
 
@@ -170,10 +182,8 @@ def test_a_consumer_that_chooses_a_producer_which_is_none_misses_it() -> None:
     assert "acme/match@b" in resolution.diagnostics[0].message
 
 
-def test_two_writers_of_a_column_clash_whoever_reads_it() -> None:
-    resolution = resolve_subscriptions(
-        [participant("a", Kind.DATA_COLLECTOR, produces=[LOAD]), participant("b", Kind.DATA_COLLECTOR, produces=[LOAD])]
-    )
+def test_two_writers_of_a_column_clash_whichever_instance_reads_it() -> None:
+    resolution = resolve_subscriptions([participant("a", DataCollector, produces=[LOAD]), participant("b", DataCollector, produces=[LOAD])])
 
     assert codes(resolution) == [Code.E0605]
 
@@ -226,7 +236,7 @@ def test_who_waits_for_itself_is_told_so() -> None:
     assert diagnostic.help == "remove the key from `consumes`: an instance may always read what it produces"
 
 
-def test_a_producer_that_nobody_reads_is_named() -> None:
+def test_a_producer_that_no_instance_reads_is_named() -> None:
     graph = resolve_subscriptions([producer("lonely", produces=[TOKENS])]).graph
 
     assert graph is not None
@@ -236,7 +246,7 @@ def test_a_producer_that_nobody_reads_is_named() -> None:
 def test_missing_keys_tells_keys_apart_by_name_only() -> None:
     again = DataKey("acme/load", float, doc="the same key, defined by another distribution")
 
-    assert missing_keys([participant("reader", consumes=[LOAD]), participant("c", Kind.DATA_COLLECTOR, produces=[again])]) == ()
+    assert missing_keys([participant("reader", consumes=[LOAD]), participant("c", DataCollector, produces=[again])]) == ()
 
 
 @pytest.mark.parametrize("name", ["GPU temperature", "", "a/b/c", "acme/", "/x", "a--b", "Load", "ü", "a_b"])
@@ -280,7 +290,7 @@ def test_the_same_instances_in_any_order_give_the_same_answer(instances: list[Pa
 
 
 @given(configurations())
-def test_there_is_an_order_exactly_when_nobody_waits_for_itself(instances: list[Participant]) -> None:
+def test_there_is_an_order_exactly_when_no_instance_waits_for_itself(instances: list[Participant]) -> None:
     owner = {key.name: one.name for one in instances for key in one.subscriptions.produces}
     reads = {one.name: {owner[key.name] for key in one.subscriptions.consumes} for one in instances}
     closure = dict(reads)

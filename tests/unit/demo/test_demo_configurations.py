@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from endpick.config import load_config
-from endpick.demo.configurations import built_in, why_unfit
+from endpick.demo.trial import built_in, why_unfit
 from endpick.planning.plan import Plan
 from endpick.planning.planner import make_plan
 from endpick.plugins.discovery import discover

@@ -11,12 +11,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from endpick.demo.load import run_load
-from endpick.demo.stats import parse_stats, read_stats
-from endpick.demo.workload import WorkloadSettings, make_workload
+from endpick.demo.load import WorkloadSettings, make_workload, run_load
+from endpick.demo.trial import parse_stats, read_stats
 from endpick.simulation.server import serve
-from endpick.simulation.settings import EngineSettings, ServerSettings
-from endpick.simulation.timing import Timing
+from endpick.simulation.settings import EngineSettings, ServerSettings, Timing
 
 SETTINGS = WorkloadSettings(0.2, requests_per_second=30, tenants=1, turns=3, system_tokens=64, answer_tokens=8)
 WORKLOAD = make_workload(SETTINGS, seed=1)

@@ -7,20 +7,19 @@ import math
 
 import pytest
 
-from endpick.demo.load import Outcome
-from endpick.demo.report import render_report, summarize
-from endpick.demo.stats import EndpointStats
-from endpick.demo.table import LiveTable
+from endpick.demo.load import ChatOutcome
+from endpick.demo.runner import render_report, summarize
+from endpick.demo.trial import EndpointStats, LiveTable
 
 BUSY = EndpointStats(requests=12, running=3, waiting=2, kv_cache_usage=0.5, prefix_hit_ratio=0.875)
 
 
-def outcomes(ttft_ms: list[float], cached: int, server: str = "sim-0") -> list[Outcome]:
-    return [Outcome("chat", server, ms / 1000, 1.0, prompt_tokens=100, cached_tokens=cached) for ms in ttft_ms]
+def outcomes(ttft_ms: list[float], cached: int, server: str = "sim-0") -> list[ChatOutcome]:
+    return [ChatOutcome("chat", server, ms / 1000, 1.0, prompt_tokens=100, cached_tokens=cached) for ms in ttft_ms]
 
 
 def test_a_summary_counts_answers_errors_and_cached_tokens():
-    failed = [Outcome("chat", None, None, 1.0, error="503 no"), Outcome("chat", "sim-1", 0.4, 1.0, error="cut off")]
+    failed = [ChatOutcome("chat", None, None, 1.0, error="503 no"), ChatOutcome("chat", "sim-1", 0.4, 1.0, error="cut off")]
     summary = summarize([*outcomes([100, 200, 300], cached=80), *failed, failed[0]])
     assert (summary.requests, summary.failed) == (6, 3)
     assert summary.errors == (("503 no", 2), ("cut off", 1))
@@ -51,7 +50,7 @@ def test_the_report_gives_ratios_first_then_figures():
 
 
 def test_the_report_names_what_failed():
-    failed = summarize([Outcome("chat", None, None, 1.0, error="503 no endpoint")] * 3)
+    failed = summarize([ChatOutcome("chat", None, None, 1.0, error="503 no endpoint")] * 3)
     text = render_report(("prefix-aware", failed), ("random-picker", summarize(outcomes([1], cached=0))))
     assert "time to first token p50  not comparable: no answers" in text
     assert "failed requests:\n  3 x under prefix-aware: 503 no endpoint\n" in text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from endpick.diagnostics.lines import Lines
+from endpick.diagnostics.model import Lines
 
 TEXT = "ab\ncd\r\n\re\u2028f"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from endpick.diagnostics import did_you_mean, suggest
-from endpick.diagnostics.suggestion import ascii_look_alike
+from endpick.diagnostics.model import ascii_look_alike
 
 TYPES = ("queue-scorer", "max-score-picker", "random-picker", "kv-cache-utilization-scorer", "label-selector-filter")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from endpick.diagnostics import Code, Diagnostic, Label, PluginReference, Span, render_text, wants_colour
-from endpick.diagnostics.excerpt import MAX_LINE_LENGTH, printable
+from endpick.diagnostics.text import MAX_LINE_LENGTH, printable
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -9,9 +9,7 @@ from google.protobuf.json_format import MessageToDict
 
 from endpick._proto.ext_proc_pb2 import HeaderMutation, ProcessingRequest, ProcessingResponse
 from endpick.extproc.session import Session
-from endpick.extproc.stream import CloseCause
-from endpick.requests.decision import Decision, Metadata, Routed
-from endpick.requests.incoming import BodyMode, IncomingRequest
+from endpick.requests.model import BodyMode, CloseCause, Decision, IncomingRequest, Metadata, Routed
 
 ENDPOINT = "10.0.0.1:8000"
 FULL_DUPLEX = BodyMode.FULL_DUPLEX_STREAMED

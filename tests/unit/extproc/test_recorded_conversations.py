@@ -6,8 +6,7 @@ import pytest
 
 from endpick._proto.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from endpick.extproc.session import Session
-from endpick.extproc.stream import CloseCause
-from endpick.requests.incoming import BodyMode
+from endpick.requests.model import BodyMode, CloseCause
 from integration.envoy.picker import Director
 from integration.envoy.recordings import SCENARIOS, load
 

@@ -6,9 +6,8 @@ import pytest
 
 from endpick._proto.ext_proc_pb2 import ProcessingRequest
 from endpick.extproc.session import Session
-from endpick.extproc.stream import CloseCause, ProtocolError, Status
-from endpick.requests.decision import Routed
-from endpick.requests.incoming import BodyMode, Delivery
+from endpick.extproc.stream import GrpcStatus, ProtocolError
+from endpick.requests.model import BodyMode, BodyModes, CloseCause, Routed
 from unit.extproc.conversation import (
     ENDPOINT,
     FULL_DUPLEX,
@@ -50,7 +49,7 @@ def test_none_decides_at_the_headers_and_says_that_the_body_was_kept():
     director = NotedDirector()
     assert talk(Session(director), request_headers(request_body=BodyMode.NONE)) == [ROUTED_HEADERS]
     assert director.asked[0].body is None
-    assert not director.asked[0].delivery.sees_request_body
+    assert not director.asked[0].body_modes.sees_request_body
 
 
 def test_none_still_answers_request_trailers():
@@ -69,7 +68,7 @@ def test_streamed_decides_at_the_headers_because_the_body_waits_for_their_answer
 
 
 def test_streamed_body_bytes_are_neither_kept_nor_sent_back():
-    session = Session(replacing(b"ignored: nobody saw the body"))
+    session = Session(replacing(b"ignored: no plugin saw the body"))
     talk(session, request_headers(request_body=BodyMode.STREAMED))
     reply = session.receive(request_body(b"x" * 1_000_000))
     assert sum(map(len, reply)) < 10
@@ -178,7 +177,7 @@ def test_streamed_cannot_let_out_at_the_trailers_what_was_held_back():
     talk(session, response_body(b"tail"))
     with pytest.raises(ProtocolError, match="held back") as caught:
         session.receive(response_trailers())
-    assert caught.value.status == Status.INTERNAL
+    assert caught.value.status == GrpcStatus.INTERNAL
 
 
 @pytest.mark.parametrize(("announced", "expected"), [({"content-length": "1"}, {"content-length": "5"}), ({}, {})])
@@ -196,7 +195,7 @@ def test_a_buffered_response_before_trailers_is_whole():
 def test_without_response_bodies_the_exchange_sees_headers_and_no_chunk():
     session = begun(director := NotedDirector(), BodyMode.NONE, {"content-type": "a/b"})
     assert director.exchange.headers["content-type"] == "a/b"
-    assert not director.asked[0].delivery.sees_response_body
+    assert not director.asked[0].body_modes.sees_response_body
     session.close(CloseCause.END)
     assert director.exchange.chunks == []
     assert director.exchange.finishes == [CloseCause.END]
@@ -224,20 +223,20 @@ def test_without_response_bodies_trailers_end_the_response():
 
 def test_the_session_says_what_the_gateway_sends():
     session = Session(NotedDirector())
-    assert session.delivery is None
+    assert session.body_modes is None
     talk(session, request_headers(request_body=BodyMode.BUFFERED, response_body=BodyMode.NONE))
-    assert session.delivery == Delivery(BodyMode.BUFFERED, BodyMode.NONE)
+    assert session.body_modes == BodyModes(BodyMode.BUFFERED, BodyMode.NONE)
 
 
 @pytest.mark.parametrize(
     ("delivery", "sees_request", "sees_response"),
     [
-        (Delivery(), True, True),
-        (Delivery(BodyMode.NONE, BodyMode.NONE), False, False),
-        (Delivery(BodyMode.STREAMED, BodyMode.STREAMED), False, True),
-        (Delivery(BodyMode.STREAMED, BodyMode.STREAMED, early_request_body=True), True, True),
-        (Delivery(BodyMode.BUFFERED, BodyMode.BUFFERED), True, True),
-        (Delivery(FULL_DUPLEX, BodyMode.NONE), True, False),
+        (BodyModes(), True, True),
+        (BodyModes(BodyMode.NONE, BodyMode.NONE), False, False),
+        (BodyModes(BodyMode.STREAMED, BodyMode.STREAMED), False, True),
+        (BodyModes(BodyMode.STREAMED, BodyMode.STREAMED, early_request_body=True), True, True),
+        (BodyModes(BodyMode.BUFFERED, BodyMode.BUFFERED), True, True),
+        (BodyModes(FULL_DUPLEX, BodyMode.NONE), True, False),
     ],
 )
 def test_a_delivery_says_which_bodies_can_be_looked_at(delivery, sees_request, sees_response):
@@ -251,7 +250,7 @@ def test_a_mode_we_do_not_speak_ends_the_stream_and_names_the_option(option, mod
     setattr(message.protocol_config, option, mode)
     with pytest.raises(ProtocolError, match=f"{option} {named}") as caught:
         Session(NotedDirector()).receive(message.SerializeToString())
-    assert caught.value.status == Status.FAILED_PRECONDITION
+    assert caught.value.status == GrpcStatus.FAILED_PRECONDITION
 
 
 def test_a_gateway_that_only_observes_is_told_so():
@@ -259,4 +258,4 @@ def test_a_gateway_that_only_observes_is_told_so():
     message.observability_mode = True
     with pytest.raises(ProtocolError, match="observability_mode: false") as caught:
         Session(NotedDirector()).receive(message.SerializeToString())
-    assert caught.value.status == Status.FAILED_PRECONDITION
+    assert caught.value.status == GrpcStatus.FAILED_PRECONDITION

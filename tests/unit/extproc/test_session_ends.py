@@ -8,11 +8,9 @@ from collections.abc import Awaitable
 
 import pytest
 
-from endpick.extproc.counters import SessionCounters
 from endpick.extproc.session import Session, SessionSettings, session_factory
-from endpick.extproc.stream import CloseCause, ProtocolError, Status
-from endpick.requests.decision import Decision, Refused, Routed
-from endpick.requests.incoming import BodyMode, IncomingRequest
+from endpick.extproc.stream import GrpcStatus, ProtocolError, SessionCounters
+from endpick.requests.model import BodyMode, CloseCause, Decision, IncomingRequest, Refused, Routed
 from unit.extproc.conversation import (
     ENDPOINT,
     NotedDirector,
@@ -30,7 +28,7 @@ from unit.extproc.conversation import (
 
 
 class LaterDirector:
-    """Decides when somebody resolves what it returned; an awaitable that never was a coroutine leaves nothing behind."""
+    """Decides when the test resolves what it returned; an awaitable that never was a coroutine leaves nothing behind."""
 
     def __init__(self) -> None:
         self.promise = _Promise()
@@ -94,7 +92,7 @@ def test_what_comes_out_of_order_while_waiting_ends_the_stream_after_it():
         session.resume(routed(exchange := NotedExchange()))
     session.close(CloseCause.ERROR)
     assert exchange.finishes == [CloseCause.ERROR]
-    assert counters.protocol_errors[Status.INVALID_ARGUMENT] == 1
+    assert counters.protocol_errors[GrpcStatus.INVALID_ARGUMENT] == 1
 
 
 def test_what_is_kept_while_waiting_has_a_limit():
@@ -104,8 +102,8 @@ def test_what_is_kept_while_waiting_has_a_limit():
     assert talk(session, response_headers(), first) == []
     with pytest.raises(ProtocolError, match="too much came") as caught:
         talk(session, response_body(b""))
-    assert caught.value.status == Status.RESOURCE_EXHAUSTED
-    assert counters.protocol_errors[Status.RESOURCE_EXHAUSTED] == 1
+    assert caught.value.status == GrpcStatus.RESOURCE_EXHAUSTED
+    assert counters.protocol_errors[GrpcStatus.RESOURCE_EXHAUSTED] == 1
 
 
 @pytest.mark.parametrize(("cause", "heard"), [("END", "RESET"), ("RESET", "RESET"), ("DISCONNECT", "DISCONNECT"), ("DRAIN", "DRAIN")])
@@ -239,7 +237,7 @@ def test_a_rewrite_that_breaks_off_ends_the_stream_rather_than_mixing_two_bodies
     talk(session, request_headers(end=True), response_headers(), response_body(b"one"))
     with pytest.raises(ProtocolError, match="could not be rewritten") as caught:
         session.receive(response_body(b"two"))
-    assert caught.value.status == Status.INTERNAL
+    assert caught.value.status == GrpcStatus.INTERNAL
     session.close(CloseCause.ERROR)
     assert exchange.finishes == [CloseCause.ERROR]
     assert "half way" in caplog.text
@@ -285,8 +283,8 @@ def test_a_message_that_cannot_come_here_ends_the_stream_and_says_why(messages, 
     talk(session, *messages[:-1])
     with pytest.raises(ProtocolError, match=complaint) as caught:
         session.receive(messages[-1])
-    assert caught.value.status == Status.INVALID_ARGUMENT
-    assert counters.protocol_errors[Status.INVALID_ARGUMENT] == 1
+    assert caught.value.status == GrpcStatus.INVALID_ARGUMENT
+    assert counters.protocol_errors[GrpcStatus.INVALID_ARGUMENT] == 1
 
 
 def test_sessions_of_one_factory_share_their_counters_and_nothing_else():
@@ -301,7 +299,7 @@ def test_sessions_of_one_factory_share_their_counters_and_nothing_else():
 
 
 @pytest.mark.asyncio
-async def test_an_asynchronous_director_is_awaited_by_whoever_drives_the_session():
+async def test_an_asynchronous_director_is_awaited_by_the_caller_of_the_session():
     async def decide() -> Decision:
         await asyncio.sleep(0)
         return routed(NotedExchange())

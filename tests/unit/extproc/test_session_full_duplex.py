@@ -6,8 +6,7 @@ import pytest
 
 from endpick._proto.ext_proc_pb2 import HeaderValueOption, ProcessingRequest, ProcessingResponse
 from endpick.extproc.session import Session, SessionSettings
-from endpick.extproc.stream import CloseCause
-from endpick.requests.decision import Refused, Routed
+from endpick.requests.model import CloseCause, Refused, Routed
 from unit.extproc.conversation import (
     ENDPOINT,
     NotedDirector,
@@ -241,7 +240,7 @@ def test_a_plain_response_passes_piece_by_piece_and_unchanged():
     assert exchange.finishes == [CloseCause.END]
 
 
-def test_response_headers_stay_as_they_are_when_nobody_adds_any():
+def test_response_headers_stay_as_they_are_when_no_observer_adds_any():
     session = Session(NotedDirector())
     answers = talk(session, request_headers(end=True), response_headers({"set-cookie": "a=1"}))
     assert answers[1] == Reply("response_headers")
@@ -358,7 +357,7 @@ def test_a_gateway_that_says_nothing_of_its_modes_speaks_full_duplex():
     message = headers_message("request_headers", {":method": "POST"})
     answers = talk(Session(director := NotedDirector()), message, request_body(b"{}", end=True))
     assert kinds(answers) == ["request_headers", "request_body"]
-    assert director.asked[0].delivery.sees_response_body
+    assert director.asked[0].body_modes.sees_response_body
 
 
 def test_headers_are_set_whatever_the_client_sent_under_the_same_name():

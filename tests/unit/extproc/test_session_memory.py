@@ -6,12 +6,9 @@ import tracemalloc
 
 import pytest
 
-from endpick.extproc.counters import SessionCounters
-from endpick.extproc.memory import MemoryBudget
 from endpick.extproc.session import Session, SessionSettings, session_factory
-from endpick.extproc.stream import CloseCause, ProtocolError, Status
-from endpick.requests.decision import Routed
-from endpick.requests.incoming import BodyMode
+from endpick.extproc.stream import GrpcStatus, MemoryBudget, ProtocolError, SessionCounters
+from endpick.requests.model import BodyMode, CloseCause, Routed
 from unit.extproc.conversation import (
     ENDPOINT,
     NotedDirector,
@@ -96,7 +93,7 @@ def test_what_comes_while_a_decision_is_awaited_and_finds_no_memory_ends_the_str
     talk(one, request_headers(), request_body(b"{}", end=True))
     with pytest.raises(ProtocolError, match="all the memory") as caught:
         talk(one, *[response_body(b"")] * 6)
-    assert caught.value.status == Status.RESOURCE_EXHAUSTED
+    assert caught.value.status == GrpcStatus.RESOURCE_EXHAUSTED
     assert counters.buffer_exhaustions == 1
 
 

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from endpick.extproc.session import Session, SessionSettings
-from endpick.extproc.stream import CloseCause, ProtocolError
-from endpick.requests.decision import Decision, Refused, Routed
-from endpick.requests.incoming import BodyMode, IncomingRequest
+from endpick.extproc.stream import ProtocolError
+from endpick.requests.model import BodyMode, CloseCause, Decision, IncomingRequest, Refused, Routed
 from unit.extproc import conversation as say
 from unit.extproc.conversation import ENDPOINT, NotedExchange, Reply, kinds, read, talk
 

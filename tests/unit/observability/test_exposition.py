@@ -1,4 +1,4 @@
-"""The metrics of plugins beside the host's, whoever clashes or fails."""
+"""The metrics of plugins beside the host's, also when one clashes or fails."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_one_name_with_two_meanings_keeps_the_first(host, recording):
         ("acme_size 1", "AttributeError: 'str' object has no attribute 'name'"),
     ],
 )
-def test_a_plugin_that_cannot_tell_its_metrics_hides_nobody_elses(host, recording, offered, problem):
+def test_a_plugin_that_cannot_tell_its_metrics_hides_no_other_metrics(host, recording, offered, problem):
     found = page(host, recording, plugin("broken", offered), plugin("sound", gauge("acme_size", 1.0)))
 
     assert found["host_requests_total"] == [({}, 7.0)]

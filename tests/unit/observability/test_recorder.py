@@ -15,7 +15,6 @@ from endpick.api import (
     InferenceRequest,
     Parameters,
     PluginContext,
-    PluginMeta,
     ResponseEnd,
     Scorer,
     ScoringState,
@@ -23,20 +22,19 @@ from endpick.api import (
     TerminationCause,
     Usage,
 )
-from endpick.api.labels import LabelLimit
-from endpick.api.plugin import Kind
+from endpick.api.metrics import LabelLimit
 from endpick.observability.metrics import EndpickMetrics
-from endpick.observability.recorder import Recorder
-from endpick.observability.throttle import Throttle
-from endpick.plugins.instance import Instance, OnFault, scope_of
+from endpick.observability.recorder import Recorder, Throttle
+from endpick.plugins.instance import Instance, scope_of
+from endpick.plugins.kinds import OnFault
 
 MODEL = {"model_name": "m", "target_model_name": "m-lora", "fairness_id": "alice", "priority": "-1"}
 
 
 class Half(Scorer):
-    """Half for everybody."""
+    """Half for every endpoint."""
 
-    meta = PluginMeta(type="half-scorer", api=">=1.0,<2", category=Category.BALANCE)
+    category = Category.BALANCE
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
         raise NotImplementedError
@@ -54,9 +52,7 @@ class Clock:
 def instance() -> Instance:
     plugin = Half("half", Parameters(), PluginContext(random.Random(1)))
     subscriptions = Subscriptions()
-    return Instance(
-        "half", "half-scorer", "acme", "2.0", (Kind.SCORER,), plugin, subscriptions, OnFault.SKIP, scope_of("half", subscriptions)
-    )
+    return Instance("half", "half-scorer", "acme", "2.0", (Scorer,), plugin, subscriptions, OnFault.SKIP, scope_of("half", subscriptions))
 
 
 @pytest.fixture
@@ -94,39 +90,39 @@ def shown(registry: CollectorRegistry) -> tuple[float | None, float | None]:
 
 def test_a_gateway_that_keeps_bodies_is_shown_although_another_sends_them_in_turn(recorder, registry, clock):
     assert shown(registry) == (None, None)
-    recorder.gateway_delivers(True, False, ())
+    recorder.gateway_body_modes(True, False, ())
     assert shown(registry) == (1, 0)
     for _ in range(3):
         clock.now += 200
-        recorder.gateway_delivers(True, True, ())
+        recorder.gateway_body_modes(True, True, ())
         assert shown(registry) == (1, 0)
         clock.now += 200
-        recorder.gateway_delivers(True, False, ())
+        recorder.gateway_body_modes(True, False, ())
         assert shown(registry) == (1, 0)
 
 
 def test_a_gateway_that_kept_bodies_is_forgotten_five_minutes_after_it_was_changed(recorder, registry, clock):
-    recorder.gateway_delivers(False, False, ())
-    recorder.gateway_delivers(True, True, ())
+    recorder.gateway_body_modes(False, False, ())
+    recorder.gateway_body_modes(True, True, ())
     clock.now += 299
-    recorder.gateway_delivers(True, False, ())
-    recorder.gateway_delivers(True, True, ())
+    recorder.gateway_body_modes(True, False, ())
+    recorder.gateway_body_modes(True, True, ())
     assert shown(registry) == (0, 0)
     clock.now += 1
     assert shown(registry) == (1, 0)
     clock.now += 299
     assert shown(registry) == (1, 1)
-    recorder.gateway_delivers(True, False, ())
+    recorder.gateway_body_modes(True, False, ())
     assert shown(registry) == (1, 0)
 
 
 def test_what_is_lost_without_bodies_is_logged_when_it_is_said(recorder, caplog):
-    recorder.gateway_delivers(True, False, ("parser reads no usage", "observer sees less"))
-    recorder.gateway_delivers(True, True, ())
-    recorder.gateway_delivers(True, False, ())
+    recorder.gateway_body_modes(True, False, ("parser reads no usage", "observer sees less"))
+    recorder.gateway_body_modes(True, True, ())
+    recorder.gateway_body_modes(True, False, ())
 
     assert [record.getMessage() for record in caplog.records] == [
-        "the gateway keeps bodies to itself: parser reads no usage; observer sees less"
+        "the gateway does not send all bodies: parser reads no usage; observer sees less"
     ]
 
 
@@ -188,7 +184,7 @@ def test_client_chosen_labels_are_bounded():
 
 
 def test_plugin_timer_is_bound_to_its_instance(recorder, registry, instance):
-    recorder.plugin_timer("Scorer", instance)(0.004)
+    recorder.plugin_timer("Scorer", instance).observe(0.004)
 
     labels = {"extension_point": "Scorer", "plugin_type": "half-scorer", "plugin_name": "half"}
     assert registry.get_sample_value("llm_d_epp_plugin_duration_seconds_sum", labels) == 0.004

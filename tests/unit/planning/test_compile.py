@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from endpick.api import PluginContext
-from endpick.observability.instruments import Silent
-from endpick.planning.build import Built, build_plan
-from endpick.planning.compile import compile_collection, compile_pipeline, compile_profiles, declared_keys
+from endpick.api import Admitter, DataProducer, PluginContext
+from endpick.observability.telemetry import NullTelemetry
+from endpick.planning.compile import Built, build_plan, compile_collection, compile_plan, compile_profiles, declared_keys
 from endpick.planning.plan import Plan
-from unit.planning.zoo import plan
+from unit.planning.planned import plan
 
 BODY = """
     plugins:
@@ -37,28 +36,28 @@ def built_plan(body: str = BODY) -> tuple[Plan, Built]:
 def test_profiles_are_compiled_with_their_steps_and_weights() -> None:
     made, built = built_plan()
 
-    profiles = compile_profiles(made, built, Silent())
+    profiles = compile_profiles(made, built, NullTelemetry())
 
     assert list(profiles) == ["a", "b"]
     assert [step.instance.name for step in profiles["a"].filters] == ["even-filter"]
-    assert [step.instance.name for step in profiles["a"].scoring.steps] == ["match-scorer", "queue-scorer"]
-    assert profiles["a"].scoring.weights.ravel().tolist() == [2.0, 3.0]
+    assert [step.instance.name for step in profiles["a"].scorers] == ["match-scorer", "queue-scorer"]
+    assert profiles["a"].weights.ravel().tolist() == [2.0, 3.0]
     assert profiles["b"].picker.instance.name == "max-score-picker"
 
 
 def test_the_pipeline_holds_every_group_in_the_plans_order() -> None:
     made, built = built_plan()
 
-    pipeline = compile_pipeline(made, built, Silent())
+    pipeline = compile_plan(made, built, NullTelemetry())
 
     assert list(pipeline.scheduler.profiles) == ["a", "b"]
     assert pipeline.detector is not None
-    assert len(pipeline.producers) == len(made.producers) == 2
-    assert [step.instance.name for step in pipeline.admitters] == ["doorman"]
+    assert len(pipeline.producers) == len(made.on_request[DataProducer]) == 2
+    assert [step.instance.name for step in pipeline.steps[Admitter]] == ["doorman"]
     assert len(pipeline.observers) == 1
 
 
-def test_only_what_somebody_reads_is_collected() -> None:
+def test_only_what_an_instance_reads_is_collected() -> None:
     made, built = built_plan()
     idle, idle_built = built_plan("plugins: [{type: plain-scorer}]")
 

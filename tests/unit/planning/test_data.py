@@ -1,17 +1,17 @@
-"""Data needs of a plan: default producers, the words for what is missing, and what nobody uses."""
+"""Data needs of a plan: default producers, the words for what is missing, and what no instance uses."""
 
 from __future__ import annotations
 
-from endpick.api import Scope
-from endpick.datalayer.subscriptions import Subscription
+from endpick.api import DataProducer, Scope
 from endpick.planning.plan import PlannedSource
-from unit.planning.zoo import plan
+from endpick.planning.subscriptions import Subscription
+from unit.planning.planned import plan
 
 
 def test_behaviour_42_default_producers_are_added_transitively_and_announced() -> None:
     result = plan("plugins: [{type: match-scorer}]")
 
-    assert result.plan.producers == ("tokenizer", "matcher")
+    assert result.plan.on_request[DataProducer] == ("tokenizer", "matcher")
     assert [one.message for one in result.plan.announcements if one.code.name == "N0601"] == [
         "added producer 'matcher': 'match-scorer' needs 'zoo/match' and nothing else produces it",
         "added producer 'tokenizer': 'matcher' needs 'zoo/tokens' and nothing else produces it",
@@ -23,7 +23,7 @@ def test_behaviour_42_default_producers_are_added_transitively_and_announced() -
 def test_a_defined_producer_is_used_whatever_its_name() -> None:
     result = plan("plugins: [{type: match-scorer}, {type: matcher, name: mine}]")
 
-    assert result.plan.producers == ("tokenizer", "mine")
+    assert result.plan.on_request[DataProducer] == ("tokenizer", "mine")
 
 
 def test_an_added_collector_is_fed_by_a_source_that_is_there() -> None:
@@ -52,7 +52,7 @@ def test_profiles_know_what_they_read() -> None:
     assert [profile.reads for profile in result.plan.profiles] == [("zoo/match", "zoo/tokens"), ("zoo/queue",)]
 
 
-def test_behaviour_38_a_key_that_nobody_produces_names_consumer_key_and_who_could() -> None:
+def test_behaviour_38_a_key_without_producer_names_consumer_key_and_who_could() -> None:
     result = plan("""
         plugins: [{type: exotic-scorer}]
         schedulingProfiles: [{name: default, plugins: [{pluginRef: exotic-scorer}]}]
@@ -89,7 +89,7 @@ def test_collection_that_the_document_forbids_is_not_added_behind_its_back() -> 
 def test_producers_of_request_data_are_added_whatever_inject_defaults_says() -> None:
     result = plan("plugins: [{type: match-scorer}]\ndataLayer: {injectDefaults: false}")
 
-    assert result.plan.producers == ("tokenizer", "matcher")
+    assert result.plan.on_request[DataProducer] == ("tokenizer", "matcher")
 
 
 def test_a_circle_is_reported_with_the_places_of_its_members() -> None:
@@ -134,12 +134,12 @@ def test_wrong_parameters_do_not_invent_missing_data() -> None:
     assert result.found == [("E0401", "7")]
 
 
-def test_a_producer_that_nobody_reads_is_doubted() -> None:
+def test_a_producer_that_no_instance_reads_is_doubted() -> None:
     result = plan("plugins: [{type: tokenizer}]")
 
     assert result.found == [("W0602", "tokenizer")]
     assert "'zoo/tokens'" in result.one("W0602").message
-    assert result.plan.producers == ("tokenizer",)
+    assert result.plan.on_request[DataProducer] == ("tokenizer",)
 
 
 def test_an_optional_key_without_producer_is_mentioned() -> None:
@@ -159,7 +159,7 @@ def test_an_instance_that_bears_a_default_producers_name_is_left_alone() -> None
 
     assert result.plan.by_name["matcher"].type == "plain-scorer"
     assert result.plan.by_name["matcher-default"].type == "matcher"
-    assert result.plan.producers == ("tokenizer", "matcher-default")
+    assert result.plan.on_request[DataProducer] == ("tokenizer", "matcher-default")
 
 
 def test_a_default_producer_that_does_not_produce_the_key_is_added_once_and_the_key_is_missed() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from unit.planning.zoo import plan
+from unit.planning.planned import plan
 
 PROFILE = "schedulingProfiles: [{{name: default, plugins: [{{pluginRef: {scorer}}}]}}]"
 

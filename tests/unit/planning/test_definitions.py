@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from endpick.api import PluginContext
-from endpick.planning.build import Built, build_plan, carry_over
-from endpick.plugins.instance import Instance, OnFault
-from unit.planning.zoo import plan
+from endpick.planning.compile import Built, build_plan, carry_over
+from endpick.plugins.instance import Instance
+from endpick.plugins.kinds import OnFault
+from unit.planning.planned import plan
 
 
 def test_an_instance_is_called_as_its_type_unless_it_has_a_name() -> None:

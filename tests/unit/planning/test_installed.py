@@ -5,21 +5,20 @@ from __future__ import annotations
 import pytest
 
 from endpick.config import load_config
-from endpick.planning import installed as module
-from endpick.planning.installed import Installed
 from endpick.planning.planner import make_plan
+from endpick.plugins import catalog as module
+from endpick.plugins.catalog import PluginCatalog
 from endpick.plugins.discovery import Candidate
 from endpick.plugins.loader import load
 from endpick.plugins.lock import Lock
-from endpick.plugins.policy import Policy
-from endpick.plugins.reference import Reference
+from endpick.plugins.resolution import Policy, Reference
 from unit.planning.zoo import candidates
 
 BROKEN = Candidate("broken", 1, "zoo", "1.0", "unit.planning.zoo:Nowhere", "/site/zoo-1.0.dist-info")
 
 
 def test_what_is_wrong_with_a_plugin_is_said_once() -> None:
-    installed = Installed([BROKEN])
+    installed = PluginCatalog([BROKEN])
 
     first, second = (installed.get(Reference("broken", name)) for name in ("a", "b"))
 
@@ -29,7 +28,7 @@ def test_what_is_wrong_with_a_plugin_is_said_once() -> None:
 
 
 def test_what_is_wrong_with_a_reference_is_said_each_time() -> None:
-    installed = Installed(candidates(), Policy(deny_types=("queue-scorer",)))
+    installed = PluginCatalog(candidates(), Policy(deny_types=("queue-scorer",)))
 
     for plugin_type, code in (("nowhere", "E0301"), ("queue-scorer", "E0307")):
         for _ in range(2):
@@ -37,7 +36,7 @@ def test_what_is_wrong_with_a_reference_is_said_each_time() -> None:
 
 
 def test_looking_at_a_plugin_does_not_hide_what_is_wrong_with_it() -> None:
-    installed = Installed([BROKEN])
+    installed = PluginCatalog([BROKEN])
 
     assert installed.peek("broken") is None
     assert [one.code.name for one in installed.get(Reference("broken")).diagnostics] == ["E0319"]
@@ -46,7 +45,7 @@ def test_looking_at_a_plugin_does_not_hide_what_is_wrong_with_it() -> None:
 def test_a_type_is_imported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     imported = []
     monkeypatch.setattr(module, "load", lambda candidate, *rest: imported.append(candidate.type) or load(candidate, *rest))
-    installed = Installed(candidates())
+    installed = PluginCatalog(candidates())
 
     loadings = [installed.get(Reference("queue-scorer", name)) for name in ("a", "b", "c")]
 
@@ -57,7 +56,7 @@ def test_a_type_is_imported_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_requirements_of_a_distribution_are_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(module, "requirements_of", lambda distribution: asked.append(distribution) or ())
-    installed = Installed(candidates())
+    installed = PluginCatalog(candidates())
 
     for plugin_type in ("queue-scorer", "plain-scorer", "even-filter"):
         installed.get(Reference(plugin_type))

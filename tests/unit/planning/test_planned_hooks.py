@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from unit.planning.zoo import Auditor, plan
+from unit.planning.planned import plan
+from unit.planning.zoo import Auditor
 
 
 def test_a_hook_objects_opinion_becomes_a_diagnostic_at_the_place_it_named() -> None:

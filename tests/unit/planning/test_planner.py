@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from endpick.api import DataProducer
 from endpick.config import load_config
 from endpick.diagnostics import Code, Diagnostic
 from endpick.planning.plan import PlanOutcome
 from endpick.planning.planner import check_statically, make_plan
-from unit.planning.zoo import candidates, plan
+from unit.planning.planned import plan
+from unit.planning.zoo import candidates
 
 SEVEN = """
     plugins:
@@ -62,8 +64,8 @@ def test_the_same_document_gives_the_same_plan_a_hundred_times() -> None:
     for _ in range(100):
         again = plan(body).plan
         assert again.graph == first.graph
-        assert (again.producers, again.profiles, again.sources, again.announcements) == (
-            first.producers,
+        assert (again.on_request[DataProducer], again.profiles, again.sources, again.announcements) == (
+            first.on_request[DataProducer],
             first.profiles,
             first.sources,
             first.announcements,
@@ -123,10 +125,10 @@ def test_unused_instances_are_doubted_with_the_place_they_lack() -> None:
         ("W0301", "file-discovery"),
         ("W0301", "event-source"),
     ]
-    assert "no scheduling profile names it" in result.outcome.diagnostics[0].message
+    assert "schedulingProfiles[].plugins does not name it" in result.outcome.diagnostics[0].message
 
 
-def test_unused_instances_are_nobodys_business_when_the_policy_says_so() -> None:
+def test_unused_instances_are_not_reported_when_the_policy_says_so() -> None:
     result = plan("""
         plugins: [{type: plain-scorer}, {type: random-picker}]
         schedulingProfiles: [{name: default, plugins: [{pluginRef: random-picker}]}]
@@ -176,11 +178,7 @@ def test_whatever_is_defined_the_plan_is_whole_or_there_is_an_error_with_a_place
     named = {
         whole.handler,
         *whole.parsers,
-        *whole.producers,
-        *whole.screeners,
-        *whole.admitters,
-        *whole.pre_request,
-        *whole.response_observers,
+        *(name for names in whole.on_request.values() for name in names),
         *(name for profile in whole.profiles for name in profile.instances),
         *(name for source in whole.sources for name in (source.instance, *source.collectors)),
     }
@@ -192,7 +190,7 @@ def test_whatever_is_defined_the_plan_is_whole_or_there_is_an_error_with_a_place
     shuffled = list(types)
     random.shuffle(shuffled)
     again = plan(f"plugins: [{', '.join(f'{{type: {one}}}' for one in shuffled)}]").plan
-    assert (again.producers, again.graph) == (whole.producers, whole.graph)
+    assert (again.on_request[DataProducer], again.graph) == (whole.on_request[DataProducer], whole.graph)
 
 
 def test_a_static_check_imports_no_third_party_and_finds_the_rest() -> None:
@@ -206,3 +204,11 @@ schedulingProfiles: [{name: default, plugins: [{pluginRef: plain-scorrer}, {plug
     found = check_statically(load_config(text=text, name="config.yaml"), candidates())
 
     assert [one.code for one in found] == [Code.E0301, Code.E0501]
+
+
+def test_objectives_have_names_of_their_own() -> None:
+    result = plan("objectives: [{name: batch, priority: -1}, {name: chat, priority: 5}, {name: batch, priority: 2}]")
+
+    assert result.found == [("E0512", "batch")]
+    assert [result.quote(label.span) for label in result.one("E0512").labels] == ["batch"]
+    assert plan("objectives: [{name: batch, priority: -1}]").plan.objectives == {"batch": -1}

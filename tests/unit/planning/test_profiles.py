@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from endpick.api import Admitter
 from endpick.planning.plan import WeightedScorer
-from unit.planning.zoo import plan
+from unit.planning.planned import plan
 
 
 def test_a_profile_keeps_the_order_of_the_document() -> None:
@@ -137,6 +138,37 @@ def test_single_profile_handler_cannot_serve_several_profiles() -> None:
     assert [result.quote(label.span) for label in result.one("E0507").labels] == ["a", "b"]
 
 
+def test_a_handler_says_how_many_profiles_it_can_choose_among() -> None:
+    result = plan("""
+        plugins: [{type: max-score-picker}, {type: two-profile-handler}]
+        schedulingProfiles:
+          - {name: prefill, plugins: [{pluginRef: max-score-picker}]}
+          - {name: decode, plugins: [{pluginRef: max-score-picker}]}
+          - {name: third, plugins: [{pluginRef: max-score-picker}]}
+        """)
+
+    assert result.found == [("E0507", "two-profile-handler")]
+    assert result.one("E0507").message == "'two-profile-handler' runs 2 scheduling profiles, and 3 are defined"
+
+
+def test_a_handler_says_which_profiles_it_requires() -> None:
+    profile = "{name: decode, plugins: [{pluginRef: max-score-picker}]}"
+    result = plan(f"plugins: [{{type: max-score-picker}}, {{type: two-profile-handler}}]\nschedulingProfiles: [{profile}]")
+
+    assert result.found == [("E0509", "two-profile-handler")]
+    assert result.one("E0509").message == "'two-profile-handler' requires scheduling profile 'prefill', which is not defined"
+    assert not plan(
+        f"plugins: [{{type: max-score-picker}}, {{type: two-profile-handler}}]\n"
+        f"schedulingProfiles: [{profile}, {profile.replace('decode', 'prefill')}]"
+    ).found
+
+
+def test_a_handler_that_fails_to_say_what_it_requires_is_at_fault() -> None:
+    result = plan("plugins: [{type: max-score-picker}, {type: forgetful-profile-handler}]")
+
+    assert [code for code, _ in result.found] == ["E0403"]
+
+
 def test_profile_names_are_unique() -> None:
     result = plan("""
         plugins: [{type: max-score-picker}, {type: every-profile-handler}]
@@ -235,7 +267,7 @@ def test_other_kinds_in_a_profile_have_no_effect_as_in_llm_d_and_are_told_so() -
 
     assert result.found == [("W0502", "doorman")]
     assert result.plan.profiles[0].instances == ("random-picker",)
-    assert result.plan.admitters == ("doorman",)
+    assert result.plan.on_request[Admitter] == ("doorman",)
 
 
 def test_a_default_that_is_not_installed_is_an_error_that_says_why_it_was_wanted() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from unit.planning.zoo import plan
+from endpick.api import Admitter, CandidateFilter, ResponseObserver
+from unit.planning.planned import plan
 
 
 def test_parsers_are_filled_in_as_far_as_they_are_installed() -> None:
@@ -68,16 +69,16 @@ def test_a_detector_must_be_one() -> None:
 def test_endpoints_that_fall_silent_are_screened_out_by_default() -> None:
     (announcement,) = [one for one in plan("").plan.announcements if one.subject == "silent-endpoint-screener"]
 
-    assert plan("").plan.screeners == ("silent-endpoint-screener",)
-    assert announcement.message.startswith("added screener 'silent-endpoint-screener': a model server that dies keeps its last values")
+    assert plan("").plan.on_request[CandidateFilter] == ("silent-endpoint-screener",)
+    assert announcement.message.startswith("added candidate filter 'silent-endpoint-screener': a model server that dies keeps its last")
 
 
-def test_a_screener_of_that_kind_is_not_added_twice_nor_against_the_operators_will() -> None:
+def test_a_candidate_filter_of_that_type_is_not_added_twice_nor_against_the_operators_will() -> None:
     named = "plugins: [{name: mine, type: silent-endpoint-screener}]"
 
-    assert plan(named).plan.screeners == ("mine",)
-    assert plan("plugins: [{type: plain-scorer}]\ndataLayer: {injectDefaults: false}").plan.screeners == ()
-    assert plan("", without=["silent-endpoint-screener"]).plan.screeners == ()
+    assert plan(named).plan.on_request[CandidateFilter] == ("mine",)
+    assert plan("plugins: [{type: plain-scorer}]\ndataLayer: {injectDefaults: false}").plan.on_request[CandidateFilter] == ()
+    assert plan("", without=["silent-endpoint-screener"]).plan.on_request[CandidateFilter] == ()
 
 
 def test_discovery_is_what_the_document_names() -> None:
@@ -95,8 +96,8 @@ def test_discovery_must_be_an_endpoint_discovery() -> None:
 def test_instances_that_act_by_being_defined_are_listed_in_the_order_of_the_document() -> None:
     result = plan("plugins: [{type: doorman, name: b}, {type: diary}, {type: doorman, name: a}]")
 
-    assert result.plan.admitters == ("b", "a")
-    assert result.plan.response_observers == ("diary",)
+    assert result.plan.on_request[Admitter] == ("b", "a")
+    assert result.plan.on_request[ResponseObserver] == ("diary",)
     assert result.found == []
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from endpick.planning.plan import PlannedSource
-from unit.planning.zoo import plan
+from unit.planning.planned import plan
 
 METRICS = PlannedSource("metrics-data-source", ("core-metrics-extractor",), ("core-metrics-extractor",))
 
@@ -13,7 +13,7 @@ def test_metrics_are_collected_unless_the_document_forbids_it() -> None:
     assert plan("plugins: [{type: plain-scorer}]\ndataLayer: {injectDefaults: false}").plan.sources == ()
 
 
-def test_metrics_that_nobody_reads_are_planned_and_not_collected() -> None:
+def test_metrics_that_no_instance_reads_are_planned_and_not_collected() -> None:
     result = plan("plugins: [{type: plain-scorer}]")
 
     assert result.plan.sources == (PlannedSource("metrics-data-source", ("core-metrics-extractor",), ()),)

@@ -12,8 +12,9 @@ import jsonschema
 import pytest
 from click.testing import CliRunner, Result
 
-from endpick.cli import reading, schema, validate
+from endpick.cli import schema, validate
 from endpick.cli.main import main
+from endpick.plugins import discovery
 from unit.planning.zoo import candidates
 
 SCHEMAS = Path(__file__).parents[3] / "schemas"
@@ -28,7 +29,7 @@ MISSING = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [
 def endpick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """Run the command line in a directory with the four configurations, with the zoo installed."""
     monkeypatch.chdir(tmp_path)
-    for module in (reading, schema, validate):
+    for module in (discovery, schema, validate):
         monkeypatch.setattr(module, "discover", candidates)
     for name, text in (("good", GOOD), ("doubtful", DOUBTFUL), ("wrong", WRONG), ("missing", MISSING)):
         Path(f"{name}.yaml").write_text(text)
@@ -129,7 +130,7 @@ def test_plan_tells_order_weights_origin_and_what_was_filled_in(endpick) -> None
         ("plain-scorer", "plain-scorer", "zoo 1.0", "line 3"),
         ("max-score-picker", "max-score-picker", "zoo 1.0", "added"),
         ("scorer", "plain-scorer", "1 (default)"),
-        ("parse", "openai-parser, passthrough-parser"),
+        ("parser", "openai-parser, passthrough-parser"),
         ("metrics-data-source", "-", "core-metrics-extractor"),
         ("added picker 'max-score-picker' to profile 'default': no picker is defined",),
     ):

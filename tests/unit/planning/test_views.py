@@ -10,11 +10,10 @@ from xml.etree.ElementTree import Element, fromstring
 import jsonschema
 import pytest
 
+from endpick.planning.data_flow import Arrow, Node, Picture, dot, mermaid, picture_of
 from endpick.planning.document import document_of
-from endpick.planning.drawing import dot, mermaid
-from endpick.planning.picture import Arrow, Node, Picture, picture_of
 from endpick.planning.svg import svg
-from unit.planning.zoo import plan
+from unit.planning.planned import plan
 
 SCHEMAS = Path(__file__).parents[3] / "schemas"
 
@@ -77,7 +76,7 @@ def test_documents_satisfy_the_published_schemas(name: str, view) -> None:
     jsonschema.Draft202012Validator(schema).validate(view(plan(BODY).plan).model_dump(mode="json", by_alias=True))
 
 
-def test_the_picture_holds_who_gives_what_to_whom_and_nobody_else() -> None:
+def test_the_picture_holds_which_instance_gives_what_to_which_and_no_other() -> None:
     drawn = picture()
 
     assert [(arrow.giver, arrow.taker, arrow.what, arrow.flow, arrow.needed) for arrow in drawn.arrows] == [
@@ -90,7 +89,7 @@ def test_the_picture_holds_who_gives_what_to_whom_and_nobody_else() -> None:
     assert "spice-scorer" not in {node.name for node in drawn.nodes}
 
 
-def test_a_collector_that_nobody_reads_is_drawn_as_idle() -> None:
+def test_a_collector_that_no_instance_reads_is_drawn_as_idle() -> None:
     (arrow,) = picture_of(plan("plugins: [{type: plain-scorer}]").plan).arrows
 
     assert (arrow.giver, arrow.taker, arrow.needed) == ("metrics-data-source", "core-metrics-extractor", False)

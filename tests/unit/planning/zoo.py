@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from textwrap import dedent
 from typing import ClassVar
 
 import numpy as np
@@ -12,6 +10,7 @@ from pydantic import Field
 
 from endpick.api import (
     Admitter,
+    CandidateFilter,
     ConfigurationError,
     DataCollector,
     DataKey,
@@ -23,7 +22,6 @@ from endpick.api import (
     Parser,
     Picker,
     Plugin,
-    PluginMeta,
     PollingSource,
     ProfileHandler,
     ResponseObserver,
@@ -31,17 +29,10 @@ from endpick.api import (
     SchedulingResult,
     Scope,
     Scorer,
-    Screener,
     Subscriptions,
     hookimpl,
 )
-from endpick.config import load_config
-from endpick.diagnostics import Diagnostic, Span, render_text
-from endpick.planning.plan import Plan, PlanOutcome
-from endpick.planning.planner import make_plan
 from endpick.plugins.discovery import Candidate
-
-API = ">=1.0,<2"
 
 QUEUE = DataKey("zoo/queue", float, default_producer="core-metrics-extractor")
 TOKENS = DataKey("zoo/tokens", int, Scope.REQUEST, default_producer="tokenizer")
@@ -71,11 +62,12 @@ class QueueParameters(Parameters):
 
 
 class QueueScorer(_Scores, Scorer[QueueParameters]):
-    meta = PluginMeta("queue-scorer", API, QueueParameters, consumes=(QUEUE,))
+    plugin_type = "queue-scorer"
+    consumes = (QUEUE,)
 
 
 class PlainScorer(_Scores, Scorer):
-    meta = PluginMeta("plain-scorer", API)
+    plugin_type = "plain-scorer"
 
 
 class PickyParameters(Parameters):
@@ -83,7 +75,7 @@ class PickyParameters(Parameters):
 
 
 class PickyScorer(_Scores, Scorer[PickyParameters]):
-    meta = PluginMeta("picky-scorer", API, PickyParameters)
+    plugin_type = "picky-scorer"
 
 
 class MatchParameters(Parameters):
@@ -91,7 +83,8 @@ class MatchParameters(Parameters):
 
 
 class MatchScorer(_Scores, Scorer[MatchParameters]):
-    meta = PluginMeta("match-scorer", API, MatchParameters, consumes=(MATCH,))
+    plugin_type = "match-scorer"
+    consumes = (MATCH,)
 
     @classmethod
     def subscriptions(cls, parameters: MatchParameters) -> Subscriptions:
@@ -101,44 +94,51 @@ class MatchScorer(_Scores, Scorer[MatchParameters]):
 class HastyScorer(_Scores, Scorer):
     """Wants what is only known when the response is there."""
 
-    meta = PluginMeta("hasty-scorer", API, consumes=(AFTERTHOUGHT,))
+    plugin_type = "hasty-scorer"
+    consumes = (AFTERTHOUGHT,)
 
 
 class WideScorer(_Scores, Scorer):
     """Takes a column for a value of the pool."""
 
-    meta = PluginMeta("wide-scorer", API, consumes=(DataKey("zoo/queue", float, Scope.POOL),))
+    plugin_type = "wide-scorer"
+    consumes = (DataKey("zoo/queue", float, Scope.POOL),)
 
 
 class ShoutingProducer(DataProducer):
     """Its key has a name that is none."""
 
-    meta = PluginMeta("shouting-producer", API, produces=(DataKey("ZOO/Loud!", int, Scope.REQUEST),))
+    plugin_type = "shouting-producer"
+    produces = (DataKey("ZOO/Loud!", int, Scope.REQUEST),)
 
     def produce(self, request, endpoints, state):
         pass
 
 
 class OrphanScorer(_Scores, Scorer):
-    meta = PluginMeta("orphan-scorer", API, consumes=(ORPHAN,))
+    plugin_type = "orphan-scorer"
+    consumes = (ORPHAN,)
 
 
 class TrustingScorer(_Scores, Scorer):
     """Its key names a default producer that does not produce it."""
 
-    meta = PluginMeta("trusting-scorer", API, consumes=(PROMISED,))
+    plugin_type = "trusting-scorer"
+    consumes = (PROMISED,)
 
 
 class ExoticScorer(_Scores, Scorer):
-    meta = PluginMeta("exotic-scorer", API, consumes=(EXOTIC,))
+    plugin_type = "exotic-scorer"
+    consumes = (EXOTIC,)
 
 
 class SpiceScorer(_Scores, Scorer):
-    meta = PluginMeta("spice-scorer", API, consumes_optional=(SPICE,))
+    plugin_type = "spice-scorer"
+    consumes_optional = (SPICE,)
 
 
 class ConfusedScorer(_Scores, Scorer):
-    meta = PluginMeta("confused-scorer", API)
+    plugin_type = "confused-scorer"
 
     @classmethod
     def subscriptions(cls, parameters: Parameters) -> Subscriptions:
@@ -146,14 +146,14 @@ class ConfusedScorer(_Scores, Scorer):
 
 
 class StubbornScorer(_Scores, Scorer):
-    meta = PluginMeta("stubborn-scorer", API)
+    plugin_type = "stubborn-scorer"
 
     def __init__(self, name, parameters, context):
         raise ConfigurationError("not on a Monday")
 
 
 class EvenFilter(Filter):
-    meta = PluginMeta("even-filter", API)
+    plugin_type = "even-filter"
 
     def filter(self, request, endpoints, state):
         return np.ones(len(endpoints), dtype=bool)
@@ -165,11 +165,11 @@ class _Picks:
 
 
 class MaxScorePicker(_Picks, Picker):
-    meta = PluginMeta("max-score-picker", API)
+    plugin_type = "max-score-picker"
 
 
 class RandomPicker(_Picks, Picker):
-    meta = PluginMeta("random-picker", API)
+    plugin_type = "random-picker"
 
 
 class _Handles:
@@ -181,22 +181,41 @@ class _Handles:
 
 
 class SingleProfileHandler(_Handles, ProfileHandler):
-    meta = PluginMeta("single-profile-handler", API)
+    plugin_type = "single-profile-handler"
+    most_profiles = 1
 
 
 class EveryProfileHandler(_Handles, ProfileHandler):
-    meta = PluginMeta("every-profile-handler", API)
+    plugin_type = "every-profile-handler"
+
+
+class TwoProfileHandler(_Handles, ProfileHandler):
+    plugin_type = "two-profile-handler"
+    most_profiles = 2
+
+    @classmethod
+    def required_profiles(cls, parameters):
+        return ("prefill", "decode")
+
+
+class ForgetfulProfileHandler(_Handles, ProfileHandler):
+    plugin_type = "forgetful-profile-handler"
+
+    @classmethod
+    def required_profiles(cls, parameters):
+        raise RuntimeError("no idea")
 
 
 class MetricsSource(PollingSource[Parameters, Page]):
-    meta = PluginMeta("metrics-data-source", API, payload=Page)
+    plugin_type = "metrics-data-source"
 
     async def poll(self, endpoint):
         return Page()
 
 
 class EventSource(PollingSource[Parameters, Event]):
-    meta = PluginMeta("event-source", API, payload=Event, default_collectors=("event-collector",))
+    plugin_type = "event-source"
+    default_collectors = ("event-collector",)
 
     async def poll(self, endpoint):
         return Event()
@@ -208,15 +227,19 @@ class _Collects:
 
 
 class CoreMetrics(_Collects, DataCollector[Parameters, Page]):
-    meta = PluginMeta("core-metrics-extractor", API, produces=(QUEUE,), payload=Page, default_source="metrics-data-source")
+    plugin_type = "core-metrics-extractor"
+    produces = (QUEUE,)
+    default_source = "metrics-data-source"
 
 
 class EventCollector(_Collects, DataCollector[Parameters, Event]):
-    meta = PluginMeta("event-collector", API, produces=(EXOTIC,), payload=Event, default_source="event-source")
+    plugin_type = "event-collector"
+    produces = (EXOTIC,)
+    default_source = "event-source"
 
 
 class AnyCollector(_Collects, DataCollector):
-    meta = PluginMeta("any-collector", API)
+    plugin_type = "any-collector"
 
 
 class _Produces:
@@ -225,21 +248,26 @@ class _Produces:
 
 
 class Tokenizer(_Produces, DataProducer):
-    meta = PluginMeta("tokenizer", API, produces=(TOKENS,))
+    plugin_type = "tokenizer"
+    produces = (TOKENS,)
 
 
 class Matcher(_Produces, DataProducer):
-    meta = PluginMeta("matcher", API, consumes=(TOKENS,), produces=(MATCH,))
+    plugin_type = "matcher"
+    consumes = (TOKENS,)
+    produces = (MATCH,)
 
 
 class TailChaser(_Produces, DataProducer):
     """Together with `Matcher` a circle: it produces tokens from matches."""
 
-    meta = PluginMeta("tail-chaser", API, consumes=(MATCH,), produces=(TOKENS,))
+    plugin_type = "tail-chaser"
+    consumes = (MATCH,)
+    produces = (TOKENS,)
 
 
 class FileDiscovery(EndpointDiscovery):
-    meta = PluginMeta("file-discovery", API)
+    plugin_type = "file-discovery"
 
     async def run(self, registry):
         registry.ready()
@@ -251,58 +279,61 @@ class _Parses:
 
 
 class OpenAIParser(_Parses, Parser):
-    meta = PluginMeta("openai-parser", API)
+    plugin_type = "openai-parser"
 
 
 class PassthroughParser(_Parses, Parser):
-    meta = PluginMeta("passthrough-parser", API)
+    plugin_type = "passthrough-parser"
 
 
 class CsvParser(_Parses, Parser):
-    meta = PluginMeta("csv-parser", API)
+    plugin_type = "csv-parser"
 
 
 class PickyParser(_Parses, Parser[PickyParameters]):
-    meta = PluginMeta("picky-parser", API, PickyParameters)
+    plugin_type = "picky-parser"
 
 
 class UtilizationDetector(SaturationDetector):
-    meta = PluginMeta("utilization-detector", API)
+    plugin_type = "utilization-detector"
 
     def saturation(self, endpoints):
         return 0.0
 
 
-class SilentEndpointScreener(Screener):
-    meta = PluginMeta("silent-endpoint-screener", API)
+class SilentEndpointScreener(CandidateFilter):
+    plugin_type = "silent-endpoint-screener"
 
-    def screen(self, request, endpoints):
+    def filter_candidates(self, request, endpoints):
         return endpoints
 
 
 class ModestDetector(SaturationDetector):
-    meta = PluginMeta("modest-detector", API)
+    plugin_type = "modest-detector"
 
     def saturation(self, endpoints):
         return 0.5
 
 
 class Doorman(Admitter):
-    meta = PluginMeta("doorman", API)
+    plugin_type = "doorman"
 
     def admit(self, request, endpoints, state):
         return None
 
 
 class Diary(ResponseObserver):
-    meta = PluginMeta("diary", API)
+    plugin_type = "diary"
 
 
 class Memoir(ResponseObserver):
-    meta = PluginMeta("memoir", API, produces=(AFTERTHOUGHT,))
+    plugin_type = "memoir"
+    produces = (AFTERTHOUGHT,)
 
 
-ALL = tuple(value for value in list(globals().values()) if isinstance(value, type) and issubclass(value, Plugin) and "meta" in vars(value))
+ALL = tuple(
+    value for value in list(globals().values()) if isinstance(value, type) and issubclass(value, Plugin) and "plugin_type" in vars(value)
+)
 
 
 class Auditor:
@@ -324,13 +355,13 @@ class Offerer:
 
     @hookimpl
     def endpick_register(self):
-        return [OfferedScorer]
+        return {OfferedScorer.plugin_type: OfferedScorer}
 
 
 class OfferedScorer(_Scores, Scorer):
     """Not among `ALL`: only `Offerer` knows of it."""
 
-    meta = PluginMeta("offered-scorer", API)
+    plugin_type = "offered-scorer"
 
 
 HOOK_OBJECTS = tuple(
@@ -340,47 +371,8 @@ HOOK_OBJECTS = tuple(
 
 
 def candidate(plugin: type[Plugin], distribution: str = "zoo") -> Candidate:
-    return Candidate(plugin.meta.type, 1, distribution, "1.0", f"{__name__}:{plugin.__name__}", f"/site/{distribution}-1.0.dist-info")
+    return Candidate(plugin.plugin_type, 1, distribution, "1.0", f"{__name__}:{plugin.__name__}", f"/site/{distribution}-1.0.dist-info")
 
 
 def candidates(without: Iterable[str] = ()) -> tuple[Candidate, ...]:
-    return tuple(sorted(candidate(plugin) for plugin in ALL if plugin.meta.type not in set(without)))
-
-
-@dataclass(frozen=True)
-class Result:
-    """An outcome together with the text it was made from."""
-
-    outcome: PlanOutcome
-    text: str
-
-    @property
-    def plan(self) -> Plan:
-        assert self.outcome.plan is not None, render_text(self.outcome.diagnostics, {"config.yaml": self.text})
-        return self.outcome.plan
-
-    @property
-    def found(self) -> list[tuple[str, str]]:
-        """Each diagnostic as its code and the text that its span covers, in order."""
-        return [(one.code.name, self.quote(one.span)) for one in self.outcome.diagnostics]
-
-    def one(self, code: str) -> Diagnostic:
-        (diagnostic,) = [one for one in self.outcome.diagnostics if one.code.name == code]
-        return diagnostic
-
-    def quote(self, span: Span | None) -> str:
-        if span is None:
-            return ""
-        lines = self.text.splitlines()[span.line - 1 : span.end_line]
-        lines[-1] = lines[-1][: span.end_column - 1]
-        lines[0] = lines[0][span.column - 1 :]
-        return "\n".join(lines)
-
-    def announced(self, word: str) -> list[str]:
-        return [one.message for one in self.plan.announcements if word in one.message]
-
-
-def plan(body: str, *, version: str = "endpick/v1alpha1", without: Iterable[str] = ()) -> Result:
-    """Plan a document of which only the interesting part is given; line 3 is the first of `body`."""
-    text = f"apiVersion: {version}\nkind: EndpointPickerConfig\n{dedent(body).lstrip()}"
-    return Result(make_plan(load_config(text=text, name="config.yaml"), candidates(without), hook_objects=HOOK_OBJECTS), text)
+    return tuple(sorted(candidate(plugin) for plugin in ALL if plugin.plugin_type not in set(without)))

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from endpick.plugins.attribution import Attribution, attributed, captured
+from endpick.plugins.importing import Attribution, attributed, captured
 
 
 def stamped(**extra):
@@ -90,7 +90,7 @@ def test_bytes_that_are_no_text_do_no_harm():
 def test_a_process_without_standard_output_can_still_load_plugins():
     program = """
 import os, sys
-from endpick.plugins.attribution import captured
+from endpick.plugins.importing import captured
 os.close(1)
 with captured() as output:
     print("printed")

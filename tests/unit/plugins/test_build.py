@@ -6,13 +6,13 @@ import logging
 
 import pytest
 
-from endpick.api import ConfigurationError, DataKey, Filter, Kind, Parameters, PluginContext, PluginMeta, Subscriptions
+from endpick.api import ConfigurationError, DataKey, Filter, Parameters, PluginContext, Scorer, Subscriptions
 from endpick.config.source import read_source
 from endpick.diagnostics import Code, Diagnostic, PluginReference
-from endpick.plugins.build import build, instance_logger, subscriptions_of
-from endpick.plugins.instance import Instance, OnFault
-from endpick.plugins.parameters import Place
-from endpick.plugins.reference import Reference
+from endpick.plugins.instance import Instance, build, instance_logger, subscriptions_of
+from endpick.plugins.kinds import OnFault
+from endpick.plugins.parameters import ParameterSource
+from endpick.plugins.resolution import Reference
 from plugin_classes import load_class, scorer_class
 
 READ, WRITTEN = DataKey("acme/read", float), DataKey("acme/written", float)
@@ -22,7 +22,7 @@ SOURCE, _ = read_source(b"plugins:\n  - type: acme.scorer\n    parameters: {a: 1
 def place(index=0):
     path = ("plugins", index)
     reference = Reference("acme.scorer", f"inst-{index}", span=SOURCE.value_span((*path, "type")), path=(*path, "type"))
-    return Place(reference, (*path, "parameters"), SOURCE)
+    return ParameterSource(reference, (*path, "parameters"), SOURCE)
 
 
 def built(plugin, on_fault=None, **more):
@@ -34,7 +34,7 @@ def test_an_instance_knows_its_origin_kinds_and_keys():
 
     assert isinstance(instance, Instance)
     assert (instance.name, instance.type, instance.distribution, instance.version) == ("inst", "acme.scorer", "acme", "1.0")
-    assert instance.kinds == (Kind.SCORER,)
+    assert instance.kinds == (Scorer,)
     assert (instance.plugin.name, instance.plugin.parameters, type(instance.plugin.context)) == ("inst", Parameters(), PluginContext)
     assert instance.scope.instance == "inst"
     assert instance.origin == "inst (acme.scorer, acme 1.0)"
@@ -44,8 +44,6 @@ def test_an_instance_knows_its_origin_kinds_and_keys():
 
 def test_on_fault_follows_the_kinds_unless_told():
     class Both(scorer_class(), Filter):
-        meta = PluginMeta(type="acme.scorer", api=">=1.0")
-
         def filter(self, request, endpoints, state):
             return endpoints
 
@@ -64,8 +62,6 @@ def test_on_fault_follows_the_kinds_unless_told():
 )
 def test_a_constructor_that_raises_is_told_at_the_parameters(raised, message, help_line):
     class Raising(scorer_class()):
-        meta = scorer_class().meta
-
         def __init__(self, name, parameters, context):
             raise raised
 
@@ -85,8 +81,6 @@ def test_a_constructor_that_raises_is_told_at_the_parameters(raised, message, he
 
 def test_interrupting_a_constructor_interrupts_the_host():
     class Interrupted(scorer_class()):
-        meta = scorer_class().meta
-
         def __init__(self, name, parameters, context):
             raise KeyboardInterrupt
 
@@ -96,37 +90,29 @@ def test_interrupting_a_constructor_interrupts_the_host():
 
 def test_subscriptions_may_depend_on_parameters_and_may_fail():
     class Telling(scorer_class()):
-        meta = scorer_class().meta
-
         @classmethod
         def subscriptions(cls, parameters):
             return Subscriptions(consumes=(READ,))
 
-    class Silent(Telling):
-        meta = scorer_class().meta
-
+    class NullTelemetry(Telling):
         @classmethod
         def subscriptions(cls, parameters):
             return None
 
     class Raising(Telling):
-        meta = scorer_class().meta
-
         @classmethod
         def subscriptions(cls, parameters):
             raise LookupError("which?")
 
     assert subscriptions_of(load_class(Telling).loaded, Parameters()) == Subscriptions(consumes=(READ,))
     assert built(Telling).subscriptions.consumes == (READ,)
-    assert "answered None, not Subscriptions" in built(Silent).message
-    assert built(Silent, place=place()).span == SOURCE.key_span(("plugins", 0, "parameters"))
+    assert "answered None, not Subscriptions" in built(NullTelemetry).message
+    assert built(NullTelemetry, place=place()).span == SOURCE.key_span(("plugins", 0, "parameters"))
     assert "LookupError: which?" in built(Raising).message
 
 
 def test_given_subscriptions_are_not_asked_for_again():
     class Raising(scorer_class()):
-        meta = scorer_class().meta
-
         @classmethod
         def subscriptions(cls, parameters):
             raise LookupError

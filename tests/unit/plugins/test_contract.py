@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import types
 from abc import ABC
+from pathlib import Path
 
 import pytest
 
-from endpick.api import DataKey, DataSource, Filter, Parameters, Plugin, PluginMeta, PollingSource, Scorer
+from endpick.api import DataCollector, DataKey, DataSource, Filter, Parameters, Plugin, PollingSource, ResponseObserver, Scorer
 from endpick.diagnostics import Code
+from endpick.plugins.discovery import Candidate
+from endpick.plugins.loader import _current_name
 from plugin_classes import load_class, scorer_class
 
 
@@ -40,18 +43,16 @@ def test_anything_but_a_plugin_class_is_named_for_what_it_is(value, found):
 
 def test_a_plugin_of_no_kind_is_refused():
     class NoKind(Plugin):
-        meta = PluginMeta(type="acme.scorer", api=">=1.0")
+        pass
 
     assert codes(NoKind) == [Code.E0310]
 
 
 def test_a_data_source_says_how_it_delivers():
-    class Vague(DataSource):
-        meta = PluginMeta(type="acme.scorer", api=">=1.0", payload=str)
+    class Vague(DataSource[Parameters, str]):
+        pass
 
     class Polling(Vague, PollingSource):
-        meta = Vague.meta
-
         async def poll(self, endpoint):
             return ""
 
@@ -66,7 +67,7 @@ def test_a_data_source_says_how_it_delivers():
 
 def test_every_method_left_abstract_is_named():
     class Nothing(Scorer, Filter, ABC):
-        meta = PluginMeta(type="acme.scorer", api=">=1.0")
+        pass
 
     (fault,) = load_class(Nothing).diagnostics
 
@@ -77,17 +78,18 @@ def test_every_method_left_abstract_is_named():
 @pytest.mark.parametrize(
     ("facts", "code", "says"),
     [
-        ({"api": "nonsense"}, Code.E0318, "is not a version range: 'nonsense'"),
-        ({"api": 1}, Code.E0318, "is not a version range: 1"),
-        ({"parameters": dict}, Code.E0318, "the `meta.parameters` of 'acme.scorer' in acme 1.0 is not a subclass"),
-        ({"parameters": Parameters()}, Code.E0318, "the `meta.parameters` of"),
-        ({"consumes": [DataKey("k", float)]}, Code.E0318, "the `meta.consumes` of"),
-        ({"consumes_optional": ("k",)}, Code.E0318, "the `meta.consumes_optional` of"),
-        ({"payload": "str"}, Code.E0318, "the `meta.payload` of 'acme.scorer' in acme 1.0 is not a class"),
-        ({"produces": DataKey("k", float)}, Code.E0318, "the `meta.produces` of"),
-        ({"api": ">=1.1"}, Code.E0306, "needs plugin API >=1.1; this host provides 1.0"),
-        ({"api": "<1"}, Code.E0306, "needs plugin API <1"),
-        ({"type": "acme.other"}, Code.E0312, "calls itself 'acme.other'"),
+        ({"parameters": dict}, Code.E0318, "the parameters of 'acme.scorer' in acme 1.0 are <class 'dict'>, not a subclass"),
+        ({"consumes": [DataKey("k", float)]}, Code.E0318, "`consumes` of 'acme.scorer' in acme 1.0 is not a tuple of data keys"),
+        ({"consumes_optional": ("k",)}, Code.E0318, "`consumes_optional` of"),
+        ({"produces": DataKey("k", float)}, Code.E0318, "`produces` of"),
+        ({"stability": "shaky"}, Code.E0318, "`stability` of 'acme.scorer' in acme 1.0 is 'shaky', not a Stability"),
+        ({"aliases": "acme.old"}, Code.E0318, "`aliases` of 'acme.scorer' in acme 1.0 is not a tuple of names"),
+        (
+            {"consume": (DataKey("k", float),)},
+            Code.E0318,
+            "`consume` of 'acme.scorer' in acme 1.0 is read by no part of endpick: did you mean 'consumes'?",
+        ),
+        ({"categroy": None}, Code.E0318, "did you mean 'category'?"),
     ],
 )
 def test_each_wrong_fact_has_its_code(facts, code, says):
@@ -97,33 +99,93 @@ def test_each_wrong_fact_has_its_code(facts, code, says):
     assert says in fault.message
 
 
-@pytest.mark.parametrize("api", [">=1.0,<2", "", "~=1.0", "==1.*", ">=0.9"])
-def test_a_range_that_contains_this_api_passes(api):
-    assert codes(scorer_class(api=api)) == []
+def test_a_subclass_inherits_every_fact():
+    assert codes(type("Child", (scorer_class(consumes=(DataKey("k", float),)),), {})) == []
 
 
-def test_a_subclass_without_its_own_meta_is_told_so():
-    (fault,) = load_class(type("Child", (scorer_class(type="acme.parent"),), {})).diagnostics
+def test_a_misspelt_method_is_refused_and_named():
+    class Watcher(ResponseObserver):
+        def first_chunck(self, request, state):
+            return None
 
-    assert fault.code is Code.E0312
-    assert fault.notes == ("Child inherits `meta`; a subclass needs its own",)
+    (fault,) = load_class(Watcher).diagnostics
+
+    assert fault.code is Code.E0313
+    assert "`first_chunck` of the plugin class" in fault.message
+    assert "is called by no part of endpick: did you mean 'first_chunk'?" in fault.message
 
 
-def test_a_meta_of_another_class_is_shown():
-    class Odd(scorer_class()):
-        meta = "acme.scorer"
+def test_methods_of_its_own_are_a_plugins_business():
+    class Busy(ResponseObserver):
+        def response_ended(self, request, end, state):
+            return self.first_chunks()
 
-    (fault,) = load_class(Odd).diagnostics
+        def first_chunks(self):
+            return None
+
+        def starter(self, one, two, three):
+            return one
+
+        def state(self):
+            return self.status()
+
+        def status(self):
+            return self.step()
+
+        def step(self):
+            return None
+
+        async def restart(self):
+            return None
+
+    assert codes(Busy) == []
+
+
+def test_attributes_of_its_own_are_a_plugins_business():
+    assert codes(scorer_class(kinds=("cold", "hot"), source="a file", schema={}, parameter=1)) == []
+
+
+def test_an_attribute_of_another_kind_is_not_known():
+    assert codes(scorer_class(default_sources=("acme.source",))) == []
+
+
+def test_misspelt_facts_of_a_kind_are_known_to_that_kind():
+    class Collector(DataCollector):
+        default_sources = ("acme.source",)
+
+        def collect(self, payload, writer):
+            return None
+
+    (fault,) = load_class(Collector).diagnostics
 
     assert fault.code is Code.E0318
-    assert "has a `meta` that is no PluginMeta but 'acme.scorer'" in fault.message
+    assert "did you mean 'default_source'?" in fault.message
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("alias", "aliases"), ("produce", "produces"), ("consumes_optionnal", "consumes_optional"), ("stabilty", "stability")],
+)
+def test_a_slip_of_the_pen_is_told_from_a_name_of_its_own(written, meant):
+    (fault,) = load_class(scorer_class(**{written: ()})).diagnostics
+
+    assert f"did you mean '{meant}'?" in fault.message
+
+
+@pytest.mark.parametrize("name", ["older", "acme.scorer"])
+def test_a_former_name_needs_an_entry_point_with_the_current_one(name, make_distribution):
+    path = make_distribution("acme-old", {name: "acme_old:Scorer"})
+    metadata = next(Path(path).glob("*.dist-info"))
+    candidate = Candidate(name, 1, "acme-old", "1.0", "acme_old:Scorer", str(metadata))
+
+    assert _current_name(candidate, scorer_class(aliases=("older",)), ()) == (None if name == "older" else name)
 
 
 def test_independent_faults_are_told_together():
     class Many(Scorer):
-        meta = PluginMeta(type="acme.other", api="<1")
+        aliases = "older"
 
         async def score(self, request):
             return None
 
-    assert codes(Many) == [Code.E0306, Code.E0312, Code.E0313, Code.E0313]
+    assert codes(Many) == [Code.E0318, Code.E0313, Code.E0313]

@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 
-from endpick.plugins.frames import place
+from endpick.plugins.importing import place
 
 PLUGIN = "import json\n\n\ndef score(library):\n    return helper(library)\n\n\ndef helper(library):\n    return library()\n"
 
@@ -55,5 +55,5 @@ def test_lines_of_other_modules_of_the_package_are_the_plugins_own(load):
     assert blamed(plugin.score, table.read) == f"{path}:2 in read"
 
 
-def test_nobody_is_blamed_where_no_plugin_code_ran():
+def test_no_plugin_is_blamed_where_no_plugin_code_ran():
     assert place(ValueError("no")) == ""

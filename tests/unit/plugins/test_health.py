@@ -71,7 +71,7 @@ def test_the_same_version_twice_is_found_unless_it_is_the_same_directory(make_di
 
 
 @pytest.mark.parametrize("group", ["endpick.plugins", "endpick.plugins.vX", "endpick.plugin.v1", "endpick.hooks"])
-def test_a_group_that_nobody_reads_is_found(make_distribution, examined, group):
+def test_a_group_that_endpick_does_not_read_is_found(make_distribution, examined, group):
     (finding,) = examined(make_distribution("healthy", ENTRY_POINTS, group=group)).diagnostics
 
     assert finding.code is Code.E0805

@@ -8,17 +8,14 @@ import logging
 import click
 import pytest
 
-from endpick.api import Kind, hookimpl
+from endpick.api import hookimpl
 from endpick.api.hooks import HookSpecs, HostServices, HostView, PluginRecord
 from endpick.config.source import read_source
 from endpick.diagnostics import Code, Span
 from endpick.plugins.discovery import Candidate
-from endpick.plugins.hook_call import HookCall
 from endpick.plugins.hook_objects import HOOKS, discover_hook_objects, hook_faults
-from endpick.plugins.hook_report import HookReport
-from endpick.plugins.hooks import HookRegistry, load_hooks
-from endpick.plugins.policy import Policy
-from endpick.plugins.reference import Reference
+from endpick.plugins.hooks import HookCall, HookConfigReport, HookRegistry, load_hooks
+from endpick.plugins.resolution import Policy, Reference
 from plugin_classes import load_class, scorer_class
 
 VIEW = HostView({}, {"one": None, "two": None})
@@ -154,7 +151,7 @@ def test_a_record_says_what_was_loaded_and_from_where(watching):
 
     registry.plugin_loaded(loaded)
 
-    assert hook_object.records == [PluginRecord("acme.scorer", (Kind.SCORER,), "acme", "1.0", loaded.load_seconds)]
+    assert hook_object.records == [PluginRecord("acme.scorer", ("scorer",), "acme", "1.0", loaded.load_seconds)]
 
 
 @pytest.mark.asyncio
@@ -172,7 +169,7 @@ async def test_reload_and_shutdown_have_deadlines_too(watching):
 def test_a_report_keeps_path_help_and_position():
     source, _ = read_source(b"plugins:\n  - type: x\n", "c.yaml")
     call = HookCall("endpick_validate", Reference("rules"), Candidate("rules", 1, "acme", "1.0", "m:C", "/p"), print, ())
-    report = HookReport(call, source)
+    report = HookConfigReport(call, source)
 
     report.warn(["plugins", 0, "type"], "hm", help="think")
     report.error(("plugins", 0, "nothing"), "no")

@@ -8,25 +8,24 @@ import warnings
 
 import pytest
 
-from endpick.api import Kind, Scorer, Stability
+from endpick import __version__
+from endpick.api import Scorer, Stability
 from endpick.diagnostics import Code
 from endpick.plugins import loader
 from endpick.plugins.discovery import Candidate
 from endpick.plugins.loader import alias_clashes, load
-from endpick.plugins.reference import Reference
+from endpick.plugins.resolution import Reference
 from plugin_classes import load_class, scorer_class
 
 SCORER = """
 import numpy as np
-from endpick.api import PluginMeta, Scorer
+from endpick.api import Scorer
 
 class Plugin(Scorer):
     '''First line.
 
     Second line.
     '''
-
-    meta = PluginMeta(type="acme.scorer", api=">=1.0,<2")
 
     def score(self, request, endpoints, state):
         return np.ones(len(endpoints))
@@ -41,13 +40,13 @@ def load_from(target, plugin_type="acme.scorer"):
     return load(candidate(target, plugin_type), Reference(plugin_type))
 
 
-def test_a_sound_class_is_loaded_with_kinds_meta_and_summary(on_path):
+def test_a_sound_class_is_loaded_with_kinds_and_summary(on_path):
     on_path("sound", SCORER)
 
     loading = load_from("sound:Plugin")
 
     assert loading.diagnostics == ()
-    assert loading.loaded.kinds == (Kind.SCORER,)
+    assert loading.loaded.kinds == (Scorer,)
     assert (loading.loaded.type, loading.loaded.summary, loading.loaded.output) == ("acme.scorer", "First line.", "")
     assert loading.loaded.schemas[0]["additionalProperties"] is False
     assert loading.loaded.load_seconds > 0
@@ -177,7 +176,7 @@ def test_long_output_is_cut(on_path):
 
 
 def test_what_a_module_logs_while_it_is_imported_is_attributed(on_path, caplog):
-    from endpick.plugins.attribution import Attribution
+    from endpick.plugins.importing import Attribution
 
     on_path("logger", "import logging\nlogging.getLogger('logger').warning('hello')\n" + SCORER)
 
@@ -206,7 +205,6 @@ def test_a_slow_import_is_a_warning(on_path, monkeypatch):
     [
         ({"stability": Stability.DEPRECATED}, Code.W0304),
         ({"stability": Stability.EXPERIMENTAL}, Code.W0309),
-        ({"type": "acme.new", "aliases": ("acme.scorer",)}, Code.W0303),
     ],
 )
 def test_what_its_author_says_of_a_plugin_is_a_warning(facts, code):
@@ -216,9 +214,51 @@ def test_what_its_author_says_of_a_plugin_is_a_warning(facts, code):
     assert loading.loaded is not None
 
 
+def installed_under(make_distribution, monkeypatch, *names):
+    """The candidate of the last name; all lead to one class, for which 'acme.older' is a former name."""
+    source = SCORER.replace("    def score", "    aliases = ('acme.older',)\n\n    def score")
+    root = make_distribution("acme-aliased", dict.fromkeys(names, "acme_aliased:Plugin"), modules={"acme_aliased": source})
+    monkeypatch.syspath_prepend(root)
+    metadata = str(next(root.glob("*.dist-info")))
+    return Candidate(names[-1], 1, "acme-aliased", "1.0", "acme_aliased:Plugin", metadata)
+
+
+def test_a_former_name_is_a_warning_and_the_plugin_bears_its_current_name(make_distribution, monkeypatch):
+    offer = installed_under(make_distribution, monkeypatch, "acme.scorer", "acme.older")
+
+    loading = load(offer, Reference("acme.older"))
+
+    assert [diagnostic.code for diagnostic in loading.diagnostics] == [Code.W0303]
+    assert loading.loaded.type == "acme.scorer"
+
+
+def test_a_former_name_that_is_the_only_name_is_refused(make_distribution, monkeypatch):
+    offer = installed_under(make_distribution, monkeypatch, "acme.older")
+
+    (fault,) = load(offer, Reference("acme.older")).diagnostics
+
+    assert fault.code is Code.E0312
+    assert fault.message == (
+        "'acme.older' is a former name by its class's `aliases`, and acme-aliased 1.0 has no entry point with the current name"
+    )
+
+
+def test_a_former_name_without_entry_points_is_looked_up_among_what_is_offered(on_path):
+    on_path("registered", SCORER.replace("    def score", "    aliases = ('acme.older',)\n\n    def score"))
+    former, present, stranger = (
+        Candidate(name, 1, distribution, "1.0", "registered:Plugin", "/nowhere")
+        for name, distribution in [("acme.older", "acme"), ("acme.scorer", "acme"), ("b.scorer", "b")]
+    )
+
+    loading = load(former, Reference("acme.older"), (), [stranger, former, present])
+
+    assert loading.loaded.type == "acme.scorer"
+    assert [one.code for one in load(former, Reference("acme.older"), (), [stranger, former]).diagnostics] == [Code.E0312]
+
+
 def test_two_plugins_may_not_claim_one_alias():
     plugins = [
-        (Reference(name), load_class(scorer_class(type=name, aliases=aliases), name).loaded)
+        (Reference(name), load_class(scorer_class(aliases=aliases), name).loaded)
         for name, aliases in [("a.one", ("a.old",)), ("a.two", ("a.old", "a.one")), ("a.one", ("a.old",)), ("a.three", ())]
     ]
 
@@ -235,6 +275,25 @@ def test_plugins_with_aliases_of_their_own_do_not_clash():
     plugin = load_class(scorer_class(aliases=("acme.older", "acme.oldest"))).loaded
 
     assert alias_clashes([(Reference("acme.scorer"), plugin), (Reference("acme.older"), plugin)]) == ()
+
+
+@pytest.mark.parametrize("requirement", ["endpick>=99", "endpick<0.1", "Endpick[demo]>=99"])
+def test_a_plugin_for_another_endpick_is_refused_before_it_is_imported(make_distribution, monkeypatch, requirement):
+    module = {"acme_other": "raise RuntimeError('imported')"}
+    monkeypatch.syspath_prepend(make_distribution("acme", {"acme.scorer": "acme_other:Plugin"}, modules=module, requires=[requirement]))
+
+    (fault,) = load_from("acme_other:Plugin").diagnostics
+
+    assert fault.code is Code.E0306
+    assert fault.message == f"'acme.scorer' from acme 1.0 needs {requirement.replace('[demo]', '')}; this is endpick {__version__}"
+    assert fault.help.endswith(f"or a release of acme for endpick {__version__}")
+
+
+def test_a_requirement_of_an_extra_does_not_count(make_distribution, monkeypatch):
+    requires = ["endpick>=0.1", "endpick>=99; extra == 'x'"]
+    monkeypatch.syspath_prepend(make_distribution("acme", {"acme.scorer": "acme_fine:Plugin"}, requires=requires))
+
+    assert load_from("acme_fine:Plugin").diagnostics == ()
 
 
 def test_unmet_requirements_are_told_with_what_they_break(on_path, monkeypatch):
@@ -255,7 +314,7 @@ def test_unmet_requirements_are_told_with_what_they_break(on_path, monkeypatch):
 
 def test_the_summary_of_a_base_class_is_not_its_own():
     class Undocumented(scorer_class()):
-        meta = scorer_class().meta
+        category = None
 
     assert issubclass(Undocumented, Scorer)
     assert load_class(Undocumented).loaded.summary == ""

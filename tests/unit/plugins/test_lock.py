@@ -12,11 +12,22 @@ from hypothesis import strategies as st
 
 from endpick.diagnostics import Code, Diagnostic
 from endpick.plugins.discovery import discover
-from endpick.plugins.fingerprint import altered_files, fingerprint
 from endpick.plugins.hook_objects import discover_hook_objects
-from endpick.plugins.locating import locate, source_files
-from endpick.plugins.lock import Lock, LockedPlugin, check_hook_lock, check_lock, differences, load_lock, lock_of, read_lock
-from endpick.plugins.reference import Reference
+from endpick.plugins.lock import (
+    Lock,
+    LockedPlugin,
+    altered_files,
+    check_hook_lock,
+    check_lock,
+    differences,
+    fingerprint,
+    load_lock,
+    locate,
+    lock_of,
+    read_lock,
+    source_files,
+)
+from endpick.plugins.resolution import Reference
 
 ENTRY_POINTS = {"acme.b": "lockable:B", "acme.a": "lockable:A"}
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.plugins.naming import TYPE_PATTERN, is_valid_type
+from endpick.plugins.discovery import TYPE_PATTERN, is_valid_type
 
 
 @pytest.mark.parametrize("name", ["a", "queue-scorer", "acme.queue-scorer", "a1.b2-c3", "openai-parser", "x.y.z"])

@@ -13,9 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validat
 from endpick.api import Parameters
 from endpick.config.source import read_source
 from endpick.diagnostics import Code, has_errors
-from endpick.plugins.parameters import check_parameters, deprecated_parameters
-from endpick.plugins.placing import description_of
-from endpick.plugins.reference import Reference
+from endpick.plugins.parameters import check_parameters, deprecated_parameters, description_of
+from endpick.plugins.resolution import Reference
 from plugin_classes import load_class, scorer_class
 
 

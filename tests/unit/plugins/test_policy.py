@@ -6,8 +6,7 @@ import pytest
 
 from endpick.diagnostics import Code
 from endpick.plugins.discovery import Candidate
-from endpick.plugins.policy import Policy, check_policy
-from endpick.plugins.reference import Reference
+from endpick.plugins.resolution import Policy, Reference, check_policy
 
 ACME = Candidate("acme.scorer", 1, "acme-x", "2.1", "m:C", "/p")
 BUILTIN = Candidate("queue-scorer", 1, "endpick", "0.1.0", "m:C", "/q")
@@ -24,7 +23,7 @@ def test_what_is_allowed_passes(policy):
 
 
 @pytest.mark.parametrize("pattern", ["acme.scorer", "acme.*", "*"])
-def test_a_denied_type_is_refused_whoever_offers_it(pattern):
+def test_a_denied_type_is_refused_whichever_distribution_offers_it(pattern):
     assert (
         verdict(ACME, Policy(("acme-x",), ("other", pattern))) == f"remove '{pattern}' from pluginPolicy.denyTypes, or use another plugin"
     )

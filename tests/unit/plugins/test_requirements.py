@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib_metadata
 import pytest
 
-from endpick.plugins.requirements import requirements_of, unmet_requirements
+from endpick.plugins.metadata import requirements_of, unmet_requirements
 
 CLICK = importlib_metadata.version("click")
 
@@ -28,7 +28,7 @@ def test_a_requirement_that_is_met_or_does_not_apply_is_silent(requirement):
     ],
 )
 def test_a_requirement_that_is_not_met_is_told(requirement, sentence):
-    assert unmet_requirements(["click", requirement]) == (sentence,)
+    assert list(map(str, unmet_requirements(["click", requirement]))) == [sentence]
 
 
 def test_requirements_are_those_of_the_installed_distribution():
@@ -46,4 +46,6 @@ def test_an_installed_prerelease_meets_a_requirement(make_distribution, monkeypa
     monkeypatch.syspath_prepend(make_distribution("early", version="2.0b1"))
 
     assert unmet_requirements(["early>=1"]) == ()
-    assert unmet_requirements(["early>=2"]) == ("early>=2 is needed, early 2.0b1 is installed",)
+    (unmet,) = unmet_requirements(["Early>=2"])
+    assert (unmet.distribution, unmet.requirement, unmet.installed) == ("early", "Early>=2", "2.0b1")
+    assert str(unmet) == "Early>=2 is needed, early 2.0b1 is installed"

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from endpick.diagnostics import Code, Diagnostic, Span
 from endpick.plugins.discovery import Candidate
-from endpick.plugins.reference import Reference
-from endpick.plugins.resolution import resolve
+from endpick.plugins.resolution import Reference, resolve
 
 TYPE_SPAN = Span("c.yaml", 4, 11, 4, 14)
 FROM_SPAN = Span("c.yaml", 5, 11, 5, 15)

@@ -7,7 +7,7 @@ import functools
 import pytest
 
 from endpick.api import DataProducer, EndpointDiscovery, PerEndpointScorer, Plugin, PollingSource, Scorer
-from endpick.plugins.signature import signature_faults
+from endpick.plugins.contract import signature_faults
 
 
 def faults(base, **members):

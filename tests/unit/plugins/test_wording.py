@@ -17,22 +17,21 @@ from endpick.api.plugin import Parameters
 from endpick.config.source import read_source
 from endpick.diagnostics import Diagnostic, render_text
 from endpick.plugins import loader
-from endpick.plugins.build import subscriptions_of
 from endpick.plugins.discovery import discover
 from endpick.plugins.health import examine
 from endpick.plugins.hook_objects import discover_hook_objects
 from endpick.plugins.hooks import load_hooks
+from endpick.plugins.instance import subscriptions_of
 from endpick.plugins.loader import alias_clashes, load
 from endpick.plugins.lock import Lock, LockedPlugin, check_lock, differences, load_lock, read_lock
-from endpick.plugins.parameters import Place, check_parameters, deprecated_parameters
-from endpick.plugins.policy import Policy, check_policy
-from endpick.plugins.reference import Reference
-from endpick.plugins.resolution import resolve
+from endpick.plugins.metadata import unmet_requirements
+from endpick.plugins.parameters import ParameterSource, check_parameters, deprecated_parameters
+from endpick.plugins.resolution import Policy, Reference, check_policy, resolve
 from plugin_classes import load_class, scorer_class
 
 GOLDEN = Path(__file__).parent / "golden"
 PROJECTS = ("broken-import", "chatty", "evil-scorers", "exits", "future-api", "good-scorers", "hook-objects", "misfits")
-PROJECTS += ("missing-dependency", "old-api", "renamed", "schemas", "shadowing", "unmet-requirement")
+PROJECTS += ("later-endpick", "missing-dependency", "renamed", "schemas", "shadowing", "unmet-requirement")
 
 
 class Site:
@@ -61,7 +60,7 @@ class Site:
         return load(candidate, self.reference(plugin_type))
 
     def place(self):
-        return Place(self.reference("acme.scorer", parameters="{a: 1}"), ("plugins", 0, "parameters"), self.source)
+        return ParameterSource(self.reference("acme.scorer", parameters="{a: 1}"), ("plugins", 0, "parameters"), self.source)
 
     def hooks(self, name):
         return load_hooks([self.reference(name)], self.hook_objects)
@@ -72,7 +71,9 @@ class Site:
         text = render_text(found, {"config.yaml": self.source.text} if self.source else None)
         for root in self.roots:
             text = text.replace(root, f"<{Path(root).name}>")
-        return text.replace(f"click {importlib_metadata.version('click')}", "click <version>")
+        for name in ("click", "endpick"):
+            text = text.replace(f"{name} {importlib_metadata.version(name)}", f"{name} <version>")
+        return text
 
 
 @pytest.fixture
@@ -119,12 +120,12 @@ def _slow(site):
 
 def _unmet_and_broken(site):
     candidate = site.resolved("missing.dependency")
-    return load(candidate, site.reference("missing.dependency"), ("thermodynamics>=2 is not installed",)).diagnostics
+    return load(candidate, site.reference("missing.dependency"), unmet_requirements(["thermodynamics>=2"])).diagnostics
 
 
 def _aliases(site):
     reference = site.reference("acme.one")
-    plugins = [load_class(scorer_class(type=name, aliases=("acme.old",)), name).loaded for name in ("acme.one", "acme.two")]
+    plugins = [load_class(scorer_class(aliases=("acme.old",)), name).loaded for name in ("acme.one", "acme.two")]
     return alias_clashes([(reference, plugin) for plugin in plugins])
 
 
@@ -141,8 +142,6 @@ def _given(parameters):
 
 def _constructor(raised):
     class Raising(scorer_class()):
-        meta = scorer_class().meta
-
         @classmethod
         def subscriptions(cls, parameters):
             raise raised
@@ -184,7 +183,7 @@ def _faulty(method):
 
 
 CASES = {
-    "resolution-nobody": lambda site: site.resolved("wholly.unknown"),
+    "resolution-unknown": lambda site: site.resolved("wholly.unknown"),
     "resolution-near": lambda site: site.resolved("acme.zome"),
     "resolution-empty": lambda site: resolve(site.reference("acme.zone"), []),
     "resolution-clash": lambda site: site.resolved("acme.latency"),
@@ -222,13 +221,16 @@ CASES = {
     "contract-class": lambda site: site.loaded("misfit.not-a-plugin").diagnostics,
     "contract-kind": lambda site: site.loaded("misfit.no-kind").diagnostics,
     "contract-abstract": lambda site: site.loaded("misfit.abstract").diagnostics,
-    "contract-meta": lambda site: site.loaded("misfit.no-meta").diagnostics,
-    "contract-range": lambda site: site.loaded("misfit.bad-range").diagnostics,
-    "contract-type": lambda site: site.loaded("misfit.other-type").diagnostics,
+    "contract-keys": lambda site: site.loaded("misfit.no-keys").diagnostics,
+    "contract-misspelt": lambda site: site.loaded("misfit.misspelt").diagnostics,
+    "contract-misspelt-method": lambda site: site.loaded("misfit.misspelt-method").diagnostics,
+    "alias-only": lambda site: site.loaded("misfit.formerly").diagnostics,
     "contract-signature": lambda site: site.loaded("misfit.bad-signature").diagnostics,
     "contract-async": lambda site: site.loaded("misfit.async").diagnostics,
-    "contract-api": lambda site: site.loaded("old.newer").diagnostics,
-    "requirements": lambda site: load(site.resolved("acme.zone"), site.reference("acme.zone"), ("a>=2 is not installed", "b")).diagnostics,
+    "requirements-endpick": lambda site: site.loaded("later.scorer").diagnostics,
+    "requirements": lambda site: (
+        load(site.resolved("acme.zone"), site.reference("acme.zone"), unmet_requirements(["a>=2", "no requirement"])).diagnostics
+    ),
     "aliases": _aliases,
     "alias": lambda site: site.loaded("renamed.old").diagnostics,
     "deprecated": lambda site: site.loaded("renamed.retired").diagnostics,
@@ -266,14 +268,12 @@ CASES = {
 
 
 def _subscribes_to_nothing():
-    class Silent(scorer_class()):
-        meta = scorer_class().meta
-
+    class NullTelemetry(scorer_class()):
         @classmethod
         def subscriptions(cls, parameters):
             return None
 
-    return Silent
+    return NullTelemetry
 
 
 @pytest.mark.parametrize("name", CASES)

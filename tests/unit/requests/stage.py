@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
 
 from endpick.api import (
     Admitter,
+    CandidateFilter,
     DataProducer,
     Parser,
     PreRequest,
     ResponseObserver,
     SaturationDetector,
-    Screener,
 )
 from endpick.datalayer.table import EndpointTable
-from endpick.plugins.instance import Instance, OnFault
-from endpick.requests.decision import Refused, Routed
-from endpick.requests.director import Director, DirectorSettings
-from endpick.requests.incoming import Delivery, IncomingRequest
-from endpick.requests.pipeline import compile_pipeline
+from endpick.plugins.instance import Instance
+from endpick.plugins.kinds import OnFault
+from endpick.requests.director import Director, compile_pipeline
+from endpick.requests.model import BodyModes, IncomingRequest, Refused, Routed
 from endpick.scheduling.profile import compile_profile
 from endpick.scheduling.scheduler import compile_scheduler
-from endpick_builtin.handlers.single_profile import SingleProfileHandler
-from endpick_builtin.parsers.openai import OpenAIParser
-from endpick_builtin.parsers.passthrough import PassthroughParser
-from endpick_builtin.pickers.max_score import MaxScorePicker
+from endpick_builtin.choosing import MaxScorePicker, SingleProfileHandler
+from endpick_builtin.openai import OpenAIParser, PassthroughParser
 from unit.scheduling.workbench import Recording, instance, plugin_of, pool
 
-EVERYTHING = Delivery()
+EVERYTHING = BodyModes()
+KIND_OF = {
+    "candidate_filters": CandidateFilter,
+    "producers": DataProducer,
+    "admitters": Admitter,
+    "pre_request": PreRequest,
+    "observers": ResponseObserver,
+}
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
 
 
@@ -43,23 +48,34 @@ class Stage:
         filters: Sequence[Instance] = (),
         scorers: Sequence[tuple[Instance, float]] = (),
         picker: Instance | None = None,
-        settings: DirectorSettings | None = None,
-        **groups: Sequence[Instance] | Instance,
+        random: Random | None = None,
+        objectives: Mapping[str, int] | None = None,
+        detector: Instance | None = None,
+        **groups: Sequence[Instance],
     ) -> None:
-        self.instruments = Recording()
+        self.telemetry = Recording()
         self.table = table or pool()
         self.now = 100.0
-        profile = compile_profile("default", filters, scorers, picker or instance(MaxScorePicker), self.instruments)
-        scheduler = compile_scheduler(instance(SingleProfileHandler), {"default": profile}, self.instruments)
-        parsers = [instance(OpenAIParser), instance(PassthroughParser)] if parsers is None else parsers
-        self.pipeline = compile_pipeline(scheduler=scheduler, parsers=parsers, instruments=self.instruments, **groups)
-        self.director = Director(lambda: self.pipeline, self.table, self.instruments, lambda: self.now, settings)
+        profile = compile_profile("default", filters, scorers, picker or instance(MaxScorePicker), self.telemetry)
+        scheduler = compile_scheduler(instance(SingleProfileHandler), {"default": profile}, self.telemetry)
+        parsers = (
+            [instance(OpenAIParser, "openai-parser"), instance(PassthroughParser, "passthrough-parser")] if parsers is None else parsers
+        )
+        self.pipeline = compile_pipeline(
+            scheduler=scheduler,
+            parsers=parsers,
+            detector=detector,
+            on_request={KIND_OF[group]: instances for group, instances in groups.items()},
+            objectives=objectives,
+            telemetry=self.telemetry,
+        )
+        self.director = Director(self.pipeline, self.table, self.telemetry, lambda: self.now, random=random)
 
-    def decide(self, body: object = CHAT, path: str = "/v1/chat/completions", subset=None, delivery=None, **headers: str):
+    def decide(self, body: object = CHAT, path: str = "/v1/chat/completions", subset=None, body_modes=None, **headers: str):
         """The decision about a request; header names are written with underscores."""
         sent = {":path": path, ":method": "POST"} | {name.replace("_", "-"): value for name, value in headers.items()}
         content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        return self.director.decide(IncomingRequest(sent, content, subset, self.now, delivery or EVERYTHING))
+        return self.director.decide(IncomingRequest(sent, content, subset, self.now, body_modes or EVERYTHING))
 
     def route(self, *arguments, **keywords) -> Routed:
         """The same, when nothing else will do."""
@@ -74,8 +90,8 @@ class Stage:
         return decision
 
 
-def screener_of(function: Callable, name: str = "screener", on_fault: OnFault | None = None) -> Instance:
-    return plugin_of(Screener, name, on_fault, screen=lambda request, endpoints: function(endpoints))
+def candidate_filter_of(function: Callable, name: str = "candidate-filter", on_fault: OnFault | None = None) -> Instance:
+    return plugin_of(CandidateFilter, name, on_fault, filter_candidates=lambda request, endpoints: function(endpoints))
 
 
 def admitter_of(function: Callable, name: str = "admitter", on_fault: OnFault | None = None) -> Instance:
@@ -103,8 +119,6 @@ def async_producer_of(
     """One whose `produce` is an `async def`."""
 
     class Waiting(DataProducer):
-        meta = producer_of(function, name).plugin.meta
-
         async def produce(self, request, endpoints, state):
             await function(request, endpoints, state)
 

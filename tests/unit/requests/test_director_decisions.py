@@ -15,15 +15,10 @@ from endpick.api import (
     LoraAdapters,
     Rejection,
 )
-from endpick.plugins.instance import OnFault
-from endpick.requests.decision import CloseCause, Refused
-from endpick.requests.director import DirectorSettings
-from endpick.requests.incoming import BodyMode, Delivery
-from endpick_builtin.producers.approx_prefix_cache import ApproxPrefixCacheProducer
-from endpick_builtin.scorers.kv_cache_utilization import KVCacheUtilizationScorer
-from endpick_builtin.scorers.lora_affinity import LoraAffinityScorer
-from endpick_builtin.scorers.prefix_cache import PrefixCacheScorer
-from endpick_builtin.scorers.queue import QueueScorer
+from endpick.plugins.kinds import OnFault
+from endpick.requests.model import BodyMode, BodyModes, CloseCause, Refused
+from endpick_builtin.prefix_cache import ApproxPrefixCacheProducer
+from endpick_builtin.scorers import KVCacheUtilizationScorer, LoraAffinityScorer, PrefixCacheScorer, QueueScorer
 from unit.requests.stage import CHAT, Stage, before_request_of, observer_of, producer_of
 from unit.scheduling.workbench import filter_of, instance, picker_of, pool, scorer_of
 
@@ -61,8 +56,8 @@ def test_requests_go_where_llm_d_sends_them(model, queue, usage, loaded, destina
     table = pool({WAITING_QUEUE_SIZE: [float(n) for n in queue], KV_CACHE_USAGE: usage, LORA_ADAPTERS: loaded})
     stage = Stage(table=table, scorers=llm_d_default_and_lora())
     assert stage.route({**CHAT, "model": model}).destinations == (destination,)
-    assert stage.instruments.decided == [(model, model, "default-flow", 0, len(json.dumps({**CHAT, "model": model})))]
-    assert stage.instruments.scheduled == [(destination, model)]
+    assert stage.telemetry.decided == [(model, model, "default-flow", 0, len(json.dumps({**CHAT, "model": model})))]
+    assert stage.telemetry.scheduled == [(destination, model)]
 
 
 def test_all_picks_are_destinations_best_first():
@@ -85,8 +80,8 @@ def test_candidates_that_no_filter_keeps_are_429_with_the_reason():
     refused = stage.refuse()
     assert (refused.status, refused.code, refused.reason) == (429, "ResourceExhausted", "rejected-saturated")
     assert refused.message.startswith("failed to find target endpoint: failed to run scheduler profile 'default'")
-    assert stage.instruments.scheduled == [(None, "m")]
-    assert stage.instruments.refused == [("m", "ResourceExhausted")]
+    assert stage.telemetry.scheduled == [(None, "m")]
+    assert stage.telemetry.refused == [("m", "ResourceExhausted")]
 
 
 def test_a_scheduling_fault_is_500():
@@ -100,11 +95,11 @@ def test_a_producer_that_fails_costs_its_data_only_or_the_request_as_its_policy_
 
     stage = Stage(producers=[producer_of(fail, "bad")])
     assert stage.route()
-    assert stage.instruments.faults == [("bad", "DataProducer", "RuntimeError: tokenizer down")]
+    assert stage.telemetry.faults == [("bad", "DataProducer", "RuntimeError: tokenizer down")]
     assert Stage(producers=[producer_of(fail, "bad", OnFault.REFUSE)]).refuse() == Refused(500, "Internal", "plugin 'bad' failed")
 
 
-def test_everybody_is_told_before_the_request_leaves_and_may_add_headers():
+def test_every_plugin_is_told_before_the_request_leaves_and_may_add_headers():
     told = []
 
     def note(name):
@@ -123,17 +118,17 @@ def test_everybody_is_told_before_the_request_leaves_and_may_add_headers():
 def test_headers_that_are_not_a_plugins_to_set_are_its_fault(name):
     stage = Stage(pre_request=[before_request_of(lambda request, result, headers: headers.set(name, "x"), "bold")])
     assert name.lower() not in stage.route().set_headers
-    assert [fault[0] for fault in stage.instruments.faults] == ["bold"]
+    assert [fault[0] for fault in stage.telemetry.faults] == ["bold"]
 
 
 @pytest.mark.parametrize(("name", "value"), [("x-number", 1), ("x-bytes", b"1"), (1, "x")])
-def test_headers_that_are_no_text_are_the_fault_of_whoever_sets_them(name, value):
+def test_headers_that_are_no_text_are_the_fault_of_the_plugin_that_sets_them(name, value):
     stage = Stage(pre_request=[before_request_of(lambda request, result, headers: headers.set(name, value), "odd")])
     assert set(stage.route().set_headers) == {"x-request-id"}
-    assert [fault[0] for fault in stage.instruments.faults] == ["odd"]
+    assert [fault[0] for fault in stage.telemetry.faults] == ["odd"]
 
 
-def test_a_rejection_at_the_last_moment_reaches_the_client_and_everybody_was_told():
+def test_a_rejection_at_the_last_moment_reaches_the_client_and_every_plugin_was_told():
     told = []
     stage = Stage(
         pre_request=[
@@ -143,27 +138,27 @@ def test_a_rejection_at_the_last_moment_reaches_the_client_and_everybody_was_tol
     )
     assert stage.refuse() == Refused(503, "ServiceUnavailable", "too late", "late")
     assert told == ["b"]
-    assert stage.instruments.decided == []
+    assert stage.telemetry.decided == []
 
 
 def test_a_request_without_body_goes_anywhere_and_meets_no_plugin():
     asked = []
     scorer = scorer_of(lambda endpoints: asked.append(1) or np.ones(len(endpoints)))
-    stage = Stage(scorers=[(scorer, 1.0)], settings=DirectorSettings(random=random.Random(3)))
+    stage = Stage(scorers=[(scorer, 1.0)], random=random.Random(3))
     seen = {stage.route(None, path="/v1/models").destinations for _ in range(60)}
     assert seen == {("10.0.0.1:8000",), ("10.0.0.2:8000",), ("10.0.0.3:8000",)}
     assert asked == []
     routed = stage.route(None)
     routed.exchange.finish(CloseCause.END)
     assert not routed.exchange.wants_chunks
-    assert stage.instruments.decided == stage.instruments.ended == []
+    assert stage.telemetry.decided == stage.telemetry.ended == []
 
 
 def test_a_body_that_the_gateway_keeps_is_scheduled_without_a_prompt():
     table = pool({WAITING_QUEUE_SIZE: [5.0, 0.0, 9.0]})
     stage = Stage(table=table, scorers=[(instance(QueueScorer), 1.0)])
-    delivery = Delivery(request_body=BodyMode.NONE)
-    assert {stage.route(None, delivery=delivery).destinations for _ in range(20)} == {("10.0.0.2:8000",)}
+    delivery = BodyModes(request_body=BodyMode.NONE)
+    assert {stage.route(None, body_modes=delivery).destinations for _ in range(20)} == {("10.0.0.2:8000",)}
 
 
 @pytest.mark.parametrize("preference", ["if-available", "respond-async, If-Available"])
@@ -182,9 +177,28 @@ def test_a_request_finishes_on_the_pipeline_it_began_with():
     ended = []
     stage = Stage(observers=[])
     before = Stage(observers=[observer_of("old", response_ended=lambda request, end, state: ended.append("old"))])
-    stage.pipeline = before.pipeline
+    stage.director.switch(before.pipeline)
     routed = stage.route()
-    stage.pipeline = Stage(observers=[observer_of("new", response_ended=lambda request, end, state: ended.append("new"))]).pipeline
+    stage.director.switch(Stage(observers=[observer_of("new", response_ended=lambda request, end, state: ended.append("new"))]).pipeline)
     routed.exchange.finish(CloseCause.END)
     stage.route().exchange.finish(CloseCause.END)
     assert ended == ["old", "new"]
+
+
+def test_a_plugin_tells_the_gateway_metadata_with_the_decision():
+    def tell(request, result, headers):
+        headers.set_metadata("acme.example", "zone", "b")
+        headers.set_metadata("acme.example", "cost", 0.5)
+        headers.set_metadata("acme.example", "cached", True)
+
+    assert Stage(pre_request=[before_request_of(tell)]).route().dynamic_metadata == {
+        "acme.example": {"zone": "b", "cost": 0.5, "cached": True}
+    }
+
+
+@pytest.mark.parametrize(("namespace", "key", "value"), [(1, "x", "y"), ("x", b"y", "z"), ("x", "y", None), ("x", "y", ["z"])])
+def test_metadata_that_a_gateway_cannot_read_is_the_fault_of_the_plugin_that_sets_it(namespace, key, value):
+    stage = Stage(pre_request=[before_request_of(lambda request, result, headers: headers.set_metadata(namespace, key, value), "teller")])
+
+    assert stage.route().dynamic_metadata == {}
+    assert [(name, problem.partition(":")[0]) for name, _, problem in stage.telemetry.faults] == [("teller", "TypeError")]

@@ -8,9 +8,8 @@ from uuid import UUID
 import pytest
 
 from endpick.api import ParsedRequest
-from endpick.requests.decision import Refused
-from endpick_builtin.parsers.openai import OpenAIParser
-from endpick_builtin.parsers.passthrough import PassthroughParser
+from endpick.requests.model import Refused
+from endpick_builtin.openai import OpenAIParser, PassthroughParser
 from unit.requests.stage import CHAT, Stage, before_request_of, parser_of
 from unit.scheduling.workbench import instance
 
@@ -27,7 +26,7 @@ def test_the_model_is_rewritten_in_place(header):
     routed = stage.route(body, **{header: "b"})
     assert routed.body == body.replace(b'"a"', b'"b"')
     assert [(request.incoming_model, request.model) for request in seen] == [("a", "b")]
-    assert stage.instruments.decided[0][:2] == ("a", "b")
+    assert stage.telemetry.decided[0][:2] == ("a", "b")
 
 
 def test_a_rewrite_names_the_model_of_a_body_that_names_none():
@@ -35,11 +34,11 @@ def test_a_rewrite_names_the_model_of_a_body_that_names_none():
     assert json.loads(routed.body) == {"model": "b", "prompt": "x"}
 
 
-def test_a_body_nobody_reads_is_passed_on_with_any_model_or_none():
+def test_a_body_that_no_parser_reads_is_passed_on_with_any_model_or_none():
     stage = Stage(parsers=[instance(PassthroughParser)])
     assert stage.route(b"passthrough-parser").body is None
     assert stage.route(b"passthrough-parser", x_llm_d_model_name_rewrite="b").body is None
-    assert [decided[:2] for decided in stage.instruments.decided] == [("", ""), ("", "b")]
+    assert [decided[:2] for decided in stage.telemetry.decided] == [("", ""), ("", "b")]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +52,7 @@ def test_a_body_nobody_reads_is_passed_on_with_any_model_or_none():
 def test_a_request_that_says_too_little_is_400(body, message):
     stage = Stage()
     assert stage.refuse(body, path="/v1/completions") == Refused(400, "BadRequest", message)
-    assert [code for _, code in stage.instruments.refused] == ["BadRequest"]
+    assert [code for _, code in stage.telemetry.refused] == ["BadRequest"]
 
 
 def test_a_body_that_is_no_json_is_400():
@@ -92,7 +91,7 @@ def test_the_longest_claimed_suffix_finds_the_parser(path, headers, parser):
     assert asked == [parser]
 
 
-def test_a_path_nobody_reads_is_400():
+def test_a_path_that_no_parser_reads_is_400():
     refused = Stage(parsers=[instance(OpenAIParser)]).refuse(CHAT, path="/v1/rerank")
     assert refused == Refused(400, "BadRequest", "no parser is configured for path '/v1/rerank'")
 
@@ -108,7 +107,7 @@ BAD_PARSES = {
 def test_a_parser_that_fails_is_500_without_details(parse):
     stage = Stage(parsers=[parser_of("broken", parse=parse)])
     assert stage.refuse() == Refused(500, "Internal", "plugin 'broken' failed")
-    assert [(name, point) for name, point, _ in stage.instruments.faults] == [("broken", "RequestParsing")]
+    assert [(name, point) for name, point, _ in stage.telemetry.faults] == [("broken", "RequestParsing")]
 
 
 BAD_REWRITES = {"raises": lambda *_: 1 / 0, "text": lambda *_: "{}", "nothing": lambda *_: None}
@@ -118,7 +117,7 @@ BAD_REWRITES = {"raises": lambda *_: 1 / 0, "text": lambda *_: "{}", "nothing": 
 def test_a_parser_that_cannot_rewrite_is_500_without_details(rewrite):
     stage = Stage(parsers=[parser_of("broken", parse=lambda *_: ParsedRequest(model="a"), rewrite_model=rewrite)])
     assert stage.refuse(x_llm_d_model_name_rewrite="b") == Refused(500, "Internal", "plugin 'broken' failed")
-    assert [(name, point) for name, point, _ in stage.instruments.faults] == [("broken", "RequestParsing")]
+    assert [(name, point) for name, point, _ in stage.telemetry.faults] == [("broken", "RequestParsing")]
 
 
 def test_a_request_without_id_gets_one_and_one_with_keeps_it():
@@ -142,7 +141,7 @@ def test_a_request_without_id_gets_one_and_one_with_keeps_it():
 def test_the_fairness_id_is_known_under_both_names(headers, fairness_id):
     stage = Stage()
     stage.route(**headers)
-    assert stage.instruments.decided[0][2] == fairness_id
+    assert stage.telemetry.decided[0][2] == fairness_id
 
 
 def test_plugins_see_no_pseudo_headers():

@@ -8,8 +8,8 @@ import inspect
 import pytest
 
 from endpick.api import DataKey, Scope
-from endpick.plugins.instance import OnFault
-from endpick.requests.decision import Refused, Routed
+from endpick.plugins.kinds import OnFault
+from endpick.requests.model import Refused, Routed
 from unit.requests.stage import Stage, async_producer_of, producer_of
 from unit.scheduling.workbench import filter_of
 
@@ -73,7 +73,7 @@ async def test_a_producer_that_takes_too_long_is_cancelled_and_the_request_goes_
     stage = Stage(producers=[async_producer_of(hang, "slow", timeout_seconds=0.01)])
     assert isinstance(await stage.decide(), Routed)
     assert cancelled == [True]
-    assert stage.instruments.faults == [("slow", "DataProducer", "took longer than 0.01 s")]
+    assert stage.telemetry.faults == [("slow", "DataProducer", "took longer than 0.01 s")]
 
 
 @pytest.mark.asyncio
@@ -87,7 +87,7 @@ async def test_each_producer_has_its_own_time():
     stage = Stage(producers=[async_producer_of(forever, "slow", timeout_seconds=0.01), async_producer_of(quick, "quick")])
     assert isinstance(await stage.decide(), Routed)
     assert done == [True]
-    assert [name for name, *_ in stage.instruments.faults] == ["slow"]
+    assert [name for name, *_ in stage.telemetry.faults] == ["slow"]
 
 
 @pytest.mark.asyncio
@@ -101,7 +101,7 @@ async def test_an_error_after_waiting_is_the_producers_fault(problem, text):
 
     stage = Stage(producers=[async_producer_of(fail, "bad")])
     assert isinstance(await stage.decide(), Routed)
-    assert stage.instruments.faults == [("bad", "DataProducer", text)]
+    assert stage.telemetry.faults == [("bad", "DataProducer", text)]
 
 
 @pytest.mark.asyncio
@@ -120,7 +120,7 @@ async def test_a_client_that_leaves_cancels_the_wait_and_leaves_no_trace():
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert asked == []
-    assert stage.instruments.faults == stage.instruments.decided == []
+    assert stage.telemetry.faults == stage.telemetry.decided == []
 
 
 @pytest.mark.asyncio
@@ -133,7 +133,7 @@ async def test_a_waiting_producer_is_confined_to_its_keys_also_after_others_ran(
     waiting = asyncio.ensure_future(stage.decide())
     await asyncio.sleep(0)
     assert isinstance(await waiting, Routed)
-    assert stage.instruments.violations == [("sneaky", "test/answer", "write")]
+    assert stage.telemetry.violations == [("sneaky", "test/answer", "write")]
 
 
 def test_without_a_waiting_producer_there_is_no_coroutine():
@@ -147,6 +147,6 @@ def test_a_plain_producer_that_returns_something_to_await_is_at_fault():
 
     stage = Stage(producers=[producer_of(lambda request, endpoints, state: coroutine(), "confused")])
     assert isinstance(stage.decide(), Routed)
-    [(name, _, text)] = stage.instruments.faults
+    [(name, _, text)] = stage.telemetry.faults
     assert name == "confused"
     assert "async def" in text

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick.api import INFLIGHT_REQUESTS, ParsedRequest, PreRequest, Rejection, ResponseObserver, TerminationCause, Usage
-from endpick.requests.decision import CloseCause
-from endpick.requests.restoring import ModelNameRestorer
-from endpick.requests.usage import KEPT_TAIL_BYTES, MAX_BODY_BYTES, MAX_EVENT_BYTES, StreamedUsage, WholeUsage
-from endpick_builtin.parsers.openai import OpenAIParser
-from endpick_builtin.producers.inflight_load import InflightLoadProducer
+from endpick.requests.model import CloseCause
+from endpick.requests.response import KEPT_TAIL_BYTES, MAX_BODY_BYTES, MAX_EVENT_BYTES, ModelNameRestorer, StreamedUsage, WholeUsage
+from endpick_builtin.inflight_load import InflightLoadProducer
+from endpick_builtin.openai import OpenAIParser
 from unit.requests.stage import CHAT, Stage, before_request_of, observer_of, parser_of
 from unit.scheduling.workbench import instance, picker_of, plugin_of, pool
 
@@ -36,7 +35,7 @@ def test_observers_are_told_everything_once():
     log = []
     stage = Stage(observers=[told(log)])
     exchange = stage.route().exchange
-    destination = stage.instruments.scheduled[0][0]
+    destination = stage.telemetry.scheduled[0][0]
     assert exchange.response_headers(JSON_OK, None) == {}
     stage.now += 0.25
     assert exchange.response_chunk(ANSWER[:30], False) is None
@@ -49,7 +48,7 @@ def test_observers_are_told_everything_once():
     assert (started, first) == (("started", 200, destination), ("first",))
     assert (end.cause, end.status, end.usage, end.response_bytes) == (TerminationCause.NATURAL, 200, Usage(10, 20), len(ANSWER))
     assert (end.ttft_seconds, end.duration_seconds) == (0.25, 0.75)
-    assert stage.instruments.ended == [end]
+    assert stage.telemetry.ended == [end]
 
 
 @pytest.mark.parametrize("headers", [JSON_OK, SSE_OK])
@@ -97,7 +96,7 @@ def test_a_request_rejected_at_the_last_moment_is_settled_with_observers_but_nev
     stage.refuse()
     [(_, end)] = log
     assert end.cause is TerminationCause.ERROR
-    assert stage.instruments.ended == []
+    assert stage.telemetry.ended == []
 
 
 @pytest.mark.parametrize("ending", ["answered", "reset before headers", "reset in the middle", "rejected"])
@@ -127,7 +126,7 @@ def test_the_endpoint_that_served_is_the_one_the_gateway_names_else_the_first_pi
     assert log == [("started", 200, address)]
 
 
-def test_observers_may_add_headers_and_one_that_fails_hurts_nobody():
+def test_observers_may_add_headers_and_one_that_fails_hurts_no_other():
     def fail(*arguments):
         raise RuntimeError("oops")
 
@@ -147,7 +146,7 @@ def test_observers_may_add_headers_and_one_that_fails_hurts_nobody():
     exchange.response_chunk(ANSWER, True)
     exchange.finish(CloseCause.END)
     assert [entry[0] for entry in log] == ["started", "first", "ended"]
-    assert [(name, point) for name, point, _ in stage.instruments.faults] == [
+    assert [(name, point) for name, point, _ in stage.telemetry.faults] == [
         ("bad", "ResponseReceived"),
         ("odd", "ResponseReceived"),
         ("wrong", "ResponseReceived"),
@@ -162,7 +161,7 @@ def test_observers_pay_only_for_what_they_define():
     exchange.response_headers(JSON_OK, None)
     exchange.response_chunk(ANSWER, True)
     exchange.finish(CloseCause.END)
-    assert [point for point, name in stage.instruments.timed if name == "quiet"] == []
+    assert [point for point, name in stage.telemetry.timed if name == "quiet"] == []
 
 
 def test_private_scratch_lives_from_the_decision_to_the_end():
@@ -190,7 +189,7 @@ def end_of(headers, chunks, body=CHAT):
         exchange.response_chunk(chunk, False)
     exchange.response_chunk(b"", True)
     exchange.finish(CloseCause.END)
-    return stage.instruments.ended[0]
+    return stage.telemetry.ended[0]
 
 
 def test_the_size_of_a_response_is_what_passed():
@@ -238,7 +237,7 @@ def test_a_stream_cut_short_in_its_last_event_still_tells_what_it_told():
     assert end_of(SSE_OK, [STREAM.partition(b"data: [DONE]")[0].rstrip()]).usage == Usage(5, 10, 3)
 
 
-def test_a_body_nobody_can_read_has_no_usage_and_is_no_fault():
+def test_a_body_that_no_parser_can_read_has_no_usage_and_is_no_fault():
     assert end_of(JSON_OK, [b"<html>", b'"usage": nonsense']).usage is None
     assert end_of(SSE_OK, [b'data: "usage" {\n\n']).usage is None
 
@@ -255,8 +254,8 @@ def test_a_parser_that_reads_nonsense_for_usage_is_blamed_and_the_request_ends_a
     exchange.response_headers(JSON_OK, None)
     exchange.response_chunk(ANSWER, True)
     exchange.finish(CloseCause.END)
-    assert [(end.cause, end.usage) for end in stage.instruments.ended] == [(TerminationCause.NATURAL, None)]
-    assert [(name, point) for name, point, _ in stage.instruments.faults] == [("broken", "ResponseParsing")]
+    assert [(end.cause, end.usage) for end in stage.telemetry.ended] == [(TerminationCause.NATURAL, None)]
+    assert [(name, point) for name, point, _ in stage.telemetry.faults] == [("broken", "ResponseParsing")]
 
 
 class Asked:
@@ -354,3 +353,27 @@ def test_the_answer_to_a_rewritten_request_names_the_model_the_client_asked_for(
 
 def test_names_that_json_escapes_are_put_back_too():
     assert restored(b'{"model":"a\\"b"}', target='a"b', incoming='c"d') == b'{"model":"c\\"d"}'
+
+
+def test_observers_tell_the_gateway_metadata_at_the_end_and_one_that_fails_tells_nothing():
+    usages = []
+
+    def cost(request, usage, state):
+        usages.append(usage.completion_tokens)
+        return {"acme.example": {"tokens": float(usage.completion_tokens)}}
+
+    stage = Stage(
+        observers=[
+            observer_of("billing", response_metadata=cost),
+            observer_of("broken", response_metadata=lambda request, usage, state: 1 / 0),
+            observer_of("odd", response_metadata=lambda request, usage, state: {"acme.example": {"x": None}, "y": 1}),
+            observer_of("silent", response_metadata=lambda request, usage, state: None),
+        ]
+    )
+    exchange = stage.route().exchange
+    exchange.response_headers({":status": "200", "content-type": "application/json"}, None)
+    exchange.response_chunk(b'{"usage":{"prompt_tokens":1,"completion_tokens":7}}', True)
+
+    assert exchange.response_metadata() == {"acme.example": {"tokens": 7.0}}
+    assert usages == [7]
+    assert [name for name, _, _ in stage.telemetry.faults] == ["broken", "odd", "odd"]

@@ -1,31 +1,31 @@
-"""A gateway that keeps bodies to itself is noticed once, with what each plugin loses by it."""
+"""A gateway that does not send all bodies is noticed once, with what each plugin loses by it."""
 
 from __future__ import annotations
 
-from endpick.requests.incoming import BodyMode, Delivery
-from endpick_builtin.producers.inflight_load import InflightLoadProducer
+from endpick.requests.model import BodyMode, BodyModes
+from endpick_builtin.inflight_load import InflightLoadProducer
 from unit.requests.stage import Stage, observer_of, producer_of
 from unit.scheduling.workbench import instance
 
-NO_RESPONSE_BODY = Delivery(response_body=BodyMode.NONE)
-NO_BODIES = Delivery(BodyMode.NONE, BodyMode.NONE)
+NO_RESPONSE_BODY = BodyModes(response_body=BodyMode.NONE)
+NO_BODIES = BodyModes(BodyMode.NONE, BodyMode.NONE)
 
 
-def test_gateway_that_sends_everything_costs_nobody_anything():
+def test_gateway_that_sends_everything_costs_no_plugin_anything():
     stage = Stage()
     stage.route()
     stage.route()
 
-    assert stage.instruments.delivered == [(True, True, ())]
+    assert stage.telemetry.delivered == [(True, True, ())]
 
 
 def test_missing_response_bodies_cost_usage_the_first_byte_and_without_trailers_the_end():
     watching = observer_of("watching", first_chunk=lambda request, state: None)
     at_the_end = observer_of("at-the-end", response_ended=lambda request, end, state: None)
     stage = Stage(observers=[watching, at_the_end])
-    stage.route(delivery=NO_RESPONSE_BODY)
+    stage.route(body_modes=NO_RESPONSE_BODY)
 
-    ((request_bodies, response_bodies, losses),) = stage.instruments.delivered
+    ((request_bodies, response_bodies, losses),) = stage.telemetry.delivered
     assert (request_bodies, response_bodies) == (True, False)
     assert losses == (
         "openai-parser reads no usage",
@@ -36,9 +36,9 @@ def test_missing_response_bodies_cost_usage_the_first_byte_and_without_trailers_
 
 def test_missing_request_bodies_cost_the_model_and_the_prompt():
     stage = Stage(producers=[producer_of(lambda request, endpoints, state: None, "prefixes")])
-    stage.decide(None, delivery=NO_BODIES)
+    stage.decide(None, body_modes=NO_BODIES)
 
-    ((_, _, losses),) = stage.instruments.delivered
+    ((_, _, losses),) = stage.telemetry.delivered
     assert losses[:3] == (
         "openai-parser reads no model, prompt or limits",
         "passthrough-parser reads no model, prompt or limits",
@@ -49,23 +49,31 @@ def test_missing_request_bodies_cost_the_model_and_the_prompt():
 def test_each_change_is_told_of_and_its_losses_once():
     stage = Stage()
     for _ in range(2):
-        stage.route(delivery=NO_RESPONSE_BODY)
-        stage.route(delivery=NO_RESPONSE_BODY)
+        stage.route(body_modes=NO_RESPONSE_BODY)
+        stage.route(body_modes=NO_RESPONSE_BODY)
         stage.route()
         stage.route()
 
-    sent, losses = zip(*[(told[:2], told[2]) for told in stage.instruments.delivered], strict=True)
+    sent, losses = zip(*[(told[:2], told[2]) for told in stage.telemetry.delivered], strict=True)
     assert sent == ((True, False), (True, True)) * 2
     assert losses == (("openai-parser reads no usage",), (), (), ())
 
 
 def test_in_flight_counting_is_named_among_those_that_see_less():
-    producer = instance(InflightLoadProducer)
+    producer = instance(InflightLoadProducer, "inflight-load-producer")
     stage = Stage(observers=[producer], producers=[producer], pre_request=[producer])
 
-    stage.route(delivery=NO_RESPONSE_BODY)
+    stage.route(body_modes=NO_RESPONSE_BODY)
 
-    assert stage.instruments.delivered[0][2][1:] == (
+    assert stage.telemetry.delivered[0][2][1:] == (
         "inflight-load-producer does not learn when a response begins",
         "inflight-load-producer takes responses for over at their headers unless the gateway has response_trailer_mode: SEND",
     )
+
+
+def test_equal_modes_are_no_change_whichever_object_says_them():
+    stage = Stage()
+    for _ in range(3):
+        stage.route(body_modes=BodyModes())
+
+    assert len(stage.telemetry.delivered) == 1

@@ -6,7 +6,7 @@ import json
 import math
 from dataclasses import dataclass
 
-from endpick.scheduling.plain import plain
+from endpick.scheduling.trace import to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Outer:
 def test_fields_are_in_camel_case_and_keys_of_mappings_as_they_are():
     record = Outer("team", (Inner("Scorer", (0.5,)),), {"x-my_header": "a"})
 
-    assert plain(record) == {
+    assert to_json(record) == {
         "fairnessId": "team",
         "inner": [{"extensionPoint": "Scorer", "scores": [0.5]}],
         "headers": {"x-my_header": "a"},
@@ -35,6 +35,6 @@ def test_fields_are_in_camel_case_and_keys_of_mappings_as_they_are():
 
 
 def test_what_json_does_not_have_is_null():
-    document = plain(Inner("Scorer", (math.nan, math.inf, -math.inf, 0.0)))
+    document = to_json(Inner("Scorer", (math.nan, math.inf, -math.inf, 0.0)))
 
     assert json.loads(json.dumps(document, allow_nan=False)) == {"extensionPoint": "Scorer", "scores": [None, None, None, 0.0]}

@@ -8,15 +8,15 @@ import pytest
 from endpick.api import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, Endpoint, Endpoints, Scorer
 from endpick.api.endpoints import Generation
 from endpick.api.state import CycleState
-from endpick.plugins.instance import OnFault
+from endpick.plugins.kinds import OnFault
 from endpick.scheduling.profile import compile_profile
-from endpick_builtin.pickers.max_score import MaxScorePicker
+from endpick_builtin.choosing import MaxScorePicker
 from unit.scheduling.workbench import REQUEST, Recording, access, filter_of, instance, names, picker_of, plugin_of, pool, scorer_of
 
 
-def run(table, filters=(), scorers=(), picker=None, instruments=None):
+def run(table, filters=(), scorers=(), picker=None, telemetry=None):
     weighted = [scorer if isinstance(scorer, tuple) else (scorer, 1.0) for scorer in scorers]
-    profile = compile_profile("p", filters, weighted, picker or instance(MaxScorePicker), instruments or Recording())
+    profile = compile_profile("p", filters, weighted, picker or instance(MaxScorePicker), telemetry or Recording())
     shared = access()
     return profile.run(REQUEST, table.view(shared), CycleState(shared), shared)
 
@@ -52,7 +52,7 @@ def test_filters_run_in_order_each_on_what_the_one_before_kept():
     assert names(result.picked) == ["e2"]
 
 
-def test_a_filter_that_keeps_nothing_ends_the_run_before_anybody_else_is_asked():
+def test_a_filter_that_keeps_nothing_ends_the_run_before_another_plugin_is_asked():
     asked = []
     nothing = filter_of(lambda endpoints: np.zeros(len(endpoints), dtype=bool))
     later = filter_of(lambda endpoints: asked.append("filter") or endpoints, "later")
@@ -70,12 +70,12 @@ def test_without_scorers_all_totals_are_zero():
 
 
 def test_scores_outside_the_range_are_clamped_before_weighting_and_counted():
-    instruments = Recording()
-    result = run(pool(), scorers=[(scorer_of(lambda endpoints: np.array([-3.0, 0.5, 7.0])), 2.0)], instruments=instruments)
+    telemetry = Recording()
+    result = run(pool(), scorers=[(scorer_of(lambda endpoints: np.array([-3.0, 0.5, 7.0])), 2.0)], telemetry=telemetry)
 
     assert result.scored.scores.tolist() == [0.0, 1.0, 2.0]
-    assert instruments.clamps == [("scorer", 2)]
-    assert instruments.faults == []
+    assert telemetry.clamps == [("scorer", 2)]
+    assert telemetry.faults == []
 
 
 def test_integers_and_booleans_are_scores_too():
@@ -101,14 +101,14 @@ NONSENSE = {
 
 @pytest.mark.parametrize("nonsense", NONSENSE.values(), ids=NONSENSE.keys())
 def test_a_scorer_that_fails_loses_its_weight_for_this_decision(nonsense):
-    instruments = Recording()
+    telemetry = Recording()
     good = scorer_of(lambda endpoints: np.array([0.0, 0.5, 1.0]), "good")
 
-    result = run(pool(), scorers=[(scorer_of(nonsense, "bad"), 100.0), (good, 1.0)], instruments=instruments)
+    result = run(pool(), scorers=[(scorer_of(nonsense, "bad"), 100.0), (good, 1.0)], telemetry=telemetry)
 
     assert result.scored.scores.tolist() == [0.0, 0.5, 1.0]
     assert names(result.picked) == ["e2"]
-    assert [(name, point) for name, point, _ in instruments.faults] == [("bad", "Scorer")]
+    assert [(name, point) for name, point, _ in telemetry.faults] == [("bad", "Scorer")]
 
 
 @pytest.mark.parametrize("nonsense", NONSENSE.values(), ids=NONSENSE.keys())
@@ -132,8 +132,8 @@ BAD_FILTERS = {
     "nothing": lambda endpoints: None,
     "other endpoints": lambda endpoints: other_pool(),
     "one twice": lambda endpoints: endpoints.take([0, 0]),
-    "one it was not given": lambda endpoints: Endpoints(endpoints.generation, np.array([2])),
-    "all it was not given": lambda endpoints: Endpoints(endpoints.generation),
+    "one it was not given": lambda endpoints: Endpoints(endpoints._generation, np.array([2])),
+    "all it was not given": lambda endpoints: Endpoints(endpoints._generation),
 }
 
 
@@ -141,12 +141,12 @@ BAD_FILTERS = {
 def test_a_filter_that_fails_ends_the_run_or_is_skipped_as_its_policy_says(bad):
     first_two = filter_of(lambda endpoints: endpoints.take([0, 1]), "first-two")
     for policy, picked in ((None, None), (OnFault.SKIP, ["e1"])):
-        instruments = Recording()
+        telemetry = Recording()
         prefers_later = scorer_of(lambda endpoints: np.arange(len(endpoints)) / 10)
-        result = run(pool(), [first_two, filter_of(bad, "bad", policy)], [prefers_later], instruments=instruments)
+        result = run(pool(), [first_two, filter_of(bad, "bad", policy)], [prefers_later], telemetry=telemetry)
 
         assert (result.picked and names(result.picked)) == picked
-        assert [(name, point) for name, point, _ in instruments.faults] == [("bad", "Filter")]
+        assert [(name, point) for name, point, _ in telemetry.faults] == [("bad", "Filter")]
 
 
 def test_a_filter_may_reorder_what_it_keeps():
@@ -161,7 +161,7 @@ BAD_PICKERS = {
     "out of range": lambda scored: scored.take([17]),
     "one twice": lambda scored: scored.take([1, 1]),
     "other endpoints": lambda scored: other_pool(),
-    "one that was filtered": lambda scored: Endpoints(scored.endpoints.generation, np.array([2])),
+    "one that was filtered": lambda scored: Endpoints(scored.endpoints._generation, np.array([2])),
 }
 
 
@@ -169,42 +169,42 @@ BAD_PICKERS = {
 def test_a_picker_that_fails_ends_the_run_or_leaves_the_best_rated_as_its_policy_says(bad):
     first_two = filter_of(lambda endpoints: endpoints.take([0, 1]))
     for policy, picked in ((None, None), (OnFault.SKIP, ["e1"])):
-        instruments = Recording()
+        telemetry = Recording()
         scorer = scorer_of(lambda endpoints: np.array([0.1, 0.9]))
-        result = run(pool(), [first_two], [scorer], picker_of(bad, "bad", policy), instruments)
+        result = run(pool(), [first_two], [scorer], picker_of(bad, "bad", policy), telemetry)
 
         assert (result.picked and names(result.picked)) == picked
         assert result.fault is (picked is None)
-        assert [(name, point) for name, point, _ in instruments.faults] == [("bad", "Picker")]
+        assert [(name, point) for name, point, _ in telemetry.faults] == [("bad", "Picker")]
 
 
 def test_each_plugin_may_touch_only_what_it_declared():
-    instruments = Recording()
+    telemetry = Recording()
     table = pool({WAITING_QUEUE_SIZE: [1.0, 2.0, 3.0], KV_CACHE_USAGE: [0.1, 0.2, 0.3]})
     nosy = plugin_of(Scorer, "nosy", consumes=(WAITING_QUEUE_SIZE,), score=lambda request, endpoints, state: endpoints[KV_CACHE_USAGE])
     honest = plugin_of(
         Scorer, "honest", consumes=(WAITING_QUEUE_SIZE,), score=lambda request, endpoints, state: 1 / endpoints[WAITING_QUEUE_SIZE]
     )
 
-    result = run(table, scorers=[nosy, honest], instruments=instruments)
+    result = run(table, scorers=[nosy, honest], telemetry=telemetry)
 
     assert names(result.picked) == ["e0"]
-    [(name, _, text)] = instruments.faults
+    [(name, _, text)] = telemetry.faults
     assert name == "nosy"
     assert "UndeclaredAccess" in text
     assert "kv-cache-usage" in text
 
 
 def test_every_call_is_timed_under_its_extension_point():
-    instruments = Recording()
+    telemetry = Recording()
     run(
         pool(),
         [filter_of(lambda endpoints: endpoints, "f")],
         [scorer_of(lambda endpoints: 1 / 0, "s")],
         picker_of(lambda scored: scored.take([0]), "p"),
-        instruments,
+        telemetry,
     )
-    assert instruments.timed == [("Filter", "f"), ("Scorer", "s"), ("Picker", "p")]
+    assert telemetry.timed == [("Filter", "f"), ("Scorer", "s"), ("Picker", "p")]
 
 
 @pytest.mark.parametrize("slot", ["filter", "scorer", "picker"])

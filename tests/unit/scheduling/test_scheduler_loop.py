@@ -11,18 +11,17 @@ from endpick.api import Rejection, SchedulingResult, Scorer
 from endpick.api.state import CycleState
 from endpick.scheduling.profile import compile_profile
 from endpick.scheduling.scheduler import compile_scheduler
-from endpick_builtin.handlers.single_profile import SingleProfileHandler
-from endpick_builtin.pickers.max_score import MaxScorePicker
+from endpick_builtin.choosing import MaxScorePicker, SingleProfileHandler
 from unit.scheduling.workbench import REQUEST, Recording, access, filter_of, handler_of, instance, names, plugin_of, pool
 
 
-def profile(name, keep=None, instruments=None):
+def profile(name, keep=None, telemetry=None):
     filters = [] if keep is None else [filter_of(keep, f"{name}-filter")]
-    return compile_profile(name, filters, [], instance(MaxScorePicker), instruments or Recording())
+    return compile_profile(name, filters, [], instance(MaxScorePicker), telemetry or Recording())
 
 
-def schedule(handler, profiles, instruments=None, table=None):
-    scheduler = compile_scheduler(handler, {each.name: each for each in profiles}, instruments or Recording())
+def schedule(handler, profiles, telemetry=None, table=None):
+    scheduler = compile_scheduler(handler, {each.name: each for each in profiles}, telemetry or Recording())
     shared = access()
     return scheduler.schedule(REQUEST, (table or pool()).view(shared), CycleState(shared), shared)
 
@@ -93,12 +92,12 @@ BAD_HANDLERS = {
 
 @pytest.mark.parametrize("bad", BAD_HANDLERS.values(), ids=BAD_HANDLERS.keys())
 def test_a_handler_that_asks_for_nonsense_is_stopped(bad):
-    instruments = Recording()
-    result = schedule(handler_of(bad, first_pick), [profile("a")], instruments)
+    telemetry = Recording()
+    result = schedule(handler_of(bad, first_pick), [profile("a")], telemetry)
 
     assert isinstance(result, Rejection)
     assert result.status == 500
-    assert [(name, point) for name, point, _ in instruments.faults] == [("handler", "ProfilePicker")]
+    assert [(name, point) for name, point, _ in telemetry.faults] == [("handler", "ProfilePicker")]
 
 
 BAD_RESULTS = {
@@ -115,12 +114,12 @@ BAD_RESULTS = {
 
 @pytest.mark.parametrize("bad", BAD_RESULTS.values(), ids=BAD_RESULTS.keys())
 def test_a_handler_that_decides_nonsense_is_not_believed(bad):
-    instruments = Recording()
-    result = schedule(handler_of(lambda profiles, results: () if results else profiles, bad), [profile("a")], instruments)
+    telemetry = Recording()
+    result = schedule(handler_of(lambda profiles, results: () if results else profiles, bad), [profile("a")], telemetry)
 
     assert isinstance(result, Rejection)
     assert result.status == 500
-    assert [(name, point) for name, point, _ in instruments.faults] == [("handler", "ProcessProfilesResults")]
+    assert [(name, point) for name, point, _ in telemetry.faults] == [("handler", "ProcessProfilesResults")]
 
 
 def test_a_failed_shadow_profile_does_not_hurt_the_primary():

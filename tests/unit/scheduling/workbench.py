@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from prometheus_client import CollectorRegistry
 
@@ -15,11 +16,10 @@ from endpick.api import (
     Picker,
     Plugin,
     PluginContext,
-    PluginMeta,
     ProfileHandler,
     Scorer,
 )
-from endpick.api.access import Access, AccessScope
+from endpick.api.endpoints import Access, AccessScope
 from endpick.api.keys import (
     CACHE_BLOCK_SIZE,
     CACHE_NUM_BLOCKS,
@@ -30,11 +30,13 @@ from endpick.api.keys import (
     RUNNING_REQUESTS_SIZE,
     WAITING_QUEUE_SIZE,
 )
-from endpick.api.plugin import kinds_of
-from endpick.api.requests import ResponseEnd
+from endpick.api.request_control import ResponseEnd
 from endpick.datalayer.table import EndpointTable
-from endpick.observability.instruments import Silent
-from endpick.plugins.instance import Instance, OnFault, default_on_fault, scope_of
+from endpick.observability.fast_metrics import Distribution
+from endpick.observability.telemetry import NullTelemetry
+from endpick.plugins.discovery import Candidate, discover
+from endpick.plugins.instance import Instance, scope_of
+from endpick.plugins.kinds import OnFault, default_on_fault, kinds_of, parameters_model
 
 KEYS = (
     WAITING_QUEUE_SIZE,
@@ -50,7 +52,7 @@ REQUEST = InferenceRequest(id="r-1", model="m", incoming_model="m")
 
 
 @dataclass
-class Recording(Silent):
+class Recording(NullTelemetry):
     """Instruments that remember what they were told."""
 
     faults: list[tuple[str, str, str]] = field(default_factory=list)
@@ -60,11 +62,16 @@ class Recording(Silent):
     refused: list[tuple[str, str]] = field(default_factory=list)
     scheduled: list[tuple[str | None, str]] = field(default_factory=list)
     ended: list[ResponseEnd] = field(default_factory=list)
-    timed: list[tuple[str, str]] = field(default_factory=list)
+    timers: dict[tuple[str, str], Distribution] = field(default_factory=dict)
     delivered: list[tuple[bool, bool, tuple[str, ...]]] = field(default_factory=list)
 
-    def plugin_timer(self, extension_point: str, instance: Instance) -> Callable[[float], None]:
-        return lambda seconds: self.timed.append((str(extension_point), instance.name))
+    def plugin_timer(self, extension_point: str, instance: Instance) -> Distribution:
+        return self.timers.setdefault((str(extension_point), instance.name), Distribution((1.0,)))
+
+    @property
+    def timed(self) -> list[tuple[str, str]]:
+        """What was called, as often as it was called, in the order in which it was bound."""
+        return [bound for bound, timer in self.timers.items() for _ in range(sum(timer.counts))]
 
     def fault(self, instance: Instance, extension_point: str, problem: BaseException | str) -> None:
         text = problem if isinstance(problem, str) else f"{type(problem).__name__}: {problem}"
@@ -76,7 +83,7 @@ class Recording(Silent):
     def undeclared_access(self, scope: AccessScope, key: str, access: str) -> None:
         self.violations.append((scope.instance, key, access))
 
-    def gateway_delivers(self, request_bodies: bool, response_bodies: bool, losses: Sequence[str]) -> None:
+    def gateway_body_modes(self, request_bodies: bool, response_bodies: bool, losses: Sequence[str]) -> None:
         self.delivered.append((request_bodies, response_bodies, tuple(losses)))
 
     def request_decided(self, model: str, target_model: str, fairness_id: str, priority: int, size_bytes: int) -> None:
@@ -112,19 +119,32 @@ def instance(
     plugin: type[Plugin], name: str = "", *, on_fault: OnFault | None = None, seed: int = 1, columns: object = None, **parameters: object
 ) -> Instance:
     """One built plugin, as the host builds it."""
-    values = plugin.meta.parameters.model_validate(parameters)
-    name = name or plugin.meta.type
+    values = parameters_model(plugin).model_validate(parameters)
+    plugin_type = _type_of(plugin)
+    name = name or plugin_type
     subscriptions, kinds = plugin.subscriptions(values), kinds_of(plugin)
     registry = CollectorRegistry()
     built = plugin(name, values, PluginContext(random=random.Random(seed), registry=registry, columns=columns))
     policy = on_fault or default_on_fault(kinds)
-    return Instance(name, plugin.meta.type, "endpick", "0", kinds, built, subscriptions, policy, scope_of(name, subscriptions), registry)
+    return Instance(name, plugin_type, "endpick", "0", kinds, built, subscriptions, policy, scope_of(name, subscriptions), registry)
+
+
+def _type_of(plugin: type[Plugin]) -> str:
+    """The name of its entry point, for a built-in plugin."""
+    target = f"{plugin.__module__}:{plugin.__qualname__}"
+    installed = (one.type for one in _installed() if one.target == target and one.type not in plugin.aliases)
+    return next(installed, f"test.{plugin.__name__}")
+
+
+@cache
+def _installed() -> tuple[Candidate, ...]:
+    return discover()
 
 
 def plugin_of(kind: type[Plugin], name: str, on_fault: OnFault | None = None, consumes: tuple = (), **methods: Callable) -> Instance:
     """An instance whose methods are these functions, without `self`."""
     namespace: dict[str, object] = {method: _as_method(function) for method, function in methods.items()}
-    namespace["meta"] = PluginMeta(type=f"test.{name}", api=">=1.0,<2", consumes=consumes)
+    namespace["consumes"] = consumes
     return instance(type(name, (kind,), namespace), name, on_fault=on_fault)
 
 

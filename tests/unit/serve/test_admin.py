@@ -8,9 +8,9 @@ import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from endpick.observability.counts import EventCounts
-from endpick.serve.admin import AdminServer, admin_application
-from endpick.transport.server import ListenError
+from endpick.observability.exposition import EventCounts
+from endpick.serve.process import AdminServer, admin_application
+from endpick.transport.server import ListenError, ListenSettings, open_server
 
 
 async def fetch(port: int, path: str) -> tuple[int, str]:
@@ -49,3 +49,20 @@ async def test_port_in_use_is_named():
 
         with pytest.raises(ListenError, match=rf"cannot listen on 127\.0\.0\.1, port {port}: Address already in use"):
             await server.start()
+
+
+@pytest.mark.asyncio
+async def test_host_that_has_no_address_is_told_in_the_systems_words_by_every_port():
+    host = "no-such-host.invalid"
+    ports = AdminServer(admin_application(CollectorRegistry(), lambda: None), host, 9), open_server("h2", ListenSettings(host, 9), {})
+    try:
+        socket.getaddrinfo(host, 9)
+    except socket.gaierror as error:
+        reason = error.strerror
+    told = []
+    for port in ports:
+        with pytest.raises(ListenError) as refusal:
+            await port.start()
+        told.append(str(refusal.value))
+
+    assert told == [f"cannot listen on {host}, port 9: {reason}"] * 2

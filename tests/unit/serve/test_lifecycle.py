@@ -6,17 +6,15 @@ import asyncio
 
 import pytest
 
-from endpick.api import ConfigurationError, Parameters, PluginContext, PluginMeta, Subscriptions
+from endpick.api import ConfigurationError, Parameters, PluginContext, Subscriptions
 from endpick.api.plugin import Plugin
-from endpick.plugins.instance import Instance, OnFault, scope_of
-from endpick.serve.failure import Refused
-from endpick.serve.lifecycle import start_instances, stop_instances
+from endpick.plugins.instance import Instance, scope_of
+from endpick.plugins.kinds import OnFault
+from endpick.serve.deployment import StartRefused, start_instances, stop_instances
 
 
 class Recording(Plugin):
     """Writes down what happens to it."""
-
-    meta = PluginMeta(type="recording", api=">=1.0,<2")
 
     def __init__(self, name: str, log: list[str], *, start: BaseException | None = None, stop: BaseException | None = None) -> None:
         super().__init__(name, Parameters(), PluginContext())
@@ -61,7 +59,7 @@ async def test_start_in_order_and_stop_in_reverse(log):
 async def test_those_started_before_a_failure_are_stopped_again(log):
     broken = Recording("b", log, start=RuntimeError("no disk"))
 
-    with pytest.raises(Refused, match="'b' failed to start: RuntimeError: no disk"):
+    with pytest.raises(StartRefused, match="'b' failed to start: RuntimeError: no disk"):
         await start_instances([instance(Recording("a", log)), instance(broken), instance(Recording("c", log))])
 
     assert log == ["start a", "start b", "stop a"]
@@ -69,13 +67,13 @@ async def test_those_started_before_a_failure_are_stopped_again(log):
 
 @pytest.mark.asyncio
 async def test_configuration_error_reaches_the_operator_in_the_plugins_own_words(log):
-    with pytest.raises(Refused, match=r"^'a' cannot start: no file at x\.yaml$"):
+    with pytest.raises(StartRefused, match=r"^'a' cannot start: no file at x\.yaml$"):
         await start_instances([instance(Recording("a", log, start=ConfigurationError("no file at x.yaml")))])
 
 
 @pytest.mark.asyncio
 async def test_hanging_start_ends_after_its_time(log):
-    with pytest.raises(Refused, match=r"did not start within 0\.01 s"):
+    with pytest.raises(StartRefused, match=r"did not start within 0\.01 s"):
         await start_instances([instance(Hanging("a", log))], timeout_seconds=0.01)
 
 

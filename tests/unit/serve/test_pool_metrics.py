@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from endpick.api import KV_CACHE_USAGE, LORA_ADAPTERS, WAITING_QUEUE_SIZE, Endpoint
 from endpick.datalayer.table import EndpointTable
-from endpick.serve.pool_metrics import PoolGauges
+from endpick.observability.exposition import PoolGauges
 
 
 @pytest.fixture

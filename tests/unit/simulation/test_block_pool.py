@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from endpick.simulation.blocks import BlockPool
+from endpick.simulation.caches import BlockPool
 
 
 def filled(pool: BlockPool, hashes: list[int]) -> list[int]:

@@ -6,10 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from endpick.simulation.engine import Engine
-from endpick.simulation.generation import Event, Finished, GenerationRequest, Token, Usage
-from endpick.simulation.settings import EngineSettings
-from endpick.simulation.timing import Timing
+from endpick.simulation.engine import Engine, Event, Finished, GenerationRequest, Token, TokenUsage
+from endpick.simulation.settings import EngineSettings, Timing
 
 TIMING = Timing(prefill_seconds_per_token=0.5, decode_seconds=1.0, decode_slowdown_per_sequence=0.25, adapter_load_seconds=8.0)
 SETTINGS = EngineSettings(max_num_seqs=2, max_num_batched_tokens=8, kv_blocks=16, block_size=4, max_model_len=64, timing=TIMING)
@@ -26,7 +24,7 @@ def token_times(events: list[Event], request_id: str) -> list[float]:
     return [event.time for event in events if isinstance(event, Token) and event.request_id == request_id]
 
 
-def usages(events: list[Event]) -> dict[str, Usage]:
+def usages(events: list[Event]) -> dict[str, TokenUsage]:
     return {event.request_id: event.usage for event in events if isinstance(event, Finished)}
 
 
@@ -39,7 +37,7 @@ def test_first_token_after_prefill_and_then_one_per_decode_step():
         Token(13.0, "a", 0),
         Token(14.0, "a", 1),
         Token(15.0, "a", 2),
-        Finished(15.0, "a", Usage(prompt_tokens=4, completion_tokens=3, cached_tokens=0)),
+        Finished(15.0, "a", TokenUsage(prompt_tokens=4, completion_tokens=3, cached_tokens=0)),
     ]
     assert engine.next_event_time() is None
 

@@ -10,10 +10,8 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from endpick.simulation.engine import Engine
-from endpick.simulation.generation import Event, Finished, GenerationRequest, Token
-from endpick.simulation.settings import EngineSettings
-from endpick.simulation.timing import Timing
+from endpick.simulation.engine import Engine, Event, Finished, GenerationRequest, Token
+from endpick.simulation.settings import EngineSettings, Timing
 
 
 @dataclass(frozen=True)

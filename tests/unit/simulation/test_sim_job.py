@@ -6,10 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.simulation.job import plan_job
-from endpick.simulation.openai import ApiError, ChatRequest, CompletionRequest, Message
+from endpick.simulation.openai import (
+    BYTES_PER_TOKEN,
+    ApiError,
+    ChatRequest,
+    CompletionRequest,
+    Message,
+    chained_hashes,
+    count_tokens,
+    padded,
+    plan_job,
+)
 from endpick.simulation.settings import EngineSettings, ServerSettings
-from endpick.simulation.tokens import BYTES_PER_TOKEN, chained_hashes, count_tokens, padded
 
 SETTINGS = ServerSettings(engine=EngineSettings(kv_blocks=64, block_size=4, max_model_len=256))
 MESSAGES = st.lists(st.builds(Message, role=st.sampled_from(["system", "user", "assistant"]), content=st.text(max_size=30)), min_size=1)

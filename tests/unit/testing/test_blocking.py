@@ -15,12 +15,12 @@ from time import sleep
 
 import pytest
 
-from endpick.testing import blocking
-from endpick.testing.blocking import Watch, watched
+from endpick.testing import side_effects
+from endpick.testing.side_effects import Watch, watched
 
 
 def deeds(watch: Watch) -> list[str]:
-    return [blocking.deed for blocking in watch.found]
+    return [side_effects.deed for side_effects in watch.found]
 
 
 def open_a_file():
@@ -54,9 +54,9 @@ def test_blocking_is_noticed_at_the_line_that_does_it(deed, expected):
     with watched(watch):
         deed()
 
-    found = [blocking for blocking in watch.found if blocking.deed == expected]
+    found = [side_effects for side_effects in watch.found if side_effects.deed == expected]
     assert found
-    assert all(Path(__file__).name in blocking.place for blocking in found)
+    assert all(Path(__file__).name in side_effects.place for side_effects in found)
 
 
 @pytest.mark.parametrize(
@@ -68,14 +68,14 @@ def test_blocking_is_noticed_at_the_line_that_does_it(deed, expected):
 )
 def test_installed_packages_are_told_from_the_standard_library_they_lie_in_and_from_us(monkeypatch, package, culprit):
     packages = Path(sysconfig.get_path("stdlib"), "site-packages")
-    monkeypatch.setattr(blocking, "_OURS", str(packages / "endpick" / "testing"))
+    monkeypatch.setattr(side_effects, "_OURS", str(packages / "endpick" / "testing"))
     frames = []
     names = {"note": lambda: frames.append(sys._getframe(1))}
     exec(compile("def call(): note()", packages / package / "module.py", "exec"), names)
 
     names["call"]()
 
-    assert blocking._culprit(frames[0]).f_code.co_filename.endswith(culprit)
+    assert side_effects._culprit(frames[0]).f_code.co_filename.endswith(culprit)
 
 
 def test_nothing_is_noticed_outside_and_after():

@@ -7,11 +7,10 @@ import asyncio
 import numpy as np
 import pytest
 
-from endpick.api import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, DataKey, DataProducer, Filter, PluginMeta, Scope, Scorer
+from endpick.api import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, DataKey, DataProducer, Filter, Scope, Scorer
 from endpick.testing import Host
 from endpick.testing.host import HostRefused, host_of
 
-API = ">=1.0,<2"
 HEAD = "apiVersion: endpick/v1alpha1\nkind: EndpointPickerConfig\n"
 LENGTH = DataKey("test.example/length", float, Scope.CANDIDATE, doc="Length of the prompt.")
 
@@ -73,8 +72,6 @@ def test_totals_are_the_sums_of_what_is_shown(open_host):
 class TooGood(Scorer):
     """Twice as good as possible."""
 
-    meta = PluginMeta("test.too-good", API)
-
     def score(self, request, endpoints, state):
         return np.full(len(endpoints), 2.0)
 
@@ -82,16 +79,12 @@ class TooGood(Scorer):
 class Failing(Scorer):
     """Never works."""
 
-    meta = PluginMeta("test.failing", API)
-
     def score(self, request, endpoints, state):
         raise RuntimeError("not today")
 
 
 class Misshapen(Scorer):
-    """One score for everybody."""
-
-    meta = PluginMeta("test.misshapen", API)
+    """One score for every endpoint."""
 
     def score(self, request, endpoints, state):
         return np.ones(1)
@@ -100,16 +93,12 @@ class Misshapen(Scorer):
 class Undefined(Scorer):
     """No number."""
 
-    meta = PluginMeta("test.undefined", API)
-
     def score(self, request, endpoints, state):
         return np.array([np.nan] * len(endpoints))
 
 
 class Peeking(Scorer):
     """Reads what it did not declare."""
-
-    meta = PluginMeta("test.peeking", API)
 
     def score(self, request, endpoints, state):
         return np.nan_to_num(endpoints[KV_CACHE_USAGE])
@@ -125,7 +114,7 @@ class Peeking(Scorer):
     ],
 )
 def test_a_faulty_scorer_is_shown_with_what_it_said_and_what_it_counted(open_host, plugin, answered, weighted, problem):
-    host = open_host(config(f"type: {plugin.meta.type}", refs=f"{{pluginRef: {plugin.meta.type}}}"), [plugin])
+    host = open_host(config("type: test.faulty", refs="{pluginRef: test.faulty}"), {"test.faulty": plugin})
     host.put(2)
 
     decision = host.ask()
@@ -138,7 +127,7 @@ def test_a_faulty_scorer_is_shown_with_what_it_said_and_what_it_counted(open_hos
 
 
 def test_reading_an_undeclared_key_is_a_fault(open_host):
-    host = open_host(config("type: test.peeking", refs="{pluginRef: test.peeking}"), [Peeking])
+    host = open_host(config("type: test.peeking", refs="{pluginRef: test.peeking}"), {"test.peeking": Peeking})
     host.put({KV_CACHE_USAGE: [0.5]})
 
     (fault,) = host.ask().faults
@@ -146,7 +135,7 @@ def test_reading_an_undeclared_key_is_a_fault(open_host):
     assert (fault.instance, fault.problem) == ("test.peeking", "data key 'kv-cache-usage' is not declared")
 
 
-def test_filters_behind_one_that_keeps_nobody_have_no_say(open_host):
+def test_filters_behind_one_that_keeps_no_endpoint_have_no_say(open_host):
     host = open_host(
         config("type: prefill-filter", "type: decode-filter", refs="{pluginRef: prefill-filter}, {pluginRef: decode-filter}"),
     )
@@ -164,14 +153,12 @@ def test_filters_behind_one_that_keeps_nobody_have_no_say(open_host):
 class Broken(Filter):
     """Never works."""
 
-    meta = PluginMeta("test.broken", API)
-
     def filter(self, request, endpoints, state):
         raise RuntimeError("not today")
 
 
 def test_a_filter_that_fails_is_shown_as_the_reason(open_host):
-    host = open_host(config("type: test.broken", refs="{pluginRef: test.broken}"), [Broken])
+    host = open_host(config("type: test.broken", refs="{pluginRef: test.broken}"), {"test.broken": Broken})
     host.put(2)
 
     decision = host.ask()
@@ -182,21 +169,20 @@ def test_a_filter_that_fails_is_shown_as_the_reason(open_host):
 
 
 def test_explained_and_plain_decisions_are_the_same(open_host):
-    from endpick.api.access import Access
+    from endpick.api.endpoints import Access
     from endpick.api.state import CycleState
-    from endpick.observability.instruments import Silent
-    from endpick.planning.build import Built
-    from endpick.planning.compile import compile_pipeline
+    from endpick.observability.telemetry import NullTelemetry
+    from endpick.planning.compile import Built, compile_plan
     from endpick.planning.plan import Plan
-    from endpick.scheduling.explaining import explained
-    from endpick.testing.requests import make_request
+    from endpick.scheduling.trace import traced
+    from endpick.testing.made_up import make_request
 
     host = open_host(TWO_SCORERS)
     host.put({WAITING_QUEUE_SIZE: [4, 1, 2], KV_CACHE_USAGE: [0.0, 0.5, 0.25]})
     plan: Plan = host.plan
-    plain = compile_pipeline(plan, Built(host.instances), Silent()).scheduler
+    plain = compile_plan(plan, Built(host.instances), NullTelemetry()).scheduler
     access, notes = Access(), []
-    listening = explained(plain, notes.append)
+    listening = traced(plain, notes.append)
 
     results = [one.schedule(make_request(), host.table.view(access), CycleState(access), access) for one in (plain, listening)]
 
@@ -225,7 +211,7 @@ def test_a_wrong_configuration_is_refused_in_the_words_of_validate():
 class Waiting(DataProducer):
     """Waits, on a loop that `start` knows too."""
 
-    meta = PluginMeta("test.waiting", API, produces=(LENGTH,))
+    produces = (LENGTH,)
     started = stopped = 0
 
     async def start(self):
@@ -244,7 +230,7 @@ class Waiting(DataProducer):
 class ByLength(Scorer):
     """Reads what the producer left."""
 
-    meta = PluginMeta("test.by-length", API, consumes=(LENGTH,))
+    consumes = (LENGTH,)
 
     def score(self, request, endpoints, state):
         return state.column(LENGTH, endpoints) / 1000
@@ -252,7 +238,7 @@ class ByLength(Scorer):
 
 def test_plugins_that_wait_are_started_awaited_and_stopped_once():
     text = config("type: test.waiting", "type: test.by-length", refs="{pluginRef: test.by-length}")
-    with host_of(text, [Waiting, ByLength]) as host:
+    with host_of(text, {"test.waiting": Waiting, "test.by-length": ByLength}) as host:
         host.put(1)
         decisions = [host.ask("x" * 100), host.ask("y" * 200)]
         before_closing = (Waiting.started, Waiting.stopped)
@@ -279,3 +265,18 @@ def test_requests_leave_nothing_in_flight(open_host):
 
     for _ in range(3):
         assert host.ask().run("default").scorers[0].answered == (1.0,)
+
+
+OBJECTIVES = "objectives:\n  - {name: batch, priority: -1}\n  - {name: chat, priority: 5}\n"
+
+
+def test_requests_of_a_sheddable_objective_are_refused_while_the_pool_is_full(open_host):
+    host = open_host(HEAD + OBJECTIVES + "plugins:\n  - {type: utilization-detector}\n  - {type: queue-scorer}\n")
+    host.put({WAITING_QUEUE_SIZE: [100, 100], KV_CACHE_USAGE: [1.0, 1.0]})
+
+    assert host.ask(headers={"x-llm-d-inference-objective": "batch"}).status == 429
+    for objective in ("chat", "unknown", ""):
+        assert host.ask(headers={"x-llm-d-inference-objective": objective}).destinations
+
+    host.put({WAITING_QUEUE_SIZE: [0, 0], KV_CACHE_USAGE: [0.0, 0.0]})
+    assert host.ask(headers={"x-llm-d-inference-objective": "batch"}).destinations

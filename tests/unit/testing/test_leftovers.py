@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
-from endpick.testing.leftovers import Running, tasks_left
-from endpick.testing.limits import TookTooLong, time_limit
-from endpick.testing.loops import run
+from endpick.testing.check import TookTooLong, time_limit
+from endpick.testing.side_effects import Running, tasks_left
+from endpick.testing.source_runner import run
 
 
 def test_threads_and_sockets_that_came_are_described():

@@ -12,9 +12,7 @@ import pytest
 
 from endpick.api import KV_CACHE_USAGE, LORA_ADAPTERS, WAITING_QUEUE_SIZE, DataKey, MetricsPage, Scope
 from endpick.testing import make_pool
-from endpick.testing.pools import BUILT_IN_KEYS, make_endpoint, unprotected
-from endpick.testing.requests import make_request, varied_requests
-from endpick.testing.values import nonsense_of, value_of
+from endpick.testing.made_up import BUILT_IN_KEYS, make_endpoint, make_request, nonsense_of, unprotected, value_of, varied_requests
 
 PRICE = DataKey("test.example/price", float, Scope.POOL)
 
@@ -98,7 +96,7 @@ def test_samples_come_before_made_up_values_also_for_a_named_producer():
     assert value_of(KV_CACHE_USAGE.from_producer("mine"), Random(1), samples) == 0.125
 
 
-def test_objects_nobody_can_make_are_missing():
+def test_objects_that_cannot_be_made_are_missing():
     assert value_of(DataKey("test.example/opaque", Opaque), Random(1), {}) is None
     assert value_of(LORA_ADAPTERS, Random(1), {}) is not None
 

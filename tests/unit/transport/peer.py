@@ -7,17 +7,16 @@ from dataclasses import dataclass, field
 
 from jh2._hazmat import Decoder
 
-from endpick.extproc.stream import CloseCause, StreamSession
-from endpick.transport.counters import TransportCounters
+from endpick.extproc.stream import MemoryBudget, StreamSession
+from endpick.requests.model import CloseCause
 from endpick.transport.h2 import frames
-from endpick.transport.h2.budget import MemoryBudget
 from endpick.transport.h2.connection import Connection
-from endpick.transport.h2.faults import ErrorCode
+from endpick.transport.h2.errors import ErrorCode
 from endpick.transport.h2.frames import END_HEADERS, END_STREAM, FRAME_HEAD, FrameParser, FrameType
 from endpick.transport.h2.grpc import MESSAGE_HEAD
 from endpick.transport.h2.hpack import encode
 from endpick.transport.h2.stream import Stream
-from endpick.transport.limits import Limits
+from endpick.transport.limits import Limits, TransportCounters
 from endpick.transport.server import Method
 
 PATH = "/test.Echo/Stream"
@@ -92,7 +91,7 @@ class Never(Awaitable[object]):
     """Stands for something to await; the tests resume by hand."""
 
     def __await__(self):
-        raise AssertionError("nobody awaits in these tests")
+        raise AssertionError("no session awaits in these tests")
 
 
 class FakeTask:

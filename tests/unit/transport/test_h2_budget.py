@@ -3,7 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.transport.h2.budget import MemoryBudget, RateBudget
+from endpick.extproc.stream import MemoryBudget
+from endpick.transport.h2.errors import RateBudget
 
 
 @given(st.lists(st.floats(0, 5), max_size=60), st.integers(1, 20), st.floats(0.1, 10))

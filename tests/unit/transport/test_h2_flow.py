@@ -8,12 +8,11 @@ from struct import Struct
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from endpick.extproc.stream import MemoryBudget
 from endpick.transport.h2 import frames
-from endpick.transport.h2.budget import MemoryBudget
-from endpick.transport.h2.faults import ErrorCode
-from endpick.transport.h2.frames import FrameType
+from endpick.transport.h2.errors import ErrorCode
+from endpick.transport.h2.frames import FrameType, parse_settings
 from endpick.transport.h2.grpc import MESSAGE_HEAD
-from endpick.transport.h2.settings import parse
 from endpick.transport.limits import Limits
 from unit.transport.peer import Peer, data, frame
 
@@ -83,7 +82,7 @@ def test_a_change_of_the_initial_window_moves_the_windows_of_open_streams():
 
 def test_of_a_window_that_one_frame_changes_ten_thousand_times_only_the_last_value_is_followed():
     values = b"".join(SETTING.pack(INITIAL_WINDOW, value) for value in (*range(10_000), 7))
-    assert parse(values) == [(INITIAL_WINDOW, 7)]
+    assert parse_settings(values) == [(INITIAL_WINDOW, 7)]
     peer = Peer()
     peer.open(1)
     peer.send(frame(FrameType.SETTINGS, 0, 0, values))
@@ -175,7 +174,7 @@ def test_a_socket_that_takes_nothing_keeps_replies_at_their_streams():
     assert body(peer.take())[5:] == b"hello"
 
 
-def test_replies_that_nobody_reads_end_the_stream_at_the_limit():
+def test_replies_that_the_client_does_not_read_end_the_stream_at_the_limit():
     peer = Peer(Limits(max_stream_output_bytes=5000), settings={INITIAL_WINDOW: 0})
     peer.open(1)
     peer.open(3)
@@ -206,7 +205,7 @@ def test_short_replies_that_wait_take_little_more_memory_than_is_accounted_for()
     assert body(peer.take()) == message * 50_000
 
 
-def test_replies_to_a_decision_that_nobody_reads_end_the_stream_too():
+def test_replies_to_a_decision_that_the_client_does_not_read_end_the_stream_too():
     peer = Peer(Limits(max_stream_output_bytes=5), settings={INITIAL_WINDOW: 0})
     peer.open(1)
     peer.message(1, b"later")

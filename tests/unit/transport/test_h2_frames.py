@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick.transport.h2 import frames
-from endpick.transport.h2.faults import ErrorCode, H2ConnectionError
+from endpick.transport.h2.errors import ErrorCode, H2ConnectionError
 from endpick.transport.h2.frames import FRAME_HEAD, FrameParser, FrameType
 from unit.transport.peer import frame
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jh2._hazmat import Decoder, Encoder
 
-from endpick.transport.h2.faults import ErrorCode, H2ConnectionError
+from endpick.transport.h2.errors import ErrorCode, H2ConnectionError
 from endpick.transport.h2.hpack import EMPTY_TABLE, HeaderDecoder, encode
 
 FIELDS = st.lists(st.tuples(st.binary(min_size=1, max_size=200), st.binary(max_size=400)), max_size=8)

@@ -7,9 +7,9 @@ import tracemalloc
 
 import pytest
 
-from endpick.extproc.stream import CloseCause
+from endpick.requests.model import CloseCause
 from endpick.transport.h2 import frames
-from endpick.transport.h2.faults import ErrorCode
+from endpick.transport.h2.errors import ErrorCode
 from endpick.transport.h2.frames import MAX_STREAM_ID, FrameType
 from endpick.transport.h2.protocol import SocketConnection
 from endpick.transport.h2.server import H2Server

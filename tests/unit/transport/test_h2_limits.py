@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from endpick.extproc.stream import CloseCause
+from endpick.requests.model import CloseCause
 from endpick.transport.h2 import frames
-from endpick.transport.h2.faults import ErrorCode
+from endpick.transport.h2.errors import ErrorCode
 from endpick.transport.h2.frames import ACK, END_HEADERS, END_STREAM, FrameType
 from endpick.transport.h2.hpack import encode
 from endpick.transport.limits import Limits
@@ -22,7 +22,7 @@ def gone(peer: Peer) -> ErrorCode:
 
 
 @pytest.mark.parametrize(
-    ("greeting", "code", "counter"),
+    ("preface", "code", "counter"),
     [
         (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", ErrorCode.HTTP_1_1_REQUIRED, "http1_connections"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", ErrorCode.PROTOCOL_ERROR, "tls_on_plain_text"),
@@ -31,10 +31,10 @@ def gone(peer: Peer) -> ErrorCode:
     ],
 )
 @pytest.mark.parametrize("cut", [1, 3, 100])
-def test_whoever_does_not_speak_http2_is_told_and_counted(greeting, code, counter, cut):
+def test_a_client_that_does_not_speak_http2_is_told_and_counted(preface, code, counter, cut):
     peer = Peer(greet=False)
-    for start in range(0, len(greeting), cut):
-        peer.send(greeting[start : start + cut])
+    for start in range(0, len(preface), cut):
+        peer.send(preface[start : start + cut])
     assert gone(peer) is code
     assert getattr(peer.counters, counter) == 1
     assert peer.counters.connection_errors == 1
@@ -51,7 +51,7 @@ def test_a_preface_may_come_byte_by_byte():
 
 
 @pytest.mark.parametrize("said", [b"", b"PRI * HT", frames.PREFACE])
-def test_a_client_that_does_not_finish_its_greeting_is_dropped(said):
+def test_a_client_that_does_not_finish_its_preface_is_dropped(said):
     peer = Peer(Limits(handshake_seconds=10), greet=False)
     peer.send(said)
     peer.tick(9)

@@ -13,12 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jh2._hazmat import Decoder
 
-from endpick.extproc.stream import StreamSession
-from endpick.transport.counters import TransportCounters
-from endpick.transport.h2.budget import MemoryBudget
+from endpick.extproc.stream import MemoryBudget, StreamSession
 from endpick.transport.h2.connection import Connection
 from endpick.transport.h2.frames import FrameParser, FrameType
-from endpick.transport.limits import Limits
+from endpick.transport.limits import Limits, TransportCounters
 from endpick.transport.server import EXT_PROC_PATH, Method
 from unit.transport.peer import EchoSession, FakeTask
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from endpick.extproc.stream import CloseCause, ProtocolError
+from endpick.extproc.stream import GrpcStatus, ProtocolError
+from endpick.requests.model import CloseCause
 from endpick.transport.h2 import frames
-from endpick.transport.h2.faults import ErrorCode
+from endpick.transport.h2.errors import ErrorCode
 from endpick.transport.h2.frames import END_STREAM, PADDED, FrameType
 from endpick.transport.h2.grpc import MESSAGE_HEAD
 from endpick.transport.limits import Limits
@@ -73,7 +74,7 @@ def test_a_session_that_finishes_ends_the_stream_and_tells_the_client_to_stop_se
 def test_a_protocol_error_becomes_the_status_of_the_stream():
     peer = Peer()
     peer.open(1)
-    peer.sessions[0].receive = raising(ProtocolError(3, "out of order"))
+    peer.sessions[0].receive = raising(ProtocolError(GrpcStatus.INVALID_ARGUMENT, "out of order"))
     peer.message(1, b"x")
     [trailers, reset] = peer.take()
     assert trailers.headers == {":status": "200", "content-type": "application/grpc", "grpc-status": "3", "grpc-message": "out of order"}
@@ -231,7 +232,7 @@ def test_a_deadline_ends_the_stream():
     peer.open(1, grpc_timeout="500m")
     peer.open(3)
     peer.message(1, b"later")
-    assert peer.connection.streams.next_deadline == peer.now + 0.5
+    assert peer.connection.streams.deadlines.next == peer.now + 0.5
     peer.tick(0.4)
     assert peer.take() == []
     peer.tick(0.2)
@@ -246,7 +247,7 @@ def test_deadlines_of_streams_that_are_gone_are_not_kept():
     for stream in range(1, 2001, 2):
         peer.open(stream, grpc_timeout="1H")
         peer.message(stream, b"finish")
-    assert len(peer.connection.streams._deadlines) < 100
+    assert len(peer.connection.streams.deadlines) < 100
 
 
 def test_the_first_block_empties_the_table_and_later_ones_do_not():

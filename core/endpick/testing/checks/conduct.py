@@ -9,14 +9,67 @@ from time import thread_time
 
 import numpy as np
 
-from endpick.api import Endpoints, Filter, Picker, Scorer, Screener
+from endpick.api import CandidateFilter, DataCollector, DataProducer, Endpoints, Filter, Picker, Scorer
 from endpick.api.data import DataKey, Scope
-from endpick.api.plugin import Kind
 from endpick.testing.bench import Bench, Scene, benches
-from endpick.testing.check import Finding, check
-from endpick.testing.exercise import scored, walk_one
-from endpick.testing.requests import varied_requests
-from endpick.testing.subject import Subject
+from endpick.testing.check import Finding, NotApplicable, check
+from endpick.testing.exercise import scored, walk, walk_one
+from endpick.testing.made_up import varied_requests
+from endpick.testing.plugin_under_test import PluginUnderTest
+
+
+@check()
+def reads_only_declared_keys(subject: PluginUnderTest) -> Iterator[Finding]:
+    """Every data key that the plugin reads is in `consumes` or `consumes_optional`."""
+    yield from _undeclared(subject, "read", "add it to `consumes`, or to `consumes_optional` if the plugin can do without")
+
+
+@check()
+def writes_only_declared_keys(subject: PluginUnderTest) -> Iterator[Finding]:
+    """Every data key that the plugin writes is in `produces`."""
+    yield from _undeclared(subject, "write", "add it to `produces`: a value under an undeclared key is dropped")
+
+
+@check()
+def reads_every_declared_key(subject: PluginUnderTest) -> Iterator[Finding]:
+    """No data key is declared that the plugin never reads: the host would refuse to start without a producer for it."""
+    declared = {key.name for bench in benches(subject) for key in bench.consumed}
+    read: set[str] = set()
+    for bench in _walked(subject):
+        read |= bench.access.reads
+    for key in sorted(declared - read):
+        yield Finding(
+            f"the data key '{key}' is declared and was never read",
+            "remove it from `consumes`, or give the kit `examples=` with parameters that make the plugin read it",
+        )
+
+
+@check(DataCollector, DataProducer)
+def writes_every_declared_key(subject: PluginUnderTest) -> Iterator[Finding]:
+    """Every data key in `produces` is written, for one request or payload or another: consumers wait for it."""
+    if DataCollector in subject.kinds and not subject.material.payloads:
+        raise NotApplicable("give the kit `payloads=`, what a source would deliver")
+    produced = {key.name for bench in benches(subject) for key in bench.instance.subscriptions.produces}
+    written: set[str] = set()
+    for bench in _walked(subject):
+        written |= bench.access.writes
+    for key in sorted(produced - written):
+        yield Finding(f"the data key '{key}' is in `produces` and was never written", "write it, or remove it from `produces`")
+
+
+def _undeclared(subject: PluginUnderTest, access: str, advice: str) -> Iterator[Finding]:
+    found = dict.fromkeys(key for bench in _walked(subject) for how, key in bench.access.undeclared if how == access)
+    declared = "consumes" if access == "read" else "produces"
+    for key in found:
+        yield Finding(f"it {access}s the data key '{key}', which it does not declare in `{declared}`", advice)
+
+
+def _walked(subject: PluginUnderTest) -> Iterator[Bench]:
+    for bench in benches(subject):
+        for _ in walk(bench):
+            continue  # what is answered concerns other checks; here counts what was touched
+        yield bench
+
 
 MANY_ENDPOINTS = 10_000
 BUDGET_IN_LOOPS = 50
@@ -25,7 +78,7 @@ _ATTEMPTS = 3
 
 
 @check()
-def leaves_its_inputs_alone(subject: Subject) -> Iterator[Finding]:
+def leaves_its_inputs_alone(subject: PluginUnderTest) -> Iterator[Finding]:
     """Request, endpoints, columns and what producers left are as they were after the plugin has seen them: others see them too."""
     for bench in benches(subject):
         for request in varied_requests():
@@ -40,8 +93,8 @@ def leaves_its_inputs_alone(subject: Subject) -> Iterator[Finding]:
                     return
 
 
-@check(Kind.PICKER)
-def picker_leaves_scores_alone(subject: Subject) -> Iterator[Finding]:
+@check(Picker)
+def picker_leaves_scores_alone(subject: PluginUnderTest) -> Iterator[Finding]:
     """The totals a picker is given are as they were afterwards: decision records show them."""
     for bench in benches(subject):
         plugin, scene = bench.instance.plugin, bench.scene()
@@ -55,7 +108,7 @@ def picker_leaves_scores_alone(subject: Subject) -> Iterator[Finding]:
 
 
 @check()
-def blocks_nobody(subject: Subject) -> Iterator[Finding]:
+def does_not_block(subject: PluginUnderTest) -> Iterator[Finding]:
     """Nothing on the request path or in a collector opens files, blocking connections or processes, resolves names or sleeps."""
     found: dict[str, None] = {}
     for bench in benches(subject):
@@ -67,8 +120,8 @@ def blocks_nobody(subject: Subject) -> Iterator[Finding]:
         yield Finding(deed, "do it in `start`, in a data source, or in a thread with `asyncio.to_thread`; every request waits for it here")
 
 
-@check(Kind.FILTER, Kind.SCORER, Kind.PICKER, Kind.SCREENER)
-def handles_ten_thousand_endpoints(subject: Subject) -> Iterator[Finding]:
+@check(Filter, Scorer, Picker, CandidateFilter)
+def handles_ten_thousand_endpoints(subject: PluginUnderTest) -> Iterator[Finding]:
     """With ten thousand endpoints it takes no longer than fifty plain Python loops over them."""
     for bench in benches(subject):
         scene = bench.scene(size=MANY_ENDPOINTS)
@@ -83,10 +136,10 @@ def handles_ten_thousand_endpoints(subject: Subject) -> Iterator[Finding]:
 
 
 @check()
-def takes_leave_of_any_endpoint(subject: Subject) -> Iterator[Finding]:
+def takes_leave_of_any_endpoint(subject: PluginUnderTest) -> Iterator[Finding]:
     """`endpoint_removed` accepts every name, also of an endpoint the plugin has never met, and twice."""
     for bench in benches(subject):
-        for name in ("default/e0", "default/e0", "nobody/knows-it"):
+        for name in ("default/e0", "default/e0", "default/never-seen"):
             answer = bench.call(bench.instance.plugin.endpoint_removed, name)
             if answer is not None:
                 yield Finding(
@@ -115,10 +168,10 @@ def _facts(bench: Bench, scene: Scene) -> Iterator[tuple[str, object]]:
     request, endpoints, state = scene.request, scene.endpoints, scene.state
     yield "the headers of the request", request.headers
     yield "the payload of the request", request.payload
-    yield "the labels of an endpoint", [endpoint.labels for endpoint in endpoints.generation.endpoints]
-    for name, column in endpoints.generation.columns.items():
+    yield "the labels of an endpoint", [endpoint.labels for endpoint in endpoints._generation.endpoints]
+    for name, column in endpoints._generation.columns.items():
         yield f"the column '{name}'", column.values
-    for name, value in endpoints.generation.pool.items():
+    for name, value in endpoints._generation.pool.items():
         yield f"the value of '{name}'", value
     for key in bench.consumed:
         assert isinstance(key, DataKey)
@@ -178,5 +231,5 @@ def _ask(bench: Bench, scene: Scene) -> None:
         bench.call(plugin.score, request, endpoints, state)
     if isinstance(plugin, Picker):
         bench.call(plugin.pick, request, scored(endpoints), state)
-    if isinstance(plugin, Screener):
-        bench.call(plugin.screen, request, endpoints)
+    if isinstance(plugin, CandidateFilter):
+        bench.call(plugin.filter_candidates, request, endpoints)

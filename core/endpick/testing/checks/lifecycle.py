@@ -8,18 +8,17 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from endpick.api.datalayer import DataSource
 from endpick.api.errors import ConfigurationError
 from endpick.diagnostics import Diagnostic
+from endpick.plugins.failures import PLUGIN_FAILURES
 from endpick.testing.bench import Bench, Raised, benches, make_bench
 from endpick.testing.check import Finding, check
-from endpick.testing.collecting import Stubborn, payloads_from, started
 from endpick.testing.exercise import walk_one
-from endpick.testing.leftovers import Running, tasks_left
-from endpick.testing.loops import run
-from endpick.testing.servers import answering
-from endpick.testing.subject import Subject
+from endpick.testing.plugin_under_test import PluginUnderTest
+from endpick.testing.side_effects import Running, tasks_left
+from endpick.testing.source_runner import Stubborn, answering, payloads_from, run, started
 
 
 @check()
-def starts_and_stops(subject: Subject) -> Iterator[Finding]:
+def starts_and_stops(subject: PluginUnderTest) -> Iterator[Finding]:
     """`start` and `stop` work; `start` may refuse with `ConfigurationError`."""
     for bench in benches(subject):
         problem = _raised_by(_only_start(bench))
@@ -29,7 +28,7 @@ def starts_and_stops(subject: Subject) -> Iterator[Finding]:
 
 
 @check()
-def leaves_nothing_running(subject: Subject) -> Iterator[Finding]:
+def leaves_nothing_running(subject: PluginUnderTest) -> Iterator[Finding]:
     """After `stop` no task, no thread and no socket of the plugin is left."""
     for bench in benches(subject):
         before = Running.now()
@@ -44,7 +43,7 @@ def leaves_nothing_running(subject: Subject) -> Iterator[Finding]:
 
 
 @check()
-def works_after_a_reload(subject: Subject) -> Iterator[Finding]:
+def works_after_a_reload(subject: PluginUnderTest) -> Iterator[Finding]:
     """A second instance works when the first, beside which it was built, has stopped."""
     for block, parameters in subject.valid_blocks():
         first, second, alone = (make_bench(subject, block.origin, parameters) for _ in range(3))
@@ -68,7 +67,7 @@ def _use_of(bench: Bench) -> Callable[[], Awaitable[None]]:
                     await asyncio.sleep(0)
         except Stubborn:
             raise
-        except (Exception, SystemExit):
+        except PLUGIN_FAILURES:
             return
 
     return use
@@ -77,7 +76,7 @@ def _use_of(bench: Bench) -> Callable[[], Awaitable[None]]:
 def _raised_by(life: Coroutine[object, object, None]) -> Raised | None:
     try:
         run(life)
-    except (Exception, SystemExit) as problem:
+    except PLUGIN_FAILURES as problem:
         return Raised(problem)
     return None
 
@@ -96,5 +95,5 @@ async def _failing_after(first: Bench | None, second: Bench) -> dict[str, Raised
             if first is not None:
                 await first.instance.plugin.stop()
             return {method: value for method, value in walk_one(second, second.scene()) if isinstance(value, Raised)}
-    except (Exception, SystemExit) as problem:
+    except PLUGIN_FAILURES as problem:
         return {"start": Raised(problem)}

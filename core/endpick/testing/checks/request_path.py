@@ -1,24 +1,26 @@
-"""Checks of the kinds around scheduling: parsers, screeners, producers, admitters, detectors and observers."""
+"""Checks of profile handlers and of the kinds around scheduling: parsers, candidate filters, producers, admitters, detectors, observers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
+from endpick.api import Admitter, CandidateFilter, DataProducer, Parser, PreRequest, ProfileHandler, ResponseObserver, SaturationDetector
 from endpick.api.endpoints import Endpoints
-from endpick.api.plugin import Kind
-from endpick.api.requests import ParsedRequest, Parser, Rejection, SaturationDetector, Screener
-from endpick.scheduling.narrowing import narrowed
-from endpick.testing.bench import Raised, Reported, benches
+from endpick.api.request import ParsedRequest, Rejection
+from endpick.api.scheduling import ProfileRunResult, SchedulingResult
+from endpick.scheduling.profile import as_view
+from endpick.testing.bench import Bench, Raised, Reported, Scene, benches, profiles_of
 from endpick.testing.check import Finding, check
 from endpick.testing.exercise import Answer, walk
-from endpick.testing.subject import Subject
+from endpick.testing.made_up import runs_of, varied_requests
+from endpick.testing.plugin_under_test import PluginUnderTest
 
 _BODIES = (b"", b"{", b"null", b"[]", b"{}", b"\xff\xfe\x00", b'{"model": 7}', b'{"messages": "x", "prompt": {}}', b"[" * 100_000)
 
 
-@check(Kind.PARSER)
-def parser_refuses_what_it_cannot_read(subject: Subject) -> Iterator[Finding]:
+@check(Parser)
+def parser_refuses_what_it_cannot_read(subject: PluginUnderTest) -> Iterator[Finding]:
     """A malformed body is a `Rejection` with status 400, never an exception: clients can send anything."""
     for bench in benches(subject):
         plugin = bench.instance.plugin
@@ -39,8 +41,8 @@ def parser_refuses_what_it_cannot_read(subject: Subject) -> Iterator[Finding]:
                     return
 
 
-@check(Kind.PARSER)
-def parser_finds_no_usage_in_garbage(subject: Subject) -> Iterator[Finding]:
+@check(Parser)
+def parser_finds_no_usage_in_garbage(subject: PluginUnderTest) -> Iterator[Finding]:
     """`usage` answers None for a response body it cannot read, whole or in events."""
     for bench in benches(subject):
         plugin = bench.instance.plugin
@@ -53,23 +55,25 @@ def parser_finds_no_usage_in_garbage(subject: Subject) -> Iterator[Finding]:
                     return
 
 
-@check(Kind.SCREENER)
-def screener_keeps_a_subset(subject: Subject) -> Iterator[Finding]:
+@check(CandidateFilter)
+def candidate_filter_keeps_a_subset(subject: PluginUnderTest) -> Iterator[Finding]:
     """However little endpoints have reported, the answer is a mask for the candidates or a view of some of them."""
     for bench in benches(subject):
         plugin = bench.instance.plugin
-        assert isinstance(plugin, Screener)
+        assert isinstance(plugin, CandidateFilter)
         for reported in Reported:
             scene = bench.scene(reported)
-            answer = bench.call(plugin.screen, scene.request, scene.endpoints)
-            problem = f"raises {answer}" if isinstance(answer, Raised) else narrowed(scene.endpoints, answer)
+            answer = bench.call(plugin.filter_candidates, scene.request, scene.endpoints)
+            problem = f"raises {answer}" if isinstance(answer, Raised) else as_view(scene.endpoints, answer)
             if isinstance(problem, str):
-                yield Finding(f"`screen` {problem} when {reported.value}", "answer a boolean array, or a view made with endpoints.where")
+                yield Finding(
+                    f"`filter_candidates` {problem} when {reported.value}", "answer a boolean array, or a view made with endpoints.where"
+                )
                 return
 
 
-@check(Kind.SATURATION_DETECTOR)
-def detector_answers_a_share(subject: Subject) -> Iterator[Finding]:
+@check(SaturationDetector)
+def detector_answers_a_share(subject: PluginUnderTest) -> Iterator[Finding]:
     """Saturation is a finite number of 0 or more, and at least 1 when there is no endpoint at all."""
     for bench in benches(subject):
         plugin = bench.instance.plugin
@@ -85,32 +89,32 @@ def detector_answers_a_share(subject: Subject) -> Iterator[Finding]:
                     return
 
 
-@check(Kind.DATA_PRODUCER)
-def producer_copes_with_every_request(subject: Subject) -> Iterator[Finding]:
+@check(DataProducer)
+def producer_copes_with_every_request(subject: PluginUnderTest) -> Iterator[Finding]:
     """`produce` never raises, whatever the request, and answers nothing: data goes into the state."""
     yield from _first(subject, "produce", lambda value: value is None, "write with state.put and state.put_column, and return nothing")
 
 
-@check(Kind.ADMITTER)
-def admitter_admits_or_rejects(subject: Subject) -> Iterator[Finding]:
+@check(Admitter)
+def admitter_admits_or_rejects(subject: PluginUnderTest) -> Iterator[Finding]:
     """`admit` answers None or a `Rejection`, whatever the request."""
     yield from _first(subject, "admit", _is_verdict, "answer None to admit, Rejection(message, status) to refuse")
 
 
-@check(Kind.PRE_REQUEST)
-def pre_request_admits_or_rejects(subject: Subject) -> Iterator[Finding]:
+@check(PreRequest)
+def pre_request_admits_or_rejects(subject: PluginUnderTest) -> Iterator[Finding]:
     """`before_request` answers None or a `Rejection`, whatever was decided."""
     yield from _first(subject, "before_request", _is_verdict, "answer None; to add headers, use headers.set")
 
 
-@check(Kind.RESPONSE_OBSERVER)
-def observer_copes_with_every_response(subject: Subject) -> Iterator[Finding]:
+@check(ResponseObserver)
+def observer_copes_with_every_response(subject: PluginUnderTest) -> Iterator[Finding]:
     """The three methods of a response observer never raise."""
     for method in ("response_started", "first_chunk", "response_ended"):
         yield from _first(subject, method, lambda value: not isinstance(value, Raised), "what was left in state.private may be missing")
 
 
-def _first(subject: Subject, method: str, is_right: Callable[[object], bool], advice: str) -> Iterator[Finding]:
+def _first(subject: PluginUnderTest, method: str, is_right: Callable[[object], bool], advice: str) -> Iterator[Finding]:
     """A finding for the first answer that is not right."""
     wrong = next((answer for answer in _answers(subject, method) if not is_right(answer.value)), None)
     if wrong is not None:
@@ -118,7 +122,7 @@ def _first(subject: Subject, method: str, is_right: Callable[[object], bool], ad
         yield Finding(f"`{method}` {said} for request '{wrong.scene.request.id}'", advice)
 
 
-def _answers(subject: Subject, method: str) -> Iterator[Answer]:
+def _answers(subject: PluginUnderTest, method: str) -> Iterator[Answer]:
     for bench in benches(subject):
         yield from (answer for answer in walk(bench) if answer.method == method)
 
@@ -133,3 +137,83 @@ def _no_share(answer: object, endpoints: Endpoints) -> str | None:
     if not isinstance(answer, int | float) or not math.isfinite(answer) or answer < 0:
         return f"answers {answer!r}"
     return f"answers {answer:g}, less than 1," if not len(endpoints) and answer < 1 else None
+
+
+_LOOP_HELP = "name each profile once, only from `profiles`, and answer () when there is nothing left to run"
+
+
+@check(ProfileHandler)
+def handler_ends_its_loop(subject: PluginUnderTest) -> Iterator[Finding]:
+    """`pick_profiles` names profiles that exist, none twice, and then none, whether runs succeed or fail."""
+    for bench in benches(subject):
+        for scene, failed in _scenes(bench):
+            outcome = _loop(bench, scene, failed)
+            if isinstance(outcome, str):
+                yield Finding(f"`pick_profiles` {outcome}", _LOOP_HELP)
+                return
+
+
+@check(ProfileHandler)
+def handler_decides(subject: PluginUnderTest) -> Iterator[Finding]:
+    """`process_results` answers a decision for a profile that picked an endpoint, or says why there is none."""
+    for bench in benches(subject):
+        plugin = bench.instance.plugin
+        assert isinstance(plugin, ProfileHandler)
+        for scene, failed in _scenes(bench):
+            runs = _loop(bench, scene, failed)
+            if isinstance(runs, str) or not runs:
+                continue
+            answer = bench.call(plugin.process_results, scene.request, runs, scene.state)
+            problem = _undecided(answer, runs)
+            if problem:
+                came = ", ".join(f"'{name}' {'failed' if run.picked is None else 'picked'}" for name, run in runs.items())
+                yield Finding(
+                    f"`process_results` {problem}, where {came}",
+                    "answer SchedulingResult(primary, results, destinations), or SchedulingResult.failed(sentence) when there is none",
+                )
+                return
+
+
+def _scenes(bench: Bench) -> Iterator[tuple[Scene, frozenset[str]]]:
+    profiles = profiles_of(bench)
+    outcomes = [frozenset[str](), frozenset(profiles), *(frozenset((name,)) for name in profiles)]
+    for request in varied_requests():
+        for failed in dict.fromkeys(outcomes):
+            yield bench.scene(request=request), failed
+
+
+def _loop(bench: Bench, scene: Scene, failed: frozenset[str]) -> dict[str, ProfileRunResult] | str:
+    """The runs the handler asks for, as the scheduler runs them; or what is wrong with what it asks for."""
+    plugin = bench.instance.plugin
+    assert isinstance(plugin, ProfileHandler)
+    profiles = profiles_of(bench)
+    runs: dict[str, ProfileRunResult] = {}
+    while True:
+        answer = bench.call(plugin.pick_profiles, scene.request, profiles, dict(runs), scene.state)
+        if isinstance(answer, Raised):
+            return f"raises {answer}"
+        if isinstance(answer, str) or not isinstance(answer, Sequence):
+            return f"answers {type(answer).__name__}, not a sequence of profile names"
+        if not answer:
+            return runs
+        unknown = [name for name in answer if name not in profiles]
+        if unknown:
+            return f"names a profile that does not exist: '{unknown[0]}', of {', '.join(profiles)}"
+        if len(set(answer)) != len(answer) or not runs.keys().isdisjoint(answer):
+            return f"names a profile again that has run: {', '.join(answer)}"
+        runs |= runs_of(answer, scene.endpoints, failed)
+
+
+def _undecided(answer: object, runs: dict[str, ProfileRunResult]) -> str | None:
+    if isinstance(answer, Raised):
+        return f"raises {answer}"
+    if not isinstance(answer, SchedulingResult):
+        return f"answers {type(answer).__name__}, not a SchedulingResult"
+    if answer.failure:
+        return None
+    primary = runs.get(answer.primary)
+    if primary is None or primary.picked is None:
+        return f"decides for profile '{answer.primary}', which picked nothing"
+    if not answer.destinations or not all(":" in place for place in answer.destinations):
+        return f"decides for the destinations {answer.destinations!r}, not for `host:port`"
+    return None

@@ -7,19 +7,18 @@ from typing import TypeGuard
 
 import numpy as np
 
+from endpick.api import Scorer
 from endpick.api.endpoints import FloatArray
-from endpick.api.plugin import Kind
-from endpick.api.scheduling import Scorer
 from endpick.testing.bench import TYPICAL_SIZE, Bench, Raised, Reported, Scene, benches
 from endpick.testing.check import Finding, check
-from endpick.testing.requests import varied_requests
-from endpick.testing.subject import Subject
+from endpick.testing.made_up import varied_requests
+from endpick.testing.plugin_under_test import PluginUnderTest
 
 _REPEATS = 4
 
 
-@check(Kind.SCORER)
-def scorer_rates_every_endpoint(subject: Subject) -> Iterator[Finding]:
+@check(Scorer)
+def scorer_rates_every_endpoint(subject: PluginUnderTest) -> Iterator[Finding]:
     """When every endpoint has reported, the answer is an array with one number per candidate, for every request."""
     for bench in benches(subject):
         for request in varied_requests():
@@ -30,8 +29,8 @@ def scorer_rates_every_endpoint(subject: Subject) -> Iterator[Finding]:
                 return
 
 
-@check(Kind.SCORER)
-def scorer_tolerates_missing_data(subject: Subject) -> Iterator[Finding]:
+@check(Scorer)
+def scorer_tolerates_missing_data(subject: PluginUnderTest) -> Iterator[Finding]:
     """Endpoints that have reported nothing, all of them or some, get a finite score."""
     for bench in benches(subject):
         for reported in (Reported.NOTHING, Reported.SOME):
@@ -46,8 +45,8 @@ def scorer_tolerates_missing_data(subject: Subject) -> Iterator[Finding]:
                 return
 
 
-@check(Kind.SCORER)
-def scorer_answers_finite_numbers(subject: Subject) -> Iterator[Finding]:
+@check(Scorer)
+def scorer_answers_finite_numbers(subject: PluginUnderTest) -> Iterator[Finding]:
     """No score is NaN or infinite, neither for plausible data nor when every reported number is 0."""
     for bench in benches(subject):
         for reported in (Reported.EVERYTHING, Reported.ZEROS):
@@ -57,8 +56,8 @@ def scorer_answers_finite_numbers(subject: Subject) -> Iterator[Finding]:
                 return
 
 
-@check(Kind.SCORER)
-def scorer_stays_in_range(subject: Subject) -> Iterator[Finding]:
+@check(Scorer)
+def scorer_stays_in_range(subject: PluginUnderTest) -> Iterator[Finding]:
     """Scores are between 0 and 1, where 1 is best; the host would cut off the rest, and endpoints would look alike."""
     for bench in benches(subject):
         for reported in Reported:
@@ -72,18 +71,18 @@ def scorer_stays_in_range(subject: Subject) -> Iterator[Finding]:
                     return
 
 
-@check(Kind.SCORER)
-def scorer_follows_the_candidates(subject: Subject) -> Iterator[Finding]:
+@check(Scorer)
+def scorer_follows_the_candidates(subject: PluginUnderTest) -> Iterator[Finding]:
     """Scores belong to the candidates in their order, also when filters have dropped some or the order is another."""
     for bench, twin in zip(benches(subject, seed=1), benches(subject, seed=2), strict=True):
         scene = bench.scene()
-        everyone = scene.endpoints
-        some = Scene(scene.request, everyone.take(range(1, len(everyone), 2)), scene.state)
+        candidates = scene.endpoints
+        some = Scene(scene.request, candidates.take(range(1, len(candidates), 2)), scene.state)
         problem = _malformed(ask(bench, some), len(some.endpoints))
-        if problem and not _malformed(ask(bench, scene), len(everyone)):
+        if problem and not _malformed(ask(bench, scene), len(candidates)):
             yield Finding(
                 f"`score` {problem} after a filter has dropped some",
-                "rate `endpoints` as given, not endpoints.generation or what was remembered of an earlier request",
+                "rate `endpoints` as given, not endpoints.pool_members or what was remembered of an earlier request",
             )
             return
         first, other = ask(bench, bench.scene()), ask(twin, twin.scene())
@@ -95,8 +94,8 @@ def scorer_follows_the_candidates(subject: Subject) -> Iterator[Finding]:
             return
 
 
-@check(Kind.SCORER)
-def scorer_is_deterministic(subject: Subject) -> Iterator[Finding]:
+@check(Scorer)
+def scorer_is_deterministic(subject: PluginUnderTest) -> Iterator[Finding]:
     """Two instances with the same seed give the same scores: simulations and tests can be repeated."""
     for one, twin in zip(benches(subject), benches(subject), strict=True):
         for _ in range(_REPEATS):
@@ -108,8 +107,8 @@ def scorer_is_deterministic(subject: Subject) -> Iterator[Finding]:
                 return
 
 
-@check(Kind.SCORER)
-def scorer_rates_a_single_endpoint(subject: Subject) -> Iterator[Finding]:
+@check(Scorer)
+def scorer_rates_a_single_endpoint(subject: PluginUnderTest) -> Iterator[Finding]:
     """One candidate alone is rated like any other, whether it has reported or not."""
     for bench in benches(subject):
         for reported in (Reported.EVERYTHING, Reported.ZEROS):
@@ -129,8 +128,8 @@ def ask(bench: Bench, scene: Scene) -> object:
 
 def _backwards(scene: Scene) -> Scene:
     """The same candidates, last to first."""
-    everyone = scene.endpoints
-    return Scene(scene.request, everyone.take(range(len(everyone))[::-1]), scene.state)
+    candidates = scene.endpoints
+    return Scene(scene.request, candidates.take(range(len(candidates))[::-1]), scene.state)
 
 
 def _malformed(answer: object, size: int) -> str | None:

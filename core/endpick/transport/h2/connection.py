@@ -2,78 +2,113 @@
 
 from __future__ import annotations
 
-from endpick.transport.counters import TransportCounters
+from endpick.extproc.stream import MemoryBudget
 from endpick.transport.h2 import frames
-from endpick.transport.h2.budget import MemoryBudget, RateBudget
-from endpick.transport.h2.control import ControlFrames
-from endpick.transport.h2.faults import ErrorCode, H2ConnectionError, H2StreamError
-from endpick.transport.h2.frames import CONTINUATION, DATA, HEADERS, FrameParser
-from endpick.transport.h2.intake import Intake
-from endpick.transport.h2.lifetime import Lifetime
-from endpick.transport.h2.preface import Greeting
-from endpick.transport.h2.settings import announced
+from endpick.transport.h2.errors import ErrorCode, H2ConnectionError, H2StreamError, RateBudget
+from endpick.transport.h2.frames import CONTINUATION, DATA, HEADERS, PREFACE, FrameParser, announced_settings
+from endpick.transport.h2.lifetime import CLOSED, CLOSING, LAST_CALL, WAITING_FOR_PREFACE, WAITING_FOR_SETTINGS, Lifetime
+from endpick.transport.h2.receive import ControlFrames, FrameHandler
 from endpick.transport.h2.streams import Spawn, Streams
-from endpick.transport.limits import Limits
+from endpick.transport.limits import Limits, TransportCounters
 from endpick.transport.server import Methods
 
-__all__ = ["Connection"]
+_HTTP1_METHODS = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"CONNECT ", b"TRACE ")
+_TLS_HANDSHAKE = b"\x16\x03"
+_STARTS = (PREFACE, *_HTTP1_METHODS, _TLS_HANDSHAKE)
+
+
+class PrefaceReader:
+    """Takes the preface off what a client sends first, however it is cut."""
+
+    def __init__(self) -> None:
+        self._heard = b""
+
+    def take(self, data: bytes) -> bytes | None:
+        """What follows the preface; None while it is not whole.
+
+        Raises:
+            H2ConnectionError: this is no HTTP/2.
+        """
+        self._heard += data
+        if self._heard.startswith(PREFACE):
+            rest, self._heard = self._heard[len(PREFACE) :], b""
+            return rest
+        if any(len(self._heard) < len(start) and start.startswith(self._heard) for start in _STARTS):
+            return None
+        raise _not_http2(self._heard)
+
+
+def _not_http2(start: bytes) -> H2ConnectionError:
+    if start.startswith(_TLS_HANDSHAKE):
+        return H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "TLS on a plain-text port", "tls_on_plain_text")
+    if start.startswith(_HTTP1_METHODS):
+        return H2ConnectionError(ErrorCode.HTTP_1_1_REQUIRED, "HTTP/1 on a gRPC port", "http1_connections")
+    return H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "no HTTP/2 connection preface", "bad_prefaces")
 
 
 class Connection:
     """The server's side of one connection.
 
-    Whoever owns the socket calls `receive` with what arrives, `tick` about once a second, `lost` at the end, and after each of them writes
-    what `take_output` gives; it closes the socket once `closing` is set. Nothing here raises.
+    The owner of the socket calls `receive` with what arrives, `tick` about once a second, `lost` at the end, and after each of them writes
+    what `take_output` returns; it closes the socket once `closing` is true. What a client does never makes a method raise.
     """
 
     def __init__(
         self, methods: Methods, limits: Limits, counters: TransportCounters, memory: MemoryBudget, spawn: Spawn, now: float
     ) -> None:
-        self._limits = limits
         self._counters = counters
-        self._greeting = Greeting()
+        self._preface = PrefaceReader()
         self._parser = FrameParser(limits.max_frame_bytes)
         self.streams = Streams(methods, limits, counters, memory, spawn)
         self.outbox = self.streams.outbox
         self._lifetime = Lifetime(limits, counters, self.streams, now)
-        self._control = ControlFrames(limits, self.streams, self._lifetime.answered, now)
-        self._intake = Intake(limits, counters, self.streams, self._control)
+        self._control = ControlFrames(limits, self.streams, self._lifetime, now)
+        self._handler = FrameHandler(limits, counters, self.streams, self._lifetime, self._control)
         self._stream_errors = RateBudget(limits.stream_errors_burst, limits.stream_errors_per_second, now)
-        self.closing = False
-        """Write what is left and close."""
         counters.connections_opened += 1
-        self.outbox.put(frames.settings(announced(limits)))
-        self._intake.credit()
+        self.outbox.put(frames.settings(announced_settings(limits)))
+        self._handler.send_window_update()
+
+    @property
+    def closing(self) -> bool:
+        """Whether the owner of the socket is to write what is left and close it."""
+        return self._lifetime.state >= CLOSING
 
     def take_output(self) -> bytes:
         """What is to be written now."""
         return self.outbox.take()
 
     def receive(self, data: bytes, now: float) -> None:
-        """Bytes arrived; `now` is monotonic seconds."""
-        if self.closing:
+        """Act on bytes that arrived; `now` is monotonic seconds."""
+        lifetime = self._lifetime
+        if lifetime.state >= CLOSING:
             return
-        self._lifetime.heard(now)
+        lifetime.heard_at = now
         try:
-            if not self._greeting.done:
-                data = self._greeting.take(data)
+            if lifetime.state == WAITING_FOR_PREFACE:
+                rest = self._preface.take(data)
+                if rest is None:
+                    return
+                lifetime.enter(WAITING_FOR_SETTINGS)
+                data = rest
             self._take_frames(data, now)
         except H2ConnectionError as error:
             self.end_with(error)
         else:
-            self.closing = self._lifetime.over
+            if lifetime.state == LAST_CALL:
+                lifetime.close_after_last_stream()
 
     def _take_frames(self, data: bytes, now: float) -> None:
-        parser, intake = self._parser, self._intake
-        blocks = intake.blocks
+        parser, handler = self._parser, self._handler
+        blocks = handler.blocks
         for kind, flags, stream_id, start, stop in parser.feed(data):
             try:
                 if blocks.stream_id and (kind != CONTINUATION or stream_id != blocks.stream_id):
                     raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "a header block is interrupted by another frame")
                 if kind == DATA:
-                    intake.data(flags, stream_id, parser.buffer, start, stop, now)
+                    handler.data(flags, stream_id, parser.buffer, start, stop, now)
                 elif kind in (HEADERS, CONTINUATION):
-                    intake.headers(kind, flags, stream_id, parser.buffer[start:stop], now)
+                    handler.headers(kind, flags, stream_id, parser.buffer[start:stop], now)
                 else:
                     self._control.receive(kind, flags, stream_id, parser.buffer[start:stop], now)
             except H2StreamError as error:
@@ -82,58 +117,54 @@ class Connection:
                 self._stream_errors.require(now, "errors of streams", "stream_error_floods")
 
     def tick(self, now: float) -> None:
-        """Time passed: act on whatever has been waited for too long."""
-        if self.closing:
+        """Time has passed: end what has taken too long."""
+        lifetime = self._lifetime
+        if lifetime.state >= CLOSING:
             return
         try:
-            self._expect_progress(now)
+            lifetime.require_settings(now)
+            self._handler.blocks.require_end(now)
             self.streams.expire(now)
             self.streams.expire_idle(now)
-            self._lifetime.tick(now)
+            lifetime.tick(now)
         except H2ConnectionError as error:
             self.end_with(error)
         else:
-            self.closing = self._lifetime.over
+            lifetime.close_after_last_stream()
 
     def drain(self, now: float, grace_seconds: float) -> None:
-        """Ask the client to go elsewhere, and close when its streams have ended or `grace_seconds` passed.
+        """Ask the client to go elsewhere, and close when its streams have ended or `grace_seconds` have passed.
 
         Streams that never end by themselves are ended at once.
         """
-        if not self.closing:
+        if self._lifetime.state < CLOSING:
             self._lifetime.drain(now, grace_seconds)
-            self.closing = self._lifetime.over
+            self._lifetime.close_after_last_stream()
 
     def end_now(self) -> None:
         """End every stream with UNAVAILABLE and close."""
-        self._lifetime.end_now()
-        self.closing = True
+        if self._lifetime.state < CLOSING:
+            self._lifetime.end_streams()
+            self._lifetime.enter(CLOSING)
 
     def end_with(self, error: H2ConnectionError) -> None:
         """Close because of what the client did, here or at the socket."""
-        if not self.closing:
-            self.closing = True
+        if self._lifetime.state < CLOSING:
+            self._lifetime.enter(CLOSING)
             error.count(self._counters)
             self.outbox.put(frames.goaway(self.streams.last_id, error.code, error.reason))
-            self.streams.lose()
+            self.streams.close_all()
 
     def set_writable(self, writable: bool) -> None:
         """The socket takes bytes again, or no more for now."""
         self.outbox.writable = writable
         if writable:
             self.outbox.push_ready()
-            self._intake.credit()
+            self._handler.send_window_update()
 
     def lost(self) -> None:
         """The socket is gone."""
-        self.closing = True
+        self._lifetime.enter(CLOSED)
         self._counters.connections_closed += 1
-        self.streams.lose()
+        self.streams.close_all()
         self.outbox.close()
-
-    def _expect_progress(self, now: float) -> None:
-        if not self._control.settled and now - self._lifetime.began_at > self._limits.handshake_seconds:
-            raise H2ConnectionError(ErrorCode.SETTINGS_TIMEOUT, "no SETTINGS came", "handshake_timeouts")
-        blocks = self._intake.blocks
-        if blocks.stream_id and now - blocks.started_at > self._limits.header_block_seconds:
-            raise H2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "a header block does not end", "header_timeouts")

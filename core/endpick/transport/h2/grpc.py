@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from enum import IntEnum
 from struct import Struct
+from typing import Final
 from urllib.parse import quote_from_bytes
 
+from endpick.extproc.stream import GrpcStatus
 from endpick.transport.h2.hpack import encode
 
 __all__ = [
@@ -17,34 +18,18 @@ __all__ = [
     "CompressedMessageError",
     "MessageAssembler",
     "MessageTooLargeError",
-    "Status",
-    "only_trailers",
     "parse_timeout",
     "trailers",
 ]
 
 MESSAGE_HEAD = Struct(">BI")
 """Compressed flag, length."""
-MESSAGE_HEAD_BYTES = MESSAGE_HEAD.size
+MESSAGE_HEAD_BYTES: Final = 5
 
 RESPONSE_HEADERS = encode(((b":status", b"200"), (b"content-type", b"application/grpc")))
 
 _TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _UNIT_SECONDS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
-
-
-class Status(IntEnum):
-    """The gRPC statuses that a transport gives by itself."""
-
-    OK = 0
-    CANCELLED = 1
-    UNKNOWN = 2
-    INVALID_ARGUMENT = 3
-    DEADLINE_EXCEEDED = 4
-    RESOURCE_EXHAUSTED = 8
-    UNIMPLEMENTED = 12
-    INTERNAL = 13
-    UNAVAILABLE = 14
 
 
 class MessageTooLargeError(Exception):
@@ -56,7 +41,7 @@ class CompressedMessageError(Exception):
 
 
 class MessageAssembler:
-    """Messages of one stream that do not coincide with its DATA frames."""
+    """Puts together the messages of a stream where one DATA frame is not one message."""
 
     def __init__(self, max_message_bytes: int) -> None:
         self._max_message_bytes = max_message_bytes
@@ -110,15 +95,10 @@ def trailers(status: int, message: str = "") -> bytes:
     return encode(fields)
 
 
-OK_TRAILERS = trailers(Status.OK)
-
-
-def only_trailers(block: bytes) -> bytes:
-    """The header block of a stream that gets a status and no message."""
-    return RESPONSE_HEADERS + block
+OK_TRAILERS = trailers(GrpcStatus.OK)
 
 
 def parse_timeout(value: bytes) -> float | None:
-    """Seconds that `grpc-timeout` gives the call; None for what is no timeout, which then is none."""
+    """Seconds that a `grpc-timeout` header gives the call; None, so no limit, for a value that is malformed."""
     match = _TIMEOUT.fullmatch(value)
     return None if match is None else int(match[1]) * _UNIT_SECONDS[match[2]]

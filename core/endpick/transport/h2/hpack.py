@@ -1,4 +1,4 @@
-"""Header blocks (RFC 7541): decoded by a library, with a guard before it; encoded without any state."""
+"""Header blocks (RFC 7541): decoded by a library that is shown only blocks it can bear; encoded without any state."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from jh2._hazmat import Decoder, HPACKError, OversizedHeaderListError
 from jh2.hpack.huffman_constants import REQUEST_CODES_LENGTH
 
-from endpick.transport.h2.faults import ErrorCode, H2ConnectionError
+from endpick.transport.h2.errors import ErrorCode, H2ConnectionError
 
 __all__ = ["EMPTY_TABLE", "Fields", "HeaderDecoder", "MalformedBlockError", "encode", "scan"]
 
@@ -18,20 +18,20 @@ CodedString = tuple[int, int, int, int]
 """Number of the field, 0 for its name or 1 for its value, where the string stops, its coded length."""
 
 EMPTY_TABLE = b"\x20"
-"""Says that our dynamic table has no room. Sent once, first of all, it is true under whatever the peer's settings allow, later ones too."""
+"""Says that our dynamic table has no room. Sent once, in the first block, it stays valid whatever size the client's settings allow."""
 
 _REFERENCE = 0x80
-"""The least first byte of a field that is in the table whole."""
+"""The lowest first byte of a field whose name and value are both in the table."""
 _MAX_INTEGER_SHIFT = 28
 _code_bits = REQUEST_CODES_LENGTH.__getitem__
 
 
 class MalformedBlockError(Exception):
-    """The block breaks a rule of RFC 7541 that the library does not hold up."""
+    """The block breaks a rule of RFC 7541 that the library does not enforce."""
 
 
 class HeaderDecoder:
-    """One connection's incoming header blocks; each must be decoded, in order, wanted or not, as blocks refer to earlier ones."""
+    """Decodes the header blocks of one client. Each must be decoded, in order, wanted or not, as later blocks refer to it."""
 
     def __init__(self, max_list_bytes: int) -> None:
         self._decoder = Decoder(max_list_bytes)

@@ -8,23 +8,22 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Protocol, cast
 
-from endpick.transport.counters import TransportCounters
-from endpick.transport.h2.budget import MemoryBudget
+from endpick.extproc.stream import MemoryBudget
+from endpick.transport.h2.await_bridge import begin_to_await
 from endpick.transport.h2.connection import Connection
-from endpick.transport.h2.faults import ErrorCode, H2ConnectionError
-from endpick.transport.h2.settling import begin_to_await
+from endpick.transport.h2.errors import ErrorCode, H2ConnectionError
 from endpick.transport.h2.stream import Stream
-from endpick.transport.limits import Limits
+from endpick.transport.limits import Limits, TransportCounters
 from endpick.transport.server import Methods
 
-__all__ = ["Home", "SocketConnection"]
+__all__ = ["ConnectionOwner", "SocketConnection"]
 
 _WRITE_BUFFER_BYTES = 1024 * 1024
-"""What the socket may leave waiting before replies are kept back at their streams, where they are accounted for."""
+"""Bytes that asyncio may hold for the socket before replies wait at their streams, where the memory budget counts them."""
 _LINGER_SECONDS = 1.0
 
 
-class Home(Protocol):
+class ConnectionOwner(Protocol):
     """What a connection needs of its server."""
 
     methods: Methods
@@ -42,8 +41,8 @@ class Home(Protocol):
 class SocketConnection(asyncio.Protocol):
     """Moves bytes between a transport and a `Connection`, and time and awaited results into it."""
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
+    def __init__(self, owner: ConnectionOwner) -> None:
+        self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._connection: Connection | None = None
@@ -54,16 +53,16 @@ class SocketConnection(asyncio.Protocol):
         self._linger: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greet the client, or hang up if there are too many."""
+        """Send the server's preface, or close the socket at once if there are too many connections."""
         # uvloop's transports have the methods of asyncio.Transport without being its instances.
         self._transport = cast("asyncio.Transport", transport)
-        home = self._home
-        if not home.admit(self):
-            home.counters.connections_refused += 1
+        owner = self._owner
+        if not owner.admit(self):
+            owner.counters.connections_refused += 1
             self._transport.abort()
             return
         self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
-        self._connection = Connection(home.methods, home.limits, home.counters, home.memory, self._spawn, time.monotonic())
+        self._connection = Connection(owner.methods, owner.limits, owner.counters, owner.memory, self._spawn, time.monotonic())
         self._flush()
 
     def data_received(self, data: bytes) -> None:
@@ -79,36 +78,36 @@ class SocketConnection(asyncio.Protocol):
             self._connection.set_writable(False)
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """The client takes what it is sent again."""
         self._stalled_since = None
         if self._connection is not None:
             self._connection.set_writable(True)
             self._flush_soon()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is closed, by whomever."""
+        """The socket is closed, by the client or by us."""
         self._closed = True
         for timer in (self._deadline, self._linger):
             if timer is not None:
                 timer.cancel()
-        # The connection knows this object, which must not know it any longer: both are free at once, without the garbage collector.
+        # The connection refers to this object. Without the reference back, both are freed at once rather than by the garbage collector.
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.lost()
-            self._home.release(self)
+            self._owner.release(self)
 
     def tick(self, now: float) -> None:
         """About once a second."""
         if self._connection is None or self._closed:
             return
-        if self._stalled_since is not None and now - self._stalled_since > self._home.limits.write_stall_seconds:
+        if self._stalled_since is not None and now - self._stalled_since > self._owner.limits.write_stall_seconds:
             self._abandon("the client takes nothing")
             return
         self._connection.tick(now)
         self._flush()
 
     def drain(self, grace_seconds: float) -> None:
-        """Have the client go elsewhere; the connection ends when its streams have, or after the grace."""
+        """Ask the client to go elsewhere; the connection ends when its streams have ended, or after the grace period."""
         if self._connection is not None and not self._closed:
             self._connection.drain(time.monotonic(), grace_seconds)
             self._flush()
@@ -132,13 +131,13 @@ class SocketConnection(asyncio.Protocol):
             self._transport.write(data)
         if connection.closing:
             self._hang_up()
-        elif self._stalled_since is not None and self._transport.get_write_buffer_size() > self._home.limits.max_connection_output_bytes:
+        elif self._stalled_since is not None and self._transport.get_write_buffer_size() > self._owner.limits.max_connection_output_bytes:
             self._abandon("the client sends, and takes nothing")
-        elif connection.streams.next_deadline is not None:
-            self._watch_deadline(connection.streams.next_deadline)
+        elif connection.streams.deadlines.next is not None:
+            self._watch_deadline(connection.streams.deadlines.next)
 
     def _flush_soon(self) -> None:
-        """Flush once for all that happens in this turn of the loop."""
+        """Flush once for everything that happens in this turn of the event loop."""
         if not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush_scheduled_output)
@@ -148,11 +147,11 @@ class SocketConnection(asyncio.Protocol):
         self._flush()
 
     def _hang_up(self) -> None:
-        """Close, giving the client time to read why: closing with input unread would have the kernel discard our last words."""
+        """Close, giving the client time to read why: if input is unread on close, the kernel discards what was written last."""
         self._closed = True
         self._linger = self._loop.call_later(_LINGER_SECONDS, self._transport.abort)
         if self._transport.can_write_eof():
-            with suppress(OSError):  # the client was faster, and connection_lost is about to say so
+            with suppress(OSError):  # the client has closed first; connection_lost will be called
                 self._transport.write_eof()
         else:
             self._transport.close()

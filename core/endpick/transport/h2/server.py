@@ -6,11 +6,10 @@ import asyncio
 import logging
 import time
 
-from endpick.transport.counters import TransportCounters
-from endpick.transport.h2.budget import MemoryBudget
+from endpick.extproc.stream import MemoryBudget
 from endpick.transport.h2.protocol import SocketConnection
-from endpick.transport.server import ListenSettings, Methods
-from endpick.transport.sockets import listening_socket
+from endpick.transport.limits import TransportCounters
+from endpick.transport.server import ListenSettings, Methods, listening_socket
 from endpick.transport.tls import CertificateWatch
 
 __all__ = ["H2Server"]

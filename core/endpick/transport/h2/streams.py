@@ -1,36 +1,78 @@
-"""The sessions of one connection: opened, fed, resumed and closed exactly once each, however their streams end."""
+"""The streams of one connection and their sessions: each opened, fed, resumed, and closed exactly once, however it ends."""
 
 from __future__ import annotations
 
+import heapq
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 
-from endpick.extproc.stream import CloseCause, ProtocolError, StreamSession
-from endpick.transport.counters import TransportCounters
-from endpick.transport.h2.budget import MemoryBudget
-from endpick.transport.h2.deadlines import Deadlines
-from endpick.transport.h2.faults import ErrorCode, H2StreamError
+from endpick.extproc.stream import GrpcStatus, MemoryBudget, ProtocolError, StreamSession
+from endpick.requests.model import CloseCause
+from endpick.transport.h2.errors import ErrorCode, H2StreamError
 from endpick.transport.h2.frames import rst_stream, window_update
-from endpick.transport.h2.grpc import OK_TRAILERS, Status, trailers
-from endpick.transport.h2.outbox import Outbox
-from endpick.transport.h2.refusals import refusal_of
-from endpick.transport.h2.request import RequestHead
-from endpick.transport.h2.stream import Stream
-from endpick.transport.limits import Limits
+from endpick.transport.h2.grpc import OK_TRAILERS, trailers
+from endpick.transport.h2.headers import RequestHead
+from endpick.transport.h2.send import Outbox
+from endpick.transport.h2.stream import (
+    CLOSED,
+    COMPLETE,
+    CONNECTION_CLOSED,
+    HALF_CLOSED_REMOTE,
+    OPEN,
+    RECV_END_STREAM,
+    RECV_RST_STREAM,
+    SEND_END_STREAM,
+    SEND_RST_STREAM,
+    Stream,
+    next_state,
+)
+from endpick.transport.limits import Limits, TransportCounters
 from endpick.transport.server import Methods
-
-__all__ = ["Spawn", "Streams"]
 
 logger = logging.getLogger(__name__)
 
 Spawn = Callable[[Stream, Awaitable[object]], None]
-"""Have somebody await this for the stream and then call `Streams.resume` or `Streams.fail`; sets `Stream.task`."""
+"""Starts a task that awaits what the stream waits for and then calls `Streams.resume` or `Streams.fail`; sets `Stream.task`."""
 
 _REMEMBERED_STREAMS = 1024
 
 
+class Deadlines:
+    """Deadlines of the streams of one connection, next first."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int]] = []
+        self._pruned_length = 32
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    @property
+    def next(self) -> float | None:
+        """The next one; its stream may have ended already."""
+        return self._heap[0][0] if self._heap else None
+
+    def add(self, when: float, stream_id: int, still_open: Container[int]) -> None:
+        """Remember a deadline, and now and then forget those of streams that are not in `still_open` any more.
+
+        Streams usually end long before their deadline; without that the heap would hold them until then.
+        """
+        if len(self._heap) >= 2 * self._pruned_length:
+            self._heap = [entry for entry in self._heap if entry[1] in still_open]
+            heapq.heapify(self._heap)
+            self._pruned_length = max(32, len(self._heap))
+        heapq.heappush(self._heap, (when, stream_id))
+
+    def due(self, now: float) -> list[int]:
+        """Remove and return the streams whose deadline has passed."""
+        found = []
+        while self._heap and self._heap[0][0] <= now:
+            found.append(heapq.heappop(self._heap)[1])
+        return found
+
+
 class Streams:
-    """Streams of one connection by id, and what their sessions say."""
+    """The streams of one connection, by id."""
 
     def __init__(self, methods: Methods, limits: Limits, counters: TransportCounters, memory: MemoryBudget, spawn: Spawn) -> None:
         self._methods = methods
@@ -38,33 +80,32 @@ class Streams:
         self._counters = counters
         self._memory = memory
         self._spawn = spawn
-        self._deadlines = Deadlines()
-        self.outbox = Outbox(limits.max_stream_output_bytes, memory, self._sent)
+        self.deadlines = Deadlines()
+        """When `expire` has something to do."""
+        self.outbox = Outbox(limits.max_stream_output_bytes, memory, self._all_sent)
         self.open: dict[int, Stream] = {}
         self.closed: dict[int, bool] = {}
-        """The last streams that ended; True if by us alone, so that the client may not know yet."""
+        """The streams that were closed last; True if by a RST_STREAM of ours, of which the client may not know yet."""
         self.forgotten_id = 0
         """No stream up to this one is remembered for certain."""
         self.last_id = 0
         """The highest stream that the client has opened; higher ones are idle."""
-        self.accepting = True
-        """New streams are welcome."""
 
-    def start(self, stream_id: int, head: RequestHead, now: float, *, half_closed: bool) -> None:
-        """Open the session that a request asks for, or prepare to refuse it."""
-        stream = Stream(stream_id, None, self._limits.stream_window_bytes, self.outbox.stream_window, now)
+    def start(self, stream_id: int, head: RequestHead, now: float, *, ends: bool) -> None:
+        """Open a stream and the session that its request asks for, or prepare to refuse it."""
+        stream = Stream(stream_id, self._limits.stream_window_bytes, self.outbox.stream_window, now)
         stream.content_left = head.content_length
-        stream.half_closed = half_closed
+        if ends:
+            stream.state = next_state(stream.state, RECV_END_STREAM)
         self.open[stream_id] = stream
         self._counters.streams_opened += 1
-        refusal = refusal_of(head)
-        if refusal is not None:
+        if head.refusal is not None:
             self._counters.not_grpc += 1
-            stream.refusal = refusal
+            stream.refusal = head.refusal
         else:
             self._open_session(stream, head, now)
-        if half_closed and not stream.over:
-            self.half_close(stream)
+        if ends and stream.state != CLOSED:
+            self.request_ended(stream)
 
     def deliver(self, stream: Stream, session: StreamSession, message: bytes) -> None:
         """Hand one message to its session and send the replies."""
@@ -74,79 +115,64 @@ class Streams:
         except Exception as error:
             self._end_with_exception(stream, error)
             return
-        if replies or session.finished or session.waiting is not None or stream.half_closed:
-            self._go_on(stream, session, replies)
+        if replies:
+            self.outbox.send_messages(stream, replies)
+            self._counters.messages_sent += len(replies)
+        if session.finished or session.waiting is not None:
+            self._end_or_wait(stream, session)
 
     def resume(self, stream: Stream, result: object) -> None:
-        """What the session waited for is here."""
-        session = stream.session
-        stream.task = None
-        if stream.over or session is None:
-            return
-        try:
-            replies = session.resume(result)
-        except Exception as error:
-            self._end_with_exception(stream, error)
-        else:
-            self._go_on_alone(stream, session, replies)
+        """What the session waited for has this result."""
+        self._settle(stream, lambda session: session.resume(result))
 
     def fail(self, stream: Stream, exception: BaseException) -> None:
-        """What the session waited for raised."""
-        session = stream.session
-        stream.task = None
-        if stream.over or session is None:
-            return
-        try:
-            replies = session.fail(exception)
-        except Exception as error:
-            self._end_with_exception(stream, error)
-        else:
-            self._go_on_alone(stream, session, replies)
+        """What the session waited for raised this."""
+        self._settle(stream, lambda session: session.fail(exception))
 
-    def half_close(self, stream: Stream) -> None:
-        """The client has sent all it will."""
-        stream.half_closed = True
+    def request_ended(self, stream: Stream) -> None:
+        """The client has sent END_STREAM: complete the response, unless a decision is still awaited."""
+        if stream.response == COMPLETE:
+            return
         if stream.refusal is not None:
             self.outbox.refuse(stream, *stream.refusal)
-        elif stream.trailers is not None:
-            return  # it has its status, which waits behind replies
         elif stream.assembler is not None and stream.assembler.held_bytes:
-            self.end(stream, CloseCause.ERROR, Status.INVALID_ARGUMENT, "the stream ends within a message")
+            self.end(stream, CloseCause.ERROR, GrpcStatus.INVALID_ARGUMENT, "the stream ends within a message")
         elif stream.session is not None and stream.session.waiting is None:
             self.end(stream, CloseCause.END)
 
-    def end(self, stream: Stream, cause: CloseCause, status: int = Status.OK, message: str = "") -> None:
+    def end(self, stream: Stream, cause: CloseCause, status: int = GrpcStatus.OK, message: str = "") -> None:
         """Close the session and give the stream its status, after the replies that still wait for the client."""
         self._close_session(stream, cause)
-        self.outbox.finish(stream, OK_TRAILERS if status == Status.OK else trailers(status, message[:1000]))
+        self.outbox.finish(stream, OK_TRAILERS if status == GrpcStatus.OK else trailers(status, message[:1000]))
 
-    def end_all(self, cause: CloseCause, status: int, message: str, *, endless_only: bool = False) -> None:
-        """End every stream, or only those that drain does not wait for."""
+    def end_all(self, message: str) -> None:
+        """End every stream with UNAVAILABLE."""
         for stream in list(self.open.values()):
-            if stream.trailers is None and not (endless_only and stream.holds_drain):
-                self.end(stream, cause, status, message)
+            self._end_unavailable(stream, message)
+
+    def end_endless(self, message: str) -> None:
+        """End the streams that never end by themselves with UNAVAILABLE."""
+        for stream in [stream for stream in self.open.values() if not stream.holds_drain]:
+            self._end_unavailable(stream, message)
 
     def reset(self, stream_id: int, code: ErrorCode) -> None:
-        """End a stream, known or not, with RST_STREAM: its client broke the rules."""
+        """End a stream with RST_STREAM, whether it is open or not: the client broke a rule on it."""
         self.outbox.put(rst_stream(stream_id, code))
         stream = self.open.get(stream_id)
         if stream is None:
-            self._remember(stream_id, by_us=True)
+            self._remember(stream_id, reset_by_us=True)
         else:
-            self._close_session(stream, CloseCause.ERROR)
-            self._drop(stream, by_us=True)
+            self._close(stream, SEND_RST_STREAM, CloseCause.ERROR)
 
-    def peer_reset(self, stream: Stream) -> None:
-        """The client ended the stream with RST_STREAM."""
+    def reset_by_client(self, stream: Stream) -> None:
+        """The client has sent RST_STREAM."""
         self._counters.streams_reset_by_peer += 1
-        self._close_session(stream, CloseCause.RESET)
-        self._drop(stream, by_us=False)
+        self._close(stream, RECV_RST_STREAM, CloseCause.RESET)
 
-    def lose(self) -> None:
-        """The connection is gone, and every stream with it."""
+    def close_all(self) -> None:
+        """The connection is closed, and every stream with it."""
         for stream in list(self.open.values()):
-            self._close_session(stream, CloseCause.DISCONNECT)
-            self._drop(stream, by_us=False)
+            self._close(stream, CONNECTION_CLOSED, CloseCause.DISCONNECT)
 
     def hold(self, stream: Stream, size: int) -> None:
         """Account for the part of a message that waits for its end.
@@ -159,40 +185,33 @@ class Streams:
         if not self._memory.hold(growth):
             raise H2StreamError(stream.id, ErrorCode.ENHANCE_YOUR_CALM, "no memory left for messages", "buffer_exhaustions")
 
-    def credit(self, stream: Stream) -> None:
-        """Let the client send more, unless its replies do not get away or a decision is awaited: then its window bounds what it sends."""
+    def send_window_update(self, stream: Stream) -> None:
+        """Let the client send more, unless its replies or a decision are still awaited: then its window bounds what it sends."""
         size = self._limits.stream_window_bytes
-        if stream.receive_window <= size >> 1 and not stream.pending and stream.task is None and not stream.half_closed:
+        if stream.receive_window <= size >> 1 and not stream.pending and stream.task is None and stream.state == OPEN:
             self.outbox.put(window_update(stream.id, size - stream.receive_window))
             stream.receive_window = size
 
-    @property
-    def next_deadline(self) -> float | None:
-        """When `expire` has something to do."""
-        return self._deadlines.next
-
     def expire(self, now: float) -> None:
         """End the streams whose `grpc-timeout` has passed."""
-        for stream_id in self._deadlines.due(now):
+        for stream_id in self.deadlines.due(now):
             stream = self.open.get(stream_id)
             if stream is not None and stream.session is not None:
                 self._counters.deadlines_exceeded += 1
-                self.end(stream, CloseCause.RESET, Status.DEADLINE_EXCEEDED, "the deadline that the client set has passed")
+                self.end(stream, CloseCause.RESET, GrpcStatus.DEADLINE_EXCEEDED, "the deadline that the client set has passed")
 
     def expire_idle(self, now: float) -> None:
         """End the streams on which nothing has arrived for too long."""
         oldest = now - self._limits.max_stream_idle_seconds
         for stream in [stream for stream in self.open.values() if stream.touched < oldest and stream.holds_drain]:
             self._counters.idle_streams += 1
-            self._close_session(stream, CloseCause.ERROR)
-            self.outbox.put(rst_stream(stream.id, ErrorCode.CANCEL))
-            self._drop(stream, by_us=True)
+            self.reset(stream.id, ErrorCode.CANCEL)
 
     def _open_session(self, stream: Stream, head: RequestHead, now: float) -> None:
         method = self._methods.get(head.path)
         if method is None:
             self._counters.unknown_methods += 1
-            self.end(stream, CloseCause.ERROR, Status.UNIMPLEMENTED, f"no method {head.path[:200]}")
+            self.end(stream, CloseCause.ERROR, GrpcStatus.UNIMPLEMENTED, f"no method {head.path[:200]}")
             return
         stream.holds_drain = method.holds_drain
         try:
@@ -200,28 +219,38 @@ class Streams:
         except Exception as error:
             self._end_with_exception(stream, error)
         if head.timeout_seconds is not None:
-            self._deadlines.add(now + head.timeout_seconds, stream.id, self.open)
+            self.deadlines.add(now + head.timeout_seconds, stream.id, self.open)
 
-    def _go_on_alone(self, stream: Stream, session: StreamSession, replies: Sequence[bytes]) -> None:
-        """As `_go_on`, outside the reading of frames, so that nobody else catches a fault."""
+    def _settle(self, stream: Stream, step: Callable[[StreamSession], Sequence[bytes]]) -> None:
+        """Go on with a session whose wait is over; called outside the reading of frames, so errors of the stream end here."""
+        stream.task = None
+        session = stream.session
+        if session is None:
+            return
         try:
-            self._go_on(stream, session, replies)
-            if not stream.over:
-                self.credit(stream)
-        except H2StreamError as fault:
-            fault.count(self._counters)
-            self.reset(stream.id, fault.code)
+            replies = step(session)
+        except Exception as error:
+            self._end_with_exception(stream, error)
+            return
+        try:
+            if replies:
+                self.outbox.send_messages(stream, replies)
+                self._counters.messages_sent += len(replies)
+            self._end_or_wait(stream, session)
+            if stream.state != CLOSED:
+                self.send_window_update(stream)
+        except H2StreamError as error:
+            error.count(self._counters)
+            self.reset(stream.id, error.code)
 
-    def _go_on(self, stream: Stream, session: StreamSession, replies: Sequence[bytes]) -> None:
-        for reply in replies:
-            self.outbox.reply(stream, reply)
-        self._counters.messages_sent += len(replies)
+    def _end_or_wait(self, stream: Stream, session: StreamSession) -> None:
+        """End the stream if its session or its client has finished, unless the session waits: then have that awaited."""
         if session.finished:
             self.end(stream, CloseCause.END)
             return
         waiting = session.waiting
         if waiting is None:
-            if stream.half_closed:
+            if stream.state == HALF_CLOSED_REMOTE:
                 self.end(stream, CloseCause.END)
         elif stream.task is None:
             self._spawn(stream, waiting)
@@ -233,7 +262,11 @@ class Streams:
         else:
             self._counters.session_faults += 1
             logger.error("a stream session failed; the stream ends with INTERNAL", exc_info=error)
-            self.end(stream, CloseCause.ERROR, Status.INTERNAL, "endpick failed on this stream; its log says why")
+            self.end(stream, CloseCause.ERROR, GrpcStatus.INTERNAL, "endpick failed on this stream; its log says why")
+
+    def _end_unavailable(self, stream: Stream, message: str) -> None:
+        if stream.response != COMPLETE:
+            self.end(stream, CloseCause.DRAIN, GrpcStatus.UNAVAILABLE, message)
 
     def _close_session(self, stream: Stream, cause: CloseCause) -> None:
         session, stream.session = stream.session, None
@@ -247,25 +280,34 @@ class Streams:
                 self._counters.session_faults += 1
                 logger.exception("a stream session failed while being closed")
 
-    def _sent(self, stream: Stream) -> None:
-        """Everything the outbox had for the stream is on its way."""
-        if stream.trailers is not None or stream.refusal is not None:
-            self._drop(stream, by_us=not stream.half_closed)
+    def _all_sent(self, stream: Stream) -> None:
+        """The outbox has sent everything it had for the stream, END_STREAM included if the response is complete."""
+        if stream.response != COMPLETE:
+            self.send_window_update(stream)
+        elif stream.state == OPEN:
+            stream.state = next_state(stream.state, SEND_END_STREAM)
+            # The rest of the request is of no use any more; RFC 9113 section 8.1 has the server say so.
+            self.outbox.put(rst_stream(stream.id, ErrorCode.NO_ERROR))
+            self._close(stream, SEND_RST_STREAM, CloseCause.END)
         else:
-            self.credit(stream)
+            self._close(stream, SEND_END_STREAM, CloseCause.END)
 
-    def _drop(self, stream: Stream, *, by_us: bool) -> None:
-        stream.over = True
+    def _close(self, stream: Stream, event: int, cause: CloseCause) -> None:
+        """Close the session of a stream that this event closes, if it still has one, and forget the stream."""
+        if stream.session is not None:
+            self._close_session(stream, cause)
+        stream.state = next_state(stream.state, event)
         del self.open[stream.id]
         self._counters.streams_closed += 1
-        self.outbox.forget(stream)
+        if stream.pending:
+            self.outbox.forget(stream)
         if stream.held_bytes:
             self._memory.hold(-stream.held_bytes)
             stream.held_bytes = 0
-        self._remember(stream.id, by_us=by_us)
+        self._remember(stream.id, reset_by_us=event == SEND_RST_STREAM)
 
-    def _remember(self, stream_id: int, *, by_us: bool) -> None:
-        self.closed[stream_id] = by_us
+    def _remember(self, stream_id: int, *, reset_by_us: bool) -> None:
+        self.closed[stream_id] = reset_by_us
         if len(self.closed) > _REMEMBERED_STREAMS:
             oldest = next(iter(self.closed))
             del self.closed[oldest]

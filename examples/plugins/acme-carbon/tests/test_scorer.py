@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from endpick.api import Endpoints, PluginContext, ScoringState
-from endpick.testing import make_pool
-from endpick.testing.requests import make_request
+from endpick.testing import make_pool, make_request
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,7 +35,7 @@ def test_equally_clean_zones_are_equally_good() -> None:
     assert scores(pool(["a", "a", "b"], {"a": 250})) == [1.0, 1.0, 0.0]
 
 
-def test_before_the_first_report_nobody_is_preferred() -> None:
+def test_before_the_first_report_no_endpoint_is_preferred() -> None:
     assert scores(pool(["a", "b"], None)) == [0.0, 0.0]
 
 

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 from endpick.api import PluginContext, ScoredEndpoints, ScoringState
+from endpick.testing import make_request
 from endpick.testing.pytest_plugin import MakeEndpoints
-from endpick.testing.requests import make_request
 from endpick.testing.strategies import scored_endpoints
 from hypothesis import given
 

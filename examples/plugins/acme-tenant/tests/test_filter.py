@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from endpick.api import Endpoints, PluginContext, ScoringState
+from endpick.testing import make_request
 from endpick.testing.pytest_plugin import MakeEndpoints
-from endpick.testing.requests import make_request
 from endpick.testing.strategies import endpoints
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +29,7 @@ def test_tenant_gets_its_own_endpoints_and_shared_ones(make_endpoints: MakeEndpo
     assert kept(candidates, {"x-tenant": "red"}, shared=False) == ["default/e0"]
 
 
-def test_request_of_nobody_gets_shared_endpoints_only(make_endpoints: MakeEndpoints) -> None:
+def test_request_without_a_tenant_gets_shared_endpoints_only(make_endpoints: MakeEndpoints) -> None:
     candidates = make_endpoints(3, labels=LABELS)
 
     assert kept(candidates, {}) == ["default/e2"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from endpick.api import ColumnWriter, DataCollector, Parameters, PluginMeta, Unavailable
+from endpick.api import ColumnWriter, DataCollector, Parameters, Unavailable
 
 from acme_carbon.keys import CARBON_INTENSITY
 from acme_carbon.source import CarbonReport
@@ -13,13 +13,8 @@ from acme_carbon.source import CarbonReport
 class CarbonCollector(DataCollector[Parameters, CarbonReport]):
     """Keeps the carbon intensity of every zone. A number that no meter could show is dropped."""
 
-    meta = PluginMeta(
-        type="acme.carbon-collector",
-        api=">=1.0,<2",
-        produces=(CARBON_INTENSITY,),
-        payload=CarbonReport,
-        default_source="acme.carbon-source",
-    )
+    produces = (CARBON_INTENSITY,)
+    default_source = "acme.carbon-source"
 
     def collect(self, payload: CarbonReport, writer: ColumnWriter) -> None:
         """Write what makes sense."""

@@ -11,7 +11,6 @@ from endpick.api import (
     FloatArray,
     InferenceRequest,
     Parameters,
-    PluginMeta,
     Scorer,
     ScoringState,
 )
@@ -34,13 +33,8 @@ class CarbonScorer(Scorer[CarbonParameters]):
     1 for all whose intensity is known when all are equally clean; 0 where it is unknown.
     """
 
-    meta = PluginMeta(
-        type="acme.carbon-scorer",
-        api=">=1.0,<2",
-        parameters=CarbonParameters,
-        consumes=(CARBON_INTENSITY,),
-        category=Category.DISTRIBUTION,
-    )
+    consumes = (CARBON_INTENSITY,)
+    category = Category.DISTRIBUTION
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
         """Rate every endpoint; 1 is best, 0 is worst."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import aiohttp
-from endpick.api import Duration, Parameters, PluginMeta, PoolSource, Unavailable
+from endpick.api import Duration, Parameters, PoolSource, Unavailable
 from pydantic import Field, TypeAdapter, ValidationError
 
 
@@ -40,13 +40,7 @@ _REPORT = TypeAdapter(CarbonReport)
 class CarbonSource(PoolSource[CarbonSourceParameters, CarbonReport]):
     """Asks the service at an interval. While it cannot be had, the last answer stays."""
 
-    meta = PluginMeta(
-        type="acme.carbon-source",
-        api=">=1.0,<2",
-        parameters=CarbonSourceParameters,
-        payload=CarbonReport,
-        default_collectors=("acme.carbon-collector",),
-    )
+    default_collectors = ("acme.carbon-collector",)
 
     async def watch_pool(self, publish: Callable[[CarbonReport], None]) -> None:
         """Deliver reports until cancelled; endpick calls again, ever more slowly, when it fails."""

@@ -12,7 +12,6 @@ from endpick.api import (
     InferenceRequest,
     Parameters,
     Picker,
-    PluginMeta,
     ScoredEndpoints,
     ScoringState,
 )
@@ -35,8 +34,6 @@ class CostPicker(Picker[CostParameters]):
 
     At equal cost the better rated comes first. An endpoint whose label is missing or no number is the dearest.
     """
-
-    meta = PluginMeta(type="acme.cost-picker", api=">=1.0,<2", parameters=CostParameters)
 
     def pick(self, request: InferenceRequest, scored: ScoredEndpoints, state: ScoringState) -> Endpoints:
         """Choose at least one endpoint, cheapest first."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from endpick.api import Endpoint, Endpoints, Filter, InferenceRequest, Parameters, PluginMeta, ScoringState
+from endpick.api import Endpoint, Endpoints, Filter, InferenceRequest, Parameters, ScoringState
 from pydantic import Field
 
 
@@ -13,17 +13,15 @@ class TenantParameters(Parameters):
 
     header: Annotated[str, Field(pattern="^[a-z0-9-]+$", description="Header that names the tenant.")] = "x-tenant"
     label: Annotated[str, Field(min_length=1, description="Label that says whose an endpoint is.")] = "tenant"
-    shared: Annotated[bool, Field(description="Endpoints without the label serve everybody.")] = True
+    shared: Annotated[bool, Field(description="Endpoints without the label serve every tenant.")] = True
 
 
 class TenantFilter(Filter[TenantParameters]):
-    """Keep the endpoints of the request's tenant and, if `shared`, those that are nobody's.
+    """Keep the endpoints of the request's tenant and, if `shared`, those that have no tenant.
 
-    A request without the header gets only endpoints that are nobody's. No endpoint of another tenant is ever kept: when
+    A request without the header gets only endpoints without one. No endpoint of another tenant is ever kept: when
     a tenant has none left, the profile run fails.
     """
-
-    meta = PluginMeta(type="acme.tenant-filter", api=">=1.0,<2", parameters=TenantParameters)
 
     def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> Endpoints:
         """Say which endpoints may serve the request."""

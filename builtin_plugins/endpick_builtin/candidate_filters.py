@@ -1,0 +1,53 @@
+"""`silent-endpoint-screener`: leaves out endpoints that used to report and have fallen silent."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from endpick.api import (
+    KV_CACHE_USAGE,
+    RUNNING_REQUESTS_SIZE,
+    WAITING_QUEUE_SIZE,
+    BoolArray,
+    CandidateFilter,
+    Duration,
+    Endpoints,
+    InferenceRequest,
+    Parameters,
+)
+
+_REPORTED = (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE)
+
+
+class SilentEndpointParameters(Parameters):
+    """How long silence is tolerated."""
+
+    tolerance: Annotated[
+        Duration, Field(gt=0, description="Silence after which an endpoint that used to report is no candidate any more.")
+    ] = 2.0
+
+
+class SilentEndpointScreener(CandidateFilter[SilentEndpointParameters]):
+    """Leave out endpoints whose newest metric is older than `tolerance`.
+
+    A model server that dies keeps its last values, and an idle server's last values make it look like the best choice: without this it
+    would attract most of the traffic until discovery drops it. An endpoint that has never reported stays (scorers rate it low), and when
+    no endpoint would be left, all stay.
+    """
+
+    consumes_optional = _REPORTED
+
+    def filter_candidates(self, request: InferenceRequest, endpoints: Endpoints) -> BoolArray | Endpoints:
+        """See the class."""
+        tolerance = self.parameters.tolerance
+        newest = np.full(len(endpoints), np.inf)
+        for key in _REPORTED:
+            age = endpoints.age(key)
+            if np.count_nonzero(age <= tolerance) == len(age):
+                return endpoints  # one metric that is fresh everywhere is enough, and nearly always the first is
+            newest = np.minimum(newest, age)
+        silent = (newest > tolerance) & (newest < np.inf)
+        return ~silent if 0 < np.count_nonzero(silent) < len(endpoints) else endpoints

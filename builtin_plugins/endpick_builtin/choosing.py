@@ -1,0 +1,104 @@
+"""What chooses: pickers, to which of the rated endpoints a request goes, and the profile handler, which profile runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import log
+from operator import attrgetter
+from typing import Annotated
+
+from pydantic import Field
+
+from endpick.api import (
+    Endpoints,
+    InferenceRequest,
+    Parameters,
+    Picker,
+    ProfileHandler,
+    ProfileRunResult,
+    SchedulingResult,
+    ScoredEndpoints,
+    ScoringState,
+)
+
+
+class PickerParameters(Parameters):
+    """How many endpoints to pick."""
+
+    max_num_of_endpoints: Annotated[
+        int,
+        Field(alias="maxNumOfEndpoints", description="Endpoints to pick at most; all but the first are fallbacks. 0 and less mean 1."),
+    ] = 1
+
+    def count(self, candidates: int) -> int:
+        """How many of these to pick."""
+        return min(max(self.max_num_of_endpoints, 1), candidates)
+
+
+class MaxScorePicker(Picker[PickerParameters]):
+    """Pick the endpoints with the highest totals, best first; among equal totals each order is as likely as any other."""
+
+    def pick(self, request: InferenceRequest, scored: ScoredEndpoints, state: ScoringState) -> Endpoints:
+        """See the class."""
+        scores, random = scored.scores, self.context.random
+        count = self.parameters.count(len(scores))
+        if count == 1:
+            best = (scores == scores[scores.argmax()]).nonzero()[0]
+            return scored.take(best if len(best) == 1 else [int(best[random.randrange(len(best))])])
+        shuffled = random.sample(range(len(scores)), len(scores))
+        return scored.take(sorted(shuffled, key=lambda position: -scores[position])[:count])
+
+
+class RandomPicker(Picker[PickerParameters]):
+    """Pick endpoints uniformly at random; scores are ignored."""
+
+    def pick(self, request: InferenceRequest, scored: ScoredEndpoints, state: ScoringState) -> Endpoints:
+        """See the class."""
+        candidates = len(scored.scores)
+        return scored.take(self.context.random.sample(range(candidates), self.parameters.count(candidates)))
+
+
+SMALLEST_DRAW = 1e-10
+
+
+class WeightedRandomPicker(Picker[PickerParameters]):
+    """Pick endpoints at random without replacement, each with a chance in proportion to its total (A-Res, Efraimidis and Spirakis).
+
+    key = U^(1 / total), U uniform in (0, 1); the largest keys win. A total of 0 or less has key 0: such an endpoint is picked only when
+    there are not enough others, and all are equally likely when no total is positive.
+    """
+
+    def pick(self, request: InferenceRequest, scored: ScoredEndpoints, state: ScoringState) -> Endpoints:
+        """See the class."""
+        random = self.context.random
+        # log(key) orders like the key and, unlike it, does not underflow for small totals.
+        keys = [log(random.random() or SMALLEST_DRAW) / score if score > 0.0 else float("-inf") for score in scored.scores.tolist()]
+        shuffled = random.sample(range(len(keys)), len(keys))
+        best_first = sorted(shuffled, key=keys.__getitem__, reverse=True)
+        return scored.take(best_first[: self.parameters.count(len(keys))])
+
+
+_ADDRESS = attrgetter("address")
+
+
+class SingleProfileHandler(ProfileHandler):
+    """Run the only profile; its pick serves the request."""
+
+    most_profiles = 1
+
+    def pick_profiles(
+        self, request: InferenceRequest, profiles: Sequence[str], results: Mapping[str, ProfileRunResult], state: ScoringState
+    ) -> Sequence[str]:
+        """All profiles at first, then none."""
+        return () if results else profiles
+
+    def process_results(self, request: InferenceRequest, results: Mapping[str, ProfileRunResult], state: ScoringState) -> SchedulingResult:
+        """The one pick."""
+        if len(results) != 1:
+            return SchedulingResult.failed(
+                "single profile handler is intended to be used with a single profile, failed to process multiple profiles"
+            )
+        ((name, run),) = results.items()
+        if run.picked is None:
+            return SchedulingResult.failed(f"failed to run scheduler profile '{name}'")
+        return SchedulingResult(name, results, tuple(map(_ADDRESS, run.picked.members)))

@@ -1,1 +1,0 @@
-"""Data collectors: how payloads become columns."""

@@ -1,0 +1,192 @@
+"""`core-metrics-extractor`: queue, load, KV cache and LoRA adapters of each endpoint, from its metrics page."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from endpick.api import (
+    CACHE_BLOCK_SIZE,
+    CACHE_NUM_BLOCKS,
+    KV_CACHE_USAGE,
+    LORA_ADAPTERS,
+    RUNNING_REQUESTS_SIZE,
+    WAITING_QUEUE_SIZE,
+    ColumnWriter,
+    DataCollector,
+    DataKey,
+    LoraAdapters,
+    MetricSample,
+    MetricsPage,
+    Parameters,
+    PluginContext,
+    Subscriptions,
+    Unavailable,
+)
+from endpick_builtin.engines import BUILT_IN_ENGINES, LABEL_KEY, LEGACY_LABEL_KEY, EngineConfig, MetricSpec, parse_spec
+
+
+class EngineReader:
+    """The specs of one `EngineConfig`, parsed once."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        counts = ((WAITING_QUEUE_SIZE, config.queued_requests_spec), (RUNNING_REQUESTS_SIZE, config.running_requests_spec))
+        shares = ((KV_CACHE_USAGE, config.kv_usage_spec), *custom_keys_of(config))
+        layout = ((CACHE_BLOCK_SIZE, config.cache_block_size_spec), (CACHE_NUM_BLOCKS, config.cache_num_blocks_spec))
+        self._counts = tuple(_parsed(counts))
+        self._numbers = tuple(_parsed(shares))
+        self._layout = tuple(_parsed(layout))
+        self._lora = parse_spec(config.lora_spec)
+        self._cache_info = parse_spec(config.cache_info_spec)
+        self._cache_labels = (
+            (CACHE_BLOCK_SIZE, config.cache_block_size_label_name),
+            (CACHE_NUM_BLOCKS, config.cache_num_blocks_label_name),
+        )
+
+    def read(self, page: MetricsPage, writer: ColumnWriter) -> list[str]:
+        """Write everything the page has; returns the specs it should have had.
+
+        LoRA adapters and the KV-cache layout may be missing: engines report them only when they are configured to.
+        """
+        missing = []
+        for key, spec in self._counts:
+            if (value := _number(page, spec)) is None:
+                missing.append(str(spec))
+            else:
+                writer.set(key, math.trunc(value))
+        for key, spec in self._numbers:
+            if (value := _number(page, spec)) is None:
+                missing.append(str(spec))
+            else:
+                writer.set(key, value)
+        self._read_cache_layout(page, writer)
+        if self._lora and (adapters := _lora_adapters(page, self._lora)):
+            writer.set(LORA_ADAPTERS, adapters)
+        return missing
+
+    def _read_cache_layout(self, page: MetricsPage, writer: ColumnWriter) -> None:
+        for key, spec in self._layout:
+            if (value := _number(page, spec)) is not None:
+                writer.set(key, math.trunc(value))
+        info = page.newest(self._cache_info.name, self._cache_info.labels) if self._cache_info else None
+        if info is not None:
+            for key, label in self._cache_labels:
+                if (count := _count(info.labels.get(label, ""))) is not None:
+                    writer.set(key, count)
+
+
+def custom_keys_of(config: EngineConfig) -> tuple[tuple[DataKey[float], str], ...]:
+    """The data keys of an engine's custom metrics, each with its spec."""
+    return tuple(
+        (DataKey(custom.attribute_key, float, doc=f"The metric {custom.metric_spec}, as the model server reports it."), custom.metric_spec)
+        for custom in config.custom_metrics
+    )
+
+
+def _parsed(specs: tuple[tuple[DataKey[float], str], ...]) -> Iterator[tuple[DataKey[float], MetricSpec]]:
+    for key, text in specs:
+        if spec := parse_spec(text):
+            yield key, spec
+
+
+def _number(page: MetricsPage, spec: MetricSpec) -> float | None:
+    """The newest value; NaN and infinities are what exporters write when they know nothing."""
+    sample = page.newest(spec.name, spec.labels)
+    return sample.value if sample is not None and math.isfinite(sample.value) else None
+
+
+def _lora_adapters(page: MetricsPage, spec: MetricSpec) -> LoraAdapters | None:
+    """The series with the greatest value: engines put the time of the last change there and leave older series on the page."""
+    newest: MetricSample | None = None
+    for sample in page.samples(spec.name):
+        if spec.labels.items() <= sample.labels.items() and (newest is None or sample.value > newest.value):
+            newest = sample
+    if newest is None:
+        return None
+    labels = newest.labels
+    running, waiting = _names(labels.get("running_lora_adapters", "")), _names(labels.get("waiting_lora_adapters", ""))
+    return LoraAdapters(running, waiting, _count(labels.get("max_lora", "")) or 0)
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(name for part in text.split(",") if (name := part.strip()))
+
+
+def _count(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+CORE_KEYS = (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE, CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, LORA_ADAPTERS)
+
+
+class CoreMetricsParameters(Parameters):
+    """Which engine an endpoint runs, and what that engine calls its metrics."""
+
+    engine_label_key: Annotated[
+        str, Field(alias="engineLabelKey", description=f"Endpoint label that names the engine; `{LEGACY_LABEL_KEY}` is read too.")
+    ] = LABEL_KEY
+    default_engine: Annotated[
+        str, Field(alias="defaultEngine", description="The engine of endpoints without that label, or with one that no mapping knows.")
+    ] = "vllm"
+    engine_configs: Annotated[
+        tuple[EngineConfig, ...],
+        Field(alias="engineConfigs", description="Engines to add; one with the name of a built-in engine replaces it entirely."),
+    ] = ()
+
+    @property
+    def engines(self) -> Mapping[str, EngineConfig]:
+        """Every engine by name: the built-in ones, and those of the configuration before them."""
+        return {engine.name: engine for engine in (*BUILT_IN_ENGINES, *self.engine_configs)}
+
+    @model_validator(mode="after")
+    def _engines_fit_together(self) -> Self:
+        for name, count in Counter(engine.name for engine in self.engine_configs).items():
+            if count > 1:
+                raise ValueError(f"engine '{name}' already exists: engineConfigs names it {count} times")
+        if self.default_engine not in self.engines:
+            raise ValueError(f"defaultEngine '{self.default_engine}' not found in engineConfigs; there are {', '.join(self.engines)}")
+        core = {key.name for key in CORE_KEYS}
+        for engine in self.engine_configs:
+            for custom in engine.custom_metrics:
+                if custom.attribute_key in core:
+                    raise ValueError(f"customMetrics of engine '{engine.name}': '{custom.attribute_key}' is a data key of endpick's own")
+        return self
+
+
+class CoreMetricsExtractor(DataCollector[CoreMetricsParameters, MetricsPage]):
+    """Reads what schedulers want to know of a model server, under the names its engine uses.
+
+    Each value is the newest sample, by timestamp, with the labels of its spec; counts are cut to whole numbers. LoRA adapters are in the
+    labels of the sample with the greatest value. A page that lacks some of the required metrics still updates the others, and counts as
+    an error; NaN and infinite values count as missing. What is missing stays as it was, and its age grows.
+    """
+
+    produces = CORE_KEYS
+    default_source = "metrics-data-source"
+
+    def __init__(self, name: str, parameters: CoreMetricsParameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        self._readers = {engine: EngineReader(config) for engine, config in parameters.engines.items()}
+        self._default = self._readers[parameters.default_engine]
+
+    @classmethod
+    def subscriptions(cls, parameters: CoreMetricsParameters) -> Subscriptions:
+        """The core keys, and those of the custom metrics."""
+        custom = {key.name: key for engine in parameters.engine_configs for key, _ in custom_keys_of(engine)}
+        return Subscriptions(produces=(*CORE_KEYS, *custom.values()))
+
+    def collect(self, payload: MetricsPage, writer: ColumnWriter) -> None:
+        """Read one page.
+
+        Raises:
+            Unavailable: some of what the engine should report is not on the page; the rest is written.
+        """
+        labels = writer.endpoint.labels if writer.endpoint else {}
+        engine = labels.get(self.parameters.engine_label_key) or labels.get(LEGACY_LABEL_KEY, "")
+        missing = self._readers.get(engine, self._default).read(payload, writer)
+        if missing:
+            raise Unavailable(f"the metrics page has no number for {', '.join(missing)}")

@@ -1,1 +1,0 @@
-"""Saturation detectors: how full the pool is."""

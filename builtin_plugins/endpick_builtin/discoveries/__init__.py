@@ -1,1 +1,0 @@
-"""Endpoint discoveries: where the pool comes from."""

@@ -1,0 +1,139 @@
+"""Under which names model-server engines report what endpick wants to know."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, TypeAlias
+
+from pydantic import AfterValidator, Field, field_validator
+
+from endpick.api import Parameters
+
+_NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
+_LABEL = r"([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*(?:\"([^\"\\]*)\"|'([^'\\]*)'|((?!~)[^\s,{}=\"']+))\s*"
+_SPEC = re.compile(rf"\s*({_NAME})\s*(?:\{{\s*((?:{_LABEL}(?:,\s*{_LABEL})*,?\s*)?)\}}\s*)?")
+_LABELS = re.compile(_LABEL)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """A metric and the labels its series must have; further labels do not matter."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        labels = ",".join(f'{label}="{value}"' for label, value in self.labels.items())
+        return f"{self.name}{{{labels}}}" if labels else self.name
+
+
+def parse_spec(text: str) -> MetricSpec | None:
+    """Read a spec; None for empty text, which means that the engine has no such metric.
+
+    Quotes around values are optional and `=` is the only comparison.
+
+    Raises:
+        ValueError: the text is no spec.
+    """
+    if not text.strip():
+        return None
+    match = _SPEC.fullmatch(text)
+    if match is None:
+        raise ValueError(f"'{text}' names no metric; write `name` or `name{{label=value}}`")
+    labels = _LABELS.findall(match[2] or "")
+    return MetricSpec(match[1], {label: double or single or bare for label, double, single, bare in labels})
+
+
+def _checked(text: str) -> str:
+    parse_spec(text)
+    return text
+
+
+SpecText: TypeAlias = Annotated[str, AfterValidator(_checked), Field(examples=["vllm:num_requests_waiting", "name{label=value}"])]
+"""A parameter that holds a spec; empty for none."""
+
+
+LABEL_KEY = "llm-d.ai/engine-type"
+LEGACY_LABEL_KEY = "inference.networking.k8s.io/engine-type"
+
+
+class CustomMetric(Parameters):
+    """A further number to keep for each endpoint."""
+
+    attribute_key: Annotated[str, Field(alias="attributeKey", min_length=1, description="Name of the data key it is kept under.")]
+    metric_spec: Annotated[SpecText, Field(alias="metricSpec", min_length=1, description="The metric to read.")]
+
+
+class EngineConfig(Parameters):
+    """The metrics of one engine. A spec that is empty means the engine has no such metric."""
+
+    name: Annotated[str, Field(min_length=1, description="The engine's name, as endpoints carry it in the engine label.")]
+    queued_requests_spec: Annotated[SpecText, Field(alias="queuedRequestsSpec", description="Requests waiting.")] = ""
+    running_requests_spec: Annotated[SpecText, Field(alias="runningRequestsSpec", description="Requests being worked on.")] = ""
+    kv_usage_spec: Annotated[SpecText, Field(alias="kvUsageSpec", description="Share of the KV cache in use, 0 to 1.")] = ""
+    lora_spec: Annotated[
+        SpecText, Field(alias="loraSpec", description="LoRA adapters, in the labels of the series with the greatest value.")
+    ] = ""
+    cache_info_spec: Annotated[SpecText, Field(alias="cacheInfoSpec", description="KV-cache layout, in the labels of the series.")] = ""
+    cache_block_size_label_name: Annotated[
+        str, Field(alias="cacheBlockSizeLabelName", description="Label of the cache info that holds tokens per block.")
+    ] = "block_size"
+    cache_num_blocks_label_name: Annotated[
+        str, Field(alias="cacheNumBlocksLabelName", description="Label of the cache info that holds the number of blocks.")
+    ] = "num_gpu_blocks"
+    cache_block_size_spec: Annotated[
+        SpecText, Field(alias="cacheBlockSizeSpec", description="Tokens per KV-cache block, where it is a metric of its own.")
+    ] = ""
+    cache_num_blocks_spec: Annotated[
+        SpecText, Field(alias="cacheNumBlocksSpec", description="Number of KV-cache blocks, where it is a metric of its own.")
+    ] = ""
+    custom_metrics: Annotated[
+        tuple[CustomMetric, ...], Field(alias="customMetrics", description="Further numbers to keep, under data keys of your own.")
+    ] = ()
+
+    @field_validator("name")
+    @classmethod
+    def _not_reserved(cls, name: str) -> str:
+        if name == "default":
+            raise ValueError("'default' is a reserved name; name the engine, and choose it with defaultEngine")
+        return name
+
+
+BUILT_IN_ENGINES = (
+    EngineConfig(
+        name="vllm",
+        queued_requests_spec="vllm:num_requests_waiting",
+        running_requests_spec="vllm:num_requests_running",
+        kv_usage_spec="vllm:kv_cache_usage_perc",
+        lora_spec="vllm:lora_requests_info",
+        cache_info_spec="vllm:cache_config_info",
+    ),
+    EngineConfig(
+        name="sglang",
+        queued_requests_spec="sglang:num_queue_reqs",
+        running_requests_spec="sglang:num_running_reqs",
+        kv_usage_spec="sglang:token_usage",
+        cache_info_spec="sglang:cache_config_info",
+        cache_block_size_label_name="page_size",
+        cache_num_blocks_label_name="num_pages",
+    ),
+    EngineConfig(
+        name="trtllm-serve",
+        queued_requests_spec="trtllm_num_requests_waiting",
+        running_requests_spec="trtllm_num_requests_running",
+        kv_usage_spec="trtllm_kv_cache_utilization",
+        cache_block_size_spec="trtllm_kv_cache_tokens_per_block",
+        cache_num_blocks_spec="trtllm_kv_cache_max_blocks",
+    ),
+    EngineConfig(
+        name="triton-tensorrt-llm",
+        queued_requests_spec="nv_trt_llm_request_metrics{request_type=waiting}",
+        running_requests_spec="nv_trt_llm_request_metrics{request_type=scheduled}",
+        kv_usage_spec="nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=fraction}",
+        cache_block_size_spec="nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=tokens_per}",
+        cache_num_blocks_spec="nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=max}",
+    ),
+    EngineConfig(name="triton", queued_requests_spec="nv_inference_pending_request_count", running_requests_spec="nv_inference_exec_count"),
+)

@@ -1,0 +1,143 @@
+"""`file-discovery`: the endpoints listed in a file, followed as it changes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from endpick.api import ConfigurationError, Endpoint, EndpointDiscovery, EndpointRegistry, Parameters, PluginContext
+from endpick_builtin.endpoint_file import EndpointFile, read_endpoint_file
+
+MAX_FILE_BYTES = 1024 * 1024
+LOOK_INTERVAL_SECONDS = 1.0
+SETTLED_SECONDS = 2.0
+"""A file younger than this may still change without a new time stamp, so it is read again."""
+
+
+class FileDiscoveryParameters(Parameters):
+    """Which file."""
+
+    path: Annotated[
+        str,
+        Field(
+            min_length=1,
+            description="YAML or JSON file of endpoints, at most 1 MiB; relative to the working directory.",
+            examples=["endpoints.yaml"],
+        ),
+    ]
+    watch_file: Annotated[bool, Field(alias="watchFile", description="Follow changes of the file, within about a second.")] = False
+
+
+@dataclass(frozen=True, slots=True)
+class FileVersion:
+    """One state of the file, told apart by what the file system says of it."""
+
+    content: bytes
+    signature: tuple[int, ...]
+    settled: bool
+
+
+class FileDiscovery(EndpointDiscovery[FileDiscoveryParameters]):
+    """Takes the pool from a file in llm-d's format: `endpoints:`, a list of `{name, namespace, address, port, labels}`.
+
+    `namespace` defaults to `default`; `address` is an IP address; `port` is text (`"8000"`), or a number. Of two entries with one name the
+    last wins. At start every entry must be right. Later, with `watchFile`, wrong entries are logged and right ones applied; an endpoint
+    whose entry has become wrong stays as it was, and so does everything while the file is missing or unreadable.
+
+    The file is looked at once a second by path, so that writes in place, renames over it and swapped symbolic links (ConfigMaps) all show.
+    """
+
+    def __init__(self, name: str, parameters: FileDiscoveryParameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        self._path = Path(parameters.path)
+        self._pool: dict[str, Endpoint] = {}
+        self._trouble = ""
+
+    async def run(self, registry: EndpointRegistry) -> None:
+        """Report the file once and, with `watchFile`, whenever it changes.
+
+        Raises:
+            ConfigurationError: at start the file cannot be read, or an entry is wrong; the message lists all of them by line.
+        """
+        version = await self._load(registry)
+        registry.ready()
+        while self.parameters.watch_file:
+            await asyncio.sleep(LOOK_INTERVAL_SECONDS)
+            version = await self._follow(version, registry)
+
+    async def _load(self, registry: EndpointRegistry) -> FileVersion:
+        try:
+            version = await asyncio.to_thread(read_version, self._path)
+        except (OSError, ValueError) as problem:
+            raise ConfigurationError(f"endpoint file {self._path} cannot be read: {_reason(problem)}") from problem
+        contents = await asyncio.to_thread(read_endpoint_file, version.content)
+        if contents.mistakes:
+            listed = "".join(f"\n  {mistake}" for mistake in contents.mistakes)
+            count = len(contents.mistakes)
+            raise ConfigurationError(f"endpoint file {self._path} has {count} mistake{'s' if count > 1 else ''}:{listed}")
+        self._apply(contents, registry)
+        return version
+
+    async def _follow(self, seen: FileVersion, registry: EndpointRegistry) -> FileVersion:
+        """Apply the file if it changed; returns the state it was in."""
+        try:
+            if seen.settled and await asyncio.to_thread(signature_of, self._path) == seen.signature:
+                return seen
+            version = await asyncio.to_thread(read_version, self._path)
+        except (OSError, ValueError) as problem:
+            self._complain_once(_reason(problem))
+            return seen
+        self._trouble = ""
+        if version.content != seen.content:
+            self._apply(await asyncio.to_thread(read_endpoint_file, version.content), registry)
+        return version
+
+    def _complain_once(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            self._trouble = trouble
+            self.context.logger.warning("endpoint file %s cannot be read, endpoints stay as they are: %s", self._path, trouble)
+
+    def _apply(self, contents: EndpointFile, registry: EndpointRegistry) -> None:
+        for mistake in contents.mistakes:
+            self.context.logger.error("endpoint file %s, %s", self._path, mistake)
+        for remark in contents.remarks:
+            self.context.logger.warning("endpoint file %s, %s", self._path, remark)
+        if contents.endpoints is None:
+            return
+        kept = {mistake.endpoint: self._pool[mistake.endpoint] for mistake in contents.mistakes if mistake.endpoint in self._pool}
+        self._pool = kept | {endpoint.name: endpoint for endpoint in contents.endpoints}
+        registry.replace_all(self._pool.values())
+
+
+def _reason(problem: OSError | ValueError) -> str:
+    return getattr(problem, "strerror", None) or str(problem)
+
+
+def read_version(path: Path) -> FileVersion:
+    """Read the file, and how to recognise this state of it. Blocks; call it in a thread.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is too long.
+    """
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        content = file.read(MAX_FILE_BYTES + 1)
+    if len(content) > MAX_FILE_BYTES:
+        raise ValueError("it is longer than 1 MiB")
+    return FileVersion(content, _signature(status), time.time() - status.st_mtime > SETTLED_SECONDS)
+
+
+def signature_of(path: Path) -> tuple[int, ...]:
+    """What tells one state of the file from another, through symbolic links. Raises OSError when there is no file."""
+    return _signature(path.stat())
+
+
+def _signature(status: os.stat_result) -> tuple[int, ...]:
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)

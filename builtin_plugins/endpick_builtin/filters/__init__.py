@@ -1,1 +1,0 @@
-"""Filters: which endpoints may serve a request."""

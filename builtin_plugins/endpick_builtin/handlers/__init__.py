@@ -1,1 +1,0 @@
-"""Profile handlers: which scheduling profiles run for a request, and what their results mean."""

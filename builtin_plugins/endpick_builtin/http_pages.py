@@ -1,0 +1,323 @@
+"""Pages over HTTP/1.1, fetched again and again: a request, its answer, and the connection kept for the next one.
+
+What a source needs of HTTP and nothing else: no redirects, no cookies, no proxies. A pool of a hundred endpoints is asked two thousand
+times a second, and a client for everything costs three times as much each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+import zlib
+from enum import Enum
+from typing import cast
+
+import httptools
+
+from endpick.api import Unavailable
+
+MAX_PAGE_BYTES = 8 * 1024 * 1024
+"""A page that is longer is refused unread: no model server has so many metrics, and reading it would starve the rest."""
+MAX_HEADERS = 200
+"""More headers than a server of pages has use for: the answer is refused."""
+MAX_HEAD_BYTES = 64 * 1024
+"""What may come before the headers are complete; the parser itself would keep a header that never ends."""
+MAX_ANSWER_BYTES = 2 * MAX_PAGE_BYTES
+"""An answer as it comes, with what its transfer encoding adds."""
+
+
+class HttpPages:
+    """Fetches pages from many servers. A connection serves one request at a time and is kept; two polls at once take two."""
+
+    def __init__(self, tls: ssl.SSLContext | None, accept: str) -> None:
+        """For a source that is being started.
+
+        Args:
+            tls: For https; None for http.
+            accept: Value of the `Accept` header.
+        """
+        self._tls = tls
+        self._scheme = "http" if tls is None else "https"
+        self._headers = f"Accept: {accept}\r\nAccept-Encoding: identity\r\nUser-Agent: endpick\r\n"
+        self._idle: dict[str, list[_Connection]] = {}
+        self._open: set[_Connection] = set()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        self._idle.clear()
+        while self._open:
+            connection = self._open.pop()
+            connection.abort()
+            await connection.ended
+
+    def forget(self, authority: str) -> None:
+        """Close what is kept for a server that is asked no more."""
+        for connection in self._idle.pop(authority, ()):
+            connection.abort()
+
+    async def get(self, authority: str, path: str) -> bytes:
+        """The body of one page.
+
+        Args:
+            authority: `host:port`, an IPv6 address in brackets.
+            path: From the root of the server, with its query.
+
+        Raises:
+            Unavailable: it cannot be had; the message names the URL and the reason.
+        """
+        request = f"GET {path} HTTP/1.1\r\nHost: {authority}\r\n{self._headers}\r\n".encode()
+        try:
+            answer = await self._ask(authority, request)
+            if answer.status != 200:
+                raise Unavailable(f"GET {self._scheme}://{authority}{path} answered {answer.status}")
+            return answer.body()
+        except (OSError, _BadAnswerError) as problem:
+            raise Unavailable(f"GET {self._scheme}://{authority}{path}: {_reason(problem)}") from problem
+
+    async def _ask(self, authority: str, request: bytes) -> _Answer:
+        idle = self._idle.get(authority)
+        while idle:
+            kept = idle.pop()
+            try:
+                return await self._exchange(kept, authority, request)
+            except _StaleError:
+                continue  # the server had closed it, which is no news about the page
+        return await self._exchange(await self._connect(authority), authority, request)
+
+    async def _exchange(self, connection: _Connection, authority: str, request: bytes) -> _Answer:
+        try:
+            answer = await connection.ask(request)
+        except BaseException:
+            connection.abort()
+            raise
+        if connection.reusable:
+            self._idle.setdefault(authority, []).append(connection)
+        else:
+            connection.abort()
+        return answer
+
+    async def _connect(self, authority: str) -> _Connection:
+        host, _, port = authority.rpartition(":")
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(lambda: _Connection(loop.create_future()), host.strip("[]"), int(port), ssl=self._tls)
+        self._open.add(connection)
+        connection.ended.add_done_callback(lambda _: self._drop(connection, authority))
+        return connection
+
+    def _drop(self, connection: _Connection, authority: str) -> None:
+        self._open.discard(connection)
+        idle = self._idle.get(authority, [])
+        if connection in idle:
+            idle.remove(connection)
+
+
+class _BadAnswerError(Exception):
+    """The server does not answer as a server of pages does; the message says how."""
+
+
+class _StaleError(Exception):
+    """A connection that was kept had ended before the request reached the server."""
+
+
+class _Answer:
+    """One answer, as far as it came."""
+
+    __slots__ = ("_chunks", "encoding", "framed", "headers", "size", "status")
+
+    def __init__(self) -> None:
+        self.status = 0
+        """0 until the headers are complete."""
+        self.headers = 0
+        self.framed = False
+        """Whether the answer says itself where it ends; else it ends with the connection."""
+        self.encoding = b""
+        self.size = 0
+        self._chunks: list[bytes] = []
+
+    def header(self, name: bytes, value: bytes) -> None:
+        self.headers += 1
+        if self.headers > MAX_HEADERS:
+            raise _BadAnswerError(f"the answer has more than {MAX_HEADERS} headers")
+        match name.lower():
+            case b"content-length":
+                self.framed = True
+                if value.isdigit() and int(value) > MAX_PAGE_BYTES:
+                    raise _too_long()
+            case b"transfer-encoding":
+                self.framed = True
+            case b"content-encoding":
+                self.encoding = value.strip().lower()
+
+    def add(self, chunk: bytes) -> None:
+        self.size += len(chunk)
+        if self.size > MAX_PAGE_BYTES:
+            raise _too_long()
+        self._chunks.append(chunk)
+
+    def body(self) -> bytes:
+        """Raises `_BadAnswerError`: it is compressed, and cannot be unpacked within the limit."""
+        whole = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        if self.encoding in (b"", b"identity"):
+            return whole
+        if self.encoding not in (b"gzip", b"x-gzip", b"deflate"):
+            raise _BadAnswerError(f"the answer is encoded with {self.encoding.decode('latin-1')!r}, which was not asked for")
+        unpacker = zlib.decompressobj(_GZIP_OR_ZLIB)
+        try:
+            unpacked = unpacker.decompress(whole, MAX_PAGE_BYTES + 1)
+        except zlib.error as problem:
+            raise _BadAnswerError(f"the compressed answer cannot be unpacked: {problem}") from problem
+        if len(unpacked) > MAX_PAGE_BYTES:
+            raise _too_long()
+        if not unpacker.eof:
+            raise _BadAnswerError("the compressed answer cannot be unpacked: it is cut short")
+        return unpacked
+
+
+_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
+"""zlib's `wbits` for data that says itself which of the two it is."""
+
+
+def _too_long() -> _BadAnswerError:
+    return _BadAnswerError(f"the page is longer than {MAX_PAGE_BYTES // 2**20} MiB")
+
+
+class _State(Enum):
+    """Where a connection stands. OPEN and IDLE may go to ASKED; every state may go to ENDED."""
+
+    OPEN = 0
+    """Connected, and nothing was asked yet."""
+    ASKED = 1
+    """A request was written; not a byte has come back."""
+    ANSWERING = 2
+    """The answer arrives."""
+    IDLE = 3
+    """An answer is complete, and the connection can take another request."""
+    ENDED = 4
+    """It can take no more."""
+
+
+class _Connection(asyncio.Protocol):
+    """One connection to one server, which reads one answer after the other."""
+
+    def __init__(self, ended: asyncio.Future[None]) -> None:
+        self.ended = ended
+        """Done once the connection is closed."""
+        self._state = _State.OPEN
+        self._was_kept = False
+        self._received = 0
+        """Bytes since the request was written, the headers included."""
+        self._transport: asyncio.Transport | None = None
+        self._waiter: asyncio.Future[_Answer] | None = None
+        self._answer = _Answer()
+        self._parser = httptools.HttpResponseParser(self)
+
+    @property
+    def reusable(self) -> bool:
+        """Whether another request may be written."""
+        return self._state is _State.IDLE
+
+    async def ask(self, request: bytes) -> _Answer:
+        """Write a request and wait for the answer.
+
+        Raises:
+            _StaleError: the connection was kept, and ended without a byte of an answer.
+            _BadAnswerError: the answer makes no sense, or there is too much of it.
+            OSError: the connection broke.
+        """
+        if self._state is _State.ENDED or self._transport is None:
+            raise _StaleError
+        self._was_kept = self._state is _State.IDLE
+        self._state = _State.ASKED
+        self._received = 0
+        self._answer = _Answer()
+        self._waiter = asyncio.get_running_loop().create_future()
+        self._transport.write(request)
+        return await self._waiter
+
+    def abort(self) -> None:
+        """Drop the connection at once."""
+        self._state = _State.ENDED
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._state is _State.ASKED:
+            self._state = _State.ANSWERING
+        elif self._state is not _State.ANSWERING:
+            self.abort()  # an answer to nothing: what comes next could be taken for the answer to the next request
+            return
+        self._received += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._fail(_BadAnswerError("the server wants to speak another protocol"))
+        except (httptools.HttpParserError, _BadAnswerError) as problem:
+            cause = problem.__context__ if isinstance(problem.__context__, _BadAnswerError) else problem
+            self._fail(cause if isinstance(cause, _BadAnswerError) else _BadAnswerError(f"the answer is no HTTP: {problem}"))
+        if self._state is _State.ANSWERING:
+            if not self._answer.status and self._received > MAX_HEAD_BYTES:
+                self._fail(_BadAnswerError(f"the headers of the answer are longer than {MAX_HEAD_BYTES // 2**10} KiB"))
+            elif self._received > MAX_ANSWER_BYTES:
+                self._fail(_too_long())
+
+    def eof_received(self) -> None:
+        if self._state is _State.ANSWERING and self._answer.status and not self._answer.framed:
+            self._complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._state is _State.ASKED and self._was_kept:
+            self._fail(_StaleError())
+        elif exc is not None:
+            self._fail(exc if isinstance(exc, OSError) else OSError(str(exc)))
+        else:
+            self._fail(OSError("the connection ended before the answer did"))
+        if not self.ended.done():  # cancelled with a task that was waiting for it
+            self.ended.set_result(None)
+
+    def on_message_begin(self) -> None:
+        """Called by the parser."""
+        if self._state is not _State.ANSWERING:
+            raise _BadAnswerError("more was answered than was asked")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Called by the parser."""
+        self._answer.header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Called by the parser."""
+        self._answer.status = self._parser.get_status_code()
+
+    def on_body(self, chunk: bytes) -> None:
+        """Called by the parser."""
+        self._answer.add(chunk)
+
+    def on_message_complete(self) -> None:
+        """Called by the parser; also after an interim answer (1xx), which the real one follows."""
+        if self._answer.status < 200:
+            self._answer = _Answer()
+            return
+        self._complete(keep=self._parser.should_keep_alive())
+
+    def _complete(self, *, keep: bool = False) -> None:
+        self._state = _State.IDLE if keep and self._state is _State.ANSWERING else _State.ENDED
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(self._answer)
+
+    def _fail(self, problem: Exception) -> None:
+        self._state = _State.ENDED
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(problem)
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _reason(problem: OSError | _BadAnswerError) -> str:
+    """What the system says of a connection that did not come about, rather than what the event loop made of it."""
+    if isinstance(problem, _BadAnswerError | ssl.SSLError | socket.gaierror) or not problem.errno:
+        return str(getattr(problem, "strerror", None) or problem)
+    return os.strerror(problem.errno).lower()

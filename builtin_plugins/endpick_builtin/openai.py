@@ -1,0 +1,228 @@
+"""`openai-parser` and `passthrough-parser`: how request and response bodies are read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import orjson
+
+from endpick.api import JSONObject, JSONValue, ParsedRequest, Parser, Prompt, Rejection, Usage
+from endpick_builtin import openai_prompts
+
+_PROMPT = ("prompt_tokens", "input_tokens")
+_COMPLETION = ("completion_tokens", "output_tokens")
+_DETAILS = ("prompt_tokens_details", "input_tokens_details", "prompt_token_details")
+
+
+def from_events(events: bytes) -> Usage | None:
+    """The last usage in server-sent events; None when there is none.
+
+    Events of the Responses API carry it in `response`, and it counts only once the response is completed.
+    """
+    found = None
+    for event in _data(events):
+        response = event.get("response")
+        carrier = response if isinstance(response, dict) and event.get("type") == "response.completed" else event
+        found = _usage(carrier.get("usage")) or found
+    return found
+
+
+def from_body(body: bytes) -> Usage | None:
+    """The usage of a plain answer, or of its end; None when it has none."""
+    answer = _object(body)
+    if answer is not None:
+        return _usage(answer.get("usage"))
+    start = body.rfind(b'"usage"')
+    begin = body.find(b"{", start)
+    return None if start < 0 or begin < 0 else _usage(_object(_balanced(body[begin:])))
+
+
+def _data(events: bytes) -> Iterator[JSONObject]:
+    for line in events.splitlines():
+        if line.startswith(b"data:") and b'"usage"' in line:
+            event = _object(line[5:].strip())
+            if event is not None:
+                yield event
+
+
+def _object(text: bytes) -> JSONObject | None:
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _balanced(text: bytes) -> bytes:
+    """The first object of `text`: usage holds no strings, so counting braces is enough."""
+    depth = 0
+    for position, byte in enumerate(text):
+        depth += (byte == 0x7B) - (byte == 0x7D)
+        if depth == 0:
+            return text[: position + 1]
+    return text
+
+
+def _usage(usage: JSONValue) -> Usage | None:
+    if not isinstance(usage, dict):
+        return None
+    prompt, completion = _first(usage, _PROMPT), _first(usage, _COMPLETION)
+    if prompt is None and completion is None:
+        return None
+    return Usage(prompt or 0, completion or 0, _cached(usage))
+
+
+def _cached(usage: JSONObject) -> int | None:
+    for name in _DETAILS:
+        details = usage.get(name)
+        if isinstance(details, dict):
+            return _first(details, ("cached_tokens",))
+    return None
+
+
+def _first(counts: JSONObject, names: tuple[str, ...]) -> int | None:
+    for name in names:
+        value = counts.get(name)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    return None
+
+
+_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]]', re.DOTALL)
+_VALUE = re.compile(rb'\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*"|[^,}\s]+)', re.DOTALL)
+
+
+def with_model(body: bytes, model: str) -> bytes:
+    """The same JSON object with `model` as its model; the field is put first when there is none.
+
+    Args:
+        body: A valid JSON object.
+        model: The new name.
+    """
+    name = orjson.dumps(model)
+    pieces: list[bytes] = []
+    copied = 0
+    for start, end in _model_values(body):
+        pieces += (body[copied:start], name)
+        copied = end
+    if pieces:
+        return b"".join((*pieces, body[copied:]))
+    start = body.index(b"{") + 1
+    comma = b"" if body[start:].lstrip().startswith(b"}") else b","
+    return body[:start] + b'"model":' + name + comma + body[start:]
+
+
+def _model_values(body: bytes) -> list[tuple[int, int]]:
+    """Where the values of the fields named `model` of the outermost object are; more than one only if the field is repeated."""
+    found: list[tuple[int, int]] = []
+    depth = 0
+    for token in _TOKEN.finditer(body):
+        text = token.group()
+        if text in (b"{", b"["):
+            depth += 1
+        elif text in (b"}", b"]"):
+            depth -= 1
+        elif depth == 1 and text == b'"model"' and (value := _VALUE.match(body, token.end())):
+            found.append(value.span(1))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One of the APIs: how its prompt is read, and what it calls the limit of the output."""
+
+    render: Callable[[JSONObject], tuple[bytes, ...]]
+    problem: Callable[[JSONObject], str | None]
+    output_limits: tuple[str, ...] = ()
+
+
+CHAT = Api(openai_prompts.chat, openai_prompts.problem_with_chat, ("max_completion_tokens", "max_tokens"))
+COMPLETIONS = Api(openai_prompts.completions, openai_prompts.problem_with_completions, ("max_tokens",))
+IMAGES = Api(openai_prompts.completions, openai_prompts.problem_with_images)
+EMBEDDINGS = Api(openai_prompts.embeddings, openai_prompts.problem_with_embeddings)
+RESPONSES = Api(openai_prompts.responses, openai_prompts.problem_with_responses, ("max_output_tokens",))
+CONVERSATIONS = Api(openai_prompts.conversations, openai_prompts.problem_with_conversations)
+
+API_OF: Mapping[str, Api] = {
+    "/conversations": CONVERSATIONS,
+    "/responses": RESPONSES,
+    "/chat/completions": CHAT,
+    "/chat/completions/render": CHAT,
+    "/completions": COMPLETIONS,
+    "/completions/render": COMPLETIONS,
+    "/embeddings": EMBEDDINGS,
+    "/images/generations": IMAGES,
+}
+_BY_LENGTH = sorted(API_OF.items(), key=lambda claim: -len(claim[0]))
+
+
+class OpenAIParser(Parser):
+    """Reads OpenAI requests, and token counts from the answers.
+
+    The prompt is rendered when a plugin first asks for it: for chat the tools, then role and text of each message; otherwise the text
+    itself. Several prompts stay several; prompts given as token ids become four bytes per token.
+    """
+
+    claims = tuple(API_OF)
+    reads_usage = True
+
+    def parse(self, path: str, headers: Mapping[str, str], body: bytes) -> ParsedRequest | Rejection:
+        """Check the one field that each API cannot do without, and note what routing may want to know."""
+        try:
+            payload = orjson.loads(body)
+        except orjson.JSONDecodeError as problem:
+            return Rejection(f"error unmarshaling request bodyMap: {problem}", status=400)
+        if not isinstance(payload, dict):
+            return Rejection("error unmarshaling request bodyMap: the body is not a JSON object", status=400)
+        api = _api_for(path)
+        complaint = api.problem(payload)
+        model, salt = payload.get("model", ""), payload.get("cache_salt")
+        if complaint is None and not isinstance(model, str):
+            complaint = "model not found in request body"
+        if complaint is not None:
+            return Rejection(complaint, status=400)
+        return ParsedRequest(
+            model=model,
+            prompt=Prompt(partial(api.render, payload)),
+            streaming=payload.get("stream") is True,
+            max_output_tokens=_first_count(payload, api.output_limits),
+            cache_salt=salt if isinstance(salt, str) else "",
+            payload=payload,
+        )
+
+    def rewrite_model(self, body: bytes, parsed: ParsedRequest, model: str) -> bytes:
+        """Exchange the model name; every other byte stays."""
+        return with_model(body, model)
+
+    def usage(self, body: bytes, streaming: bool) -> Usage | None:
+        """The last usage in the body."""
+        return from_events(body) if streaming else from_body(body)
+
+
+def _api_for(path: str) -> Api:
+    for suffix, api in _BY_LENGTH:
+        if path.endswith(suffix):
+            return api
+    return COMPLETIONS
+
+
+def _first_count(payload: JSONObject, names: tuple[str, ...]) -> int | None:
+    for name in names:
+        value = payload.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return value
+    return None
+
+
+class PassthroughParser(Parser):
+    """Takes every path that no other parser claims. Nothing is known of the request: no model, no prompt, no usage.
+
+    Parsers configured behind it are never asked.
+    """
+
+    def parse(self, path: str, headers: Mapping[str, str], body: bytes) -> ParsedRequest | Rejection:
+        """Accept it as it is."""
+        return ParsedRequest(needs_model=False)

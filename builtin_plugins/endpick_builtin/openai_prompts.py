@@ -1,0 +1,152 @@
+"""Prompts of the OpenAI APIs: whether a request has one, and the bytes that stand for it in prefix matching and estimates.
+
+Two requests with a common beginning must have a common beginning here; nothing else depends on the form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from struct import pack
+
+import orjson
+
+from endpick.api import JSONObject, JSONValue
+
+MAX_TOKEN_ID = 2**32 - 1
+_NAME_OF = {list: "a list", str: "a string", bool: "true or false", dict: "an object"}
+
+
+CHAT_FIELDS: Mapping[str, type] = {
+    "tools": list,
+    "documents": list,
+    "chat_template": str,
+    "return_assistant_tokens_mask": bool,
+    "continue_final_message": bool,
+    "add_generation_prompt": bool,
+    "chat_template_kwargs": dict,
+}
+"""What shapes a conversation beside its messages; null counts as absent."""
+
+
+def problem_with_chat(payload: JSONObject) -> str | None:
+    """Why the request has no messages that can be read; None when it has."""
+    messages = payload.get("messages")
+    if not (isinstance(messages, list) and messages and all(map(_is_message, messages))):
+        return "invalid chat completions request: must have valid messages field"
+    for name, kind in CHAT_FIELDS.items():
+        value = payload.get(name)
+        if value is not None and not isinstance(value, kind):
+            return f"invalid chat completions request: {name} must be {_NAME_OF[kind]}"
+    return None
+
+
+def problem_with_completions(payload: JSONObject) -> str | None:
+    """Why the request has no prompt that can be read; None when it has."""
+    return None if _is_text_or_tokens(payload.get("prompt")) else "invalid completions request: must have prompt field"
+
+
+def problem_with_images(payload: JSONObject) -> str | None:
+    """Why the request has no prompt that can be read; None when it has."""
+    return None if _is_text_or_tokens(payload.get("prompt")) else "invalid images generations request: must have prompt field"
+
+
+def problem_with_embeddings(payload: JSONObject) -> str | None:
+    """Why the request has no input that can be read; None when it has."""
+    return None if _is_text_or_tokens(payload.get("input")) else "invalid embeddings request: must have input field"
+
+
+def problem_with_responses(payload: JSONObject) -> str | None:
+    """Why the request has no input; None when it has."""
+    return None if payload.get("input") is not None else "invalid responses request: must have input field"
+
+
+def problem_with_conversations(payload: JSONObject) -> str | None:
+    """Why the request has no items; None when it has."""
+    items = payload.get("items")
+    return None if isinstance(items, list) and items else "invalid conversations request: must have items field"
+
+
+def chat(payload: JSONObject) -> tuple[bytes, ...]:
+    """The tools, because chat templates put them first, then role and content of each message."""
+    parts: list[bytes] = []
+    if payload.get("tools"):
+        parts.append(orjson.dumps(payload["tools"]))
+    for message in _sequence(payload.get("messages")):
+        if isinstance(message, Mapping):
+            parts.append(_text(message.get("role")))
+            parts.append(_content(message.get("content")))
+    return (b"".join(parts),)
+
+
+def completions(payload: JSONObject) -> tuple[bytes, ...]:
+    """Each prompt."""
+    return _texts(payload.get("prompt"))
+
+
+def embeddings(payload: JSONObject) -> tuple[bytes, ...]:
+    """Each input."""
+    return _texts(payload.get("input"))
+
+
+def responses(payload: JSONObject) -> tuple[bytes, ...]:
+    """Instructions, tools and input, in the order in which a server shows them to the model."""
+    shown = [{name: payload[name]} for name in ("instructions", "tools", "input") if payload.get(name)]
+    return (orjson.dumps(shown),)
+
+
+def conversations(payload: JSONObject) -> tuple[bytes, ...]:
+    """The items."""
+    return (orjson.dumps(payload.get("items")),)
+
+
+def _is_message(message: JSONValue) -> bool:
+    if not isinstance(message, dict):
+        return False
+    content = message.get("content")
+    return isinstance(message.get("role", ""), str) and (content is None or isinstance(content, str | list))
+
+
+def _is_text_or_tokens(prompt: JSONValue) -> bool:
+    if isinstance(prompt, str):
+        return prompt != ""
+    if not isinstance(prompt, list) or not prompt:
+        return False
+    return _is_tokens(prompt) or all(isinstance(text, str) or (isinstance(text, list) and _is_tokens(text)) for text in prompt)
+
+
+def _is_tokens(prompt: Sequence[JSONValue]) -> bool:
+    return all(type(token) is int and 0 <= token <= MAX_TOKEN_ID for token in prompt)
+
+
+def _texts(prompt: JSONValue) -> tuple[bytes, ...]:
+    if isinstance(prompt, str):
+        return (prompt.encode(),)
+    parts = _sequence(prompt)
+    if parts and isinstance(parts[0], int):
+        return (_packed(parts),)
+    return tuple(part.encode() if isinstance(part, str) else _packed(_sequence(part)) for part in parts)
+
+
+def _packed(tokens: Sequence[JSONValue]) -> bytes:
+    return pack(f"<{len(tokens)}I", *tokens)
+
+
+def _content(content: JSONValue) -> bytes:
+    """Text as it is; anything else (images, audio) as the JSON that names it, so that equal content looks equal."""
+    if isinstance(content, str):
+        return content.encode()
+    return b"".join(_part(part) for part in _sequence(content))
+
+
+def _part(part: JSONValue) -> bytes:
+    if isinstance(part, Mapping) and part.get("type") == "text":
+        return _text(part.get("text"))
+    return orjson.dumps(part)
+
+
+def _text(value: JSONValue) -> bytes:
+    return value.encode() if isinstance(value, str) else b""
+
+
+def _sequence(value: JSONValue) -> Sequence[JSONValue]:
+    return value if isinstance(value, list | tuple) else ()

@@ -1,1 +1,0 @@
-"""Parsers: how request and response bodies are read."""

@@ -1,1 +1,0 @@
-"""Pickers: which of the rated endpoints it becomes."""

@@ -1,1 +1,0 @@
-"""Data producers: what is worked out about a request before it is scheduled."""

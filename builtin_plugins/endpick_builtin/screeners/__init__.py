@@ -1,1 +1,0 @@
-"""Screeners: who is no candidate at all, for any profile."""

@@ -1,1 +1,0 @@
-"""Data sources: where payloads come from."""

@@ -1,0 +1,80 @@
+"""What the verbs have in common: reading a configuration, printing what is wrong with it, tables and JSON.
+
+Functions import what they need: `endpick list` prints a table and must not pay for planning.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from endpick.config import LoadedConfig
+    from endpick.diagnostics import Diagnostic
+    from endpick.planning.plan import Plan
+
+STANDARD_INPUT = "-"
+
+
+def read(argument: str | None) -> LoadedConfig:
+    """The configuration an argument names: a file, `-` for standard input, or the built-in default for None."""
+    from endpick.config import load_config
+
+    if argument == STANDARD_INPUT:
+        return load_config(text=sys.stdin.buffer.read(), name="<stdin>")
+    return load_config(argument)
+
+
+def print_diagnostics(diagnostics: Iterable[Diagnostic], configs: Sequence[LoadedConfig]) -> None:
+    """On standard error, with the lines they are about."""
+    from endpick.diagnostics import render_text, wants_colour
+
+    sources = {loaded.path: loaded.source.text for loaded in configs}
+    click.echo(render_text(diagnostics, sources, colour=wants_colour(sys.stderr)), err=True, nl=False)
+
+
+def plan_or_exit(argument: str | None, *, as_json: bool) -> Plan:
+    """The plan of a configuration, with its warnings on standard error.
+
+    Without one the process ends, with every reason on standard error, or as JSON on standard output.
+    """
+    from endpick.diagnostics import exit_code_of, render_json
+    from endpick.planning.planner import make_plan
+    from endpick.plugins.discovery import discover
+
+    loaded = read(argument)
+    outcome = make_plan(loaded, discover())
+    if outcome.plan is None and as_json:
+        click.echo(render_json(outcome.diagnostics), nl=False)
+    else:
+        print_diagnostics(outcome.diagnostics, [loaded])
+    if outcome.plan is None:
+        sys.exit(exit_code_of(outcome.diagnostics))
+    return outcome.plan
+
+
+FORMAT_OPTION = click.option(
+    "--format", "output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="For people, or for programs."
+)
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Rows under headers in aligned columns, two spaces apart; the last column is not padded. Ends with a line break."""
+    lines = [tuple(headers), *(tuple(row) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(headers))]
+    return "".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n" for line in lines)
+
+
+def json_text(document: object) -> str:
+    """JSON for programs: the same document always gives the same bytes."""
+    return json.dumps(document, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
+
+
+def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """The same in Markdown. Ends with a line break."""
+    lines = [headers, ["---"] * len(headers), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)

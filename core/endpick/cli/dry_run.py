@@ -1,0 +1,125 @@
+"""`endpick try`: one decision, with every plugin's say, and no server anywhere."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from endpick.cli.console import FORMAT_OPTION, STANDARD_INPUT, json_text, plan_or_exit, table
+from endpick.diagnostics import ExitCode
+from endpick.scheduling.trace import FilterRecord, ProfileRecord, to_json
+from endpick.testing.host import DEFAULT_PATH, Explanation, FixtureError, Host, HostRefused, arrange, read_fixture
+
+
+@click.command("try", short_help="Show one decision, with every plugin's say.")
+@click.argument("config")
+@click.option("--request", "request_file", required=True, help="Body of the request, as a client would send it; `-` reads standard input.")
+@click.option("--endpoints", "endpoints_file", required=True, help="YAML or JSON: the endpoints, each with its `data:`.")
+@click.option("--path", default=DEFAULT_PATH, show_default=True, help="Path of the request.")
+@click.option("--header", "headers", multiple=True, metavar="NAME:VALUE", help="A header of the request; may be repeated.")
+@click.option("--seed", default=1, show_default=True, help="Of all draws: the same seed gives the same decision.")
+@FORMAT_OPTION
+def command(
+    config: str, request_file: str, endpoints_file: str, path: str, headers: tuple[str, ...], seed: int, output: Literal["text", "json"]
+) -> None:
+    """Decide about one request with the plugins of CONFIG, and show what each of them said.
+
+    The endpoints file is that of `file-discovery`, with `data:` for what an endpoint has reported, by data key:
+
+    \b
+      endpoints:
+        - {name: a, address: 10.0.0.1, port: 8000, data: {waiting-queue-size: 3, kv-cache-usage: 0.5}}
+
+    No data source and no discovery runs. Exit code 0 also when the request is refused: that is a decision, too.
+    """  # noqa: D301 - click knows its mark as a character, not as two
+    plan = plan_or_exit(config, as_json=output == "json")
+    body, situation = _content(request_file), _content(endpoints_file)
+    named = _headers(headers)
+    try:
+        with Host(plan, seed=seed) as host:
+            arrange(host, read_fixture(situation))
+            explanation = host.send(body, headers=named, path=path)
+    except FixtureError as mistake:
+        raise click.UsageError(f"{endpoints_file} cannot be used:\n{mistake}") from mistake
+    except HostRefused as refusal:
+        click.echo(str(refusal), err=True)
+        sys.exit(ExitCode.PLUGIN_UNUSABLE)
+    click.echo(json_text(to_json(explanation)) if output == "json" else _text(explanation), nl=False)
+
+
+def _content(file: str) -> bytes:
+    if file == STANDARD_INPUT:
+        return sys.stdin.buffer.read()
+    try:
+        return Path(file).read_bytes()
+    except OSError as problem:
+        click.echo(f"error: {file} cannot be read: {problem.strerror}", err=True)
+        sys.exit(ExitCode.FAILED)
+
+
+def _headers(given: tuple[str, ...]) -> dict[str, str]:
+    headers = {}
+    for header in given:
+        name, colon, value = header.partition(":")
+        if not colon or not name.strip():
+            raise click.UsageError(f"'{header}' is no header; write NAME:VALUE, for example x-session-id:7")
+        headers[name.strip()] = value.strip()
+    return headers
+
+
+def _text(explanation: Explanation) -> str:
+    if explanation.status is None:
+        verdict = f"goes to {', then '.join(explanation.destinations)}\n"
+    else:
+        verdict = f"is refused with status {explanation.status}: {explanation.refusal}\n"
+    screened = _screened_out(explanation)
+    lines = [
+        f"the request {verdict}",
+        *(f"  header {name}: {value}\n" for name, value in sorted(explanation.headers.items())),
+        *([f"  left out before scheduling: {', '.join(screened)}\n"] if screened else []),
+        *(f"\nprofile {run.profile}\n{_run(run)}" for run in explanation.runs),
+        *(["\nfaults\n"] if explanation.faults else []),
+        *(f"  {fault.instance} ({fault.extension_point}): {fault.problem}\n" for fault in explanation.faults),
+    ]
+    return "".join(lines)
+
+
+def _screened_out(explanation: Explanation) -> list[str]:
+    """Endpoints that were no candidates for the first run; none when the runs do not tell."""
+    first = next(iter(explanation.runs), None)
+    if first is None:
+        return []
+    given = first.filters[0].given if first.filters else first.candidates
+    return [name for name in explanation.pool if name not in given]
+
+
+def _run(run: ProfileRecord) -> str:
+    filters = "".join(f"  filter {one.instance}: {_kept(one)}\n" for one in run.filters)
+    failure = f"  no endpoint picked: {run.failure}\n" if run.failure else ""
+    return filters + _scores(run) + failure
+
+
+def _kept(one: FilterRecord) -> str:
+    if one.problem:
+        return f"failed: {one.problem}"
+    dropped = f"; dropped {', '.join(one.dropped)}" if one.dropped else ""
+    return f"kept {len(one.kept)} of {len(one.given)}{dropped}"
+
+
+def _scores(run: ProfileRecord) -> str:
+    """One row per candidate, best total first: what each scorer said and, in brackets, what that added to the total."""
+    if not run.candidates:
+        return ""
+    headers = ["ENDPOINT", *(f"{scorer.instance} x{scorer.weight:g}" for scorer in run.scorers), "TOTAL", f"PICK ({run.picker})"]
+    rows = []
+    for position in sorted(range(len(run.candidates)), key=lambda position: -run.totals[position]):
+        name = run.candidates[position]
+        said = [
+            f"{scorer.answered[position]:.3f} ({scorer.weighted[position]:.3f})" if scorer.answered else "failed" for scorer in run.scorers
+        ]
+        rank = str(run.picked.index(name) + 1) if name in run.picked else ""
+        rows.append([name, *said, f"{run.totals[position]:.3f}", rank])
+    return "".join(f"  {line}\n" for line in table(headers, rows).splitlines())

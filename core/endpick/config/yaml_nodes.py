@@ -1,0 +1,245 @@
+"""Parses YAML text into a tree of nodes with their positions, or reports the syntax mistake that prevents it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from ruamel.yaml import YAML
+from ruamel.yaml.composer import Composer, MaxDepthExceededError
+from ruamel.yaml.error import MarkedYAMLError
+from ruamel.yaml.events import AliasEvent
+from ruamel.yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode
+from ruamel.yaml.reader import ReaderError
+
+from endpick.diagnostics import Code, Diagnostic, Label, Span
+from endpick.diagnostics.model import Lines
+
+MAX_DEPTH = 100
+
+_HINTS = (
+    ("mapping values are not allowed", "a value that contains ': ' must be quoted; otherwise check the indentation"),
+    ("cannot start any token", "quote the value if it is meant to begin with this character"),
+    ("found undefined alias", "an alias must come after the anchor it names; quote the value if a '*' is meant"),
+    ("could not find expected ':'", "every line of a mapping needs 'key: value'"),
+    ("expected <block end>", "check that this line is indented like its neighbours"),
+    ("unexpected end of stream", "a quote is not closed"),
+    ("expected ',' or ']'", "a '[' is not closed, or a comma is missing"),
+    ("expected ',' or '}'", "a '{' is not closed, or a comma is missing"),
+)
+
+_TABS = re.compile(r"\t+")
+_OTHER_VERSION = re.compile(r"^%YAML[ \t]+(?!1\.2\b)(\S+)", re.MULTILINE)
+
+
+@dataclass(slots=True)
+class Composition:
+    """The node tree of one document."""
+
+    root: Node
+    aliases: Mapping[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    """Where an alias stands in the text: (identity of the parent, index or identity of the key) to (start, end)."""
+
+
+def compose(text: str, file: str) -> Composition | Diagnostic:
+    """The one document of a text, or the mistake that prevents reading it.
+
+    A parser stops at its first mistake, so there is at most one diagnostic.
+    """
+    lines = Lines(text)
+    if other := _OTHER_VERSION.search(text):
+        span = _span(lines, file, other.start(), other.end())
+        return Diagnostic(Code.E0101, f"the document asks for YAML {other[1]}; endpick reads YAML 1.2", span, help="remove this line")
+    yaml = YAML(typ="safe", pure=True, plug_ins=[])
+    yaml.Composer = _AliasRecorder
+    yaml.max_depth = MAX_DEPTH
+    documents = yaml.compose_all(text)
+    try:
+        root = next(documents, None)
+    except MaxDepthExceededError as error:
+        return _too_deep(lines, file, error)
+    except MarkedYAMLError as error:
+        return _syntax_error(lines, file, error)
+    except ReaderError as error:
+        return _unprintable(lines, file, error)
+    except Exception as error:  # any failure of the parser is a mistake of the text, not a bug of endpick
+        return Diagnostic(Code.E0101, f"the text cannot be parsed as YAML ({error})", Span.start_of(file))
+    if root is None:
+        return _no_document(file)
+    second = _start_of_next(documents)
+    if second is not None:
+        return _several_documents(lines, file, second)
+    return Composition(root, yaml.composer.aliases)
+
+
+class _AliasRecorder(Composer):
+    """Records where each alias stands; the node that an alias refers to only knows its own place."""
+
+    def __init__(self, loader: object = None) -> None:
+        super().__init__(loader)
+        self.warn_double_anchors = False
+        self.aliases: dict[tuple[int, int], tuple[int, int]] = {}
+
+    def compose_node(self, parent: object, index: object) -> object:
+        if self.parser.check_event(AliasEvent):
+            event = self.parser.peek_event()
+            position = index if isinstance(index, int) else id(index)
+            self.aliases[id(parent), position] = (event.start_mark.index, event.end_mark.index)
+        return super().compose_node(parent, index)
+
+
+def _start_of_next(documents: Iterator[Node]) -> int | None:
+    try:
+        node = next(documents, None)
+    except MarkedYAMLError as error:
+        mark = error.context_mark or error.problem_mark
+        return 0 if mark is None else int(mark.index)
+    return None if node is None else int(node.start_mark.index)
+
+
+def _several_documents(lines: Lines, file: str, second: int) -> Diagnostic:
+    start = max(lines.text.rfind("\n---", 0, second + 1) + 1, 0)
+    return Diagnostic(
+        Code.E0107,
+        "the file holds more than one document",
+        _span(lines, file, start, start + 3),
+        help="keep one EndpointPickerConfig per file; remove everything from this '---' on",
+        annotation="a second document starts here",
+    )
+
+
+def _no_document(file: str) -> Diagnostic:
+    return Diagnostic(
+        Code.E0108,
+        "the file holds no document",
+        Span.start_of(file),
+        help="start with 'apiVersion: llm-d.ai/v1alpha1' and 'kind: EndpointPickerConfig'",
+    )
+
+
+def _too_deep(lines: Lines, file: str, error: MaxDepthExceededError) -> Diagnostic:
+    start = error.problem_mark.index
+    return Diagnostic(
+        Code.E0104,
+        f"the document is nested more than {MAX_DEPTH} levels deep",
+        _span(lines, file, start, start + 1),
+        annotation="too deep from here on",
+    )
+
+
+def _unprintable(lines: Lines, file: str, error: ReaderError) -> Diagnostic:
+    character = lines.text[error.position : error.position + 1]
+    return Diagnostic(
+        Code.E0101,
+        f"the character U+{ord(character):04X} is not allowed in YAML",
+        _span(lines, file, error.position, error.position + 1),
+        help="remove it, or write it as an escape inside double quotes",
+    )
+
+
+def _syntax_error(lines: Lines, file: str, error: MarkedYAMLError) -> Diagnostic:
+    mark = error.problem_mark or error.context_mark
+    index = len(lines.text) if mark is None else min(mark.index, len(lines.text))
+    # Only where the parser stops: within brackets and quotes YAML allows tabs, and the mistake is another.
+    if tabs := _TABS.match(lines.text, index):
+        return Diagnostic(
+            Code.E0109,
+            "a tab is used for indentation",
+            _span(lines, file, *tabs.span()),
+            help="YAML indents with spaces only; replace each tab by spaces",
+        )
+    problem = " ".join(str(error.problem or error.context or "the text cannot be parsed").split())
+    labels: tuple[Label, ...] = ()
+    if error.context and error.context_mark is not None and error.context_mark.index != index:
+        context = error.context_mark.index
+        labels = (Label(_span(lines, file, context, context + 1), " ".join(str(error.context).split())),)
+    return Diagnostic(
+        Code.E0101,
+        problem,
+        _span(lines, file, index, index + 1),
+        labels=labels,
+        help=next((hint for symptom, hint in _HINTS if symptom in problem), None),
+    )
+
+
+def _span(lines: Lines, file: str, start: int, end: int) -> Span:
+    return Span(file, *lines.position(start), *lines.position(end))
+
+
+_PROPERTIES = re.compile(r"(?:[&!]\S*(?:\s+|\Z))+")
+_TAG = re.compile(r"(?:&\S*\s+)?(!\S*)")
+_COLON = re.compile(r"[ \t]*:")
+
+
+class NodeSpans:
+    """Spans without anchors and tags, that end where the text of a node ends and not where the next node begins."""
+
+    def __init__(self, composition: Composition, lines: Lines, file: str) -> None:
+        self._aliases = composition.aliases
+        self._lines = lines
+        self._file = file
+        self._ends: dict[int, int] = {}
+
+    def node(self, node: Node) -> Span:
+        """Where a node is written."""
+        start = node.start_mark.index
+        if node.anchor is not None or self.tag(node) is not None:
+            properties = _PROPERTIES.match(self._lines.text, start)
+            start = properties.end() if properties else start
+        return self._span(start, max(start, self._end_of(node)))
+
+    def value(self, key: Node, value: Node) -> Span:
+        """Where the value of a key is written; for an empty value, the place behind the colon."""
+        end = self._end_of_key(key)
+        return self._span(end, end) if _is_empty(value) else self.node(value)
+
+    def alias(self, parent: Node, position: int) -> Span | None:
+        """The alias that stands for an item or, with the identity of its key, for a value of `parent`."""
+        alias = self._aliases.get((id(parent), position))
+        return None if alias is None else self._span(*alias)
+
+    def tag(self, node: Node) -> str | None:
+        """The tag of a node as it is written; None without one."""
+        match = _TAG.match(self._lines.text, node.start_mark.index)
+        return match[1] if match else None
+
+    def tag_span(self, node: Node) -> Span:
+        """Where the tag of a node is written."""
+        match = _TAG.match(self._lines.text, node.start_mark.index)
+        return self._span(*match.span(1)) if match else self.node(node)
+
+    def _end_of(self, node: Node) -> int:
+        known = self._ends.get(id(node))
+        if known is not None:
+            return known
+        self._ends[id(node)] = end = int(node.end_mark.index)
+        if isinstance(node, ScalarNode) and node.style in ("|", ">"):
+            end = len(self._lines.text[:end].rstrip())
+        elif isinstance(node, CollectionNode) and not node.flow_style and node.value:
+            end = self._end_of_last(node)
+        self._ends[id(node)] = end
+        return end
+
+    def _end_of_last(self, node: Node) -> int:
+        if isinstance(node, MappingNode):
+            key, last = node.value[-1]
+            alias = self._aliases.get((id(node), id(key)))
+            own = self._end_of_key(key) if _is_empty(last) else self._end_of(last)
+        else:
+            alias = self._aliases.get((id(node), len(node.value) - 1))
+            own = self._end_of(node.value[-1])
+        return own if alias is None else alias[1]
+
+    def _end_of_key(self, key: Node) -> int:
+        # The parser places an empty value at the next token, which may be lines away.
+        end = self._end_of(key)
+        colon = _COLON.match(self._lines.text, end)
+        return colon.end() if colon else end
+
+    def _span(self, start: int, end: int) -> Span:
+        return Span(self._file, *self._lines.position(start), *self._lines.position(end))
+
+
+def _is_empty(node: Node) -> bool:
+    return isinstance(node, ScalarNode) and node.start_mark.index == node.end_mark.index

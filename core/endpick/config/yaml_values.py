@@ -1,0 +1,347 @@
+"""Turns YAML nodes into plain data with the place of each value, and reports values that YAML readers disagree about."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from endpick.config.yaml_nodes import Composition, NodeSpans
+from endpick.diagnostics import Code, Diagnostic, DocumentPath, Label, Span
+from endpick.diagnostics.model import Lines
+
+Scalar = str | int | float | bool | None
+
+Json = Scalar | Sequence["Json"] | Mapping[str, "Json"]
+"""Plain data as JSON knows it. The caller owns the lists and dictionaries, and may change them."""
+
+_CORE = "tag:yaml.org,2002:"
+
+MAX_NODES = 20_000
+
+MAX_SHOWN_DIGITS = 20
+
+_MERGE = f"{_CORE}merge"
+_SCALAR_TAGS = frozenset(f"{_CORE}{name}" for name in ("str", "int", "float", "bool", "null"))
+_COLLECTION_TAGS: Mapping[type[Node], frozenset[str]] = {
+    MappingNode: frozenset({f"{_CORE}map"}),
+    SequenceNode: frozenset({f"{_CORE}seq"}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one part of the document was written."""
+
+    value: Span
+    key: Span | None = None
+    via: Label | None = None
+    """The `<<` or the alias through which it got to its path, if any."""
+
+    plain: str | None = None
+    """The text of an unquoted scalar as it was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A document as data, with its places and its mistakes."""
+
+    data: Json
+    places: Mapping[DocumentPath, Place]
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def build_tree(composition: Composition, lines: Lines, file: str) -> Tree:
+    """Data and places in one walk; parts that cannot be read are reported, and left out or read as plain text."""
+    walk = _Walk(composition, lines, file)
+    try:
+        data = walk.value(composition.root, (), Place(walk.spans.node(composition.root)))
+    except _TooManyNodesError:
+        return Tree(None, {}, tuple(walk.diagnostics))
+    return Tree(data, walk.places, tuple(walk.diagnostics))
+
+
+class _Walk:
+    def __init__(self, composition: Composition, lines: Lines, file: str) -> None:
+        self.spans = NodeSpans(composition, lines, file)
+        self.places: dict[DocumentPath, Place] = {}
+        self.diagnostics: list[Diagnostic] = []
+        self.reported: set[tuple[Code, Span]] = set()
+        self.open: set[int] = set()
+        self.visited = 0
+
+    def value(self, node: Node, path: DocumentPath, place: Place) -> Json:
+        """The data of a node; notes its place and those of everything in it."""
+        if isinstance(node, ScalarNode):
+            self._count(place, path)
+            return self._scalar(node, path, place)
+        self.places[path] = place
+        self._count(place, path)
+        if id(node) in self.open:
+            self._report_circle(_entrance(place), path)
+            return None
+        self.open.add(id(node))
+        self._check_tag(node, path)
+        data: Json = self._mapping(node, path, place.via) if isinstance(node, MappingNode) else self._sequence(node, path, place.via)
+        self.open.discard(id(node))
+        return data
+
+    def _mapping(self, node: MappingNode, path: DocumentPath, via: Label | None) -> dict[str, Json]:
+        data: dict[str, Json] = {}
+        for entry in self._entries(node, path, via).values():
+            where = (*path, entry.name)
+            span = self.spans.value(entry.key, entry.value)
+            place = Place(span, self.spans.node(entry.key), entry.via or _used_here(entry.alias))
+            data[entry.name] = self.value(entry.value, where, place)
+        return data
+
+    def _sequence(self, node: Node, path: DocumentPath, via: Label | None) -> list[Json]:
+        data: list[Json] = []
+        for index, item in enumerate(node.value):
+            alias = _used_here(self.spans.alias(node, index))
+            data.append(self.value(item, (*path, index), Place(self.spans.node(item), via=via or alias)))
+        return data
+
+    def _entries(self, node: MappingNode, path: DocumentPath, via: Label | None) -> dict[str, _Entry]:
+        """The entries of a mapping by name: its own, then those merged into it, which never replace."""
+        own: dict[str, _Entry] = {}
+        merged: list[tuple[Node, Label]] = []
+        for key, value in node.value:
+            if key.tag == _MERGE and isinstance(key, ScalarNode):
+                merged.append((value, Label(self.spans.node(key), "merged in here")))
+                continue
+            name = self._key(key, path)
+            if name is None:
+                continue
+            if name in own:
+                self._report_duplicate(name, key, own[name], path)
+                continue
+            own[name] = _Entry(name, key, value, via, self.spans.alias(node, id(key)))
+        for value, label in merged:
+            for entry in self._merged(value, path, via or label):
+                own.setdefault(entry.name, entry)
+        return own
+
+    def _merged(self, node: Node, path: DocumentPath, via: Label) -> Iterator[_Entry]:
+        place = Place(via.span, via=via)
+        self._count(place, path)
+        if id(node) in self.open:
+            self._report_circle(via.span, path)
+        elif isinstance(node, MappingNode):
+            self.open.add(id(node))
+            yield from self._entries(node, path, via).values()
+            self.open.discard(id(node))
+        elif isinstance(node, SequenceNode) and all(isinstance(item, MappingNode) for item in node.value):
+            for item in node.value:
+                yield from self._merged(item, path, via)
+        else:
+            message = "'<<' must refer to a mapping, or to a list of mappings"
+            self._report(Code.E0112, message, via.span, path, help="write '<<: *name', where '&name' marks a mapping")
+
+    def _key(self, key: Node, path: DocumentPath) -> str | None:
+        if isinstance(key, ScalarNode):
+            self._check_tag(key, path)
+            return str(key.value)
+        message = "a key must be plain text, not a list or a mapping"
+        self._report(Code.E0111, message, self.spans.node(key), path, help="put the key in quotes if it is meant as text")
+        return None
+
+    def _scalar(self, node: ScalarNode, path: DocumentPath, place: Place) -> Scalar:
+        text = node.value
+        plain = text if node.style is None else None
+        self.places[path] = Place(place.value, place.key, place.via, plain)
+        if not self._check_tag(node, path):
+            return str(text)
+        try:
+            value = read_scalar(node.tag or "", text)
+        except UnreadableScalarError:
+            self._report(Code.E0203, f"'{text}' does not fit its tag {self.spans.tag(node)}", place.value, path)
+            return str(text)
+        except NumberOutOfRangeError:
+            self._report_number(text, place, path)
+            return 0
+        if plain is not None and is_ambiguous_number(node.tag or "", text):
+            self._report_ambiguous(text, value, place, path)
+        return value
+
+    def _check_tag(self, node: Node, path: DocumentPath) -> bool:
+        """Whether a tag is one of the few that plain data needs; reports it if not."""
+        allowed = _SCALAR_TAGS if isinstance(node, ScalarNode) else _COLLECTION_TAGS[type(node)]
+        written = self.spans.tag(node)
+        if node.tag in allowed or written in (None, "!"):
+            return True
+        span = self.spans.tag_span(node)
+        self._report(Code.E0103, f"the tag {written} is not allowed", span, path, help="remove the tag")
+        return False
+
+    def _count(self, place: Place, path: DocumentPath) -> None:
+        self.visited += 1
+        if self.visited > MAX_NODES:
+            message = f"the document holds more than {MAX_NODES} values"
+            self._report(Code.E0104, message, _entrance(place), path, help="write values out instead of nesting aliases")
+            raise _TooManyNodesError
+
+    def _report(
+        self,
+        code: Code,
+        message: str,
+        span: Span,
+        path: DocumentPath,
+        help: str | None = None,  # noqa: A002 - the field it fills
+        labels: tuple[Label, ...] = (),
+    ) -> None:
+        """Add a diagnostic, unless it was already reported when another alias led to the same place."""
+        if (code, span) not in self.reported:
+            self.reported.add((code, span))
+            self.diagnostics.append(Diagnostic(code, message, span, labels, help, path=path))
+
+    def _report_duplicate(self, name: str, key: Node, first: _Entry, path: DocumentPath) -> None:
+        labels = (Label(self.spans.node(first.key), "first given here"),)
+        message = f"'{name}' appears twice in one mapping"
+        self._report(Code.E0102, message, self.spans.node(key), (*path, name), "remove one of them", labels)
+
+    def _report_circle(self, span: Span, path: DocumentPath) -> None:
+        message = "an alias leads into the value that contains it"
+        self._report(Code.E0104, message, span, path, help="write out the part that is meant")
+
+    def _report_number(self, text: str, place: Place, path: DocumentPath) -> None:
+        shown = text if len(text) <= 2 * MAX_SHOWN_DIGITS else f"{text[:MAX_SHOWN_DIGITS]}..."
+        self._report(Code.E0207, f"{shown} is not a finite number of reasonable size", place.value, path)
+
+    def _report_ambiguous(self, text: str, value: Scalar, place: Place, path: DocumentPath) -> None:
+        octal = octal_value(text)
+        message = f"{text} is {value} to some YAML readers and {octal} to others"
+        self._report(Code.E0213, message, place.value, path, help=f"write {value}, or {octal}, or quote it if text is meant")
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    name: str
+    key: Node
+    value: Node
+    via: Label | None
+    alias: Span | None
+
+
+class _TooManyNodesError(Exception):
+    pass
+
+
+def _used_here(alias: Span | None) -> Label | None:
+    return None if alias is None else Label(alias, "used here")
+
+
+def _entrance(place: Place) -> Span:
+    """Where the document's own text leads to a value: its alias or `<<`, or the value itself."""
+    return place.value if place.via is None else place.via.span
+
+
+class UnreadableScalarError(ValueError):
+    """The text of a scalar does not fit its tag."""
+
+
+class NumberOutOfRangeError(ValueError):
+    """A number that JSON cannot carry: not finite, or with too many digits."""
+
+
+MAX_DIGITS = 40
+
+
+def read_scalar(tag: str, text: str) -> Scalar:
+    """The value of a scalar under YAML 1.2; dates stay text.
+
+    Raises:
+        UnreadableScalarError: an explicit tag does not fit the text, as in `!!int twelve`.
+        NumberOutOfRangeError: NaN, an infinity, or more than `MAX_DIGITS` digits.
+    """
+    match tag.removeprefix(_CORE):
+        case "null":
+            return None
+        case "bool":
+            return _read_bool(text)
+        case "int":
+            return _read_int(text)
+        case "float":
+            return _read_float(text)
+        case _:
+            return text
+
+
+def _read_bool(text: str) -> bool:
+    word = text.casefold()
+    if word == "true" or word in _TRUE_IN_YAML_1_1:
+        return True
+    if word == "false" or word in _FALSE_IN_YAML_1_1:
+        return False
+    raise UnreadableScalarError(text)
+
+
+def _read_int(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise NumberOutOfRangeError(text)
+    digits = text.replace("_", "")
+    unsigned = digits.lstrip("+-").casefold()
+    base = {"0x": 16, "0o": 8, "0b": 2}.get(unsigned[:2], 10)
+    try:
+        return int(digits, base)
+    except ValueError:
+        raise UnreadableScalarError(text) from None
+
+
+def _read_float(text: str) -> float:
+    digits = text.replace("_", "").casefold()
+    try:
+        value = float(re.sub(r"\.(inf|nan)$", r"\1", digits))
+    except ValueError:
+        raise UnreadableScalarError(text) from None
+    if not math.isfinite(value):
+        raise NumberOutOfRangeError(text)
+    return value
+
+
+# YAML 1.1, which llm-d's reader follows, takes these words for booleans; YAML 1.2 takes them for text.
+_TRUE_IN_YAML_1_1 = frozenset({"y", "yes", "on"})
+_FALSE_IN_YAML_1_1 = frozenset({"n", "no", "off"})
+
+# YAML 1.1 reads a leading zero as octal, YAML 1.2 as decimal.
+_OCTAL_IN_YAML_1_1 = re.compile(r"[-+]?0[0-7_]*[1-7][0-7_]*")
+
+
+def is_ambiguous_number(tag: str, text: str) -> bool:
+    """Whether a plain number means one thing to YAML 1.1 readers and another to YAML 1.2 readers."""
+    return tag == f"{_CORE}int" and _OCTAL_IN_YAML_1_1.fullmatch(text) is not None
+
+
+def octal_value(text: str) -> int:
+    """The value of an ambiguous number for a YAML 1.1 reader."""
+    return int(text.replace("_", ""), 8)
+
+
+def reading_note(text: str, value: Scalar) -> str | None:
+    """Why an unquoted scalar may not be what its author meant; None when it reads as it looks."""
+    word = text.casefold()
+    if isinstance(value, str):
+        if word in _TRUE_IN_YAML_1_1:
+            return f"YAML 1.2 reads {text} as text; where a boolean is meant, write true"
+        if word in _FALSE_IN_YAML_1_1:
+            return f"YAML 1.2 reads {text} as text; where a boolean is meant, write false"
+        return None
+    if value is None:
+        return f"YAML reads {text} as no value; quote it if text is meant" if text else None
+    if isinstance(value, float) and value.is_integer() and "e" in word:
+        return f"YAML reads {text} as the fractional number {value}; write {int(value)} for the whole number"
+    shown = str(value).lower() if isinstance(value, bool) else str(value)
+    if text != shown:
+        return f"YAML reads {text} as {shown}; quote it if text is meant"
+    return None
+
+
+def is_number(text: str) -> bool:
+    """Whether a text would be a number without its quotes."""
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False

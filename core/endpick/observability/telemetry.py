@@ -1,0 +1,89 @@
+"""The interface through which the request path and the data layer report timings, faults and requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+from endpick.api.endpoints import AccessScope
+from endpick.api.request_control import ResponseEnd
+from endpick.observability.fast_metrics import Distribution
+from endpick.plugins.instance import Instance
+
+
+class Telemetry(Protocol):
+    """The sink for measurements. Methods are cheap and never raise; timers are bound once, when a plan is compiled."""
+
+    def plugin_timer(self, extension_point: str, instance: Instance) -> Distribution:
+        """Where the seconds that calls of the instance take are counted."""
+
+    def fault(self, instance: Instance, extension_point: str, problem: BaseException | str) -> None:
+        """An instance raised, or returned something invalid. Counted always; logged once per interval."""
+
+    def clamped(self, instance: Instance, count: int) -> None:
+        """A scorer left the range 0..1 for this many endpoints."""
+
+    def undeclared_access(self, scope: AccessScope, key: str, access: Literal["read", "write"]) -> None:
+        """An instance touched a data key it did not declare."""
+
+    def poll_error(self, source: Instance, endpoint: str, problem: BaseException | str) -> None:
+        """A source could not get a payload; `endpoint` is empty for a pool-wide source."""
+
+    def collect_error(self, source: Instance, collector: Instance, endpoint: str, problem: BaseException | str) -> None:
+        """A collector could not use a payload."""
+
+    def gateway_body_modes(self, request_bodies: bool, response_bodies: bool, losses: Sequence[str]) -> None:
+        """The gateway sends bodies in another way than for the request before; also called for the first request.
+
+        `losses` says which instances see less because of it; it is empty when this was reported before.
+        """
+
+    def request_decided(self, model: str, target_model: str, fairness_id: str, priority: int, size_bytes: int) -> None:
+        """A request goes to a model server."""
+
+    def request_refused(self, model: str, target_model: str, fairness_id: str, priority: int, code: str) -> None:
+        """A request was answered by endpick itself; `code` as in `Refused.code`."""
+
+    def request_scheduled(self, seconds: float, destination: str | None, target_model: str) -> None:
+        """Scheduling took this long; `destination` is the first pick, None when there was none."""
+
+    def request_ended(self, model: str, target_model: str, fairness_id: str, priority: int, streaming: bool, end: ResponseEnd) -> None:
+        """A request that went to a model server is over. Called exactly once for each `request_decided`."""
+
+
+class NullTelemetry:
+    """Telemetry that records nothing: for tests, simulations and single decisions."""
+
+    def plugin_timer(self, extension_point: str, instance: Instance) -> Distribution:
+        """A histogram that no page shows."""
+        return Distribution(())
+
+    def fault(self, instance: Instance, extension_point: str, problem: BaseException | str) -> None:
+        """Does nothing."""
+
+    def clamped(self, instance: Instance, count: int) -> None:
+        """Does nothing."""
+
+    def undeclared_access(self, scope: AccessScope, key: str, access: Literal["read", "write"]) -> None:
+        """Does nothing."""
+
+    def poll_error(self, source: Instance, endpoint: str, problem: BaseException | str) -> None:
+        """Does nothing."""
+
+    def collect_error(self, source: Instance, collector: Instance, endpoint: str, problem: BaseException | str) -> None:
+        """Does nothing."""
+
+    def gateway_body_modes(self, request_bodies: bool, response_bodies: bool, losses: Sequence[str]) -> None:
+        """Does nothing."""
+
+    def request_decided(self, model: str, target_model: str, fairness_id: str, priority: int, size_bytes: int) -> None:
+        """Does nothing."""
+
+    def request_refused(self, model: str, target_model: str, fairness_id: str, priority: int, code: str) -> None:
+        """Does nothing."""
+
+    def request_scheduled(self, seconds: float, destination: str | None, target_model: str) -> None:
+        """Does nothing."""
+
+    def request_ended(self, model: str, target_model: str, fairness_id: str, priority: int, streaming: bool, end: ResponseEnd) -> None:
+        """Does nothing."""

@@ -1,0 +1,244 @@
+"""The table of kinds: what the host knows about each kind of plugin stands here once, and everything else reads it.
+
+A new kind is its class in `endpick.api`, a row in `KINDS`, and the step that calls it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Annotated, Any, TypeAlias, get_origin
+
+from pydantic import WithJsonSchema
+
+from endpick.api import (
+    Admitter,
+    CandidateFilter,
+    DataCollector,
+    DataProducer,
+    DataSource,
+    EndpointDiscovery,
+    Filter,
+    Parameters,
+    Parser,
+    Picker,
+    Plugin,
+    PreRequest,
+    ProfileHandler,
+    ResponseObserver,
+    SaturationDetector,
+    Scorer,
+)
+from endpick.api.plugin import generic_arguments
+
+Kind: TypeAlias = type[Plugin[Any]]
+"""A kind is its class in `endpick.api`; `Kind.kind` is what operators call it."""
+
+
+class OnFault(enum.StrEnum):
+    """What the host does when an instance raises or answers nonsense."""
+
+    SKIP = "skip"
+    """Go on as if the instance were not there for this request."""
+    REFUSE = "refuse"
+    """Refuse the request."""
+
+
+class Layer(enum.IntEnum):
+    """When in the life of a request a kind runs, in this order: data flows from earlier layers to later ones, never back."""
+
+    COLLECTION = 0
+    PARSING = 1
+    CANDIDATES = 2
+    PRODUCTION = 3
+    ADMISSION = 4
+    SCHEDULING = 5
+    PRE_REQUEST = 6
+    RESPONSE = 7
+
+    @property
+    def title(self) -> str:
+        """How messages name it."""
+        return self.name.lower().replace("_", "-")
+
+
+class ExtensionPoint(enum.StrEnum):
+    """Where a plugin was called: the label of its metrics, with llm-d's values where llm-d has them."""
+
+    REQUEST_PARSING = "RequestParsing"
+    CANDIDATE_FILTER = "Screener"
+    DATA_PRODUCER = "DataProducer"
+    ADMISSION = "Admission"
+    PROFILE_PICKER = "ProfilePicker"
+    FILTER = "Filter"
+    SCORER = "Scorer"
+    PICKER = "Picker"
+    PROCESS_PROFILES_RESULTS = "ProcessProfilesResults"
+    PRE_REQUEST = "PreRequest"
+    RESPONSE_PARSING = "ResponseParsing"
+    RESPONSE_RECEIVED = "ResponseReceived"
+    RESPONSE_STREAMING = "ResponseStreaming"
+    RESPONSE_COMPLETE = "ResponseComplete"
+    ENDPOINT_DISCOVERY = "EndpointDiscovery"
+    ENDPOINT_REMOVED = "EndpointRemoved"
+    METRICS = "Metrics"
+
+
+@dataclass(frozen=True, slots=True)
+class KindFacts:
+    """One row of the table.
+
+    Attributes:
+        api: The class in `endpick.api`.
+        layer: When it runs.
+        on_fault: What happens when an instance fails and the document does not say: a kind whose answer decides who may serve fails closed.
+        methods: Its methods on the request path, by name, each with the extension point at which the host calls it.
+        named_at: The part of the document that gives an instance its place; empty where an instance takes part because it is defined.
+        at_most: How many instances there may be where it is named: in one profile, in one document; None for any number.
+        in_profile: Named in scheduling profiles.
+        writes: An instance may write data keys.
+        article: In front of its name.
+    """
+
+    api: Kind
+    layer: Layer
+    on_fault: OnFault = OnFault.SKIP
+    methods: Mapping[str, ExtensionPoint] = field(default_factory=dict)
+    named_at: str = ""
+    at_most: int | None = None
+    in_profile: bool = False
+    writes: bool = False
+    article: str = "a"
+
+    @property
+    def name(self) -> str:
+        """What operators call it: `data-source`."""
+        return self.api.kind
+
+    @property
+    def on_request(self) -> bool:
+        """An instance takes part in every request because it is defined: no other part of the document names it."""
+        return bool(self.methods) and not self.named_at and self.at_most is None
+
+    @property
+    def title(self) -> str:
+        """How messages name one: `a data source`."""
+        return f"{self.article} {self.noun}"
+
+    @property
+    def noun(self) -> str:
+        """The name as words: `data source`."""
+        return self.name.replace("-", " ")
+
+
+_PROFILE = "schedulingProfiles[].plugins"
+
+KINDS: Mapping[Kind, KindFacts] = MappingProxyType(
+    {
+        row.api: row
+        for row in (
+            KindFacts(
+                Filter,
+                Layer.SCHEDULING,
+                OnFault.REFUSE,
+                {"filter": ExtensionPoint.FILTER},
+                _PROFILE,
+                in_profile=True,
+            ),
+            KindFacts(Scorer, Layer.SCHEDULING, OnFault.SKIP, {"score": ExtensionPoint.SCORER}, _PROFILE, in_profile=True),
+            KindFacts(Picker, Layer.SCHEDULING, OnFault.REFUSE, {"pick": ExtensionPoint.PICKER}, _PROFILE, at_most=1, in_profile=True),
+            KindFacts(
+                ProfileHandler,
+                Layer.SCHEDULING,
+                OnFault.REFUSE,
+                {"pick_profiles": ExtensionPoint.PROFILE_PICKER, "process_results": ExtensionPoint.PROCESS_PROFILES_RESULTS},
+                at_most=1,
+            ),
+            KindFacts(DataSource, Layer.COLLECTION, named_at="dataLayer.sources"),
+            KindFacts(DataCollector, Layer.COLLECTION, named_at="dataLayer.sources[].collectors", writes=True),
+            KindFacts(EndpointDiscovery, Layer.COLLECTION, named_at="dataLayer.discovery", at_most=1, article="an"),
+            KindFacts(DataProducer, Layer.PRODUCTION, OnFault.SKIP, {"produce": ExtensionPoint.DATA_PRODUCER}, writes=True),
+            KindFacts(CandidateFilter, Layer.CANDIDATES, OnFault.REFUSE, {"filter_candidates": ExtensionPoint.CANDIDATE_FILTER}),
+            KindFacts(Admitter, Layer.ADMISSION, OnFault.REFUSE, {"admit": ExtensionPoint.ADMISSION}, article="an"),
+            KindFacts(PreRequest, Layer.PRE_REQUEST, OnFault.SKIP, {"before_request": ExtensionPoint.PRE_REQUEST}, writes=True),
+            KindFacts(
+                ResponseObserver,
+                Layer.RESPONSE,
+                OnFault.SKIP,
+                {
+                    "response_started": ExtensionPoint.RESPONSE_RECEIVED,
+                    "first_chunk": ExtensionPoint.RESPONSE_STREAMING,
+                    "response_metadata": ExtensionPoint.RESPONSE_COMPLETE,
+                    "response_ended": ExtensionPoint.RESPONSE_COMPLETE,
+                },
+                writes=True,
+            ),
+            KindFacts(
+                Parser,
+                Layer.PARSING,
+                OnFault.REFUSE,
+                {
+                    "parse": ExtensionPoint.REQUEST_PARSING,
+                    "rewrite_model": ExtensionPoint.REQUEST_PARSING,
+                    "usage": ExtensionPoint.RESPONSE_PARSING,
+                },
+                "requestHandler.parsers",
+            ),
+            KindFacts(
+                SaturationDetector,
+                Layer.ADMISSION,
+                OnFault.SKIP,
+                {"saturation": ExtensionPoint.ADMISSION},
+                "flowControl.saturationDetector",
+                at_most=1,
+            ),
+        )
+    }
+)
+
+
+KindName: TypeAlias = Annotated[str, WithJsonSchema({"enum": [kind.kind for kind in KINDS], "type": "string"})]
+"""The name of a kind where documents for programs say it."""
+
+
+def kinds_of(plugin: type) -> tuple[Kind, ...]:
+    """Every kind a class is, from its bases, in the order of the table; empty for a class that is none."""
+    return tuple(kind for kind in KINDS if issubclass(plugin, kind))
+
+
+def default_on_fault(kinds: Iterable[Kind]) -> OnFault:
+    """Fail closed where one of the kinds decides who may serve, open elsewhere."""
+    return OnFault.REFUSE if any(KINDS[kind].on_fault is OnFault.REFUSE for kind in kinds) else OnFault.SKIP
+
+
+def first_write(kinds: Iterable[Kind]) -> Layer:
+    """The earliest layer in which an instance of these kinds, at least one, can write."""
+    rows = [KINDS[kind] for kind in kinds]
+    return min(row.layer for row in ([row for row in rows if row.writes] or rows))
+
+
+def last_read(kinds: Iterable[Kind]) -> Layer:
+    """The latest layer in which an instance of these kinds, at least one, can read."""
+    return max(KINDS[kind].layer for kind in kinds)
+
+
+def titles(kinds: Iterable[Kind]) -> str:
+    """All that an instance is: `a filter and a scorer`."""
+    return " and ".join(KINDS[kind].title for kind in kinds)
+
+
+def parameters_model(plugin: type) -> object:
+    """The model of a plugin's `parameters:` block: the generic argument of its kind; checked by the contract to be `Parameters`."""
+    return next(iter(generic_arguments(plugin, Plugin)), Parameters)
+
+
+def payload_of(plugin: type) -> type[object] | None:
+    """What a data source delivers, or a data collector reads: the second generic argument; None for any payload, and for other kinds."""
+    base = next((kind for kind in (DataSource, DataCollector) if issubclass(plugin, kind)), None)
+    if base is None:
+        return None
+    payload = generic_arguments(plugin, base)[1]
+    payload = get_origin(payload) or payload
+    return payload if isinstance(payload, type) and payload is not object else None

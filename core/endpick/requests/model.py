@@ -1,0 +1,189 @@
+"""A request as the gateway hands it over, what is decided about it, and its life after that: the border between director and protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from types import MappingProxyType
+from typing import Protocol
+
+from endpick.api.request import Rejection
+from endpick.api.request_control import Metadata
+from endpick.scheduling.step import Fault
+
+
+class BodyMode(IntEnum):
+    """How the gateway hands over the bodies of one direction; values are those of Envoy's `BodySendMode`."""
+
+    NONE = 0
+    """Bodies stay in the gateway."""
+    STREAMED = 1
+    """Chunk by chunk, each answered by exactly one reply."""
+    BUFFERED = 2
+    """The whole body in one message."""
+    BUFFERED_PARTIAL = 3
+    """One message with as much of the body as fits the gateway's buffer."""
+    FULL_DUPLEX_STREAMED = 4
+    """Chunk by chunk, answered by any number of chunks whenever we like: the mode of the Endpoint Picker Protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class BodyModes:
+    """What the gateway will send of a request and of its response."""
+
+    request_body: BodyMode = BodyMode.FULL_DUPLEX_STREAMED
+    response_body: BodyMode = BodyMode.FULL_DUPLEX_STREAMED
+    early_request_body: bool = False
+    """STREAMED only: the body comes although the headers have not been answered yet.
+
+    Requests with trailers, and bodies larger than the gateway's buffer, then time out in the gateway: it sends the rest
+    only after an answer that needs the rest.
+    """
+
+    sees_request_body: bool = field(init=False, default=True)
+    """Whether a decision can look at the prompt."""
+    sees_response_body: bool = field(init=False, default=True)
+    """Whether `Exchange.response_chunk` will be called: without it there is no usage to read."""
+
+    def __post_init__(self) -> None:
+        readable = self.early_request_body if self.request_body is BodyMode.STREAMED else self.request_body is not BodyMode.NONE
+        object.__setattr__(self, "sees_request_body", readable)
+        object.__setattr__(self, "sees_response_body", self.response_body is not BodyMode.NONE)
+
+
+@dataclass(frozen=True, slots=True)
+class IncomingRequest:
+    """What `Decider.decide` decides about."""
+
+    headers: Mapping[str, str]
+    """Lower-case names, pseudo headers (`:path`, `:method`) included; of a repeated header the last value."""
+    body: bytes | None
+    """The whole body, or None: the request has none, or `body_modes` says that the gateway keeps it."""
+    subset: tuple[str, ...] | None
+    """Addresses the gateway allows (see `requests.intake.within`); None: no restriction, (): nothing is allowed."""
+    received_at: float
+    """Seconds on the monotonic clock when the headers came."""
+    body_modes: BodyModes = BodyModes()
+
+
+class CloseCause(StrEnum):
+    """Why an exchange ended."""
+
+    END = "end"
+    """Normally: an exchange whose response is complete; a stream that the gateway half-closed."""
+    RESET = "reset"
+    """The gateway gave the stream up; for an exchange: before the response was complete, because the client went away."""
+    DISCONNECT = "disconnect"
+    """The connection to the gateway broke."""
+    ERROR = "error"
+    """The stream broke a rule of the protocol, or we did."""
+    DRAIN = "drain"
+    """We are stopping and the grace period is over."""
+
+
+class Exchange(Protocol):
+    """One request's life after the decision; the session calls it in the order of the methods below.
+
+    Nothing here may wait. An exception from one of them is logged and costs the request only what that call would have
+    added, unless `response_chunk` has replaced a piece before: then the response can no longer be trusted, and the
+    stream ends with an error.
+    """
+
+    @property
+    def wants_chunks(self) -> bool:
+        """Read once, after `response_headers`. False: pieces pass unseen, and `response_chunk` is called for the end only."""
+
+    def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str]:
+        """The model server has begun to answer.
+
+        Args:
+            headers: lower-case names, `:status` included.
+            served: `ip:port` that the gateway says it used; None where it does not say.
+
+        Returns:
+            Headers to set on the response.
+        """
+
+    def response_chunk(self, chunk: bytes, end: bool) -> bytes | None:
+        """A piece of the response body, as the gateway cut it.
+
+        `end` is True exactly once, for the last piece, which is empty when something else ends the response (a separate
+        end message, trailers). A response cut short has no end.
+
+        Returns:
+            None to forward the piece as it is, bytes to send in its place. They may be fewer, to hold back what may be
+            the beginning of something (`"model":"x"` cut in two), and more the next time; with `end` everything held
+            back must come out.
+        """
+
+    def response_metadata(self) -> Metadata:
+        """Dynamic metadata for the last message of the response; called once, after `response_chunk` with `end`."""
+
+    def finish(self, cause: CloseCause) -> None:
+        """The exchange is over: called exactly once, always, and last, also when the client went away before the response."""
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """Send the request to a model server."""
+
+    destinations: tuple[str, ...]
+    """`ip:port`, an IPv6 address in brackets; best first, at least one, the others are fallbacks."""
+    exchange: Exchange
+    set_headers: Mapping[str, str] = field(default_factory=dict)
+    """Further headers for the model server."""
+    body: bytes | None = None
+    """The body to send instead; None: the bytes that came, untouched."""
+    dynamic_metadata: Metadata = field(default_factory=dict)
+    """Namespaces beside the one that names the destination."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Answer the client with an error."""
+
+    status: int
+    """HTTP status: 400, 412, 429, 500, 503 …"""
+    code: str
+    """The name llm-d gives it: `BadRequest`, `ResourceExhausted`, `ServiceUnavailable`, `Internal` …"""
+    message: str
+    reason: str | None = None
+    """Why the request was dropped: the client's `x-llm-d-request-dropped-reason`, e.g. `rejected-saturated`."""
+
+
+CODE_OF: Mapping[int, str] = MappingProxyType(
+    {
+        400: "BadRequest",
+        401: "Unauthorized",
+        403: "Forbidden",
+        404: "NotFound",
+        412: "PreconditionFailed",
+        429: "ResourceExhausted",
+        500: "Internal",
+        503: "ServiceUnavailable",
+    }
+)
+"""The names llm-d gives to HTTP statuses."""
+
+NO_CANDIDATES = Refused(503, CODE_OF[503], "failed to find endpoint candidates for serving the request", reason="rejected-no-endpoints")
+SATURATED = Refused(429, CODE_OF[429], "system saturated, sheddable request dropped", reason="rejected-saturated")
+NO_MODEL = Refused(400, CODE_OF[400], "model not found in request body")
+NOTHING_CACHED = Refused(412, CODE_OF[412], "no endpoint has the beginning of this prompt in its cache, and the client asked for that")
+
+
+def refused(why: Rejection | Fault) -> Refused:
+    """The answer to the client: what a plugin decided, or that one failed and the operator wants the request refused then."""
+    if isinstance(why, Fault):
+        return Refused(500, CODE_OF[500], f"plugin '{why.instance}' failed")
+    return Refused(why.status, CODE_OF.get(why.status, "Rejected"), why.message, why.reason or None)
+
+
+Decision = Routed | Refused
+
+
+class Decider(Protocol):
+    """Decides about requests; one serves all streams."""
+
+    def decide(self, incoming: IncomingRequest) -> Decision | Awaitable[Decision]:
+        """Route or refuse, now or, when a producer has to wait for something, later."""

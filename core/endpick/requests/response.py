@@ -1,0 +1,396 @@
+"""One routed request after its decision: watches the response pass, and settles all accounts exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import orjson
+
+from endpick.api.endpoints import Access, Endpoint, Endpoints
+from endpick.api.request import InferenceRequest, Usage
+from endpick.api.request_control import Metadata, MetadataValue, ResponseEnd, ResponseHead, ResponseObserver, TerminationCause
+from endpick.api.state import CycleState
+from endpick.observability.telemetry import Telemetry
+from endpick.plugins.instance import Instance
+from endpick.requests.intake import CompiledParser
+from endpick.requests.model import CloseCause
+from endpick.scheduling.step import Fault, Step, bind_override
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledObserver:
+    """An observer's methods; those it left as they are in `ResponseObserver` are None and cost nothing."""
+
+    started: Step | None
+    first_chunk: Step | None
+    metadata: Step | None
+    ended: Step | None
+
+
+def compile_observer(instance: Instance, telemetry: Telemetry) -> CompiledObserver:
+    """Bind the methods that the instance defines. Raises TypeError when it is no observer: a mistake in the plan."""
+    return CompiledObserver(
+        bind_override(instance, ResponseObserver, "response_started", telemetry),
+        bind_override(instance, ResponseObserver, "first_chunk", telemetry),
+        bind_override(instance, ResponseObserver, "response_metadata", telemetry),
+        bind_override(instance, ResponseObserver, "response_ended", telemetry),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Observers:
+    """The observers of one request."""
+
+    each: Sequence[CompiledObserver]
+    request: InferenceRequest
+    state: CycleState
+    access: Access
+
+    def started(self, head: ResponseHead) -> dict[str, str]:
+        """Tell all of them; returns the headers they want on the response, of equal names the last."""
+        added: dict[str, str] = {}
+        for observer in self.each:
+            if observer.started is None:
+                continue
+            answer = observer.started.run(self.access, self.request, head, self.state)
+            if isinstance(answer, Mapping):
+                _add(answer, added, observer.started)
+            elif answer is not None and not isinstance(answer, Fault):
+                observer.started.fault(f"answered {type(answer).__name__}, not headers or None")
+        return added
+
+    def first_chunk(self) -> None:
+        """Tell all of them."""
+        for observer in self.each:
+            if observer.first_chunk is not None:
+                observer.first_chunk.run(self.access, self.request, self.state)
+
+    def metadata(self, usage: Callable[[], Usage | None]) -> Metadata:
+        """What all of them tell the gateway at the end of the response; of equal keys the last. `usage` is asked only if one wants it."""
+        told: dict[str, dict[str, MetadataValue]] = {}
+        for observer in self.each:
+            if observer.metadata is None:
+                continue
+            answer = observer.metadata.run(self.access, self.request, usage(), self.state)
+            if isinstance(answer, Mapping):
+                _add_metadata(answer, told, observer.metadata)
+            elif answer is not None and not isinstance(answer, Fault):
+                observer.metadata.fault(f"answered {type(answer).__name__}, not metadata or None")
+        return told
+
+    def ended(self, end: ResponseEnd) -> None:
+        """Tell all of them, also when one fails."""
+        for observer in self.each:
+            if observer.ended is not None:
+                observer.ended.run(self.access, self.request, end, self.state)
+
+
+def _add_metadata(answer: Mapping[object, object], told: dict[str, dict[str, MetadataValue]], step: Step) -> None:
+    for namespace, entries in answer.items():
+        if not isinstance(namespace, str) or not isinstance(entries, Mapping):
+            step.fault(f"answered metadata {namespace!r}: {entries!r}; it takes a mapping for each namespace")
+            continue
+        for key, value in entries.items():
+            if isinstance(key, str) and isinstance(value, str | float | int):
+                told.setdefault(namespace, {})[key] = value
+            else:
+                step.fault(f"wants metadata {key!r} set to {value!r}; it takes strings, numbers and booleans")
+
+
+def _add(answer: Mapping[object, object], added: dict[str, str], step: Step) -> None:
+    for name, value in answer.items():
+        if isinstance(name, str) and isinstance(value, str):
+            added[name] = value
+        else:
+            step.fault(f"wants header {name!r} set to {value!r}; names and values must be strings")
+
+
+class ModelNameRestorer:
+    """Replaces `"model":"<target>"`, with or without a space after the colon, by the name the client used."""
+
+    __slots__ = ("_held", "_longest", "_replacements")
+
+    def __init__(self, target: str, incoming: str) -> None:
+        """`target` is what the model server was asked for, `incoming` what the client asked for."""
+        ours, theirs = orjson.dumps(target), orjson.dumps(incoming)
+        self._replacements = tuple((b'"model":' + space + ours, b'"model":' + space + theirs) for space in (b"", b" "))
+        self._longest = max(len(found) for found, _ in self._replacements)
+        self._held = b""
+
+    def feed(self, chunk: bytes, end: bool) -> bytes | None:
+        """The piece to send instead, perhaps shorter by what may be the beginning of a name; None when it is fine as it is."""
+        data = self._held + chunk if self._held else chunk
+        for found, replacement in self._replacements:
+            if found in data:
+                data = data.replace(found, replacement)
+        held = b"" if end else self._beginning_of_a_name(data)
+        unchanged = data is chunk and not held
+        self._held = held
+        if unchanged:
+            return None
+        return data[: len(data) - len(held)] if held else data
+
+    def _beginning_of_a_name(self, data: bytes) -> bytes:
+        """The longest end of `data` with which one of the names may begin."""
+        start = data.find(b'"', max(0, len(data) - self._longest + 1))
+        while start >= 0:
+            tail = data[start:]
+            if any(found.startswith(tail) for found, _ in self._replacements):
+                return tail
+            start = data.find(b'"', start + 1)
+        return b""
+
+
+ReadUsage = Callable[[bytes, bool], Usage | None]
+"""A parser's `usage`, guarded: the bytes, and whether they are server-sent events."""
+
+MAX_EVENT_BYTES = 1 << 20
+"""A server-sent event that is longer is not looked at."""
+MAX_BODY_BYTES = 1 << 18
+"""Of a longer plain body only the end is kept: model servers write usage last."""
+KEPT_TAIL_BYTES = 1 << 14
+
+_WORD = b'"usage'
+_NONE_YET = b'"usage":null'
+_SEPARATORS = (b"\n\n", b"\r\n\r\n")
+
+
+class UsageReader(Protocol):
+    """Sees a response body pass."""
+
+    def feed(self, chunk: bytes) -> None:
+        """The next piece, as the gateway cut it."""
+
+    def result(self) -> Usage | None:
+        """What was found once the body is complete, or as far as it came."""
+
+
+class Unread:
+    """For parsers that read no usage."""
+
+    __slots__ = ()
+
+    def feed(self, chunk: bytes) -> None:
+        """See `UsageReader`."""
+
+    def result(self) -> Usage | None:
+        """See `UsageReader`."""
+        return None
+
+
+class StreamedUsage:
+    """Reads server-sent events; each usage replaces the one before."""
+
+    __slots__ = ("_found", "_partial", "_read")
+
+    def __init__(self, read: ReadUsage) -> None:
+        self._read = read
+        self._partial = bytearray()
+        self._found: Usage | None = None
+
+    def feed(self, chunk: bytes) -> None:
+        """See `UsageReader`."""
+        if not self._partial and chunk.endswith(b"\n\n"):
+            self._look(chunk)
+            return
+        searched = len(self._partial)
+        self._partial += chunk
+        end = _last_event_end(self._partial, max(0, searched - 3))
+        if end:
+            self._look(bytes(self._partial[:end]))
+            del self._partial[:end]
+        elif len(self._partial) > MAX_EVENT_BYTES:
+            self._partial.clear()
+
+    def result(self) -> Usage | None:
+        """See `UsageReader`."""
+        if self._partial:
+            self._look(bytes(self._partial))
+            self._partial.clear()
+        return self._found
+
+    def _look(self, events: bytes) -> None:
+        if _WORD in events and events.count(_WORD) > events.count(_NONE_YET):
+            self._found = self._read(events, True) or self._found
+
+
+class WholeUsage:
+    """Reads one JSON body."""
+
+    __slots__ = ("_body", "_found", "_read")
+
+    def __init__(self, read: ReadUsage) -> None:
+        self._read = read
+        self._body = bytearray()
+        self._found: Usage | None = None
+
+    def feed(self, chunk: bytes) -> None:
+        """See `UsageReader`."""
+        self._body += chunk
+        if len(self._body) > MAX_BODY_BYTES:
+            del self._body[:-KEPT_TAIL_BYTES]
+
+    def result(self) -> Usage | None:
+        """See `UsageReader`."""
+        if self._body and self._found is None and _WORD in self._body:
+            self._found = self._read(bytes(self._body), False)
+            self._body.clear()
+        return self._found
+
+
+def _last_event_end(data: bytearray, start: int) -> int:
+    """Where the last complete event ends; 0 when none does from `start` on."""
+    return max((at + len(separator) for separator in _SEPARATORS if (at := data.rfind(separator, start)) >= 0), default=0)
+
+
+TERMINATION_OF: Mapping[CloseCause, TerminationCause] = {
+    CloseCause.END: TerminationCause.NATURAL,
+    CloseCause.RESET: TerminationCause.CLIENT_DISCONNECT,
+    CloseCause.DISCONNECT: TerminationCause.ERROR,
+    CloseCause.ERROR: TerminationCause.ERROR,
+    CloseCause.DRAIN: TerminationCause.DRAINED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeContext:
+    """A request on its way, and what is told about it.
+
+    Attributes:
+        request: As plugins know it.
+        picked: The endpoints it may be served by, best first.
+        parser: Can read usage from the response; None when no parser read the request.
+        observers: Told how the response goes.
+        telemetry: Told when it is over.
+        clock: Monotonic seconds.
+    """
+
+    request: InferenceRequest
+    picked: Endpoints
+    parser: CompiledParser | None
+    observers: Observers
+    telemetry: Telemetry
+    clock: Callable[[], float]
+
+
+class TrackedExchange:
+    """The `Exchange` of a request that a profile routed."""
+
+    __slots__ = ("_bytes", "_context", "_ended", "_restorer", "_status", "_ttft", "_usage")
+
+    wants_chunks = True
+
+    def __init__(self, sent: ExchangeContext) -> None:
+        request = sent.request
+        renamed = request.incoming_model and request.model != request.incoming_model
+        self._context = sent
+        self._restorer = ModelNameRestorer(request.model, request.incoming_model) if renamed else None
+        self._usage: UsageReader = Unread()
+        self._status = 0
+        self._bytes = 0
+        self._ttft: float | None = None
+        self._ended = False
+
+    def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str]:
+        """See `Exchange`."""
+        status = headers.get(":status", "")
+        self._status = int(status) if status.isdecimal() else 0
+        self._usage = self._reader(headers.get("content-type", ""))
+        observers = self._context.observers
+        if not observers.each:
+            return {}
+        served_by = _endpoint_at(served, self._context.picked)
+        return observers.started(ResponseHead(self._status, headers, served_by))
+
+    def response_chunk(self, chunk: bytes, end: bool) -> bytes | None:
+        """See `Exchange`."""
+        if chunk:
+            if self._ttft is None:
+                self._ttft = self._context.clock() - self._context.request.received_at
+                if self._context.observers.each:
+                    self._context.observers.first_chunk()
+            self._bytes += len(chunk)
+            self._usage.feed(chunk)
+        return None if self._restorer is None else self._restorer.feed(chunk, end)
+
+    def response_metadata(self) -> Metadata:
+        """See `Exchange`."""
+        observers = self._context.observers
+        return observers.metadata(self._usage.result) if observers.each else {}
+
+    def finish(self, cause: CloseCause) -> None:
+        """See `Exchange`."""
+        if self._ended:
+            return
+        end = self._close(TERMINATION_OF[cause])
+        request = self._context.request
+        self._context.telemetry.request_ended(
+            request.incoming_model, request.model, request.fairness_id, request.priority, request.streaming, end
+        )
+
+    def abandon(self) -> None:
+        """The request was refused at the last moment: observers settle what `before_request` began, but nothing was sent."""
+        if not self._ended:
+            self._close(TerminationCause.ERROR)
+
+    def _close(self, cause: TerminationCause) -> ResponseEnd:
+        self._ended = True
+        duration = self._context.clock() - self._context.request.received_at
+        end = ResponseEnd(cause, self._status, self._usage.result(), self._bytes, duration, self._ttft)
+        if self._context.observers.each:
+            self._context.observers.ended(end)
+        return end
+
+    def _reader(self, content_type: str) -> UsageReader:
+        parser = self._context.parser
+        if parser is None or parser.usage is None:
+            return Unread()
+        # Nothing of this exchange: a cycle would keep request and response until the garbage collector comes.
+        read = partial(_read_usage, parser.usage, self._context.observers.access)
+        return StreamedUsage(read) if "text/event-stream" in content_type.lower() else WholeUsage(read)
+
+
+class NullExchange:
+    """The `Exchange` of a request that no profile saw, because it has no body: no plugin has anything to learn from it."""
+
+    __slots__ = ()
+
+    wants_chunks = False
+
+    def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str]:
+        """See `Exchange`."""
+        return {}
+
+    def response_chunk(self, chunk: bytes, end: bool) -> bytes | None:
+        """See `Exchange`."""
+        return None
+
+    def response_metadata(self) -> Metadata:
+        """See `Exchange`."""
+        return {}
+
+    def finish(self, cause: CloseCause) -> None:
+        """See `Exchange`."""
+
+
+def _read_usage(step: Step, access: Access, body: bytes, streaming: bool) -> Usage | None:
+    usage = step.run(access, body, streaming)
+    if isinstance(usage, Usage):
+        return usage
+    if usage is not None and not isinstance(usage, Fault):
+        step.fault(f"answered {type(usage).__name__}, not Usage or None")
+    return None
+
+
+def _endpoint_at(served: str | None, picked: Endpoints) -> Endpoint | None:
+    """The endpoint the gateway named, else the first picked; None when the gateway named one that is not in the pool."""
+    if served is None:
+        return picked.members[0]
+    for members in (picked.members, picked.pool_members):
+        for endpoint in members:
+            if endpoint.address == served:
+                return endpoint
+    return None

@@ -1,0 +1,138 @@
+"""The steps around scheduling, each with the plugins it calls: candidate filters, shedding, producers, admission, pre-request."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+
+import numpy as np
+
+from endpick.api.endpoints import Access, BoolArray, Endpoints
+from endpick.api.keys import PREFIX_MATCH_BLOCKS
+from endpick.api.request import InferenceRequest, Rejection
+from endpick.api.request_control import DataProducer, UpstreamHeaders
+from endpick.api.scheduling import SchedulingResult
+from endpick.api.state import CycleState, ScoringState
+from endpick.observability.telemetry import Telemetry
+from endpick.plugins.instance import Instance
+from endpick.requests.model import SATURATED, Refused, refused
+from endpick.scheduling.profile import as_view
+from endpick.scheduling.step import Fault, Step, bind
+
+IF_AVAILABLE = "if-available"
+"""In the header `Prefer`: the client would rather have a 412 than wait for a prefill."""
+
+
+def filter_candidates(steps: Sequence[Step], request: InferenceRequest, endpoints: Endpoints, access: Access) -> Endpoints | Fault:
+    """What all candidate filters keep, in the order of `endpoints`; each of them is asked about the same candidates."""
+    dropped: BoolArray | None = None
+    for step in steps:
+        answer = step.run(access, request, endpoints)
+        if answer is endpoints:
+            continue
+        kept = answer if isinstance(answer, Fault) else as_view(endpoints, answer)
+        if isinstance(kept, str):
+            kept = step.fault(kept)
+        if isinstance(kept, Fault):
+            if kept.refuses:
+                return kept
+        elif kept is not endpoints:
+            others = np.ones(len(endpoints.pool_members), dtype=np.bool_)
+            others[kept._row_numbers()] = False
+            dropped = others if dropped is None else dropped | others
+    return endpoints if dropped is None else endpoints.where(~endpoints.gather(dropped))
+
+
+def shed(detector: Step | None, request: InferenceRequest, endpoints: Endpoints, access: Access) -> Refused | None:
+    """Refuse a request of negative priority while the pool is full. Any other request passes without asking the detector."""
+    if request.priority >= 0 or detector is None:
+        return None
+    saturation = detector.run(access, endpoints)
+    if not isinstance(saturation, Real | Fault):
+        saturation = detector.fault(f"answered {type(saturation).__name__}, not a number")
+    if isinstance(saturation, Fault):
+        return refused(saturation) if saturation.refuses else None
+    return SATURATED if float(saturation) >= 1.0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledProducer:
+    """A producer and how long it may be awaited."""
+
+    step: Step
+    awaits: bool
+    timeout_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Production:
+    """What one request asks of the producers."""
+
+    request: InferenceRequest
+    endpoints: Endpoints
+    state: CycleState
+    access: Access
+
+
+def compile_producer(instance: Instance, telemetry: Telemetry) -> CompiledProducer:
+    """Bind the instance's `produce`. Raises TypeError when it has none: a mistake in the plan."""
+    step = bind(instance, DataProducer, "produce", telemetry)
+    plugin = instance.plugin
+    assert isinstance(plugin, DataProducer)
+    return CompiledProducer(step, inspect.iscoroutinefunction(plugin.produce), plugin.timeout_seconds)
+
+
+def produced_at_once(producer: CompiledProducer, production: Production) -> Fault | None:
+    """Run one producer that does not wait; its fault, if there is one."""
+    answer = producer.step.run(production.access, production.request, production.endpoints, production.state)
+    if answer is None or isinstance(answer, Fault):
+        return answer
+    if inspect.iscoroutine(answer):
+        answer.close()
+    return producer.step.fault("returned something to await although `produce` is not an `async def`")
+
+
+def admit(steps: Sequence[Step], request: InferenceRequest, endpoints: Endpoints, state: ScoringState, access: Access) -> Refused | None:
+    """The first refusal, in configuration order; None when all admit."""
+    for step in steps:
+        answer = step.run(access, request, endpoints, state)
+        if isinstance(answer, Rejection):
+            return refused(answer)
+        if answer is not None and not isinstance(answer, Fault):
+            answer = step.fault(f"answered {type(answer).__name__}, not a Rejection or None")
+        if isinstance(answer, Fault) and answer.refuses:
+            return refused(answer)
+    return None
+
+
+def run_pre_request(
+    steps: Sequence[Step],
+    request: InferenceRequest,
+    result: SchedulingResult,
+    headers: UpstreamHeaders,
+    state: CycleState,
+    access: Access,
+) -> Refused | None:
+    """Tell every instance, also after one has refused, so that all of them count the same requests; the first refusal wins."""
+    refusal: Refused | None = None
+    for step in steps:
+        answer = step.run(access, request, result, headers, state)
+        if answer is not None and not isinstance(answer, Rejection | Fault):
+            answer = step.fault(f"answered {type(answer).__name__}, not a Rejection or None")
+        if isinstance(answer, Rejection) or (isinstance(answer, Fault) and answer.refuses):
+            refusal = refusal or refused(answer)
+    return refusal
+
+
+def wants_cached_only(headers: Mapping[str, str]) -> bool:
+    """Whether the client would rather have a 412 than wait for a prefill."""
+    preference = headers.get("prefer")
+    return preference is not None and IF_AVAILABLE in (token.strip().lower() for token in preference.split(","))
+
+
+def was_cached(result: SchedulingResult, state: CycleState) -> bool:
+    """Whether the first endpoint picked probably holds the beginning of the prompt; False when no producer keeps track."""
+    picked = result.runs[result.primary].picked
+    return picked is not None and bool(state.column(PREFIX_MATCH_BLOCKS, picked)[0] > 0)

@@ -1,1 +1,0 @@
-"""Projects for new plugins, made from the template in `plugin_template`."""

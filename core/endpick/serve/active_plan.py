@@ -1,0 +1,250 @@
+"""Holds the deployment that serves now and replaces it at a reload: swaps one reference, so requests in flight keep their pipeline."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+
+from endpick.api.errors import ConfigurationError
+from endpick.datalayer.collection import CollectionLoop, CollectionSettings
+from endpick.datalayer.discovery import DiscoveryTask
+from endpick.diagnostics import Code, Diagnostic, Span
+from endpick.planning.compile import compile_collection, declared_keys
+from endpick.planning.plan import Plan, PlanOutcome
+from endpick.plugins.failures import PLUGIN_FAILURES
+from endpick.plugins.hooks import HookRegistry
+from endpick.plugins.instance import Instance
+from endpick.plugins.kinds import ExtensionPoint
+from endpick.serve.deployment import (
+    Deployment,
+    Runtime,
+    StartRefused,
+    deploy,
+    document_of,
+    instance_failed,
+    left_behind,
+    stop_instances,
+    stop_quietly,
+)
+
+_log = logging.getLogger("endpick.serve")
+
+
+class ActivePlan:
+    """Runs the data layer of one deployment and hands its pipeline to requests."""
+
+    def __init__(self, runtime: Runtime, collection_settings: CollectionSettings, drain_timeout_seconds: float) -> None:
+        """Nothing runs until `begin`."""
+        self._runtime = runtime
+        self._collection_settings = collection_settings
+        self._drain_timeout_seconds = drain_timeout_seconds
+        self._deployment: Deployment | None = None
+        self._collection: CollectionLoop | None = None
+        self._discovery: DiscoveryTask | None = None
+        self.on_replaced: list[Callable[[Deployment], None]] = []
+        self._retiring: set[asyncio.Task[None]] = set()
+        self._ending = asyncio.Event()
+        runtime.table.on_removed.append(self._forget)
+
+    @property
+    def deployment(self) -> Deployment:
+        """The deployment that serves now; there is none before `begin`."""
+        assert self._deployment is not None
+        return self._deployment
+
+    def instances(self) -> Iterable[Instance]:
+        """The instances of the deployment that serves now; none before `begin`."""
+        return () if self._deployment is None else self._deployment.instances.values()
+
+    async def begin(self, deployment: Deployment, discovery_timeout_seconds: float) -> None:
+        """Discover the endpoints and collect their data for the first deployment.
+
+        Raises:
+            StartRefused: there is no discovery, or it reported nothing in time.
+        """
+        self._deployment = deployment
+        self._discovery = self._new_discovery(deployment)
+        if self._discovery is None:
+            raise StartRefused(_no_discovery(deployment))
+        self._discovery.start()
+        try:
+            await self._discovery.wait_ready(discovery_timeout_seconds)
+        except ConfigurationError as problem:
+            raise StartRefused(instance_failed(Code.E0706, self._discovery.instance, f"cannot discover endpoints: {problem}")) from problem
+        except TimeoutError as problem:
+            what = f"reported no endpoints within {discovery_timeout_seconds:g} s"
+            raise StartRefused(instance_failed(Code.E0703, self._discovery.instance, what)) from problem
+        self._collection = self._new_collection(deployment)
+        self._collection.start()
+
+    async def replace(self, new: Deployment) -> None:
+        """Let `new` serve from the next request on. Requests in flight keep their pipeline; instances only they use are stopped later."""
+        old = self.deployment
+        self._runtime.table.declare(declared_keys(new.plan))
+        self._deployment = new
+        for replaced in self.on_replaced:
+            replaced(new)
+        try:
+            await self._replace_collection(new)
+            await self._replace_discovery(old, new)
+        finally:  # also when the process ends in the middle of a reload: the instances left behind have to be stopped
+            self._begin_to_retire(left_behind(old, new))
+
+    async def end(self) -> None:
+        """Stop the data layer, then every instance once, those retired earlier included; a failure does not keep the others from stopping.
+
+        Raises:
+            ExceptionGroup: what did not stop.
+        """
+        problems: list[Exception] = []
+        for data_layer in (self._discovery, self._collection):
+            if data_layer is not None:
+                try:
+                    await data_layer.stop()
+                except Exception as problem:
+                    problem.add_note(f"while stopping the {type(data_layer).__name__}")
+                    problems.append(problem)
+        self._ending.set()
+        serving = () if self._deployment is None else self._deployment.instances.values()
+        outcomes = await asyncio.gather(*self._retiring, stop_instances(serving), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, ExceptionGroup):
+                problems += outcome.exceptions
+            elif isinstance(outcome, BaseException):
+                raise outcome
+        if problems:
+            raise ExceptionGroup("endpick did not stop cleanly", problems)
+
+    def _begin_to_retire(self, instances: tuple[Instance, ...]) -> None:
+        if instances:
+            task = asyncio.get_running_loop().create_task(self._retire(instances))
+            self._retiring.add(task)
+            task.add_done_callback(self._retiring.discard)
+
+    async def _retire(self, instances: tuple[Instance, ...]) -> None:
+        """Stop instances that no new request uses: when those in flight have had their time, or at once when the process ends.
+
+        Raises:
+            ExceptionGroup: instances that did not stop while the process ends; before, they are logged.
+        """
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._ending.wait(), self._drain_timeout_seconds)
+        try:
+            await stop_instances(instances)
+        except ExceptionGroup as problems:
+            if self._ending.is_set():
+                raise
+            _log.error("instances of an earlier configuration did not stop", exc_info=problems)
+
+    def _new_collection(self, deployment: Deployment) -> CollectionLoop:
+        bindings = compile_collection(deployment.plan, deployment.built)
+        return CollectionLoop(self._runtime.table, bindings, self._collection_settings, self._runtime.telemetry)
+
+    async def _replace_collection(self, new: Deployment) -> None:
+        if self._collection is not None:
+            await self._collection.stop()
+        self._collection = self._new_collection(new)
+        self._collection.start()
+
+    def _new_discovery(self, deployment: Deployment) -> DiscoveryTask | None:
+        name = deployment.plan.discovery
+        return None if name is None else DiscoveryTask(deployment.instances[name], self._runtime.table, self._runtime.telemetry)
+
+    async def _replace_discovery(self, old: Deployment, new: Deployment) -> None:
+        """A carried-over discovery keeps running; if `new` names none, the pool stays as it is."""
+        if _discovery_plugin(old) is _discovery_plugin(new):
+            return
+        if self._discovery is not None:
+            await self._discovery.stop()
+        self._discovery = self._new_discovery(new)
+        if self._discovery is not None:
+            self._discovery.start()
+
+    def _forget(self, name: str) -> None:
+        for instance in self.instances():
+            try:
+                instance.plugin.endpoint_removed(name)
+            except PLUGIN_FAILURES as problem:
+                self._runtime.telemetry.fault(instance, ExtensionPoint.ENDPOINT_REMOVED, problem)
+
+
+def _no_discovery(deployment: Deployment) -> Diagnostic:
+    return Diagnostic(
+        Code.E0806,
+        "the configuration names no endpoint discovery, so there are no endpoints to route to",
+        span=Span.start_of(deployment.plan.config.path),
+        help="add one under `plugins:` and name it at `dataLayer.discovery`, for example file-discovery",
+    )
+
+
+def _discovery_plugin(deployment: Deployment) -> object:
+    name = deployment.plan.discovery
+    return None if name is None else deployment.instances[name].plugin
+
+
+async def reload_once(current: ActivePlan, runtime: Runtime, hooks: HookRegistry, replan: Callable[[], PlanOutcome]) -> bool:
+    """Read the configuration again and serve it; True when it serves now, False when it was refused.
+
+    Every mistake in it is logged, and the old configuration keeps serving.
+    """
+    outcome = await asyncio.to_thread(replan)
+    _log_diagnostics(outcome.diagnostics)
+    if outcome.plan is None:
+        _log.error("configuration refused; the old one keeps serving")
+        return False
+    try:
+        new = await _admitted(current.deployment, runtime, hooks, outcome.plan)
+    except StartRefused as refusal:
+        _log_diagnostics(refusal.diagnostics)
+        _log.error("configuration refused; the old one keeps serving")
+        return False
+    if new.plan.hooks.names != hooks.names:
+        _log.warning("a change of `hooks:` takes effect at the next start only")
+    await current.replace(new)
+    _log.info("configuration replaced", extra={"carried_over": len(new.instances) - len(new.fresh), "built": len(new.fresh)})
+    return True
+
+
+async def _admitted(old: Deployment, runtime: Runtime, hooks: HookRegistry, plan: Plan) -> Deployment:
+    """The plan deployed, with no hook object against it.
+
+    Raises:
+        StartRefused: an instance did not start, or a hook object vetoed; instances started here have been stopped again.
+    """
+    new = await deploy(plan, runtime, old)
+    async with AsyncExitStack() as unless_admitted:
+        unless_admitted.push_async_callback(stop_quietly, new.fresh)
+        vetoes = await hooks.reload(document_of(old.plan), document_of(plan))
+        if vetoes:
+            raise StartRefused(*vetoes)
+        unless_admitted.pop_all()
+    return new
+
+
+def _log_diagnostics(diagnostics: Iterable[Diagnostic]) -> None:
+    for diagnostic in diagnostics:
+        level = logging.ERROR if diagnostic.is_error else logging.WARNING
+        _log.log(level, diagnostic.message, extra={"code": str(diagnostic.code), "place": str(diagnostic.span or "")})
+
+
+async def watch_file(path: Path, changed: Callable[[], None], interval_seconds: float = 1.0) -> None:
+    """Call `changed` after each change or replacement of the file, until cancelled; a ConfigMap replaces it by swapping a link."""
+    seen = _identity(path)
+    while True:
+        await asyncio.sleep(interval_seconds)
+        now = _identity(path)
+        if now is not None and now != seen:
+            seen = now
+            changed()
+
+
+def _identity(path: Path) -> tuple[int, int, int] | None:
+    """What changes with the file; None while there is no such file, as in the middle of an editor's rename."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size

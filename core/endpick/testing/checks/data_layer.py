@@ -1,0 +1,175 @@
+"""Checks of data sources, data collectors and discoveries."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+
+from endpick.api import DataCollector, DataSource, EndpointDiscovery
+from endpick.api.datalayer import PollingSource
+from endpick.api.endpoints import Endpoint
+from endpick.api.errors import ConfigurationError, Unavailable
+from endpick.plugins.failures import PLUGIN_FAILURES
+from endpick.plugins.kinds import payload_of
+from endpick.testing.bench import Bench, Raised, benches
+from endpick.testing.check import Finding, NotApplicable, check
+from endpick.testing.made_up import make_pool, nonsense_of
+from endpick.testing.plugin_under_test import PluginUnderTest
+from endpick.testing.source_runner import ANSWERS, Stubborn, answering, no_server, payloads_from, run, run_discovery, started
+
+Server = Callable[[], AbstractAsyncContextManager[Endpoint]]
+
+
+@asynccontextmanager
+async def _no_server() -> AsyncIterator[Endpoint]:
+    async with no_server() as endpoint:
+        yield endpoint
+
+
+_SERVERS: dict[str, Server] = {
+    "no server is there": _no_server,
+    **{f"the server answers {kind}": partial(answering, kind) for kind in ANSWERS},
+}
+
+
+@check(DataSource)
+def source_is_unavailable_and_nothing_else(subject: PluginUnderTest) -> Iterator[Finding]:
+    """When a server is down or answers nonsense, the only exception that comes out is `Unavailable`."""
+    for situation, outcome in _outcomes(subject):
+        if isinstance(outcome, Raised) and not isinstance(outcome.problem, Unavailable):
+            yield Finding(f"it raises {outcome} when {situation}", "catch what your client raises, and raise Unavailable(...) from it")
+            return
+
+
+@check(DataSource)
+def source_gives_its_payload(subject: PluginUnderTest) -> Iterator[Finding]:
+    """Whatever the source brings is of the type that is its second generic argument: collectors rely on it."""
+    expected = payload_of(subject.plugin) or object
+    for situation, outcome in _outcomes(subject):
+        for payload in outcome if isinstance(outcome, list) else ():
+            if not isinstance(payload, expected):
+                yield Finding(
+                    f"it brings a {type(payload).__qualname__} when {situation}, and its class says {expected.__qualname__}",
+                    "make the two agree; raise Unavailable when there is nothing to bring",
+                )
+                return
+
+
+@check(DataSource)
+def source_heeds_cancellation(subject: PluginUnderTest) -> Iterator[Finding]:
+    """Cancelled, it ends within a second: endpoints come and go, and the host has to stop."""
+    for bench in benches(subject):
+        try:
+            run(_collect(bench, _no_server))
+        except Stubborn:
+            yield Finding(
+                "it goes on after it was cancelled", "let asyncio.CancelledError pass: do not catch BaseException around an await"
+            )
+            return
+
+
+@check(DataSource)
+def source_has_sane_times(subject: PluginUnderTest) -> Iterator[Finding]:
+    """`interval_seconds` is None or positive, and `timeout_seconds` positive."""
+    for bench in benches(subject):
+        plugin = bench.instance.plugin
+        if not isinstance(plugin, PollingSource):
+            continue
+        if plugin.interval_seconds is not None and not plugin.interval_seconds > 0:
+            yield Finding(f"`interval_seconds` is {plugin.interval_seconds}", "None follows the host's interval")
+        if not plugin.timeout_seconds > 0:
+            yield Finding(f"`timeout_seconds` is {plugin.timeout_seconds}", "say how long one poll may take")
+
+
+@check(DataSource)
+def source_does_not_block(subject: PluginUnderTest) -> Iterator[Finding]:
+    """Polling and watching await: no blocking socket, file, process or sleep in the thread that also routes."""
+    for bench in benches(subject):
+        for server in (_no_server, partial(answering, "an empty page")):
+            if _attempt(bench, server) is None:
+                break
+        for blocking in bench.watch.found:
+            yield Finding(f"it {blocking}", "use an asyncio client such as aiohttp, or `await asyncio.to_thread(...)`")
+
+
+@check(EndpointDiscovery)
+def discovery_fails_in_words(subject: PluginUnderTest) -> Iterator[Finding]:
+    """A discovery that cannot work says why with `ConfigurationError`, and ends when it is cancelled."""
+    for bench in benches(subject):
+        try:
+            outcome = run(_discover(bench))
+        except Stubborn:
+            yield Finding("it goes on after it was cancelled", "let asyncio.CancelledError pass")
+            return
+        if isinstance(outcome, Raised) and not isinstance(outcome.problem, ConfigurationError):
+            yield Finding(f"`run` raises {outcome}", "before ready(), raise ConfigurationError with what the operator should correct")
+            return
+
+
+def _outcomes(subject: PluginUnderTest) -> Iterator[tuple[str, list[object] | Raised]]:
+    """What comes of each situation; ends early where other checks say what is wrong."""
+    for situation, server in _SERVERS.items():
+        for bench in benches(subject):
+            outcome = _attempt(bench, server)
+            if outcome is None:
+                return
+            yield situation, outcome
+
+
+def _attempt(bench: Bench, server: Server) -> list[object] | Raised | None:
+    """What came of it; None when it would not start, stop or be cancelled, of which other checks speak."""
+    try:
+        return run(_collect(bench, server))
+    except PLUGIN_FAILURES:
+        return None
+
+
+async def _collect(bench: Bench, server: Server) -> list[object] | Raised:
+    async with started(bench), server() as endpoint:
+        return await payloads_from(bench, endpoint)
+
+
+async def _discover(bench: Bench) -> object:
+    async with started(bench):
+        return await run_discovery(bench, make_pool(0))
+
+
+@check(DataCollector)
+def collector_survives_nonsense(subject: PluginUnderTest) -> Iterator[Finding]:
+    """A payload of the right type that makes no sense is `Unavailable`, or changes nothing; no other exception comes out."""
+    payloads = nonsense_of(payload_of(subject.plugin) or object)
+    if not payloads:
+        raise NotApplicable(f"the kit cannot make a {payload_of(subject.plugin)}")
+    for bench in benches(subject):
+        plugin = bench.instance.plugin
+        assert isinstance(plugin, DataCollector)
+        for payload in payloads:
+            answer = bench.call(plugin.collect, payload, bench.writer(bench.table.generation.endpoints[0]))
+            if isinstance(answer, Raised) and not isinstance(answer.problem, Unavailable):
+                yield Finding(
+                    f"`collect` raises {answer} for the payload {_shown(payload)}",
+                    "raise Unavailable where the payload holds nothing of use; model servers can send anything",
+                )
+                return
+
+
+@check(DataCollector)
+def collector_reads_good_payloads(subject: PluginUnderTest) -> Iterator[Finding]:
+    """Every payload that its author gave the kit is read without complaint."""
+    if not subject.material.payloads:
+        raise NotApplicable("give the kit `payloads=`, what a source would deliver")
+    for bench in benches(subject):
+        plugin = bench.instance.plugin
+        assert isinstance(plugin, DataCollector)
+        for payload in subject.material.payloads:
+            answer = bench.call(plugin.collect, payload, bench.writer(bench.table.generation.endpoints[0]))
+            if answer is not None:
+                said = f"raises {answer}" if isinstance(answer, Raised) else f"answers {type(answer).__name__}"
+                yield Finding(f"`collect` {said} for the payload {_shown(payload)}", "write values with writer.set, and return nothing")
+                return
+
+
+def _shown(payload: object) -> str:
+    text = repr(getattr(payload, "body", payload))
+    return text if len(text) <= 60 else f"{text[:60]}…"

@@ -1,0 +1,226 @@
+"""Checks of what a plugin says about itself: its entry point, its declarations and its parameters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from packaging.requirements import Requirement
+from pydantic import ValidationError
+from pydantic_core import PydanticUndefined
+
+from endpick import __version__
+from endpick.api import DataCollector, DataProducer, DataSource
+from endpick.api.plugin import Parameters
+from endpick.diagnostics import Diagnostic
+from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOST_DISTRIBUTION
+from endpick.plugins.discovery import Candidate
+from endpick.plugins.kinds import payload_of
+from endpick.plugins.metadata import normalise, requirements_of
+from endpick.plugins.parameters import parameters_schema
+from endpick.plugins.resolution import where
+from endpick.plugins.schema import own_model
+from endpick.testing.bench import make_bench
+from endpick.testing.check import Finding, check
+from endpick.testing.made_up import BUILT_IN_KEYS
+from endpick.testing.plugin_under_test import PluginUnderTest
+
+
+@check()
+def loads(subject: PluginUnderTest) -> Iterator[Finding]:
+    """The host loads the class: kind, declarations, methods, signatures and parameter schema are in order."""
+    for refusal in subject.refusals:
+        notes = "; ".join(refusal.notes)
+        yield Finding(f"{refusal.message} [{refusal.code}]", notes or f"`endpick explain {refusal.code}` says more")
+
+
+GROUP = f"{ENTRY_POINT_GROUP_PREFIX}{API_MAJOR}"
+
+
+@check()
+def has_an_entry_point(subject: PluginUnderTest) -> Iterator[Finding]:
+    """One installed entry point leads to the class; its name is the plugin's type."""
+    wanted = f'[project.entry-points."{GROUP}"] "{_type_to_write(subject)}" = "{subject.target}"'
+    bearing = [offer for offer in subject.offers if offer.type == subject.name and not offer.shadowed_by]
+    leading = [offer for offer in bearing if _target(offer) == subject.target]
+    if len(bearing) > 1:
+        offers = "; ".join(where(offer) for offer in bearing)
+        yield Finding(f"the type is offered {len(bearing)} times: {offers}", "uninstall the others, or give your plugin another type")
+    elif bearing and not leading:
+        offer = bearing[0]
+        yield Finding(
+            f"the entry point '{offer.type}' of {offer.origin} leads to {offer.target}, not to {subject.target}", f"write {wanted}"
+        )
+    elif bearing and not bearing[0].speaks_our_api:
+        offer = bearing[0]
+        yield Finding(f"the entry point is in the group of plugin API {offer.api_major}", f"write {wanted}, and install the project again")
+    elif not bearing:
+        others = [offer for offer in subject.offers if _target(offer) == subject.target]
+        names = f"; it is installed as {', '.join(repr(other.type) for other in others)} only" if others else ""
+        yield Finding(
+            f"no installed entry point leads to {subject.target}{names}", f"write {wanted}, and install the project (`pip install -e .`)"
+        )
+
+
+def _type_to_write(subject: PluginUnderTest) -> str:
+    """The type it has, or one made of the name of its class."""
+    if any(offer.type == subject.name for offer in subject.offers):
+        return subject.name
+    return f"acme.{re.sub('(?<!^)(?=[A-Z])', '-', subject.plugin.__name__).lower()}"
+
+
+@check()
+def works_under_its_aliases(subject: PluginUnderTest) -> Iterator[Finding]:
+    """Each former name in `aliases` has an entry point of its own."""
+    for alias in subject.plugin.aliases:
+        if not any(offer.type == alias for offer in subject.offers):
+            yield Finding(
+                f"the alias '{alias}' has no entry point", f'add "{alias}" = "{subject.target}" to [project.entry-points."{GROUP}"]'
+            )
+
+
+@check()
+def has_a_vendor_prefix(subject: PluginUnderTest) -> Iterator[Finding]:
+    """The type begins with who makes it (`acme.queue-scorer`): types without prefix are endpick's own."""
+    if not subject.offers or any(offer.is_builtin for offer in subject.offers):
+        return
+    if "." not in subject.name:
+        yield Finding("the type has no prefix", f"call it by your name, for example 'acme.{subject.name}'")
+
+
+@check()
+def requires_endpick(subject: PluginUnderTest) -> Iterator[Finding]:
+    """Its distribution says from which endpick on it works: the host refuses it on older ones, before it imports anything."""
+    offer = subject.candidate
+    if offer.is_builtin or not offer.metadata_path:
+        return
+    required = [one for one in map(Requirement, requirements_of(offer.distribution)) if normalise(one.name) == HOST_DISTRIBUTION]
+    if not any(bound.operator in (">=", "~=", "==", ">") for one in required for bound in one.specifier):
+        yield Finding(f"{offer.distribution} does not say which endpick it needs", f'add "endpick>={__version__}" to its `dependencies`')
+
+
+@check()
+def has_a_docstring(subject: PluginUnderTest) -> Iterator[Finding]:
+    """The class has a docstring of its own: `endpick list` and `endpick describe` show it."""
+    if not subject.loaded.summary:
+        yield Finding("the class has no docstring", "say in one sentence what it prefers, keeps or does, and with what formula")
+
+
+@check()
+def documents_its_data_keys(subject: PluginUnderTest) -> Iterator[Finding]:
+    """Every declared data key says what it holds, and keys that are not endpick's own have a namespace."""
+    plugin = subject.plugin
+    for key in (*plugin.consumes, *plugin.consumes_optional, *plugin.produces):
+        if not key.doc:
+            yield Finding(f"the data key '{key.name}' has no `doc`", "say what it is, its unit and its range")
+        if "/" not in key.name and key not in BUILT_IN_KEYS:
+            yield Finding(f"the data key '{key.name}' has no namespace", f"put a name that is yours in front: 'acme.example/{key.name}'")
+
+
+@check(DataSource, DataCollector)
+def names_its_payload(subject: PluginUnderTest) -> Iterator[Finding]:
+    """The second generic argument names the type a source delivers, or a collector reads: the host connects the two by it."""
+    if payload_of(subject.plugin) is None:
+        base = "PollingSource" if issubclass(subject.plugin, DataSource) else "DataCollector"
+        yield Finding("it names no type of payload", f"name its class as the second generic argument: `{base}[Parameters, MetricsPage]`")
+
+
+@check(DataCollector, DataProducer)
+def produces_something(subject: PluginUnderTest) -> Iterator[Finding]:
+    """A collector or producer declares what it writes in `produces`."""
+    for block, parameters in subject.valid_blocks():
+        if not subject.plugin.subscriptions(parameters).produces:
+            yield Finding(f"it produces nothing with {block.origin}", "list the data keys it writes in `produces`")
+
+
+def _target(offer: Candidate) -> str:
+    return offer.target.replace(" ", "")
+
+
+_UNKNOWN = "endpickConformanceUnknown"
+
+
+@check()
+def describes_its_parameters(subject: PluginUnderTest) -> Iterator[Finding]:
+    """Every parameter has a description."""
+    schema = parameters_schema(subject.loaded)
+    definitions = schema.get("$defs", {})
+    assert isinstance(definitions, Mapping)
+    for owner, one in (("", schema), *((f"{name}.", definition) for name, definition in definitions.items())):
+        for name, described in one.get("properties", {}).items():
+            if not described.get("description"):
+                yield Finding(f"the parameter '{owner}{name}' has no description", "add `Field(description=...)`, with unit and range")
+
+
+@check()
+def refuses_unknown_parameters(subject: PluginUnderTest) -> Iterator[Finding]:
+    """A parameter that does not exist is an error, never ignored: it is a typing mistake of an operator."""
+    for block, _ in subject.valid_blocks():
+        if isinstance(subject.judge({**block.raw, _UNKNOWN: 1}), Parameters):
+            yield Finding("it accepts a parameter that does not exist", "leave `extra='forbid'` of endpick.api.Parameters as it is")
+            return
+
+
+@check()
+def has_valid_defaults(subject: PluginUnderTest) -> Iterator[Finding]:
+    """The default of every parameter satisfies the parameter's own constraints, which pydantic does not look at."""
+    model = own_model(subject.plugin)
+    if model is None:
+        return
+    base = dict(subject.blocks[0].raw)
+    for name, field in model.model_fields.items():
+        default = field.get_default(call_default_factory=True, validated_data={})
+        if default is PydanticUndefined:
+            continue
+        written = str(field.validation_alias or field.alias or name)
+        try:
+            model.model_validate({**base, written: default})
+        except ValidationError as error:
+            about = [detail for detail in error.errors() if detail["loc"][:1] == (written,)]
+            for detail in about:
+                yield Finding(
+                    f"the default of '{written}', {default!r}, is not valid: {detail['msg']}", "correct the default or the constraint"
+                )
+
+
+@check()
+def has_valid_examples(subject: PluginUnderTest) -> Iterator[Finding]:
+    """The defaults, and every example of the parameters, are accepted by the host."""
+    for block in subject.blocks:
+        judged = subject.judge(block.raw)
+        if not isinstance(judged, Parameters):
+            for mistake in judged:
+                yield Finding(
+                    f"the host refuses {block.origin}: {mistake.message}",
+                    "give required parameters an example, `Field(examples=[...])`, or pass `parameters=` to the kit"
+                    if mistake.code.name == "E0406"
+                    else "correct the example or the constraint",
+                )
+
+
+@check()
+def keeps_parameters_immutable(subject: PluginUnderTest) -> Iterator[Finding]:
+    """Parameters cannot be changed once they are read: what a configuration says holds until the next reload."""
+    model = own_model(subject.plugin)
+    if model is not None and model.model_config.get("frozen") is not True:
+        yield Finding("its parameters can be changed", "leave `frozen=True` of endpick.api.Parameters as it is")
+
+
+@check()
+def can_be_built(subject: PluginUnderTest) -> Iterator[Finding]:
+    """The constructor accepts the defaults and every example, and builds a second instance beside the first, as for a reload."""
+    for block, parameters in subject.valid_blocks():
+        built = make_bench(subject, block.origin, parameters)
+        if isinstance(built, Diagnostic):
+            notes = "; ".join(" ".join(note.split()) for note in built.notes)
+            yield Finding(
+                f"with {block.origin}: {built.message}", notes or "a constructor raises ConfigurationError, and only for bad parameters"
+            )
+            continue
+        second = make_bench(subject, block.origin, parameters)
+        if isinstance(second, Diagnostic):
+            yield Finding(
+                f"a second instance cannot be built beside the first: {second.message}",
+                "keep nothing in the class or the module, and register metrics in `context.registry`",
+            )
+            return

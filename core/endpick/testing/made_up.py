@@ -1,0 +1,244 @@
+"""Pools, requests, profile runs and values made up for tests."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+import typing
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from random import Random
+from types import UnionType
+
+import numpy as np
+
+from endpick.api import keys
+from endpick.api.data import AnyKey, DataKey, Scope
+from endpick.api.endpoints import Column, Endpoint, Endpoints, Generation
+from endpick.api.metrics import MetricsPage
+from endpick.api.request import InferenceRequest, Prompt
+from endpick.api.scheduling import ProfileRunResult, ScoredEndpoints
+from endpick.datalayer.table import EndpointTable
+
+BUILT_IN_KEYS: tuple[AnyKey, ...] = tuple(value for value in vars(keys).values() if isinstance(value, DataKey))
+"""The data keys that endpick defines itself."""
+
+SERVER_PORT = 8000
+
+
+def make_pool(
+    columns: Mapping[AnyKey, Sequence[object]] | int = 3,
+    *,
+    labels: Sequence[Mapping[str, str]] = (),
+    pool: Mapping[AnyKey, object] | None = None,
+    keys: Iterable[AnyKey] = (),
+    clock: Callable[[], float] = lambda: 0.0,
+) -> EndpointTable:
+    """A table of endpoints `default/e0`, `default/e1`, … at 10.0.0.1:8000, 10.0.0.2:8000 and so on.
+
+    Args:
+        columns: For each data key one value per endpoint, None for one that has not reported; or just how many endpoints.
+        labels: Of the endpoints, in order; those left over have none.
+        pool: Values of scope `POOL`.
+        keys: Further keys that may be written later.
+        clock: Monotonic seconds; everything is written at what it says now.
+
+    Raises:
+        ValueError: columns of different lengths.
+    """
+    values = {} if isinstance(columns, int) else columns
+    sizes = {len(column) for column in values.values()}
+    if len(sizes) > 1:
+        raise ValueError(f"columns have different lengths: {sorted(sizes)}")
+    size = columns if isinstance(columns, int) else next(iter(sizes), 0)
+    table = EndpointTable(clock, (*BUILT_IN_KEYS, *values, *(pool or {}), *keys))
+    table.replace_all(make_endpoint(number, labels[number] if number < len(labels) else {}) for number in range(size))
+    for key, column in values.items():
+        for endpoint, value in zip(table.generation.endpoints, column, strict=True):
+            if value is not None:
+                table.write(key, endpoint, value)
+    for key, value in (pool or {}).items():
+        table.write_pool(key, value)
+    return table
+
+
+def make_endpoint(number: int, labels: Mapping[str, str] | None = None) -> Endpoint:
+    """The endpoint of that number: `default/e<number>`."""
+    address = f"10.{number // 62_500}.{number // 250 % 250}.{number % 250 + 1}"
+    return Endpoint(f"default/e{number}", address, SERVER_PORT, labels or {})
+
+
+def unprotected(generation: Generation) -> Generation:
+    """A copy whose arrays can be written to, so that a plugin that writes to them is caught and not stopped."""
+    columns = {name: Column(column.values.copy(), column.written_at.copy()) for name, column in generation.columns.items()}
+    return Generation(generation.endpoints, columns, dict(generation.pool), generation.clock)
+
+
+def is_column(key: AnyKey) -> bool:
+    """Whether values of the key live in the endpoint table, one per endpoint."""
+    return key.scope is Scope.ENDPOINT
+
+
+def make_request(
+    prompt: str | tuple[str, ...] = "Say something about endpoints.",
+    *,
+    model: str = "base",
+    headers: Mapping[str, str] | None = None,
+    id: str = "request-1",  # noqa: A002 - as the request's field
+    path: str = "/v1/chat/completions",
+    streaming: bool = False,
+    max_output_tokens: int | None = None,
+    priority: int = 0,
+    fairness_id: str = "default-flow",
+    cache_salt: str = "",
+    received_at: float = 0.0,
+) -> InferenceRequest:
+    """A request as plugins see it; every value can be chosen, none has to be."""
+    texts = tuple(text.encode() for text in ((prompt,) if isinstance(prompt, str) else prompt))
+    return InferenceRequest(
+        id=id,
+        model=model,
+        incoming_model=model,
+        path=path,
+        headers=dict(headers or {}),
+        prompt=Prompt(lambda: texts),
+        streaming=streaming,
+        max_output_tokens=max_output_tokens,
+        priority=priority,
+        fairness_id=fairness_id,
+        cache_salt=cache_salt,
+        size_bytes=sum(map(len, texts)),
+        received_at=received_at,
+        payload={"model": model, "messages": [{"role": "user", "content": text.decode()} for text in texts]},
+    )
+
+
+def varied_requests() -> tuple[InferenceRequest, ...]:
+    """Requests that differ in all that a plugin may look at: no prompt, no model, long and several prompts, priorities, headers."""
+    return (
+        make_request(),
+        make_request((), model=""),
+        make_request("word " * 5_000, model="a", id="request-2", streaming=True, max_output_tokens=64),
+        make_request(("one", "two"), id="request-3", priority=-1, fairness_id="tenant-a", cache_salt="salt"),
+        make_request("", id="request-4", priority=9, headers={"x-session-id": "s-1", "x-tenant": "acme", "authorization": "Bearer t"}),
+    )
+
+
+def runs_of(profiles: Iterable[str], endpoints: Endpoints, failed: Container[str] = ()) -> dict[str, ProfileRunResult]:
+    """A run of each profile: the first endpoint picked, the second as fallback; nothing picked where it `failed`."""
+    return {name: failed_run(name) if name in failed else successful_run(name, endpoints) for name in profiles}
+
+
+def successful_run(profile: str, endpoints: Endpoints) -> ProfileRunResult:
+    """A run that found endpoints."""
+    scored = ScoredEndpoints(endpoints, np.linspace(1.0, 0.1, len(endpoints)))
+    return ProfileRunResult(profile, scored.take(range(min(2, len(endpoints)))), scored)
+
+
+def failed_run(profile: str) -> ProfileRunResult:
+    """A run that found no endpoint."""
+    return ProfileRunResult(profile, None, failure="no endpoints available for the given request")
+
+
+_BLOCKS = 16
+
+_MAKERS: Mapping[str, Callable[[Random], object]] = {
+    keys.WAITING_QUEUE_SIZE.name: lambda random: float(random.randrange(20)),
+    keys.RUNNING_REQUESTS_SIZE.name: lambda random: float(random.randrange(20)),
+    keys.KV_CACHE_USAGE.name: lambda random: random.random(),
+    keys.CACHE_BLOCK_SIZE.name: lambda _: 16.0,
+    keys.CACHE_NUM_BLOCKS.name: lambda random: float(random.randrange(1000, 5000)),
+    keys.LORA_ADAPTERS.name: lambda random: keys.LoraAdapters(frozenset(random.sample(("a", "b", "c"), 2)), frozenset(), 4),
+    keys.SERVED_MODELS.name: lambda _: (keys.ServedModel("base"), keys.ServedModel("a", "base")),
+    keys.INFLIGHT_REQUESTS.name: lambda random: float(random.randrange(10)),
+    keys.INFLIGHT_TOKENS.name: lambda random: float(random.randrange(5000)),
+    keys.PREFIX_MATCH_BLOCKS.name: lambda random: float(random.randrange(_BLOCKS + 1)),
+    keys.PREFIX_BLOCKS.name: lambda _: keys.PrefixBlocks(_BLOCKS, 64, tuple(range(_BLOCKS))),
+}
+
+
+def value_of(key: AnyKey, random: Random, samples: Mapping[AnyKey, Sequence[object]]) -> object:
+    """A plausible value: one of the author's samples, else one of our own making; None where we cannot make one.
+
+    Numbers under keys we do not know are between 0 and 1.
+    """
+    name = getattr(key, "shared_name", key.name)
+    given = next((values for sampled, values in samples.items() if sampled.name in (key.name, name)), ())
+    if given:
+        return random.choice(given)
+    if name in _MAKERS:
+        return _MAKERS[name](random)
+    if key.is_number:
+        return random.random()
+    try:
+        return key.type()
+    except Exception:
+        return None
+
+
+_PAGES = (
+    b"",
+    b"\x00\xff\xfe binary \x80",
+    b"<html><body>502 Bad Gateway</body></html>",
+    b'# HELP x\n# TYPE x gauge\nx{a="b" 1\nx}{ 1\nx NaN\nx +Inf\nx 1 2 3\n',
+)
+_NONSENSE: Mapping[type, tuple[object, ...]] = {
+    MetricsPage: tuple(MetricsPage(page) for page in _PAGES),
+    bool: (True, False),
+    int: (0, -1, 2**63),
+    float: (math.nan, -math.inf, -1.0, 0.0),
+    str: ("", "\ufffd\x00", "x" * 10_000),
+    bytes: _PAGES,
+    object: (object(), None),
+    type(None): (None,),
+}
+_CONCRETE: Mapping[object, type] = {Mapping: dict, Sequence: list, Iterable: list}
+
+
+def nonsense_of(kind: type) -> tuple[object, ...]:
+    """Payloads of this type that say nothing sensible; none when we cannot make any."""
+    return tuple(_of_type(kind))
+
+
+def _of_type(kind: object) -> Iterator[object]:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, UnionType):
+        for alternative in arguments:
+            yield from _of_type(alternative)
+    elif origin is typing.Literal:
+        yield from arguments
+    elif origin is not None:
+        yield from _of_type(_CONCRETE.get(origin, origin))
+    elif isinstance(kind, type):
+        yield from _of_class(kind)
+
+
+def _of_class(kind: type) -> Iterator[object]:
+    if kind in _NONSENSE:
+        yield from _NONSENSE[kind]
+    elif dataclasses.is_dataclass(kind):
+        yield from _dataclasses_of(kind)
+    elif issubclass(kind, enum.Enum):
+        yield from kind
+    else:
+        try:
+            yield kind()
+        except Exception:
+            return
+
+
+def _dataclasses_of(kind: type) -> Iterator[object]:
+    """One object for each round of field values, as many rounds as the field with most values needs."""
+    try:
+        hints = typing.get_type_hints(kind)
+    except (NameError, TypeError):
+        return
+    fields = [field for field in dataclasses.fields(kind) if field.init]
+    choices = {field.name: tuple(_of_type(hints[field.name])) for field in fields}
+    if not all(choices.values()):
+        return
+    for number in range(max(map(len, choices.values()), default=1)):
+        try:
+            yield kind(**{name: values[number % len(values)] for name, values in choices.items()})
+        except Exception:  # noqa: S112 - a type that refuses nonsense by itself needs no test with it
+            continue

@@ -1,0 +1,167 @@
+"""Notices what plugin code does on the side: blocks its thread, leaves tasks, threads and sockets behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import SupportsIndex
+
+_DEEDS = {
+    "open": "opens a file",
+    "os.system": "runs a command",
+    "socket.connect": "connects a blocking socket",
+    "socket.getaddrinfo": "resolves a host name",
+    "socket.gethostbyname": "resolves a host name",
+    "sqlite3.connect": "opens a database",
+    "subprocess.Popen": "starts a process",
+    "time.sleep": "sleeps",
+}
+_STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+_ASYNCIO = str(Path(asyncio.__file__).parent)
+_OURS = str(Path(__file__).parent)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocking:
+    """One blocking call: what it does, and where the plugin, or a library of its, makes it."""
+
+    deed: str
+    place: str
+
+    def __str__(self) -> str:
+        return f"{self.deed} at {self.place}"
+
+
+@dataclass(slots=True)
+class Watch:
+    """The blocking calls made while it was active, each place once; calls from other threads do not block the one that matters."""
+
+    found: dict[Blocking, None] = field(default_factory=dict)
+    thread: int = field(default_factory=threading.get_ident)
+
+
+_active: ContextVar[Watch | None] = ContextVar("endpick_testing_watch", default=None)
+
+
+@contextmanager
+def watched(watch: Watch) -> Iterator[None]:
+    """Note blocking calls made in this context, and in tasks begun in it."""
+    _install()
+    token = _active.set(watch)
+    try:
+        yield
+    finally:
+        _active.reset(token)
+
+
+@cache
+def _install() -> None:
+    """Once per process: an audit hook cannot be removed again, and without an active watch it does nothing."""
+    sys.addaudithook(_hook)
+    if sys.version_info < (3, 13):
+        _audit_sleep()
+
+
+def _audit_sleep() -> None:
+    slept = time.sleep
+
+    def sleep(seconds: SupportsIndex | float, /) -> None:
+        _hook("time.sleep", (seconds,))
+        slept(seconds)
+
+    time.sleep = sleep
+    for module in tuple(sys.modules.values()):
+        if isinstance(module, ModuleType):
+            for name in [name for name, value in vars(module).items() if value is slept]:
+                setattr(module, name, sleep)
+
+
+def _hook(event: str, arguments: Sequence[object]) -> None:
+    deed = _DEEDS.get(event)
+    if deed is None:
+        return
+    watch = _active.get()
+    if watch is None or watch.thread != threading.get_ident():
+        return
+    if event == "socket.connect" and getattr(arguments[0], "timeout", None) == 0.0:
+        return
+    frame = _culprit(sys._getframe(1))
+    if frame is not None:
+        watch.found[Blocking(deed, f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}")] = None
+
+
+def _culprit(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame outside the standard library; None for imports, and for what asyncio does by itself."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(("<frozen importlib", _ASYNCIO)) or file.endswith(("linecache.py", "importlib/__init__.py")):
+            return None
+        # Packages are installed inside the directory of the standard library.
+        standard = file.startswith((_STANDARD_LIBRARY, "<frozen")) and "site-packages" not in file
+        if not standard and not file.startswith(_OURS):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+_TURNS = 40
+_TURN_SECONDS = 0.005
+_DESCRIPTORS = Path("/proc/self/fd")
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What is running and open now."""
+
+    threads: frozenset[threading.Thread]
+    sockets: frozenset[str]
+
+    @classmethod
+    def now(cls) -> Running:
+        """Look; collects garbage first, because a socket without references is closed only then."""
+        gc.collect()
+        return cls(frozenset(threading.enumerate()), _sockets())
+
+    def added(self, later: Running) -> tuple[str, ...]:
+        """What has come since, described."""
+        threads = sorted(thread.name for thread in later.threads - self.threads if thread.is_alive())
+        sockets = later.sockets - self.sockets
+        return (*(f"the thread '{name}'" for name in threads), *([f"{len(sockets)} open socket(s)"] if sockets else []))
+
+
+async def tasks_left(work: Callable[[], Awaitable[object]]) -> tuple[str, ...]:
+    """Do the work; the tasks that are still running some turns of the event loop after it has ended."""
+    before = asyncio.all_tasks()
+    await work()
+    for _ in range(_TURNS):
+        left = asyncio.all_tasks() - before
+        if not left:
+            return ()
+        await asyncio.sleep(_TURN_SECONDS)
+    return tuple(sorted(f"the task of `{getattr(task.get_coro(), '__qualname__', task.get_name())}`" for task in left))
+
+
+def _sockets() -> frozenset[str]:
+    """Sockets of this process, where the system tells (Linux)."""
+    if not _DESCRIPTORS.is_dir():
+        return frozenset()
+    found = set()
+    for descriptor in _DESCRIPTORS.iterdir():
+        try:
+            target = descriptor.readlink()
+        except OSError:
+            continue  # the descriptor of this very listing
+        if str(target).startswith("socket:"):
+            found.add(str(target))
+    return frozenset(found)

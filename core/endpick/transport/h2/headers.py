@@ -1,0 +1,233 @@
+"""Header blocks of requests: put together from frames, checked against RFC 9113, and read as far as a gRPC server needs them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from endpick.transport.h2.errors import ErrorCode, H2ConnectionError
+from endpick.transport.h2.frames import END_HEADERS, END_STREAM, HEADERS, MAX_STREAM_ID, PADDED, PRIORITY_FIELDS
+from endpick.transport.h2.grpc import parse_timeout
+from endpick.transport.h2.hpack import Fields, HeaderDecoder, encode
+from endpick.transport.limits import Limits
+
+_PRIORITY_BYTES = 5
+
+
+@dataclass(slots=True)
+class HeaderBlock:
+    """A whole header block, decoded."""
+
+    fields: Fields
+    ends_stream: bool
+    depends_on_itself: bool
+
+
+class HeaderBlocks:
+    """Puts header blocks together, bounded in bytes and frames."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._decoder = HeaderDecoder(limits.max_header_bytes)
+        self._block = bytearray()
+        self._continuations = 0
+        self._ends_stream = False
+        self._depends_on_itself = False
+        self.stream_id = 0
+        """The stream whose block is unfinished; 0: none is."""
+        self._started_at = 0.0
+
+    def add(self, kind: int, flags: int, stream_id: int, payload: bytes, now: float) -> HeaderBlock | None:
+        """Take a HEADERS or CONTINUATION frame; the block if that was its last.
+
+        Raises:
+            H2ConnectionError: the frame is out of place or malformed, the block is too long or cannot be decoded.
+        """
+        if stream_id == 0:
+            raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "a header block on stream 0")
+        if kind == HEADERS:
+            self._ends_stream = bool(flags & END_STREAM)
+            self._depends_on_itself = False
+            if flags & PADDED:
+                start, stop = unpad(payload, 0, len(payload))
+                payload = payload[start:stop]
+            if flags & PRIORITY_FIELDS:
+                payload = self._take_priority(stream_id, payload)
+            if flags & END_HEADERS:
+                if len(payload) > self._limits.max_header_bytes:
+                    raise _too_long()
+                return HeaderBlock(self._decoder.decode(payload), self._ends_stream, self._depends_on_itself)
+            self.stream_id = stream_id
+            self._started_at = now
+            self._continuations = 0
+            self._block.clear()
+        elif not self.stream_id:
+            raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
+        else:
+            self._continuations += 1
+            if self._continuations > self._limits.max_continuation_frames:
+                raise H2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "a header block in too many frames", "header_floods")
+        if len(self._block) + len(payload) > self._limits.max_header_bytes:
+            raise _too_long()
+        self._block += payload
+        if kind == HEADERS or not flags & END_HEADERS:
+            return None
+        self.stream_id = 0
+        return HeaderBlock(self._decoder.decode(bytes(self._block)), self._ends_stream, self._depends_on_itself)
+
+    def require_end(self, now: float) -> None:
+        """Raise `H2ConnectionError` if the end of a header block is overdue."""
+        if self.stream_id and now - self._started_at > self._limits.header_block_seconds:
+            raise H2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "a header block does not end", "header_timeouts")
+
+    def _take_priority(self, stream_id: int, payload: bytes) -> bytes:
+        """The payload without the priority fields at its start."""
+        if len(payload) < _PRIORITY_BYTES:
+            raise H2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, "HEADERS without room for its priority")
+        self._depends_on_itself = int.from_bytes(payload[:4], "big") & MAX_STREAM_ID == stream_id
+        return payload[_PRIORITY_BYTES:]
+
+
+def _too_long() -> H2ConnectionError:
+    return H2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "the header block is too long", "header_floods")
+
+
+def unpad(buffer: bytes, start: int, stop: int) -> tuple[int, int]:
+    """Where the payload of a padded frame starts and stops without its padding.
+
+    Raises:
+        H2ConnectionError: the padding is longer than the payload.
+    """
+    if start == stop:
+        raise H2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, "a padded frame without a pad length")
+    padding = buffer[start]
+    if padding >= stop - start:
+        raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "padding longer than its frame")
+    return start + 1, stop - padding
+
+
+_NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
+_FORBIDDEN_IN_VALUE = re.compile(rb"[\x00\r\n]")
+_CONNECTION_SPECIFIC = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"))
+_USUAL = frozenset(
+    (
+        b"te",
+        b"content-type",
+        b"grpc-accept-encoding",
+        b"user-agent",
+        b"x-request-id",
+        b"x-envoy-internal",
+        b"x-forwarded-for",
+        b"traceparent",
+    )
+)
+"""Names that are known to be valid, so that they are not matched again for every stream."""
+
+
+class MalformedError(Exception):
+    """The header fields are not those of a request; RFC 9113 has the server reset the stream with PROTOCOL_ERROR."""
+
+
+@dataclass(slots=True)
+class RequestHead:
+    """A request without its body. Requests that begin alike share one, which is never changed."""
+
+    method: bytes = b""
+    path: str = ""
+    is_grpc: bool = False
+    timeout_seconds: float | None = None
+    content_length: int | None = None
+    refusal: tuple[bytes, bytes] | None = None
+    """Header block and body that answer a request that is not gRPC; None for one that is."""
+
+
+def read_head(fields: Fields) -> RequestHead:
+    """The head of the request that has these header fields.
+
+    Raises:
+        MalformedError: a pseudo-header is missing, repeated, unknown or late; a name or value may not be sent; a header belongs to HTTP/1.
+    """
+    head = RequestHead()
+    pseudo: dict[bytes, bytes] = {}
+    regular = False
+    for name, value, _ in fields:
+        if name[:1] == b":":
+            if regular or name in pseudo:
+                raise MalformedError(f"pseudo-header {name!r} repeated or after a regular one")
+            pseudo[name] = value
+            continue
+        regular = True
+        if name == b"content-type":
+            head.is_grpc = (
+                value.startswith(b"application/grpc")
+                and value[16:17] in (b"", b"+", b";")
+                and not value.startswith(b"application/grpc+json")
+            )
+        elif name == b"te":
+            if value != b"trailers":
+                raise MalformedError("the header te may only be 'trailers'")
+        elif name == b"grpc-timeout":
+            head.timeout_seconds = parse_timeout(value)
+        elif name == b"content-length":
+            head.content_length = _content_length(value, head.content_length)
+        elif name not in _USUAL:
+            _check_name(name)
+    _check_values(fields)
+    method, path = pseudo.pop(b":method", b""), pseudo.pop(b":path", b"")
+    scheme = pseudo.pop(b":scheme", b"")
+    pseudo.pop(b":authority", None)
+    if pseudo:
+        raise MalformedError(f"pseudo-headers {list(pseudo)} are none of a request")
+    if not method or (method != b"CONNECT" and not (path and scheme)):
+        raise MalformedError(":method, :scheme or :path is missing")
+    head.method = method
+    head.path = path.decode("latin-1")
+    head.refusal = _refusal(method, is_grpc=head.is_grpc)
+    return head
+
+
+def check_trailers(fields: Fields) -> None:
+    """Check the fields that a client sends after its last message.
+
+    Raises:
+        MalformedError: a pseudo-header, or a name or value that may not be sent.
+    """
+    for name, _, _ in fields:
+        _check_name(name)
+    _check_values(fields)
+
+
+def _check_name(name: bytes) -> None:
+    if name in _CONNECTION_SPECIFIC or _NAME.fullmatch(name) is None:
+        raise MalformedError(f"the header {name!r} may not be sent over HTTP/2")
+
+
+def _check_values(fields: Fields) -> None:
+    # One search through all values costs a tenth of one search each.
+    if _FORBIDDEN_IN_VALUE.search(b"".join([value for _, value, _ in fields])) is not None:
+        raise MalformedError("a header value holds a line break or a zero byte")
+
+
+def _content_length(value: bytes, before: int | None) -> int:
+    if not value.isdigit() or len(value) > 18 or before not in (None, int(value)):
+        raise MalformedError(f"content-length {value!r} is no length, or there are two")
+    return int(value)
+
+
+_BODY = b"This port speaks gRPC: POST with content-type application/grpc.\n"
+
+
+def _block(status: bytes, *more: tuple[bytes, bytes]) -> bytes:
+    return encode(((b":status", status), (b"content-type", b"text/plain"), (b"content-length", b"%d" % len(_BODY)), *more))
+
+
+_METHOD_NOT_ALLOWED = _block(b"405", (b"allow", b"POST"))
+_UNSUPPORTED_MEDIA_TYPE = _block(b"415")
+
+
+def _refusal(method: bytes, *, is_grpc: bool) -> tuple[bytes, bytes] | None:
+    if method != b"POST":
+        return _METHOD_NOT_ALLOWED, b"" if method == b"HEAD" else _BODY
+    if not is_grpc:
+        return _UNSUPPORTED_MEDIA_TYPE, _BODY
+    return None

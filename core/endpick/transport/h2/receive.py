@@ -1,0 +1,329 @@
+"""What the client sends on one connection: every frame is checked and then handed to its stream, or to the connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from endpick.extproc.stream import GrpcStatus
+from endpick.requests.model import CloseCause
+from endpick.transport.h2 import frames
+from endpick.transport.h2.errors import ErrorCode, H2ConnectionError, H2StreamError, RateBudget
+from endpick.transport.h2.frames import ACK, DEFAULT_WINDOW_BYTES, END_STREAM, MAX_STREAM_ID, PADDED, FrameType, parse_settings
+from endpick.transport.h2.grpc import (
+    MESSAGE_HEAD,
+    MESSAGE_HEAD_BYTES,
+    CompressedMessageError,
+    MessageAssembler,
+    MessageTooLargeError,
+)
+from endpick.transport.h2.headers import HeaderBlocks, MalformedError, RequestHead, check_trailers, read_head, unpad
+from endpick.transport.h2.hpack import Fields
+from endpick.transport.h2.lifetime import LAST_CALL, WAITING_FOR_SETTINGS, Lifetime
+from endpick.transport.h2.stream import AWAITED, CLOSED, HALF_CLOSED_REMOTE, RECV_END_STREAM, Stream, next_state
+from endpick.transport.h2.streams import Streams
+from endpick.transport.limits import Limits, TransportCounters
+
+
+class ControlFrames:
+    """Acts on every frame of one connection but DATA, HEADERS and CONTINUATION."""
+
+    def __init__(self, limits: Limits, streams: Streams, lifetime: Lifetime, now: float) -> None:
+        self._streams = streams
+        self._outbox = streams.outbox
+        self._lifetime = lifetime
+        self._pings = RateBudget(limits.pings_burst, limits.pings_per_second, now)
+        self._settings = RateBudget(limits.settings_burst, limits.settings_per_second, now)
+        self._empty_frames = RateBudget(limits.empty_frames_burst, limits.empty_frames_per_second, now)
+        self._others = RateBudget(limits.control_frames_burst, limits.control_frames_per_second, now)
+        self._unanswered_resets = RateBudget(limits.unanswered_resets_burst, limits.unanswered_resets_per_second, now)
+
+    def receive(self, kind: int, flags: int, stream_id: int, payload: bytes, now: float) -> None:
+        """Act on one frame.
+
+        Raises:
+            H2ConnectionError, H2StreamError: the frame is malformed, out of place, or one too many.
+        """
+        if self._lifetime.state <= WAITING_FOR_SETTINGS and kind != FrameType.SETTINGS:
+            raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
+        handler = _HANDLERS.get(kind)
+        if handler is not None:
+            handler(self, flags, stream_id, payload, now)
+        else:
+            # RFC 9113 section 4.1: frames of an unknown type are ignored.
+            self._spend_other(now)
+
+    def spend_empty_frame(self, now: float) -> None:
+        """Account for an empty DATA frame.
+
+        Raises:
+            H2ConnectionError: one too many.
+        """
+        self._empty_frames.require(now, "empty frames", "empty_frame_floods")
+
+    def _spend_other(self, now: float) -> None:
+        self._others.require(now, "control frames", "control_frame_floods")
+
+    def _priority(self, flags: int, stream_id: int, payload: bytes, now: float) -> None:
+        self._spend_other(now)
+        if not stream_id:
+            raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "PRIORITY on stream 0")
+        if len(payload) != 5:
+            raise H2StreamError(stream_id, ErrorCode.FRAME_SIZE_ERROR, f"PRIORITY of {len(payload)} bytes")
+        if int.from_bytes(payload[:4], "big") & MAX_STREAM_ID == stream_id:
+            raise H2StreamError(stream_id, ErrorCode.PROTOCOL_ERROR, "a stream depends on itself")
+
+    def _rst_stream(self, flags: int, stream_id: int, payload: bytes, now: float) -> None:
+        if not stream_id:
+            raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "RST_STREAM on stream 0")
+        if len(payload) != 4:
+            raise H2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"RST_STREAM of {len(payload)} bytes")
+        stream = self._streams.open.get(stream_id)
+        if stream is None:
+            self._require_not_idle(stream_id, "RST_STREAM")
+            self._spend_other(now)
+            return
+        # Envoy resets nearly every stream once it has its answer; only those reset before any answer can be abuse.
+        self._streams.reset_by_client(stream)
+        if stream.response == AWAITED:
+            self._unanswered_resets.require(now, "resets of streams before their answer", "reset_floods")
+
+    def _on_settings(self, flags: int, stream_id: int, payload: bytes, now: float) -> None:
+        if stream_id:
+            raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "SETTINGS on a stream")
+        if flags & ACK:
+            _require_length(payload, 0, "SETTINGS acknowledgement")
+            self._spend_other(now)
+            return
+        self._settings.require(now, "SETTINGS", "settings_floods")
+        values = parse_settings(payload)
+        # Acknowledged before any DATA that the change lets go, so that the client knows which windows that DATA was sent under.
+        self._outbox.put(frames.SETTINGS_ACK)
+        self._outbox.apply_settings(values, list(self._streams.open.values()))
+        self._lifetime.settings_received()
+
+    def _push_promise(self, flags: int, stream_id: int, payload: bytes, now: float) -> None:
+        raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "clients may not push")
+
+    def _ping(self, flags: int, stream_id: int, payload: bytes, now: float) -> None:
+        if stream_id:
+            raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "PING on a stream")
+        _require_length(payload, 8, "PING")
+        self._pings.require(now, "PINGs", "ping_floods")
+        if flags & ACK:
+            self._lifetime.ping_answered(payload)
+        else:
+            self._outbox.put(frames.ping(payload, ack=True))
+
+    def _goaway(self, flags: int, stream_id: int, payload: bytes, now: float) -> None:
+        self._spend_other(now)
+        if stream_id:
+            raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "GOAWAY on a stream")
+        if len(payload) < 8:
+            raise H2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"GOAWAY of {len(payload)} bytes")
+
+    def _window_update(self, flags: int, stream_id: int, payload: bytes, now: float) -> None:
+        self._spend_other(now)
+        _require_length(payload, 4, "WINDOW_UPDATE")
+        increment = int.from_bytes(payload, "big") & MAX_STREAM_ID
+        if stream_id == 0:
+            if not increment:
+                raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by nothing")
+            self._outbox.grow_window(increment)
+            return
+        self._require_not_idle(stream_id, "WINDOW_UPDATE")
+        if not increment:
+            raise H2StreamError(stream_id, ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by nothing")
+        stream = self._streams.open.get(stream_id)
+        if stream is not None:
+            self._outbox.grow_stream_window(stream, increment)
+
+    def _require_not_idle(self, stream_id: int, frame: str) -> None:
+        if self._lifetime.is_idle(stream_id):
+            raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, f"{frame} on stream {stream_id}, which was never opened")
+
+
+_HANDLERS: dict[int, Callable[[ControlFrames, int, int, bytes, float], None]] = {
+    FrameType.PRIORITY: ControlFrames._priority,
+    FrameType.RST_STREAM: ControlFrames._rst_stream,
+    FrameType.SETTINGS: ControlFrames._on_settings,
+    FrameType.PUSH_PROMISE: ControlFrames._push_promise,
+    FrameType.PING: ControlFrames._ping,
+    FrameType.GOAWAY: ControlFrames._goaway,
+    FrameType.WINDOW_UPDATE: ControlFrames._window_update,
+}
+
+
+def _require_length(payload: bytes, length: int, frame: str) -> None:
+    if len(payload) != length:
+        raise H2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"{frame} of {len(payload)} bytes")
+
+
+_message_head = MESSAGE_HEAD.unpack_from
+
+
+class FrameHandler:
+    """Takes every HEADERS, CONTINUATION and DATA frame of one connection.
+
+    Its methods raise `H2ConnectionError` or `H2StreamError` where the client breaks a rule.
+    """
+
+    def __init__(self, limits: Limits, counters: TransportCounters, streams: Streams, lifetime: Lifetime, control: ControlFrames) -> None:
+        self._limits = limits
+        self._counters = counters
+        self._streams = streams
+        self._open = streams.open
+        self._lifetime = lifetime
+        self._control = control
+        self._connection_window_floor = limits.connection_window_bytes >> 1
+        self._stream_window_floor = limits.stream_window_bytes >> 1
+        self._max_message_bytes = limits.max_message_bytes
+        self._receive_window = DEFAULT_WINDOW_BYTES
+        self._known_fields: Fields = []
+        self._known_head = RequestHead()
+        self.blocks = HeaderBlocks(limits)
+
+    def data(self, flags: int, stream_id: int, buffer: bytes, start: int, stop: int, now: float) -> None:
+        """Take a DATA frame whose payload is `buffer[start:stop]`."""
+        length = stop - start
+        self._receive_window -= length
+        if self._receive_window <= self._connection_window_floor:
+            if self._receive_window < 0:
+                raise H2ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, "more DATA than the connection's window")
+            self.send_window_update()
+        stream = self._open.get(stream_id)
+        if stream is None or stream.state == HALF_CLOSED_REMOTE:
+            self._refuse_data(stream_id)
+            return
+        stream.touched = now
+        stream.receive_window -= length
+        if stream.receive_window < 0:
+            raise H2StreamError(stream_id, ErrorCode.FLOW_CONTROL_ERROR, "more DATA than the stream's window")
+        size = length - MESSAGE_HEAD_BYTES
+        session = stream.session
+        # Nearly every frame is exactly one message and nothing else; that way costs one copy.
+        if (
+            not flags
+            and session is not None
+            and stream.assembler is None
+            and stream.content_left is None
+            and 0 <= size <= self._max_message_bytes
+            and _message_head(buffer, start) == (0, size)
+        ):
+            self._streams.deliver(stream, session, buffer[start + MESSAGE_HEAD_BYTES : stop])
+        else:
+            self._any_data(stream, flags, buffer, start, stop, now)
+        if stream.receive_window <= self._stream_window_floor and stream.state != CLOSED:
+            self._streams.send_window_update(stream)
+
+    def headers(self, kind: int, flags: int, stream_id: int, payload: bytes, now: float) -> None:
+        """Take a HEADERS or CONTINUATION frame."""
+        block = self.blocks.add(kind, flags, stream_id, payload, now)
+        if block is None:
+            return
+        stream = self._streams.open.get(stream_id)
+        if stream is not None:
+            self._trailers(stream, block.fields, ends=block.ends_stream)
+        elif stream_id > self._streams.last_id:
+            self._request(stream_id, block.fields, now, ends=block.ends_stream)
+        elif stream_id <= self._streams.forgotten_id:
+            raise H2StreamError(stream_id, ErrorCode.STREAM_CLOSED, "HEADERS on a stream that is long gone")
+        elif stream_id not in self._streams.closed:
+            raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, f"stream {stream_id} is opened after a later one")
+        elif not self._streams.closed[stream_id]:
+            raise H2ConnectionError(ErrorCode.STREAM_CLOSED, f"HEADERS on stream {stream_id}, which is closed")
+        if block.depends_on_itself:
+            raise H2StreamError(stream_id, ErrorCode.PROTOCOL_ERROR, "a stream depends on itself")
+
+    def send_window_update(self) -> None:
+        """Let the client send more on this connection, unless it does not read what the server sends."""
+        increment = self._limits.connection_window_bytes - self._receive_window
+        if increment > 0 and self._streams.outbox.writable:
+            self._streams.outbox.put(frames.window_update(0, increment))
+            self._receive_window += increment
+
+    def _any_data(self, stream: Stream, flags: int, buffer: bytes, start: int, stop: int, now: float) -> None:
+        """Take a DATA frame of any form."""
+        if flags & PADDED:
+            start, stop = unpad(buffer, start, stop)
+        if stream.content_left is not None:
+            stream.content_left -= stop - start
+        if stop > start:
+            self._messages(stream, buffer[start:stop])
+        elif not flags & END_STREAM:
+            self._control.spend_empty_frame(now)
+        if flags & END_STREAM and stream.state != CLOSED:
+            self._end_request(stream)
+
+    def _messages(self, stream: Stream, payload: bytes) -> None:
+        """Deliver the gRPC messages that a DATA payload holds or completes."""
+        if stream.session is None:
+            return
+        if stream.assembler is None:
+            stream.assembler = MessageAssembler(self._limits.max_message_bytes)
+        try:
+            messages = stream.assembler.feed(payload)
+        except MessageTooLargeError as error:
+            self._counters.messages_too_large += 1
+            self._streams.end(stream, CloseCause.ERROR, GrpcStatus.RESOURCE_EXHAUSTED, str(error))
+            return
+        except CompressedMessageError:
+            self._counters.compressed_messages += 1
+            self._streams.end(stream, CloseCause.ERROR, GrpcStatus.UNIMPLEMENTED, "compressed messages are not understood here")
+            return
+        held_bytes = stream.assembler.held_bytes
+        if held_bytes != stream.held_bytes:
+            self._streams.hold(stream, held_bytes)
+        for message in messages:
+            if stream.session is None:
+                return
+            self._streams.deliver(stream, stream.session, message)
+        if not held_bytes:
+            stream.assembler = None
+
+    def _refuse_data(self, stream_id: int) -> None:
+        """Account for DATA on a stream that is idle, half-closed (remote) or closed."""
+        if stream_id == 0 or self._lifetime.is_idle(stream_id):
+            raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, f"DATA on stream {stream_id}, which is not open")
+        # A client may send on a stream until it has read our RST_STREAM.
+        if not self._streams.closed.get(stream_id, False):
+            raise H2StreamError(stream_id, ErrorCode.STREAM_CLOSED, "DATA on a closed stream")
+
+    def _request(self, stream_id: int, fields: Fields, now: float, *, ends: bool) -> None:
+        if self._lifetime.state <= WAITING_FOR_SETTINGS:
+            raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
+        if not stream_id & 1:
+            raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, f"clients may not open stream {stream_id}")
+        if self._lifetime.state >= LAST_CALL:
+            raise H2StreamError(stream_id, ErrorCode.REFUSED_STREAM, "draining", "streams_refused")
+        self._streams.last_id = stream_id
+        if len(self._streams.open) >= self._limits.max_concurrent_streams:
+            raise H2StreamError(stream_id, ErrorCode.REFUSED_STREAM, "too many streams", "streams_refused")
+        # Gateways repeat one header block, and the decoder then gives the same list again.
+        if fields is not self._known_fields:
+            try:
+                self._known_head = read_head(fields)
+            except MalformedError as error:
+                raise H2StreamError(stream_id, ErrorCode.PROTOCOL_ERROR, str(error)) from error
+            self._known_fields = fields
+        head = self._known_head
+        if ends and head.content_length:
+            raise H2StreamError(stream_id, ErrorCode.PROTOCOL_ERROR, "content-length promises a body that does not come")
+        self._streams.start(stream_id, head, now, ends=ends)
+
+    def _trailers(self, stream: Stream, fields: Fields, *, ends: bool) -> None:
+        if stream.state == HALF_CLOSED_REMOTE:
+            raise H2StreamError(stream.id, ErrorCode.STREAM_CLOSED, "HEADERS after the end of the request")
+        if not ends:
+            raise H2StreamError(stream.id, ErrorCode.PROTOCOL_ERROR, "a second header block that does not end the request")
+        try:
+            check_trailers(fields)
+        except MalformedError as error:
+            raise H2StreamError(stream.id, ErrorCode.PROTOCOL_ERROR, str(error)) from error
+        self._end_request(stream)
+
+    def _end_request(self, stream: Stream) -> None:
+        """Act on END_STREAM."""
+        if stream.content_left:
+            raise H2StreamError(stream.id, ErrorCode.PROTOCOL_ERROR, "the body is not as long as content-length says")
+        stream.state = next_state(stream.state, RECV_END_STREAM)
+        self._streams.request_ended(stream)

@@ -1,0 +1,215 @@
+"""What the server sends on one connection: frames in order, as fast as the windows of the client and the socket allow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from struct import Struct
+
+from endpick.extproc.stream import MemoryBudget
+from endpick.transport.h2.errors import ErrorCode, H2ConnectionError, H2StreamError
+from endpick.transport.h2.frames import (
+    DATA,
+    DEFAULT_FRAME_BYTES,
+    DEFAULT_WINDOW_BYTES,
+    END_STREAM,
+    FRAME_HEAD,
+    MAX_WINDOW_BYTES,
+    Setting,
+    headers,
+)
+from endpick.transport.h2.grpc import MESSAGE_HEAD, MESSAGE_HEAD_BYTES, RESPONSE_HEADERS
+from endpick.transport.h2.hpack import EMPTY_TABLE
+from endpick.transport.h2.stream import AWAITED, COMPLETE, STARTED, Stream
+
+_MESSAGE_FRAME = Struct(">HBBBIBI")
+"""Heads of a DATA frame and of the only message in it."""
+_SHARED_BYTES = 2048
+"""Short replies that wait are joined up to this: each alone costs two hundred bytes beside its own, which no budget counts."""
+
+
+class Outbox:
+    """Frames for one client; `take` gives the bytes to write.
+
+    A message that no window holds back costs two list entries. Others wait at their stream, in order, until a WINDOW_UPDATE, a SETTINGS or
+    a socket that takes bytes again lets them go.
+    """
+
+    def __init__(self, max_stream_output_bytes: int, memory: MemoryBudget, on_sent: Callable[[Stream], None]) -> None:
+        self._frames: list[bytes | memoryview] = []
+        self._max_stream_output_bytes = max_stream_output_bytes
+        self._memory = memory
+        self._on_sent = on_sent
+        self._ready: dict[int, Stream] = {}
+        """Streams that only the connection's window or its socket keeps back; the next in turn comes first."""
+        self._table_emptied = False
+        self.window = DEFAULT_WINDOW_BYTES
+        self.stream_window = DEFAULT_WINDOW_BYTES
+        """What a new stream starts with."""
+        self.max_frame_bytes = DEFAULT_FRAME_BYTES
+        self.writable = True
+        """False while the socket has taken less than it was given; then messages wait at their streams."""
+
+    def take(self) -> bytes:
+        """All frames so far, joined."""
+        data = b"".join(self._frames)
+        self._frames.clear()
+        return data
+
+    def put(self, frame: bytes) -> None:
+        """Send a frame that no window concerns."""
+        self._frames.append(frame)
+
+    def send_messages(self, stream: Stream, messages: Sequence[bytes]) -> None:
+        """Send gRPC messages, and the response headers before the first.
+
+        Raises:
+            H2StreamError: more bytes wait for this client than one stream, or all streams together, may keep waiting.
+        """
+        if stream.response == AWAITED:
+            stream.response = STARTED
+            self._put_headers(stream, RESPONSE_HEADERS, end_stream=False)
+        for message in messages:
+            length = len(message)
+            size = length + MESSAGE_HEAD_BYTES
+            if size <= stream.send_window and size <= self.window and size <= self.max_frame_bytes and self.writable and not stream.pending:
+                stream.send_window -= size
+                self.window -= size
+                self._frames.append(_MESSAGE_FRAME.pack(size >> 8, size & 0xFF, DATA, 0, stream.id, 0, length))
+                self._frames.append(message)
+            else:
+                self._queue(stream, MESSAGE_HEAD.pack(0, length) + message)
+
+    def finish(self, stream: Stream, trailers: bytes) -> None:
+        """Complete the response with a gRPC status, to be sent after the messages that wait."""
+        stream.trailers = RESPONSE_HEADERS + trailers if stream.response == AWAITED else trailers
+        stream.response = COMPLETE
+        if not stream.pending:
+            self._all_sent(stream)
+
+    def refuse(self, stream: Stream, block: bytes, body: bytes) -> None:
+        """Answer a request that is not gRPC and has ended, as plain HTTP."""
+        stream.response = COMPLETE
+        self._put_headers(stream, block, end_stream=not body)
+        if body:
+            self._queue(stream, body)
+        else:
+            self._all_sent(stream)
+
+    def forget(self, stream: Stream) -> None:
+        """Drop what waits at a stream that is closed."""
+        self._ready.pop(stream.id, None)
+        self._memory.hold(-stream.pending_bytes)
+        stream.pending_bytes = 0
+        stream.pending.clear()
+
+    def close(self) -> None:
+        """The socket is gone: send nothing any more, and call nothing."""
+        self._frames.clear()
+        # Outbox and streams would otherwise keep each other until the garbage collector comes.
+        self._on_sent = _ignore
+
+    def apply_settings(self, settings: list[tuple[int, int]], streams: list[Stream]) -> None:
+        """Follow the client's SETTINGS.
+
+        Raises:
+            H2ConnectionError: a window grows beyond what HTTP/2 can count.
+        """
+        for setting, value in settings:
+            if setting == Setting.MAX_FRAME_SIZE:
+                self.max_frame_bytes = value
+            elif setting == Setting.INITIAL_WINDOW_SIZE:
+                growth = value - self.stream_window
+                self.stream_window = value
+                for stream in streams:
+                    stream.send_window += growth
+                    if stream.send_window > MAX_WINDOW_BYTES:
+                        raise H2ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, "SETTINGS overflow the window of a stream")
+                    if stream.pending:
+                        self._push(stream)
+
+    def grow_window(self, increment: int) -> None:
+        """The client takes that many more bytes on this connection.
+
+        Raises:
+            H2ConnectionError: more than HTTP/2 can count.
+        """
+        self.window += increment
+        if self.window > MAX_WINDOW_BYTES:
+            raise H2ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, "WINDOW_UPDATE overflows the connection's window")
+        self.push_ready()
+
+    def grow_stream_window(self, stream: Stream, increment: int) -> None:
+        """The client takes that many more bytes on this stream.
+
+        Raises:
+            H2StreamError: more than HTTP/2 can count.
+        """
+        stream.send_window += increment
+        if stream.send_window > MAX_WINDOW_BYTES:
+            raise H2StreamError(stream.id, ErrorCode.FLOW_CONTROL_ERROR, "WINDOW_UPDATE overflows the stream's window")
+        if stream.pending:
+            self._push(stream)
+
+    def push_ready(self) -> None:
+        """Send what waits, stream by stream in turn, as far as the connection's window goes."""
+        while self._ready and self.window > 0 and self.writable:
+            self._push(self._ready.pop(next(iter(self._ready))))
+
+    def _put_headers(self, stream: Stream, block: bytes, *, end_stream: bool) -> None:
+        if not self._table_emptied:
+            self._table_emptied = True
+            block = EMPTY_TABLE + block
+        self._frames.append(headers(stream.id, block, end_stream=end_stream))
+
+    def _queue(self, stream: Stream, data: bytes) -> None:
+        pending = stream.pending
+        if pending and len(pending[-1]) + len(data) <= _SHARED_BYTES:
+            pending[-1] = memoryview(b"".join((pending[-1], data)))
+        else:
+            pending.append(memoryview(data))
+        stream.pending_bytes += len(data)
+        within_budget = self._memory.hold(len(data))
+        self._push(stream)
+        if stream.pending_bytes > self._max_stream_output_bytes:
+            raise H2StreamError(stream.id, ErrorCode.ENHANCE_YOUR_CALM, "the client does not read its replies", "slow_readers")
+        if not within_budget and pending:
+            raise H2StreamError(stream.id, ErrorCode.ENHANCE_YOUR_CALM, "no memory left for replies", "buffer_exhaustions")
+
+    def _push(self, stream: Stream) -> None:
+        """Send what the windows allow of what waits at one stream."""
+        pending = stream.pending
+        before = stream.pending_bytes
+        while pending and self.writable:
+            room = min(stream.send_window, self.window, self.max_frame_bytes)
+            if room <= 0:
+                break
+            piece = pending[0][:room]
+            size = len(piece)
+            if size == len(pending[0]):
+                pending.popleft()
+            else:
+                pending[0] = pending[0][size:]
+            stream.send_window -= size
+            self.window -= size
+            stream.pending_bytes -= size
+            flags = END_STREAM if stream.response == COMPLETE and stream.trailers is None and not pending else 0
+            self._frames.append(FRAME_HEAD.pack(size >> 8, size & 0xFF, DATA, flags, stream.id))
+            self._frames.append(piece)
+        self._memory.hold(stream.pending_bytes - before)
+        if not pending:
+            self._ready.pop(stream.id, None)
+            self._all_sent(stream)
+        elif stream.send_window > 0:
+            self._ready[stream.id] = stream
+        else:
+            self._ready.pop(stream.id, None)
+
+    def _all_sent(self, stream: Stream) -> None:
+        """Nothing waits at the stream any more: send its trailers, if it has them, and tell `Streams`."""
+        if stream.trailers is not None:
+            self._put_headers(stream, stream.trailers, end_stream=True)
+        self._on_sent(stream)
+
+
+def _ignore(stream: Stream) -> None:
+    """Stand in for `on_sent` once the socket is gone."""

@@ -1,0 +1,261 @@
+"""A reload replaces what serves or leaves it as it is, and at the end every instance has been stopped, once."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections import Counter
+from typing import ClassVar
+
+import pytest
+import pytest_asyncio
+from prometheus_client import CollectorRegistry
+
+from endpick.api import EndpointDiscovery, Parameters, ReloadRejected, Scorer, hookimpl
+from endpick.api.hooks import HostServices
+from endpick.config import load_config
+from endpick.datalayer.collection import CollectionLoop, CollectionSettings
+from endpick.datalayer.table import EndpointTable
+from endpick.observability.telemetry import NullTelemetry
+from endpick.planning.compile import declared_keys
+from endpick.planning.plan import Plan, PlanOutcome
+from endpick.planning.planner import make_plan
+from endpick.plugins.discovery import Candidate, discover
+from endpick.serve import deployment as deployment_module
+from endpick.serve.active_plan import ActivePlan, reload_once
+from endpick.serve.deployment import Runtime, deploy
+
+SERVING = "first"
+STOPPED: Counter[str] = Counter()
+
+
+class Waiting:
+    """Tells a test that a plugin or a hook object has begun what takes its time."""
+
+    begun: ClassVar[asyncio.Event]
+
+
+class Recording(Parameters):
+    start: str = ""
+    """How `start` fails: `cancel` or `exit`."""
+    stop: str = ""
+    """How `stop` behaves: `fail`, `cancel`, `exit` or `slow`."""
+
+
+async def behave(how: str) -> None:
+    if how == "fail":
+        raise RuntimeError("cannot let go")
+    if how == "cancel":
+        raise asyncio.CancelledError
+    if how == "exit":
+        sys.exit(3)
+    if how == "slow":
+        Waiting.begun.set()
+        await asyncio.sleep(0.05)
+
+
+class RecordingScorer(Scorer[Recording]):
+    plugin_type = "test.recording"
+
+    def score(self, request, endpoints, state):
+        raise NotImplementedError
+
+    async def start(self):
+        await behave(self.parameters.start)
+
+    async def stop(self):
+        STOPPED[self.name] += 1
+        await behave(self.parameters.stop)
+
+
+class ReadyDiscovery(EndpointDiscovery):
+    plugin_type = "test.ready"
+
+    async def run(self, registry):
+        registry.ready()
+        await asyncio.Event().wait()
+
+
+class Veto:
+    """A hook object against every reload."""
+
+    @hookimpl
+    async def endpick_config_reload(self, new):
+        behaviour = new["plugins"][1].get("name", "")
+        if behaviour.startswith("hook-"):
+            await behave(behaviour.removeprefix("hook-"))
+        if behaviour == "vetoed":
+            raise ReloadRejected("not on a Friday")
+        if behaviour == "endless":
+            Waiting.begun.set()
+            await asyncio.Event().wait()
+
+
+def offered(plugin_type: str, target: str) -> Candidate:
+    return Candidate(plugin_type, 1, "tests", "1.0", f"{__name__}:{target}", "/site/tests-1.0.dist-info")
+
+
+def planned(name: str = SERVING, **behaviour: str) -> Plan:
+    """A plan with one recording scorer of this name and behaviour."""
+    parameters = ", ".join(f'{key}: "{value}"' for key, value in behaviour.items())
+    text = f"""\
+apiVersion: endpick/v1alpha1
+kind: EndpointPickerConfig
+hooks: [{{name: test.veto}}]
+plugins:
+- {{type: test.ready}}
+- {{type: test.recording, name: {name}, parameters: {{{parameters}}}}}
+schedulingProfiles: [{{name: default, plugins: [{{pluginRef: {name}}}]}}]
+dataLayer: {{discovery: {{pluginRef: test.ready}}}}
+"""
+    plugins = (*discover(), offered("test.recording", "RecordingScorer"), offered("test.ready", "ReadyDiscovery"))
+    outcome = make_plan(load_config(text=text), plugins, hook_objects=(offered("test.veto", "Veto"),))
+    assert outcome.plan is not None, outcome.diagnostics
+    return outcome.plan
+
+
+class Process:
+    """What `serve` has around an active plan."""
+
+    def __init__(self, plan: Plan, drain_timeout_seconds: float) -> None:
+        self.plan = plan
+        services = HostServices(time.monotonic, CollectorRegistry())
+        telemetry = NullTelemetry()
+        self.runtime = Runtime(services, EndpointTable(services.clock, declared_keys(plan), telemetry.undeclared_access), telemetry)
+        self.active = ActivePlan(self.runtime, CollectionSettings(), drain_timeout_seconds)
+
+    @classmethod
+    async def begun(cls, plan: Plan, drain_timeout_seconds: float = 60.0) -> Process:
+        STOPPED.clear()
+        Waiting.begun = asyncio.Event()
+        process = cls(plan, drain_timeout_seconds)
+        await process.active.begin(await deploy(plan, process.runtime), 5)
+        return process
+
+    async def reload(self, plan: Plan) -> bool:
+        return await reload_once(self.active, self.runtime, self.plan.hooks, lambda: PlanOutcome(plan))
+
+    @property
+    def serving(self) -> str:
+        return self.active.deployment.plan.instances[1].name
+
+
+@pytest_asyncio.fixture
+async def process() -> Process:
+    return await Process.begun(planned())
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("stop", ["", "fail", "cancel", "exit"])
+async def test_a_veto_stands_also_when_a_fresh_instance_does_not_stop(process, caplog, stop):
+    assert not await process.reload(planned("vetoed", stop=stop))
+
+    assert process.serving == SERVING
+    assert STOPPED == {"vetoed": 1}
+    assert "not on a Friday" in caplog.text
+    assert ("did not stop" in caplog.text) == bool(stop)
+    await process.active.end()
+    assert STOPPED == {"vetoed": 1, SERVING: 1}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("start", ["fail", "cancel", "exit"])
+async def test_an_instance_that_does_not_start_refuses_the_reload_and_no_more(process, start):
+    assert not await process.reload(planned("unwilling", start=start))
+
+    assert process.serving == SERVING
+    await process.active.end()
+    assert STOPPED == {SERVING: 1}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("name", ["hook-fail", "hook-cancel", "hook-exit"])
+async def test_a_hook_object_that_fails_refuses_the_reload_and_no_more(process, name):
+    assert not await process.reload(planned(name))
+
+    assert process.serving == SERVING
+    assert {name: 1} == STOPPED
+    await process.active.end()
+
+
+@pytest.mark.asyncio
+async def test_the_end_in_the_middle_of_a_reload_leaves_nothing_running(process):
+    reloading = asyncio.ensure_future(process.reload(planned("endless")))
+    await Waiting.begun.wait()
+    reloading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reloading
+    await process.active.end()
+
+    assert STOPPED == {"endless": 1, SERVING: 1}
+
+
+@pytest.mark.asyncio
+async def test_the_end_between_two_pipelines_stops_the_instances_of_both(process, monkeypatch):
+    stop, stopping = CollectionLoop.stop, asyncio.Event()
+
+    async def endless(loop):
+        stopping.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(CollectionLoop, "stop", endless)
+    reloading = asyncio.ensure_future(process.reload(planned("second")))
+    await stopping.wait()
+    reloading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reloading
+    monkeypatch.setattr(CollectionLoop, "stop", stop)
+    await process.active.end()
+
+    assert STOPPED == {"second": 1, SERVING: 1}
+
+
+@pytest.mark.asyncio
+async def test_instances_left_behind_that_still_drain_are_stopped_at_the_end(process):
+    assert await process.reload(planned("second"))
+    assert not STOPPED
+    await process.active.end()
+
+    assert STOPPED == {SERVING: 1, "second": 1}
+
+
+@pytest.mark.asyncio
+async def test_instances_that_are_being_stopped_at_the_end_are_stopped_once():
+    process = await Process.begun(planned(stop="slow"), drain_timeout_seconds=0)
+    assert await process.reload(planned("second"))
+    await Waiting.begun.wait()
+    await process.active.end()
+
+    assert STOPPED == {SERVING: 1, "second": 1}
+
+
+@pytest.mark.asyncio
+async def test_the_end_stops_every_instance_and_tells_all_that_failed(process, monkeypatch):
+    assert await process.reload(planned("second", stop="fail"))
+
+    async def failing(loop):
+        raise OSError("the table is on fire")
+
+    stop = CollectionLoop.stop
+    monkeypatch.setattr(CollectionLoop, "stop", failing)
+    with pytest.raises(ExceptionGroup) as group:
+        await process.active.end()
+
+    assert STOPPED == {SERVING: 1, "second": 1}
+    assert [str(each) for each in group.value.exceptions] == ["the table is on fire", "cannot let go"]
+    assert all(each.__notes__ for each in group.value.exceptions)
+    await stop(process.active._collection)
+
+
+@pytest.mark.asyncio
+async def test_instances_are_stopped_when_no_pipeline_can_be_made_of_them(process, monkeypatch):
+    def broken(*_):
+        raise RuntimeError("cannot be bound")
+
+    monkeypatch.setattr(deployment_module, "compile_plan", broken)
+    with pytest.raises(RuntimeError, match="cannot be bound"):
+        await deploy(planned("second"), process.runtime, process.active.deployment)
+
+    assert STOPPED == {"second": 1}
+    await process.active.end()
