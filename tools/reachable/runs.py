@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import tempfile
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -36,8 +37,8 @@ vllm:num_requests_running{model_name="m"} 1
 vllm:gpu_cache_usage_perc{model_name="m"} 0.9
 """
 
-STARTED: list[asyncio.subprocess.Process] = []
-"""All processes, so that none outlives this one."""
+STARTED: list[Run] = []
+"""All of them, so that no process outlives this one, and a failure can show what each said last."""
 
 sys.path.insert(0, str(ROOT / "tests"))
 
@@ -96,6 +97,9 @@ class Run:
         self.folder = folder
         self.process = process
         self.events: list[str] = []
+        """What it logged and no `until` has taken."""
+        self.said: deque[str] = deque(maxlen=15)
+        """The lines it logged last."""
         self.ports: dict[str, int] = {}
         self._reading = asyncio.ensure_future(self._read())
         self._heard = asyncio.Event()
@@ -103,6 +107,7 @@ class Run:
     async def _read(self) -> None:
         assert self.process.stderr is not None
         async for line in self.process.stderr:
+            self.said.append(line.decode().rstrip())
             event = json.loads(line) if line.startswith(b"{") else {"event": line.decode()}
             self.events.append(event["event"])
             if event["event"] == "serving":
@@ -114,7 +119,7 @@ class Run:
         """Wait for a log line from now on, or for one that has been."""
         while not any(event in each for each in self.events):
             if self.process.returncode is not None or self._reading.done():
-                raise RuntimeError(f"a run ended before it said '{event}':\n" + "\n".join(self.events[-15:]))
+                raise RuntimeError(f"the run in {self.folder.name} ended before it said '{event}'")
             self._heard.clear()
             await asyncio.wait_for(self._heard.wait(), SECONDS)
         self.events = [each for each in self.events if event not in each]
@@ -143,13 +148,17 @@ async def _all_runs(folder: Path) -> None:
     )
     try:
         async with _model_server() as port, asyncio.timeout(2 * SECONDS), asyncio.TaskGroup() as runs:
-            for run in (_plain, _other_transport, _tls, _refused):
+            for run in (_plain, _watched, _other_transport, _tls, _refused):
                 runs.create_task(run(folder, port))
+    except (ExceptionGroup, TimeoutError) as problems:
+        for each in STARTED:
+            problems.add_note(f"{each.folder.name}, status {each.process.returncode}, said last:\n  " + "\n  ".join(each.said))
+        raise
     finally:
-        for process in STARTED:
+        for each in STARTED:
             with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+                each.process.kill()
+            await each.process.wait()
 
 
 async def _start(folder: Path, name: str, model_server: int, *options: str, config: str | None = None) -> Run:
@@ -163,8 +172,8 @@ async def _start(folder: Path, name: str, model_server: int, *options: str, conf
     process = await asyncio.create_subprocess_exec(
         sys.executable, *command, cwd=place, env=environment, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, limit=2**20
     )
-    STARTED.append(process)
-    return Run(place, process)
+    STARTED.append(Run(place, process))
+    return STARTED[-1]
 
 
 def _endpoints(port: int, *names: str) -> str:
@@ -192,7 +201,7 @@ async def _plain(folder: Path, model_server: int) -> None:
 
     from reachable import traffic
 
-    limits = ("--max-request-body", "20k", "--decision-sampling", "1", "--drain-timeout", "500ms", "--watch-config")
+    limits = ("--max-request-body", "20k", "--decision-sampling", "1", "--drain-timeout", "500ms")
     run = await _start(folder, "plain", model_server, PLAIN, *limits, "--grpc-keepalive-time", "300ms")
     await run.until("serving")
     config = (run.folder / "config.yaml").read_text()
@@ -207,8 +216,7 @@ async def _plain(folder: Path, model_server: int) -> None:
         await run.reload(config.replace(*RELUCTANT), "configuration refused")
         changed = config.replace("watchFile: true", "watchFile: false").replace("queueDepthThreshold: 5", "queueDepthThreshold: 6")
         await run.reload(changed.replace("{name: reach.hooks}", ""), "configuration replaced")
-        (run.folder / "config.yaml").write_text(config)
-        await run.until("configuration replaced")
+        await run.reload(config, "configuration replaced")
         (run.folder / "endpoints.yaml").write_text(_endpoints(model_server, "a"))
         async with ClientSession() as client:
             for page in ("metrics", "healthz"):
@@ -221,6 +229,16 @@ async def _plain(folder: Path, model_server: int) -> None:
         await asyncio.sleep(1.2)  # the file of endpoints is read once a second
         status = await run.end()
     _expect(run, status, 0)
+
+
+async def _watched(folder: Path, model_server: int) -> None:
+    """A configuration that is read again because its file changed."""
+    run = await _start(folder, "watched", model_server, PLAIN, "--watch-config")
+    await run.until("serving")
+    config = run.folder / "config.yaml"
+    config.write_text(config.read_text().replace("weight: 2", "weight: 3"))
+    await run.until("configuration replaced")
+    _expect(run, await run.end(), 0)
 
 
 async def _other_transport(folder: Path, model_server: int) -> None:
@@ -290,4 +308,4 @@ async def _refused(folder: Path, model_server: int) -> None:
 
 def _expect(run: Run, status: int, expected: int) -> None:
     if status != expected:
-        raise RuntimeError(f"the run in {run.folder.name} ended with status {status}, not {expected}:\n" + "\n".join(run.events[-15:]))
+        raise RuntimeError(f"the run in {run.folder.name} ended with status {status}, not {expected}")

@@ -174,11 +174,13 @@ def command(
         raise click.UsageError("give the configuration once: CONFIG, --config-file or --config-text")
 
     from endpick.observability.logs import configure_logging
+    from endpick.serve.active_plan import WatchedFile
     from endpick.serve.process import ServeSettings
     from endpick.transport.limits import Limits
     from endpick.transport.server import ListenSettings
 
     configure_logging(log_level, log_format)
+    path = config or config_file
     limits = Limits(
         max_message_bytes=grpc_max_recv_msg_size,
         max_connections=grpc_max_connections,
@@ -197,13 +199,13 @@ def command(
         transport=transport,
         pool_name=pool_name,
         decision_sampling_ratio=decision_sampling,
-        watch_config=watch_config,
+        watched_config=WatchedFile.as_it_is(Path(path)) if watch_config and path not in (None, "-") else None,
         refresh_metrics_interval_seconds=refresh_metrics_interval,
         discovery_timeout_seconds=discovery_timeout,
         drain_timeout_seconds=drain_timeout,
         max_request_body_bytes=max_request_body,
     )
-    sys.exit(_run(lambda: _loaded(config or config_file, config_text), lock_file if locked else None, settings))
+    sys.exit(_run(lambda: _loaded(path, config_text), lock_file if locked else None, settings))
 
 
 def _tls(cert_path: Path | None, client_ca_file: Path | None) -> TlsSettings:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from endpick.api.errors import ConfigurationError
@@ -31,6 +32,9 @@ from endpick.serve.deployment import (
 )
 
 _log = logging.getLogger("endpick.serve")
+
+_Identity = tuple[int, int, int]
+"""Inode, time of change, size."""
 
 
 class ActivePlan:
@@ -230,18 +234,30 @@ def _log_diagnostics(diagnostics: Iterable[Diagnostic]) -> None:
         _log.log(level, diagnostic.message, extra={"code": str(diagnostic.code), "place": str(diagnostic.span or "")})
 
 
-async def watch_file(path: Path, changed: Callable[[], None], interval_seconds: float = 1.0) -> None:
-    """Call `changed` after each change or replacement of the file, until cancelled; a ConfigMap replaces it by swapping a link."""
-    seen = _identity(path)
-    while True:
-        await asyncio.sleep(interval_seconds)
-        now = _identity(path)
-        if now is not None and now != seen:
-            seen = now
-            changed()
+@dataclass(frozen=True, slots=True)
+class WatchedFile:
+    """A file that is read, and what identified its content before: a change while it is read, or soon after, counts, too."""
+
+    path: Path
+    seen: _Identity | None
+
+    @classmethod
+    def as_it_is(cls, path: Path) -> WatchedFile:
+        """The file as it is now; called before it is read."""
+        return cls(path, _identity(path))
+
+    async def watch(self, changed: Callable[[], None], interval_seconds: float = 1.0) -> None:
+        """Call `changed` after each change or replacement of the file, until cancelled; a ConfigMap replaces it by swapping a link."""
+        seen = self.seen
+        while True:
+            now = _identity(self.path)
+            if now is not None and now != seen:
+                seen = now
+                changed()
+            await asyncio.sleep(interval_seconds)
 
 
-def _identity(path: Path) -> tuple[int, int, int] | None:
+def _identity(path: Path) -> _Identity | None:
     """What changes with the file; None while there is no such file, as in the middle of an editor's rename."""
     try:
         status = path.stat()

@@ -8,7 +8,6 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry, generate_latest
@@ -27,7 +26,7 @@ from endpick.observability.recorder import Recorder
 from endpick.planning.compile import declared_keys
 from endpick.planning.plan import Plan, PlanOutcome
 from endpick.requests.director import Director
-from endpick.serve.active_plan import ActivePlan, reload_once, watch_file
+from endpick.serve.active_plan import ActivePlan, WatchedFile, reload_once
 from endpick.serve.decisions import DecisionObservers
 from endpick.serve.deployment import Deployment, Runtime, StartRefused, deploy, document_of
 from endpick.transport.health import HealthBoard, health_methods
@@ -56,8 +55,8 @@ class ServeSettings:
     max_request_body_bytes: int = 32 * 1024 * 1024
     decision_sampling_ratio: float = 0.01
     """Share of the decisions that hook objects are shown, 0 to 1."""
-    watch_config: bool = False
-    """Reload when the configuration file changes; SIGHUP reloads in any case."""
+    watched_config: WatchedFile | None = None
+    """The configuration file, if a change of it is to be served; SIGHUP reloads in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +216,8 @@ async def _reload_until_stopped(
             _show_instances(metrics, current.deployment)
 
     tasks = [asyncio.ensure_future(reload_on_request())]
-    if settings.watch_config and plan.config.path is not None:
-        tasks.append(asyncio.ensure_future(watch_file(Path(plan.config.path), control.reload.set)))
+    if settings.watched_config is not None:
+        tasks.append(asyncio.ensure_future(settings.watched_config.watch(control.reload.set)))
     stopped = asyncio.ensure_future(control.stop.wait())
     try:
         await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)

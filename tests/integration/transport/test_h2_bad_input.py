@@ -8,6 +8,7 @@ import socket
 import struct
 import tracemalloc
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,8 +17,10 @@ from endpick.transport.h2 import frames
 from endpick.transport.h2.errors import ErrorCode
 from endpick.transport.h2.frames import FRAME_HEAD, FrameType
 from endpick.transport.h2.grpc import MESSAGE_HEAD
+from endpick.transport.h2.hpack import encode
+from endpick.transport.h2.protocol import SocketConnection
 from endpick.transport.limits import Limits
-from integration.transport.raw_client import RawClient
+from integration.transport.raw_client import HEADERS, RawClient
 
 pytestmark = pytest.mark.asyncio
 
@@ -71,6 +74,26 @@ async def test_a_truncated_frame_then_silence_ends_with_the_handshake_or_keepali
         assert serving.server.counters.keepalive_timeouts == 1
         await started.close()
         await silent.close()
+
+
+async def test_a_deadline_that_is_due_at_once_while_more_arrives_ends_its_stream_only(open_h2):
+    """TLS and large reads hand over several pieces before the loop turns, and so before it acts on the deadline."""
+    fields = encode((*HEADERS, (b"grpc-timeout", b"1n")))
+    both_ended = asyncio.Event()
+    async with open_h2() as serving:
+        counters = serving.server.counters
+        transport = Mock(spec=asyncio.Transport)
+        transport.write.side_effect = lambda _: both_ended.set() if counters.deadlines_exceeded == 2 else None
+        connection = SocketConnection(serving.server)
+        connection.connection_made(transport)
+        try:
+            connection.data_received(frames.PREFACE + frames.settings({}) + frames.headers(1, fields, end_stream=False))
+            connection.data_received(frames.headers(3, fields, end_stream=False))
+            connection.data_received(frames.ping(b"and more", ack=False))
+            await asyncio.wait_for(both_ended.wait(), 10)
+            assert not transport.abort.called
+        finally:
+            connection.connection_lost(None)
 
 
 async def test_clients_that_vanish_leave_nothing_behind(open_h2):

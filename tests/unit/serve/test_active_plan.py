@@ -23,7 +23,7 @@ from endpick.planning.plan import Plan, PlanOutcome
 from endpick.planning.planner import make_plan
 from endpick.plugins.discovery import Candidate, discover
 from endpick.serve import deployment as deployment_module
-from endpick.serve.active_plan import ActivePlan, reload_once
+from endpick.serve.active_plan import ActivePlan, WatchedFile, reload_once
 from endpick.serve.deployment import Runtime, deploy
 
 SERVING = "first"
@@ -259,3 +259,15 @@ async def test_instances_are_stopped_when_no_pipeline_can_be_made_of_them(proces
 
     assert STOPPED == {"second": 1}
     await process.active.end()
+
+
+@pytest.mark.asyncio
+async def test_a_change_between_the_first_reading_and_the_watch_is_noticed(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("first")
+    watched = WatchedFile.as_it_is(path)
+    path.write_text("second, longer")
+    changed = asyncio.Event()
+    watching = asyncio.ensure_future(watched.watch(changed.set))
+    await asyncio.wait_for(changed.wait(), 10)
+    watching.cancel()

@@ -49,7 +49,9 @@ class SocketConnection(asyncio.Protocol):
         self._flush_scheduled = False
         self._closed = False
         self._stalled_since: float | None = None
-        self._deadline: asyncio.TimerHandle | None = None
+        self._deadline: asyncio.Handle | None = None
+        self._deadline_at = 0.0
+        """When it is due, by `time.monotonic`. Not read off the handle: uvloop's has no `when` if it was due at once."""
         self._linger: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -164,9 +166,10 @@ class SocketConnection(asyncio.Protocol):
 
     def _watch_deadline(self, when: float) -> None:
         if self._deadline is not None:
-            if self._deadline.when() <= self._loop.time() + (when - time.monotonic()) + 0.001:
+            if self._deadline_at <= when:
                 return
             self._deadline.cancel()
+        self._deadline_at = when
         self._deadline = self._loop.call_later(max(0.0, when - time.monotonic()), self._deadline_passed)
 
     def _deadline_passed(self) -> None:
