@@ -143,25 +143,25 @@ class _Gateway(threading.Thread):
                     time.sleep(REST_SECONDS)
                 time.sleep(SETTLED_SECONDS)
                 self._observer.begin(callbacks_only=True)
-                self.routed = _is_routed(process, lambda: self._observer.has_noted("Session.receive"))
+                self.routed = _is_routed(process, self._observer.has_noted)
                 time.sleep(SETTLED_SECONDS)
                 self.request = self._observer.end()
         finally:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _is_routed(process: Callable[[Iterator[ProcessingRequest]], Any], headers_received: Callable[[], bool] = lambda: True) -> bool:
+def _is_routed(process: Callable[[Iterator[ProcessingRequest]], Any], was_called: Callable[[str], bool] = lambda _: True) -> bool:
     """One request and its response, in steps; False when endpick refused it.
 
-    Headers get no reply, so `headers_received` says when the body may follow: else one read of the socket may bring both.
+    Neither the stream nor the headers get a reply, so `was_called` says when the next step may follow: else one read of the socket may
+    bring two of them.
     """
     outgoing: queue.SimpleQueue[ProcessingRequest | None] = queue.SimpleQueue()
     replies = process(iter(outgoing.get, None))
     try:
+        _wait_until(lambda: was_called("Session.__init__"))
         outgoing.put(ProcessingRequest(request_headers=_headers(REQUEST)))
-        until = time.monotonic() + PATIENCE_SECONDS
-        while not headers_received() and time.monotonic() < until:
-            time.sleep(LOOK_SECONDS)
+        _wait_until(lambda: was_called("Session.receive"))
         outgoing.put(ProcessingRequest(request_body=_body(CHAT)))
         if next(replies).WhichOneof("response") == "immediate_response":
             return False
@@ -174,6 +174,12 @@ def _is_routed(process: Callable[[Iterator[ProcessingRequest]], Any], headers_re
         outgoing.put(None)
         list(replies)
     return True
+
+
+def _wait_until(happened: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE_SECONDS
+    while not happened() and time.monotonic() < until:
+        time.sleep(LOOK_SECONDS)
 
 
 def _headers(named: Mapping[str, str]) -> HttpHeaders:
