@@ -17,6 +17,7 @@ from endpick.api import (
     Endpoints,
     InferenceRequest,
     Parameters,
+    PluginContext,
 )
 
 _REPORTED = (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE)
@@ -40,14 +41,27 @@ class SilentEndpointScreener(CandidateFilter[SilentEndpointParameters]):
 
     consumes_optional = _REPORTED
 
+    def __init__(self, name: str, parameters: SilentEndpointParameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        self._pool: object = None
+        """The members of the pool that `_fresh_until` speaks of."""
+        self._fresh_until = 0.0
+        """Until then one metric is fresh on every endpoint of the pool, even if none reports again."""
+
     def filter_candidates(self, request: InferenceRequest, endpoints: Endpoints) -> BoolArray | Endpoints:
         """See the class."""
+        pool = endpoints.pool_members
+        if pool is self._pool and self.context.clock() < self._fresh_until:
+            return endpoints
         tolerance = self.parameters.tolerance
         newest = np.full(len(endpoints), np.inf)
         for key in _REPORTED:
             age = endpoints.age(key)
-            if np.count_nonzero(age <= tolerance) == len(age):
-                return endpoints  # one metric that is fresh everywhere is enough, and nearly always the first is
+            oldest = age.max(initial=0.0)
+            if oldest <= tolerance:  # one metric that is fresh everywhere is enough, and nearly always the first is
+                if len(endpoints) == len(pool):
+                    self._pool, self._fresh_until = pool, self.context.clock() + (tolerance - oldest)
+                return endpoints
             newest = np.minimum(newest, age)
         silent = (newest > tolerance) & (newest < np.inf)
         return ~silent if 0 < np.count_nonzero(silent) < len(endpoints) else endpoints

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Annotated, Self
 
 import numpy as np
-from prometheus_client import CollectorRegistry, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Gauge
 from pydantic import Field, model_validator
 from xxhash import xxh64_intdigest
 
@@ -31,6 +31,7 @@ from endpick.api import (
     SchedulingResult,
     UpstreamHeaders,
 )
+from endpick.api.fast_metrics import Distributions
 
 BYTES_PER_TOKEN = 4
 """Where no tokenizer is at hand, four bytes of text count as one token."""
@@ -77,9 +78,9 @@ class PrefixMetrics:
         size = Gauge(f"{prefix}size", "Prompt blocks held, counted for each endpoint that holds them.", registry=registry)
         size.set_function(entries)
         ratio = "Share of a prompt's blocks that were found where the prompt went."
-        self._hit_ratio = Histogram(f"{prefix}hit_ratio", ratio, buckets=RATIO_BUCKETS, registry=registry)
+        self._hit_ratio = Distributions(f"{prefix}hit_ratio", ratio, (), RATIO_BUCKETS, registry).labels()
         found = "Bytes of a prompt that were found where the prompt went."
-        self._hit_bytes = Histogram(f"{prefix}hit_bytes", found, buckets=BYTES_BUCKETS, registry=registry)
+        self._hit_bytes = Distributions(f"{prefix}hit_bytes", found, (), BYTES_BUCKETS, registry).labels()
 
     def found(self, matched: float, blocks: int, block_size_tokens: int) -> None:
         """A prompt of this many blocks goes where the first `matched` of them are."""
@@ -235,6 +236,10 @@ class _Found:
     matched: FloatArray
 
 
+def _largest(values: FloatArray) -> float:
+    return float(np.fmax.reduce(values))
+
+
 class ApproxPrefixCacheProducer(DataProducer[ApproxPrefixCacheParameters], PreRequest[ApproxPrefixCacheParameters]):
     """Count, for each candidate, the leading blocks of the prompt that were sent to it before and that it can still hold.
 
@@ -297,7 +302,7 @@ class ApproxPrefixCacheProducer(DataProducer[ApproxPrefixCacheParameters], PreRe
         return self._slot_of_member
 
     def _block_size(self, endpoints: Endpoints) -> int:
-        reported = np.fmax.reduce(endpoints[CACHE_BLOCK_SIZE]) if self.parameters.auto_tune else 0.0
+        reported = endpoints.derived(CACHE_BLOCK_SIZE, _largest) if self.parameters.auto_tune else 0.0
         return max(int(reported) if reported > 0 else self.parameters.block_size_tokens, MIN_BLOCK_SIZE_TOKENS)
 
     def _capacity(self, endpoint: Endpoints, block_size_tokens: int) -> int:

@@ -39,7 +39,11 @@ class KVCacheUtilizationScorer(Scorer):
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
         """See the class."""
-        return np.fmax(1.0 - endpoints[KV_CACHE_USAGE], 0.0)
+        return endpoints.derived(KV_CACHE_USAGE, _share_left)
+
+
+def _share_left(usage: FloatArray) -> FloatArray:
+    return np.fmax(1.0 - usage, 0.0)
 
 
 def smaller_is_better(values: FloatArray) -> FloatArray:
@@ -76,7 +80,7 @@ class QueueScorer(Scorer):
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
         """See the class."""
-        return smaller_is_better(endpoints[WAITING_QUEUE_SIZE])
+        return endpoints.derived(WAITING_QUEUE_SIZE, smaller_is_better)
 
 
 class RunningRequestsScorer(Scorer):
@@ -91,7 +95,7 @@ class RunningRequestsScorer(Scorer):
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
         """See the class."""
-        return smaller_is_better(endpoints[RUNNING_REQUESTS_SIZE])
+        return endpoints.derived(RUNNING_REQUESTS_SIZE, smaller_is_better)
 
 
 DEFAULT_THRESHOLD = 128
@@ -120,7 +124,10 @@ class LoadAwareScorer(Scorer[LoadAwareParameters]):
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
         """See the class."""
-        return np.fmax(0.5 - 0.5 / self._threshold * endpoints[WAITING_QUEUE_SIZE], 0.0)
+        return endpoints.derived(WAITING_QUEUE_SIZE, self._free_share)
+
+    def _free_share(self, queue: FloatArray) -> FloatArray:
+        return np.fmax(0.5 - 0.5 / self._threshold * queue, 0.0)
 
 
 class ActiveRequestParameters(Parameters):

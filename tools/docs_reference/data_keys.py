@@ -46,6 +46,7 @@ def page() -> str:
         "## Scopes",
         "\n".join(f"- `{scope.value}`: {text}" for scope, text in _SCOPES.items()),
         "Numbers are float64 and NaN until first reported; objects are None. `endpoints.age(KEY)` gives the seconds since each value was "
-        "written. Keys of other distributions carry a namespace, such as `acme.example/gpu-temperature`; `customMetrics` of "
+        "written; `endpoints.derived(KEY, function)` keeps what follows from a column until a value of it changes. "
+        "Keys of other distributions carry a namespace, such as `acme.example/gpu-temperature`; `customMetrics` of "
         "[core-metrics-extractor](plugins.md#core-metrics-extractor) makes keys of your own without code.",
     )

@@ -13,6 +13,7 @@ endpoint table (`endpoints[KEY]`), the request itself (`request`), and what prod
 - `data`: how does a plugin declare the data that it reads and writes?
 - `keys`: which data does endpick itself define?
 - `metrics`: how is a Prometheus page read, and how are the labels of a plugin's own metrics bounded?
+- `fast_metrics`: how does a plugin count at little cost what happens in each request?
 - `duration`: how does a configuration write a duration?
 - `errors`: which exceptions may a plugin raise, and which does it get to see?
 - `hooks`: what may an extension object do when the process starts, reloads and stops?

@@ -98,11 +98,15 @@ class Endpoint:
 class Column:
     """One data key's values for every row of a table generation, read-only.
 
-    `values` is float64 for numeric keys and object otherwise; `written_at` holds monotonic seconds, -inf where never written.
+    Attributes:
+        values: float64 for numeric keys and object otherwise.
+        written_at: Monotonic seconds, -inf where never written.
+        derived: Results of `Endpoints.derived`; its owner empties it when a value changes.
     """
 
     values: NDArray[np.float64] | NDArray[np.object_]
     written_at: FloatArray
+    derived: dict[object, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +191,34 @@ class Endpoints:
             raise UnknownKey(f"'{key.name}' holds {key.type.__name__} objects, not numbers; read it with endpoints.objects(...)")
         values: FloatArray = column.values  # type: ignore[assignment]
         return values if self._rows is None else _read_only(values[self._rows])
+
+    def derived(self, key: DataKey[float], work: Callable[[FloatArray], T]) -> T:
+        """What `work` makes of a column; for the whole pool it is worked out again only when a value of the column has changed.
+
+        Model servers report some times a second, and requests come in thousands: what depends on a column alone, such as the scores that
+        follow from queue lengths, need not be worked out for each of them.
+
+        Args:
+            key: Of a column of numbers.
+            work: A function of the column, as `endpoints[key]` gives it, and of nothing else. Functions are told apart by equality, so pass
+                one of a module, or the method of an instance, and no lambda made for the call.
+
+        Returns:
+            The result. An array that `work` made is read-only then, for the next request may get the same.
+
+        Raises:
+            UnknownKey, UndeclaredAccess: as `endpoints[key]`.
+        """
+        scope, column = self._access.scope, self._generation.columns.get(key.name)
+        if column is None or self._rows is not None or (scope is not None and key.name not in scope.readable):
+            return work(self[key])
+        found = column.derived.get(work, column)
+        if found is column:  # which is in no result
+            found = work(self[key])
+            if isinstance(found, np.ndarray):
+                found.flags.writeable = False
+            column.derived[work] = found
+        return found  # type: ignore[return-value]
 
     def objects(self, key: DataKey[T]) -> Sequence[T | None]:
         """The objects of a column; None where nothing has been reported yet.

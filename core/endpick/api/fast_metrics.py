@@ -55,8 +55,8 @@ Family = TypeVar("Family", CounterMetricFamily, GaugeMetricFamily, HistogramMetr
 class _Labelled(Collector, Generic[Member, Family]):
     """One metric: a member for each combination of label values that `labels` was called with."""
 
-    def __init__(self, name: str, documentation: str, labels: Sequence[str], registry: CollectorRegistry) -> None:
-        """Register under `name`.
+    def __init__(self, name: str, documentation: str, labels: Sequence[str], registry: CollectorRegistry | None) -> None:
+        """Register under `name`; without a registry count for nothing, as an instance does where there is no metrics server.
 
         Raises:
             ValueError: the registry already holds a metric of this name.
@@ -65,7 +65,8 @@ class _Labelled(Collector, Generic[Member, Family]):
         self._documentation = documentation
         self._label_names = tuple(labels)
         self._members: dict[tuple[str, ...], Member] = {}
-        registry.register(self)
+        if registry is not None:
+            registry.register(self)
 
     def labels(self, *values: str) -> Member:
         """The member for these values, in the order of the names. Bind it once: looking it up costs more than counting."""
@@ -125,7 +126,9 @@ class Distributions(_Labelled[Distribution, HistogramMetricFamily]):
 
     _family = HistogramMetricFamily
 
-    def __init__(self, name: str, documentation: str, labels: Sequence[str], bounds: Sequence[float], registry: CollectorRegistry) -> None:
+    def __init__(
+        self, name: str, documentation: str, labels: Sequence[str], bounds: Sequence[float], registry: CollectorRegistry | None
+    ) -> None:
         """As its base; `bounds` ascend, +Inf is added to them."""
         self._bounds = tuple(map(float, bounds))
         self._written = (*map(floatToGoString, self._bounds), "+Inf")

@@ -46,8 +46,8 @@ class PluginContext:
         clock: Monotonic seconds; virtual in simulations, so use no other.
         logger: Already carries instance, type and distribution.
         registry: Where the instance may register Prometheus metrics; it is the instance's alone, and `/metrics` adds the labels
-            `plugin_name` and `plugin_type`. Label values that clients choose belong through a `LabelLimit`. None when there is no metrics
-            server.
+            `plugin_name` and `plugin_type`. Label values that clients choose belong through a `LabelLimit`, and what is counted in each
+            request into a metric of `endpick.api.fast_metrics`. None when there is no metrics server.
         columns: Where an instance writes columns it produces on the request path; collectors use the writer they are called with.
             None where there is no table, as in most tests.
     """

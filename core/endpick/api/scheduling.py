@@ -83,7 +83,8 @@ class SchedulingResult:
     def __post_init__(self) -> None:
         check_fields(self, _SCHEDULING_RESULT)
         check_strings(self, "destinations", self.destinations)
-        check_headers(self.headers.items())
+        if self.headers:
+            check_headers(self.headers.items())
 
 
 class Category(enum.StrEnum):
@@ -185,8 +186,8 @@ class ProfileHandler(Plugin[P]):
     ) -> Sequence[str]:
         """Name the profiles to run next; none ends the loop.
 
-        Called repeatedly, first with empty `results`. A profile that failed has a result with `failure` set. To name a profile twice, or
-        one that does not exist, is a fault.
+        Called repeatedly, first with empty `results`, until it names none or every profile has run. A profile that failed has a result
+        with `failure` set. To name a profile twice, or one that does not exist, is a fault.
 
         Args:
             request: The request.

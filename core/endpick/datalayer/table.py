@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol, TypeVar
 
@@ -26,6 +26,8 @@ class Cells:
     key: AnyKey
     values: NDArray[np.float64] | NDArray[np.object_]
     written_at: FloatArray
+    derived: dict[object, object] = field(default_factory=dict)
+    """See `Column`."""
 
     @classmethod
     def empty(cls, key: AnyKey, rows: int) -> Cells:
@@ -48,14 +50,17 @@ class Cells:
         Raises:
             TypeError, ValueError: the column holds numbers and the value is none.
         """
+        before = self.values[row] if self.derived else None
         self.values[row] = value  # type: ignore[call-overload]
         self.written_at[row] = now
+        if self.derived and self.values[row] != before:
+            self.derived.clear()
 
     def column(self) -> Column:
         """The read-only view of these cells: it shows later writes and refuses its own."""
         values, written_at = self.values.view(), self.written_at.view()
         values.flags.writeable = written_at.flags.writeable = False
-        return Column(values, written_at)
+        return Column(values, written_at, self.derived)
 
 
 T = TypeVar("T")

@@ -3,7 +3,6 @@
 - `telemetry`: what do the request path and the data layer report?
 - `recorder`: how does a serving process turn these reports into metrics and log lines?
 - `metrics`: which metrics are there, under which names, labels and buckets?
-- `fast_metrics`: how are requests counted at little cost?
 - `exposition`: what does `/metrics` show, including the metrics of plugins and of the pool?
 - `logs`: how does a log line look, as text and as JSON?
 

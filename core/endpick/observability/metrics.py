@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from endpick import __version__
-from endpick.observability.fast_metrics import Counts, Distributions, Levels
+from endpick.api.fast_metrics import Counts, Distributions, Levels
 
 PREFIX = "llm_d_epp_"
 

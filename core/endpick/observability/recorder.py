@@ -10,9 +10,9 @@ from typing import Literal
 from prometheus_client import Gauge
 
 from endpick.api.endpoints import AccessScope
+from endpick.api.fast_metrics import Distribution, Tally
 from endpick.api.metrics import LabelLimit
 from endpick.api.request_control import ResponseEnd, TerminationCause
-from endpick.observability.fast_metrics import Distribution, Tally
 from endpick.observability.metrics import EndpickMetrics
 from endpick.plugins.instance import Instance
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Literal, Protocol
 
 from endpick.api.endpoints import AccessScope
+from endpick.api.fast_metrics import Distribution
 from endpick.api.request_control import ResponseEnd
-from endpick.observability.fast_metrics import Distribution
 from endpick.plugins.instance import Instance
 
 

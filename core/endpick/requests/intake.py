@@ -142,7 +142,7 @@ UNSEEN = ParsedRequest(needs_model=False)
 """What is known of a body that the gateway keeps to itself."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BuiltRequest:
     """A request that was understood."""
 

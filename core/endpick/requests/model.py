@@ -52,7 +52,7 @@ class BodyModes:
         object.__setattr__(self, "sees_response_body", self.response_body is not BodyMode.NONE)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class IncomingRequest:
     """What `Decider.decide` decides about."""
 
@@ -124,7 +124,7 @@ class Exchange(Protocol):
         """The exchange is over: called exactly once, always, and last, also when the client went away before the response."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Routed:
     """Send the request to a model server."""
 

@@ -40,7 +40,7 @@ def compile_observer(instance: Instance, telemetry: Telemetry) -> CompiledObserv
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Observers:
     """The observers of one request."""
 
@@ -255,7 +255,7 @@ TERMINATION_OF: Mapping[CloseCause, TerminationCause] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ExchangeContext:
     """A request on its way, and what is told about it.
 

@@ -66,7 +66,7 @@ class CompiledProducer:
     timeout_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Production:
     """What one request asks of the producers."""
 

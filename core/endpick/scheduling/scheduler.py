@@ -54,9 +54,9 @@ class Scheduler:
     def _run_profiles(
         self, request: InferenceRequest, endpoints: Endpoints, state: CycleState, access: Access
     ) -> dict[str, ProfileRunResult] | Fault:
-        # Ends after len(profiles) + 1 rounds at most, because naming a profile twice is a fault.
+        # Ends after len(profiles) rounds at most, because naming a profile twice is a fault.
         runs: dict[str, ProfileRunResult] = {}
-        while True:
+        while len(runs) < len(self.names):
             answer = self.pick_profiles.run(access, request, self.names, runs, state)
             if isinstance(answer, Fault):
                 return answer
@@ -68,6 +68,7 @@ class Scheduler:
             for name in names:
                 state._begin_profile_run()
                 runs[name] = self.profiles[name].run(request, endpoints, state, access)
+        return runs
 
     def _named(self, answer: object, runs: Runs) -> tuple[str, ...] | str:
         """The profiles that the handler wants run next, or what is wrong with its answer."""

@@ -129,3 +129,36 @@ def test_rows_give_one_endpoint_with_its_values():
     rows = list(view([0.5, 0.25]).each())
 
     assert [(row.name, row[LOAD], row.object(TAG)) for row in rows] == [("default/e0", 0.5, "t0"), ("default/e1", 0.25, "t1")]
+
+
+def test_what_follows_from_a_column_is_shared_and_so_read_only():
+    endpoints = view([1.0, 2.0])
+
+    found = endpoints.derived(LOAD, np.negative)
+
+    assert found.tolist() == [-1.0, -2.0]
+    with pytest.raises(ValueError, match="read-only"):
+        found[0] = 0.0
+    assert endpoints.derived(LOAD, np.sum) == 3.0
+
+
+def test_for_a_part_of_the_pool_it_is_worked_out_each_time():
+    endpoints = view([1.0, 2.0, 3.0])
+    whole = endpoints.derived(LOAD, np.negative)
+
+    assert endpoints.take([2, 0]).derived(LOAD, np.negative).tolist() == [-3.0, -1.0]
+    assert endpoints.derived(LOAD, np.negative) is whole
+
+
+def test_what_follows_from_a_column_that_nothing_writes_follows_from_nan():
+    assert view([1.0, 2.0]).derived(UNHEARD, np.isnan).tolist() == [True, True]
+
+
+def test_what_follows_from_a_column_takes_the_same_declaration_as_the_column():
+    strict = view([1.0, 2.0], Access(AccessScope("mine", frozenset())))
+    strict._generation.columns["load"].derived[np.negative] = "known to others"
+
+    with pytest.raises(UndeclaredAccess, match="'mine' reads 'load'"):
+        strict.derived(LOAD, np.negative)
+    with pytest.raises(UnknownKey, match="not numbers"):
+        view([1.0]).derived(TAG, np.negative)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from endpick.observability.fast_metrics import Counts, Distributions, Levels
+from endpick.api.fast_metrics import Counts, Distributions, Levels
 
 BOUNDS = (0.5, 1, 2.5, 10)
 
@@ -68,3 +68,8 @@ def test_a_name_is_registered_once():
     Levels("running", "Under way.", (), registry)
     with pytest.raises(ValueError, match="running"):
         Counts("running", "Something else.", (), registry)
+
+
+def test_without_a_registry_it_counts_for_nothing():
+    Distributions("size_bytes", "How big.", ("who",), BOUNDS, None).labels("a").observe(1.0)
+    Counts("seen_total", "What was seen.", ("who",), None).labels("a").inc()

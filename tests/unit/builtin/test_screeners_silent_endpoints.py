@@ -30,8 +30,8 @@ def table(clock: Clock) -> EndpointTable:
 
 
 @pytest.fixture
-def screener() -> SilentEndpointScreener:
-    return SilentEndpointScreener("silent", SilentEndpointParameters(), PluginContext())
+def screener(clock: Clock) -> SilentEndpointScreener:
+    return SilentEndpointScreener("silent", SilentEndpointParameters(), PluginContext(clock=clock))
 
 
 def kept(screener: SilentEndpointScreener, table: EndpointTable) -> list[str]:
@@ -90,3 +90,34 @@ def test_pool_without_endpoints_is_no_trouble(screener, table):
     table.replace_all([])
 
     assert kept(screener, table) == []
+
+
+def test_an_endpoint_falls_silent_as_soon_as_its_time_is_up_however_often_it_was_asked_before(screener, table, clock):
+    report(table, "a", "b", "c")
+    clock.now = 1.0
+    report(table, "a", "c")
+    for clock.now in (1.0, 1.5, 2.0):
+        assert kept(screener, table) == ["default/a", "default/b", "default/c"]
+    clock.now = 2.1
+    assert kept(screener, table) == ["default/a", "default/c"]
+
+
+def test_what_was_found_out_of_some_endpoints_does_not_count_for_the_others(screener, table, clock):
+    report(table, "a", "b", "c")
+    clock.now = 3.0
+    report(table, "a")
+    some = table.view().take([0])
+    assert screener.filter_candidates(InferenceRequest("r"), some) is some
+    assert kept(screener, table) == ["default/a"]
+
+
+def test_a_new_member_of_the_pool_is_looked_at(screener, table, clock):
+    report(table, "a", "b", "c")
+    assert len(kept(screener, table)) == 3
+    table.upsert(Endpoint("default/d", "10.0.0.1", 9000))
+    report(table, "d")
+    clock.now = 1.9
+    report(table, "a", "b", "c")
+    assert len(kept(screener, table)) == 4
+    clock.now = 2.1
+    assert kept(screener, table) == ["default/a", "default/b", "default/c"]

@@ -226,3 +226,28 @@ def test_ready_is_remembered(table):
     assert not table.is_ready.is_set()
     table.ready()
     assert table.is_ready.is_set()
+
+
+def test_what_follows_from_a_column_is_worked_out_again_when_a_value_has_changed_and_only_then(table):
+    table.replace_all([endpoint("a"), endpoint("b", "10.0.0.2")])
+    first, second = table.generation.endpoints
+    table.write(LOAD, first, 1.0)
+    worked = []
+
+    def doubled(loads: np.ndarray) -> np.ndarray:
+        worked.append(loads.tolist())
+        return loads * 2
+
+    def ask() -> np.ndarray:
+        return table.view().derived(LOAD, doubled)
+
+    assert ask() is ask()
+    table.write(LOAD, first, 1.0)
+    assert len(worked) == 1
+    table.write(LOAD, first, 3.0)
+    assert ask()[0] == 6.0
+    table.write(LOAD, second, 4.0)
+    assert ask().tolist() == [6.0, 8.0]
+    table.remove("default/a")
+    assert ask().tolist() == [8.0]
+    assert len(worked) == 4

@@ -83,6 +83,44 @@ def test_integers_and_booleans_are_scores_too():
     assert run(pool(), scorers=scorers).scored.scores.tolist() == [2.0, 0.0, 1.0]
 
 
+def test_a_scorer_may_answer_the_same_array_again_and_change_it_in_between():
+    scores = np.array([0.1, 0.2, 0.3])
+    column = scores.view()
+    column.flags.writeable = False
+    constant = np.array([0.5, 0.5, 0.5])
+    constant.flags.writeable = False
+    weighted = [
+        (scorer_of(lambda endpoints, each=each: each, name), 2.0) for name, each in zip("abc", (scores, column, constant), strict=True)
+    ]
+    profile = compile_profile("p", (), weighted, instance(MaxScorePicker), Recording())
+
+    def totals(size=3):
+        shared = access()
+        result = profile.run(REQUEST, pool(size=size).view(shared), CycleState(shared), shared)
+        return [round(float(total), 6) for total in result.scored.scores]
+
+    assert totals() == [1.4, 1.8, 2.2]
+    scores[0] = 0.4
+    assert totals() == [2.6, 1.8, 2.2]
+    assert totals(size=2) == [0.0, 0.0]
+    assert totals() == [2.6, 1.8, 2.2]
+
+
+def test_totals_are_the_pickers_to_change():
+    constant = np.array([0.5, 0.5, 0.5])
+    constant.flags.writeable = False
+
+    def pick(scored):
+        scored.scores[0] += 1.0
+        return scored.take([int(scored.scores.argmax())])
+
+    profile = compile_profile("p", (), [(scorer_of(lambda endpoints: constant), 1.0)], picker_of(pick), Recording())
+    for _ in range(3):
+        shared = access()
+        result = profile.run(REQUEST, pool().view(shared), CycleState(shared), shared)
+        assert result.scored.scores.tolist() == [1.5, 0.5, 0.5]
+
+
 NONSENSE = {
     "raises": lambda endpoints: 1 / 0,
     "exits": lambda endpoints: __import__("sys").exit("bye"),

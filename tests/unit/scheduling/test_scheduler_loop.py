@@ -36,13 +36,26 @@ def test_profiles_run_until_the_handler_names_no_more():
 
     def pick_profiles(profiles, results):
         rounds.append(sorted(results))
-        return [name for name in profiles if name not in results][:1]
+        return [name for name in profiles if name not in results and name != "c"][:1]
 
-    result = schedule(handler_of(pick_profiles, first_pick), [profile("a"), profile("b")])
+    result = schedule(handler_of(pick_profiles, first_pick), [profile("a"), profile("b"), profile("c")])
 
     assert rounds == [[], ["a"], ["a", "b"]]
     assert sorted(result.runs) == ["a", "b"]
     assert result.primary == "a"
+
+
+def test_a_handler_is_not_asked_again_when_every_profile_has_run():
+    rounds = []
+
+    def pick_profiles(profiles, results):
+        rounds.append(sorted(results))
+        return [name for name in profiles if name not in results][:1]
+
+    result = schedule(handler_of(pick_profiles, first_pick), [profile("a"), profile("b")])
+
+    assert rounds == [[], ["a"]]
+    assert sorted(result.runs) == ["a", "b"]
 
 
 def test_the_single_profile_handler_takes_the_pick_as_the_decision():
@@ -93,7 +106,7 @@ BAD_HANDLERS = {
 @pytest.mark.parametrize("bad", BAD_HANDLERS.values(), ids=BAD_HANDLERS.keys())
 def test_a_handler_that_asks_for_nonsense_is_stopped(bad):
     telemetry = Recording()
-    result = schedule(handler_of(bad, first_pick), [profile("a")], telemetry)
+    result = schedule(handler_of(bad, first_pick), [profile("a"), profile("b")], telemetry)
 
     assert isinstance(result, Rejection)
     assert result.status == 500

@@ -20,6 +20,7 @@ from endpick.api import (
     Scorer,
 )
 from endpick.api.endpoints import Access, AccessScope
+from endpick.api.fast_metrics import Distribution
 from endpick.api.keys import (
     CACHE_BLOCK_SIZE,
     CACHE_NUM_BLOCKS,
@@ -32,7 +33,6 @@ from endpick.api.keys import (
 )
 from endpick.api.request_control import ResponseEnd
 from endpick.datalayer.table import EndpointTable
-from endpick.observability.fast_metrics import Distribution
 from endpick.observability.telemetry import NullTelemetry
 from endpick.plugins.discovery import Candidate, discover
 from endpick.plugins.instance import Instance, scope_of
