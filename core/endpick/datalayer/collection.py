@@ -12,7 +12,7 @@ from endpick.api.endpoints import Endpoint, Generation
 from endpick.api.plugin import Parameters
 from endpick.datalayer.table import EndpointTable
 from endpick.observability.telemetry import Telemetry
-from endpick.plugins.failures import PLUGIN_FAILURES, was_cancelled
+from endpick.plugins.failures import AWAIT_FAILURES, CALL_FAILURES, is_the_hosts
 from endpick.plugins.instance import Instance
 
 
@@ -87,7 +87,9 @@ class PayloadDispatcher:
         for instance, collector in self._collectors:
             try:
                 collector.collect(payload, self._table.writer(instance.scope, endpoint))
-            except PLUGIN_FAILURES as problem:
+            except CALL_FAILURES as problem:
+                if is_the_hosts(problem):
+                    raise
                 self._telemetry.collect_error(self.source, instance, endpoint.name if endpoint else "", problem)
 
     def publisher_for(self, name: str) -> Callable[[object], None]:
@@ -176,12 +178,10 @@ async def keep_running(run: Callable[[], Awaitable[None]], failed: Callable[[Bas
         try:
             await run()
             failed("ended by itself")
-        except asyncio.CancelledError:
-            if was_cancelled():
+        except AWAIT_FAILURES as problem:
+            if is_the_hosts(problem):
                 raise
-            failed("cancelled itself")
-        except PLUGIN_FAILURES as problem:
-            failed(problem)
+            failed("cancelled itself" if isinstance(problem, asyncio.CancelledError) else problem)
         await asyncio.sleep(backoff.delay_after(loop.time() - began))
 
 
@@ -198,7 +198,9 @@ class PolledSource:
         try:
             async with asyncio.timeout(self.timeout_seconds) as limit:
                 payload = await self.plugin.poll(endpoint)
-        except PLUGIN_FAILURES as problem:
+        except AWAIT_FAILURES as problem:
+            if is_the_hosts(problem):
+                raise
             self.dispatcher.failed(endpoint.name, f"no answer within {self.timeout_seconds:g} s" if limit.expired() else problem)
         else:
             self.dispatcher.deliver(payload, endpoint)

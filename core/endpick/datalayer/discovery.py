@@ -10,7 +10,7 @@ from endpick.api.plugin import Parameters
 from endpick.datalayer.collection import Backoff
 from endpick.datalayer.table import EndpointTable
 from endpick.observability.telemetry import Telemetry
-from endpick.plugins.failures import PLUGIN_FAILURES, was_cancelled
+from endpick.plugins.failures import AWAIT_FAILURES, is_the_hosts
 from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import ExtensionPoint
 
@@ -70,12 +70,10 @@ class DiscoveryTask:
                 if not self._table.is_ready.is_set():
                     raise
                 self._failed(problem)
-            except asyncio.CancelledError:
-                if was_cancelled():
+            except AWAIT_FAILURES as problem:
+                if is_the_hosts(problem):
                     raise
-                self._failed("cancelled itself")
-            except PLUGIN_FAILURES as problem:
-                self._failed(problem)
+                self._failed("cancelled itself" if isinstance(problem, asyncio.CancelledError) else problem)
             else:
                 return
             await asyncio.sleep(backoff.delay_after(loop.time() - began))

@@ -13,7 +13,7 @@ from endpick.api.endpoints import FloatArray, Generation
 from endpick.api.keys import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE
 from endpick.observability.metrics import PREFIX
 from endpick.observability.telemetry import Telemetry
-from endpick.plugins.failures import PLUGIN_FAILURES
+from endpick.plugins.failures import CALL_FAILURES, is_the_hosts
 from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import ExtensionPoint
 
@@ -49,7 +49,9 @@ class Exposition(Collector):
             return []
         try:
             return [_of_instance(family, instance) for family in instance.registry.collect()]
-        except PLUGIN_FAILURES as problem:
+        except CALL_FAILURES as problem:
+            if is_the_hosts(problem):
+                raise
             self._telemetry.fault(instance, ExtensionPoint.METRICS, problem)
             return []
 

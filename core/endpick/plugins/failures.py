@@ -1,17 +1,36 @@
 """What the code of a plugin or a hook object may raise without harm to the process.
 
-Every layer that calls plugins asks here, from the data layer to the reload, so that all of them mean the same.
+Every layer that calls plugins asks here, from the data layer to the reload, so that all of them mean the same: whatever leaves a plugin
+is a fault of the plugin, counted under its name and handled by its `onFault`, unless `is_the_hosts` says otherwise.
 """
 
 from __future__ import annotations
 
 import asyncio
+import signal
 
-PLUGIN_FAILURES = (Exception, SystemExit)
-"""What a plugin may throw at the host: `sys.exit()` in a collector must not end the gateway's picker."""
+CALL_FAILURES = BaseException
+"""What a plain call of a plugin may throw at the host: `sys.exit()`, or a `CancelledError` that a library raised, must not end the process
+or the connection of a gateway."""
+
+AWAIT_FAILURES = (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError)
+"""The same of what is awaited; without `GeneratorExit`, by which Python closes a coroutine."""
+
+
+def is_the_hosts(problem: BaseException) -> bool:
+    """Whether an exception only passed through the plugin: the running task was asked to end, or a person pressed Ctrl-C.
+
+    `endpick serve` takes signals by its event loop, so there a `KeyboardInterrupt` is the plugin's as well.
+    """
+    if isinstance(problem, asyncio.CancelledError):
+        return was_cancelled()
+    return isinstance(problem, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def was_cancelled() -> bool:
     """Whether the running task was asked to end; False when a `CancelledError` came out of a plugin instead."""
-    task = asyncio.current_task()
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no event loop runs, so there is no task
+        return False
     return task is not None and task.cancelling() > 0

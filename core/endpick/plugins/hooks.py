@@ -18,7 +18,7 @@ from endpick.config.source import SourceMap
 from endpick.diagnostics import Code, Diagnostic, DocumentPath
 from endpick.installation import API_MAJOR
 from endpick.plugins.discovery import Candidate
-from endpick.plugins.failures import PLUGIN_FAILURES, was_cancelled
+from endpick.plugins.failures import AWAIT_FAILURES, is_the_hosts
 from endpick.plugins.hook_objects import hook_faults, load_hook_object
 from endpick.plugins.importing import attributed, describe, trace_notes
 from endpick.plugins.loader import LoadedPlugin
@@ -54,8 +54,8 @@ class HookCall:
         except TimeoutError as error:
             late = Code.E0703 if code is Code.E0706 else code
             return self.fault(late, f"did not finish {self.hook} within {deadline_seconds:g} s", error)
-        except (*PLUGIN_FAILURES, asyncio.CancelledError) as error:
-            if isinstance(error, asyncio.CancelledError) and was_cancelled():
+        except AWAIT_FAILURES as error:
+            if is_the_hosts(error):
                 raise
             return self.failure(code, error)
         return None

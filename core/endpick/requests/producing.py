@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from time import perf_counter
 
 from endpick.api.endpoints import Access
-from endpick.plugins.failures import PLUGIN_FAILURES
+from endpick.plugins.failures import AWAIT_FAILURES, is_the_hosts
 from endpick.requests.model import Decision
 from endpick.requests.steps import CompiledProducer, Production, produced_at_once
 from endpick.scheduling.step import Fault
@@ -41,7 +41,9 @@ async def _produce_later(producer: CompiledProducer, production: Production) -> 
             pending = step.call(production.request, production.endpoints._accessed_by(own), production.state._accessed_by(own))
             assert isinstance(pending, Awaitable)
             await pending
-    except PLUGIN_FAILURES as problem:
+    except AWAIT_FAILURES as problem:
+        if is_the_hosts(problem):
+            raise
         return step.fault(f"took longer than {producer.timeout_seconds} s" if limit.expired() else problem)
     finally:
         step.timer.observe(perf_counter() - started)

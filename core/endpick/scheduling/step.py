@@ -9,7 +9,7 @@ from time import perf_counter
 
 from endpick.api.endpoints import Access
 from endpick.observability.telemetry import Telemetry
-from endpick.plugins.failures import PLUGIN_FAILURES
+from endpick.plugins.failures import CALL_FAILURES, is_the_hosts
 from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import KINDS, ExtensionPoint, Kind, OnFault
 
@@ -45,8 +45,6 @@ class Step:
     def run(self, access: Access, *arguments: object) -> object:
         """Call the plugin: timed, confined to the data keys it declared, and never raising.
 
-        `SystemExit` is caught as well: a plugin that calls `sys.exit` must not take the process with it.
-
         Returns:
             What the plugin returned; a `Fault` when it raised.
         """
@@ -54,7 +52,9 @@ class Step:
         started = perf_counter()
         try:
             return self.call(*arguments)
-        except PLUGIN_FAILURES as problem:
+        except CALL_FAILURES as problem:
+            if is_the_hosts(problem):
+                raise
             return self.fault(problem)
         finally:
             seconds = perf_counter() - started

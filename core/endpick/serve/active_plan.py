@@ -15,7 +15,7 @@ from endpick.datalayer.discovery import DiscoveryTask
 from endpick.diagnostics import Code, Diagnostic, Span
 from endpick.planning.compile import compile_collection, declared_keys
 from endpick.planning.plan import Plan, PlanOutcome
-from endpick.plugins.failures import PLUGIN_FAILURES
+from endpick.plugins.failures import CALL_FAILURES, is_the_hosts
 from endpick.plugins.hooks import HookRegistry
 from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import ExtensionPoint
@@ -171,7 +171,9 @@ class ActivePlan:
         for instance in self.instances():
             try:
                 instance.plugin.endpoint_removed(name)
-            except PLUGIN_FAILURES as problem:
+            except CALL_FAILURES as problem:
+                if is_the_hosts(problem):
+                    raise
                 self._runtime.telemetry.fault(instance, ExtensionPoint.ENDPOINT_REMOVED, problem)
 
 

@@ -18,7 +18,7 @@ from endpick.diagnostics import Code, Diagnostic, PluginReference
 from endpick.observability.telemetry import Telemetry
 from endpick.planning.compile import Built, build_plan, carry_over, compile_plan
 from endpick.planning.plan import Plan, PlannedInstance
-from endpick.plugins.failures import PLUGIN_FAILURES, was_cancelled
+from endpick.plugins.failures import AWAIT_FAILURES, is_the_hosts
 from endpick.plugins.importing import describe
 from endpick.plugins.instance import Instance, instance_logger, scope_of
 from endpick.requests.director import Pipeline
@@ -115,9 +115,9 @@ async def start_instances(instances: Iterable[Instance], timeout_seconds: float 
         try:
             async with asyncio.timeout(timeout_seconds):
                 await instance.plugin.start()
-        except (*PLUGIN_FAILURES, asyncio.CancelledError) as problem:
+        except AWAIT_FAILURES as problem:
             await stop_quietly(started)
-            if isinstance(problem, asyncio.CancelledError) and was_cancelled():
+            if is_the_hosts(problem):
                 raise
             raise StartRefused(_why_not_started(instance, problem, timeout_seconds)) from problem
         started.append(instance)
@@ -135,8 +135,8 @@ async def stop_instances(instances: Iterable[Instance], timeout_seconds: float =
         try:
             async with asyncio.timeout(timeout_seconds):
                 await instance.plugin.stop()
-        except (*PLUGIN_FAILURES, asyncio.CancelledError) as problem:
-            if isinstance(problem, asyncio.CancelledError) and was_cancelled():
+        except AWAIT_FAILURES as problem:
+            if is_the_hosts(problem):
                 raise
             problems.append(_not_stopped(instance, problem))
     if problems:

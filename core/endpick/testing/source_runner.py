@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from endpick.api.datalayer import EndpointDiscovery, EndpointRegistry, PollingSource, PoolSource, StreamSource
 from endpick.api.endpoints import Endpoint
-from endpick.plugins.failures import PLUGIN_FAILURES
+from endpick.plugins.failures import AWAIT_FAILURES, is_the_hosts
 from endpick.testing.bench import Bench, Raised
 from endpick.testing.side_effects import watched
 
@@ -65,7 +65,9 @@ async def _briefly(bench: Bench, work: Awaitable[object]) -> object:
     async def guarded() -> object:
         try:
             return await work
-        except PLUGIN_FAILURES as problem:  # an event loop would let SystemExit end the whole process
+        except AWAIT_FAILURES as problem:  # an event loop would let SystemExit end the whole process
+            if is_the_hosts(problem):
+                raise
             return Raised(problem)
 
     with watched(bench.watch):

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from endpick.api.datalayer import DataSource
 from endpick.api.errors import ConfigurationError
 from endpick.diagnostics import Diagnostic
-from endpick.plugins.failures import PLUGIN_FAILURES
+from endpick.plugins.failures import AWAIT_FAILURES, CALL_FAILURES, is_the_hosts
 from endpick.testing.bench import Bench, Raised, benches, make_bench
 from endpick.testing.check import Finding, check
 from endpick.testing.exercise import walk_one
@@ -67,7 +67,9 @@ def _use_of(bench: Bench) -> Callable[[], Awaitable[None]]:
                     await asyncio.sleep(0)
         except Stubborn:
             raise
-        except PLUGIN_FAILURES:
+        except AWAIT_FAILURES as problem:
+            if is_the_hosts(problem):
+                raise
             return
 
     return use
@@ -76,7 +78,9 @@ def _use_of(bench: Bench) -> Callable[[], Awaitable[None]]:
 def _raised_by(life: Coroutine[object, object, None]) -> Raised | None:
     try:
         run(life)
-    except PLUGIN_FAILURES as problem:
+    except CALL_FAILURES as problem:
+        if is_the_hosts(problem):
+            raise
         return Raised(problem)
     return None
 
@@ -95,5 +99,7 @@ async def _failing_after(first: Bench | None, second: Bench) -> dict[str, Raised
             if first is not None:
                 await first.instance.plugin.stop()
             return {method: value for method, value in walk_one(second, second.scene()) if isinstance(value, Raised)}
-    except PLUGIN_FAILURES as problem:
+    except AWAIT_FAILURES as problem:
+        if is_the_hosts(problem):
+            raise
         return {"start": Raised(problem)}

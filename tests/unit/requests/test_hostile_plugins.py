@@ -1,0 +1,127 @@
+"""Whatever leaves a plugin, wherever the host calls it, is a fault of that plugin and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import pytest
+
+from endpick.plugins.failures import is_the_hosts
+from endpick.requests.model import CloseCause, Routed
+from unit.requests.stage import (
+    Stage,
+    admitter_of,
+    async_producer_of,
+    before_request_of,
+    candidate_filter_of,
+    detector_of,
+    observer_of,
+    parser_of,
+    producer_of,
+)
+from unit.scheduling.workbench import filter_of, picker_of, scorer_of
+
+THROWN = (
+    asyncio.CancelledError(),
+    KeyboardInterrupt(),
+    SystemExit(3),
+    GeneratorExit(),
+    RecursionError("too deep"),
+    MemoryError(),
+    BaseException("of no kind"),
+)
+
+AWAITED = tuple(each for each in THROWN if type(each) not in (GeneratorExit, BaseException))
+"""`GeneratorExit` closes a coroutine, and asyncio has no place for bare BaseException."""
+
+PLACES = {
+    "Parser": lambda throw: {"parsers": [parser_of("bad", ("/v1/chat/completions",), parse=throw)]},
+    "CandidateFilter": lambda throw: {"candidate_filters": [candidate_filter_of(throw, "bad")]},
+    "DataProducer": lambda throw: {"producers": [producer_of(throw, "bad")]},
+    "Admitter": lambda throw: {"admitters": [admitter_of(throw, "bad")]},
+    "Filter": lambda throw: {"filters": [filter_of(throw, "bad")]},
+    "Scorer": lambda throw: {"scorers": [(scorer_of(throw, "bad"), 1.0)]},
+    "Picker": lambda throw: {"picker": picker_of(throw, "bad")},
+    "PreRequest": lambda throw: {"pre_request": [before_request_of(throw, "bad")]},
+    "ResponseHeaders": lambda throw: {"observers": [observer_of("bad", response_started=throw)]},
+    "ResponseFirstChunk": lambda throw: {"observers": [observer_of("bad", first_chunk=throw)]},
+    "ResponseMetadata": lambda throw: {"observers": [observer_of("bad", response_metadata=throw)]},
+    "ResponseComplete": lambda throw: {"observers": [observer_of("bad", response_ended=throw)]},
+}
+
+
+@pytest.fixture(autouse=True)
+def signals_are_the_event_loops():
+    """As in `endpick serve`, where Ctrl-C raises nothing."""
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def described(problem: BaseException) -> str:
+    return f"{type(problem).__name__}: {problem}"
+
+
+@pytest.mark.parametrize("thrown", THROWN, ids=lambda thrown: type(thrown).__name__)
+@pytest.mark.parametrize("place", PLACES)
+def test_whatever_a_plugin_throws_is_its_fault_and_not_the_processes(place, thrown):
+    def throw(*_arguments):
+        raise thrown
+
+    stage = Stage(**PLACES[place](throw))
+    decision = stage.decide()
+    if isinstance(decision, Routed):
+        exchange = decision.exchange
+        exchange.response_headers({":status": "200", "content-type": "application/json"}, None)
+        exchange.response_chunk(b"{}", True)
+        exchange.response_metadata()
+        exchange.finish(CloseCause.END)
+    else:
+        assert decision.status == 500
+    assert [(name, problem) for name, _, problem in stage.telemetry.faults] == [("bad", described(thrown))]
+
+
+@pytest.mark.parametrize("thrown", THROWN, ids=lambda thrown: type(thrown).__name__)
+def test_whatever_a_detector_throws_sheds_no_request(thrown):
+    def throw(*_arguments):
+        raise thrown
+
+    stage = Stage(detector=detector_of(throw), objectives={"idle": -1})
+    assert isinstance(stage.decide(x_llm_d_inference_objective="idle"), Routed)
+    assert [name for name, *_ in stage.telemetry.faults] == ["detector"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("thrown", AWAITED, ids=lambda thrown: type(thrown).__name__)
+async def test_whatever_a_producer_throws_after_waiting_is_its_fault(thrown):
+    async def throw(request, endpoints, state):
+        await asyncio.sleep(0)
+        raise thrown
+
+    stage = Stage(producers=[async_producer_of(throw, "bad")])
+    assert isinstance(await stage.decide(), Routed)
+    assert stage.telemetry.faults == [("bad", "DataProducer", described(thrown))]
+
+
+@pytest.mark.asyncio
+async def test_a_request_that_is_given_up_while_a_producer_waits_is_no_fault():
+    waiting = asyncio.Event()
+
+    async def wait(request, endpoints, state):
+        waiting.set()
+        await asyncio.Event().wait()
+
+    stage = Stage(producers=[async_producer_of(wait, "slow", timeout_seconds=30.0)])
+    task = asyncio.ensure_future(stage.decide())
+    await waiting.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert stage.telemetry.faults == []
+
+
+def test_where_no_event_loop_takes_signals_ctrl_c_is_the_persons():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    assert is_the_hosts(KeyboardInterrupt())
+    assert not is_the_hosts(SystemExit())
