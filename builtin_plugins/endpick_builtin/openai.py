@@ -6,11 +6,16 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated
 
 import orjson
+from pydantic import Field
 
-from endpick.api import JSONObject, JSONValue, ParsedRequest, Parser, Prompt, Rejection, Usage
+from endpick.api import JSONObject, JSONValue, Parameters, ParsedRequest, Parser, PluginContext, Prompt, Rejection, Usage
+from endpick.api.fast_metrics import Counts
 from endpick_builtin import openai_prompts
+from endpick_builtin.json_limits import too_much
+from endpick_builtin.openai_prompts import prompts_of
 
 _PROMPT = ("prompt_tokens", "input_tokens")
 _COMPLETION = ("completion_tokens", "output_tokens")
@@ -137,12 +142,14 @@ class Api:
     render: Callable[[JSONObject], tuple[bytes, ...]]
     problem: Callable[[JSONObject], str | None]
     output_limits: tuple[str, ...] = ()
+    prompts: str = ""
+    """The field that may hold several prompts, if there is one."""
 
 
 CHAT = Api(openai_prompts.chat, openai_prompts.problem_with_chat, ("max_completion_tokens", "max_tokens"))
-COMPLETIONS = Api(openai_prompts.completions, openai_prompts.problem_with_completions, ("max_tokens",))
-IMAGES = Api(openai_prompts.completions, openai_prompts.problem_with_images)
-EMBEDDINGS = Api(openai_prompts.embeddings, openai_prompts.problem_with_embeddings)
+COMPLETIONS = Api(openai_prompts.completions, openai_prompts.problem_with_completions, ("max_tokens",), "prompt")
+IMAGES = Api(openai_prompts.completions, openai_prompts.problem_with_images, prompts="prompt")
+EMBEDDINGS = Api(openai_prompts.embeddings, openai_prompts.problem_with_embeddings, prompts="input")
 RESPONSES = Api(openai_prompts.responses, openai_prompts.problem_with_responses, ("max_output_tokens",))
 CONVERSATIONS = Api(openai_prompts.conversations, openai_prompts.problem_with_conversations)
 
@@ -159,7 +166,25 @@ API_OF: Mapping[str, Api] = {
 _BY_LENGTH = sorted(API_OF.items(), key=lambda claim: -len(claim[0]))
 
 
-class OpenAIParser(Parser):
+class OpenAIParserParameters(Parameters):
+    """How much structure a body may have; a request with more is answered with 400."""
+
+    max_containers: Annotated[
+        int,
+        Field(alias="maxContainers", gt=0, description="Objects and lists in a body: messages, their parts, tools and all within them."),
+    ] = 131_072
+    max_values: Annotated[
+        int, Field(alias="maxValues", gt=0, description="Objects, lists, strings, numbers and literals in a body; each token id is one.")
+    ] = 2_097_152
+    max_prompts: Annotated[int, Field(alias="maxPrompts", gt=0, description="Prompts of a completion, or inputs of an embedding.")] = 4096
+
+
+_REFUSALS = "endpick_openai_parser_refusals_total"
+_COUNTED = {"maxContainers": "objects and lists", "maxValues": "values", "maxPrompts": "prompts"}
+_LOG_SECONDS = 30.0
+
+
+class OpenAIParser(Parser[OpenAIParserParameters]):
     """Reads OpenAI requests, and token counts from the answers.
 
     The prompt is rendered when a plugin first asks for it: for chat the tools, then role and text of each message; otherwise the text
@@ -169,8 +194,17 @@ class OpenAIParser(Parser):
     claims = tuple(API_OF)
     reads_usage = True
 
+    def __init__(self, name: str, parameters: OpenAIParserParameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        told = "Requests refused because their body has more structure than a parameter allows."
+        self._refusals = Counts(_REFUSALS, told, ("limit",), context.registry)
+        self._logged_at: dict[str, float] = {}
+
     def parse(self, path: str, headers: Mapping[str, str], body: bytes) -> ParsedRequest | Rejection:
         """Check the one field that each API cannot do without, and note what routing may want to know."""
+        exceeded = too_much(body, self.parameters.max_containers, self.parameters.max_values)
+        if exceeded is not None:
+            return self._beyond(exceeded)
         try:
             payload = orjson.loads(body)
         except orjson.JSONDecodeError as problem:
@@ -178,6 +212,8 @@ class OpenAIParser(Parser):
         if not isinstance(payload, dict):
             return Rejection("error unmarshaling request bodyMap: the body is not a JSON object", status=400)
         api = _api_for(path)
+        if api.prompts and len(prompts_of(payload.get(api.prompts))) > self.parameters.max_prompts:
+            return self._beyond("maxPrompts")
         complaint = api.problem(payload)
         model, salt = payload.get("model", ""), payload.get("cache_salt")
         if complaint is None and not isinstance(model, str):
@@ -192,6 +228,19 @@ class OpenAIParser(Parser):
             cache_salt=salt if isinstance(salt, str) else "",
             payload=payload,
         )
+
+    def _beyond(self, limit: str) -> Rejection:
+        """The answer to a request that exceeds a limit; it is counted, and logged twice a minute at most."""
+        self._refusals.labels(limit).inc()
+        most = {"maxContainers": self.parameters.max_containers, "maxValues": self.parameters.max_values}
+        allowed = most.get(limit, self.parameters.max_prompts)
+        now = self.context.clock()
+        if now - self._logged_at.get(limit, -_LOG_SECONDS) >= _LOG_SECONDS:
+            self._logged_at[limit] = now
+            self.context.logger.warning(
+                "a request has more than %d %s, and was refused; %s raises the limit", allowed, _COUNTED[limit], limit
+            )
+        return Rejection(f"the request body holds more than {allowed} {_COUNTED[limit]}", status=400)
 
     def rewrite_model(self, body: bytes, parsed: ParsedRequest, model: str) -> bytes:
         """Exchange the model name; every other byte stays."""

@@ -5,7 +5,7 @@ Two requests with a common beginning must have a common beginning here; nothing 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from struct import pack
 
 import orjson
@@ -68,14 +68,16 @@ def problem_with_conversations(payload: JSONObject) -> str | None:
 
 def chat(payload: JSONObject) -> tuple[bytes, ...]:
     """The tools, because chat templates put them first, then role and content of each message."""
-    parts: list[bytes] = []
+    # Not a list to be joined: orjson reserves some kilobytes for each result, however short, and the list would hold them all.
+    text = bytearray()
     if payload.get("tools"):
-        parts.append(orjson.dumps(payload["tools"]))
+        text += orjson.dumps(payload["tools"])
     for message in _sequence(payload.get("messages")):
         if isinstance(message, Mapping):
-            parts.append(_text(message.get("role")))
-            parts.append(_content(message.get("content")))
-    return (b"".join(parts),)
+            text += _text(message.get("role"))
+            for piece in _content(message.get("content")):
+                text += piece
+    return (bytes(text),)
 
 
 def completions(payload: JSONObject) -> tuple[bytes, ...]:
@@ -118,30 +120,30 @@ def _is_tokens(prompt: Sequence[JSONValue]) -> bool:
     return all(type(token) is int and 0 <= token <= MAX_TOKEN_ID for token in prompt)
 
 
-def _texts(prompt: JSONValue) -> tuple[bytes, ...]:
-    if isinstance(prompt, str):
-        return (prompt.encode(),)
+def prompts_of(prompt: JSONValue) -> Sequence[JSONValue]:
+    """The prompts of a field that holds one or several, as texts or as lists of token ids."""
     parts = _sequence(prompt)
-    if parts and isinstance(parts[0], int):
-        return (_packed(parts),)
-    return tuple(part.encode() if isinstance(part, str) else _packed(_sequence(part)) for part in parts)
+    return (prompt,) if not parts or isinstance(parts[0], int) else parts
+
+
+def _texts(prompt: JSONValue) -> tuple[bytes, ...]:
+    return tuple(part.encode() if isinstance(part, str) else _packed(_sequence(part)) for part in prompts_of(prompt))
 
 
 def _packed(tokens: Sequence[JSONValue]) -> bytes:
     return pack(f"<{len(tokens)}I", *tokens)
 
 
-def _content(content: JSONValue) -> bytes:
+def _content(content: JSONValue) -> Iterator[bytes]:
     """Text as it is; anything else (images, audio) as the JSON that names it, so that equal content looks equal."""
     if isinstance(content, str):
-        return content.encode()
-    return b"".join(_part(part) for part in _sequence(content))
-
-
-def _part(part: JSONValue) -> bytes:
-    if isinstance(part, Mapping) and part.get("type") == "text":
-        return _text(part.get("text"))
-    return orjson.dumps(part)
+        yield content.encode()
+        return
+    for part in _sequence(content):
+        if isinstance(part, Mapping) and part.get("type") == "text":
+            yield _text(part.get("text"))
+        else:
+            yield orjson.dumps(part)
 
 
 def _text(value: JSONValue) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -244,3 +245,68 @@ def test_the_passthrough_parser_accepts_anything_and_knows_nothing():
     assert passthrough.claims == ()
     assert passthrough.parse("/x", {}, b"\x00\xff") == ParsedRequest(needs_model=False)
     assert passthrough.rewrite_model(b"\x00", ParsedRequest(), "m") == b"\x00"
+
+
+LIMITS = {"maxContainers": 100, "maxValues": 1000, "maxPrompts": 10}
+ALLOWED = {
+    "messages": (CHAT, {"messages": HELLO * 90}),
+    "parts": (CHAT, {"messages": [{"role": "user", "content": [{}] * 90}]}),
+    "tokens": (COMPLETIONS, {"prompt": [1] * 990}),
+    "prompts": (COMPLETIONS, {"prompt": ["x"] * 10}),
+    "inputs": (EMBEDDINGS, {"input": [[1, 2]] * 10}),
+    "brackets in a text": (COMPLETIONS, {"prompt": '[{,"' * 5000}),
+}
+TOO_MUCH = {
+    "messages": (CHAT, {"messages": HELLO * 110}, "100 objects and lists"),
+    "parts": (CHAT, {"messages": [{"role": "user", "content": [{}] * 110}]}, "100 objects and lists"),
+    "tools": (CHAT, {"messages": HELLO, "tools": [{}] * 110}, "100 objects and lists"),
+    "whatever it may be": (RESPONSES, {"input": "x", "metadata": [[]] * 110}, "100 objects and lists"),
+    "tokens": (COMPLETIONS, {"prompt": [1] * 1010}, "1000 values"),
+    "numbers": (CHAT, {"messages": HELLO, "logit_bias": {str(n): n for n in range(1010)}}, "1000 values"),
+    "prompts": (COMPLETIONS, {"prompt": ["x"] * 11}, "10 prompts"),
+    "prompts of token ids": (COMPLETIONS, {"prompt": [[1]] * 11}, "10 prompts"),
+    "inputs": (EMBEDDINGS, {"input": ["x"] * 11}, "10 prompts"),
+}
+
+
+@pytest.fixture
+def limited():
+    return instance(OpenAIParser, **LIMITS)
+
+
+@pytest.mark.parametrize("what", ALLOWED)
+def test_a_body_within_the_limits_is_read(limited, what):
+    path, body = ALLOWED[what]
+    assert isinstance(limited.plugin.parse(path, {}, json.dumps({"model": "m", **body}).encode()), ParsedRequest)
+
+
+@pytest.mark.parametrize("what", TOO_MUCH)
+def test_a_body_with_more_structure_than_allowed_is_refused_and_counted(limited, what):
+    path, body, counted = TOO_MUCH[what]
+    answer = limited.plugin.parse(path, {}, json.dumps({"model": "m", **body}).encode())
+    assert answer == Rejection(f"the request body holds more than {counted}", status=400)
+    (family,) = limited.registry.collect()
+    (sample,) = family.samples
+    assert (sample.name, sample.value) == ("endpick_openai_parser_refusals_total", 1.0)
+
+
+def test_a_limit_is_logged_with_its_name_and_not_for_each_request(limited, caplog):
+    for _ in range(5):
+        limited.plugin.parse(COMPLETIONS, {}, json.dumps({"prompt": ["x"] * 11}).encode())
+    assert [record.getMessage() for record in caplog.records] == [
+        "a request has more than 10 prompts, and was refused; maxPrompts raises the limit"
+    ]
+
+
+def test_reading_parts_takes_memory_for_what_they_hold():
+    """A list of pieces held some kilobytes for each of them."""
+    parts = 20_000
+    parsed = parse(CHAT, messages=[{"role": "user", "content": [{}] * parts}])
+    tracemalloc.start()
+    try:
+        (text,) = parsed.prompt.texts
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert text == b"user" + b"{}" * parts
+    assert peak < 20 * len(text)
