@@ -45,6 +45,7 @@ BENCHMARKS = {
     "request": Benchmark("The default profile without sockets, 1 to 1000 endpoints", ("request",), 180),
     "instructions": Benchmark("Instructions per request", ("instructions",), 1500, needs="valgrind: apt-get install valgrind"),
     "scrape": Benchmark("Collecting metrics", ("scrape",), 120),
+    "metrics_page": Benchmark("Writing /metrics after requests under made-up names", ("metrics_page",), 180),
     "startup": Benchmark("The command line and the start", ("startup", "--runs", "7"), 120),
 }
 

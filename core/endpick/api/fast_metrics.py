@@ -52,6 +52,9 @@ Member = TypeVar("Member")
 Family = TypeVar("Family", CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily)
 
 
+_MEMBERS_AT_ONCE = 16
+
+
 class _Labelled(Collector, Generic[Member, Family]):
     """One metric: a member for each combination of label values that `labels` was called with."""
 
@@ -82,11 +85,16 @@ class _Labelled(Collector, Generic[Member, Family]):
         yield self._family(self._name, self._documentation, labels=self._label_names)
 
     def collect(self) -> Iterator[Family]:
-        """The family as it is now; called by the registry."""
-        family = self._family(self._name, self._documentation, labels=self._label_names)
-        for values, member in self._members.items():
-            self._sample(family, values, member)
-        yield family
+        """The family as it is now; called by the registry. One with many members comes in several parts of the same name.
+
+        Whoever writes a page may let others have their turn between two parts; the members of a part are what they were at one moment.
+        """
+        members = tuple(self._members.items())
+        for start in range(0, max(len(members), 1), _MEMBERS_AT_ONCE):
+            family = self._family(self._name, self._documentation, labels=self._label_names)
+            for values, member in members[start : start + _MEMBERS_AT_ONCE]:
+                self._sample(family, values, member)
+            yield family
 
     @abstractmethod
     def _new_member(self) -> Member: ...

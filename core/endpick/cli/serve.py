@@ -126,6 +126,13 @@ _COUNT = click.IntRange(1, 2**31 - 1)
     show_default=True,
     help="Ratio of decisions shown to hook objects that watch them.",
 )
+@click.option(
+    "--metrics-max-combinations",
+    type=click.IntRange(1),
+    default=250,
+    show_default=True,
+    help="Combinations of model, target model, fairness id and priority that metrics tell apart; later ones count as `other`.",
+)
 @click.option("--watch-config", is_flag=True, help="Reload when CONFIG changes; SIGHUP reloads in any case.")
 @click.option("--pool-name", default="endpick", show_default=True, help="Label of the pool's gauges.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True)
@@ -159,6 +166,7 @@ def command(
     locked: bool,
     lock_file: Path,
     decision_sampling: float,
+    metrics_max_combinations: int,
     watch_config: bool,
     pool_name: str,
     log_level: str,
@@ -199,6 +207,7 @@ def command(
         transport=transport,
         pool_name=pool_name,
         decision_sampling_ratio=decision_sampling,
+        max_metric_combinations=metrics_max_combinations,
         watched_config=WatchedFile.as_it_is(Path(path)) if watch_config and path not in (None, "-") else None,
         refresh_metrics_interval_seconds=refresh_metrics_interval,
         discovery_timeout_seconds=discovery_timeout,

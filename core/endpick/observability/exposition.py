@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
-from prometheus_client import Metric
+from prometheus_client import Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -33,8 +34,10 @@ class Exposition(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All families as they are now, each once; called for every scrape."""
-        own = {family.name: family for family in self._host.collect()}
-        yield from own.values()
+        own: set[str] = set()
+        for family in self._host.collect():
+            own.add(family.name)
+            yield family
         told: dict[str, Metric] = {}
         for instance in self._instances():
             for family in self._families(instance):
@@ -70,6 +73,50 @@ def _of_instance(family: Metric, instance: Instance) -> Metric:
         labels = {name: str(value) for name, value in sample.labels.items()}
         copy.add_sample(sample.name, {**labels, "plugin_name": instance.name, "plugin_type": instance.type}, float(sample.value))
     return copy
+
+
+_SAMPLES_AT_ONCE = 200
+_WRITTEN_APART = ("_created", "_gsum", "_gcount")
+"""Samples of names that end so follow their family as families of their own."""
+
+
+async def page_of(collector: Collector) -> bytes:
+    """The page in Prometheus text format, written piece by piece: in between the event loop has its turn, and the requests with it.
+
+    The samples of one combination of labels agree with each other, buckets with sums; two combinations may be some milliseconds apart.
+    """
+    pieces: list[bytes] = []
+    written = ""
+    for family in collector.collect():
+        for part in _parts(family):
+            text = generate_latest(_Alone(part))
+            # A further part of a family repeats the two lines about it.
+            pieces.append(text.split(b"\n", 2)[2] if family.name == written else text)
+            written = family.name
+            await asyncio.sleep(0)
+    return b"".join(pieces)
+
+
+def _parts(family: Metric) -> Iterator[Metric]:
+    samples = family.samples
+    if len(samples) <= _SAMPLES_AT_ONCE or samples[0].name.endswith(_WRITTEN_APART) or samples[-1].name.endswith(_WRITTEN_APART):
+        yield family
+        return
+    for start in range(0, len(samples), _SAMPLES_AT_ONCE):
+        part = Metric(family.name, family.documentation, family.type)
+        part.samples = samples[start : start + _SAMPLES_AT_ONCE]
+        yield part
+
+
+class _Alone(Collector):
+    """One family."""
+
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterator[Metric]:
+        """That family."""
+        yield self._family
 
 
 class EventCounts(Collector):

@@ -99,4 +99,10 @@ class EndpickMetrics:
             ("direction",),
             registry=registry,
         )
+        self.folded = Counts(
+            "endpick_metrics_folded_total",
+            "Times that a request was counted under `other`, because there are too many models and fairness ids.",
+            (),
+            registry,
+        ).labels()
         self.reloads = Counter("endpick_config_reloads_total", "Configurations read again, by outcome.", ("outcome",), registry=registry)

@@ -21,17 +21,41 @@ _request_log = logging.getLogger("endpick.requests")
 _poll_log = logging.getLogger("endpick.data")
 
 
+MAX_COMBINATIONS = 250
+MAX_LABEL_LENGTH = 128
+OTHER = "other"
+_MOST_ATTEMPTS = 5000
+"""Pairs of an endpoint and a target model; endpoints come and go, and each may serve every model."""
+
+_Combination = tuple[str, str, str, int]
+_Labels = tuple[str, str, str, str]
+
+
 class Recorder:
     """The `Telemetry` of a serving process.
 
     Children of labelled metrics are bound on first use and kept: a label look-up costs more than the observation itself.
     """
 
-    def __init__(self, metrics: EndpickMetrics, clock: Callable[[], float], log_interval_seconds: float = 30.0) -> None:
-        """Use one per process; `clock` gives monotonic seconds."""
+    def __init__(
+        self,
+        metrics: EndpickMetrics,
+        clock: Callable[[], float],
+        max_combinations: int = MAX_COMBINATIONS,
+        log_interval_seconds: float = 30.0,
+    ) -> None:
+        """Use one per process.
+
+        Args:
+            metrics: Where everything is counted.
+            clock: Monotonic seconds.
+            max_combinations: See `CombinationLimit`.
+            log_interval_seconds: How often the same thing is logged at most.
+        """
         self._metrics = metrics
         self._throttle = Throttle(clock, log_interval_seconds)
-        self._label = LabelLimit()
+        self._combination = CombinationLimit(max_combinations, self._folded)
+        self._target_model = LabelLimit(max_combinations)
         self._gateway_bodies = BodyModeGauge(metrics.gateway_bodies, clock)
         self._models: dict[tuple[str, str, str, int], _ModelMetrics] = {}
         self._attempts: dict[tuple[str | None, str], Tally] = {}
@@ -115,16 +139,13 @@ class Recorder:
 
     def request_refused(self, model: str, target_model: str, fairness_id: str, priority: int, code: str) -> None:
         """Count a request that endpick answered itself."""
-        labels = self._labels(model, target_model, fairness_id, priority)
+        labels = self._combination((model, target_model, fairness_id, priority))
         self._metrics.request_errors.labels(*labels, code).inc()
 
     def request_scheduled(self, seconds: float, destination: str | None, target_model: str) -> None:
         """Count a scheduling decision by its destination, and record how long it took."""
         self._metrics.scheduler_duration.observe(seconds)
-        key = (destination, target_model)
-        attempt = self._attempts.get(key)
-        if attempt is None:
-            attempt = self._attempts[key] = self._bind_attempt(destination, self._label(target_model))
+        attempt = self._attempts.get((destination, target_model)) or self._bind_attempt(destination, target_model)
         attempt.value += 1.0
 
     def request_ended(self, model: str, target_model: str, fairness_id: str, priority: int, streaming: bool, end: ResponseEnd) -> None:
@@ -157,21 +178,61 @@ class Recorder:
             extra = {"endpoint": endpoint, "reason": f"{kind}: {problem}", "suppressed": suppressed}
             _poll_log.warning(text, instance.origin, extra=extra)
 
-    def _labels(self, model: str, target_model: str, fairness_id: str, priority: int) -> tuple[str, str, str, str]:
-        return self._label(model), self._label(target_model), self._label(fairness_id), str(priority)
-
-    def _bind_model(self, key: tuple[str, str, str, int]) -> _ModelMetrics:
-        labels = self._labels(*key)
-        bound = _ModelMetrics(self._metrics, labels)
-        if "other" not in labels:
-            self._models[key] = bound
+    def _bind_model(self, key: _Combination) -> _ModelMetrics:
+        labels = self._combination(key)
+        # Under its own labels a combination is kept by its own name, which is no longer than a label; others share what is kept for them.
+        kept = key if labels == (*key[:3], str(key[3])) else (*labels[:3], key[3])
+        bound = self._models.get(kept)
+        if bound is None:
+            bound = self._models[kept] = _ModelMetrics(self._metrics, labels)
         return bound
 
     def _bind_attempt(self, destination: str | None, target_model: str) -> Tally:
-        if destination is None:
-            return self._metrics.scheduler_attempts.labels("failure", target_model, "", "", "")
-        _host, _, port = destination.rpartition(":")
-        return self._metrics.scheduler_attempts.labels("success", target_model, destination, "", port)
+        label = OTHER if len(self._attempts) >= _MOST_ATTEMPTS else self._target_model(target_model[:MAX_LABEL_LENGTH])
+        key = destination, label
+        bound = self._attempts.get(key)
+        if bound is None:
+            _host, _, port = ("", "", "") if destination is None else destination.rpartition(":")
+            status = "failure" if destination is None else "success"
+            bound = self._attempts[key] = self._metrics.scheduler_attempts.labels(status, label, destination or "", "", port)
+        return bound
+
+    def _folded(self) -> None:
+        self._metrics.folded.inc()
+        suppressed = self._throttle.admit("folded")
+        if suppressed is not None:
+            _request_log.warning(
+                "metrics tell no more combinations of model, fairness id and priority apart; --metrics-max-combinations raises the limit",
+                extra={"suppressed": suppressed},
+            )
+
+
+class CombinationLimit:
+    """The labels of a request: its own for the first combinations of models, fairness id and priority, and `other` for later ones.
+
+    Clients choose models and fairness ids. Each combination has some two hundred samples, so that the page and its writing are bounded
+    only if the number of combinations is, and not that of the values of each label.
+    """
+
+    def __init__(self, maximum: int, folded: Callable[[], None]) -> None:
+        """`folded` is called whenever something does not get its own labels."""
+        self._maximum = maximum
+        self._folded = folded
+        self._known: dict[_Combination, _Labels] = {}
+
+    def __call__(self, combination: _Combination) -> _Labels:
+        """The labels; strings longer than `MAX_LABEL_LENGTH` are cut."""
+        labels = self._known.get(combination)
+        if labels is not None:
+            return labels
+        model, target_model, fairness_id, priority = combination
+        cut = model[:MAX_LABEL_LENGTH], target_model[:MAX_LABEL_LENGTH], fairness_id[:MAX_LABEL_LENGTH]
+        if (*cut, priority) not in self._known:
+            if len(self._known) >= self._maximum:
+                self._folded()
+                return OTHER, OTHER, OTHER, str(priority)
+            self._known[*cut, priority] = *cut, str(priority)
+        return self._known[*cut, priority]
 
 
 class _ModelMetrics:

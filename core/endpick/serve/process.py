@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
 from prometheus_client.registry import Collector
 
 from endpick.api.endpoints import Access
@@ -20,9 +20,9 @@ from endpick.datalayer.table import EndpointTable
 from endpick.diagnostics import Code, Diagnostic
 from endpick.extproc.session import SessionSettings, session_factory
 from endpick.extproc.stream import SessionCounters
-from endpick.observability.exposition import EventCounts, Exposition, PoolGauges
+from endpick.observability.exposition import EventCounts, Exposition, PoolGauges, page_of
 from endpick.observability.metrics import EndpickMetrics
-from endpick.observability.recorder import Recorder
+from endpick.observability.recorder import MAX_COMBINATIONS, Recorder
 from endpick.planning.compile import declared_keys
 from endpick.planning.plan import Plan, PlanOutcome
 from endpick.requests.director import Director
@@ -55,6 +55,8 @@ class ServeSettings:
     max_request_body_bytes: int = 32 * 1024 * 1024
     decision_sampling_ratio: float = 0.01
     """Share of the decisions that hook objects are shown, 0 to 1."""
+    max_metric_combinations: int = MAX_COMBINATIONS
+    """See `CombinationLimit`."""
     watched_config: WatchedFile | None = None
     """The configuration file, if a change of it is to be served; SIGHUP reloads in any case."""
 
@@ -96,7 +98,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         metrics = EndpickMetrics(registry)
         services = HostServices(time.monotonic, registry)
         _refuse_if_any(plan.hooks.configure(services))
-        recorder = Recorder(metrics, services.clock)
+        recorder = Recorder(metrics, services.clock, settings.max_metric_combinations)
         table = EndpointTable(services.clock, declared_keys(plan), recorder.undeclared_access)
         observers = DecisionObservers(plan.hooks, settings.decision_sampling_ratio)
         runtime = Runtime(services, table, recorder, observers.watched)
@@ -229,11 +231,32 @@ async def _reload_until_stopped(
             await task
 
 
+_COMPRESSED_AT_ONCE_BYTES = 16 * 1024
+"""A longer page is compressed in another thread, so that no request waits for it."""
+
+
+class _SharedScrape:
+    """The page that is being written: whoever asks meanwhile gets the same, so that many scrapers cost what one does."""
+
+    def __init__(self, exposed: Collector) -> None:
+        self._exposed = exposed
+        self._writing: asyncio.Task[bytes] | None = None
+
+    async def page(self) -> bytes:
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.ensure_future(page_of(self._exposed))
+        return await asyncio.shield(self._writing)
+
+
 def admin_application(exposed: Collector, not_ready: Callable[[], str | None]) -> web.Application:
     """`/metrics`, and `/healthz`: 200 while serving, else 503 with the reason that `not_ready` gives."""
+    scrape = _SharedScrape(exposed)
 
     async def metrics(_request: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(exposed), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        page = await scrape.page()
+        response = web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST}, zlib_executor_size=_COMPRESSED_AT_ONCE_BYTES)
+        response.enable_compression()
+        return response
 
     async def healthz(_request: web.Request) -> web.Response:
         reason = not_ready()

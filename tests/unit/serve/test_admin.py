@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 
 import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from endpick.observability.exposition import EventCounts
 from endpick.serve.process import AdminServer, admin_application
@@ -66,3 +69,39 @@ async def test_host_that_has_no_address_is_told_in_the_systems_words_by_every_po
         told.append(str(refusal.value))
 
     assert told == [f"cannot listen on {host}, port 9: {reason}"] * 2
+
+
+class CountedCollector(Collector):
+    """Notes how often it was asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def collect(self):
+        self.asked += 1
+        yield GaugeMetricFamily("asked", "How often. " * 5000, self.asked)
+
+
+@pytest.mark.asyncio
+async def test_scrapers_that_come_together_share_a_page_and_take_it_compressed():
+    collector = CountedCollector()
+    server = AdminServer(admin_application(collector, lambda: None), "127.0.0.1", 0)
+    port = await server.start()
+    try:
+        async with aiohttp.ClientSession() as session:
+
+            async def scrape(encoding: str) -> tuple[str | None, int, str]:
+                async with session.get(f"http://127.0.0.1:{port}/metrics", headers={"Accept-Encoding": encoding}) as response:
+                    length = int(response.headers["Content-Length"])
+                    return response.headers.get("Content-Encoding"), length, await response.text()
+
+            pages = await asyncio.gather(*(scrape("gzip") for _ in range(20)))
+            plain = await scrape("identity")
+    finally:
+        await server.stop()
+
+    assert {encoding for encoding, _, _ in pages} == {"gzip"}
+    assert all(length < len(page) / 20 for _, length, page in pages)
+    assert plain[0] is None
+    assert plain[1] == len(plain[2])
+    assert collector.asked < 20
