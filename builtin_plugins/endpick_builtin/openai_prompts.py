@@ -5,7 +5,7 @@ Two requests with a common beginning must have a common beginning here; nothing 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from struct import pack
 
 import orjson
@@ -68,16 +68,14 @@ def problem_with_conversations(payload: JSONObject) -> str | None:
 
 def chat(payload: JSONObject) -> tuple[bytes, ...]:
     """The tools, because chat templates put them first, then role and content of each message."""
-    # Not a list to be joined: orjson reserves some kilobytes for each result, however short, and the list would hold them all.
-    text = bytearray()
+    pieces: list[bytes] = []
     if payload.get("tools"):
-        text += orjson.dumps(payload["tools"])
+        pieces.append(orjson.dumps(payload["tools"]))
     for message in _sequence(payload.get("messages")):
         if isinstance(message, Mapping):
-            text += _text(message.get("role"))
-            for piece in _content(message.get("content")):
-                text += piece
-    return (bytes(text),)
+            pieces.append(_text(message.get("role")))
+            pieces += _content(message.get("content"))
+    return (b"".join(pieces),)
 
 
 def completions(payload: JSONObject) -> tuple[bytes, ...]:
@@ -134,16 +132,16 @@ def _packed(tokens: Sequence[JSONValue]) -> bytes:
     return pack(f"<{len(tokens)}I", *tokens)
 
 
-def _content(content: JSONValue) -> Iterator[bytes]:
+def _content(content: JSONValue) -> Iterable[bytes]:
     """Text as it is; anything else (images, audio) as the JSON that names it, so that equal content looks equal."""
-    if isinstance(content, str):
-        yield content.encode()
-        return
-    for part in _sequence(content):
-        if isinstance(part, Mapping) and part.get("type") == "text":
-            yield _text(part.get("text"))
-        else:
-            yield orjson.dumps(part)
+    return (content.encode(),) if isinstance(content, str) else map(_part, _sequence(content))
+
+
+def _part(part: JSONValue) -> bytes:
+    if isinstance(part, Mapping) and part.get("type") == "text":
+        return _text(part.get("text"))
+    # orjson reserves some kilobytes for each result, however short; a copy takes what it needs.
+    return b"".join((orjson.dumps(part), b""))
 
 
 def _text(value: JSONValue) -> bytes:

@@ -17,6 +17,10 @@ AWAIT_FAILURES = (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledErr
 """The same of what is awaited; without `GeneratorExit`, by which Python closes a coroutine."""
 
 
+TESTED_FAILURES = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError)
+"""What a plugin under test may throw at the kit; Ctrl-C, a time limit and what pytest raises are for the person who runs the test."""
+
+
 def is_the_hosts(problem: BaseException) -> bool:
     """Whether an exception only passed through the plugin: the running task was asked to end, or a person pressed Ctrl-C.
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from endpick.api.data import AnyKey
 from endpick.api.plugin import Parameters, Plugin
 from endpick.plugins.discovery import Candidate, discover
-from endpick.plugins.failures import CALL_FAILURES, is_the_hosts
+from endpick.plugins.failures import TESTED_FAILURES, is_the_hosts
 from endpick.plugins.importing import describe, place, trace_notes
 from endpick.plugins.kinds import kinds_of
 from endpick.testing.check import Check, Finding, NotApplicable, TookTooLong, checks_in, time_limit
@@ -138,7 +138,7 @@ def run(check: Check, subject: PluginUnderTest, expected: str | None = None) -> 
         findings = tuple(check.question(subject))
     except NotApplicable as lack:
         return CheckOutcome(check, CheckStatus.SKIPPED, reason=str(lack))
-    except CALL_FAILURES as problem:
+    except TESTED_FAILURES as problem:
         if is_the_hosts(problem):
             raise
         # Whatever a plugin does outside the calls that are guarded, its author shall read where, and not a traceback of ours.

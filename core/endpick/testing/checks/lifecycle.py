@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from endpick.api.datalayer import DataSource
 from endpick.api.errors import ConfigurationError
 from endpick.diagnostics import Diagnostic
-from endpick.plugins.failures import AWAIT_FAILURES, CALL_FAILURES, is_the_hosts
+from endpick.plugins.failures import AWAIT_FAILURES, TESTED_FAILURES, is_the_hosts
 from endpick.testing.bench import Bench, Raised, benches, make_bench
 from endpick.testing.check import Finding, check
 from endpick.testing.exercise import walk_one
@@ -78,7 +78,7 @@ def _use_of(bench: Bench) -> Callable[[], Awaitable[None]]:
 def _raised_by(life: Coroutine[object, object, None]) -> Raised | None:
     try:
         run(life)
-    except CALL_FAILURES as problem:
+    except TESTED_FAILURES as problem:
         if is_the_hosts(problem):
             raise
         return Raised(problem)
