@@ -22,13 +22,14 @@ demo: .venv/.installed .venv-envoy/.installed ## Route real traffic through Envo
 test: .venv/.installed .venv-envoy/.installed .venv-xds/.installed ## Run every test.
 	$(BIN)/python -m pytest -n auto
 
-check: .venv/.installed .venv-xds/.installed ## Lint, types, layers, freshness of generated files.
+check: .venv/.installed .venv-xds/.installed ## Lint, types, layers, freshness of generated files, calls of a request.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_generated.py
 	$(BIN)/python tools/check_reachable.py names
+	$(BIN)/python tools/check_cost.py
 
 reachable: .venv/.installed ## Find code that nothing uses, and code that no run of `endpick serve` enters.
 	$(BIN)/python tools/check_reachable.py

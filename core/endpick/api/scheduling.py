@@ -51,7 +51,13 @@ class ProfileRunResult:
     fault: bool = False
 
 
-_SCHEDULING_RESULT: Kinds = (("primary", str), ("runs", Mapping), ("destinations", tuple), ("headers", Mapping), ("failure", str))
+_SCHEDULING_RESULT: Kinds = (
+    ("primary", str),
+    ("runs", (dict, Mapping)),  # `dict` first: to ask an abstract class takes three calls
+    ("destinations", tuple),
+    ("headers", (dict, Mapping)),
+    ("failure", str),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ CALLED_BY_THREE_REQUESTS = {
     ("DataProducer", "small-cache"): 3,
     ("DataProducer", "large-cache"): 3,
     ("DataProducer", "inflight-load-producer"): 3,
-    ("ProfilePicker", "single-profile-handler"): 6,
+    ("ProfilePicker", "single-profile-handler"): 3,
     ("Filter", "label-selector-filter"): 3,
     ("Scorer", "small-prefix"): 3,
     ("Scorer", "large-prefix"): 3,

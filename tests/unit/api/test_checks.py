@@ -22,7 +22,7 @@ from endpick.api import ParsedRequest, Rejection, SchedulingResult, Usage
         (lambda: Usage(1, None), "completion_tokens of a Usage must be int, not NoneType"),
         (lambda: Usage(1, 2, "3"), "cached_tokens of a Usage must be int or None, not str"),
         (lambda: SchedulingResult(None, {}, ()), "primary of a SchedulingResult must be str, not NoneType"),
-        (lambda: SchedulingResult("a", [], ()), "runs of a SchedulingResult must be Mapping, not list"),
+        (lambda: SchedulingResult("a", [], ()), "runs of a SchedulingResult must be dict or Mapping, not list"),
         (lambda: SchedulingResult("a", {}, ["10.0.0.1:1"]), "destinations of a SchedulingResult must be tuple, not list"),
         (lambda: SchedulingResult("a", {}, (object(),)), "destinations of a SchedulingResult must hold strings only, not object"),
         (lambda: SchedulingResult("a", {}, (), {"x": 1}), "header 'x' is set to 1; names and values must be strings"),
