@@ -15,7 +15,8 @@ from endpick.api import Endpoint
 
 DEFAULT_NAMESPACE = "default"
 KNOWN_FIELDS = ("name", "namespace", "address", "port", "labels")
-DEEPEST_MERGE = 8
+MOST_FIELDS = 1_000_000
+"""Of all mappings, counted each time that one is read or merged into another: aliases let a short file say very much."""
 
 _TEXT = "tag:yaml.org,2002:str"
 _INTEGER = "tag:yaml.org,2002:int"
@@ -65,17 +66,26 @@ def read_endpoint_file(content: bytes) -> EndpointFile:
         return _unusable(1, "the file is nested too deeply")
     if not isinstance(root, MappingNode):
         return _unusable(1, "the file must be a mapping with the key `endpoints`")
-    entries = _fields_of(root).get("endpoints")
+    try:
+        return _read_pool(root, _Fields())
+    except _TooMuchError as problem:
+        return _unusable(problem.line, f"with all that `<<` and aliases repeat, the file has more than {MOST_FIELDS} fields")
+    except RecursionError:
+        return _unusable(1, "mappings merge each other too deeply")
+
+
+def _read_pool(root: MappingNode, fields: _Fields) -> EndpointFile:
+    entries = fields.of(root).get("endpoints")
     if entries is None:
         return _unusable(_line(root), "the key `endpoints` is missing; write `endpoints: []` for a pool without endpoints")
     if entries.tag == _NULL:
         return EndpointFile(())
     if not isinstance(entries, SequenceNode):
         return _unusable(_line(entries), "`endpoints` must be a list")
-    return _read_entries(entries.value)
+    return _read_entries(entries.value, fields)
 
 
-def _read_entries(entries: list[Node]) -> EndpointFile:
+def _read_entries(entries: list[Node], fields: _Fields) -> EndpointFile:
     found: dict[str, Endpoint] = {}
     mistakes: list[Mistake] = []
     remarks: list[Mistake] = []
@@ -83,7 +93,7 @@ def _read_entries(entries: list[Node]) -> EndpointFile:
         if not isinstance(node, MappingNode):
             mistakes.append(Mistake(_line(node), "an endpoint must be a mapping with name, address and port"))
             continue
-        entry = _Entry(node)
+        entry = _Entry(node, fields)
         endpoint = entry.read()
         mistakes += entry.mistakes
         remarks += entry.remarks
@@ -97,9 +107,10 @@ def _read_entries(entries: list[Node]) -> EndpointFile:
 class _Entry:
     """One entry of the list while it is read."""
 
-    def __init__(self, node: MappingNode) -> None:
+    def __init__(self, node: MappingNode, fields: _Fields) -> None:
         self._node = node
-        self._fields = _fields_of(node)
+        self._all_fields = fields
+        self._fields = fields.of(node)
         name, namespace = self._fields.get("name"), self._fields.get("namespace")
         self.name = f"{_text(namespace) or DEFAULT_NAMESPACE}/{_text(name)}" if _text(name) else ""
         self.mistakes: list[Mistake] = []
@@ -146,7 +157,7 @@ class _Entry:
             self._wrong(node, "`labels` must be a mapping of text to text")
             return {}
         labels = {}
-        for label, value in _fields_of(node).items():
+        for label, value in self._all_fields.of(node).items():
             text = _text(value)
             if text is None:
                 self._wrong(value, f"label '{label}' must be text; put the value in quotes")
@@ -159,17 +170,46 @@ class _Entry:
         self.mistakes.append(Mistake(_line(node or self._node), message.replace("` must", f"`{where} must", 1), self.name))
 
 
-def _fields_of(node: MappingNode, depth: int = 0) -> dict[str, Node]:
-    """The values of a mapping by key, with what it merges (`<<`) underneath; keys that are no scalars are passed over."""
-    own: dict[str, Node] = {}
-    merged: dict[str, Node] = {}
-    for key, value in node.value:
-        if key.tag == _MERGE and depth < DEEPEST_MERGE:
-            for base in _merged_mappings(value):
-                merged = _fields_of(base, depth + 1) | merged
-        elif isinstance(key, ScalarNode):
-            own[key.value] = value
-    return merged | own
+class _TooMuchError(Exception):
+    """The mappings of the file have more fields than are read."""
+
+    def __init__(self, line: int) -> None:
+        super().__init__(line)
+        self.line = line
+
+
+class _Fields:
+    """The values of the mappings of one file by key, each mapping read once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, dict[str, Node]] = {}
+        self._read = 0
+
+    def of(self, node: MappingNode) -> dict[str, Node]:
+        """With what the mapping merges (`<<`) underneath; keys that are no scalars are passed over."""
+        fields = self._known.get(id(node))
+        if fields is None:
+            self._known[id(node)] = {}  # what a mapping that merges itself finds
+            fields = self._known[id(node)] = self._fields(node)
+        self._count(len(fields) + 1, node)
+        return fields
+
+    def _count(self, fields: int, node: Node) -> None:
+        self._read += fields
+        if self._read > MOST_FIELDS:
+            raise _TooMuchError(_line(node))
+
+    def _fields(self, node: MappingNode) -> dict[str, Node]:
+        own: dict[str, Node] = {}
+        merged: dict[str, Node] = {}
+        for key, value in node.value:
+            if key.tag == _MERGE:
+                for base in _merged_mappings(value):
+                    self._count(len(merged), node)
+                    merged = self.of(base) | merged
+            elif isinstance(key, ScalarNode):
+                own[key.value] = value
+        return merged | own
 
 
 def _merged_mappings(node: Node) -> Iterator[MappingNode]:

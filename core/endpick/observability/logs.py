@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from datetime import UTC, datetime
 from typing import Literal, TextIO
@@ -40,18 +41,46 @@ class JSONFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+        try:
+            return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+        except TypeError:  # half a surrogate pair, which is text to Python and to no other reader
+            return orjson.dumps({name: _encodable(value) for name, value in line.items()}).decode()
 
 
 class TextFormatter(logging.Formatter):
-    """`12:30:01 info  endpick.serve: ready  grpc=9002`."""
+    """`12:30:01 info  endpick.serve: ready  grpc=9002`.
+
+    Clients, model servers and plugins choose parts of what is logged. Control characters are shown as escapes, so that no such part can
+    begin a line or command a terminal; a field that could be taken for several is quoted; what follows a line is indented.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Render one record."""
         moment = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")
-        fields = "".join(f"  {name}={value}" for name, value in fields_of(record).items())
-        line = f"{moment} {record.levelname.lower():7} {record.name}: {record.getMessage()}{fields}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        fields = "".join(f"  {name}={_quoted(str(value))}" for name, value in fields_of(record).items())
+        line = f"{moment} {record.levelname.lower():7} {record.name}: {_shown(record.getMessage())}{fields}"
+        if not record.exc_info:
+            return line
+        return "\n  ".join((line, *map(_shown, self.formatException(record.exc_info).split("\n"))))
+
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_AMBIGUOUS = re.compile(r'["\s]')
+
+
+def _shown(text: str) -> str:
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def _quoted(text: str) -> str:
+    """A value as one word."""
+    if text and not _AMBIGUOUS.search(text):
+        return _shown(text)
+    return '"' + _shown(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
+
+
+def _encodable(value: object) -> str:
+    return str(value).encode(errors="backslashreplace").decode()
 
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}

@@ -173,3 +173,31 @@ def test_a_mapping_that_merges_itself_ends():
 def test_no_content_whatever_raises(content):
     contents = read_endpoint_file(content)
     assert contents.endpoints is not None or contents.mistakes
+
+
+def bomb(width: int, depth: int) -> str:
+    """Merges `width ** depth` times what the first line says."""
+    lines = ["x0: &x0 {name: a, address: 10.0.0.1, port: '1'}"]
+    for level in range(1, depth + 1):
+        lines += [f"x{level}: &x{level}", "  <<: [" + ",".join([f"*x{level - 1}"] * width) + "]"]
+    return "\n".join([*lines, "endpoints:", f"- *x{depth}", f"- {{<<: *x{depth}, name: b}}", ""])
+
+
+@pytest.mark.parametrize(("width", "depth"), [(2, 60), (20, 7), (200, 3)])
+def test_mappings_that_merge_each_other_many_times_are_read_once(width, depth):
+    contents = read_endpoint_file(bomb(width, depth).encode())
+    assert [endpoint.name for endpoint in contents.endpoints] == ["default/a", "default/b"]
+
+
+def test_a_file_that_says_too_much_by_aliases_is_refused():
+    labels = "labels: &labels {" + ", ".join(f"l{n}: x" for n in range(2000)) + "}\n"
+    entries = "".join(f"- {{name: e{n}, address: 10.0.0.1, port: '1', labels: *labels}}\n" for n in range(600))
+    contents = read_endpoint_file(f"{labels}endpoints:\n{entries}".encode())
+    assert contents.endpoints is None
+    (mistake,) = contents.mistakes
+    assert str(mistake) == "line 1: with all that `<<` and aliases repeat, the file has more than 1000000 fields"
+
+
+def test_merges_that_are_nested_too_deeply_are_a_mistake():
+    contents = read_endpoint_file(bomb(1, 3000).encode())
+    assert [str(mistake) for mistake in contents.mistakes] == ["line 1: mappings merge each other too deeply"]

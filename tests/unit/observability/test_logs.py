@@ -53,3 +53,41 @@ def test_text_line_reads_left_to_right():
 
     (line,) = stream.getvalue().splitlines()
     assert line.endswith("warning endpick.serve: careful  port=1")
+
+
+FORGED = "bad model\n12:30:01 error   endpick.serve: all keys leaked\x1b[2J\u2028\x85\r\x00"
+
+
+def test_what_a_client_chooses_begins_no_line_and_commands_no_terminal():
+    stream = io.StringIO()
+    configure_logging("info", "text", stream)
+
+    try:
+        raise ValueError(FORGED)
+    except ValueError:
+        logging.getLogger("x").exception("refused %s", FORGED, extra={"model": FORGED})
+
+    first, *rest = stream.getvalue().removesuffix("\n").split("\n")
+    assert "refused bad model\\n12:30:01 error" in first
+    assert 'model="bad model\\n12:30:01' in first
+    assert rest
+    assert all(line.startswith("  ") for line in rest)
+    assert not set(stream.getvalue()) & (set(FORGED) - set(map(chr, range(32, 127))) - {"\n"})
+
+
+def test_a_field_with_blanks_cannot_pass_for_two():
+    stream = io.StringIO()
+    configure_logging("info", "text", stream)
+
+    logging.getLogger("x").info("asked", extra={"model": 'a"  priority=9', "empty": "", "plain": "10.0.0.1:80"})
+
+    assert stream.getvalue().endswith('asked  model="a\\"  priority=9"  empty=""  plain=10.0.0.1:80\n')
+
+
+def test_half_a_surrogate_pair_does_not_cost_the_line():
+    stream = io.StringIO()
+    configure_logging("info", "json", stream)
+
+    logging.getLogger("x").info("asked", extra={"model": "\ud800"})
+
+    assert json.loads(stream.getvalue())["model"] == "\\ud800"
