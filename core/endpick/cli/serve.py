@@ -96,7 +96,13 @@ _COUNT = click.IntRange(1, 2**31 - 1)
 @click.option(
     "--refresh-metrics-interval", type=POSITIVE_DURATION, default="50ms", show_default=True, help="How often endpoints are scraped."
 )
-@click.option("--drain-timeout", type=DURATION, default="30s", show_default=True, help="How long streams may finish after SIGTERM.")
+@click.option(
+    "--drain-timeout",
+    type=DURATION,
+    default="30s",
+    show_default=True,
+    help="How long streams may finish after SIGTERM; a second signal, or 30 s more, end the process at once.",
+)
 @click.option("--discovery-timeout", type=DURATION, default="60s", show_default=True, help="How long to wait for the first endpoints.")
 @click.option("--grpc-max-recv-msg-size", type=QUANTITY, default="64Mi", show_default=True, help="Largest ext_proc message.")
 @click.option("--max-request-body", type=QUANTITY, default="32Mi", show_default=True, help="Largest request body; more is refused.")

@@ -5,19 +5,27 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import NoReturn
 
+from endpick.diagnostics import ExitCode
 from endpick.installation import request_path
 from endpick.planning.plan import Plan, PlannedInstance, PlanOutcome
 from endpick.serve.process import Control, Ports, ServeSettings, serve
 
 _log = logging.getLogger("endpick.serve")
 
+LAST_SECONDS = 30.0
+"""For what follows the drain: connections, plugins and hook objects have limits of their own, which add up."""
+
 
 def run(plan: Plan, settings: ServeSettings, replan: Callable[[], PlanOutcome]) -> None:
-    """Serve until SIGTERM or SIGINT; SIGHUP calls `replan`, and its plan replaces the current one.
+    """Serve until SIGTERM or SIGINT; a second one ends the process at once. SIGHUP calls `replan`, and its plan replaces the current one.
 
     Raises:
         StartRefused: a port, a plugin, the discovery or a hook object would not start.
@@ -30,12 +38,41 @@ def run(plan: Plan, settings: ServeSettings, replan: Callable[[], PlanOutcome]) 
 async def _serve_until_signalled(plan: Plan, settings: ServeSettings, replan: Callable[[], PlanOutcome]) -> None:
     control = Control(asyncio.Event(), asyncio.Event(), replan)
     loop = asyncio.get_running_loop()
+    ending = _Ending(lambda: loop.call_soon_threadsafe(control.stop.set), settings.drain_timeout_seconds + LAST_SECONDS)
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, control.stop.set)
+        signal.signal(number, ending.signalled)
     loop.add_signal_handler(signal.SIGHUP, control.reload.set)
     _report_plan(plan)
     await serve(plan, settings, control, _started)
     _log.info("stopped")
+
+
+class _Ending:
+    """Ends the process: in order at the first signal, at once at the second, and in any case when the order takes too long.
+
+    A handler of Python runs between two instructions of whatever the main thread does; one of the event loop would wait for a plugin that
+    never answers. The time limit is a thread, which has its turn beside such a plugin, too.
+    """
+
+    def __init__(self, in_order: Callable[[], object], limit_seconds: float) -> None:
+        self._in_order = in_order
+        self._limit_seconds = limit_seconds
+        self._limit: threading.Timer | None = None
+
+    def signalled(self, number: int, _frame: FrameType | None) -> None:
+        """For `signal.signal`."""
+        if self._limit is not None:
+            _end_at_once(f"{signal.Signals(number).name} came a second time")
+        self._limit = threading.Timer(self._limit_seconds, _end_at_once, (f"it had not ended {self._limit_seconds:g} s after a signal",))
+        self._limit.daemon = True
+        self._limit.start()
+        self._in_order()
+
+
+def _end_at_once(reason: str) -> NoReturn:
+    # Neither `sys.exit`, which a plugin could catch, nor the log, whose lock the main thread may hold.
+    os.write(2, f"endpick ends at once: {reason}\n".encode())
+    os._exit(ExitCode.FAILED)
 
 
 def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:

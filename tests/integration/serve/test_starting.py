@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -211,3 +212,40 @@ def test_start_tells_every_instance_with_its_distribution_and_data(folder):
     assert loaded["single-profile-handler"]["reason"] == "there is one scheduling profile and no profile handler"
     assert "waiting-queue-size" in loaded["core-metrics-extractor"]["produces"]
     assert "waiting-queue-size" in loaded["utilization-detector"]["consumes"]
+
+
+@pytest.mark.parametrize(
+    ("plugin", "signalled_at"),
+    [("restless.busy", ["serving", "busy is being stopped"]), ("restless.slow", ["slow is being started", "slow is still busy"])],
+)
+def test_a_plugin_that_hangs_does_not_keep_the_process_from_ending(folder, fixture_project, plugin, signalled_at):
+    entry = f"plugins:\n- {{type: {plugin}}}\n"
+    used = f"  plugins:\n  - {{pluginRef: {plugin}}}\n"
+    (folder / "config.yaml").write_text(RANDOM.replace("\nplugins:\n", f"\n{entry}", 1).replace("  plugins:\n", used, 1))
+    command = (sys.executable, "-m", "endpick", "serve", "config.yaml", *PORTS, "--log-format", "json")
+    environment = {**os.environ, "PYTHONPATH": str(fixture_project("restless"))}
+    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, env=environment)
+    assert process.stderr is not None
+    lines = []
+    with process:
+        for line in process.stderr:
+            lines.append(line)
+            if line.startswith("{") and json.loads(line)["event"] in signalled_at:
+                process.terminate()
+
+    assert process.returncode == 5, lines[-5:]
+    assert lines[-1] == "endpick ends at once: SIGTERM came a second time\n"
+
+
+def test_a_process_that_has_not_ended_in_time_ends_at_once():
+    script = (
+        "import os, signal\n"
+        "from endpick.serve.main import _Ending\n"
+        "signal.signal(signal.SIGTERM, _Ending(lambda: None, 0.2).signalled)\n"
+        "os.kill(os.getpid(), signal.SIGTERM)\n"
+        "while True: pass\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+
+    assert ended.returncode == 5
+    assert ended.stderr == "endpick ends at once: it had not ended 0.2 s after a signal\n"
