@@ -46,6 +46,10 @@ def folder(tmp_path):
         ("faulty.raises", "LookupError", "no table of scores"),
         ("faulty.nan", "answer", "answered a score that is not a finite number"),
         ("faulty.omits", "answer", "answered scores of shape (1,) for 2 endpoints"),
+        ("faulty.cancels", "CancelledError", "not in the mood"),
+        ("faulty.interrupts", "KeyboardInterrupt", "not in the mood"),
+        ("faulty.exits", "SystemExit", "not in the mood"),
+        ("faulty.recurses", "RecursionError", "maximum recursion depth exceeded"),
     ],
 )
 async def test_behaviour_43_a_scorer_that_fails_is_left_out_counted_and_logged_once(fixture_project, folder, faulty, reason, said):
