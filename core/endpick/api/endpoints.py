@@ -21,6 +21,11 @@ class AccessScope:
     instance: str
     readable: frozenset[str]
     writable: frozenset[str] = frozenset()
+    own_names: Mapping[str, str] = field(init=False, repr=False, compare=False)
+    """Under which name a consumer that insists on this producer finds each key that the instance writes: see `DataKey.from_producer`."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "own_names", {name: f"{name}@{self.instance}" for name in self.writable})
 
 
 OnViolation = Callable[[AccessScope, str, Literal["read", "write"]], None]

@@ -96,7 +96,9 @@ class CycleState(ScoringState):
         scope = self._access.scope
         if scope is not None and key.name not in scope.writable:
             self._access.on_violation(scope, key.name, "write")
-        self._values[key.name] = self._values[f"{key.name}@{scope.instance if scope else ''}"] = value
+        self._values[key.name] = value
+        if scope is not None and key.name in scope.own_names:
+            self._values[scope.own_names[key.name]] = value
 
     def put_column(self, key: DataKey[float], endpoints: Endpoints, values: FloatArray) -> None:
         """Leave a number for each of these endpoints for the rest of the request.
@@ -122,7 +124,9 @@ class CycleState(ScoringState):
             full = np.full(len(endpoints.pool_members), np.nan)
             full[endpoints._rows] = values
             values = full
-        self._columns[key.name] = self._columns[f"{key.name}@{scope.instance if scope else ''}"] = (endpoints, values)
+        self._columns[key.name] = endpoints, values
+        if scope is not None and key.name in scope.own_names:
+            self._columns[scope.own_names[key.name]] = endpoints, values
 
     def _accessed_by(self, access: Access) -> CycleState:
         """The same state judged by another `Access`: for plugins that run across an await."""
