@@ -68,6 +68,19 @@ def test_replies_are_cut_to_the_frame_size_that_the_client_takes():
     assert [len(frame.payload) for frame in peer.take() if frame.kind is FrameType.DATA] == [16_384, 16_384, 40_005 - 32_768]
 
 
+def test_replies_that_wait_fill_their_frames_however_they_are_held():
+    peer = Peer(settings={INITIAL_WINDOW: 0})
+    peer.open(1)
+    peer.message(1, b"reply:40000")
+    peer.message(1, b"reply:10")
+    peer.message(1, b"reply:3000")
+    peer.take()
+    peer.send(frames.window_update(1, 10**6))
+    sizes = [len(frame.payload) for frame in peer.take() if frame.kind is FrameType.DATA]
+    assert sizes == [16_384, 16_384, 40_000 + 10 + 3000 + 3 * MESSAGE_HEAD.size - 2 * 16_384]
+    assert peer.memory.held_bytes == 0
+
+
 def test_a_change_of_the_initial_window_moves_the_windows_of_open_streams():
     peer = Peer(settings={INITIAL_WINDOW: 100})
     peer.open(1)

@@ -77,7 +77,7 @@ class Outbox:
                 self._frames.append(_MESSAGE_FRAME.pack(size >> 8, size & 0xFF, DATA, 0, stream.id, 0, length))
                 self._frames.append(message)
             else:
-                self._queue(stream, MESSAGE_HEAD.pack(0, length) + message)
+                self._queue(stream, MESSAGE_HEAD.pack(0, length), message)
 
     def finish(self, stream: Stream, trailers: bytes) -> None:
         """Complete the response with a gRPC status, to be sent after the messages that wait."""
@@ -91,7 +91,7 @@ class Outbox:
         stream.response = COMPLETE
         self._put_headers(stream, block, end_stream=not body)
         if body:
-            self._queue(stream, body)
+            self._queue(stream, b"", body)
         else:
             self._all_sent(stream)
 
@@ -161,14 +161,18 @@ class Outbox:
             block = EMPTY_TABLE + block
         self._frames.append(headers(stream.id, block, end_stream=end_stream))
 
-    def _queue(self, stream: Stream, data: bytes) -> None:
+    def _queue(self, stream: Stream, head: bytes, body: bytes) -> None:
         pending = stream.pending
-        if pending and len(pending[-1]) + len(data) <= _SHARED_BYTES:
-            pending[-1] = memoryview(b"".join((pending[-1], data)))
+        size = len(head) + len(body)
+        if size > _SHARED_BYTES:
+            pending.append(memoryview(head))
+            pending.append(memoryview(body))  # not joined: a long body is copied once, into what is written
+        elif pending and len(pending[-1]) + size <= _SHARED_BYTES:
+            pending[-1] = memoryview(b"".join((pending[-1], head, body)))
         else:
-            pending.append(memoryview(data))
-        stream.pending_bytes += len(data)
-        within_budget = self._memory.hold(len(data))
+            pending.append(memoryview(head + body))
+        stream.pending_bytes += size
+        within_budget = self._memory.hold(size)
         self._push(stream)
         if stream.pending_bytes > self._max_stream_output_bytes:
             raise H2StreamError(stream.id, ErrorCode.ENHANCE_YOUR_CALM, "the client does not read its replies", "slow_readers")
@@ -183,18 +187,22 @@ class Outbox:
             room = min(stream.send_window, self.window, self.max_frame_bytes)
             if room <= 0:
                 break
-            piece = pending[0][:room]
-            size = len(piece)
-            if size == len(pending[0]):
-                pending.popleft()
-            else:
-                pending[0] = pending[0][size:]
+            head_at = len(self._frames)
+            self._frames.append(b"")
+            size = 0
+            while pending and size < room:
+                piece = pending[0][: room - size]
+                if len(piece) == len(pending[0]):
+                    pending.popleft()
+                else:
+                    pending[0] = pending[0][len(piece) :]
+                self._frames.append(piece)
+                size += len(piece)
             stream.send_window -= size
             self.window -= size
             stream.pending_bytes -= size
             flags = END_STREAM if stream.response == COMPLETE and stream.trailers is None and not pending else 0
-            self._frames.append(FRAME_HEAD.pack(size >> 8, size & 0xFF, DATA, flags, stream.id))
-            self._frames.append(piece)
+            self._frames[head_at] = FRAME_HEAD.pack(size >> 8, size & 0xFF, DATA, flags, stream.id)
         self._memory.hold(stream.pending_bytes - before)
         if not pending:
             self._ready.pop(stream.id, None)
