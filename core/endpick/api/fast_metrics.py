@@ -87,7 +87,7 @@ class _Labelled(Collector, Generic[Member, Family]):
     def collect(self) -> Iterator[Family]:
         """The family as it is now; called by the registry. One with many members comes in several parts of the same name.
 
-        Whoever writes a page may let others have their turn between two parts; the members of a part are what they were at one moment.
+        The writer of a page may let requests have their turn between two parts; the members of a part are what they were at one moment.
         """
         members = tuple(self._members.items())
         for start in range(0, max(len(members), 1), _MEMBERS_AT_ONCE):

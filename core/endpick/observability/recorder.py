@@ -57,7 +57,7 @@ class Recorder:
         self._combination = CombinationLimit(max_combinations, self._folded)
         self._target_model = LabelLimit(max_combinations)
         self._gateway_bodies = BodyModeGauge(metrics.gateway_bodies, clock)
-        self._models: dict[tuple[str, str, str, int], _ModelMetrics] = {}
+        self._models: dict[_Combination, _ModelMetrics] = {}
         self._attempts: dict[tuple[str | None, str], Tally] = {}
 
     def plugin_timer(self, extension_point: str, instance: Instance) -> Distribution:
@@ -238,7 +238,7 @@ class CombinationLimit:
 class _ModelMetrics:
     """Bound children for one combination of model, fairness id and priority."""
 
-    def __init__(self, metrics: EndpickMetrics, labels: tuple[str, str, str, str]) -> None:
+    def __init__(self, metrics: EndpickMetrics, labels: _Labels) -> None:
         self.requests = metrics.requests.labels(*labels)
         self.request_size = metrics.request_size.labels(*labels).observe
         self.running = metrics.running.labels(*labels)

@@ -236,7 +236,7 @@ _COMPRESSED_AT_ONCE_BYTES = 16 * 1024
 
 
 class _SharedScrape:
-    """The page that is being written: whoever asks meanwhile gets the same, so that many scrapers cost what one does."""
+    """The page that is being written: scrapers that ask meanwhile get the same, so that many cost what one does."""
 
     def __init__(self, exposed: Collector) -> None:
         self._exposed = exposed
