@@ -4,7 +4,6 @@ Around scheduling:
 
 - `openai`: `openai-parser` and `passthrough-parser`: how are request and response bodies read?
 - `openai_prompts`: does a request to an OpenAI API have a prompt, and which bytes stand for it?
-- `json_limits`: does a body have more structure than one thread should parse?
 - `candidate_filters`: `silent-endpoint-screener`: which endpoints have fallen silent?
 - `detectors`: `utilization-detector`: how full is the pool?
 - `prefix_cache`: `approx-prefix-cache-producer`: how much of a prompt does each endpoint have cached?

@@ -79,8 +79,6 @@ def _raised_by(life: Coroutine[object, object, None]) -> Raised | None:
     try:
         run(life)
     except TESTED_FAILURES as problem:
-        if is_the_hosts(problem):
-            raise
         return Raised(problem)
     return None
 
