@@ -7,13 +7,14 @@ import asyncio
 import gc
 import os
 import sys
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Sequence
 
 import uvloop
 
 from endpick.extproc.session import session_factory
 from endpick.extproc.stream import SessionFactory
-from endpick.requests.model import CloseCause, Decision, IncomingRequest, Metadata, Routed
+from endpick.requests.model import CloseCause, Decision, IncomingRequest, Routed
+from endpick.requests.response import NullExchange
 from endpick.transport.server import ListenSettings, ext_proc_methods, open_server
 
 
@@ -36,29 +37,11 @@ class EchoSession:
         pass
 
 
-class SilentExchange:
-    """Looks at nothing."""
-
-    wants_chunks = False
-
-    def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str]:
-        return {}
-
-    def response_chunk(self, chunk: bytes, end: bool) -> bytes | None:
-        return None
-
-    def response_metadata(self) -> Metadata:
-        return {}
-
-    def finish(self, cause: CloseCause) -> None:
-        pass
-
-
 class OneEndpoint:
     """Routes everything to the same place: what is left is transport and protocol."""
 
     def __init__(self, destination: str) -> None:
-        self._routed = Routed((destination,), SilentExchange())
+        self._routed = Routed((destination,), NullExchange())
 
     def decide(self, incoming: IncomingRequest) -> Decision:
         return self._routed

@@ -140,7 +140,7 @@ _PIECE_BYTES = 1 << 20
 """Looked at together: a body that has too much is left as soon as it shows."""
 
 
-def too_much(body: bytes, most_containers: int, most_values: int) -> str | None:
+def exceeded_limit(body: bytes, most_containers: int, most_values: int) -> str | None:
     """The name of the limit that a body exceeds: `maxContainers`, `maxValues`; None for a body that may be parsed.
 
     `[{},{},…]` takes three bytes for each object, and each object takes sixty-four once it is parsed, and time in every loop over them.
@@ -253,9 +253,9 @@ class OpenAIParser(Parser[OpenAIParserParameters]):
     def parse(self, path: str, headers: Mapping[str, str], body: bytes) -> ParsedRequest | Rejection:
         """Check the one field that each API cannot do without, and note what routing may want to know."""
         if len(body) > self._long_bytes:
-            exceeded = too_much(body, self.parameters.max_containers, self.parameters.max_values)
+            exceeded = exceeded_limit(body, self.parameters.max_containers, self.parameters.max_values)
             if exceeded is not None:
-                return self._beyond(exceeded)
+                return self._refused_for(exceeded)
         try:
             payload = orjson.loads(body)
         except orjson.JSONDecodeError as problem:
@@ -264,7 +264,7 @@ class OpenAIParser(Parser[OpenAIParserParameters]):
             return Rejection("error unmarshaling request bodyMap: the body is not a JSON object", status=400)
         api = _api_for(path)
         if api.prompts and len(prompts_of(payload.get(api.prompts))) > self.parameters.max_prompts:
-            return self._beyond("maxPrompts")
+            return self._refused_for("maxPrompts")
         complaint = api.problem(payload)
         model, salt = payload.get("model", ""), payload.get("cache_salt")
         if complaint is None and not isinstance(model, str):
@@ -280,7 +280,7 @@ class OpenAIParser(Parser[OpenAIParserParameters]):
             payload=payload,
         )
 
-    def _beyond(self, limit: str) -> Rejection:
+    def _refused_for(self, limit: str) -> Rejection:
         """The answer to a request that exceeds a limit; it is counted, and logged twice a minute at most."""
         self._refusals.labels(limit).inc()
         most = {"maxContainers": self.parameters.max_containers, "maxValues": self.parameters.max_values}

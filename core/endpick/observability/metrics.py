@@ -99,8 +99,8 @@ class EndpickMetrics:
             ("direction",),
             registry=registry,
         )
-        self.folded = Counts(
-            "endpick_metrics_folded_total",
+        self.overflows = Counts(
+            "endpick_metric_overflows_total",
             "Times that a request was counted under `other`, because there are too many models and fairness ids.",
             (),
             registry,

@@ -54,7 +54,7 @@ class Recorder:
         """
         self._metrics = metrics
         self._throttle = Throttle(clock, log_interval_seconds)
-        self._combination = CombinationLimit(max_combinations, self._folded)
+        self._combination = CombinationLimit(max_combinations, self._overflowed)
         self._target_model = LabelLimit(max_combinations)
         self._gateway_bodies = BodyModeGauge(metrics.gateway_bodies, clock)
         self._models: dict[_Combination, _ModelMetrics] = {}
@@ -197,9 +197,9 @@ class Recorder:
             bound = self._attempts[key] = self._metrics.scheduler_attempts.labels(status, label, destination or "", "", port)
         return bound
 
-    def _folded(self) -> None:
-        self._metrics.folded.inc()
-        suppressed = self._throttle.admit("folded")
+    def _overflowed(self) -> None:
+        self._metrics.overflows.inc()
+        suppressed = self._throttle.admit("overflow")
         if suppressed is not None:
             _request_log.warning(
                 "metrics tell no more combinations of model, fairness id and priority apart; --metrics-max-combinations raises the limit",
@@ -214,10 +214,10 @@ class CombinationLimit:
     only if the number of combinations is, and not that of the values of each label.
     """
 
-    def __init__(self, maximum: int, folded: Callable[[], None]) -> None:
-        """`folded` is called whenever something does not get its own labels."""
+    def __init__(self, maximum: int, overflowed: Callable[[], None]) -> None:
+        """`overflowed` is called whenever something does not get its own labels."""
         self._maximum = maximum
-        self._folded = folded
+        self._overflowed = overflowed
         self._known: dict[_Combination, _Labels] = {}
 
     def __call__(self, combination: _Combination) -> _Labels:
@@ -229,7 +229,7 @@ class CombinationLimit:
         cut = model[:MAX_LABEL_LENGTH], target_model[:MAX_LABEL_LENGTH], fairness_id[:MAX_LABEL_LENGTH]
         if (*cut, priority) not in self._known:
             if len(self._known) >= self._maximum:
-                self._folded()
+                self._overflowed()
                 return OTHER, OTHER, OTHER, str(priority)
             self._known[*cut, priority] = *cut, str(priority)
         return self._known[*cut, priority]

@@ -16,7 +16,6 @@ or the connection of a gateway."""
 AWAIT_FAILURES = (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError)
 """The same of what is awaited; without `GeneratorExit`, by which Python closes a coroutine."""
 
-
 TESTED_FAILURES = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError)
 """What a plugin under test may throw at the kit; Ctrl-C, a time limit and what pytest raises are for the person who runs the test."""
 
@@ -24,14 +23,14 @@ TESTED_FAILURES = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError)
 def is_the_hosts(problem: BaseException) -> bool:
     """Whether an exception only passed through the plugin: the running task was asked to end, or a person pressed Ctrl-C.
 
-    `endpick serve` takes signals by its event loop, so there a `KeyboardInterrupt` is the plugin's as well.
+    `endpick serve` has a handler of its own for Ctrl-C, which raises nothing, so there a `KeyboardInterrupt` is the plugin's as well.
     """
     if isinstance(problem, asyncio.CancelledError):
-        return was_cancelled()
+        return _was_cancelled()
     return isinstance(problem, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def was_cancelled() -> bool:
+def _was_cancelled() -> bool:
     """Whether the running task was asked to end; False when a `CancelledError` came out of a plugin instead."""
     try:
         task = asyncio.current_task()

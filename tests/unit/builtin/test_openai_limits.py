@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from endpick_builtin.openai import too_much
+from endpick_builtin.openai import exceeded_limit
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(st.sampled_from('ab[]{},:"\\\n') | st.characters()),
@@ -33,9 +33,9 @@ def values(value: object) -> int:
 def test_a_body_is_refused_from_one_object_too_many_on(value, ascii_only, spaced):
     body = json.dumps(value, ensure_ascii=ascii_only, separators=(", ", ": ") if spaced else (",", ":")).encode(errors="surrogatepass")
     many, all_values = containers(value), values(value)
-    assert too_much(body, many, 2 * all_values) is None
+    assert exceeded_limit(body, many, 2 * all_values) is None
     if many:
-        assert too_much(body, many - 1, 2 * all_values) == "maxContainers"
+        assert exceeded_limit(body, many - 1, 2 * all_values) == "maxContainers"
 
 
 @given(JSON)
@@ -44,10 +44,10 @@ def test_values_are_counted_to_within_empty_containers(value):
     body = json.dumps(value).encode()
     commas = sum(len(each) - 1 for each in _filled(value))
     most = commas + containers(value)
-    assert too_much(body, len(body), most) is None
+    assert exceeded_limit(body, len(body), most) is None
     assert most <= values(value) + containers(value)
     if most:
-        assert too_much(body, len(body), most - 1) == "maxValues"
+        assert exceeded_limit(body, len(body), most - 1) == "maxValues"
 
 
 def _filled(value: object) -> list[list | dict]:
@@ -61,9 +61,9 @@ def _filled(value: object) -> list[list | dict]:
 def test_pieces_that_are_looked_at_one_after_the_other_add_up(unit):
     body = unit * (3_000_000 // len(unit))
     containers_in = body.count(b"{") + body.count(b"[") - body.count(b'b["')
-    assert too_much(body, containers_in, len(body)) is None
-    assert too_much(body, containers_in - 1, len(body)) == "maxContainers"
+    assert exceeded_limit(body, containers_in, len(body)) is None
+    assert exceeded_limit(body, containers_in - 1, len(body)) == "maxContainers"
 
 
 def test_a_long_text_full_of_brackets_is_one_value():
-    assert too_much(orjson.dumps({"prompt": '[{,}] \\ " ' * 300_000}), 1, 2) is None
+    assert exceeded_limit(orjson.dumps({"prompt": '[{,}] \\ " ' * 300_000}), 1, 2) is None

@@ -213,7 +213,7 @@ def test_combinations_that_clients_choose_are_bounded_and_later_ones_counted_tog
     assert len(attempts) == 4
     assert sum(attempts.values()) == 200
     assert set(series(registry, "llm_d_epp_request_running").values()) == {0.0}
-    assert registry.get_sample_value("endpick_metrics_folded_total") > 198
+    assert registry.get_sample_value("endpick_metric_overflows_total") > 198
     (record,) = [record for record in caplog.records if "raises the limit" in record.getMessage()]
     assert "--metrics-max-combinations" in record.getMessage()
 

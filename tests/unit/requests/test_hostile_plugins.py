@@ -52,7 +52,7 @@ PLACES = {
 
 
 @pytest.fixture(autouse=True)
-def signals_are_the_event_loops():
+def ctrl_c_raises_nothing():
     """As in `endpick serve`, where Ctrl-C raises nothing."""
     before = signal.signal(signal.SIGINT, lambda *_: None)
     yield
@@ -121,7 +121,7 @@ async def test_a_request_that_is_given_up_while_a_producer_waits_is_no_fault():
     assert stage.telemetry.faults == []
 
 
-def test_where_no_event_loop_takes_signals_ctrl_c_is_the_persons():
+def test_where_ctrl_c_raises_it_is_the_persons():
     signal.signal(signal.SIGINT, signal.default_int_handler)
     assert is_the_hosts(KeyboardInterrupt())
     assert not is_the_hosts(SystemExit())
