@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import sys
+from dataclasses import dataclass
 
 import click
 
@@ -19,19 +20,55 @@ from endpick.plugins.health import Health, examine, import_place
 @click.command("doctor")
 @click.option("--strict", is_flag=True, help="End with exit status 4 if anything was found.")
 @click.option("--load", "loads", is_flag=True, help="Import every plugin, to find broken and slow ones.")
+@click.option("--serving", "url", help="Ask a serving endpick as well, at its metrics port: http://127.0.0.1:9090.")
 @FORMAT_OPTION
-def command(strict: bool, loads: bool, output: str) -> None:
+def command(strict: bool, loads: bool, url: str | None, output: str) -> None:
     """Examine the environment: doubled, stale and broken installations, clashes, unmet requirements.
 
-    Imports no plugin unless told to with --load.
+    Imports no plugin unless told to with --load. With --serving it also says whether that process is ready, and which plugins it leaves
+    out because their circuit is open.
     """
     health = examine()
+    told = None if url is None else ask_serving(url)
     loaded = _load(health) if loads else {}
     diagnostics = (*health.diagnostics, *(fault for _, faults in loaded.values() for fault in faults))
     seconds = {candidate: taken for candidate, (taken, _) in loaded.items()}
-    click.echo(_json(health, diagnostics, seconds) if output == "json" else _text(health, diagnostics, seconds), nl=False)
+    click.echo(_json(health, diagnostics, seconds, told) if output == "json" else _text(health, diagnostics, seconds, told), nl=False)
+    if strict and told is not None and not told.well:
+        raise SystemExit(ExitCode.FAILED)
     if strict and diagnostics:
         raise SystemExit(ExitCode.PLUGIN_UNUSABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a serving process says of itself."""
+
+    url: str
+    ready: bool
+    remarks: tuple[str, ...]
+    """Why it is not ready, and who is left out."""
+
+    @property
+    def well(self) -> bool:
+        """Ready, with nothing to remark."""
+        return self.ready and not self.remarks
+
+
+def ask_serving(url: str) -> Told:
+    """Read `/healthz`; a process that does not answer is not ready."""
+    from urllib.error import HTTPError
+    from urllib.request import urlopen
+
+    if not url.startswith(("http://", "https://")):
+        raise click.UsageError(f"--serving takes the address of a metrics port, such as http://127.0.0.1:9090, not '{url}'")
+    try:
+        with urlopen(f"{url.rstrip('/')}/healthz", timeout=5) as response:  # noqa: S310 - the scheme is checked above
+            return Told(url, True, tuple(response.read().decode().splitlines()[1:]))
+    except HTTPError as refusal:
+        return Told(url, False, tuple(refusal.read().decode(errors="replace").splitlines()))
+    except OSError as problem:
+        return Told(url, False, (f"no answer: {problem}",))
 
 
 def _load(health: Health) -> dict[Candidate, tuple[float, tuple[Diagnostic, ...]]]:
@@ -45,7 +82,7 @@ def _load(health: Health) -> dict[Candidate, tuple[float, tuple[Diagnostic, ...]
     }
 
 
-def _text(health: Health, diagnostics: tuple[Diagnostic, ...], seconds: dict[Candidate, float]) -> str:
+def _text(health: Health, diagnostics: tuple[Diagnostic, ...], seconds: dict[Candidate, float], told: Told | None) -> str:
     python = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
     parts = [f"endpick {__version__}, plugin API {API_MAJOR}, request path {request_path()}\n{python}\n"]
     rows = ((copy.name or "(empty)", copy.version or "-", _installation(copy.source_path), copy.path) for copy in health.copies)
@@ -56,6 +93,8 @@ def _text(health: Health, diagnostics: tuple[Diagnostic, ...], seconds: dict[Can
         slowest = sorted(seconds.items(), key=lambda item: (-item[1], item[0]))
         rows_loaded = ((one.type, one.origin, f"{taken * 1000:.1f} ms", import_place(one)) for one, taken in slowest)
         parts.append(table(("TYPE", "FROM", "IMPORT", "MODULE"), rows_loaded))
+    if told is not None:
+        parts.append("".join(f"{line}\n" for line in (f"{told.url} is {'ready' if told.ready else 'not ready'}", *told.remarks)))
     if diagnostics:
         parts.append(render_text(diagnostics, colour=wants_colour(sys.stdout)))
     count = len(diagnostics)
@@ -67,7 +106,7 @@ def _installation(source_path: str) -> str:
     return f"editable from {source_path}" if source_path else "wheel"
 
 
-def _json(health: Health, diagnostics: tuple[Diagnostic, ...], seconds: dict[Candidate, float]) -> str:
+def _json(health: Health, diagnostics: tuple[Diagnostic, ...], seconds: dict[Candidate, float], told: Told | None) -> str:
     return json_text(
         {
             "endpick": __version__,
@@ -81,6 +120,7 @@ def _json(health: Health, diagnostics: tuple[Diagnostic, ...], seconds: dict[Can
             ],
             "hookObjects": [{"name": one.type, "distribution": one.distribution, "target": one.target} for one in health.hook_objects],
             "importSeconds": {f"{one.type} ({one.distribution})": round(taken, 6) for one, taken in seconds.items()},
+            "serving": None if told is None else {"url": told.url, "ready": told.ready, "remarks": list(told.remarks)},
             "findings": json.loads(render_json(diagnostics)),
         }
     )

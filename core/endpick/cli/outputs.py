@@ -97,6 +97,14 @@ class HookObject(Output):
     target: str
 
 
+class ServingProcess(Output):
+    """What a serving endpick says of itself."""
+
+    url: str
+    ready: bool
+    remarks: list[str] = Field(description="Why it is not ready, and which plugins it leaves out.")
+
+
 class DoctorOutput(Output):
     """What `endpick doctor` prints."""
 
@@ -108,6 +116,7 @@ class DoctorOutput(Output):
     distributions: list[ExaminedDistribution]
     hook_objects: list[HookObject]
     import_seconds: dict[str, float] = Field(description="With --load, by type and distribution.")
+    serving: ServingProcess | None = Field(description="With --serving.")
     findings: dict[str, Any] = Field(description="See the schema of diagnostics.")
 
 

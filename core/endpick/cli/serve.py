@@ -139,6 +139,34 @@ _COUNT = click.IntRange(1, 2**31 - 1)
     show_default=True,
     help="Combinations of model, target model, fairness id and priority that metrics tell apart; later ones count as `other`.",
 )
+@click.option(
+    "--plugin-time-budget",
+    type=POSITIVE_DURATION,
+    default="50ms",
+    show_default=True,
+    help="A call of a plugin that holds the event loop for longer is late.",
+)
+@click.option(
+    "--circuit-faults",
+    type=_COUNT,
+    default=20,
+    show_default=True,
+    help="So many faults, or 3 late calls, leave a plugin out, if they are half of its calls, or of the time.",
+)
+@click.option(
+    "--circuit-cool-down",
+    type=POSITIVE_DURATION,
+    default="5s",
+    show_default=True,
+    help="How long a plugin is left out; twice as long, up to 5m, each time that it fails right after.",
+)
+@click.option(
+    "--stall-limit",
+    type=POSITIVE_DURATION,
+    default="10s",
+    show_default=True,
+    help="An event loop that stands still for so long makes health fail for as long; a tenth of it is logged, with the stack.",
+)
 @click.option("--watch-config", is_flag=True, help="Reload when CONFIG changes; SIGHUP reloads in any case.")
 @click.option("--pool-name", default="endpick", show_default=True, help="Label of the pool's gauges.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True)
@@ -173,6 +201,10 @@ def command(
     lock_file: Path,
     decision_sampling: float,
     metrics_max_combinations: int,
+    plugin_time_budget: float,
+    circuit_faults: int,
+    circuit_cool_down: float,
+    stall_limit: float,
     watch_config: bool,
     pool_name: str,
     log_level: str,
@@ -188,8 +220,10 @@ def command(
         raise click.UsageError("give the configuration once: CONFIG, --config-file or --config-text")
 
     from endpick.observability.logs import configure_logging
+    from endpick.plugins.breaker import BreakerSettings
     from endpick.serve.active_plan import WatchedFile
     from endpick.serve.process import ServeSettings
+    from endpick.serve.watchdog import WatchdogSettings
     from endpick.transport.limits import Limits
     from endpick.transport.server import ListenSettings
 
@@ -214,6 +248,8 @@ def command(
         pool_name=pool_name,
         decision_sampling_ratio=decision_sampling,
         max_metric_combinations=metrics_max_combinations,
+        breaker=BreakerSettings(plugin_time_budget, circuit_faults, cool_down_seconds=circuit_cool_down),
+        watchdog=WatchdogSettings(stall_limit / 10, stall_limit),
         watched_config=WatchedFile.as_it_is(Path(path)) if watch_config and path not in (None, "-") else None,
         refresh_metrics_interval_seconds=refresh_metrics_interval,
         discovery_timeout_seconds=discovery_timeout,

@@ -6,14 +6,17 @@ import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
+from time import perf_counter
 
 from endpick.api.datalayer import DataCollector, PollingSource, PoolSource, StreamSource
 from endpick.api.endpoints import Endpoint, Generation
 from endpick.api.plugin import Parameters
 from endpick.datalayer.table import EndpointTable
+from endpick.observability.circuits import admitted, late
 from endpick.observability.telemetry import Telemetry
 from endpick.plugins.failures import AWAIT_FAILURES, CALL_FAILURES, is_the_hosts
 from endpick.plugins.instance import Instance
+from endpick.plugins.kinds import ExtensionPoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +88,21 @@ class PayloadDispatcher:
         if payload is None:
             return
         for instance, collector in self._collectors:
+            breaker = instance.breaker
+            if breaker.state and not admitted(instance, self._telemetry):
+                self._telemetry.left_out(instance, ExtensionPoint.COLLECTION)
+                continue
+            started = perf_counter()
             try:
                 collector.collect(payload, self._table.writer(instance.scope, endpoint))
             except CALL_FAILURES as problem:
                 if is_the_hosts(problem):
                     raise
                 self._telemetry.collect_error(self.source, instance, endpoint.name if endpoint else "", problem)
+            finally:
+                seconds = perf_counter() - started
+                if seconds > breaker.budget_seconds:
+                    late(instance, ExtensionPoint.COLLECTION, seconds, self._telemetry)
 
     def publisher_for(self, name: str) -> Callable[[object], None]:
         """What a stream of one endpoint publishes to; deaf once the endpoint has left."""

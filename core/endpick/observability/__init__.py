@@ -3,6 +3,7 @@
 - `telemetry`: what do the request path and the data layer report?
 - `recorder`: how does a serving process turn these reports into metrics and log lines?
 - `metrics`: which metrics are there, under which names, labels and buckets?
+- `circuits`: what do the boundaries around plugins do with circuit breakers, and who is left out now?
 - `exposition`: what does `/metrics` show, including the metrics of plugins and of the pool?
 - `logs`: how does a log line look, as text and as JSON?
 

@@ -84,6 +84,29 @@ class EndpickMetrics:
             ("plugin", "type", "distribution", "version", "extension_point", "reason"),
             registry=registry,
         )
+        calls = ("plugin", "type", "extension_point")
+        self.late_calls = Counter(
+            "endpick_plugin_late_calls_total",
+            "Calls that held the event loop for too long.",
+            calls,
+            registry=registry,
+        )
+        self.left_out = Counter(
+            "endpick_plugin_left_out_total",
+            "Calls not made, because the plugin's circuit is open.",
+            calls,
+            registry=registry,
+        )
+        self.circuits = Gauge(
+            "endpick_plugin_circuit_state",
+            "0 closed; 1 suspected, after a fault; 2 open, the plugin is left out; 3 half open, it is tried again.",
+            ("plugin", "type"),
+            registry=registry,
+        )
+        self.loop_stalls = Counter("endpick_loop_stalls_total", "Times that the event loop stood still for long.", registry=registry)
+        self.loop_stalled_seconds = Counter(
+            "endpick_loop_stalled_seconds_total", "How long the event loop stood still in all.", registry=registry
+        )
         self.clamped_scores = Counter(
             "endpick_scores_clamped_total", "Scores outside 0 to 1, by endpoint rated.", ("plugin", "type"), registry=registry
         )

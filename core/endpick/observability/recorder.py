@@ -14,7 +14,9 @@ from endpick.api.fast_metrics import Distribution, Tally
 from endpick.api.metrics import LabelLimit
 from endpick.api.request_control import ResponseEnd, TerminationCause
 from endpick.observability.metrics import EndpickMetrics
+from endpick.plugins.breaker import BreakerState
 from endpick.plugins.instance import Instance
+from endpick.plugins.kinds import OnFault
 
 _log = logging.getLogger("endpick.faults")
 _request_log = logging.getLogger("endpick.requests")
@@ -85,6 +87,31 @@ class Recorder:
                     "suppressed": suppressed,
                 },
             )
+
+    def late(self, instance: Instance, extension_point: str, seconds: float) -> None:
+        """Count a call that took too long, and log it once per interval and instance."""
+        self._metrics.late_calls.labels(instance.name, instance.type, extension_point).inc()
+        suppressed = self._throttle.admit(f"late/{instance.name}/{extension_point}")
+        if suppressed is not None:
+            text = "%s held the event loop for %.3f s, and all requests waited; --plugin-time-budget says how long a call may take"
+            _log.warning(text, instance.origin, seconds, extra={"extension_point": extension_point, "suppressed": suppressed})
+
+    def left_out(self, instance: Instance, extension_point: str) -> None:
+        """Count a call that was not made."""
+        self._metrics.left_out.labels(instance.name, instance.type, extension_point).inc()
+
+    def circuit_changed(self, instance: Instance, before: BreakerState) -> None:
+        """Show it, and log that an instance is left out from now on, is tried again, or has recovered."""
+        breaker = instance.breaker
+        self._metrics.circuits.labels(instance.name, instance.type).set(breaker.state)
+        if breaker.state is BreakerState.OPEN:
+            text = "%s is left out for %g s, and requests are %s meanwhile: %s"
+            fate = "refused" if instance.on_fault is OnFault.REFUSE else "decided without it"
+            _log.error(text, instance.origin, round(breaker.seconds_left, 3), fate, breaker.reason)
+        elif breaker.state is BreakerState.HALF_OPEN:
+            _log.warning("%s is called again, after it was left out because %s", instance.origin, breaker.reason)
+        elif before is BreakerState.HALF_OPEN:
+            _log.info("%s has recovered", instance.origin)
 
     def clamped(self, instance: Instance, count: int) -> None:
         """Count scores outside 0..1, and log them once per interval."""

@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 from endpick.api.endpoints import AccessScope
 from endpick.api.fast_metrics import Distribution
 from endpick.api.request_control import ResponseEnd
+from endpick.plugins.breaker import BreakerState
 from endpick.plugins.instance import Instance
 
 
@@ -19,6 +20,15 @@ class Telemetry(Protocol):
 
     def fault(self, instance: Instance, extension_point: str, problem: BaseException | str) -> None:
         """An instance raised, or returned something invalid. Counted always; logged once per interval."""
+
+    def late(self, instance: Instance, extension_point: str, seconds: float) -> None:
+        """A call of an instance held the event loop for longer than it may."""
+
+    def left_out(self, instance: Instance, extension_point: str) -> None:
+        """An instance was not called, because its circuit is open."""
+
+    def circuit_changed(self, instance: Instance, before: BreakerState) -> None:
+        """The circuit of an instance was in this state, and is in another one now."""
 
     def clamped(self, instance: Instance, count: int) -> None:
         """A scorer left the range 0..1 for this many endpoints."""
@@ -59,6 +69,15 @@ class NullTelemetry:
         return Distribution(())
 
     def fault(self, instance: Instance, extension_point: str, problem: BaseException | str) -> None:
+        """Does nothing."""
+
+    def late(self, instance: Instance, extension_point: str, seconds: float) -> None:
+        """Does nothing."""
+
+    def left_out(self, instance: Instance, extension_point: str) -> None:
+        """Does nothing."""
+
+    def circuit_changed(self, instance: Instance, before: BreakerState) -> None:
         """Does nothing."""
 
     def clamped(self, instance: Instance, count: int) -> None:

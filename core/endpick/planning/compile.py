@@ -11,6 +11,7 @@ from endpick.datalayer.collection import Collection, SourceBinding
 from endpick.diagnostics import Diagnostic, sort_diagnostics
 from endpick.observability.telemetry import Telemetry
 from endpick.planning.plan import Plan, PlannedInstance
+from endpick.plugins.breaker import DEFAULT_SETTINGS, BreakerSettings
 from endpick.plugins.instance import Instance, build
 from endpick.requests.director import Pipeline, compile_pipeline
 from endpick.scheduling.profile import Profile, compile_profile
@@ -25,7 +26,10 @@ class Built:
 
 
 def build_plan(
-    plan: Plan, context_for: Callable[[PlannedInstance], PluginContext], carried: Mapping[str, Instance] | None = None
+    plan: Plan,
+    context_for: Callable[[PlannedInstance], PluginContext],
+    carried: Mapping[str, Instance] | None = None,
+    breaker: BreakerSettings = DEFAULT_SETTINGS,
 ) -> Built | tuple[Diagnostic, ...]:
     """Construct every instance; all that refuse to be built are reported, at their `parameters:`.
 
@@ -33,6 +37,7 @@ def build_plan(
         plan: What to build.
         context_for: Clock, randomness, logger and registry of an instance.
         carried: Instances of an earlier plan to take over instead of building anew, by name; from `carry_over`.
+        breaker: When an instance that fails is left out.
     """
     built: dict[str, Instance] = {}
     faults: list[Diagnostic] = []
@@ -46,6 +51,7 @@ def build_plan(
             context_for(planned),
             subscriptions=planned.subscriptions,
             place=planned.place,
+            breaker=breaker,
         )
         if isinstance(result, Diagnostic):
             faults.append(result)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from endpick.api.data import Subscriptions
@@ -13,6 +14,7 @@ from endpick.api.errors import ConfigurationError
 from endpick.api.plugin import Parameters, Plugin, PluginContext
 from endpick.api.scheduling import ProfileHandler
 from endpick.diagnostics import Code, Diagnostic
+from endpick.plugins.breaker import DEFAULT_SETTINGS, Breaker, BreakerSettings
 from endpick.plugins.importing import attributed, describe, trace_notes
 from endpick.plugins.kinds import Kind, OnFault, default_on_fault
 from endpick.plugins.loader import LoadedPlugin
@@ -31,6 +33,7 @@ class Instance:
         scope: What its views are checked against while it runs.
         registry: The metrics it keeps for itself.
         place: Where the configuration asks for it.
+        breaker: Says whether it is called at all; carried over with the instance.
     """
 
     name: str
@@ -44,6 +47,7 @@ class Instance:
     scope: AccessScope
     registry: CollectorRegistry | None = None
     place: ParameterSource | None = None
+    breaker: Breaker = field(default_factory=lambda: Breaker(DEFAULT_SETTINGS, time.monotonic), compare=False)
 
     @property
     def origin(self) -> str:
@@ -82,6 +86,7 @@ def build(
     *,
     subscriptions: Subscriptions | None = None,
     place: ParameterSource | None = None,
+    breaker: BreakerSettings = DEFAULT_SETTINGS,
 ) -> Instance | Diagnostic:
     """One instance; `on_fault` None means the default of its kinds. A constructor that raises is a diagnostic at `place`."""
     place = place or _nowhere(loaded)
@@ -103,6 +108,7 @@ def build(
         scope=scope_of(name, declared),
         registry=context.registry,
         place=place,
+        breaker=Breaker(breaker, context.clock),
     )
 
 

@@ -84,6 +84,7 @@ class ExtensionPoint(enum.StrEnum):
     ENDPOINT_DISCOVERY = "EndpointDiscovery"
     ENDPOINT_REMOVED = "EndpointRemoved"
     METRICS = "Metrics"
+    COLLECTION = "Collection"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,15 @@ from endpick.plugins.kinds import KINDS, Kind
 from endpick.requests.intake import REQUEST_ID, BuiltRequest, HeadersForUpstream, Parsers, build_request, compile_parsers, new_id, within
 from endpick.requests.model import NO_CANDIDATES, NOTHING_CACHED, BodyModes, Decision, IncomingRequest, Refused, Routed, refused
 from endpick.requests.producing import after, produce_waiting
-from endpick.requests.response import CompiledObserver, ExchangeContext, NullExchange, Observers, TrackedExchange, compile_observer
+from endpick.requests.response import (
+    CompiledObserver,
+    ExchangeContext,
+    NullExchange,
+    Observers,
+    TrackedExchange,
+    compile_observer,
+    taking_part,
+)
 from endpick.requests.steps import (
     CompiledProducer,
     Production,
@@ -170,12 +178,13 @@ class Director:
         """Tell the pre-request plugins, and send the request on its way."""
         request, picked = cycle.built.request, result.runs[result.primary].picked
         assert picked is not None
-        observers = Observers(cycle.pipeline.observers, request, cycle.state, self._access)
-        exchange = TrackedExchange(ExchangeContext(request, picked, cycle.built.parser, observers, self._telemetry, self._clock))
         headers = HeadersForUpstream(result.headers)
         if not request.headers.get(REQUEST_ID):
             headers.set(REQUEST_ID, request.id)
         refusal = run_pre_request(cycle.pipeline.steps[PreRequest], request, result, headers, cycle.state, self._access)
+        # Only now: an instance whose circuit opened meanwhile has nothing to settle, and one that has seen the request leave settles it.
+        observers = Observers(taking_part(cycle.pipeline.observers), request, cycle.state, self._access)
+        exchange = TrackedExchange(ExchangeContext(request, picked, cycle.built.parser, observers, self._telemetry, self._clock))
         if refusal is not None:
             exchange.abandon()
             return self._refuse(cycle.built, refusal)

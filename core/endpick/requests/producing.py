@@ -33,6 +33,8 @@ async def produce_waiting(producers: Sequence[CompiledProducer], production: Pro
 async def _produce_later(producer: CompiledProducer, production: Production) -> Fault | None:
     """Await one producer, under an `Access` of its own: other requests run plugins in the meantime."""
     step = producer.step
+    if step.breaker.state and not step.admitted():
+        return step.left_out()
     own = Access(step.instance.scope, production.access.on_violation)
     started = perf_counter()
     limit = asyncio.timeout(producer.timeout_seconds)

@@ -14,16 +14,20 @@ from endpick.api.request import InferenceRequest, Usage
 from endpick.api.request_control import Metadata, MetadataValue, ResponseEnd, ResponseHead, ResponseObserver, TerminationCause
 from endpick.api.state import CycleState
 from endpick.observability.telemetry import Telemetry
+from endpick.plugins.breaker import Breaker, BreakerState
 from endpick.plugins.instance import Instance
 from endpick.requests.intake import CompiledParser
 from endpick.requests.model import CloseCause
-from endpick.scheduling.step import Fault, Step, bind_override
+from endpick.scheduling.step import Fault, Step, bind_settling
+
+_OPEN = BreakerState.OPEN
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledObserver:
     """An observer's methods; those it left as they are in `ResponseObserver` are None and cost nothing."""
 
+    breaker: Breaker
     started: Step | None
     first_chunk: Step | None
     metadata: Step | None
@@ -33,11 +37,20 @@ class CompiledObserver:
 def compile_observer(instance: Instance, telemetry: Telemetry) -> CompiledObserver:
     """Bind the methods that the instance defines. Raises TypeError when it is no observer: a mistake in the plan."""
     return CompiledObserver(
-        bind_override(instance, ResponseObserver, "response_started", telemetry),
-        bind_override(instance, ResponseObserver, "first_chunk", telemetry),
-        bind_override(instance, ResponseObserver, "response_metadata", telemetry),
-        bind_override(instance, ResponseObserver, "response_ended", telemetry),
+        instance.breaker,
+        bind_settling(instance, ResponseObserver, "response_started", telemetry),
+        bind_settling(instance, ResponseObserver, "first_chunk", telemetry),
+        bind_settling(instance, ResponseObserver, "response_metadata", telemetry),
+        bind_settling(instance, ResponseObserver, "response_ended", telemetry),
     )
+
+
+def taking_part(observers: Sequence[CompiledObserver]) -> Sequence[CompiledObserver]:
+    """The observers of a request that leaves now: an instance whose circuit is open did not see it leave, so it does not see it end."""
+    for observer in observers:
+        if observer.breaker.state is _OPEN:
+            return [each for each in observers if each.breaker.state is not _OPEN]
+    return observers
 
 
 @dataclass(slots=True)

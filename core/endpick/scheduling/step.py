@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from endpick.api.endpoints import Access
+from endpick.observability.circuits import admitted, failed, late
 from endpick.observability.telemetry import Telemetry
 from endpick.plugins.failures import CALL_FAILURES, is_the_hosts
 from endpick.plugins.instance import Instance
@@ -28,27 +29,32 @@ class Fault:
 
 
 class Step:
-    """A bound method, the instance it belongs to, and where its calls are reported.
+    """A bound method, the instance it belongs to, and where its calls are reported: the boundary around plugins on the request path.
 
     What comes back is a plugin's word: an `object`, until the caller has looked at it.
     """
 
-    __slots__ = ("call", "extension_point", "instance", "telemetry", "timer")
+    __slots__ = ("breaker", "call", "extension_point", "instance", "scope", "telemetry", "timer")
 
     def __init__(self, call: Callable[..., object], instance: Instance, extension_point: ExtensionPoint, telemetry: Telemetry) -> None:
         self.call = call
         self.instance = instance
+        self.scope = instance.scope
+        self.breaker = instance.breaker
         self.extension_point = extension_point
         self.telemetry = telemetry
         self.timer = telemetry.plugin_timer(extension_point, instance)
 
     def run(self, access: Access, *arguments: object) -> object:
-        """Call the plugin: timed, confined to the data keys it declared, and never raising.
+        """Call the plugin: timed, confined to the data keys it declared, never raising, and not at all while its circuit is open.
 
         Returns:
-            What the plugin returned; a `Fault` when it raised.
+            What the plugin returned; a `Fault` when it raised, or was left out.
         """
-        access.scope = self.instance.scope
+        breaker = self.breaker
+        if breaker.state and not self.admitted():
+            return self.left_out()
+        access.scope = self.scope
         started = perf_counter()
         try:
             return self.call(*arguments)
@@ -63,12 +69,32 @@ class Step:
             timer = self.timer
             timer.counts[bisect_left(timer.bounds, seconds)] += 1
             timer.total += seconds
+            if seconds > breaker.budget_seconds:
+                late(self.instance, self.extension_point, seconds, self.telemetry)
 
     def fault(self, problem: BaseException | str) -> Fault:
         """Report that the plugin failed; the fault says what its `onFault` asks for."""
-        self.telemetry.fault(self.instance, self.extension_point, problem)
+        failed(self.instance, self.extension_point, problem, self.telemetry)
         text = problem if isinstance(problem, str) else f"{type(problem).__name__}: {problem}"
         return Fault(self.instance.name, text, self.instance.on_fault is OnFault.REFUSE)
+
+    def admitted(self) -> bool:
+        """Whether the circuit lets a call through; asked while it is not closed."""
+        return admitted(self.instance, self.telemetry)
+
+    def left_out(self) -> Fault:
+        """What stands for the answer of an instance whose circuit is open."""
+        self.telemetry.left_out(self.instance, self.extension_point)
+        return Fault(self.instance.name, f"it is left out because {self.breaker.reason}", self.instance.on_fault is OnFault.REFUSE)
+
+
+class SettlingStep(Step):
+    """A method that settles what an earlier call began: it is called whatever the circuit says, so that no account stays open."""
+
+    def admitted(self) -> bool:
+        """True; the call is counted."""
+        admitted(self.instance, self.telemetry)
+        return True
 
 
 def bind(instance: Instance, kind: Kind, method: str, telemetry: Telemetry) -> Step:
@@ -82,7 +108,13 @@ def bind(instance: Instance, kind: Kind, method: str, telemetry: Telemetry) -> S
     return Step(getattr(instance.plugin, method), instance, KINDS[kind].methods[method], telemetry)
 
 
-def bind_override(instance: Instance, kind: Kind, method: str, telemetry: Telemetry) -> Step | None:
-    """As `bind`, for a method that plugins may leave as it is; None for one that does, so that it costs nothing."""
+def bind_settling(instance: Instance, kind: Kind, method: str, telemetry: Telemetry) -> SettlingStep | None:
+    """The step of a method that settles, and that plugins may leave as it is; None for one that does, so that it costs nothing.
+
+    Raises:
+        TypeError: as `bind`.
+    """
     step = bind(instance, kind, method, telemetry)
-    return None if getattr(type(instance.plugin), method) is getattr(kind, method) else step
+    if getattr(type(instance.plugin), method) is getattr(kind, method):
+        return None
+    return SettlingStep(step.call, instance, step.extension_point, telemetry)

@@ -147,6 +147,11 @@ class _TracedStep(Step):
         self.trace.problem = fault.problem
         return fault
 
+    def left_out(self) -> Fault:
+        fault = Step.left_out(self)
+        self.trace.problem = fault.problem
+        return fault
+
 
 class _TracedProfile(Profile):
     """A profile whose runs are noted."""

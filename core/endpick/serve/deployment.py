@@ -18,6 +18,7 @@ from endpick.diagnostics import Code, Diagnostic, PluginReference
 from endpick.observability.telemetry import Telemetry
 from endpick.planning.compile import Built, build_plan, carry_over, compile_plan
 from endpick.planning.plan import Plan, PlannedInstance
+from endpick.plugins.breaker import DEFAULT_SETTINGS, BreakerSettings
 from endpick.plugins.failures import AWAIT_FAILURES, is_the_hosts
 from endpick.plugins.importing import describe
 from endpick.plugins.instance import Instance, instance_logger, scope_of
@@ -35,6 +36,8 @@ class Runtime:
     telemetry: Telemetry
     watched: Callable[[Pipeline], Pipeline] = lambda pipeline: pipeline
     """Changes a pipeline so that hook objects are shown a sample of its decisions."""
+    breaker: BreakerSettings = DEFAULT_SETTINGS
+    """When an instance that fails is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ async def deploy(plan: Plan, runtime: Runtime, previous: Deployment | None = Non
         StartRefused: a plugin could not be built or did not start; instances started here have been stopped again.
     """
     carried = {} if previous is None else carry_over(previous.plan, previous.built, plan)
-    built = build_plan(plan, lambda planned: _context(planned, runtime), carried)
+    built = build_plan(plan, lambda planned: _context(planned, runtime), carried, runtime.breaker)
     if not isinstance(built, Built):
         raise StartRefused(*built)
     fresh = tuple(instance for instance in built.instances.values() if instance.name not in carried)

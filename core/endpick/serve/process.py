@@ -20,15 +20,18 @@ from endpick.datalayer.table import EndpointTable
 from endpick.diagnostics import Code, Diagnostic
 from endpick.extproc.session import SessionSettings, session_factory
 from endpick.extproc.stream import SessionCounters
+from endpick.observability.circuits import left_out_now
 from endpick.observability.exposition import EventCounts, Exposition, PoolGauges, page_of
 from endpick.observability.metrics import EndpickMetrics
 from endpick.observability.recorder import MAX_COMBINATIONS, Recorder
 from endpick.planning.compile import declared_keys
 from endpick.planning.plan import Plan, PlanOutcome
+from endpick.plugins.breaker import BreakerSettings
 from endpick.requests.director import Director
 from endpick.serve.active_plan import ActivePlan, WatchedFile, reload_once
 from endpick.serve.decisions import DecisionObservers
 from endpick.serve.deployment import Deployment, Runtime, StartRefused, deploy, document_of
+from endpick.serve.watchdog import Watchdog, WatchdogSettings
 from endpick.transport.health import HealthBoard, health_methods
 from endpick.transport.reflection import reflection_methods
 from endpick.transport.server import ListenError, ListenSettings, Server, TransportName, ext_proc_methods, open_server
@@ -57,6 +60,10 @@ class ServeSettings:
     """Share of the decisions that hook objects are shown, 0 to 1."""
     max_metric_combinations: int = MAX_COMBINATIONS
     """See `CombinationLimit`."""
+    breaker: BreakerSettings = field(default_factory=BreakerSettings)
+    """When a plugin that fails, or keeps the event loop busy, is left out."""
+    watchdog: WatchdogSettings = field(default_factory=WatchdogSettings)
+    """When the event loop counts as standing still."""
     watched_config: WatchedFile | None = None
     """The configuration file, if a change of it is to be served; SIGHUP reloads in any case."""
 
@@ -101,13 +108,16 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         recorder = Recorder(metrics, services.clock, settings.max_metric_combinations)
         table = EndpointTable(services.clock, declared_keys(plan), recorder.undeclared_access)
         observers = DecisionObservers(plan.hooks, settings.decision_sampling_ratio)
-        runtime = Runtime(services, table, recorder, observers.watched)
+        runtime = Runtime(services, table, recorder, observers.watched, settings.breaker)
         current = ActivePlan(runtime, CollectionSettings(settings.refresh_metrics_interval_seconds), settings.drain_timeout_seconds)
 
         board = HealthBoard()
-        readiness = _Readiness()
+        readiness = _Readiness(board, lambda: left_out_now(current.instances()))
         exposition = Exposition(registry, current.instances, recorder)
         health_port, metrics_port = await _open_side_ports(stack, settings, exposition, board, readiness)
+        watchdog = Watchdog(settings.watchdog, metrics, readiness.stalled)
+        stack.callback(watchdog.stop)
+        watchdog.start()
         registry.register(PoolGauges(settings.pool_name, lambda: table.generation, services.clock))
 
         deployment = await deploy(plan, runtime)
@@ -130,22 +140,46 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         registry.register(EventCounts("endpick_decision_records", "Decisions that were to be shown to hook objects.", observers.counts))
         ext_proc_port = await _start(stack, server)
 
-        board.set_ready(True)
-        readiness.reason = None
+        readiness.serving()
         started(Ports(ext_proc_port, health_port, metrics_port))
         await _reload_until_stopped(plan, settings, control, current, runtime, metrics)
 
-        readiness.reason = "draining"
-        board.set_ready(False)
+        readiness.ending("draining")
         _log.info("draining", extra={"timeout_seconds": settings.drain_timeout_seconds})
         await server.drain(settings.drain_timeout_seconds)
 
 
 class _Readiness:
-    """Why `/healthz` answers 503; None when it answers 200."""
+    """Whether the process takes requests: what `/healthz` and the health service say of it."""
 
-    def __init__(self) -> None:
-        self.reason: str | None = "starting"
+    def __init__(self, board: HealthBoard, remarks: Callable[[], tuple[str, ...]]) -> None:
+        """`remarks` says what is wrong with a process that serves all the same."""
+        self._board = board
+        self._remarks = remarks
+        self._phase: str | None = "starting"
+        self._stalled: str | None = None
+
+    def report(self) -> tuple[bool, str]:
+        """Whether it is ready, and the text of `/healthz`."""
+        reason = self._phase or self._stalled
+        return reason is None, "".join(f"{line}\n" for line in (reason or "ok", *self._remarks()))
+
+    def serving(self) -> None:
+        """Requests are answered from now on."""
+        self._become(None)
+
+    def ending(self, reason: str) -> None:
+        """Requests should go elsewhere from now on."""
+        self._become(reason)
+
+    def stalled(self, reason: str | None) -> None:
+        """The event loop stood still for too long, or has turned for long enough since."""
+        self._stalled = reason
+        self._become(self._phase)
+
+    def _become(self, phase: str | None) -> None:
+        self._phase = phase
+        self._board.set_ready(phase is None and self._stalled is None)
 
 
 def _new_registry() -> CollectorRegistry:
@@ -164,7 +198,7 @@ async def _open_side_ports(
     stack: AsyncExitStack, settings: ServeSettings, exposition: Exposition, board: HealthBoard, readiness: _Readiness
 ) -> tuple[int, int]:
     """Open the ports for health and metrics, which already answer during the start; returns both."""
-    admin = AdminServer(admin_application(exposition, lambda: readiness.reason), settings.metrics_host, settings.metrics_port)
+    admin = AdminServer(admin_application(exposition, readiness.report), settings.metrics_host, settings.metrics_port)
     metrics_port = await _listening(admin.start())
     stack.push_async_callback(admin.stop)
     health_port = await _start(stack, open_server(settings.transport, settings.health, health_methods(board)))
@@ -202,7 +236,9 @@ async def _start_hooks(stack: AsyncExitStack, deployment: Deployment) -> None:
 
 def _show_instances(metrics: EndpickMetrics, deployment: Deployment) -> None:
     metrics.plugin_info.clear()
+    metrics.circuits.clear()
     for instance in deployment.instances.values():
+        metrics.circuits.labels(instance.name, instance.type).set(instance.breaker.state)
         metrics.plugin_info.labels(instance.name, instance.type, instance.distribution, instance.version).set(1)
 
 
@@ -248,8 +284,8 @@ class _SharedScrape:
         return await asyncio.shield(self._writing)
 
 
-def admin_application(exposed: Collector, not_ready: Callable[[], str | None]) -> web.Application:
-    """`/metrics`, and `/healthz`: 200 while serving, else 503 with the reason that `not_ready` gives."""
+def admin_application(exposed: Collector, report: Callable[[], tuple[bool, str]]) -> web.Application:
+    """`/metrics`, and `/healthz`: 200 while `report` says that the process is ready, else 503; with the text that it gives."""
     scrape = _SharedScrape(exposed)
 
     async def metrics(_request: web.Request) -> web.Response:
@@ -259,10 +295,8 @@ def admin_application(exposed: Collector, not_ready: Callable[[], str | None]) -
         return response
 
     async def healthz(_request: web.Request) -> web.Response:
-        reason = not_ready()
-        if reason is None:
-            return web.Response(text="ok\n")
-        return web.Response(text=f"{reason}\n", status=503)
+        ready, text = report()
+        return web.Response(text=text, status=200 if ready else 503)
 
     application = web.Application()
     application.router.add_get("/metrics", metrics)

@@ -37,21 +37,23 @@ class Picker:
     metrics_port: int
     events: list[Mapping[str, object]] = field(default_factory=list)
 
-    async def ask(self, prompt: str = "hello", request_id: str = "r") -> tuple[str, int]:
+    async def ask(self, prompt: str = "hello", request_id: str = "r", model: str = "m") -> tuple[str, int]:
         """Send one chat request; where endpick sends it, and the status of a refusal: 0 when it is routed."""
-        call, answer = await self.begin(prompt, request_id)
+        call, answer = await self.begin(prompt, request_id, model)
         call.cancel()
         if answer.WhichOneof("response") == "immediate_response":
             return "", answer.immediate_response.status.code
         set_headers = answer.request_headers.response.header_mutation.set_headers
         return {one.header.key: one.header.raw_value.decode() for one in set_headers}[DESTINATION], 0
 
-    async def begin(self, prompt: str = "hello", request_id: str = "r") -> tuple[grpc.aio.StreamStreamCall, pb.ProcessingResponse]:
+    async def begin(
+        self, prompt: str = "hello", request_id: str = "r", model: str = "m"
+    ) -> tuple[grpc.aio.StreamStreamCall, pb.ProcessingResponse]:
         """Send one chat request; the stream, open for the response, and endpick's first answer."""
         call = self.channel.stream_stream(METHOD, pb.ProcessingRequest.SerializeToString, pb.ProcessingResponse.FromString)()
         names = {":path": "/v1/chat/completions", ":method": "POST", "content-type": "application/json", "x-request-id": request_id}
         headers = pb.HeaderMap(headers=[pb.HeaderValue(key=key, raw_value=value.encode()) for key, value in names.items()])
-        body = json.dumps({"model": "m", "messages": [{"role": "user", "content": prompt}]}).encode()
+        body = json.dumps({"model": model, "messages": [{"role": "user", "content": prompt}]}).encode()
         await call.write(pb.ProcessingRequest(request_headers=pb.HttpHeaders(headers=headers)))
         await call.write(pb.ProcessingRequest(request_body=pb.HttpBody(body=body, end_of_stream=True)))
         return call, await call.read()
@@ -61,6 +63,11 @@ class Picker:
         async with aiohttp.ClientSession() as client, client.get(f"http://127.0.0.1:{self.metrics_port}/metrics") as response:
             families = text_string_to_metric_families(await response.text())
             return {tuple(sorted(each.labels.items())): each.value for family in families for each in family.samples if each.name == name}
+
+    async def health(self) -> tuple[int, str]:
+        """Status and text of `/healthz`."""
+        async with aiohttp.ClientSession() as client, client.get(f"http://127.0.0.1:{self.metrics_port}/healthz") as response:
+            return response.status, await response.text()
 
     async def logged(self, text: str, times: int = 1) -> list[Mapping[str, object]]:
         """Wait until that many log lines contain the text."""

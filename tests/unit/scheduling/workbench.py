@@ -34,6 +34,7 @@ from endpick.api.keys import (
 from endpick.api.request_control import ResponseEnd
 from endpick.datalayer.table import EndpointTable
 from endpick.observability.telemetry import NullTelemetry
+from endpick.plugins.breaker import BreakerState
 from endpick.plugins.discovery import Candidate, discover
 from endpick.plugins.instance import Instance, scope_of
 from endpick.plugins.kinds import OnFault, default_on_fault, kinds_of, parameters_model
@@ -62,6 +63,8 @@ class Recording(NullTelemetry):
     refused: list[tuple[str, str]] = field(default_factory=list)
     scheduled: list[tuple[str | None, str]] = field(default_factory=list)
     ended: list[ResponseEnd] = field(default_factory=list)
+    outs: list[tuple[str, str]] = field(default_factory=list)
+    circuits: list[tuple[str, str, str]] = field(default_factory=list)
     timers: dict[tuple[str, str], Distribution] = field(default_factory=dict)
     delivered: list[tuple[bool, bool, tuple[str, ...]]] = field(default_factory=list)
 
@@ -76,6 +79,12 @@ class Recording(NullTelemetry):
     def fault(self, instance: Instance, extension_point: str, problem: BaseException | str) -> None:
         text = problem if isinstance(problem, str) else f"{type(problem).__name__}: {problem}"
         self.faults.append((instance.name, str(extension_point), text))
+
+    def left_out(self, instance: Instance, extension_point: str) -> None:
+        self.outs.append((instance.name, str(extension_point)))
+
+    def circuit_changed(self, instance: Instance, before: BreakerState) -> None:
+        self.circuits.append((instance.name, before.name, instance.breaker.state.name))
 
     def clamped(self, instance: Instance, count: int) -> None:
         self.clamps.append((instance.name, count))

@@ -26,12 +26,12 @@ async def test_metrics_and_readiness_are_told_over_http():
     registry = CollectorRegistry()
     Counter("things", "Things.", registry=registry).inc(3)
     registry.register(EventCounts("events", "Events.", lambda: {"reset": 7}))
-    reason: list[str | None] = ["starting"]
-    server = AdminServer(admin_application(registry, lambda: reason[0]), "127.0.0.1", 0)
+    report = [(False, "starting\n")]
+    server = AdminServer(admin_application(registry, lambda: report[0]), "127.0.0.1", 0)
     port = await server.start()
     try:
         assert await fetch(port, "/healthz") == (503, "starting\n")
-        reason[0] = None
+        report[0] = (True, "ok\n")
         assert await fetch(port, "/healthz") == (200, "ok\n")
         status, page = await fetch(port, "/metrics")
     finally:
@@ -48,7 +48,7 @@ async def test_port_in_use_is_named():
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        server = AdminServer(admin_application(CollectorRegistry(), lambda: None), "127.0.0.1", port)
+        server = AdminServer(admin_application(CollectorRegistry(), lambda: (True, "")), "127.0.0.1", port)
 
         with pytest.raises(ListenError, match=rf"cannot listen on 127\.0\.0\.1, port {port}: Address already in use"):
             await server.start()
@@ -57,7 +57,7 @@ async def test_port_in_use_is_named():
 @pytest.mark.asyncio
 async def test_host_that_has_no_address_is_told_in_the_systems_words_by_every_port():
     host = "no-such-host.invalid"
-    ports = AdminServer(admin_application(CollectorRegistry(), lambda: None), host, 9), open_server("h2", ListenSettings(host, 9), {})
+    ports = AdminServer(admin_application(CollectorRegistry(), lambda: (True, "")), host, 9), open_server("h2", ListenSettings(host, 9), {})
     try:
         socket.getaddrinfo(host, 9)
     except socket.gaierror as error:
@@ -85,7 +85,7 @@ class CountedCollector(Collector):
 @pytest.mark.asyncio
 async def test_scrapers_that_come_together_share_a_page_and_take_it_compressed():
     collector = CountedCollector()
-    server = AdminServer(admin_application(collector, lambda: None), "127.0.0.1", 0)
+    server = AdminServer(admin_application(collector, lambda: (True, "")), "127.0.0.1", 0)
     port = await server.start()
     try:
         async with aiohttp.ClientSession() as session:

@@ -192,6 +192,19 @@ def test_explained_and_plain_decisions_are_the_same(open_host):
     assert all(type(profile).__name__ == "Profile" for profile in plain.profiles.values())
 
 
+def test_an_instance_that_is_left_out_says_so_in_an_explained_decision(open_host):
+    host = open_host(TWO_SCORERS)
+    host.put({WAITING_QUEUE_SIZE: [4, 1, 2], KV_CACHE_USAGE: [0.0, 0.5, 0.25]})
+    breaker = host.instances["queue-scorer"].breaker
+    for _ in range(3):
+        breaker.took(5.0)
+
+    told = {each.instance: each.problem for each in host.ask().run("default").scorers}
+    reason = "it is left out because 3 calls held the event loop for "
+    assert told["queue-scorer"].startswith(reason), told
+    assert [problem for name, problem in told.items() if name != "queue-scorer"] == [""]
+
+
 def test_the_same_seed_gives_the_same_draws(open_host):
     text = config("type: random-picker", refs="{pluginRef: random-picker}")
     picks = []

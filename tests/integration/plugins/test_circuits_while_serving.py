@@ -1,0 +1,123 @@
+"""Plugins that fail again and again, or hold the event loop, in a real `endpick serve`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from integration.plugins.serving import serving
+
+ENDPOINTS = '{"endpoints": [{"name": "a", "address": "127.0.0.1", "port": "1"}, {"name": "b", "address": "127.0.0.1", "port": "2"}]}'
+CONFIG = """\
+apiVersion: endpick/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+  - {{type: file-discovery, parameters: {{path: endpoints.yaml}}}}
+  - {{name: suspect, type: {faulty}}}
+  - type: faulty.last
+  - {{type: max-score-picker}}
+schedulingProfiles:
+  - name: default
+    plugins:
+      - {{pluginRef: suspect, weight: 100}}
+      - {{pluginRef: faulty.last, weight: 1}}
+      - pluginRef: max-score-picker
+dataLayer:
+  discovery: {{pluginRef: file-discovery}}
+"""
+FIRST, LAST = "127.0.0.1:1", "127.0.0.1:2"
+SUSPECT = ("plugin", "suspect")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """`folder("faulty.slow")`: where to serve a configuration with that scorer."""
+
+    def write(faulty):
+        (tmp_path / "endpoints.yaml").write_text(ENDPOINTS)
+        (tmp_path / "config.yaml").write_text(CONFIG.format(faulty=faulty))
+        return tmp_path
+
+    return write
+
+
+async def state_of_suspect(picker) -> float:
+    (state,) = [value for labels, value in (await picker.samples("endpick_plugin_circuit_state")).items() if SUSPECT in labels]
+    return state
+
+
+@pytest.mark.asyncio
+async def test_a_scorer_that_fails_is_left_out_shown_and_tried_again(fixture_project, folder):
+    options = ("--circuit-faults=4", "--circuit-cool-down=1s")
+    async with serving(folder("faulty.raises"), *options, path=[fixture_project("faulty-scorers")]) as picker:
+        assert await state_of_suspect(picker) == 0
+        assert {await picker.ask() for _ in range(10)} == {(LAST, 0)}
+
+        assert sum((await picker.samples("endpick_plugin_faults_total")).values()) == 4
+        assert sum((await picker.samples("endpick_plugin_left_out_total")).values()) == 6
+        assert await state_of_suspect(picker) == 2
+        status, text = await picker.health()
+        assert (status, text.splitlines()[0]) == (200, "ok")
+        assert "suspect (faulty.raises, faulty-scorers 2.3) is left out for" in text
+        (event,) = await picker.logged("is left out for 1 s")
+        assert str(event["event"]).endswith("requests are decided without it meanwhile: 4 of 4 calls failed")
+
+        async with asyncio.timeout(20):
+            while not [event for event in picker.events if "left out for 2 s" in str(event["event"])]:
+                await picker.ask()
+                await asyncio.sleep(0.05)
+        assert len(await picker.logged("is called again, after it was left out because 4 of 4 calls failed")) == 1
+        assert sum((await picker.samples("endpick_plugin_faults_total")).values()) == 5
+
+
+@pytest.mark.asyncio
+async def test_a_scorer_that_holds_the_event_loop_is_left_out(fixture_project, folder):
+    async with serving(folder("faulty.slow"), "--circuit-cool-down=60s", path=[fixture_project("faulty-scorers")]) as picker:
+        answers = [await picker.ask() for _ in range(6)]
+        assert answers == [(FIRST, 0)] * 3 + [(LAST, 0)] * 3, "what a late call answers counts"
+        assert sum((await picker.samples("endpick_plugin_late_calls_total")).values()) == 3
+        (event,) = await picker.logged("--plugin-time-budget says how long a call may take")
+        assert "suspect (faulty.slow, faulty-scorers 2.3) held the event loop for" in str(event["event"])
+
+
+@pytest.mark.asyncio
+async def test_a_plugin_with_a_larger_budget_is_not_late(fixture_project, folder):
+    options = ("--plugin-time-budget=20s",)
+    async with serving(folder("faulty.slow"), *options, path=[fixture_project("faulty-scorers")]) as picker:
+        assert {await picker.ask() for _ in range(6)} == {(FIRST, 0)}
+        assert await picker.samples("endpick_plugin_late_calls_total") == {}
+
+
+@pytest.mark.asyncio
+async def test_a_loop_that_stands_still_is_logged_with_the_plugin_and_makes_health_fail_for_a_while(fixture_project, folder):
+    async with serving(folder("faulty.slow"), "--stall-limit=500ms", path=[fixture_project("faulty-scorers")]) as picker:
+        assert await picker.ask(model="stall:0.8") == (FIRST, 0)
+        assert await picker.health() == (503, "the event loop stood still for 0.8 s\n")
+        during, *_ = await picker.logged("plugin 'suspect' (faulty_scorers.Slow) runs Slow.score in")
+        assert "the event loop has stood still for" in str(during["event"])
+        assert "time.sleep(" in str(during["event"])
+        assert sum((await picker.samples("endpick_loop_stalls_total")).values()) >= 1
+        async with asyncio.timeout(20):
+            while (await picker.health())[0] != 200:  # noqa: ASYNC110 - told by another process
+                await asyncio.sleep(0.05)
+
+
+@pytest.mark.asyncio
+async def test_doctor_asks_a_serving_process(fixture_project, folder, run_cli):
+    options = ("--circuit-faults=1", "--circuit-cool-down=60s")
+    async with serving(folder("faulty.raises"), *options, path=[fixture_project("faulty-scorers")]) as picker:
+        url = f"http://127.0.0.1:{picker.metrics_port}"
+        well = await asyncio.to_thread(run_cli, "doctor", "--strict", "--serving", url)
+        await picker.ask()
+        ill = await asyncio.to_thread(run_cli, "doctor", "--strict", "--serving", url)
+        told = json.loads((await asyncio.to_thread(run_cli, "doctor", "--serving", url, "--format", "json")).stdout)
+    gone = await asyncio.to_thread(run_cli, "doctor", "--strict", "--serving", url)
+
+    assert (well.exit_code, ill.exit_code, gone.exit_code) == (0, 5, 5)
+    assert f"{url} is ready\n" in well.stdout
+    assert "suspect (faulty.raises, faulty-scorers 2.3) is left out for" in ill.stdout
+    assert told["serving"]["ready"] is True
+    assert len(told["serving"]["remarks"]) == 1
+    assert f"{url} is not ready\nno answer:" in gone.stdout
