@@ -43,8 +43,9 @@ class MaxScorePicker(Picker[PickerParameters]):
         scores, random = scored.scores, self.context.random
         count = self.parameters.count(len(scores))
         if count == 1:
-            best = (scores == scores[scores.argmax()]).nonzero()[0]
-            return scored.take(best if len(best) == 1 else [int(best[random.randrange(len(best))])])
+            first = scores.argmax()
+            best = (scores == scores[first]).nonzero()[0]
+            return scored.take(best if len(best) == 1 else best[random.randrange(len(best)) :][:1])
         shuffled = random.sample(range(len(scores)), len(scores))
         return scored.take(sorted(shuffled, key=lambda position: -scores[position])[:count])
 

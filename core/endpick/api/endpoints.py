@@ -162,8 +162,8 @@ class Endpoints:
     def members(self) -> tuple[Endpoint, ...]:
         """The endpoints themselves, in order. Costs one pass over them the first time; prefer columns."""
         if self._members is None:
-            pool = self._generation.endpoints
-            self._members = tuple([pool[row] for row in self._row_numbers().tolist()])
+            pool, rows = self._generation.endpoints, self._row_numbers()
+            self._members = (pool[rows[0]],) if len(rows) == 1 else tuple([pool[row] for row in rows.tolist()])
         return self._members
 
     @property
@@ -289,7 +289,10 @@ class Endpoints:
         """
         wanted = np.asarray(positions, dtype=np.intp)
         size = len(self._generation.endpoints if self._rows is None else self._rows)
-        if len(wanted) and not (wanted[wanted.argmin()] >= 0 and wanted[wanted.argmax()] < size):
+        if len(wanted) == 1:  # what pickers nearly always take
+            if not 0 <= wanted[0] < size:
+                raise IndexError(f"a position is outside the {size} endpoints of this view")
+        elif len(wanted) and not (wanted[wanted.argmin()] >= 0 and wanted[wanted.argmax()] < size):
             raise IndexError(f"a position is outside the {size} endpoints of this view")
         return Endpoints(self._generation, wanted if self._rows is None else self._rows[wanted], self._access)
 

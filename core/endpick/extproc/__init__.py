@@ -2,6 +2,7 @@
 
 - `session`: in which state is a stream, and which message leads to which state? Start here: `Session`.
 - `phases`: in which state are the request and the response of a stream, and what does each of their messages change?
+- `pieces`: what is in a body message?
 - `headers`: what do the gateway's headers and metadata say, and which does a reply set?
 - `replies`: how does each reply look, serialised?
 - `stream`: what does a transport know of the session that it feeds?

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from enum import IntEnum
 
-from endpick._proto.ext_proc_pb2 import HeaderMutation, HttpBody, HttpHeaders
+from endpick._proto.ext_proc_pb2 import HeaderMutation, HttpHeaders
 from endpick.extproc import replies
 from endpick.extproc.headers import DESTINATION_HEADER, as_struct, destination_metadata, mutation, read_headers
 from endpick.extproc.replies import Direction
@@ -169,15 +169,15 @@ class RequestPhase:
             return [replies.CONTINUE_REQUEST_HEADERS]
         return []
 
-    def on_body(self, message: HttpBody, *, routed: bool) -> list[bytes]:
-        """A piece of the body; `routed` when `route` has been called.
+    def on_body(self, chunk: bytes, end: bool, *, routed: bool) -> list[bytes]:
+        """A piece of the body, the last one if `end`; `routed` when `route` has been called.
 
         Raises:
             ProtocolError: no body can come here.
             UnroutableError: with this piece it is more than `max_body_bytes`, or there is no memory left.
         """
-        mode, chunk = self._mode, message.body
-        last = message.end_of_stream or mode in _ONE_MESSAGE
+        mode = self._mode
+        last = end or mode in _ONE_MESSAGE
         part = _LAST_BODY if last else _BODY_PART
         following = MESSAGE_TRANSITIONS.get((self.state, part))
         if following is None:
@@ -187,7 +187,7 @@ class RequestPhase:
             raise out_of_order("a request body came although request_body_mode is NONE")
         if routed:
             return [replies.CONTINUE_REQUEST_BODY]
-        self._readable = mode is not BodyMode.BUFFERED_PARTIAL or message.end_of_stream
+        self._readable = mode is not BodyMode.BUFFERED_PARTIAL or end
         self.ready = last
         self._messages += 1
         # Where each piece is owed an answer, even an empty one has to be remembered.
@@ -299,14 +299,13 @@ class ResponsePhase:
         self._instead_of(b"", end=True)
         return [self._with_closing_metadata(answer)]
 
-    def on_body(self, message: HttpBody) -> list[bytes]:
-        """A piece of the body.
+    def on_body(self, chunk: bytes, end: bool) -> list[bytes]:
+        """A piece of the body; the last one if `end`.
 
         Raises:
             ProtocolError: no body can come here, or one that is being rewritten cannot be rewritten to its end.
         """
-        chunk = message.body
-        end = message.end_of_stream or self._mode in _ONE_MESSAGE
+        end = end or self._mode in _ONE_MESSAGE
         part = _LAST_BODY if end else _BODY_PART
         following = MESSAGE_TRANSITIONS.get((self.state, part))
         if following is None:

@@ -21,6 +21,7 @@ from endpick._proto.ext_proc_pb2 import (
     TrailersResponse,
 )
 from endpick.extproc.headers import DESTINATION_HEADER, DROPPED_REASON_HEADER, destination_metadata, mutation, option
+from endpick.extproc.pieces import varint
 from endpick.requests.model import Refused
 
 MAX_CHUNK_BYTES = 62_000
@@ -140,19 +141,10 @@ def _head(direction: Direction, length: int, end: bool) -> bytes:
 
     Each level is a tag and a length. Tokens of one model serialise to few different lengths, so the cache nearly always hits.
     """
-    head = b"\x0a" + _varint(length)
+    head = b"\x0a" + varint(length)
     size = len(head) + length + (len(_END) if end else 0)
     for tag in (b"\x1a", b"\x1a", b"\x0a", direction.value):
-        level = tag + _varint(size)
+        level = tag + varint(size)
         head = level + head
         size += len(level)
     return head
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)

@@ -15,6 +15,7 @@ from endpick._proto.ext_proc_pb2 import ProcessingRequest
 from endpick.extproc import replies
 from endpick.extproc.headers import served_endpoint, subset_hint
 from endpick.extproc.phases import NO_MEMORY, MessageState, RequestPhase, ResponsePhase, UnroutableError
+from endpick.extproc.pieces import REQUEST_BODY, RESPONSE_BODY, body_piece
 from endpick.extproc.stream import GrpcStatus, MemoryBudget, ProtocolError, SessionCounters, SessionFactory
 from endpick.observability.recorder import Throttle
 from endpick.requests.model import BodyMode, BodyModes, CloseCause, Decider, Decision, Exchange, IncomingRequest, Refused, Routed
@@ -173,6 +174,10 @@ class Session:
         if self.finished:
             return ()
         try:
+            if self.state is not _DECIDING and self.body_modes is not None:
+                piece = body_piece(message)
+                if piece is not None:
+                    return self._accept_piece(message[0], *piece)
             request = _parsed(message)
             if self.state is not _DECIDING:
                 return self._accept(request)
@@ -231,7 +236,7 @@ class Session:
         response = self._response
         match message.WhichOneof("request"):
             case "response_body":
-                answers = response.on_body(message.response_body)
+                return self._accept_piece(RESPONSE_BODY, message.response_body.body, message.response_body.end_of_stream)
             case "response_headers":
                 if self.state is _RECEIVING:
                     self._enter(SessionState.BYPASSED)
@@ -247,26 +252,46 @@ class Session:
             self._finish(CloseCause.END)
         return answers
 
+    def _accept_piece(self, direction: int, chunk: bytes, end: bool) -> list[bytes]:
+        """A piece of a body, which are most of the messages that come."""
+        if direction == RESPONSE_BODY:
+            answers = self._response.on_body(chunk, end)
+            if self._response.state >= _DONE:
+                self._finish(CloseCause.END)
+            return answers
+        if self.state is _BYPASSED:
+            return []
+        try:
+            answers = self._request.on_body(chunk, end, routed=self.state is _ROUTED)
+        except UnroutableError as error:
+            return self._unroutable(error)
+        return self._decided_if_ready(answers)
+
     def _accept_request_part(self, kind: str, message: ProcessingRequest) -> list[bytes]:
         if self.state is _BYPASSED:
             return []
-        request, routed = self._request, self.state is _ROUTED
         if self._subset is None and message.HasField("metadata_context"):
             self._subset = subset_hint(message)
+        if kind == "request_body":
+            return self._accept_piece(REQUEST_BODY, message.request_body.body, message.request_body.end_of_stream)
         try:
             if kind == "request_headers":
                 self._counters.requests += 1
                 self._received_at = self._clock()
-                answers = request.on_headers(message.request_headers, message.ByteSize())
-            elif kind == "request_body":
-                answers = request.on_body(message.request_body, routed=routed)
+                answers = self._request.on_headers(message.request_headers, message.ByteSize())
             else:
-                answers = request.on_trailers(routed=routed)
+                answers = self._request.on_trailers(routed=self.state is _ROUTED)
         except UnroutableError as error:
-            self._counters.unroutable += 1
-            self._counters.buffer_exhaustions += error.refused is NO_MEMORY
-            return self._refuse(error.refused)
-        if request.ready and not routed:
+            return self._unroutable(error)
+        return self._decided_if_ready(answers)
+
+    def _unroutable(self, error: UnroutableError) -> list[bytes]:
+        self._counters.unroutable += 1
+        self._counters.buffer_exhaustions += error.refused is NO_MEMORY
+        return self._refuse(error.refused)
+
+    def _decided_if_ready(self, answers: list[bytes]) -> list[bytes]:
+        if self._request.ready and self.state is not _ROUTED:
             answers += self._decide()
         return answers
 

@@ -1,0 +1,100 @@
+"""Body messages read without protobuf: always what protobuf reads, or nothing."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from endpick._proto.ext_proc_pb2 import HttpBody, HttpHeaders, ProcessingRequest
+from endpick.extproc.pieces import body_piece, varint
+
+SIZES = (
+    1,
+    2,
+    3,
+    122,
+    123,
+    124,
+    125,
+    126,
+    127,
+    128,
+    129,
+    130,
+    131,
+    16_370,
+    16_376,
+    16_377,
+    16_378,
+    16_379,
+    16_380,
+    16_384,
+    62_000,
+    2_097_140,
+    2_097_152,
+)
+
+
+def by_protobuf(message: bytes) -> tuple[bytes, bool]:
+    parsed = ProcessingRequest.FromString(message)
+    body = getattr(parsed, parsed.WhichOneof("request"))
+    return body.body, body.end_of_stream
+
+
+@pytest.mark.parametrize("kind", ["request_body", "response_body"])
+@pytest.mark.parametrize("end", [False, True])
+@pytest.mark.parametrize("size", SIZES)
+def test_a_body_of_any_size_is_read(kind, end, size):
+    chunk = b"\x10\x01" * (size // 2) + b"\x0a" * (size % 2)
+    message = ProcessingRequest(**{kind: HttpBody(body=chunk, end_of_stream=end)}).SerializeToString()
+    assert body_piece(message) == (chunk, end)
+
+
+@pytest.mark.parametrize("kind", ["request_body", "response_body"])
+def test_an_end_without_bytes_is_read(kind):
+    assert body_piece(ProcessingRequest(**{kind: HttpBody(end_of_stream=True)}).SerializeToString()) == (b"", True)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        b"\x2a",
+        b"\x2a\x00",
+        ProcessingRequest(request_headers=HttpHeaders(end_of_stream=True)).SerializeToString(),
+        ProcessingRequest(response_body=HttpBody(body=b"x"), observability_mode=True).SerializeToString(),
+        ProcessingRequest(response_body=HttpBody(body=b"x")).SerializeToString() + b"\x50\x01",
+        ProcessingRequest(response_body=HttpBody(body=b"x")).SerializeToString() * 2,
+        b"\x2a\x05\x10\x01\x0a\x01x",
+        b"\x2a\x83\x00\x0a\x01x",
+    ],
+)
+def test_everything_else_is_left_to_protobuf(message):
+    assert body_piece(message) is None
+
+
+fields = st.one_of(
+    st.binary(max_size=300).map(lambda chunk: b"\x0a" + varint(len(chunk)) + chunk),
+    st.sampled_from([b"\x10\x01", b"\x10\x00", b"\x18\x01", b"\x0a\x00"]),
+)
+messages = st.builds(
+    lambda tag, parts, wrong, rest: bytes((tag,)) + varint(max(0, sum(map(len, parts)) + wrong)) + b"".join(parts) + rest,
+    st.sampled_from([0x22, 0x2A]),
+    st.lists(fields, max_size=4),
+    st.sampled_from([0, 0, 0, 1, -1, 2]),
+    st.sampled_from([b"", b"", b"\x50\x01", b"\x10\x01"]),
+)
+
+
+@given(messages | st.binary(max_size=40).map(b"\x2a".__add__))
+def test_what_is_read_is_what_protobuf_reads(message):
+    piece = body_piece(message)
+    if piece is not None:
+        assert piece == by_protobuf(message)
+
+
+@given(st.integers(0, 2**40))
+def test_varints_are_protobufs(number):
+    assert ProcessingRequest(response_body=HttpBody(body=b"")).SerializeToString() == b"\x2a\x00"
+    assert HttpBody.FromString(b"\x98\x06" + varint(number)).SerializeToString() == b"\x98\x06" + varint(number), "an unknown field is kept"
