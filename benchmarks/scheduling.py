@@ -43,7 +43,8 @@ from endpick.scheduling.scheduler import compile_scheduler
 from endpick_builtin.choosing import MaxScorePicker, SingleProfileHandler
 from endpick_builtin.filters import DecodeFilter
 from endpick_builtin.openai import OpenAIParser
-from endpick_builtin.prefix_cache import ApproxPrefixCacheProducer, PrefixIndex, block_hashes
+from endpick_builtin.prefix_cache import ApproxPrefixCacheProducer
+from endpick_builtin.prefix_index import PrefixIndex, block_hashes
 from endpick_builtin.scorers import KVCacheUtilizationScorer, LoraAffinityScorer, PrefixCacheScorer, QueueScorer, RunningRequestsScorer
 
 POOL_SIZES = (4, 16, 100, 1000)

@@ -4,9 +4,11 @@ Around scheduling:
 
 - `openai`: `openai-parser` and `passthrough-parser`: how are request and response bodies read?
 - `openai_prompts`: does a request to an OpenAI API have a prompt, and which bytes stand for it?
+- `openai_usage`: how many tokens does an answer of an OpenAI API say it took?
 - `candidate_filters`: `silent-endpoint-screener`: which endpoints have fallen silent?
 - `detectors`: `utilization-detector`: how full is the pool?
 - `prefix_cache`: `approx-prefix-cache-producer`: how much of a prompt does each endpoint have cached?
+- `prefix_index`: which endpoint was sent which beginning of a prompt?
 - `inflight_load`: `inflight-load-producer`: how much work is each endpoint still doing for this picker?
 
 In a scheduling profile:

@@ -54,7 +54,7 @@ MESSAGE_TRANSITIONS: Mapping[tuple[int, int], MessageState] = {
 """What is not here, the gateway may not send. A gateway that buffers a body sends trailers after a body that is over."""
 
 # Globals, because a member of an enumeration costs several times as much to look up, and each message looks up some.
-_DONE, _TRAILED = MessageState.DONE, MessageState.TRAILED
+_BODY, _DONE, _TRAILED = MessageState.BODY, MessageState.DONE, MessageState.TRAILED
 _BODY_PART, _LAST_BODY, _TRAILERS = MessagePart.BODY, MessagePart.LAST_BODY, MessagePart.TRAILERS
 _NONE, _FULL_DUPLEX = BodyMode.NONE, BodyMode.FULL_DUPLEX_STREAMED
 
@@ -306,11 +306,12 @@ class ResponsePhase:
             ProtocolError: no body can come here, or one that is being rewritten cannot be rewritten to its end.
         """
         end = end or self._mode in _ONE_MESSAGE
-        part = _LAST_BODY if end else _BODY_PART
-        following = MESSAGE_TRANSITIONS.get((self.state, part))
-        if following is None:
-            raise misplaced("response", self.state, part)
-        self.state = following
+        if end or self.state is not _BODY:  # else it stays as it is, as for nearly every piece
+            part = _LAST_BODY if end else _BODY_PART
+            following = MESSAGE_TRANSITIONS.get((self.state, part))
+            if following is None:
+                raise misplaced("response", self.state, part)
+            self.state = following
         if self._mode is _NONE:
             raise out_of_order("a response body came although response_body_mode is NONE")
         instead = self._instead_of(chunk, end)

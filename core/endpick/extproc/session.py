@@ -177,7 +177,8 @@ class Session:
             if self.state is not _DECIDING and self.body_modes is not None:
                 piece = body_piece(message)
                 if piece is not None:
-                    return self._accept_piece(message[0], *piece)
+                    chunk, end = piece
+                    return self._accept_piece(message[0], chunk, end)
             request = _parsed(message)
             if self.state is not _DECIDING:
                 return self._accept(request)

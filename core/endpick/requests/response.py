@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
-
-import orjson
 
 from endpick.api.endpoints import Access, Endpoint, Endpoints
 from endpick.api.request import InferenceRequest, Usage
@@ -18,6 +15,7 @@ from endpick.plugins.breaker import Breaker, BreakerState
 from endpick.plugins.instance import Instance
 from endpick.requests.intake import CompiledParser
 from endpick.requests.model import CloseCause
+from endpick.requests.response_body import ModelNameRestorer, StreamedUsage, Unread, UsageReader, WholeUsage
 from endpick.scheduling.step import Fault, Step, bind_settling
 
 _OPEN = BreakerState.OPEN
@@ -119,144 +117,6 @@ def _add(answer: Mapping[object, object], added: dict[str, str], step: Step) -> 
             added[name] = value
         else:
             step.fault(f"wants header {name!r} set to {value!r}; names and values must be strings")
-
-
-class ModelNameRestorer:
-    """Replaces `"model":"<target>"`, with or without a space after the colon, by the name the client used."""
-
-    __slots__ = ("_held", "_longest", "_replacements")
-
-    def __init__(self, target: str, incoming: str) -> None:
-        """`target` is what the model server was asked for, `incoming` what the client asked for."""
-        ours, theirs = orjson.dumps(target), orjson.dumps(incoming)
-        self._replacements = tuple((b'"model":' + space + ours, b'"model":' + space + theirs) for space in (b"", b" "))
-        self._longest = max(len(found) for found, _ in self._replacements)
-        self._held = b""
-
-    def feed(self, chunk: bytes, end: bool) -> bytes | None:
-        """The piece to send instead, perhaps shorter by what may be the beginning of a name; None when it is fine as it is."""
-        data = self._held + chunk if self._held else chunk
-        for found, replacement in self._replacements:
-            if found in data:
-                data = data.replace(found, replacement)
-        held = b"" if end else self._beginning_of_a_name(data)
-        unchanged = data is chunk and not held
-        self._held = held
-        if unchanged:
-            return None
-        return data[: len(data) - len(held)] if held else data
-
-    def _beginning_of_a_name(self, data: bytes) -> bytes:
-        """The longest end of `data` with which one of the names may begin."""
-        start = data.find(b'"', max(0, len(data) - self._longest + 1))
-        while start >= 0:
-            tail = data[start:]
-            if any(found.startswith(tail) for found, _ in self._replacements):
-                return tail
-            start = data.find(b'"', start + 1)
-        return b""
-
-
-ReadUsage = Callable[[bytes, bool], Usage | None]
-"""A parser's `usage`, guarded: the bytes, and whether they are server-sent events."""
-
-MAX_EVENT_BYTES = 1 << 20
-"""A server-sent event that is longer is not looked at."""
-MAX_BODY_BYTES = 1 << 18
-"""Of a longer plain body only the end is kept: model servers write usage last."""
-KEPT_TAIL_BYTES = 1 << 14
-
-_WORD = b'"usage'
-_NONE_YET = b'"usage":null'
-_SEPARATORS = (b"\n\n", b"\r\n\r\n")
-
-
-class UsageReader(Protocol):
-    """Sees a response body pass."""
-
-    def feed(self, chunk: bytes) -> None:
-        """The next piece, as the gateway cut it."""
-
-    def result(self) -> Usage | None:
-        """What was found once the body is complete, or as far as it came."""
-
-
-class Unread:
-    """For parsers that read no usage."""
-
-    __slots__ = ()
-
-    def feed(self, chunk: bytes) -> None:
-        """See `UsageReader`."""
-
-    def result(self) -> Usage | None:
-        """See `UsageReader`."""
-        return None
-
-
-class StreamedUsage:
-    """Reads server-sent events; each usage replaces the one before."""
-
-    __slots__ = ("_found", "_partial", "_read")
-
-    def __init__(self, read: ReadUsage) -> None:
-        self._read = read
-        self._partial = bytearray()
-        self._found: Usage | None = None
-
-    def feed(self, chunk: bytes) -> None:
-        """See `UsageReader`."""
-        if not self._partial and chunk.endswith(b"\n\n"):
-            self._look(chunk)
-            return
-        searched = len(self._partial)
-        self._partial += chunk
-        end = _last_event_end(self._partial, max(0, searched - 3))
-        if end:
-            self._look(bytes(self._partial[:end]))
-            del self._partial[:end]
-        elif len(self._partial) > MAX_EVENT_BYTES:
-            self._partial.clear()
-
-    def result(self) -> Usage | None:
-        """See `UsageReader`."""
-        if self._partial:
-            self._look(bytes(self._partial))
-            self._partial.clear()
-        return self._found
-
-    def _look(self, events: bytes) -> None:
-        if _WORD in events and events.count(_WORD) > events.count(_NONE_YET):
-            self._found = self._read(events, True) or self._found
-
-
-class WholeUsage:
-    """Reads one JSON body."""
-
-    __slots__ = ("_body", "_found", "_read")
-
-    def __init__(self, read: ReadUsage) -> None:
-        self._read = read
-        self._body = bytearray()
-        self._found: Usage | None = None
-
-    def feed(self, chunk: bytes) -> None:
-        """See `UsageReader`."""
-        self._body += chunk
-        if len(self._body) > MAX_BODY_BYTES:
-            del self._body[:-KEPT_TAIL_BYTES]
-
-    def result(self) -> Usage | None:
-        """See `UsageReader`."""
-        if self._body and self._found is None and _WORD in self._body:
-            self._found = self._read(bytes(self._body), False)
-            self._body.clear()
-        return self._found
-
-
-def _last_event_end(data: bytearray, start: int) -> int:
-    """Where the last complete event ends; 0 when none does from `start` on."""
-    return max((at + len(separator) for separator in _SEPARATORS if (at := data.rfind(separator, start)) >= 0), default=0)
 
 
 TERMINATION_OF: Mapping[CloseCause, TerminationCause] = {

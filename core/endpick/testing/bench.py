@@ -66,13 +66,12 @@ class Raised:
         return f"{describe(self.problem)} at {where}" if where else describe(self.problem)
 
 
-class RecordingAccess(Access):
+class Accesses:
     """Lets everything pass, and remembers what instances read and wrote."""
 
-    __slots__ = ("declared", "reads", "running", "undeclared", "writes")
-
     def __init__(self, declared: AccessScope) -> None:
-        super().__init__(on_violation=self._accessed)
+        self.access = Access(on_violation=self._accessed)
+        """What views are judged by."""
         self.declared = declared
         self.running = AccessScope(declared.instance, frozenset())
         """The scope of the instance while it runs. It holds no key, so that views report every access."""
@@ -93,7 +92,7 @@ class RecordingTable:
     """The endpoint table as writers see it, with a note of every key that was written."""
 
     table: EndpointTable
-    access: RecordingAccess
+    accesses: Accesses
 
     @property
     def generation(self) -> Generation:
@@ -102,12 +101,12 @@ class RecordingTable:
 
     def write(self, key: AnyKey, endpoint: Endpoint, value: object) -> None:
         """Put a value into a column."""
-        self.access.writes.add(key.name)
+        self.accesses.writes.add(key.name)
         self.table.write(key, endpoint, value)
 
     def write_pool(self, key: AnyKey, value: object) -> None:
         """Put a value that belongs to the pool."""
-        self.access.writes.add(key.name)
+        self.accesses.writes.add(key.name)
         self.table.write_pool(key, value)
 
 
@@ -128,7 +127,7 @@ class Bench:
 
     Attributes:
         block: Which of the subject's `parameters:` blocks it was built with.
-        access: What it touched.
+        accesses: What it touched.
         samples: Values of data keys that its author gave.
         payloads: What collectors can be given: the author's, or else nonsense of the right type.
         watch: Where it blocked the thread.
@@ -137,7 +136,7 @@ class Bench:
     instance: Instance
     block: str
     table: EndpointTable
-    access: RecordingAccess
+    accesses: Accesses
     clock: Clock
     samples: Mapping[AnyKey, Sequence[object]]
     payloads: Sequence[object] = ()
@@ -151,19 +150,19 @@ class Bench:
 
     def call(self, method: Callable[..., object], *arguments: object) -> object:
         """The answer of one of the instance's methods, or `Raised`; it runs under the keys it declared."""
-        self.access.scope = self.access.running
+        self.accesses.access.scope = self.accesses.running
         try:
             with watched(self.watch):
                 return method(*arguments)
         except TESTED_FAILURES as problem:
             return Raised(problem)
         finally:
-            self.access.scope = None
+            self.accesses.access.scope = None
 
     def writer(self, endpoint: Endpoint | None = None) -> TableWriter:
         """What a collector is given for a payload of this endpoint."""
-        recording = RecordingTable(self.table, self.access)
-        return TableWriter(recording, self.instance.scope, endpoint, self.access.on_violation)
+        recording = RecordingTable(self.table, self.accesses)
+        return TableWriter(recording, self.instance.scope, endpoint, self.accesses.access.on_violation)
 
     def scene(
         self,
@@ -178,11 +177,11 @@ class Bench:
         pool = {key: self._value(key, random) for key in self.consumed if key.scope is Scope.POOL and reported is not Reported.NOTHING}
         labels = [_LABELS[number % len(_LABELS)] for number in range(size)]
         table = make_pool(columns or size, labels=labels, pool=pool, clock=self.clock)
-        endpoints = Endpoints(unprotected(table.generation), None, self.access)
+        endpoints = Endpoints(unprotected(table.generation), None, self.accesses.access)
         return Scene(request or make_request(), endpoints, self._state(endpoints, reported, random))
 
     def _state(self, endpoints: Endpoints, reported: Reported, random: Random) -> CycleState:
-        state = CycleState(self.access)
+        state = CycleState(self.accesses.access)
         if reported is Reported.NOTHING:
             return state
         for key in self.consumed:
@@ -215,7 +214,7 @@ def make_bench(subject: PluginUnderTest, block: str, parameters: Parameters, *, 
     if isinstance(declared, Diagnostic):
         return declared
     scope, clock = scope_of(subject.name, declared), Clock()
-    access = RecordingAccess(scope)
+    accesses = Accesses(scope)
     keys = (*declared.consumes, *declared.consumes_optional, *declared.produces)
     table = make_pool(TYPICAL_SIZE, keys=keys, clock=clock)
     payloads = subject.material.payloads or nonsense_of(payload_of(subject.plugin) or object)
@@ -224,10 +223,10 @@ def make_bench(subject: PluginUnderTest, block: str, parameters: Parameters, *, 
         clock=clock,
         logger=_quiet_logger(),
         registry=CollectorRegistry(),
-        columns=TableWriter(RecordingTable(table, access), scope, None, access.on_violation),
+        columns=TableWriter(RecordingTable(table, accesses), scope, None, accesses.access.on_violation),
     )
     built = build(subject.loaded, subject.name, parameters, None, context, subscriptions=declared)
-    return built if isinstance(built, Diagnostic) else Bench(built, block, table, access, clock, subject.material.samples, payloads)
+    return built if isinstance(built, Diagnostic) else Bench(built, block, table, accesses, clock, subject.material.samples, payloads)
 
 
 def _quiet_logger() -> logging.Logger:

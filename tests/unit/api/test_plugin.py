@@ -9,6 +9,7 @@ import endpick.api
 from endpick.api import DataKey, Endpoints, Filter, InferenceRequest, Parameters, PerEndpointScorer, Prompt, Scorer, ScoringState, Usage
 from endpick.api.endpoints import BoolArray, FloatArray
 from endpick.api.plugin import Plugin
+from endpick.installation import request_path
 from endpick.plugins.kinds import KINDS, kinds_of
 
 
@@ -32,6 +33,12 @@ def test_every_kind_has_a_class_and_a_row():
     assert {base for base in bases if "kind" in vars(base)} == set(KINDS), "a class that names a kind has a row in the table"
 
 
+without_docstrings = pytest.mark.skipif(
+    request_path() == "compiled", reason="compiled classes have no docstrings; the sources beside them do"
+)
+
+
+@without_docstrings
 def test_every_public_name_is_documented():
     undocumented = [
         name
@@ -42,6 +49,7 @@ def test_every_public_name_is_documented():
     assert undocumented == []
 
 
+@without_docstrings
 def test_every_public_method_of_a_public_class_is_documented():
     undocumented = [
         f"{name}.{attribute}"

@@ -36,7 +36,7 @@ def reads_every_declared_key(subject: PluginUnderTest) -> Iterator[Finding]:
     declared = {key.name for bench in benches(subject) for key in bench.consumed}
     read: set[str] = set()
     for bench in _walked(subject):
-        read |= bench.access.reads
+        read |= bench.accesses.reads
     for key in sorted(declared - read):
         yield Finding(
             f"the data key '{key}' is declared and was never read",
@@ -52,13 +52,13 @@ def writes_every_declared_key(subject: PluginUnderTest) -> Iterator[Finding]:
     produced = {key.name for bench in benches(subject) for key in bench.instance.subscriptions.produces}
     written: set[str] = set()
     for bench in _walked(subject):
-        written |= bench.access.writes
+        written |= bench.accesses.writes
     for key in sorted(produced - written):
         yield Finding(f"the data key '{key}' is in `produces` and was never written", "write it, or remove it from `produces`")
 
 
 def _undeclared(subject: PluginUnderTest, access: str, advice: str) -> Iterator[Finding]:
-    found = dict.fromkeys(key for bench in _walked(subject) for how, key in bench.access.undeclared if how == access)
+    found = dict.fromkeys(key for bench in _walked(subject) for how, key in bench.accesses.undeclared if how == access)
     declared = "consumes" if access == "read" else "produces"
     for key in found:
         yield Finding(f"it {access}s the data key '{key}', which it does not declare in `{declared}`", advice)

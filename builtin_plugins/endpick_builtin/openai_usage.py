@@ -1,0 +1,87 @@
+"""Token counts in the answers of the OpenAI APIs, whole or as server-sent events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import orjson
+
+from endpick.api import JSONObject, JSONValue, Usage
+
+_PROMPT = ("prompt_tokens", "input_tokens")
+_COMPLETION = ("completion_tokens", "output_tokens")
+_DETAILS = ("prompt_tokens_details", "input_tokens_details", "prompt_token_details")
+
+
+def from_events(events: bytes) -> Usage | None:
+    """The last usage in server-sent events; None when there is none.
+
+    Events of the Responses API carry it in `response`, and it counts only once the response is completed.
+    """
+    found = None
+    for event in _data(events):
+        response = event.get("response")
+        carrier = response if isinstance(response, dict) and event.get("type") == "response.completed" else event
+        found = _usage(carrier.get("usage")) or found
+    return found
+
+
+def from_body(body: bytes) -> Usage | None:
+    """The usage of a plain answer, or of its end; None when it has none."""
+    answer = _object(body)
+    if answer is not None:
+        return _usage(answer.get("usage"))
+    start = body.rfind(b'"usage"')
+    begin = body.find(b"{", start)
+    return None if start < 0 or begin < 0 else _usage(_object(_balanced(body[begin:])))
+
+
+def _data(events: bytes) -> Iterator[JSONObject]:
+    for line in events.splitlines():
+        if line.startswith(b"data:") and b'"usage"' in line:
+            event = _object(line[5:].strip())
+            if event is not None:
+                yield event
+
+
+def _object(text: bytes) -> JSONObject | None:
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _balanced(text: bytes) -> bytes:
+    """The first object of `text`: usage holds no strings, so counting braces is enough."""
+    depth = 0
+    for position, byte in enumerate(text):
+        depth += (byte == 0x7B) - (byte == 0x7D)
+        if depth == 0:
+            return text[: position + 1]
+    return text
+
+
+def _usage(usage: JSONValue) -> Usage | None:
+    if not isinstance(usage, dict):
+        return None
+    prompt, completion = _first(usage, _PROMPT), _first(usage, _COMPLETION)
+    if prompt is None and completion is None:
+        return None
+    return Usage(prompt or 0, completion or 0, _cached(usage))
+
+
+def _cached(usage: JSONObject) -> int | None:
+    for name in _DETAILS:
+        details = usage.get(name)
+        if isinstance(details, dict):
+            return _first(details, ("cached_tokens",))
+    return None
+
+
+def _first(counts: JSONObject, names: tuple[str, ...]) -> int | None:
+    for name in names:
+        value = counts.get(name)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    return None
