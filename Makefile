@@ -11,7 +11,7 @@ export ENDPICK_ENVOY_VENV ?= $(CURDIR)/.venv-envoy
 export ENDPICK_XDS_VENV ?= $(CURDIR)/.venv-xds
 export ENDPICK_COMPILED_VENV ?= $(CURDIR)/.venv-compiled
 
-.PHONY: demo test check reachable compiled bench mutants docs fix schemas pins clean help
+.PHONY: demo test check reachable compiled bench soak mutants docs fix schemas pins clean help
 
 help: ## Say what can be made.
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -40,6 +40,9 @@ compiled: .venv-compiled/.installed .venv-envoy/.installed .venv-xds/.installed 
 
 bench: .venv/.installed .venv-envoy/.installed ## Measure; prints ratios first.
 	$(BIN)/python -m benchmarks
+
+soak: .venv/.installed ## Besiege a picker for ten minutes; well-behaved gateways must notice nothing.
+	$(BIN)/python -m benchmarks.siege --seconds $(or $(SECONDS),600)
 
 mutants: .venv/.installed ## Change the code in small ways and say what no test noticed; takes half an hour.
 	$(BIN)/python -m pip $(PIP_INSTALL) --group mutants

@@ -1,0 +1,6 @@
+"""A long run in which much goes wrong at once: what well-behaved gateways lose by it must be nothing.
+
+- `__main__`: who takes part, what is measured, and when is the run a failure?
+- `hostile`: what do clients do that mean harm?
+- `moody`: how does a plugin behave that fails and blocks now and then?
+"""

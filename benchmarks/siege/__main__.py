@@ -1,0 +1,251 @@
+"""A long run in which much goes wrong at once: `make soak`, or `python -m benchmarks.siege --seconds 600`.
+
+A real `endpick serve` with a plugin that fails and blocks, model servers whose pages are garbage or never end, an operator who reloads
+right and wrong configurations, scrapers, and clients that mean harm. Beside them gateways that behave: they may lose no request, the 99th
+percentile of their picks stays under 20 ms, and the memory of the picker is flat. The exit code is 1 when that is not so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+import uvloop
+
+from benchmarks.extproc.load import cpu_seconds, resident_mebibytes
+from benchmarks.extproc.messages import conversations
+from benchmarks.extproc.phased import Gateway, Phase, phases
+from benchmarks.extproc.plan import PROFILE
+from benchmarks.model_server import model_server
+from benchmarks.siege import moody
+
+GOAL_P99_MS = 20.0
+MAY_GROW_MIB = 8.0
+"""Between the medians of the second and the last quarter of the run."""
+_STUCK_SECONDS = 30.0
+_GATEWAYS, _STREAMS, _PAUSE_SECONDS = 2, 4, 0.03
+
+_INSTANCES = "- {name: endpoints, type: file-discovery, parameters: {path: endpoints.yaml, watchFile: true}}\n- type: siege.moody\n"
+_CONFIG = (
+    PROFILE.replace("llm-d.ai/v1alpha1", "endpick/v1alpha1")
+    .replace("plugins:\n", f"plugins:\n{_INSTANCES}", 1)
+    .replace("  - pluginRef: max", "  - {pluginRef: siege.moody, weight: WEIGHT}\n  - pluginRef: max")
+    + "dataLayer: {discovery: {pluginRef: endpoints}}\n"
+)
+_WRONG = _CONFIG.replace("queue-scorer, weight: 2", "queue-scorre, weight: 2")
+
+
+class Steady(Gateway):
+    """A gateway that behaves: every request to its end, with pauses."""
+
+    def __init__(self, scripts: Sequence[Sequence[Phase]], rng: random.Random, picks: list[float]) -> None:
+        super().__init__(lambda: rng.choice(scripts), _STREAMS, picks)
+        self._rng = rng
+        self.retiring = False
+
+    def proceed(self) -> None:
+        if not self.retiring:
+            asyncio.get_running_loop().call_later(self._rng.uniform(0, 2 * _PAUSE_SECONDS), self._open_later)
+
+    def _open_later(self) -> None:
+        if not self.retiring and not self.lost:
+            self.open()
+            self.flush()
+
+    def stuck(self) -> int:
+        """Requests that should have ended long ago."""
+        before = time.perf_counter() - _STUCK_SECONDS
+        return sum(stream.opened_at < before for stream in self.streams.values())
+
+
+@dataclass
+class Report:
+    """What the run came to."""
+
+    picks: list[float] = field(default_factory=list)
+    requests: int = 0
+    lost: int = 0
+    resident: list[float] = field(default_factory=list)
+    probes: list[float] = field(default_factory=list)
+    """Seconds that `/healthz` took."""
+    failed_probes: int = 0
+    reloads: int = 0
+
+    def p99_ms(self) -> float:
+        return sorted(self.picks)[int(len(self.picks) * 0.99)] * 1000 if self.picks else 0.0
+
+    def growth_mib(self) -> float:
+        quarter = max(1, len(self.resident) // 4)
+        return statistics.median(self.resident[-quarter:]) - statistics.median(self.resident[quarter : 2 * quarter] or self.resident)
+
+    def failures(self) -> list[str]:
+        """What is not as it has to be."""
+        found = []
+        if self.lost:
+            found.append(f"{self.lost} requests of well-behaved gateways were lost")
+        if self.p99_ms() >= GOAL_P99_MS:
+            found.append(f"the 99th percentile of the pick is {self.p99_ms():.1f} ms; the goal is {GOAL_P99_MS:g}")
+        if self.growth_mib() > MAY_GROW_MIB:
+            found.append(f"memory grew by {self.growth_mib():.1f} MiB")
+        if self.failed_probes:
+            found.append(f"{self.failed_probes} probes of /healthz were not answered with 200")
+        return found
+
+
+@dataclass
+class Serving:
+    """The process under siege."""
+
+    process: subprocess.Popen[bytes]
+    folder: Path
+    ports: dict[str, int]
+
+
+@contextmanager
+def besieged(folder: Path, model_server_port: int) -> Iterator[Serving]:
+    """`endpick serve` with everything that is wrong with its surroundings."""
+    moody.install(folder / "site")
+    (folder / "config.yaml").write_text(_CONFIG.replace("WEIGHT", "1"))
+    write_endpoints(folder, model_server_port, 12)
+    options = [
+        "--host=127.0.0.1",
+        "--grpc-port=0",
+        "--grpc-health-port=0",
+        "--metrics-port=0",
+        "--secure-serving=false",
+        "--log-format=json",
+    ]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder / "site"), *filter(None, [os.environ.get("PYTHONPATH")])])}
+    command = [sys.executable, "-m", "endpick", "serve", "config.yaml", *options]
+    with (folder / "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env=environment) as process:
+        try:
+            yield Serving(process, folder, _ports(process, folder / "log"))
+        finally:
+            process.terminate()
+
+
+def _ports(process: subprocess.Popen[bytes], log: Path) -> dict[str, int]:
+    for _ in range(600):
+        for line in log.read_text().splitlines():
+            if line.startswith("{") and (event := json.loads(line)).get("event") == "serving":
+                return {name: int(event[f"{name}_port"]) for name in ("ext_proc", "metrics")}
+        if process.poll() is not None:
+            break
+        time.sleep(0.1)
+    raise RuntimeError(f"endpick serve did not start:\n{log.read_text()}")
+
+
+def write_endpoints(folder: Path, port: int, count: int) -> None:
+    """Endpoints that answer, one that refuses connections, and one whose page is garbage: ext_proc's own port speaks no HTTP/1.1."""
+    lines = [f'- {{name: e{index}, address: 127.0.1.{index + 1}, port: "{port}"}}\n' for index in range(count)]
+    lines.append('- {name: refuses, address: 127.0.2.1, port: "9"}\n')
+    whole = folder / "endpoints.new"
+    whole.write_text("endpoints:\n" + "".join(lines))
+    whole.replace(folder / "endpoints.yaml")
+
+
+async def behave(serving: Serving, until: float, report: Report, seed: int) -> None:
+    """One well-behaved gateway."""
+    scripts = [phases(conversation, "plan") for conversation in conversations()[:3]]
+    rng = random.Random(seed)
+    make = lambda: Steady(scripts, rng, report.picks)  # noqa: E731
+    _, gateway = await asyncio.get_running_loop().create_connection(make, "127.0.0.1", serving.ports["ext_proc"])
+    while time.monotonic() < until and not gateway.lost:  # noqa: ASYNC110 - the gateway is a plain protocol
+        await asyncio.sleep(0.5)
+    gateway.retiring = True
+    for _ in range(int(_STUCK_SECONDS * 2)):
+        if not gateway.streams or gateway.lost:
+            break
+        await asyncio.sleep(0.5)
+    report.requests += gateway.done
+    report.lost += len(gateway.streams) + gateway.lost
+    gateway.transport.abort()
+
+
+async def operate(serving: Serving, until: float, report: Report, model_server_port: int) -> None:
+    """Reload every three seconds, each third time a wrong configuration; endpoints come and go."""
+    while time.monotonic() < until:
+        await asyncio.sleep(3)
+        report.reloads += 1
+        wrong = report.reloads % 3 == 0
+        (serving.folder / "config.yaml").write_text(_WRONG if wrong else _CONFIG.replace("WEIGHT", str(1 + report.reloads % 2)))
+        serving.process.send_signal(signal.SIGHUP)
+        write_endpoints(serving.folder, model_server_port, 8 + report.reloads % 5)
+
+
+async def observe(serving: Serving, until: float, report: Report) -> None:
+    """Scrape and probe every second, and print a line every half minute."""
+    address = f"http://127.0.0.1:{serving.ports['metrics']}"
+    started = printed = time.monotonic()
+    print("| minute | requests | picks' p99 ms | lost | RSS MiB | CPU s | reloads |\n|---|---|---|---|---|---|---|")
+    while time.monotonic() < until:
+        await asyncio.sleep(1)
+        try:
+            async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(5)) as session:
+                async with session.get(f"{address}/metrics") as page:
+                    await page.read()
+                before = time.perf_counter()
+                async with session.get(f"{address}/healthz") as health:
+                    report.failed_probes += health.status != 200
+                report.probes.append(time.perf_counter() - before)
+        except (TimeoutError, aiohttp.ClientError):
+            report.failed_probes += 1
+        report.resident.append(resident_mebibytes(serving.process.pid))
+        if time.monotonic() - printed >= 30:
+            printed = time.monotonic()
+            figures = f"{len(report.picks)} | {report.p99_ms():.1f} | {report.lost} | {report.resident[-1]:.1f}"
+            print(f"| {(printed - started) / 60:.1f} | {figures} | {cpu_seconds(serving.process.pid):.1f} | {report.reloads} |", flush=True)
+
+
+async def siege(serving: Serving, seconds: float, model_server_port: int) -> Report:
+    """Everything at once."""
+    report, until = Report(), time.monotonic() + seconds
+    command = [sys.executable, "-m", "benchmarks.siege.hostile", *map(str, (serving.ports["ext_proc"], serving.ports["metrics"], seconds))]
+    hostile = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    try:
+        gateways = (behave(serving, until, report, seed) for seed in range(_GATEWAYS))
+        await asyncio.gather(*gateways, operate(serving, until, report, model_server_port), observe(serving, until, report))
+        told, _ = await asyncio.wait_for(hostile.communicate(), 60)
+        print(f"attacks: {told.decode().strip()}")
+    finally:
+        if hostile.returncode is None:
+            hostile.kill()
+            await hostile.wait()
+    return report
+
+
+def main() -> int:
+    """Run the siege; 1 when a well-behaved gateway noticed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.siege", description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=600)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place, model_server(1) as port, besieged(Path(place), port) as serving:
+        report = uvloop.run(siege(serving, options.seconds, port))
+        ended = serving.process.poll()
+    slowest = max(report.probes, default=0.0) * 1000
+    print(f"{report.requests} requests, {report.lost} lost; p99 of the pick {report.p99_ms():.1f} ms; slowest probe {slowest:.0f} ms")
+    print(
+        f"memory {min(report.resident):.1f} to {max(report.resident):.1f} MiB, grew by {report.growth_mib():.1f}; {report.reloads} reloads"
+    )
+    failures = [*report.failures(), *([f"endpick serve ended with {ended}"] if ended is not None else [])]
+    for failure in failures:
+        print(f"FAILED: {failure}")
+    return int(bool(failures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
