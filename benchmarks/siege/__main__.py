@@ -211,10 +211,16 @@ async def observe(serving: Serving, until: float, report: Report) -> None:
             print(f"| {(printed - started) / 60:.1f} | {figures} | {cpu_seconds(serving.process.pid):.1f} | {report.reloads} |", flush=True)
 
 
-async def siege(serving: Serving, seconds: float, model_server_port: int) -> Report:
-    """Everything at once."""
+async def siege(serving: Serving, seconds: float, model_server_port: int, attacks: Sequence[str]) -> Report:
+    """Everything at once, or only some attacks beside what else is wrong."""
     report, until = Report(), time.monotonic() + seconds
-    command = [sys.executable, "-m", "benchmarks.siege.hostile", *map(str, (serving.ports["ext_proc"], serving.ports["metrics"], seconds))]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.siege.hostile",
+        *map(str, (serving.ports["ext_proc"], serving.ports["metrics"], seconds)),
+        *attacks,
+    ]
     hostile = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
     try:
         gateways = (behave(serving, until, report, seed) for seed in range(_GATEWAYS))
@@ -232,9 +238,10 @@ def main() -> int:
     """Run the siege; 1 when a well-behaved gateway noticed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.siege", description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("attacks", nargs="*", metavar="ATTACK", help="methods of `Attacker`, to see what one of them does; default all")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place, model_server(1) as port, besieged(Path(place), port) as serving:
-        report = uvloop.run(siege(serving, options.seconds, port))
+        report = uvloop.run(siege(serving, options.seconds, port, options.attacks))
         ended = serving.process.poll()
     slowest = max(report.probes, default=0.0) * 1000
     print(f"{report.requests} requests, {report.lost} lost; p99 of the pick {report.p99_ms():.1f} ms; slowest probe {slowest:.0f} ms")

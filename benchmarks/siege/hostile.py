@@ -1,6 +1,6 @@
 """Clients that mean harm, each over and over until the time is up; all on loopback, in a process of their own.
 
-python -m benchmarks.siege.hostile EXT_PROC_PORT METRICS_PORT SECONDS
+python -m benchmarks.siege.hostile EXT_PROC_PORT METRICS_PORT SECONDS [ATTACK ...]
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import struct
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 
 from benchmarks.extproc.phased import encoded_requests
@@ -124,8 +124,8 @@ class Attacker:
             writer.close()
 
 
-async def attack(ext_proc_port: int, metrics_port: int, seconds: float) -> Counter[str]:
-    """Every attack beside the others, again and again; how often each was made, and what it ran into."""
+async def attack(ext_proc_port: int, metrics_port: int, seconds: float, names: Sequence[str]) -> Counter[str]:
+    """These attacks, or all, beside each other, again and again; how often each was made, and what it ran into."""
     rng = random.Random(7)
     picker, admin = Attacker(ext_proc_port, rng), Attacker(metrics_port, rng)
     until, made = time.monotonic() + seconds, Counter[str]()
@@ -140,13 +140,13 @@ async def attack(ext_proc_port: int, metrics_port: int, seconds: float) -> Count
             await asyncio.sleep(0.2)
 
     attacks = [picker.noise, picker.idle, picker.bombs, picker.resets, picker.unread, admin.half_requests]
-    await asyncio.gather(*(keep_on(step, step.__name__) for step in attacks))
+    await asyncio.gather(*(keep_on(step, step.__name__) for step in attacks if not names or step.__name__ in names))
     return made
 
 
 def main() -> int:
     ports, seconds = [int(port) for port in sys.argv[1:3]], float(sys.argv[3])
-    print(json.dumps(asyncio.run(attack(*ports, seconds))))
+    print(json.dumps(asyncio.run(attack(*ports, seconds, sys.argv[4:]))))
     return 0
 
 
