@@ -13,6 +13,8 @@ _NEWLINE = ord("\n")
 _LABEL = re.compile(rb'[ \t,]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\\n]++|\\[^\n])*+)"[ \t]*(?=[,}])')
 _LABELS_END = re.compile(rb"[ \t,]*\}")
 _MOST_MENTIONS = 10_000
+_MOST_BLANKS = 64
+"""In front of a name; exporters write none."""
 _LONGEST_KNOWN = 512
 """Bytes of labels that are remembered; a server that writes longer ones pays for reading them each time."""
 _NO_LABELS: Mapping[str, str] = MappingProxyType({})
@@ -35,7 +37,7 @@ class MetricsPage:
     a metric by name, and then only that metric's lines. Lines that make no sense are passed over, as if they were not there.
     """
 
-    __slots__ = ("_read", "body")
+    __slots__ = ("_mentions", "_read", "body")
 
     def __init__(self, body: bytes) -> None:
         """Made by a data source, for one poll.
@@ -45,11 +47,13 @@ class MetricsPage:
         """
         self.body = body
         self._read: dict[str, tuple[MetricSample, ...]] = {}
+        self._mentions = 0
 
     def samples(self, name: str) -> Sequence[MetricSample]:
         """Every sample of this name, in page order, wherever on the page it is; read once, however often and by whom it is asked for.
 
-        A page that mentions the name more than 10 000 times is read no further: it is broken, and collecting shares a thread with deciding.
+        A page that mentions the names asked for more than 10 000 times is read no further: it is broken, and collecting shares a thread
+        with deciding.
 
         Args:
             name: The name in front of the braces: for histograms and summaries that includes `_bucket`, `_sum` and `_count`, for counters
@@ -63,9 +67,8 @@ class MetricsPage:
     def _find(self, name: str) -> Iterator[MetricSample]:
         body, needle = self.body, name.encode()
         at = body.find(needle) if needle else -1
-        mentions = 0
-        while at >= 0 and mentions < _MOST_MENTIONS:
-            mentions += 1
+        while at >= 0 and self._mentions < _MOST_MENTIONS:
+            self._mentions += 1
             after = at + len(needle)
             if body[after : after + 1] in (b"{", b" ", b"\t") and _starts_line(body, at):
                 end = body.find(b"\n", after)
@@ -86,10 +89,9 @@ class MetricsPage:
 
 
 def _starts_line(body: bytes, at: int) -> bool:
-    """Whether nothing but blanks stands between the start of the line and `at`."""
-    while at > 0 and body[at - 1] in _BLANKS:
-        at -= 1
-    return at == 0 or body[at - 1] == _NEWLINE
+    """Whether nothing but blanks, and not very many, stands between the start of the line and `at`."""
+    before = body[max(0, at - _MOST_BLANKS) : at].rstrip(_BLANKS)
+    return before[-1] == _NEWLINE if before else at <= _MOST_BLANKS
 
 
 def _read_sample(rest: bytes) -> MetricSample | None:

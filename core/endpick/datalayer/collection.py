@@ -12,8 +12,8 @@ from endpick.api.datalayer import DataCollector, PollingSource, PoolSource, Stre
 from endpick.api.endpoints import Endpoint, Generation
 from endpick.api.plugin import Parameters
 from endpick.datalayer.table import EndpointTable
-from endpick.observability.circuits import admitted, late
 from endpick.observability.telemetry import Telemetry
+from endpick.plugins.breaker import Breaker, BreakerState
 from endpick.plugins.failures import AWAIT_FAILURES, CALL_FAILURES, is_the_hosts
 from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import ExtensionPoint
@@ -82,15 +82,16 @@ class PayloadDispatcher:
         self._table = table
         self._telemetry = telemetry
         self._collectors = tuple((instance, _collector_of(instance)) for instance in binding.collectors)
+        self._slow: dict[tuple[str, str], Breaker] = {}
+        """By collector and endpoint, where a payload took long to read."""
 
     def deliver(self, payload: object, endpoint: Endpoint | None) -> None:
         """Let every collector read the payload; `endpoint` is None when it is pool-wide. None as payload means there was nothing."""
         if payload is None:
             return
+        name = "" if endpoint is None else endpoint.name
         for instance, collector in self._collectors:
-            breaker = instance.breaker
-            if breaker.state and not admitted(instance, self._telemetry):
-                self._telemetry.left_out(instance, ExtensionPoint.COLLECTION)
+            if self._slow and not self._admitted(instance, name):
                 continue
             started = perf_counter()
             try:
@@ -98,11 +99,32 @@ class PayloadDispatcher:
             except CALL_FAILURES as problem:
                 if is_the_hosts(problem):
                     raise
-                self._telemetry.collect_error(self.source, instance, endpoint.name if endpoint else "", problem)
+                self._telemetry.collect_error(self.source, instance, name, problem)
             finally:
                 seconds = perf_counter() - started
-                if seconds > breaker.budget_seconds:
-                    late(instance, ExtensionPoint.COLLECTION, seconds, self._telemetry)
+                if seconds > instance.breaker.budget_seconds:
+                    self._late(instance, name, seconds)
+
+    def forget(self, endpoint: str) -> None:
+        """The endpoint has left."""
+        for key in [key for key in self._slow if key[1] == endpoint]:
+            del self._slow[key]
+
+    def _admitted(self, instance: Instance, endpoint: str) -> bool:
+        breaker = self._slow.get((instance.name, endpoint))
+        if breaker is None or not breaker.state or breaker.admits():
+            return True
+        self._telemetry.left_out(instance, ExtensionPoint.COLLECTION)
+        return False
+
+    def _late(self, instance: Instance, endpoint: str, seconds: float) -> None:
+        """What one endpoint says takes too long to read: that endpoint alone is left out, so that none can blind the picker to others."""
+        self._telemetry.late(instance, ExtensionPoint.COLLECTION, seconds)
+        breaker = self._slow.setdefault((instance.name, endpoint), instance.breaker.twin())
+        breaker.took(seconds)
+        if breaker.state is BreakerState.OPEN:
+            problem = f"left out for {breaker.seconds_left:.0f} s, because {breaker.reason}"
+            self._telemetry.collect_error(self.source, instance, endpoint, problem)
 
     def publisher_for(self, name: str) -> Callable[[object], None]:
         """What a stream of one endpoint publishes to; deaf once the endpoint has left."""
@@ -288,9 +310,9 @@ class CollectionLoop:
         self._polled: list[PolledSource] = []
         self._streams: list[tuple[StreamSource[Parameters, object], PayloadDispatcher]] = []
         self._pool_sources: list[tuple[PoolSource[Parameters, object], PayloadDispatcher]] = []
-        for binding in collection.bindings:
-            if binding.collectors:
-                self._sort_in(PayloadDispatcher(binding, table, telemetry))
+        self._dispatchers = [PayloadDispatcher(binding, table, telemetry) for binding in collection.bindings if binding.collectors]
+        for dispatcher in self._dispatchers:
+            self._sort_in(dispatcher)
         refresh = settings.refresh_interval_seconds
         self._cadence = cadence_of(
             refresh if refresh > 0 else DEFAULT_REFRESH_INTERVAL_SECONDS, (source.plugin.interval_seconds for source in self._polled)
@@ -347,6 +369,8 @@ class CollectionLoop:
             tasks.spawn(keep_running(run, functools.partial(dispatcher.failed, endpoint.name)))
 
     def _leave(self, name: str) -> None:
+        for dispatcher in self._dispatchers:
+            dispatcher.forget(name)
         tasks = self._watched.pop(name).tasks
         tasks.cancel()
         self._leaving.append(tasks)

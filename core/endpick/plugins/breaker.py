@@ -98,6 +98,10 @@ class Breaker:
         self._cool_down_seconds = settings.cool_down_seconds
         self._open_until = 0.0
 
+    def twin(self) -> Breaker:
+        """A closed one with the same settings: for a part of what the instance does."""
+        return Breaker(self._settings, self._clock)
+
     @property
     def seconds_left(self) -> float:
         """How long the instance is left out at least, from now on; 0 when it is called."""

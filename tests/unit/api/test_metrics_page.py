@@ -181,4 +181,14 @@ def test_a_label_value_of_megabytes_is_read_in_little_memory():
 def test_a_page_that_repeats_itself_for_ever_is_read_no_further():
     page = MetricsPage(b"up 1\n" * 20_000 + b"down 2\n")
     assert sum(1 for _ in page.samples("up")) == 10_000
-    assert page.newest("down").value == 2.0
+    assert page.newest("down") is None, "the limit is the page's, whatever is asked for"
+
+
+def test_names_behind_blanks_are_found_without_walking_back_over_megabytes_of_them():
+    near = b" " * 63
+    assert MetricsPage(near + b"up 1").newest("up").value == 1.0
+    assert MetricsPage(b"down 2\n" + near + b"up 1").newest("up").value == 1.0
+    assert MetricsPage(b"down 2" + near + b"up 1").newest("up") is None
+    for blanks in (b" " * 65, b"\t" * 4_000_000):
+        assert MetricsPage(blanks + b"up 1").newest("up") is None
+        assert MetricsPage(b"down 2\n" + blanks + b"up 1\nup 3").newest("up").value == 3.0
