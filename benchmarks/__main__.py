@@ -46,6 +46,7 @@ BENCHMARKS = {
     "instructions": Benchmark("Instructions per request", ("instructions",), 1500, needs="valgrind: apt-get install valgrind"),
     "scrape": Benchmark("Collecting metrics", ("scrape",), 120),
     "metrics_page": Benchmark("Writing /metrics after requests under made-up names", ("metrics_page",), 180),
+    "scraped": Benchmark("What scraping /metrics costs requests", ("scraped", "--rounds", "3"), 120),
     "startup": Benchmark("The command line and the start", ("startup", "--runs", "7"), 120),
 }
 

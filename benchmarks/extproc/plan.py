@@ -36,8 +36,8 @@ REFRESH = "1s"
 
 
 @contextmanager
-def serving(python: str, transport: str, core: int, endpoints: int, config: Path | None, port: int) -> Iterator[tuple[int, int]]:
-    """Port and process id of `endpick serve` on one core.
+def serving(python: str, transport: str, core: int, endpoints: int, config: Path | None, port: int) -> Iterator[tuple[int, int, int]]:
+    """Ports of ext_proc and of the metrics, and process id, of `endpick serve` on one core.
 
     Args:
         python: the interpreter for which endpick is installed.
@@ -63,7 +63,7 @@ def serving(python: str, transport: str, core: int, endpoints: int, config: Path
         command += [f"--transport={transport}", f"--refresh-metrics-interval={REFRESH}"]
         with Path(folder, "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log, cwd=folder) as process:
             try:
-                yield _ext_proc_port(process, Path(folder, "log")), process.pid
+                yield *_ports(process, Path(folder, "log")), process.pid
             finally:
                 process.terminate()
 
@@ -74,11 +74,11 @@ def _endpoints_file(count: int, port: int) -> str:
     return "endpoints:\n" + "".join(f'- {{name: e{index}, address: {ip}, port: "{port}"}}\n' for index, ip in enumerate(addresses))
 
 
-def _ext_proc_port(process: subprocess.Popen[bytes], log: Path) -> int:
+def _ports(process: subprocess.Popen[bytes], log: Path) -> tuple[int, int]:
     for _ in range(600):
         for line in log.read_text().splitlines():
             if line.startswith("{") and (event := json.loads(line)).get("event") == "serving":
-                return int(event["ext_proc_port"])
+                return int(event["ext_proc_port"]), int(event["metrics_port"])
         if process.poll() is not None:
             break
         threading.Event().wait(0.1)

@@ -57,7 +57,7 @@ def served(
     python = str(_COMPILED_PYTHON.absolute()) if transport == COMPILED else sys.executable
     spoken = "h2" if transport == COMPILED else transport
     if session == "plan":
-        with serving(python, spoken, core, endpoints, config, model_server_port) as (port, pid):
+        with serving(python, spoken, core, endpoints, config, model_server_port) as (port, _metrics_port, pid):
             yield Served(transport, port, pid)
         return
     command = [python, "-m", "benchmarks.extproc.serve", "--transport", spoken, "--session", session]

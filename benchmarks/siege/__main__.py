@@ -28,8 +28,9 @@ import uvloop
 
 from benchmarks.extproc.load import cpu_seconds, resident_mebibytes
 from benchmarks.extproc.messages import conversations
-from benchmarks.extproc.phased import Gateway, Phase, phases
+from benchmarks.extproc.phased import phases
 from benchmarks.extproc.plan import PROFILE
+from benchmarks.extproc.steady import Steady
 from benchmarks.model_server import model_server
 from benchmarks.siege import moody
 
@@ -47,29 +48,6 @@ _CONFIG = (
     + "dataLayer: {discovery: {pluginRef: endpoints}}\n"
 )
 _WRONG = _CONFIG.replace("queue-scorer, weight: 2", "queue-scorre, weight: 2")
-
-
-class Steady(Gateway):
-    """A gateway that behaves: every request to its end, with pauses."""
-
-    def __init__(self, scripts: Sequence[Sequence[Phase]], rng: random.Random, picks: list[float]) -> None:
-        super().__init__(lambda: rng.choice(scripts), _STREAMS, picks)
-        self._rng = rng
-        self.retiring = False
-
-    def proceed(self) -> None:
-        if not self.retiring:
-            asyncio.get_running_loop().call_later(self._rng.uniform(0, 2 * _PAUSE_SECONDS), self._open_later)
-
-    def _open_later(self) -> None:
-        if not self.retiring and not self.lost:
-            self.open()
-            self.flush()
-
-    def stuck(self) -> int:
-        """Requests that should have ended long ago."""
-        before = time.perf_counter() - _STUCK_SECONDS
-        return sum(stream.opened_at < before for stream in self.streams.values())
 
 
 @dataclass
@@ -162,7 +140,7 @@ async def behave(serving: Serving, until: float, report: Report, seed: int) -> N
     """One well-behaved gateway."""
     scripts = [phases(conversation, "plan") for conversation in conversations()[:3]]
     rng = random.Random(seed)
-    make = lambda: Steady(scripts, rng, report.picks)  # noqa: E731
+    make = lambda: Steady(scripts, rng, report.picks, _STREAMS, _PAUSE_SECONDS)  # noqa: E731
     _, gateway = await asyncio.get_running_loop().create_connection(make, "127.0.0.1", serving.ports["ext_proc"])
     while time.monotonic() < until and not gateway.lost:  # noqa: ASYNC110 - the gateway is a plain protocol
         await asyncio.sleep(0.5)
