@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,10 +107,10 @@ def make_distribution(tmp_path: Path) -> Callable[..., Path]:
         directory = root or tmp_path / f"{name}-{version}"
         written = _scorer_modules(entry_points or {}) if modules is None else modules
         for module, source in written.items():
-            file = directory / f"{module.replace('.', '/')}.py"
+            file = directory / _file_of(module)
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(source)
-        _write_metadata(directory, name, version, group, entry_points or {}, requires, egg_info=egg_info)
+        _write_metadata(directory, name, version, group, entry_points or {}, requires, modules=written, egg_info=egg_info)
         return directory
 
     return make
@@ -126,7 +126,15 @@ def _scorer_modules(entry_points: Mapping[str, str]) -> dict[str, str]:
 
 
 def _write_metadata(
-    directory: Path, name: str, version: str, group: str, entry_points: Mapping[str, str], requires: Sequence[str], *, egg_info: bool
+    directory: Path,
+    name: str,
+    version: str,
+    group: str,
+    entry_points: Mapping[str, str],
+    requires: Sequence[str],
+    *,
+    modules: Iterable[str],
+    egg_info: bool,
 ) -> None:
     stem = name.replace("-", "_")
     info = directory / (f"{stem}.egg-info" if egg_info else f"{stem}-{version}.dist-info")
@@ -136,11 +144,18 @@ def _write_metadata(
     lines = [f"{plugin_type} = {target}" for plugin_type, target in entry_points.items()]
     (info / "entry_points.txt").write_text("\n".join([f"[{group}]", *lines, ""]))
     if not egg_info:
-        (info / "RECORD").write_text("".join(f"{file.name},{_digest(file)},{file.stat().st_size}\n" for file in directory.glob("*.py")))
+        files = {*directory.glob("*.py"), *(directory / _file_of(module) for module in modules)}
+        (info / "RECORD").write_text("".join(record_line(directory, file) for file in sorted(files)))
 
 
-def _digest(file: Path) -> str:
-    return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(file.read_bytes()).digest()).rstrip(b"=").decode()
+def _file_of(module: str) -> str:
+    return f"{module.replace('.', '/')}.py"
+
+
+def record_line(root: Path, file: Path) -> str:
+    """The line about a file in the RECORD of a distribution that is installed in `root`."""
+    digest = base64.urlsafe_b64encode(hashlib.sha256(file.read_bytes()).digest()).rstrip(b"=").decode()
+    return f"{file.relative_to(root)},sha256={digest},{file.stat().st_size}\n"
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,9 @@ from typing import Literal
 API_MAJOR = 1
 """Major version of `endpick.api`, and the suffix of the entry-point group. Its minor version is the version of endpick."""
 
+OUR_GROUPS = "endpick."
+"""Entry-point groups that begin so are for endpick."""
+
 ENTRY_POINT_GROUP_PREFIX = "endpick.plugins.v"
 """Plugins are entry points of the group with this prefix and the API major: `endpick.plugins.v1`."""
 
@@ -26,7 +29,8 @@ def request_path() -> RequestPath:
     return "compiled" if any(Path(__file__).parent.glob("extproc/session.*.so")) else "interpreted"
 
 
-_PACKAGE = Path(__file__).parent
+PACKAGE = Path(__file__).parent
+"""Of the endpick that runs."""
 
 
 def resource(name: str) -> Path:
@@ -35,7 +39,7 @@ def resource(name: str) -> Path:
     Raises:
         FileNotFoundError: neither place has it.
     """
-    for place in (_PACKAGE / "_data" / name, _PACKAGE.parents[1] / name):
+    for place in (PACKAGE / "_data" / name, PACKAGE.parents[1] / name):
         if place.is_dir():
             return place
-    raise FileNotFoundError(f"'{name}' is neither in {_PACKAGE / '_data'} nor in {_PACKAGE.parents[1]}; reinstall endpick")
+    raise FileNotFoundError(f"'{name}' is neither in {PACKAGE / '_data'} nor in {PACKAGE.parents[1]}; reinstall endpick")

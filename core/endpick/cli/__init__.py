@@ -1,5 +1,6 @@
 """The command line: one module per verb, imported only when the verb is used.
 
+- `process`: where does a process begin, and what does it take off the import path?
 - `main`: which verbs are there? Start here: `main`.
 - `console`: how do the verbs read a configuration, and how do they print diagnostics, tables and JSON?
 - `outputs`: which shape does the JSON have that the verbs print?

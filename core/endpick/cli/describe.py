@@ -18,7 +18,7 @@ from endpick.installation import HOST_DISTRIBUTION
 from endpick.plugins.discovery import discover
 from endpick.plugins.kinds import payload_of
 from endpick.plugins.loader import LoadedPlugin, load
-from endpick.plugins.lock import locate
+from endpick.plugins.locating import locate
 from endpick.plugins.metadata import normalise, requirements_of
 from endpick.plugins.parameters import parameters_schema
 from endpick.plugins.resolution import Reference, resolve

@@ -11,7 +11,8 @@ from endpick.cli.console import FORMAT_OPTION
 from endpick.diagnostics import Diagnostic, ExitCode, render_json, render_text, wants_colour
 from endpick.plugins.discovery import discover
 from endpick.plugins.hook_objects import discover_hook_objects
-from endpick.plugins.lock import FILE_NAME, differences, load_lock, lock_of
+from endpick.plugins.lock import FILE_NAME, load_lock, lock_of
+from endpick.plugins.lock_check import LockCheck
 
 
 @click.command("lock")
@@ -48,4 +49,4 @@ def _check(file: Path, output: str) -> None:
 
 def _differences(file: Path) -> tuple[Diagnostic, ...]:
     lock = load_lock(file)
-    return (lock,) if isinstance(lock, Diagnostic) else differences(lock, discover(), discover_hook_objects())
+    return (lock,) if isinstance(lock, Diagnostic) else LockCheck(lock).differences(discover(), discover_hook_objects())

@@ -63,6 +63,7 @@ class Code(Enum):
     E0320 = "no plugin types are installed"
     E0321 = "the lock file cannot be used"
     E0322 = "the plugin is only offered for another major version of the plugin API"
+    E0323 = "several installed distributions bear one name"
 
     E0401 = "a parameter has a value that is not allowed"
     E0402 = "a parameter is not known to the plugin"
@@ -124,6 +125,8 @@ class Code(Enum):
     W0307 = "a plugin warned while it was imported"
     W0308 = "a plugin took long to import"
     W0309 = "a plugin is experimental"
+    W0310 = "installed files are not what was installed"
+    W0311 = "an entry point leads to a file that its distribution does not bring"
 
     W0401 = "a parameter is deprecated"
 

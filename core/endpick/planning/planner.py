@@ -17,10 +17,12 @@ from endpick.planning.request_plugins import plan_candidate_filters, plan_detect
 from endpick.planning.subscriptions import SubscriptionGraph
 from endpick.plugins.catalog import PluginCatalog, policy_of
 from endpick.plugins.discovery import Candidate
+from endpick.plugins.guard import GUARD
 from endpick.plugins.hook_objects import discover_hook_objects
 from endpick.plugins.hooks import HookRegistry, load_hooks
 from endpick.plugins.kinds import KINDS, Kind
 from endpick.plugins.lock import Lock
+from endpick.plugins.lock_check import LockCheck
 from endpick.plugins.resolution import Policy, Reference
 
 
@@ -29,7 +31,7 @@ def load_named_hooks(
     source: SourceMap,
     policy: Policy,
     installed: Sequence[Candidate] | None = None,
-    lock: Lock | None = None,
+    lock: LockCheck | None = None,
 ) -> tuple[HookRegistry, tuple[Diagnostic, ...]]:
     """The document's hook objects, in its order; what is installed is looked up only when it names any."""
     references = [
@@ -115,15 +117,17 @@ def make_plan(
         loaded: What `endpick.config` read; its own diagnostics come out again, among those found here.
         candidates: What is installed, from `endpick.plugins.discovery.discover`. Only types that the plan needs are imported.
         hook_objects: Installed hook objects; looked up when they are needed unless given.
-        lock: What the operator pinned; a type that differs from it is an error and is not imported.
+        lock: What the operator pinned; a type that differs from it is an error and is not imported. What it brings is guarded
+            for the life of the process.
     """
     if loaded.config is None:
         return PlanOutcome(None, loaded.diagnostics)
     policy = policy_of(loaded.config)
-    hooks, faults = load_named_hooks(loaded.config, loaded.source, policy, hook_objects, lock)
+    check = None if lock is None else LockCheck(lock, GUARD)
+    hooks, faults = load_named_hooks(loaded.config, loaded.source, policy, hook_objects, check)
     offered, failures = hooks.offered()
     builder = PlanBuilder(loaded, loaded.config, diagnostics=[*loaded.diagnostics, *faults, *failures])
-    plan = _plan(builder, PluginCatalog((*candidates, *offered), policy, lock), hooks)
+    plan = _plan(builder, PluginCatalog((*candidates, *offered), policy, check), hooks)
     for instance in builder.instances.values():
         if instance.loaded is not None:
             hooks.plugin_loaded(instance.loaded)

@@ -5,7 +5,13 @@
 - `discovery`: which plugin types are installed, and by which distribution?
 - `metadata`: which distributions are on the import path, and are their requirements met?
 - `resolution`: which distribution may provide a plugin type that a configuration names?
-- `lock`: is what is installed what was locked?
+- `identity`: is a distribution that calls itself endpick the one that runs?
+- `record`: which files does a RECORD list, and does a file have its digest?
+- `contents`: which files and modules does a distribution bring?
+- `locating`: where would Python import a module from?
+- `lock`: what does a lock file say?
+- `lock_check`: is what is installed what was locked?
+- `guard`: is what is imported, now or later, what was locked?
 - `loader`: does a candidate load as a plugin, and whose fault is it when it does not?
 - `importing`: what did the import of an entry point yield, print or raise?
 - `failures`: what may plugin code raise without harm to the process?

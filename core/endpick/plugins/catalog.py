@@ -9,7 +9,7 @@ from endpick.config import EndpointPickerConfig
 from endpick.diagnostics import Diagnostic
 from endpick.plugins.discovery import Candidate, find
 from endpick.plugins.loader import LoadedPlugin, Loading, load
-from endpick.plugins.lock import Lock, check_lock
+from endpick.plugins.lock_check import LockCheck
 from endpick.plugins.metadata import UnmetRequirement, requirements_of, unmet_requirements
 from endpick.plugins.resolution import Policy, Reference, check_policy, resolve
 
@@ -24,7 +24,7 @@ class PluginCatalog:
 
     candidates: Sequence[Candidate]
     policy: Policy = field(default_factory=Policy)
-    lock: Lock | None = None
+    lock: LockCheck | None = None
     imports_third_parties: bool = True
     _loadings: dict[Candidate, Loading] = field(default_factory=dict)
     _told: set[Candidate] = field(default_factory=set)
@@ -54,13 +54,15 @@ class PluginCatalog:
             return Loading(None, (candidate,))
         forbidden = check_policy(reference, candidate, self.policy)
         if forbidden is None and self.lock is not None:
-            forbidden = check_lock(reference, candidate, self.lock)
+            forbidden = self.lock.plugin(reference, candidate)
         if forbidden is not None:
             return Loading(None, (forbidden,))
         if not candidate.is_builtin and not self.imports_third_parties:
             return Loading(None)
         if candidate not in self._loadings:
-            self._loadings[candidate] = load(candidate, reference, self._unmet_by(candidate.distribution), self.candidates)
+            loading = load(candidate, reference, self._unmet_by(candidate.distribution), self.candidates)
+            unchecked = None if self.lock is None else self.lock.loaded(reference, candidate)
+            self._loadings[candidate] = loading if unchecked is None else Loading(None, (unchecked,))
         return candidate
 
     def _unmet_by(self, distribution: str) -> tuple[UnmetRequirement, ...]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import groupby
+from pathlib import Path
 
-from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOST_DISTRIBUTION
-from endpick.plugins.metadata import Metadata, effective, normalise, read_relevant
+from importlib_metadata import EntryPoint
+
+from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX
+from endpick.plugins.metadata import Metadata, claimants, effective, normalise, read_relevant
 
 TYPE_PATTERN = r"[a-z][a-z0-9]*([.-][a-z0-9]+)*"
 """Lower-case words joined by hyphens or dots: `queue-scorer`, `acme.queue-scorer`."""
@@ -51,15 +55,21 @@ class Candidate:
     shadowed_by: str = ""
     """Metadata directory of another copy of the distribution that comes first on the import path; empty for what counts."""
 
+    is_builtin: bool = False
+    """Whether it comes with endpick itself: with the package that runs, not with any that has its name."""
+
+    rivals: tuple[str, ...] = ()
+    """Other metadata directories that bear the name of the distribution; none where it is known which one is meant."""
+
     @property
     def is_valid(self) -> bool:
         """Whether the type is well-formed; no configuration can use another."""
         return is_valid_type(self.type)
 
     @property
-    def is_builtin(self) -> bool:
-        """Whether it comes with endpick itself."""
-        return normalise(self.distribution) == HOST_DISTRIBUTION
+    def module(self) -> str:
+        """The module of its target."""
+        return self.target.partition(":")[0].strip()
 
     @property
     def speaks_our_api(self) -> bool:
@@ -76,8 +86,34 @@ def discover(path: Sequence[str] | None = None) -> tuple[Candidate, ...]:
     """All candidates on the import path (`sys.path` unless given), sorted: the same environment always gives the same answer."""
     copies = read_relevant(ENTRY_POINT_GROUP_PREFIX, path)
     counting = effective(copies)
-    found = [candidate for copy in copies if copy.key in counting for candidate in _offered(copy, counting[copy.key])]
+    identities = {key: Identity.of(copy, copies, path) for key, copy in counting.items()}
+    found = [candidate for copy in copies if copy.key in counting for candidate in _offered(copy, counting[copy.key], identities[copy.key])]
     return tuple(sorted(_merged(same) for _, same in groupby(sorted(found, key=_identity), key=_identity)))
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a distribution is, beyond its name."""
+
+    is_host: bool
+    rivals: tuple[str, ...]
+
+    @classmethod
+    def of(cls, counting: Metadata, copies: Iterable[Metadata], path: Sequence[str] | None) -> Identity:
+        """Of the copy that counts, among everything that bears its name."""
+        claiming = claimants(counting.name, copies, path)
+        hosts = [copy.path for copy in claiming if copy.is_host]
+        if len(hosts) == 1 and counting.is_host:
+            return cls(True, ())
+        others = sorted(copy.path for copy in claiming if not _same_installation(copy, counting))
+        return cls(False, tuple(others) if counting.key == counting.stem_name else (*others, counting.path))
+
+
+def _same_installation(copy: Metadata, counting: Metadata) -> bool:
+    """Whether it is the same directory, or what a build left in the source directory of an editable install."""
+    if os.path.realpath(copy.path) == os.path.realpath(counting.path):
+        return True
+    return bool(counting.source_path) and Path(os.path.realpath(copy.path)).is_relative_to(os.path.realpath(counting.source_path))
 
 
 def find(candidates: Iterable[Candidate], plugin_type: str) -> tuple[Candidate, ...]:
@@ -89,23 +125,29 @@ def find(candidates: Iterable[Candidate], plugin_type: str) -> tuple[Candidate, 
     )
 
 
-def _offered(copy: Metadata, counting: Metadata) -> list[Candidate]:
+def _offered(copy: Metadata, counting: Metadata, identity: Identity) -> list[Candidate]:
     matches = ((entry_point, _GROUP.fullmatch(entry_point.group)) for entry_point in copy.entry_points)
-    return [
-        Candidate(
-            type=entry_point.name,
-            api_major=int(match[1]),
-            distribution=copy.name or counting.name,
-            version=copy.version or counting.version,
-            target=entry_point.value,
-            metadata_path=copy.path,
-            editable=bool(copy.source_path),
-            source_path=copy.source_path,
-            shadowed_by="" if copy is counting else counting.path,
-        )
-        for entry_point, match in matches
-        if match
-    ]
+    return [candidate_of(entry_point, int(match[1]), copy, identity, counting) for entry_point, match in matches if match]
+
+
+def candidate_of(
+    entry_point: EntryPoint, api_major: int, copy: Metadata, identity: Identity, counting: Metadata | None = None
+) -> Candidate:
+    """What an entry point offers; `counting` is the copy of its distribution that counts, where that may be another one."""
+    counting = counting or copy
+    return Candidate(
+        type=entry_point.name,
+        api_major=api_major,
+        distribution=copy.name or counting.name,
+        version=copy.version or counting.version,
+        target=entry_point.value,
+        metadata_path=copy.path,
+        editable=bool(copy.source_path),
+        source_path=copy.source_path,
+        shadowed_by="" if copy is counting else counting.path,
+        is_builtin=copy is counting and identity.is_host,
+        rivals=identity.rivals,
+    )
 
 
 def _identity(candidate: Candidate) -> tuple[str, int, str, str]:

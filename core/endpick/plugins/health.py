@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from endpick.diagnostics import Code, Diagnostic, PluginReference
-from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOOKS_ENTRY_POINT_GROUP
+from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOOKS_ENTRY_POINT_GROUP, OUR_GROUPS
 from endpick.plugins.discovery import Candidate, discover
 from endpick.plugins.hook_objects import discover_hook_objects
-from endpick.plugins.lock import locate
+from endpick.plugins.locating import locate
 from endpick.plugins.metadata import Metadata, effective, read_relevant, unmet_requirements
 from endpick.plugins.resolution import Reference, resolve, where
-
-_OUR_GROUPS = "endpick."
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ class Health:
 
 def examine(path: Sequence[str] | None = None) -> Health:
     """Look at everything installed for endpick on the import path (`sys.path` unless given)."""
-    copies = read_relevant(_OUR_GROUPS, path)
+    copies = read_relevant(OUR_GROUPS, path)
     candidates, hook_objects = discover(path), discover_hook_objects(path)
     findings = (
         *_copies_findings(copies),
@@ -86,7 +84,7 @@ def _shadowed(copy: Metadata, first: Metadata) -> Diagnostic:
 
 
 def _is_ours(group: str) -> bool:
-    return group.startswith(_OUR_GROUPS)
+    return group.startswith(OUR_GROUPS)
 
 
 def _group_findings(copies: Sequence[Metadata]) -> Iterator[Diagnostic]:

@@ -10,11 +10,11 @@ import pluggy
 from endpick.api.hooks import PROJECT_NAME, HookSpecs
 from endpick.diagnostics import Code, Diagnostic, did_you_mean
 from endpick.installation import API_MAJOR, HOOKS_ENTRY_POINT_GROUP
-from endpick.plugins.discovery import Candidate
+from endpick.plugins.discovery import Candidate, Identity, candidate_of
 from endpick.plugins.importing import describe, import_target, trace_notes
-from endpick.plugins.lock import Lock, check_hook_lock
+from endpick.plugins.lock_check import LockCheck
 from endpick.plugins.metadata import effective, read_relevant
-from endpick.plugins.resolution import Policy, Reference, from_distribution
+from endpick.plugins.resolution import Policy, Reference, check_distribution, from_distribution
 
 HOOKS = tuple(name for name in vars(HookSpecs) if name.startswith("endpick_"))
 _AWAITED = ("endpick_startup", "endpick_shutdown", "endpick_config_reload")
@@ -22,37 +22,35 @@ _AWAITED = ("endpick_startup", "endpick_shutdown", "endpick_config_reload")
 
 def discover_hook_objects(path: Sequence[str] | None = None) -> tuple[Candidate, ...]:
     """All hook objects on the import path (`sys.path` unless given), sorted; `Candidate.type` is the hook object's name."""
-    counting = effective(read_relevant(HOOKS_ENTRY_POINT_GROUP, path)).values()
-    return tuple(
-        sorted(
-            Candidate(entry_point.name, API_MAJOR, copy.name, copy.version, entry_point.value, copy.path)
-            for copy in counting
-            for entry_point in copy.entry_points
-            if entry_point.group == HOOKS_ENTRY_POINT_GROUP
-        )
-    )
+    copies = read_relevant(HOOKS_ENTRY_POINT_GROUP, path)
+    found = [
+        candidate_of(entry_point, API_MAJOR, copy, Identity.of(copy, copies, path))
+        for copy in effective(copies).values()
+        for entry_point in copy.entry_points
+        if entry_point.group == HOOKS_ENTRY_POINT_GROUP
+    ]
+    return tuple(sorted(found))
 
 
 def load_hook_object(
-    reference: Reference, candidates: Sequence[Candidate], policy: Policy, lock: Lock | None
+    reference: Reference, candidates: Sequence[Candidate], policy: Policy, lock: LockCheck | None
 ) -> tuple[Candidate, object] | Diagnostic:
     """The object that a `hooks:` entry names, and who offers it."""
     candidate = _resolve(reference, candidates)
     if isinstance(candidate, Diagnostic):
         return candidate
-    if not policy.allows_distribution(candidate):
-        return reference.diagnostic(
-            Code.E0307,
-            f"the distribution {candidate.origin} is not allowed by pluginPolicy",
-            candidate,
-            help=f"add the line `- {candidate.distribution}` to pluginPolicy.allowDistributions",
-        )
-    drift = None if lock is None else check_hook_lock(reference, candidate, lock)
+    forbidden = check_distribution(reference, candidate, policy)
+    if forbidden is not None:
+        return forbidden
+    drift = None if lock is None else lock.hook_object(reference, candidate)
     if drift is not None:
         return drift
     imported = import_target(reference, candidate)
+    unchecked = None if lock is None else lock.loaded(reference, candidate)
+    if unchecked is not None:
+        return unchecked
     if isinstance(imported, Diagnostic):
-        return _unloadable(reference, candidate, imported.message, imported.notes)
+        return imported if imported.code is Code.E0308 else _unloadable(reference, candidate, imported.message, imported.notes)
     try:
         return candidate, imported.value() if inspect.isclass(imported.value) else imported.value
     except Exception as error:

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 import pluggy
@@ -22,7 +22,7 @@ from endpick.plugins.failures import AWAIT_FAILURES, is_the_hosts
 from endpick.plugins.hook_objects import hook_faults, load_hook_object
 from endpick.plugins.importing import attributed, describe, trace_notes
 from endpick.plugins.loader import LoadedPlugin
-from endpick.plugins.lock import Lock
+from endpick.plugins.lock_check import LockCheck
 from endpick.plugins.resolution import Policy, Reference
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ class HookRegistry:
 
 
 def load_hooks(
-    references: Sequence[Reference], candidates: Sequence[Candidate], policy: Policy | None = None, lock: Lock | None = None
+    references: Sequence[Reference], candidates: Sequence[Candidate], policy: Policy | None = None, lock: LockCheck | None = None
 ) -> tuple[HookRegistry, tuple[Diagnostic, ...]]:
     """The hook objects of a configuration, and what is wrong with those that are missing from the registry.
 
@@ -279,4 +279,4 @@ def _candidate(call: HookCall, plugin_type: object, plugin: object) -> Candidate
         return call.fault(Code.E0705, f"registers {plugin.__qualname__}, which cannot be imported because it is local to a function")
     origin = call.candidate
     target = f"{plugin.__module__}:{plugin.__qualname__}"
-    return Candidate(plugin_type, API_MAJOR, origin.distribution, origin.version, target, origin.metadata_path)
+    return replace(origin, type=plugin_type, api_major=API_MAJOR, target=target)

@@ -21,6 +21,7 @@ from typing import IO
 
 from endpick.diagnostics import Code, Diagnostic
 from endpick.plugins.discovery import Candidate
+from endpick.plugins.guard import UntrustedModuleError
 from endpick.plugins.resolution import Reference
 
 _NOT_THEIRS = (
@@ -196,7 +197,15 @@ def _import_failed(reference: Reference, candidate: Candidate, module: str, erro
             return _wrong_module(reference, candidate, f"there is no module '{error.name}'{forgotten}")
     if isinstance(error, ModuleNotFoundError) and error.name:
         return _missing_dependency(reference, candidate, error, error.name)
+    if isinstance(error, UntrustedModuleError):
+        return _untrusted(reference, candidate, error)
     return _raised(reference, candidate, error)
+
+
+def _untrusted(reference: Reference, candidate: Candidate, error: UntrustedModuleError) -> Diagnostic:
+    return reference.diagnostic(
+        Code.E0308, error.what, candidate, annotation="differs from the lock file", help=error.repair, notes=trace_notes(error)
+    )
 
 
 def _wrong_module(reference: Reference, candidate: Candidate, reason: str) -> Diagnostic:

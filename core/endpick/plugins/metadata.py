@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,9 @@ from urllib.parse import unquote, urlsplit
 import importlib_metadata
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
+
+from endpick.installation import HOST_DISTRIBUTION, OUR_GROUPS
+from endpick.plugins.identity import is_running_host
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,12 @@ class Metadata:
         return normalise(self.name) if self.name else self.stem_name
 
     @property
+    def is_host(self) -> bool:
+        """Whether it is that of the endpick that runs; a name alone proves nothing."""
+        named = normalise(self.name) == self.stem_name == HOST_DISTRIBUTION
+        return named and is_running_host(self.path, self.source_path)
+
+    @property
     def root(self) -> str:
         """The directory on the import path that holds it."""
         return str(Path(self.path).parent)
@@ -71,12 +81,33 @@ def read_relevant(group_prefix: str, path: Sequence[str] | None = None) -> tuple
 
 
 def effective(copies: Iterable[Metadata]) -> dict[str, Metadata]:
-    """For each distribution the copy that counts: the first on the import path that is not an empty leftover."""
+    """For each distribution the copy that counts: the first on the import path that is not an empty leftover.
+
+    Of those that claim to be endpick it is the first that is, if any is.
+    """
     first: dict[str, Metadata] = {}
     for copy in copies:
-        if not copy.is_empty:
-            first.setdefault(copy.key, copy)
+        if not copy.is_empty and (copy.key not in first or (copy.is_host and not first[copy.key].is_host)):
+            first[copy.key] = copy
     return first
+
+
+def claimants(name: str, copies: Iterable[Metadata], path: Sequence[str] | None = None) -> tuple[Metadata, ...]:
+    """All metadata that bears a distribution's name, in its directory's name or within, each directory once; empty leftovers left out.
+
+    `copies` are those known already: one may bear the name within only.
+    """
+    context = {"name": name} if path is None else {"name": name, "path": list(path)}
+    found = (*copies, *map(read, importlib_metadata.Distribution.discover(**context)))
+    key = normalise(name)
+    bearing = (copy for copy in found if not copy.is_empty and key in (copy.key, copy.stem_name))
+    return tuple({os.path.realpath(copy.path): copy for copy in bearing}.values())
+
+
+def top_level_modules(metadata_path: str) -> tuple[str, ...]:
+    """The top-level modules to which a distribution's entry points for endpick lead, sorted."""
+    offered = importlib_metadata.PathDistribution(Path(metadata_path)).entry_points
+    return tuple(sorted({one.value.partition(":")[0].strip().partition(".")[0] for one in offered if one.group.startswith(OUR_GROUPS)}))
 
 
 def read(distribution: importlib_metadata.Distribution) -> Metadata:

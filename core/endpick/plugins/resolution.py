@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, Label, PluginReference, Span, did_you_mean
-from endpick.installation import API_MAJOR
+from endpick.installation import API_MAJOR, HOST_DISTRIBUTION, PACKAGE
 from endpick.plugins.discovery import Candidate, find
 from endpick.plugins.metadata import normalise
 
@@ -212,6 +212,11 @@ def check_policy(reference: Reference, candidate: Candidate, policy: Policy) -> 
             candidate,
             help=f"remove '{pattern}' from pluginPolicy.denyTypes, or use another plugin",
         )
+    return check_distribution(reference, candidate, policy)
+
+
+def check_distribution(reference: Reference, candidate: Candidate, policy: Policy) -> Diagnostic | None:
+    """Why a candidate's distribution may not be imported, or None when it may; also of hook objects."""
     if not policy.allows_distribution(candidate):
         return reference.diagnostic(
             Code.E0307,
@@ -219,8 +224,28 @@ def check_policy(reference: Reference, candidate: Candidate, policy: Policy) -> 
             candidate,
             annotation=f"offered by {candidate.distribution}",
             help=f"add the line `- {candidate.distribution}` to pluginPolicy.allowDistributions",
+            notes=_not_the_host(candidate),
         )
-    return None
+    decides = policy.allow_distributions is not None or normalise(candidate.distribution) == HOST_DISTRIBUTION
+    return _ambiguous(reference, candidate) if decides and candidate.rivals else None
+
+
+def _not_the_host(candidate: Candidate) -> tuple[str, ...]:
+    if normalise(candidate.distribution) != HOST_DISTRIBUTION:
+        return ()
+    return (f"{candidate.metadata_path} bears endpick's name, but the endpick that runs is {PACKAGE}",)
+
+
+def _ambiguous(reference: Reference, candidate: Candidate) -> Diagnostic:
+    name = candidate.distribution
+    return reference.diagnostic(
+        Code.E0323,
+        f"'{name}' is the name of more than one installed distribution, so it cannot say whose code may run",
+        candidate,
+        annotation=f"offered by {candidate.origin}",
+        help=f"uninstall {name} until `pip show {name}` finds nothing, remove what is left, then install it once",
+        notes=(f"{candidate.origin} at {candidate.metadata_path} counts", *(f"{place} bears the name, too" for place in candidate.rivals)),
+    )
 
 
 def _normalised(names: Iterable[str]) -> set[str]:

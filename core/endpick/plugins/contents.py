@@ -1,0 +1,136 @@
+"""What an installed distribution brings: its files and their digests, the modules among them, and a fingerprint of it all."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+
+from endpick.plugins.discovery import Candidate
+from endpick.plugins.locating import MODULE_SUFFIXES, locate, module_files, places
+from endpick.plugins.metadata import read_all, top_level_modules
+from endpick.plugins.record import digest_of, file_matches, read_record
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """The files of one distribution, as its RECORD or, for an editable install, its source directory has them now."""
+
+    distribution: str
+    version: str
+    root: str
+    """The directory that its modules are imported from; for an editable install the project's."""
+
+    fingerprint: str
+    digests: Mapping[str, str] = field(repr=False)
+    """By absolute path."""
+
+    modules: Mapping[str, str] = field(repr=False)
+    """The file of each module."""
+
+    recorded: bool = True
+    """Whether a RECORD tells the digests; False when they were just made from the files."""
+
+    @property
+    def origin(self) -> str:
+        """How messages name it: `acme-x 2.1`."""
+        return f"{self.distribution} {self.version}".rstrip()
+
+    def altered(self) -> tuple[str, ...]:
+        """Files that are not what the RECORD says, relative to the root, sorted."""
+        if not self.recorded:
+            return ()
+        return tuple(sorted(os.path.relpath(file, self.root) for file, digest in self.digests.items() if not file_matches(file, digest)))
+
+    def only(self, top_level: Iterable[str]) -> Contents:
+        """The same, without what lies outside of these top-level modules."""
+        names = set(top_level)
+        digests = {file: digest for file, digest in self.digests.items() if _top_level(os.path.relpath(file, self.root)) in names}
+        return replace(self, digests=digests, modules={name: file for name, file in self.modules.items() if file in digests})
+
+    def brings(self, file: Path) -> bool:
+        """Whether a file is one of its own, whatever it holds now."""
+        return str(file) in self.digests or any(Path(own).name == file.name and _same(Path(own), file) for own in self.digests)
+
+
+def _top_level(path: str) -> str:
+    return path.partition(os.sep)[0].partition(".")[0]
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Whether both name the same entry of the same directory, by whichever path."""
+    return one.parent.resolve() / one.name == other.parent.resolve() / other.name
+
+
+def contents_of(candidate: Candidate, *modules: str) -> Contents:
+    """What the distribution of a candidate brings.
+
+    Of a wheel what its RECORD says. Of an editable install, and of one without a RECORD that tells digests, the packages to which its
+    entry points lead, and those of `modules`; what would be imported from another place is left out.
+    """
+    record = read_record(candidate.metadata_path)
+    if candidate.editable or record.digests is None:
+        return _from_sources(candidate, {*top_level_modules(candidate.metadata_path), *(name.partition(".")[0] for name in modules)})
+    root = Path(candidate.metadata_path).parent
+    digests = {f"{root}/{path}": digest for path, digest in record.digests.items()}
+    named = _modules((path, f"{root}/{path}") for path in record.digests)
+    return Contents(candidate.distribution, candidate.version, str(root), _fingerprint(record.lines), digests, named)
+
+
+def _from_sources(candidate: Candidate, top_level: Iterable[str]) -> Contents:
+    root = Path(candidate.source_path) if candidate.editable else Path(candidate.metadata_path).parent
+    digests: dict[str, str] = {}
+    relative: dict[str, str] = {}
+    for top in top_level:
+        for place in places(top):
+            if not Path(os.path.realpath(place)).is_relative_to(os.path.realpath(root)):
+                continue
+            base = place.parent.parent if place.name.startswith("__init__.") else place.parent
+            for file in module_files(place):
+                digests[str(file)] = digest_of(file.read_bytes())
+                relative[str(file)] = file.relative_to(base).as_posix()
+    lines = sorted(f"{relative[file]},{digest}" for file, digest in digests.items())
+    modules = _modules((path, file) for file, path in relative.items())
+    return Contents(candidate.distribution, candidate.version, str(root), _fingerprint(lines), digests, modules, recorded=False)
+
+
+def _fingerprint(lines: Iterable[str]) -> str:
+    return f"sha256:{hashlib.sha256(''.join(line + chr(10) for line in lines).encode()).hexdigest()}"
+
+
+def _modules(files: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Module names of files, given by relative and absolute path; where two files hold one module, the one that Python prefers."""
+    found: dict[str, str] = {}
+    for path, file in sorted(files, key=lambda each: (each[0].endswith(".py"), each[0])):
+        name = _module_name(path)
+        if name is not None:
+            found.setdefault(name, file)
+    return found
+
+
+def _module_name(path: str) -> str | None:
+    suffix = next((suffix for suffix in sorted(MODULE_SUFFIXES, key=len, reverse=True) if path.endswith(suffix)), None)
+    if suffix is None:
+        return None
+    parts = PurePosixPath(path.removesuffix(suffix)).parts
+    named = parts[:-1] if parts[-1] == "__init__" else parts
+    return ".".join(named) if named and all(part.isidentifier() for part in named) else None
+
+
+def owner_of(module: str) -> Contents | None:
+    """The distribution that brings the module that Python would import under this name; None when no installed one does."""
+    place = locate(module)
+    if place is None:
+        return None
+    for copy in read_all():
+        if copy.is_empty:
+            continue
+        owner = Candidate("", 0, copy.name, copy.version, module, copy.path, bool(copy.source_path), copy.source_path)
+        if not owner.editable and not place.is_relative_to(copy.root):
+            continue
+        contents = contents_of(owner, module)
+        if contents.brings(place):
+            return contents
+    return None

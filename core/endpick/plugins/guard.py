@@ -1,0 +1,250 @@
+"""The import guard: what is locked is loaded from the bytes that were locked, for the life of the process.
+
+Python's own import trusts the first file on the path and the byte code beside it. The guard stands before all other finders. It lets
+them find, and then judges the file: a module of a guarded distribution is read once, its digest is compared, and those very bytes are
+compiled. Byte code is neither read nor written. A file that no guarded distribution brings is refused under a guarded name.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec, SourceFileLoader
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import TYPE_CHECKING
+
+from endpick.plugins.record import matches
+
+if TYPE_CHECKING:
+    from endpick.plugins.contents import Contents  # which asks where Python would look, without this guard
+
+_log = logging.getLogger(__name__)
+
+REPAIR = "remove the file that was found, or the entry of the import path that leads to it; see `endpick doctor`"
+
+
+class UntrustedModuleError(ImportError):
+    """A module that may not be loaded, because its file is not what was locked."""
+
+    def __init__(self, message: str, *, name: str, path: str, repair: str = REPAIR) -> None:
+        super().__init__(f"{message}; {repair}", name=name, path=path)
+        self.what = message
+        self.repair = repair
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why something cannot be guarded, and what to do."""
+
+    what: str
+    repair: str
+
+
+@dataclass(frozen=True, slots=True)
+class GuardedFile:
+    """A file that may be loaded, if it still has this digest."""
+
+    origin: str
+    """The distribution that brings it: `acme-x 2.1`."""
+
+    digest: str
+
+
+class ImportGuard(MetaPathFinder):
+    """Finds modules as Python would, and lets only locked files through under locked names."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, GuardedFile] = {}
+        self._modules: dict[str, str] = {}
+        self._owned: dict[str, str] = {}
+        self._shared: dict[str, str] = {}
+        self._fingerprints: dict[str, str] = {}
+        self._executed: set[str] = set()
+
+    def stand_first(self) -> None:
+        """Take the first place among the finders, also where another finder has pushed in since."""
+        if sys.meta_path[0] is not self:
+            self.withdraw()
+            sys.meta_path.insert(0, self)
+
+    def withdraw(self) -> None:
+        """Leave the finders; what was loaded stays loaded."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def admit(self, contents: Contents) -> Refusal | None:
+        """Guard a distribution from now on; the reason where that cannot be done, because something of it was loaded before."""
+        owned, shared = _names(contents.modules)
+        loaded = [name for name in sys.modules if _within(name, owned)]
+        if self._fingerprints.get(contents.root, contents.fingerprint) != contents.fingerprint and loaded:
+            return Refusal("this process has loaded another state of it", "restart endpick to load what is installed now")
+        unseen = self._unseen(owned)
+        if unseen is not None:
+            place = getattr(sys.modules[unseen], "__file__", None)
+            return Refusal(
+                f"its module '{unseen}' was imported from {place} before endpick could look at it",
+                "find what imports it when Python starts: a .pth file, sitecustomize or usercustomize",
+            )
+        self._fingerprints[contents.root] = contents.fingerprint
+        places: dict[Path, Path] = {}
+        for file, digest in contents.digests.items():
+            self._files[_canonical(Path(file), places)] = GuardedFile(contents.origin, digest)
+        self._modules.update(contents.modules)
+        self._owned.update(dict.fromkeys(owned, contents.origin))
+        self._shared.update(dict.fromkeys(shared, contents.origin))
+        return None
+
+    def unseen(self, origin: str) -> str | None:
+        """A module of a guarded distribution that was loaded past the guard, as another import hook can bring about."""
+        return self._unseen({name for name, owner in self._owned.items() if owner == origin})
+
+    def _unseen(self, owned: Iterable[str]) -> str | None:
+        names = [name for name, module in [*sys.modules.items()] if _within(name, owned) and self._is_unseen(module)]
+        return min(names, default=None)
+
+    def _is_unseen(self, module: ModuleType) -> bool:
+        spec = getattr(module, "__spec__", None)  # a module that code makes up has none, and one with a second name has its first there
+        return spec is not None and bool(spec.has_location) and spec.name not in self._executed
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """What the other finders find, if it may be loaded.
+
+        Raises:
+            UntrustedModuleError: it may not.
+        """
+        spec = next(self._found_by_others(fullname, path, target), None)
+        if spec is None:
+            return None
+        file = spec.origin if spec.has_location else None
+        guarded = None if file is None else self._files.get(_canonical(Path(file), {}))
+        if file is not None and guarded is not None:
+            return self._guarded_spec(spec, file, guarded)
+        owner = self._owner(fullname)
+        if owner is None or self._is_codeless(spec, fullname):
+            return spec
+        raise self._refusal(f"'{fullname}' of {owner} would be loaded from {file or spec.origin}, {self._expected(fullname, owner)}", spec)
+
+    def executed(self, name: str) -> None:
+        """Remember that a module passed."""
+        self._executed.add(name)
+
+    def _found_by_others(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None) -> Iterator[ModuleSpec]:
+        for finder in sys.meta_path:
+            if finder is not self:
+                spec = finder.find_spec(fullname, path, target)
+                if spec is not None:
+                    yield spec
+
+    def _guarded_spec(self, spec: ModuleSpec, file: str, guarded: GuardedFile) -> ModuleSpec:
+        loader: Loader
+        if file.endswith(".py"):
+            loader = _CheckedSource(spec.name, file, guarded, self)
+        elif file.endswith(tuple(EXTENSION_SUFFIXES)):
+            loader = _CheckedExtension(spec.name, file, guarded, self)
+        else:
+            raise self._refusal(
+                f"'{spec.name}' of {guarded.origin} would be loaded from {file}, which is neither source nor extension", spec
+            )
+        made = spec_from_file_location(spec.name, file, loader=loader, submodule_search_locations=spec.submodule_search_locations)
+        assert made is not None
+        made.cached = None
+        return made
+
+    def _owner(self, fullname: str) -> str | None:
+        if fullname.partition(".")[0] in sys.stdlib_module_names:
+            return None  # Python's own module of that name is meant, and no finder of ours could tell it from another
+        return self._shared.get(fullname) or _within(fullname, self._owned)
+
+    def _is_codeless(self, spec: ModuleSpec, fullname: str) -> bool:
+        """Whether it is a namespace package where none of the guarded files is expected: it runs no code, and what is in it is judged."""
+        return spec.submodule_search_locations is not None and not spec.has_location and fullname not in self._modules
+
+    def _expected(self, fullname: str, owner: str) -> str:
+        expected = self._modules.get(fullname)
+        if expected is not None:
+            return f"expected {expected}"
+        return "expected a namespace package" if fullname in self._shared else f"which no RECORD of a locked distribution lists for {owner}"
+
+    @staticmethod
+    def _refusal(message: str, spec: ModuleSpec) -> UntrustedModuleError:
+        # A plugin may catch an ImportError: the log tells it all the same.
+        _log.error("import refused: %s; %s", message, REPAIR)
+        return UntrustedModuleError(message, name=spec.name, path=spec.origin or "")
+
+
+class _CheckedSource(SourceFileLoader):
+    """Compiles exactly the bytes whose digest it has compared."""
+
+    def __init__(self, name: str, path: str, guarded: GuardedFile, guard: ImportGuard) -> None:
+        super().__init__(name, path)
+        self._guarded = guarded
+        self._guard = guard
+
+    def get_code(self, fullname: str) -> CodeType:
+        content = Path(self.path).read_bytes()
+        _check(content, fullname, self.path, self._guarded)
+        code = compile(content, self.path, "exec", dont_inherit=True)
+        self._guard.executed(fullname)
+        return code
+
+
+class _CheckedExtension(ExtensionFileLoader):
+    """Loads a shared library whose digest was right a moment before: the operating system reads the file once more."""
+
+    def __init__(self, name: str, path: str, guarded: GuardedFile, guard: ImportGuard) -> None:
+        super().__init__(name, path)
+        self._guarded = guarded
+        self._guard = guard
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        _check(Path(self.path).read_bytes(), spec.name, self.path, self._guarded)
+        self._guard.executed(spec.name)
+        return super().create_module(spec)
+
+
+def _check(content: bytes, name: str, path: str, guarded: GuardedFile) -> None:
+    if not matches(content, guarded.digest):
+        message = f"'{name}' of {guarded.origin} has changed since it was locked: {path}"
+        repair = "install what was locked, or accept what is installed with `endpick lock`"
+        _log.error("import refused: %s; %s", message, repair)
+        raise UntrustedModuleError(message, name=name, path=path, repair=repair)
+
+
+def _names(modules: Mapping[str, str]) -> tuple[set[str], set[str]]:
+    """Of a distribution's modules those names under which everything is its own, and the names of namespace packages above them."""
+    packages = {name for name, file in modules.items() if Path(file).name.startswith("__init__.")}
+    owned, shared = set(), set()
+    for name in modules:
+        above = _parents(name)
+        top = next((parent for parent in above if parent in packages), name)
+        owned.add(top)
+        shared.update(_parents(top))
+    return owned, shared - owned
+
+
+def _parents(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts))]
+
+
+def _within(name: str, owned: Iterable[str]) -> str | None:
+    """The first of the name and its parents that is owned; from a mapping what stands there for it."""
+    found = next((each for each in (*_parents(name), name) if each in owned), None)
+    return owned[found] if found is not None and isinstance(owned, Mapping) else found
+
+
+def _canonical(file: Path, places: dict[Path, Path]) -> str:
+    """The file by the real path of its directory: import paths lead to one directory in several ways."""
+    parent = file.parent
+    if parent not in places:
+        places[parent] = parent.resolve()
+    return str(places[parent] / file.name)
+
+
+GUARD = ImportGuard()
+"""The guard of this process."""

@@ -1,0 +1,167 @@
+"""Is what is installed what was locked? Judged before anything is imported; what passes is guarded from then on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from endpick.diagnostics import Code, Diagnostic
+from endpick.plugins.contents import Contents, contents_of, owner_of
+from endpick.plugins.discovery import Candidate
+from endpick.plugins.guard import REPAIR, ImportGuard
+from endpick.plugins.locating import locate
+from endpick.plugins.lock import Lock, LockedPlugin, locked
+from endpick.plugins.metadata import normalise, top_level_modules
+from endpick.plugins.resolution import Reference
+
+_MOST_FILES = 5
+
+
+@dataclass
+class LockCheck:
+    """A lock, and what was found of it so far: each distribution is read once.
+
+    With a `guard` everything that passes is admitted to it, so that what is imported later is what was judged here.
+    """
+
+    lock: Lock
+    guard: ImportGuard | None = None
+    _contents: dict[str, Contents] = field(default_factory=dict)
+    _altered: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def plugin(self, reference: Reference, candidate: Candidate) -> Diagnostic | None:
+        """How an installed plugin type differs from what was locked; None when it does not."""
+        if any(plugin.type == candidate.type for plugin in self.lock.plugins):
+            return self._check(reference, candidate, self.lock.plugins)
+        # A type that a hook object offers has no entry point to pin; it is pinned with the distribution of its hook object.
+        pinned = [replace(hook, type=candidate.type, target=candidate.target) for hook in self.lock.hooks if _same(hook, candidate)]
+        return self._check(reference, candidate, pinned, has_entry_point=False)
+
+    def hook_object(self, reference: Reference, candidate: Candidate) -> Diagnostic | None:
+        """The same for a hook object."""
+        return self._check(reference, candidate, self.lock.hooks)
+
+    def loaded(self, reference: Reference, candidate: Candidate) -> Diagnostic | None:
+        """Whether a module of the candidate's distribution was loaded past the guard; None when all went through it."""
+        contents = self._contents_of(candidate)
+        name = None if self.guard is None else self.guard.unseen(contents.origin)
+        if name is None:
+            return None
+        message = f"'{name}' of {contents.origin} was loaded by another import hook, where endpick could not check it"
+        return _drift(reference, candidate, message, repair="remove what installs the import hook")
+
+    def differences(self, candidates: Sequence[Candidate], hook_objects: Sequence[Candidate] = ()) -> tuple[Diagnostic, ...]:
+        """Everything locked that is not installed as it was locked."""
+        usable = [one for one in candidates if one.is_valid and one.speaks_our_api and not one.shadowed_by]
+        sections = ((self.lock.plugins, usable), (self.lock.hooks, hook_objects))
+        found = (self._difference(plugin, section, offers) for section, offers in sections for plugin in section)
+        return tuple(fault for fault in found if fault is not None)
+
+    def _difference(self, plugin: LockedPlugin, section: Sequence[LockedPlugin], installed: Sequence[Candidate]) -> Diagnostic | None:
+        reference = Reference(plugin.type)
+        offers = [one for one in installed if one.type == plugin.type and _same(plugin, one)]
+        if offers:
+            return self._check(reference, offers[0], section)
+        return reference.diagnostic(
+            Code.E0308,
+            f"'{plugin.type}' is locked to {plugin.distribution} {plugin.version}, which does not offer it here",
+            help=f"run `pip install {plugin.distribution}=={plugin.version}`, or accept what is installed with `endpick lock`",
+        )
+
+    def _check(
+        self, reference: Reference, candidate: Candidate, locked_before: Sequence[LockedPlugin], *, has_entry_point: bool = True
+    ) -> Diagnostic | None:
+        of_type = [plugin for plugin in locked_before if plugin.type == candidate.type]
+        same = [plugin for plugin in of_type if _same(plugin, candidate)]
+        if not of_type:
+            return _drift(reference, candidate, f"'{candidate.type}' from {candidate.origin} is not in the lock file")
+        if not same:
+            pinned = ", ".join(f"{plugin.distribution} {plugin.version}" for plugin in of_type)
+            return _drift(reference, candidate, f"'{candidate.type}' is locked to {pinned}, but {candidate.origin} provides it")
+        contents = self._contents_of(candidate)
+        misplaced = self._misplaced(reference, candidate, contents) if has_entry_point else None
+        if misplaced is not None:
+            return misplaced
+        changes = _changes(same[0], locked(candidate, contents))
+        if changes:
+            return _drift(
+                reference, candidate, f"'{candidate.type}' from {candidate.distribution} has changed since it was locked", changes
+            )
+        return self._intact(reference, candidate, contents)
+
+    def _misplaced(self, reference: Reference, candidate: Candidate, contents: Contents) -> Diagnostic | None:
+        """Why the entry point does not lead to a locked file; None when it does, in its own distribution or in another locked one."""
+        found = locate(candidate.module)
+        if found is None or contents.brings(found):
+            return None
+        expected = contents.modules.get(candidate.module)
+        top = candidate.module.partition(".")[0]
+        if expected is not None or any(name.partition(".")[0] == top for name in contents.modules):
+            return _shadowed(reference, candidate, found, expected or f"a file of {contents.origin} in {contents.root}")
+        owner = owner_of(candidate.module)
+        if owner is None:
+            return _shadowed(reference, candidate, found, f"a file of {contents.origin} in {contents.root}")
+        if not any(
+            (normalise(one.distribution), one.digest) == (normalise(owner.distribution), owner.fingerprint) for one in self.lock.owners
+        ):
+            message = f"'{candidate.type}' from {candidate.origin} leads to {found}, which belongs to {owner.origin}"
+            return _drift(reference, candidate, f"{message}; the lock file does not have that as it is here")
+        return self._intact(reference, candidate, owner)
+
+    def _intact(self, reference: Reference, candidate: Candidate, contents: Contents) -> Diagnostic | None:
+        """Whether the files are what the RECORD says; what is as it was locked is guarded."""
+        altered = self._altered.get(contents.root + contents.fingerprint)
+        if altered is None:
+            altered = self._altered[contents.root + contents.fingerprint] = contents.altered()
+        if altered:
+            files = ", ".join(altered[:_MOST_FILES]) + (f" and {len(altered) - _MOST_FILES} more" if len(altered) > _MOST_FILES else "")
+            return _drift(reference, candidate, f"files of {contents.origin} were changed after it was installed: {files}")
+        if self.guard is None:
+            return None
+        self.guard.stand_first()
+        reason = self.guard.admit(_guarded(candidate, contents))
+        if reason is None:
+            return None
+        return _drift(reference, candidate, f"{contents.origin} cannot be checked: {reason.what}", repair=reason.repair)
+
+    def _contents_of(self, candidate: Candidate) -> Contents:
+        if candidate.metadata_path not in self._contents:
+            self._contents[candidate.metadata_path] = contents_of(candidate)
+        return self._contents[candidate.metadata_path]
+
+
+def _guarded(candidate: Candidate, contents: Contents) -> Contents:
+    """What the guard may let through. Of endpick's own distribution that is the plugins: the rest of it runs already."""
+    return contents.only(top_level_modules(candidate.metadata_path)) if candidate.is_builtin and contents.recorded else contents
+
+
+def _same(plugin: LockedPlugin, candidate: Candidate) -> bool:
+    return normalise(plugin.distribution) == normalise(candidate.distribution)
+
+
+def _changes(then: LockedPlugin, now: LockedPlugin) -> tuple[str, ...]:
+    changes = [
+        f"the {field} was {before}, now it is {after}"
+        for field, before, after in (("version", then.version, now.version), ("entry point", then.target, now.target))
+        if before != after
+    ]
+    if then.digest != now.digest and not changes:
+        changes.append(f"the version is still {now.version}, but other files are installed: the digest was {then.digest}, now {now.digest}")
+    return tuple(changes)
+
+
+def _shadowed(reference: Reference, candidate: Candidate, found: Path, expected: str) -> Diagnostic:
+    message = f"'{candidate.module}' of {candidate.origin} would be loaded from {found}, expected {expected}"
+    return _drift(reference, candidate, message, repair=REPAIR)
+
+
+def _drift(
+    reference: Reference,
+    candidate: Candidate,
+    message: str,
+    notes: tuple[str, ...] = (),
+    *,
+    repair: str = "install what was locked, or accept what is installed with `endpick lock`",
+) -> Diagnostic:
+    return reference.diagnostic(Code.E0308, message, candidate, annotation="differs from the lock file", help=repair, notes=notes)
