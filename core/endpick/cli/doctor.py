@@ -6,6 +6,7 @@ import json
 import platform
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import click
 
@@ -15,6 +16,8 @@ from endpick.diagnostics import Diagnostic, ExitCode, render_json, render_text, 
 from endpick.installation import API_MAJOR, request_path
 from endpick.plugins.discovery import Candidate
 from endpick.plugins.health import Health, examine, import_place
+from endpick.plugins.lock import FILE_NAME
+from endpick.plugins.trust import Trust, examine_trust
 
 
 @click.command("doctor")
@@ -84,7 +87,7 @@ def _load(health: Health) -> dict[Candidate, tuple[float, tuple[Diagnostic, ...]
 
 def _text(health: Health, diagnostics: tuple[Diagnostic, ...], seconds: dict[Candidate, float], told: Told | None) -> str:
     python = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
-    parts = [f"endpick {__version__}, plugin API {API_MAJOR}, request path {request_path()}\n{python}\n"]
+    parts = [f"endpick {__version__}, plugin API {API_MAJOR}, request path {request_path()}\n{python}\n{_trust_text(_trust(health))}\n"]
     rows = ((copy.name or "(empty)", copy.version or "-", _installation(copy.source_path), copy.path) for copy in health.copies)
     parts.append(table(("DISTRIBUTION", "VERSION", "INSTALLED", "METADATA"), rows))
     if health.hook_objects:
@@ -102,11 +105,35 @@ def _text(health: Health, diagnostics: tuple[Diagnostic, ...], seconds: dict[Can
     return "\n".join(parts)
 
 
+def _trust(health: Health) -> Trust:
+    return examine_trust(Path(FILE_NAME), health.candidates, health.hook_objects)
+
+
+_LOCKED = {
+    "matches": f"{FILE_NAME} is as installed: `endpick serve --locked` refuses anything else",
+    "differs": f"{FILE_NAME} differs from what is installed; see `endpick lock --check`",
+    "unusable": f"{FILE_NAME} cannot be used; see `endpick lock --check`",
+    "missing": f"no {FILE_NAME} here: nothing is pinned",
+}
+
+
+def _trust_text(trust: Trust) -> str:
+    path = [
+        "without the working directory"
+        if trust.safe_path
+        else "the working directory was on it until endpick began; `python -P` prevents it",
+        *(f"PYTHONPATH puts {place} first" for place in trust.python_path),
+        *([f"the user's own packages in {trust.user_site}"] if trust.user_site else []),
+    ]
+    return f"lock: {_LOCKED[trust.lock]}\nimport path: {'; '.join(path)}"
+
+
 def _installation(source_path: str) -> str:
     return f"editable from {source_path}" if source_path else "wheel"
 
 
 def _json(health: Health, diagnostics: tuple[Diagnostic, ...], seconds: dict[Candidate, float], told: Told | None) -> str:
+    trust = _trust(health)
     return json_text(
         {
             "endpick": __version__,
@@ -114,6 +141,12 @@ def _json(health: Health, diagnostics: tuple[Diagnostic, ...], seconds: dict[Can
             "requestPath": request_path(),
             "python": platform.python_version(),
             "executable": sys.executable,
+            "trust": {
+                "safePath": trust.safe_path,
+                "pythonPath": list(trust.python_path),
+                "userSite": trust.user_site,
+                "lock": trust.lock,
+            },
             "distributions": [
                 {"name": copy.name, "version": copy.version, "metadataPath": copy.path, "sourcePath": copy.source_path}
                 for copy in health.copies

@@ -13,6 +13,7 @@ from pydantic.alias_generators import to_camel
 from endpick.api import Category, Scope, Stability
 from endpick.installation import RequestPath
 from endpick.plugins.kinds import KindName
+from endpick.plugins.trust import LockState
 
 
 class Output(BaseModel):
@@ -105,6 +106,15 @@ class ServingProcess(Output):
     remarks: list[str] = Field(description="Why it is not ready, and which plugins it leaves out.")
 
 
+class TrustOutput(Output):
+    """What decides which code runs."""
+
+    safe_path: bool = Field(description="Whether Python was told to keep the working directory off the import path.")
+    python_path: list[str] = Field(description="What PYTHONPATH puts first.")
+    user_site: str = Field(description="The user's own directory of packages; empty when Python does not look there.")
+    lock: LockState = Field(description="Of the lock file in the working directory.")
+
+
 class DoctorOutput(Output):
     """What `endpick doctor` prints."""
 
@@ -113,6 +123,7 @@ class DoctorOutput(Output):
     request_path: RequestPath
     python: str
     executable: str
+    trust: TrustOutput
     distributions: list[ExaminedDistribution]
     hook_objects: list[HookObject]
     import_seconds: dict[str, float] = Field(description="With --load, by type and distribution.")
@@ -140,12 +151,21 @@ class LockedType(Output):
     digest: str
 
 
+class LockedOwner(Output):
+    """A distribution that brings what another one offers."""
+
+    distribution: str
+    version: str
+    digest: str
+
+
 class LockOutput(Output):
     """A lock file."""
 
-    format: Literal[1]
+    format: Literal[2]
     plugins: list[LockedType]
     hooks: list[LockedType]
+    owners: list[LockedOwner] = Field(description="Distributions to whose modules entry points of others lead.")
 
 
 class NewOutput(Output):

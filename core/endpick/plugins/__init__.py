@@ -23,6 +23,7 @@
 - `violation`: how is a wrong parameter described to its author?
 - `hook_objects`: which hook objects are installed, and can they be loaded?
 - `hooks`: how are the hook objects of a configuration called, and what when one fails?
+- `trust`: what else decides which code runs?
 - `health`: what is wrong with the installed plugins?
 
 `cli`, `scaffold`, `serve`, `testing`, `planning`, `requests`, `scheduling`, `datalayer` and `observability` call it. It may import

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
@@ -12,6 +12,8 @@ from endpick.plugins.discovery import Candidate
 from endpick.plugins.locating import MODULE_SUFFIXES, locate, module_files, places
 from endpick.plugins.metadata import read_all, top_level_modules
 from endpick.plugins.record import digest_of, file_matches, read_record
+
+_MOST_FILES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,11 @@ def _module_name(path: str) -> str | None:
     parts = PurePosixPath(path.removesuffix(suffix)).parts
     named = parts[:-1] if parts[-1] == "__init__" else parts
     return ".".join(named) if named and all(part.isidentifier() for part in named) else None
+
+
+def listed(files: Sequence[str]) -> str:
+    """Files as a message names them: a few, and how many more."""
+    return ", ".join(files[:_MOST_FILES]) + (f" and {len(files) - _MOST_FILES} more" if len(files) > _MOST_FILES else "")
 
 
 def owner_of(module: str) -> Contents | None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec, SourceFileLoader
@@ -63,8 +64,9 @@ class ImportGuard(MetaPathFinder):
         self._modules: dict[str, str] = {}
         self._owned: dict[str, str] = {}
         self._shared: dict[str, str] = {}
-        self._fingerprints: dict[str, str] = {}
+        self._guarded: dict[tuple[str, str], Contents] = {}
         self._executed: set[str] = set()
+        self._asked: set[tuple[int, str]] = set()
 
     def stand_first(self) -> None:
         """Take the first place among the finders, also where another finder has pushed in since."""
@@ -79,9 +81,10 @@ class ImportGuard(MetaPathFinder):
 
     def admit(self, contents: Contents) -> Refusal | None:
         """Guard a distribution from now on; the reason where that cannot be done, because something of it was loaded before."""
-        owned, shared = _names(contents.modules)
-        loaded = [name for name in sys.modules if _within(name, owned)]
-        if self._fingerprints.get(contents.root, contents.fingerprint) != contents.fingerprint and loaded:
+        owned = _names(contents.modules)[0]
+        key = (contents.root, contents.distribution)
+        before = self._guarded.get(key, contents)
+        if before.fingerprint != contents.fingerprint and _loaded_within(_names(before.modules)[0]):
             return Refusal("this process has loaded another state of it", "restart endpick to load what is installed now")
         unseen = self._unseen(owned)
         if unseen is not None:
@@ -90,22 +93,30 @@ class ImportGuard(MetaPathFinder):
                 f"its module '{unseen}' was imported from {place} before endpick could look at it",
                 "find what imports it when Python starts: a .pth file, sitecustomize or usercustomize",
             )
-        self._fingerprints[contents.root] = contents.fingerprint
-        places: dict[Path, Path] = {}
-        for file, digest in contents.digests.items():
-            self._files[_canonical(Path(file), places)] = GuardedFile(contents.origin, digest)
-        self._modules.update(contents.modules)
-        self._owned.update(dict.fromkeys(owned, contents.origin))
-        self._shared.update(dict.fromkeys(shared, contents.origin))
+        self._guarded[key] = contents
+        self._know_anew()
         return None
 
-    def unseen(self, origin: str) -> str | None:
-        """A module of a guarded distribution that was loaded past the guard, as another import hook can bring about."""
-        return self._unseen({name for name, owner in self._owned.items() if owner == origin})
+    def _know_anew(self) -> None:
+        """Of a distribution that was guarded in another state before nothing is left."""
+        for known in (self._files, self._modules, self._owned, self._shared):
+            known.clear()
+        places: dict[Path, Path] = {}
+        for contents in self._guarded.values():
+            self._files.update(
+                (_canonical(Path(file), places), GuardedFile(contents.origin, digest)) for file, digest in contents.digests.items()
+            )
+            self._modules.update(contents.modules)
+            owned, shared = _names(contents.modules)
+            self._owned.update(dict.fromkeys(owned, contents.origin))
+            self._shared.update(dict.fromkeys(shared, contents.origin))
 
-    def _unseen(self, owned: Iterable[str]) -> str | None:
-        names = [name for name, module in [*sys.modules.items()] if _within(name, owned) and self._is_unseen(module)]
-        return min(names, default=None)
+    def unseen(self, contents: Contents) -> str | None:
+        """A module of a guarded distribution that was loaded past the guard, as another import hook can bring about."""
+        return self._unseen(_names(contents.modules)[0])
+
+    def _unseen(self, owned: Collection[str]) -> str | None:
+        return next((name for name in _loaded_within(owned) if self._is_unseen(sys.modules[name])), None)
 
     def _is_unseen(self, module: ModuleType) -> bool:
         spec = getattr(module, "__spec__", None)  # a module that code makes up has none, and one with a second name has its first there
@@ -117,9 +128,17 @@ class ImportGuard(MetaPathFinder):
         Raises:
             UntrustedModuleError: it may not.
         """
-        spec = next(self._found_by_others(fullname, path, target), None)
-        if spec is None:
+        here = (threading.get_ident(), fullname)
+        if here in self._asked:  # a finder that asks the others, this one included
             return None
+        self._asked.add(here)
+        try:
+            spec = next(self._found_by_others(fullname, path, target), None)
+        finally:
+            self._asked.remove(here)
+        return None if spec is None else self._judged(spec, fullname)
+
+    def _judged(self, spec: ModuleSpec, fullname: str) -> ModuleSpec:
         file = spec.origin if spec.has_location else None
         guarded = None if file is None else self._files.get(_canonical(Path(file), {}))
         if file is not None and guarded is not None:
@@ -127,7 +146,7 @@ class ImportGuard(MetaPathFinder):
         owner = self._owner(fullname)
         if owner is None or self._is_codeless(spec, fullname):
             return spec
-        raise self._refusal(f"'{fullname}' of {owner} would be loaded from {file or spec.origin}, {self._expected(fullname, owner)}", spec)
+        raise self._refusal(f"'{fullname}' of {owner} would be loaded from {file or spec.origin}, {self._expected(fullname)}", spec)
 
     def executed(self, name: str) -> None:
         """Remember that a module passed."""
@@ -135,8 +154,9 @@ class ImportGuard(MetaPathFinder):
 
     def _found_by_others(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None) -> Iterator[ModuleSpec]:
         for finder in sys.meta_path:
-            if finder is not self:
-                spec = finder.find_spec(fullname, path, target)
+            find_spec = getattr(finder, "find_spec", None)  # a very old finder has none, and Python leaves it out as well
+            if finder is not self and find_spec is not None:
+                spec = find_spec(fullname, path, target)
                 if spec is not None:
                     yield spec
 
@@ -164,11 +184,11 @@ class ImportGuard(MetaPathFinder):
         """Whether it is a namespace package where none of the guarded files is expected: it runs no code, and what is in it is judged."""
         return spec.submodule_search_locations is not None and not spec.has_location and fullname not in self._modules
 
-    def _expected(self, fullname: str, owner: str) -> str:
+    def _expected(self, fullname: str) -> str:
         expected = self._modules.get(fullname)
         if expected is not None:
             return f"expected {expected}"
-        return "expected a namespace package" if fullname in self._shared else f"which no RECORD of a locked distribution lists for {owner}"
+        return "expected a namespace package" if fullname in self._shared else "which no RECORD of a locked distribution lists"
 
     @staticmethod
     def _refusal(message: str, spec: ModuleSpec) -> UntrustedModuleError:
@@ -227,12 +247,18 @@ def _names(modules: Mapping[str, str]) -> tuple[set[str], set[str]]:
     return owned, shared - owned
 
 
+def _loaded_within(owned: Collection[str]) -> list[str]:
+    """The loaded modules that are owned, sorted."""
+    top_level = {name.partition(".")[0] for name in owned}  # there are many other modules, so most are told apart by this alone
+    return sorted(name for name in [*sys.modules] if name.partition(".")[0] in top_level and _within(name, owned))
+
+
 def _parents(name: str) -> list[str]:
     parts = name.split(".")
     return [".".join(parts[:count]) for count in range(1, len(parts))]
 
 
-def _within(name: str, owned: Iterable[str]) -> str | None:
+def _within(name: str, owned: Collection[str]) -> str | None:
     """The first of the name and its parents that is owned; from a mapping what stands there for it."""
     found = next((each for each in (*_parents(name), name) if each in owned), None)
     return owned[found] if found is not None and isinstance(owned, Mapping) else found

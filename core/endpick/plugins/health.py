@@ -6,10 +6,13 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 
 from endpick.diagnostics import Code, Diagnostic, PluginReference
 from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOOKS_ENTRY_POINT_GROUP, OUR_GROUPS
+from endpick.plugins.contents import Contents, contents_of, listed, owner_of
 from endpick.plugins.discovery import Candidate, discover
+from endpick.plugins.guard import REPAIR
 from endpick.plugins.hook_objects import discover_hook_objects
 from endpick.plugins.locating import locate
 from endpick.plugins.metadata import Metadata, effective, read_relevant, unmet_requirements
@@ -38,13 +41,14 @@ def examine(path: Sequence[str] | None = None) -> Health:
         *_requirement_findings(copies),
         *_type_findings(candidates),
         *_target_findings((*candidates, *hook_objects)),
+        *_file_findings((*candidates, *hook_objects)),
     )
     return Health(copies, candidates, hook_objects, findings)
 
 
 def import_place(candidate: Candidate) -> str:
     """Where Python would import the candidate's module from; empty when it would not find it."""
-    place = locate(candidate.target.partition(":")[0].strip())
+    place = locate(candidate.module)
     return "" if place is None else str(place)
 
 
@@ -138,3 +142,40 @@ def _target_findings(candidates: Iterable[Candidate]) -> Iterator[Diagnostic]:
                 candidate,
                 help=f"reinstall {candidate.distribution}; if that does not help, its author has to correct the entry point",
             )
+
+
+def _file_findings(candidates: Iterable[Candidate]) -> Iterator[Diagnostic]:
+    """Installed files that were changed, and entry points that lead out of their distribution; each file is told once."""
+    usable = [one for one in candidates if not one.shadowed_by and one.is_valid and one.speaks_our_api]
+    found: dict[str, Contents] = {}
+    told: set[tuple[str, Path]] = set()
+    for candidate in usable:
+        if candidate.metadata_path not in found:
+            contents = found[candidate.metadata_path] = contents_of(candidate)
+            altered = contents.altered()
+            if altered:
+                yield _altered(contents, altered)
+        place = locate(candidate.module)
+        if place is None or found[candidate.metadata_path].brings(place) or (candidate.metadata_path, place) in told:
+            continue
+        told.add((candidate.metadata_path, place))
+        yield _foreign(candidate, place)
+
+
+def _altered(contents: Contents, files: Sequence[str]) -> Diagnostic:
+    return Diagnostic(
+        Code.W0310,
+        f"files of {contents.origin} were changed after it was installed: {listed(files)}",
+        help=f"find out who changed them; `pip install --force-reinstall {contents.distribution}=={contents.version}` brings them back",
+    )
+
+
+def _foreign(candidate: Candidate, place: Path) -> Diagnostic:
+    owner = owner_of(candidate.module)
+    whose = "no installed distribution brings" if owner is None else f"{owner.origin} brings"
+    return Reference(candidate.type).diagnostic(
+        Code.W0311,
+        f"'{candidate.type}' of {candidate.origin} leads to {place}, which {whose}",
+        candidate,
+        help=REPAIR if owner is None else f"nothing, where {candidate.distribution} means to offer what is in {owner.distribution}",
+    )

@@ -7,15 +7,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from endpick.diagnostics import Code, Diagnostic
-from endpick.plugins.contents import Contents, contents_of, owner_of
+from endpick.plugins.contents import Contents, contents_of, listed, owner_of
 from endpick.plugins.discovery import Candidate
 from endpick.plugins.guard import REPAIR, ImportGuard
 from endpick.plugins.locating import locate
 from endpick.plugins.lock import Lock, LockedPlugin, locked
 from endpick.plugins.metadata import normalise, top_level_modules
 from endpick.plugins.resolution import Reference
-
-_MOST_FILES = 5
 
 
 @dataclass
@@ -29,6 +27,7 @@ class LockCheck:
     guard: ImportGuard | None = None
     _contents: dict[str, Contents] = field(default_factory=dict)
     _altered: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    _admitted: set[str] = field(default_factory=set)
 
     def plugin(self, reference: Reference, candidate: Candidate) -> Diagnostic | None:
         """How an installed plugin type differs from what was locked; None when it does not."""
@@ -45,7 +44,7 @@ class LockCheck:
     def loaded(self, reference: Reference, candidate: Candidate) -> Diagnostic | None:
         """Whether a module of the candidate's distribution was loaded past the guard; None when all went through it."""
         contents = self._contents_of(candidate)
-        name = None if self.guard is None else self.guard.unseen(contents.origin)
+        name = None if self.guard is None else self.guard.unseen(_guarded(candidate, contents))
         if name is None:
             return None
         message = f"'{name}' of {contents.origin} was loaded by another import hook, where endpick could not check it"
@@ -115,12 +114,14 @@ class LockCheck:
         if altered is None:
             altered = self._altered[contents.root + contents.fingerprint] = contents.altered()
         if altered:
-            files = ", ".join(altered[:_MOST_FILES]) + (f" and {len(altered) - _MOST_FILES} more" if len(altered) > _MOST_FILES else "")
-            return _drift(reference, candidate, f"files of {contents.origin} were changed after it was installed: {files}")
+            return _drift(reference, candidate, f"files of {contents.origin} were changed after it was installed: {listed(altered)}")
         if self.guard is None:
             return None
         self.guard.stand_first()
+        if contents.fingerprint in self._admitted:
+            return None
         reason = self.guard.admit(_guarded(candidate, contents))
+        self._admitted |= {contents.fingerprint} if reason is None else set()
         if reason is None:
             return None
         return _drift(reference, candidate, f"{contents.origin} cannot be checked: {reason.what}", repair=reason.repair)

@@ -154,9 +154,7 @@ def test_forged_byte_code_is_not_run(site):
     assert not site.mark.exists()
 
 
-@pytest.mark.parametrize(
-    "name", [f"scorer{importlib.machinery.EXTENSION_SUFFIXES[0]}", "scorer/__init__.py", "scorer.abi3.so"], ids=repr
-)
+@pytest.mark.parametrize("name", [f"scorer{importlib.machinery.EXTENSION_SUFFIXES[0]}", "scorer/__init__.py", "scorer.abi3.so"], ids=repr)
 def test_a_file_that_python_prefers_to_the_locked_one_is_refused(site, name):
     intruder = site.packages / "parts" / name
     intruder.parent.mkdir(exist_ok=True)

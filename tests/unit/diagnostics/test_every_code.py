@@ -32,6 +32,8 @@ WITHOUT_A_PLACE = {
     Code.E0805: "about what is installed",
     Code.W0302: "about what is installed",
     Code.W0305: "about what is installed",
+    Code.W0310: "about what is installed",
+    Code.W0311: "about what is installed",
     Code.N0601: "about something that the document lacks",
 }
 

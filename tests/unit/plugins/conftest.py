@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from endpick.plugins.guard import ImportGuard
+from guarding import MODULES, RAN, TOP_LEVEL, verdict
 
 
 @pytest.fixture(autouse=True)
@@ -32,3 +36,31 @@ def on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, s
         return file
 
     return write
+
+
+@pytest.fixture
+def guard(monkeypatch: pytest.MonkeyPatch) -> Iterator[ImportGuard]:
+    """A guard of its own; when the test is over no foreign code may have run."""
+    RAN.clear()
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    guard = ImportGuard()
+    yield guard
+    guard.withdraw()
+    for name in [name for name in sys.modules if name.partition(".")[0] in TOP_LEVEL]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+    assert RAN == []
+
+
+@pytest.fixture
+def guarded(make_distribution: Callable[..., Path], guard: ImportGuard, tmp_path: Path) -> Callable[..., Path]:
+    """`guarded(modules, target)`: installs, locks and admits a distribution; gives the directory."""
+
+    def install(modules: dict[str, str] = MODULES, target: str = "guarded:C") -> Path:
+        root = make_distribution("acme-guarded", {"acme.guarded": target}, modules=modules, root=tmp_path / "site")
+        sys.path.insert(0, str(root))
+        importlib.invalidate_caches()
+        assert verdict(guard, root) is None
+        return root
+
+    return install

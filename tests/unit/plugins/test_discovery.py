@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import sys
+
+import endpick
 from endpick.plugins.discovery import Candidate, discover, find
 
 
@@ -77,6 +81,76 @@ def test_finding_skips_invalid_names_and_other_majors():
     assert find(others, "A_B") == ()
 
 
-def test_only_endpick_itself_is_builtin():
-    assert Candidate("a", 1, "Endpick", "1", "m:C", "/p").is_builtin
-    assert not Candidate("a", 1, "endpick-extras", "1", "m:C", "/p").is_builtin
+def test_only_the_endpick_that_runs_is_builtin(make_distribution):
+    fake = make_distribution("endpick", {"acme.fake": "fake:Fake"}, version="9.9")
+
+    everything = discover([str(fake), *sys.path])
+
+    assert {one.distribution for one in everything if one.is_builtin} == {"endpick"}
+    assert all(one.target.startswith("endpick_builtin.") for one in everything if one.is_builtin)
+    (shadowed,) = (one for one in everything if one.type == "acme.fake")
+    assert not shadowed.is_builtin
+    assert shadowed.shadowed_by, "although it comes first on the path"
+
+
+def test_a_wheel_is_endpick_when_it_lies_beside_the_code_and_lists_it(make_distribution, tmp_path, monkeypatch):
+    root = make_distribution("endpick", {"queue-scorer": "fake:Fake"}, modules={"endpick.__init__": ""}, root=tmp_path / "site")
+    monkeypatch.setattr(endpick, "__file__", str(root / "endpick" / "__init__.py"))
+
+    assert [one.is_builtin for one in found(root)] == [True]
+    (root / "endpick-1.0.dist-info" / "RECORD").write_text("fake.py,sha256=x,1\n")
+    assert [one.is_builtin for one in found(root)] == [False]
+
+
+def test_of_two_that_both_could_be_endpick_none_is(make_distribution, tmp_path, monkeypatch):
+    for version in ("1.0", "9.9"):
+        root = make_distribution(
+            "endpick", {f"acme.v{version[0]}": "m:C"}, version=version, modules={"endpick.__init__": ""}, root=tmp_path / "site"
+        )
+    monkeypatch.setattr(endpick, "__file__", str(root / "endpick" / "__init__.py"))
+
+    candidates = found(root)
+
+    assert not any(one.is_builtin for one in candidates)
+    assert all(one.rivals for one in candidates)
+
+
+def test_every_metadata_directory_that_bears_the_name_is_a_rival(make_distribution, tmp_path):
+    ours = make_distribution("acme-x", {"acme.a": "m:A"}, modules={})
+    hooks_only = make_distribution("Acme.X", {"hook": "m:H"}, version="2.0", group="endpick.hooks.v1", modules={})
+    disguised = make_distribution("harmless", {"acme.b": "m:B"}, modules={})
+    metadata = disguised / "harmless-1.0.dist-info" / "METADATA"
+    metadata.write_text(metadata.read_text().replace("Name: harmless", "Name: acme_x"))
+
+    (candidate,) = found(ours, hooks_only, disguised, types=["acme.a"])
+
+    assert candidate.rivals == (f"{hooks_only}/Acme.X-2.0.dist-info", f"{disguised}/harmless-1.0.dist-info")
+
+
+def test_the_same_directory_by_another_path_is_no_rival(make_distribution, tmp_path):
+    root = make_distribution("acme-x", {"acme.a": "m:A"}, modules={})
+    (tmp_path / "again").symlink_to(root)
+
+    (candidate,) = found(root, tmp_path / "again")
+
+    assert candidate.rivals == ()
+
+
+def test_what_a_build_left_in_the_source_of_an_editable_install_is_no_rival(make_distribution, tmp_path):
+    site = make_distribution("acme-x", {"acme.a": "m:A"}, modules={}, root=tmp_path / "site")
+    project = make_distribution("acme-x", {"acme.a": "m:A"}, root=tmp_path / "project", egg_info=True, modules={})
+    (site / "acme_x-1.0.dist-info" / "direct_url.json").write_text(json.dumps({"url": f"file://{project}", "dir_info": {"editable": True}}))
+
+    (candidate,) = found(site, project)
+
+    assert candidate.rivals == ()
+
+
+def test_a_metadata_directory_under_another_name_than_its_own_is_not_sure(make_distribution, tmp_path):
+    root = make_distribution("harmless", {"acme.b": "m:B"}, modules={})
+    metadata = root / "harmless-1.0.dist-info" / "METADATA"
+    metadata.write_text(metadata.read_text().replace("Name: harmless", "Name: acme_x"))
+
+    (candidate,) = found(root)
+
+    assert candidate.rivals == (f"{root}/harmless-1.0.dist-info",)

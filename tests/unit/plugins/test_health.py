@@ -93,7 +93,7 @@ def test_unmet_requirements_are_found(make_distribution, examined):
 
 
 def test_a_clash_is_a_warning_that_lists_who_offers_the_type(make_distribution, examined):
-    one, two = make_distribution("healthy", ENTRY_POINTS), make_distribution("rival", ENTRY_POINTS)
+    one, two = make_distribution("healthy", ENTRY_POINTS), make_distribution("rival", {"acme.scorer": "rival:Scorer"})
 
     (finding,) = examined(one, two).diagnostics
 
@@ -123,3 +123,33 @@ def test_hook_objects_are_examined_too(make_distribution, examined):
 
     assert [one.type for one in health.hook_objects] == ["hooky.one"]
     assert [code for code, _ in findings(health)] == [Code.E0303]
+
+
+def test_changed_files_are_found_once_for_each_distribution(make_distribution, examined):
+    root = make_distribution("healthy", {"acme.a": "healthy:A", "acme.b": "healthy:B"})
+    (root / "healthy.py").write_text("# changed\n")
+
+    assert findings(examined(root)) == [(Code.W0310, "files of healthy 1.0 were changed after it was installed: healthy.py")]
+
+
+def test_an_entry_point_that_leads_into_another_distribution_is_told_with_its_name(make_distribution, examined):
+    library = make_distribution("library", {}, modules={"library": "class Scorer: ..."})
+    root = make_distribution("healthy", {"acme.a": "library:Scorer", "acme.b": "library:Other"}, modules={})
+
+    (finding,) = examined(root, library).diagnostics
+
+    assert finding.code is Code.W0311
+    assert finding.message == f"'acme.a' of healthy 1.0 leads to {library}/library.py, which library 1.0 brings"
+    assert finding.help == "nothing, where healthy means to offer what is in library"
+
+
+def test_a_module_that_shadows_a_plugin_is_told(make_distribution, examined, tmp_path):
+    root = make_distribution("healthy", ENTRY_POINTS)
+    (tmp_path / "shadow").mkdir()
+    (tmp_path / "shadow" / "healthy.py").write_text("")
+
+    (finding,) = examined(tmp_path / "shadow", root).diagnostics
+
+    assert finding.code is Code.W0311
+    assert finding.message == f"'acme.scorer' of healthy 1.0 leads to {tmp_path}/shadow/healthy.py, which no installed distribution brings"
+    assert finding.help.startswith("remove the file that was found")

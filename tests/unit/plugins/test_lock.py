@@ -11,22 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick.diagnostics import Code, Diagnostic
+from endpick.plugins.contents import contents_of
 from endpick.plugins.discovery import discover
 from endpick.plugins.hook_objects import discover_hook_objects
-from endpick.plugins.lock import (
-    Lock,
-    LockedPlugin,
-    altered_files,
-    check_hook_lock,
-    check_lock,
-    differences,
-    fingerprint,
-    load_lock,
-    locate,
-    lock_of,
-    read_lock,
-    source_files,
-)
+from endpick.plugins.locating import locate, module_files
+from endpick.plugins.lock import Lock, LockedPlugin, load_lock, lock_of, read_lock
+from endpick.plugins.lock_check import LockCheck
 from endpick.plugins.resolution import Reference
 
 ENTRY_POINTS = {"acme.b": "lockable:B", "acme.a": "lockable:A"}
@@ -34,6 +24,26 @@ ENTRY_POINTS = {"acme.b": "lockable:B", "acme.a": "lockable:A"}
 
 def installed(*roots):
     return discover([str(root) for root in roots])
+
+
+def check_lock(reference, candidate, lock):
+    return LockCheck(lock).plugin(reference, candidate)
+
+
+def check_hook_lock(reference, candidate, lock):
+    return LockCheck(lock).hook_object(reference, candidate)
+
+
+def differences(lock, candidates, hook_objects=()):
+    return LockCheck(lock).differences(candidates, hook_objects)
+
+
+def fingerprint(candidate):
+    return contents_of(candidate).fingerprint
+
+
+def altered_files(candidate):
+    return contents_of(candidate).altered()
 
 
 def test_a_lock_names_each_usable_type_once_per_distribution(make_distribution):
@@ -73,9 +83,9 @@ def test_the_order_of_plugins_does_not_show(plugins, random):
         ("", "the lock file is damaged: JSONDecodeError: "),
         ("[]", "the lock file is damaged: TypeError: "),
         ('{"plugins": []}', "the lock file is damaged: KeyError: 'format'"),
-        ('{"format": 1, "plugins": []}', "the lock file is damaged: KeyError: 'hooks'"),
-        ('{"format": 2, "plugins": []}', "is of format 2, this endpick reads format 1"),
-        ('{"format": 1, "plugins": [{"type": "a", "colour": "red"}], "hooks": []}', "the lock file is damaged: TypeError: "),
+        ('{"format": 2, "plugins": []}', "the lock file is damaged: KeyError: 'hooks'"),
+        ('{"format": 1, "plugins": []}', "is of format 1, this endpick reads format 2"),
+        ('{"format": 2, "plugins": [{"type": "a", "colour": "red"}], "hooks": []}', "the lock file is damaged: TypeError: "),
     ],
 )
 def test_what_is_no_lock_file_is_told(text, says):
@@ -217,7 +227,7 @@ def test_many_altered_files_are_counted(make_distribution):
 
 def test_the_fingerprint_of_an_editable_install_is_that_of_its_source(make_distribution, monkeypatch):
     root = make_distribution("lockable", ENTRY_POINTS)
-    (root / "lockable-1.0.dist-info" / "direct_url.json").write_text('{"url": "file:///x", "dir_info": {"editable": true}}')
+    (root / "lockable-1.0.dist-info" / "direct_url.json").write_text(json.dumps({"url": f"file://{root}", "dir_info": {"editable": True}}))
     monkeypatch.syspath_prepend(root)
     candidate = installed(root)[0]
     before = fingerprint(candidate)
@@ -226,7 +236,7 @@ def test_the_fingerprint_of_an_editable_install_is_that_of_its_source(make_distr
     assert fingerprint(candidate) == before
     (root / "lockable.py").write_text("# changed\n")
     assert fingerprint(candidate) != before
-    assert altered_files(candidate) == ("lockable.py",)
+    assert altered_files(candidate) == ()
 
 
 def test_modules_are_located_without_being_imported(tmp_path, monkeypatch):
@@ -245,7 +255,6 @@ def test_modules_are_located_without_being_imported(tmp_path, monkeypatch):
     assert locate("located_module.x") is None
     assert locate("located_package.nothing.x") is None
     assert locate("no_such_module_anywhere") is None
-    assert source_files("located_module.x") == (tmp_path / "located_module.py",)
-    assert source_files("located_package.module") == tuple(sorted(package.rglob("*.py")))
-    assert source_files("no_such_module_anywhere") == ()
+    assert module_files(tmp_path / "located_module.py") == (tmp_path / "located_module.py",)
+    assert module_files(package / "__init__.py") == module_files(package) == tuple(sorted(package.rglob("*.py")))
     assert not {name for name in sys.modules if name.startswith("located_")}

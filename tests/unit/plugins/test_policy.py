@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from endpick.diagnostics import Code
@@ -9,7 +11,7 @@ from endpick.plugins.discovery import Candidate
 from endpick.plugins.resolution import Policy, Reference, check_policy
 
 ACME = Candidate("acme.scorer", 1, "acme-x", "2.1", "m:C", "/p")
-BUILTIN = Candidate("queue-scorer", 1, "endpick", "0.1.0", "m:C", "/q")
+BUILTIN = Candidate("queue-scorer", 1, "endpick", "0.1.0", "m:C", "/q", is_builtin=True)
 
 
 def verdict(candidate, policy):
@@ -45,3 +47,24 @@ def test_an_allow_list_keeps_the_others_out(allowed):
 
 def test_patterns_match_case():
     assert Policy(None, ("ACME.*",)).denies_type("acme.scorer") is None
+
+
+def test_the_name_endpick_alone_is_no_permission():
+    fake = replace(BUILTIN, is_builtin=False)
+
+    diagnostic = check_policy(Reference("queue-scorer"), fake, Policy(("acme",)))
+
+    assert diagnostic.code is Code.E0307
+    assert diagnostic.notes[0].startswith("/q bears endpick's name, but the endpick that runs is ")
+
+
+@pytest.mark.parametrize(("candidate", "policy"), [(ACME, Policy(("acme-x",))), (replace(BUILTIN, is_builtin=False), Policy())])
+def test_a_name_that_has_to_decide_may_be_borne_once(candidate, policy):
+    diagnostic = check_policy(Reference(candidate.type), replace(candidate, rivals=("/r",)), policy)
+
+    assert diagnostic.code is Code.E0323
+    assert diagnostic.notes == (f"{candidate.origin} at {candidate.metadata_path} counts", "/r bears the name, too")
+
+
+def test_a_name_that_decides_nothing_may_be_borne_twice():
+    assert check_policy(Reference("acme.scorer"), replace(ACME, rivals=("/r",)), Policy()) is None

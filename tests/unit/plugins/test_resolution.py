@@ -97,7 +97,7 @@ def test_two_targets_in_one_distribution_are_a_clash_that_from_cannot_settle():
 
 
 def test_a_clash_with_a_builtin_names_both_choices():
-    diagnostic = fault(reference(), [candidate(distribution="endpick"), candidate(distribution="evil")])
+    diagnostic = fault(reference(), [candidate(distribution="endpick", is_builtin=True), candidate(distribution="evil")])
 
     assert diagnostic.code is Code.E0315
     assert diagnostic.help == "say which one you want with `from: endpick` or `from: evil`, or uninstall evil"

@@ -23,7 +23,8 @@ from endpick.plugins.hook_objects import discover_hook_objects
 from endpick.plugins.hooks import load_hooks
 from endpick.plugins.instance import subscriptions_of
 from endpick.plugins.loader import alias_clashes, load
-from endpick.plugins.lock import Lock, LockedPlugin, check_lock, differences, load_lock, read_lock
+from endpick.plugins.lock import Lock, LockedPlugin, load_lock, read_lock
+from endpick.plugins.lock_check import LockCheck
 from endpick.plugins.metadata import unmet_requirements
 from endpick.plugins.parameters import ParameterSource, check_parameters, deprecated_parameters
 from endpick.plugins.resolution import Policy, Reference, check_policy, resolve
@@ -101,11 +102,16 @@ def _policy(policy):
     return lambda site: check_policy(site.reference("acme.zone"), site.resolved("acme.zone"), policy)
 
 
+def _two_of_one_name(site):
+    candidate = replace(site.resolved("acme.zone"), rivals=("/old/good_scorers-0.9.dist-info",))
+    return check_policy(site.reference("acme.zone"), candidate, Policy(("good-scorers",)))
+
+
 def _lock(**changes):
     locked = {"type": "acme.zone", "distribution": "good-scorers", "version": "1.0", "target": "good_scorers:Zone", "digest": "", **changes}
 
     def case(site):
-        return check_lock(site.reference("acme.zone"), site.resolved("acme.zone"), Lock((LockedPlugin(**locked),)))
+        return LockCheck(Lock((LockedPlugin(**locked),))).plugin(site.reference("acme.zone"), site.resolved("acme.zone"))
 
     return case
 
@@ -189,7 +195,12 @@ CASES = {
     "resolution-clash": lambda site: site.resolved("acme.latency"),
     "resolution-builtin": lambda site: resolve(
         site.reference("queue-scorer"),
-        [replace(one, distribution=name) for one in site.candidates if one.type == "queue-scorer" for name in ("endpick", "x", "y")],
+        [
+            replace(one, distribution=name, is_builtin=name == "endpick")
+            for one in site.candidates
+            if one.type == "queue-scorer"
+            for name in ("endpick", "x", "y")
+        ],
     ),
     "resolution-from": lambda site: site.resolved("acme.latency", "good-scorer"),
     "resolution-from-far": lambda site: site.resolved("acme.latency", "zebra"),
@@ -199,10 +210,11 @@ CASES = {
     "resolution-twice": _twice,
     "policy-denied": _policy(Policy(None, ("acme.*",))),
     "policy-not-allowed": _policy(Policy(("acme",))),
+    "policy-two-of-one-name": _two_of_one_name,
     "lock-version": _lock(version="0.9", target="good_scorers:Old"),
     "lock-distribution": _lock(distribution="other"),
     "lock-type": _lock(type="acme.region"),
-    "lock-gone": lambda site: differences(Lock((LockedPlugin("acme.zone", "gone", "1.0", "m:C", ""),)), site.candidates),
+    "lock-gone": lambda site: LockCheck(Lock((LockedPlugin("acme.zone", "gone", "1.0", "m:C", ""),))).differences(site.candidates),
     "lock-format": lambda site: read_lock('{"format": 7}', "endpick.lock.json"),
     "lock-nonsense": lambda site: read_lock("[]", "endpick.lock.json"),
     "lock-missing": lambda site: load_lock(Path("no-such-lock.json")),

@@ -1,0 +1,150 @@
+"""The import guard beside other import hooks, earlier imports, reloads and its own diagnostics."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import importlib.util
+import pkgutil
+import sys
+from importlib.machinery import PathFinder
+
+from endpick.diagnostics import Code
+from endpick.plugins.discovery import discover
+from endpick.plugins.importing import import_target
+from endpick.plugins.lock import lock_of
+from endpick.plugins.lock_check import LockCheck
+from endpick.plugins.resolution import Reference
+from guarding import EVIL, MODULES, record_again, refusal, verdict
+
+
+def test_an_import_hook_of_another_plugin_is_asked_after_the_guard_and_cannot_bring_its_own_file(guarded, guard, tmp_path):
+    root = guarded()
+    (tmp_path / "hook.py").write_text(EVIL)
+
+    class Hook:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            return importlib.util.spec_from_file_location(name, tmp_path / "hook.py") if name == "guarded.inner" else None
+
+    sys.meta_path.insert(0, Hook)
+    try:
+        guard.stand_first()
+        assert f"{tmp_path}/hook.py, expected {root}/guarded/inner.py" in refusal("guarded.inner").what
+    finally:
+        sys.meta_path.remove(Hook)
+
+
+def test_a_module_that_a_hook_slipped_past_the_guard_is_noticed(guarded, guard):
+    root = guarded()
+    (candidate,) = discover([str(root)])
+    check = LockCheck(lock_of([candidate]), guard)
+    sys.meta_path.insert(0, PathFinder)
+    try:
+        importlib.import_module("guarded")
+        fault = check.loaded(Reference(candidate.type), candidate)
+    finally:
+        sys.meta_path.remove(PathFinder)
+
+    assert fault.code is Code.E0308
+    assert fault.message == "'guarded' of acme-guarded 1.0 was loaded by another import hook, where endpick could not check it"
+
+
+def test_a_hook_that_asks_the_guard_and_wraps_what_it_gets_is_no_harm(guarded, guard):
+    root = guarded()
+    (candidate,) = discover([str(root)])
+
+    class Wrapping:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            return guard.find_spec(name, path, target) if name.startswith("guarded") else None
+
+    sys.meta_path.insert(0, Wrapping)
+    try:
+        importlib.import_module("guarded.inner")
+    finally:
+        sys.meta_path.remove(Wrapping)
+
+    assert LockCheck(lock_of([candidate]), guard).loaded(Reference(candidate.type), candidate) is None
+
+
+def test_what_was_imported_before_the_check_is_refused(make_distribution, guard):
+    root = make_distribution("acme-guarded", {"acme.g": "guarded:C"}, modules=MODULES)
+    sys.path.insert(0, str(root))
+    importlib.import_module("guarded.inner")
+
+    fault = verdict(guard, root)
+
+    assert fault.code is Code.E0308
+    assert f"its module 'guarded' was imported from {root}/guarded/__init__.py before endpick could look at it" in fault.message
+    assert "sitecustomize" in fault.help
+
+
+def test_another_state_is_not_loaded_on_top_of_the_first(guarded, guard):
+    root = guarded()
+    importlib.import_module("guarded.inner")
+    assert verdict(guard, root) is None, "a reload of the same"
+    (root / "guarded" / "inner.py").write_text("VALUE = 7\n")
+    record_again(root)
+
+    fault = verdict(guard, root)
+
+    assert fault.message == "acme-guarded 1.0 cannot be checked: this process has loaded another state of it"
+    assert fault.help == "restart endpick to load what is installed now"
+
+
+def test_another_state_takes_the_place_of_one_that_was_never_loaded(guarded, guard):
+    root = guarded()
+    (root / "guarded" / "inner.py").write_text("VALUE = 7\n")
+    (root / "guarded" / "deep" / "leaf.py").unlink()
+    record_again(root)
+
+    assert verdict(guard, root) is None
+    assert importlib.import_module("guarded.inner").VALUE == 7
+    (root / "guarded" / "deep" / "leaf.py").write_text(MODULES["guarded.deep.leaf"])
+    assert "no RECORD" in refusal("guarded.deep.leaf").what, "it was listed, and is no longer"
+
+
+def test_distributions_in_one_directory_are_guarded_apart_and_may_import_each_other(make_distribution, guard, tmp_path):
+    site = tmp_path / "site"
+    make_distribution("acme-guarded", {"acme.a": "guarded:C"}, modules={"guarded.__init__": "import sibling\n"}, root=site)
+    make_distribution("acme-sibling", {"acme.b": "sibling:C"}, modules={"sibling": "VALUE = 8\n"}, root=site)
+    sys.path.insert(0, str(site))
+    candidates = discover([str(site)])
+    lock = lock_of(candidates)
+
+    for _ in range(2):  # a reload judges both once more
+        check = LockCheck(lock, guard)
+        assert [check.plugin(Reference(one.type), one) for one in candidates] == [None, None]
+        importlib.import_module("guarded")
+        assert [check.loaded(Reference(one.type), one) for one in candidates] == [None, None]
+    (site / "sibling.py").write_text(EVIL)
+    del sys.modules["sibling"]
+    assert "acme-sibling 1.0 has changed" in refusal("sibling").what
+
+
+def test_a_module_made_up_by_code_and_a_second_name_of_one_are_no_harm(guarded, guard):
+    root = guarded({"guarded.__init__": "import sys, types\nsys.modules['guarded.made_up'] = types.ModuleType('guarded.made_up')\n"})
+    importlib.import_module("guarded")
+    (candidate,) = discover([str(root)])
+
+    assert LockCheck(lock_of([candidate]), guard).loaded(Reference(candidate.type), candidate) is None
+
+
+def test_the_refusal_of_an_import_is_a_diagnostic_at_the_entry(guarded):
+    root = guarded()
+    (candidate,) = discover([str(root)])
+    (root / "guarded" / "__init__.py").write_text(EVIL)
+
+    fault = import_target(Reference(candidate.type), candidate)
+
+    assert fault.code is Code.E0308
+    assert "has changed since it was locked" in fault.message
+    assert fault.help == "install what was locked, or accept what is installed with `endpick lock`"
+
+
+def test_data_of_a_guarded_package_can_be_read(guarded):
+    root = guarded()
+    (root / "guarded" / "table.txt").write_text("1 2 3")
+
+    assert pkgutil.get_data("guarded", "table.txt") == b"1 2 3"
