@@ -24,12 +24,15 @@ def command(output_file: Path, checks: bool, output: str) -> None:
     if checks:
         _check(output_file, output)
         return
-    lock = lock_of(discover(), discover_hook_objects())
+    candidates, hook_objects = discover(), discover_hook_objects()
+    lock = lock_of(candidates, hook_objects)
     try:
         output_file.write_text(lock.render(), encoding="utf-8")
     except OSError as error:
         click.echo(f"error: the lock file {output_file} cannot be written: {error.strerror}", err=True)
         raise SystemExit(ExitCode.FAILED) from None
+    # What is wrong already would be refused by `serve --locked`, and only where a configuration uses it.
+    click.echo(render_text(LockCheck(lock).differences(candidates, hook_objects), colour=wants_colour(sys.stderr)), nl=False, err=True)
     pinned = {plugin.distribution for plugin in (*lock.plugins, *lock.hooks)}
     summary = f"{output_file}: {len(lock.plugins)} plugin types and {len(lock.hooks)} hook objects of {len(pinned)} distributions\n"
     click.echo(lock.render() if output == "json" else summary, nl=False)

@@ -123,7 +123,11 @@ def make_plan(
     if loaded.config is None:
         return PlanOutcome(None, loaded.diagnostics)
     policy = policy_of(loaded.config)
-    check = None if lock is None else LockCheck(lock, GUARD)
+    check = None
+    if lock is not None:
+        hook_objects = discover_hook_objects() if hook_objects is None and lock.hooks else hook_objects
+        check = LockCheck(lock, GUARD)
+        check.guard_all((*candidates, *(hook_objects or ())))
     hooks, faults = load_named_hooks(loaded.config, loaded.source, policy, hook_objects, check)
     offered, failures = hooks.offered()
     builder = PlanBuilder(loaded, loaded.config, diagnostics=[*loaded.diagnostics, *faults, *failures])

@@ -35,6 +35,9 @@ class Contents:
     recorded: bool = True
     """Whether a RECORD tells the digests; False when they were just made from the files."""
 
+    plugins_in: frozenset[str] = frozenset()
+    """Of endpick itself the top-level packages with plugins, because the rest of it runs already; empty for any other distribution."""
+
     @property
     def origin(self) -> str:
         """How messages name it: `acme-x 2.1`."""
@@ -46,11 +49,16 @@ class Contents:
             return ()
         return tuple(sorted(os.path.relpath(file, self.root) for file, digest in self.digests.items() if not file_matches(file, digest)))
 
-    def only(self, top_level: Iterable[str]) -> Contents:
-        """The same, without what lies outside of these top-level modules."""
-        names = set(top_level)
-        digests = {file: digest for file, digest in self.digests.items() if _top_level(os.path.relpath(file, self.root)) in names}
+    def to_guard(self) -> Contents:
+        """What may be imported of it from now on."""
+        if not self.plugins_in:
+            return self
+        digests = {file: digest for file, digest in self.digests.items() if _top_level(os.path.relpath(file, self.root)) in self.plugins_in}
         return replace(self, digests=digests, modules={name: file for name, file in self.modules.items() if file in digests})
+
+    def distrusted(self) -> Contents:
+        """The same modules, none of which may be imported."""
+        return replace(self.to_guard(), digests={})
 
     def brings(self, file: Path) -> bool:
         """Whether a file is one of its own, whatever it holds now."""
@@ -73,12 +81,14 @@ def contents_of(candidate: Candidate, *modules: str) -> Contents:
     entry points lead, and those of `modules`; what would be imported from another place is left out.
     """
     record = read_record(candidate.metadata_path)
+    offered = top_level_modules(candidate.metadata_path)
     if candidate.editable or record.digests is None:
-        return _from_sources(candidate, {*top_level_modules(candidate.metadata_path), *(name.partition(".")[0] for name in modules)})
+        return _from_sources(candidate, {*offered, *(name.partition(".")[0] for name in modules)})
     root = Path(candidate.metadata_path).parent
     digests = {f"{root}/{path}": digest for path, digest in record.digests.items()}
     named = _modules((path, f"{root}/{path}") for path in record.digests)
-    return Contents(candidate.distribution, candidate.version, str(root), _fingerprint(record.lines), digests, named)
+    plugins_in = frozenset(offered if candidate.is_builtin else ())
+    return Contents(candidate.distribution, candidate.version, str(root), _fingerprint(record.lines), digests, named, plugins_in=plugins_in)
 
 
 def _from_sources(candidate: Candidate, top_level: Iterable[str]) -> Contents:
@@ -134,7 +144,9 @@ def owner_of(module: str) -> Contents | None:
     for copy in read_all():
         if copy.is_empty:
             continue
-        owner = Candidate("", 0, copy.name, copy.version, module, copy.path, bool(copy.source_path), copy.source_path)
+        owner = Candidate(
+            "", 0, copy.name, copy.version, module, copy.path, bool(copy.source_path), copy.source_path, is_builtin=copy.is_host
+        )
         if not owner.editable and not place.is_relative_to(copy.root):
             continue
         contents = contents_of(owner, module)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import sysconfig
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 REPAIR = "remove the file that was found, or the entry of the import path that leads to it; see `endpick doctor`"
+ACCEPT = "install what was locked, or accept what is installed with `endpick lock`"
+_STANDARD_LIBRARY = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
 
 
 class UntrustedModuleError(ImportError):
@@ -34,6 +37,7 @@ class UntrustedModuleError(ImportError):
 
     def __init__(self, message: str, *, name: str, path: str, repair: str = REPAIR) -> None:
         super().__init__(f"{message}; {repair}", name=name, path=path)
+        _log.error("import refused: %s; %s", message, repair)  # told here, because a plugin may catch it
         self.what = message
         self.repair = repair
 
@@ -143,9 +147,11 @@ class ImportGuard(MetaPathFinder):
         guarded = None if file is None else self._files.get(_canonical(Path(file), {}))
         if file is not None and guarded is not None:
             return self._guarded_spec(spec, file, guarded)
-        owner = self._owner(fullname)
-        if owner is None or self._is_codeless(spec, fullname):
+        owner = self._shared.get(fullname) or _within(fullname, self._owned)
+        if owner is None or self._is_codeless(spec, fullname) or _is_pythons_own(spec):
             return spec
+        if file is not None and file == self._modules.get(fullname):
+            raise self._refusal(f"'{fullname}' of {owner} is not what the lock file has: {file}", spec, ACCEPT)
         raise self._refusal(f"'{fullname}' of {owner} would be loaded from {file or spec.origin}, {self._expected(fullname)}", spec)
 
     def executed(self, name: str) -> None:
@@ -175,11 +181,6 @@ class ImportGuard(MetaPathFinder):
         made.cached = None
         return made
 
-    def _owner(self, fullname: str) -> str | None:
-        if fullname.partition(".")[0] in sys.stdlib_module_names:
-            return None  # Python's own module of that name is meant, and no finder of ours could tell it from another
-        return self._shared.get(fullname) or _within(fullname, self._owned)
-
     def _is_codeless(self, spec: ModuleSpec, fullname: str) -> bool:
         """Whether it is a namespace package where none of the guarded files is expected: it runs no code, and what is in it is judged."""
         return spec.submodule_search_locations is not None and not spec.has_location and fullname not in self._modules
@@ -191,10 +192,8 @@ class ImportGuard(MetaPathFinder):
         return "expected a namespace package" if fullname in self._shared else "which no RECORD of a locked distribution lists"
 
     @staticmethod
-    def _refusal(message: str, spec: ModuleSpec) -> UntrustedModuleError:
-        # A plugin may catch an ImportError: the log tells it all the same.
-        _log.error("import refused: %s; %s", message, REPAIR)
-        return UntrustedModuleError(message, name=spec.name, path=spec.origin or "")
+    def _refusal(message: str, spec: ModuleSpec, repair: str = REPAIR) -> UntrustedModuleError:
+        return UntrustedModuleError(message, name=spec.name, path=spec.origin or "", repair=repair)
 
 
 class _CheckedSource(SourceFileLoader):
@@ -229,10 +228,18 @@ class _CheckedExtension(ExtensionFileLoader):
 
 def _check(content: bytes, name: str, path: str, guarded: GuardedFile) -> None:
     if not matches(content, guarded.digest):
-        message = f"'{name}' of {guarded.origin} has changed since it was locked: {path}"
-        repair = "install what was locked, or accept what is installed with `endpick lock`"
-        _log.error("import refused: %s; %s", message, repair)
-        raise UntrustedModuleError(message, name=name, path=path, repair=repair)
+        raise UntrustedModuleError(
+            f"'{name}' of {guarded.origin} has changed since it was locked: {path}", name=name, path=path, repair=ACCEPT
+        )
+
+
+def _is_pythons_own(spec: ModuleSpec) -> bool:
+    """Whether it is a module of the standard library, whoever else brings one of its name."""
+    if spec.name.partition(".")[0] not in sys.stdlib_module_names:
+        return False
+    place = Path(spec.origin or "")
+    inside = any(place.is_relative_to(library) for library in _STANDARD_LIBRARY)
+    return not spec.has_location or (inside and not {"site-packages", "dist-packages"} & set(place.parts))
 
 
 def _names(modules: Mapping[str, str]) -> tuple[set[str], set[str]]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from endpick.diagnostics import Code, Diagnostic
 from endpick.plugins.contents import Contents, contents_of, listed, owner_of
 from endpick.plugins.discovery import Candidate
-from endpick.plugins.guard import REPAIR, ImportGuard
+from endpick.plugins.guard import ACCEPT, REPAIR, ImportGuard
 from endpick.plugins.locating import locate
 from endpick.plugins.lock import Lock, LockedPlugin, locked
-from endpick.plugins.metadata import normalise, top_level_modules
+from endpick.plugins.metadata import normalise
 from endpick.plugins.resolution import Reference
 
 
@@ -44,7 +44,7 @@ class LockCheck:
     def loaded(self, reference: Reference, candidate: Candidate) -> Diagnostic | None:
         """Whether a module of the candidate's distribution was loaded past the guard; None when all went through it."""
         contents = self._contents_of(candidate)
-        name = None if self.guard is None else self.guard.unseen(_guarded(candidate, contents))
+        name = None if self.guard is None else self.guard.unseen(contents.to_guard())
         if name is None:
             return None
         message = f"'{name}' of {contents.origin} was loaded by another import hook, where endpick could not check it"
@@ -89,6 +89,21 @@ class LockCheck:
             )
         return self._intact(reference, candidate, contents)
 
+    def guard_all(self, candidates: Iterable[Candidate]) -> None:
+        """Guard every installed distribution that the lock names, also those of which no type is used: others may import them.
+
+        What differs from the lock may not be imported at all; why is told where a configuration uses it.
+        """
+        if self.guard is None:
+            return
+        self.guard.stand_first()
+        digests = {normalise(one.distribution): one.digest for one in (*self.lock.plugins, *self.lock.hooks)}
+        for candidate in candidates:
+            digest = digests.get(normalise(candidate.distribution))
+            if digest is not None and not candidate.shadowed_by and candidate.metadata_path not in self._contents:
+                contents = self._contents_of(candidate)
+                self.guard.admit(contents.to_guard() if contents.fingerprint == digest else contents.distrusted())
+
     def _misplaced(self, reference: Reference, candidate: Candidate, contents: Contents) -> Diagnostic | None:
         """Why the entry point does not lead to a locked file; None when it does, in its own distribution or in another locked one."""
         found = locate(candidate.module)
@@ -106,7 +121,7 @@ class LockCheck:
         ):
             message = f"'{candidate.type}' from {candidate.origin} leads to {found}, which belongs to {owner.origin}"
             return _drift(reference, candidate, f"{message}; the lock file does not have that as it is here")
-        return self._intact(reference, candidate, owner)
+        return self._intact(reference, candidate, owner)  # its own distribution is judged after this
 
     def _intact(self, reference: Reference, candidate: Candidate, contents: Contents) -> Diagnostic | None:
         """Whether the files are what the RECORD says; what is as it was locked is guarded."""
@@ -120,7 +135,7 @@ class LockCheck:
         self.guard.stand_first()
         if contents.fingerprint in self._admitted:
             return None
-        reason = self.guard.admit(_guarded(candidate, contents))
+        reason = self.guard.admit(contents.to_guard())
         self._admitted |= {contents.fingerprint} if reason is None else set()
         if reason is None:
             return None
@@ -130,11 +145,6 @@ class LockCheck:
         if candidate.metadata_path not in self._contents:
             self._contents[candidate.metadata_path] = contents_of(candidate)
         return self._contents[candidate.metadata_path]
-
-
-def _guarded(candidate: Candidate, contents: Contents) -> Contents:
-    """What the guard may let through. Of endpick's own distribution that is the plugins: the rest of it runs already."""
-    return contents.only(top_level_modules(candidate.metadata_path)) if candidate.is_builtin and contents.recorded else contents
 
 
 def _same(plugin: LockedPlugin, candidate: Candidate) -> bool:
@@ -163,6 +173,6 @@ def _drift(
     message: str,
     notes: tuple[str, ...] = (),
     *,
-    repair: str = "install what was locked, or accept what is installed with `endpick lock`",
+    repair: str = ACCEPT,
 ) -> Diagnostic:
     return reference.diagnostic(Code.E0308, message, candidate, annotation="differs from the lock file", help=repair, notes=notes)

@@ -26,7 +26,7 @@ class Trust:
     """Whether Python itself keeps the working directory off the import path (`-P`); endpick takes it off in any case, a little later."""
 
     python_path: tuple[str, ...]
-    """What PYTHONPATH puts before everything that is installed."""
+    """What PYTHONPATH puts before everything that is installed. An empty entry of it means the working directory."""
 
     user_site: str
     """The user's own directory of packages; empty when Python does not look there."""
@@ -37,9 +37,12 @@ class Trust:
 
 def examine_trust(lock_file: Path, candidates: Sequence[Candidate], hook_objects: Sequence[Candidate]) -> Trust:
     """Look at this process and at the lock file."""
+    given = "" if sys.flags.ignore_environment else os.environ.get("PYTHONPATH", "")
     return Trust(
         safe_path=bool(sys.flags.safe_path),
-        python_path=() if sys.flags.ignore_environment else tuple(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))),
+        python_path=()
+        if sys.flags.ignore_environment or not given
+        else tuple(place or str(Path.cwd()) for place in given.split(os.pathsep)),
         user_site=site.getusersitepackages() if site.ENABLE_USER_SITE else "",
         lock=_lock_state(lock_file, candidates, hook_objects),
     )

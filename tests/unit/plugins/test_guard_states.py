@@ -9,13 +9,14 @@ import pkgutil
 import sys
 from importlib.machinery import PathFinder
 
+from conftest import record_line
 from endpick.diagnostics import Code
 from endpick.plugins.discovery import discover
 from endpick.plugins.importing import import_target
 from endpick.plugins.lock import lock_of
 from endpick.plugins.lock_check import LockCheck
 from endpick.plugins.resolution import Reference
-from guarding import EVIL, MODULES, record_again, refusal, verdict
+from guarding import EVIL, MODULES, first_on_path, record_again, refusal, verdict
 
 
 def test_an_import_hook_of_another_plugin_is_asked_after_the_guard_and_cannot_bring_its_own_file(guarded, guard, tmp_path):
@@ -148,3 +149,59 @@ def test_data_of_a_guarded_package_can_be_read(guarded):
     (root / "guarded" / "table.txt").write_text("1 2 3")
 
     assert pkgutil.get_data("guarded", "table.txt") == b"1 2 3"
+
+
+def test_a_locked_distribution_of_which_nothing_is_used_is_guarded_as_well(make_distribution, guard, tmp_path):
+    site = tmp_path / "site"
+    make_distribution("acme-guarded", {"acme.a": "guarded:C"}, modules={"guarded.__init__": ""}, root=site)
+    make_distribution("acme-sibling", {"acme.b": "sibling:C"}, modules={"sibling": ""}, root=site)
+    first_on_path(site)
+    lock = lock_of(discover([str(site)]))
+    LockCheck(lock, guard).guard_all(discover([str(site)]))
+    (site / "sibling.py").write_text(EVIL)
+
+    assert "acme-sibling 1.0 has changed" in refusal("sibling").what
+    assert importlib.import_module("guarded").__file__ == f"{site}/guarded/__init__.py"
+
+
+def test_a_distribution_that_differs_from_the_lock_may_not_be_imported_by_others(make_distribution, guard, tmp_path):
+    root = make_distribution("acme-sibling", {"acme.b": "sibling:C"}, modules={"sibling": ""})
+    first_on_path(root)
+    lock = lock_of(discover([str(root)]))
+    (root / "sibling.py").write_text(EVIL)
+    (root / "acme_sibling-1.0.dist-info" / "RECORD").write_text(record_line(root, root / "sibling.py"))
+    LockCheck(lock, guard).guard_all(discover([str(root)]))
+
+    error = refusal("sibling")
+
+    assert error.what == f"'sibling' of acme-sibling 1.0 is not what the lock file has: {root}/sibling.py"
+    assert "endpick lock" in error.repair
+
+
+def test_a_module_called_like_one_of_python_is_not_taken_from_elsewhere(guarded, tmp_path):
+    guarded({"guarded.__init__": "", "colorsys": EVIL})
+    sys.path.pop(0)
+    (first_on_path(tmp_path / "shadow") / "colorsys.py").write_text(EVIL)
+    sys.modules.pop("colorsys", None)
+
+    assert f"would be loaded from {tmp_path}/shadow/colorsys.py" in refusal("colorsys").what
+
+
+def test_a_finder_of_the_old_kind_is_left_out(guard):
+    finder = object()
+    sys.meta_path.append(finder)
+    try:
+        assert guard.find_spec("guarded_nothing", None) is None
+    finally:
+        sys.meta_path.remove(finder)
+
+
+def test_an_entry_point_may_lead_into_the_builtin_plugins_of_endpick(make_distribution, guard):
+    """endpick's own modules run already, and are no reason to refuse it; of its plugins only those not loaded yet can be judged."""
+    root = make_distribution("acme-guarded", {"acme.a": "endpick_builtin.scorers:QueueScorer"}, modules={"guarded.__init__": ""})
+    first_on_path(root)
+    (candidate,) = discover([str(root)])
+    lock = lock_of([candidate])
+
+    assert [one.distribution for one in lock.owners] == ["endpick"]
+    assert LockCheck(lock).plugin(Reference("acme.a"), candidate) is None
