@@ -8,6 +8,7 @@ compiled. Byte code is neither read nor written. A file that no guarded distribu
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import sysconfig
 import threading
@@ -70,6 +71,7 @@ class ImportGuard(MetaPathFinder):
         self._shared: dict[str, str] = {}
         self._guarded: dict[tuple[str, str], Contents] = {}
         self._executed: set[str] = set()
+        self._real_paths: dict[str, str] = {}
         self._asked: set[tuple[int, str]] = set()
 
     def stand_first(self) -> None:
@@ -105,11 +107,8 @@ class ImportGuard(MetaPathFinder):
         """Of a distribution that was guarded in another state before nothing is left."""
         for known in (self._files, self._modules, self._owned, self._shared):
             known.clear()
-        places: dict[Path, Path] = {}
         for contents in self._guarded.values():
-            self._files.update(
-                (_canonical(Path(file), places), GuardedFile(contents.origin, digest)) for file, digest in contents.digests.items()
-            )
+            self._files.update((self._canonical(file), GuardedFile(contents.origin, digest)) for file, digest in contents.digests.items())
             self._modules.update(contents.modules)
             owned, shared = _names(contents.modules)
             self._owned.update(dict.fromkeys(owned, contents.origin))
@@ -144,7 +143,7 @@ class ImportGuard(MetaPathFinder):
 
     def _judged(self, spec: ModuleSpec, fullname: str) -> ModuleSpec:
         file = spec.origin if spec.has_location else None
-        guarded = None if file is None else self._files.get(_canonical(Path(file), {}))
+        guarded = None if file is None else self._files.get(self._canonical(file))
         if file is not None and guarded is not None:
             return self._guarded_spec(spec, file, guarded)
         owner = self._shared.get(fullname) or _within(fullname, self._owned)
@@ -153,6 +152,16 @@ class ImportGuard(MetaPathFinder):
         if file is not None and file == self._modules.get(fullname):
             raise self._refusal(f"'{fullname}' of {owner} is not what the lock file has: {file}", spec, ACCEPT)
         raise self._refusal(f"'{fullname}' of {owner} would be loaded from {file or spec.origin}, {self._expected(fullname)}", spec)
+
+    def _canonical(self, file: str) -> str:
+        """The file by the real path of its directory: import paths lead to one directory in several ways.
+
+        Real paths are kept, because every import of the process asks. One that has changed meanwhile does no harm: digests are compared.
+        """
+        directory, _, name = file.rpartition(os.sep)
+        if directory not in self._real_paths:
+            self._real_paths[directory] = os.path.realpath(directory)
+        return f"{self._real_paths[directory]}{os.sep}{name}"
 
     def executed(self, name: str) -> None:
         """Remember that a module passed."""
@@ -269,14 +278,6 @@ def _within(name: str, owned: Collection[str]) -> str | None:
     """The first of the name and its parents that is owned; from a mapping what stands there for it."""
     found = next((each for each in (*_parents(name), name) if each in owned), None)
     return owned[found] if found is not None and isinstance(owned, Mapping) else found
-
-
-def _canonical(file: Path, places: dict[Path, Path]) -> str:
-    """The file by the real path of its directory: import paths lead to one directory in several ways."""
-    parent = file.parent
-    if parent not in places:
-        places[parent] = parent.resolve()
-    return str(places[parent] / file.name)
 
 
 GUARD = ImportGuard()
