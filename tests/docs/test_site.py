@@ -49,6 +49,15 @@ def test_a_page_begins_with_its_title_and_a_sentence_for_the_reader(page: Path):
     assert not MARKETING.search(text)
 
 
+def test_every_test_that_the_trust_model_names_exists():
+    promised = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "explanation" / "trust-model.md").read_text(encoding="utf-8")))
+    written = {
+        name for file in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"^def (test_\w+)", file.read_text(), re.MULTILINE)
+    }
+    assert len(promised) > 20
+    assert promised <= written
+
+
 @pytest.mark.parametrize("page", [*pages()], ids=named)
 def test_a_page_uses_known_languages_only(page: Path):
     assert {block.language for block in blocks(page)} <= LANGUAGES
