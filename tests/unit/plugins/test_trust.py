@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
+
+from conftest import SOURCES
 
 ENTRY_POINTS = {"acme.a": "trusted:A"}
 
@@ -38,14 +41,12 @@ def test_the_state_of_the_lock_file_is_told(make_distribution, run_cli, trust, t
 def test_what_comes_first_on_the_path_is_told(trust, run_cli, tmp_path):
     (tmp_path / "first").mkdir()
     told = trust(path=[tmp_path / "first"], environment={"PYTHONSAFEPATH": ""})
-    safe = trust(environment={"PYTHONSAFEPATH": "1", "PYTHONPATH": ":/x"})
-        trust(environment={"PYTHONSAFEPATH": value, "PYTHONPATH": f":{'/'.join(['', 'x'])}"}) if value else told for value in ("", "1")
-    )
+    safe = trust(environment={"PYTHONSAFEPATH": "1", "PYTHONPATH": f":{os.pathsep.join(map(str, SOURCES))}"})
 
     assert told["pythonPath"][0] == str(tmp_path / "first")
     assert told["safePath"] is False
     assert safe["safePath"] is True
-    assert safe["pythonPath"] == [str(tmp_path), "/x"], "an empty entry means the working directory"
+    assert safe["pythonPath"] == [str(tmp_path), *map(str, SOURCES)], "an empty entry means the working directory"
     assert f"PYTHONPATH puts {tmp_path / 'first'} first" in run_cli("doctor", path=[tmp_path / "first"]).stdout
 
 
