@@ -11,7 +11,7 @@ export ENDPICK_ENVOY_VENV ?= $(CURDIR)/.venv-envoy
 export ENDPICK_XDS_VENV ?= $(CURDIR)/.venv-xds
 export ENDPICK_COMPILED_VENV ?= $(CURDIR)/.venv-compiled
 
-.PHONY: demo test check reachable compiled bench soak mutants docs fix schemas pins clean help
+.PHONY: demo test check reachable compiled bench soak mutants fuzz docs fix schemas pins clean help
 
 help: ## Say what can be made.
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -49,6 +49,9 @@ mutants: .venv/.installed ## Change the code in small ways and say what no test 
 	$(BIN)/python tools/mutants.py diagnostics
 	$(BIN)/python tools/mutants.py config --sample 450
 	$(BIN)/python tools/mutants.py plugins --sample 450
+
+fuzz: .venv/.installed ## Feed hostile bytes to everything that reads bytes from outside, for SECONDS=60.
+	$(BIN)/python tools/fuzz.py --seconds $(or $(SECONDS),60)
 
 docs: .venv/.installed ## Build the documentation into docs/_build.
 	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build

@@ -139,11 +139,12 @@ def load_certificate(context: ssl.SSLContext, files: CertificateFiles) -> None:
             descriptor = os.open(pair, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(files.key.rstrip() + b"\n" + files.certificate)
-            context.load_cert_chain(pair)
+            # Without a password OpenSSL would ask on the terminal for that of an encrypted key, and everything would wait.
+            context.load_cert_chain(pair, password="")
         if files.client_ca is not None:
             context.verify_mode = ssl.CERT_REQUIRED
             context.load_verify_locations(cadata=files.client_ca.decode("ascii"))
-    except (ssl.SSLError, UnicodeDecodeError) as error:
+    except (ssl.SSLError, ValueError) as error:  # the latter for a CA that is empty or not ASCII
         raise TlsError(f"the TLS certificate, key or client CA is not usable: {error}") from error
 
 

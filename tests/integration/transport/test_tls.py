@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
+import sys
 from contextlib import suppress
 from pathlib import Path
 
 import grpc
 import grpc.aio
 import pytest
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat, load_pem_private_key
 
 from endpick.transport.limits import Limits
 from endpick.transport.server import EXT_PROC_PATH, ListenSettings, open_server
@@ -151,3 +153,28 @@ async def test_files_that_cannot_be_used_are_named_before_anything_is_bound(tran
 async def test_a_certificate_without_a_key_is_a_mistake_of_the_settings(pair):
     with pytest.raises(TlsError, match="both files or neither"):
         TlsSettings(pair.certificate, None)
+
+
+async def test_a_client_ca_that_is_empty_is_named_before_anything_is_bound(transport, tmp_path, pair):
+    (tmp_path / "empty.pem").touch()
+    settings = TlsSettings(pair.certificate, pair.key, tmp_path / "empty.pem")
+
+    with pytest.raises(TlsError, match="not usable: Empty certificate data"):
+        await open_server(transport, ListenSettings("127.0.0.1", 0, settings), {}).start()
+
+
+async def test_an_encrypted_key_is_refused_and_its_password_not_asked_for(tmp_path, pair):
+    encryption = BestAvailableEncryption(b"secret")
+    pair.key.write_bytes(load_pem_private_key(pair.key.read_bytes(), None).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption))
+    program = (
+        "import sys; from pathlib import Path; from endpick.transport.tls import *\n"
+        "try:\n    server_context(read_certificate(TlsSettings(*map(Path, sys.argv[1:]))))\n"
+        "except TlsError as error:\n    print(error)\n"
+    )
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", program, str(pair.certificate), str(pair.key)), stdin=-3, stdout=-1, stderr=-1, start_new_session=True
+    )
+    output, asked = await process.communicate()
+
+    assert b"the TLS certificate, key or client CA is not usable" in output
+    assert asked == b"", "with a terminal it would wait for an answer"
