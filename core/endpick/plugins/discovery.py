@@ -110,10 +110,12 @@ class Identity:
 
 
 def _same_installation(copy: Metadata, counting: Metadata) -> bool:
-    """Whether it is the same directory, or what a build left in the source directory of an editable install."""
+    """Whether it is the same directory, or the `.egg-info` that a build left in the source directory of an editable install."""
     if os.path.realpath(copy.path) == os.path.realpath(counting.path):
         return True
-    return bool(counting.source_path) and Path(os.path.realpath(copy.path)).is_relative_to(os.path.realpath(counting.source_path))
+    if not counting.source_path or not copy.path.endswith(".egg-info"):
+        return False
+    return Path(os.path.realpath(copy.path)).is_relative_to(os.path.realpath(counting.source_path))
 
 
 def find(candidates: Iterable[Candidate], plugin_type: str) -> tuple[Candidate, ...]:

@@ -92,9 +92,14 @@ class ImportGuard(MetaPathFinder):
         before = self._guarded.get(key, contents)
         if before.fingerprint != contents.fingerprint and _loaded_within(_names(before.modules)[0]):
             return Refusal("this process has loaded another state of it", "restart endpick to load what is installed now")
-        unseen = self._unseen(owned)
+        # Later, code that was checked may make modules up; before that there is nothing that could have been.
+        unseen = (
+            self._unseen(owned)
+            if key in self._guarded
+            else next((name for name in _loaded_within(owned) if name not in self._executed), None)
+        )
         if unseen is not None:
-            place = getattr(sys.modules[unseen], "__file__", None)
+            place = getattr(sys.modules[unseen], "__file__", None) or "memory"
             return Refusal(
                 f"its module '{unseen}' was imported from {place} before endpick could look at it",
                 "find what imports it when Python starts: a .pth file, sitecustomize or usercustomize",

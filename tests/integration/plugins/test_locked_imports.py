@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import py_compile
+import shutil
 import signal
 import subprocess
 import zipfile
@@ -125,6 +126,31 @@ def test_a_module_that_shadows_a_locked_one_through_a_pth_file_is_refused(site, 
     (site.packages / "first.pth").write_text(f"import sys; sys.path.insert(0, {str(tmp_path / 'hidden')!r})\n")
 
     site.refused(tmp_path / "hidden" / "parts.py", site.packages / "parts" / "__init__.py")
+
+
+def test_a_module_that_a_pth_file_makes_up_is_refused(site):
+    (site.packages / "first.pth").write_text("import sys, types; sys.modules['parts'] = types.ModuleType('parts')\n")
+
+    served = site.serve()
+
+    assert served.returncode == 4
+    assert "its module 'parts' was imported from memory before endpick could look at it" in served.stderr
+
+
+def test_a_distribution_of_endpicks_name_and_place_makes_it_unsure_which_one_is_meant(site):
+    shutil.copytree(_endpick_metadata(), site.packages / "endpick-9.9.dist-info")
+
+    served = site.endpick("serve", "config.yaml", *OPTIONS)
+
+    assert served.returncode == 4, served.stderr
+    assert "error[E0323]: 'endpick' is the name of more than one installed distribution" in served.stderr
+    assert f"{site.packages}/endpick-9.9.dist-info" in served.stderr
+
+
+def _endpick_metadata() -> Path:
+    from importlib.metadata import distribution
+
+    return Path(str(distribution("endpick")._path))  # type: ignore[attr-defined]
 
 
 def test_the_working_directory_is_not_searched(site):

@@ -15,6 +15,7 @@ from endpick.diagnostics import Code
 from endpick.plugins.contents import contents_of, owner_of
 from endpick.plugins.discovery import discover
 from endpick.plugins.guard import ImportGuard
+from endpick.plugins.hook_objects import discover_hook_objects
 from endpick.plugins.lock import Lock, lock_of, read_lock
 from endpick.plugins.lock_check import LockCheck
 from endpick.plugins.record import matches, read_record
@@ -254,3 +255,20 @@ def test_spellings_of_a_distributions_name_are_one_name(make_distribution):
     respelt = read_lock(lock.render().replace("Held.Things", "held_things"), "f")
 
     assert LockCheck(respelt).plugin(Reference("acme.a"), the_candidate(root)) is None
+
+
+def test_the_sources_of_an_editable_hook_object_are_locked(make_distribution, tmp_path):
+    site = make_distribution("held", {"hook": "held:Hook"}, group="endpick.hooks.v1", modules={}, root=tmp_path / "site")
+    source = tmp_path / "project" / "held.py"
+    source.parent.mkdir()
+    source.write_text("")
+    (site / "held-1.0.dist-info" / "direct_url.json").write_text(
+        json.dumps({"url": f"file://{tmp_path}/project", "dir_info": {"editable": True}})
+    )
+    first_on_path(tmp_path / "project", site)
+    (hook,) = discover_hook_objects([str(site)])
+    lock = lock_of((), [hook])
+
+    assert LockCheck(lock).hook_object(Reference("hook"), hook) is None
+    source.write_text("# changed\n")
+    assert "has changed since it was locked" in LockCheck(lock).hook_object(Reference("hook"), hook).message

@@ -8,6 +8,7 @@ import importlib.util
 import pkgutil
 import sys
 from importlib.machinery import PathFinder
+from types import ModuleType
 
 from conftest import record_line
 from endpick.diagnostics import Code
@@ -81,6 +82,15 @@ def test_what_was_imported_before_the_check_is_refused(make_distribution, guard)
     assert "sitecustomize" in fault.help
 
 
+def test_a_module_that_was_put_in_its_place_before_the_check_is_refused(make_distribution, guard, monkeypatch):
+    """As a line of a .pth file can do, without any file."""
+    root = make_distribution("acme-guarded", {"acme.g": "guarded:C"}, modules=MODULES)
+    first_on_path(root)
+    monkeypatch.setitem(sys.modules, "guarded", ModuleType("guarded"))
+
+    assert "its module 'guarded' was imported from memory before endpick could look at it" in verdict(guard, root).message
+
+
 def test_another_state_is_not_loaded_on_top_of_the_first(guarded, guard):
     root = guarded()
     importlib.import_module("guarded.inner")
@@ -122,6 +132,13 @@ def test_distributions_in_one_directory_are_guarded_apart_and_may_import_each_ot
     (site / "sibling.py").write_text(EVIL)
     del sys.modules["sibling"]
     assert "acme-sibling 1.0 has changed" in refusal("sibling").what
+
+
+def test_a_module_made_up_by_code_survives_a_reload(guarded, guard):
+    root = guarded({"guarded.__init__": "import sys, types\nsys.modules['guarded.made_up'] = types.ModuleType('guarded.made_up')\n"})
+    importlib.import_module("guarded")
+
+    assert verdict(guard, root) is None
 
 
 def test_a_module_made_up_by_code_and_a_second_name_of_one_are_no_harm(guarded, guard):
