@@ -10,7 +10,7 @@ import click
 from endpick import __version__
 from endpick.cli.console import FORMAT_OPTION, json_text
 from endpick.diagnostics import Code, Diagnostic, ExitCode, did_you_mean, exit_code_of, render_json, render_text, wants_colour
-from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX
+from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOST_DISTRIBUTION
 from endpick.plugins.discovery import Candidate, discover
 from endpick.plugins.loader import LoadedPlugin, load
 from endpick.plugins.metadata import Metadata, effective, normalise, read_all
@@ -62,7 +62,8 @@ def _references(plugin_type: str | None, distribution: str | None, candidates: S
             )
         return [Reference(plugin_type, distribution=distribution)]
     if distribution is None:
-        others = [one for one in candidates if not one.is_builtin and not one.shadowed_by]
+        # By name: this decides what an author wants tested, not whose code may run.
+        others = [one for one in candidates if normalise(one.distribution) != HOST_DISTRIBUTION and not one.shadowed_by]
         return [Reference(one.type, distribution=one.distribution) for one in others] or _NOTHING_INSTALLED
     wanted = normalise(distribution)
     offered = [one for one in candidates if normalise(one.distribution) == wanted and not one.shadowed_by]
