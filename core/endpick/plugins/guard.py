@@ -269,9 +269,15 @@ def _names(modules: Mapping[str, str]) -> tuple[set[str], set[str]]:
 
 
 def _loaded_within(owned: Collection[str]) -> list[str]:
-    """The loaded modules that are owned, sorted."""
+    """The loaded modules that are owned, sorted; without those of Python itself."""
     top_level = {name.partition(".")[0] for name in owned}  # there are many other modules, so most are told apart by this alone
-    return sorted(name for name in [*sys.modules] if name.partition(".")[0] in top_level and _within(name, owned))
+    loaded = [(name, module) for name, module in [*sys.modules.items()] if name.partition(".")[0] in top_level and _within(name, owned)]
+    return sorted(name for name, module in loaded if not _is_pythons_module(module))
+
+
+def _is_pythons_module(module: ModuleType) -> bool:
+    spec = getattr(module, "__spec__", None)
+    return spec is not None and _is_pythons_own(spec)
 
 
 def _parents(name: str) -> list[str]:

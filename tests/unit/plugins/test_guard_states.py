@@ -204,6 +204,14 @@ def test_a_module_called_like_one_of_python_is_not_taken_from_elsewhere(guarded,
     assert f"would be loaded from {tmp_path}/shadow/colorsys.py" in refusal("colorsys").what
 
 
+def test_a_module_of_python_that_is_loaded_is_no_reason_to_refuse_a_distribution_that_brings_one_of_its_name(make_distribution, guard):
+    importlib.import_module("colorsys")
+    root = make_distribution("acme-guarded", {"acme.g": "guarded:C"}, modules={"guarded.__init__": "", "colorsys": EVIL})
+    first_on_path(root)
+
+    assert verdict(guard, root) is None
+
+
 def test_a_finder_of_the_old_kind_is_left_out(guard):
     finder = object()
     sys.meta_path.append(finder)
