@@ -33,7 +33,7 @@ settings.register_profile("unhurried", settings.default, deadline=None, suppress
 settings.load_profile("unhurried")
 """What an example may take depends on what else the machine does, so it is no reason to fail."""
 
-settings.register_profile("fuzz", max_examples=2000, deadline=None, suppress_health_check=tuple(HealthCheck))
+settings.register_profile("fuzz", max_examples=500, deadline=None, suppress_health_check=tuple(HealthCheck))
 """For `make fuzz`, which repeats the targets of `tests/fuzz` with other examples."""
 
 settings.register_profile("mutants", max_examples=20, derandomize=True, deadline=None, database=None)

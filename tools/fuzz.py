@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def main() -> int:
     """The exit code is that of the first round that finds something, with the example that shows it; otherwise 0."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60, help="no round begins later; the last one may take a minute more")
+    parser.add_argument("--seconds", type=float, default=60, help="no round begins later; the last one ends a little later")
     end = time.monotonic() + parser.parse_args().seconds
     rounds = 0
     while rounds == 0 or time.monotonic() < end:
