@@ -101,7 +101,15 @@ _COUNT = click.IntRange(1, 2**31 - 1)
     type=DURATION,
     default="30s",
     show_default=True,
-    help="How long streams may finish after SIGTERM; a second signal, or 30 s more, end the process at once.",
+    help="How long new requests are still served after SIGTERM, while health says that endpick is going. It ends as soon as no gateway is "
+    "connected, and at a second signal.",
+)
+@click.option(
+    "--finish-timeout",
+    type=DURATION,
+    default="30s",
+    show_default=True,
+    help="How long streams may finish after --drain-timeout; another signal, or 30 s more, end the process at once.",
 )
 @click.option("--discovery-timeout", type=DURATION, default="60s", show_default=True, help="How long to wait for the first endpoints.")
 @click.option("--grpc-max-recv-msg-size", type=QUANTITY, default="64Mi", show_default=True, help="Largest ext_proc message.")
@@ -187,6 +195,7 @@ def command(
     client_ca_file: Path | None,
     refresh_metrics_interval: float,
     drain_timeout: float,
+    finish_timeout: float,
     discovery_timeout: float,
     grpc_max_recv_msg_size: int,
     max_request_body: int,
@@ -254,6 +263,7 @@ def command(
         refresh_metrics_interval_seconds=refresh_metrics_interval,
         discovery_timeout_seconds=discovery_timeout,
         drain_timeout_seconds=drain_timeout,
+        finish_timeout_seconds=finish_timeout,
         max_request_body_bytes=max_request_body,
     )
     sys.exit(_run(lambda: _loaded(path, config_text), lock_file if locked else None, settings))

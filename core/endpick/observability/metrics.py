@@ -128,4 +128,10 @@ class EndpickMetrics:
             (),
             registry,
         ).labels()
+        self.phase = Gauge(
+            "endpick_phase", "1 for the phase of this process: starting, serving, draining or finishing.", ("phase",), registry=registry
+        )
+        self.streams_while_draining = Counter(
+            "endpick_streams_while_draining", "Streams that gateways began after SIGTERM, and that were served.", registry=registry
+        )
         self.reloads = Counter("endpick_config_reloads_total", "Configurations read again, by outcome.", ("outcome",), registry=registry)

@@ -40,11 +40,11 @@ _Identity = tuple[int, int, int]
 class ActivePlan:
     """Runs the data layer of one deployment and hands its pipeline to requests."""
 
-    def __init__(self, runtime: Runtime, collection_settings: CollectionSettings, drain_timeout_seconds: float) -> None:
+    def __init__(self, runtime: Runtime, collection_settings: CollectionSettings, finish_timeout_seconds: float) -> None:
         """Nothing runs until `begin`."""
         self._runtime = runtime
         self._collection_settings = collection_settings
-        self._drain_timeout_seconds = drain_timeout_seconds
+        self._finish_timeout_seconds = finish_timeout_seconds
         self._deployment: Deployment | None = None
         self._collection: CollectionLoop | None = None
         self._discovery: DiscoveryTask | None = None
@@ -135,7 +135,7 @@ class ActivePlan:
             ExceptionGroup: instances that did not stop while the process ends; before, they are logged.
         """
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._ending.wait(), self._drain_timeout_seconds)
+            await asyncio.wait_for(self._ending.wait(), self._finish_timeout_seconds)
         try:
             await stop_instances(instances)
         except ExceptionGroup as problems:

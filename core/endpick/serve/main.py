@@ -16,16 +16,19 @@ from typing import NoReturn
 from endpick.diagnostics import ExitCode
 from endpick.installation import request_path
 from endpick.planning.plan import Plan, PlannedInstance, PlanOutcome
+from endpick.serve.lifecycle import Lifecycle, Phase, StoppedWhileStarting
 from endpick.serve.process import Control, Ports, ServeSettings, serve
 
 _log = logging.getLogger("endpick.serve")
 
+ANSWER_SECONDS = 2.0
+"""How long an event loop that a plugin holds up may take to notice the second signal."""
 LAST_SECONDS = 30.0
-"""For what follows the drain: connections, plugins and hook objects have limits of their own, which add up."""
+"""For what follows the last stream: connections, plugins and hook objects have limits of their own, which add up."""
 
 
 def run(plan: Plan, settings: ServeSettings, replan: Callable[[], PlanOutcome]) -> None:
-    """Serve until SIGTERM or SIGINT; a second one ends the process at once. SIGHUP calls `replan`, and its plan replaces the current one.
+    """Serve until SIGTERM or SIGINT. SIGHUP calls `replan`, and its plan replaces the current one.
 
     Raises:
         StartRefused: a port, a plugin, the discovery or a hook object would not start.
@@ -36,37 +39,61 @@ def run(plan: Plan, settings: ServeSettings, replan: Callable[[], PlanOutcome]) 
 
 
 async def _serve_until_signalled(plan: Plan, settings: ServeSettings, replan: Callable[[], PlanOutcome]) -> None:
-    control = Control(asyncio.Event(), asyncio.Event(), replan)
+    control = Control(replan, Lifecycle())
     loop = asyncio.get_running_loop()
-    ending = _Ending(lambda: loop.call_soon_threadsafe(control.stop.set), settings.drain_timeout_seconds + LAST_SECONDS)
+    limit_seconds = settings.drain_timeout_seconds + settings.finish_timeout_seconds + LAST_SECONDS
+    ending = _Ending(control.lifecycle, lambda number: loop.call_soon_threadsafe(_next(control, number).set), limit_seconds)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, ending.signalled)
     loop.add_signal_handler(signal.SIGHUP, control.reload.set)
     _report_plan(plan)
-    await serve(plan, settings, control, _started)
+    try:
+        await serve(plan, settings, control, _started)
+    except StoppedWhileStarting:
+        _log.info("told to end before it served")
     _log.info("stopped")
 
 
-class _Ending:
-    """Ends the process: in order at the first signal, at once at the second, and in any case when the order takes too long.
+def _next(control: Control, signal_number: int) -> asyncio.Event:
+    """What the first signal, and then the second, asks of `serve`."""
+    return control.stop if signal_number == 1 else control.hasten
 
-    A handler of Python runs between two instructions of whatever the main thread does; one of the event loop would wait for a plugin that
-    never answers. The time limit is a thread, which has its turn beside such a plugin, too.
+
+class _Ending:
+    """Ends the process: in order at the first signal; at the second the drain time is over, or the process, if there is no drain time.
+
+    It ends in any case when the order takes too long, when the second signal is not answered, and at the third. A handler of Python runs
+    between two instructions of whatever the main thread does; one of the event loop would wait for a plugin that never answers. The time
+    limits are threads, which have their turn beside such a plugin, too.
     """
 
-    def __init__(self, in_order: Callable[[], object], limit_seconds: float) -> None:
+    def __init__(self, lifecycle: Lifecycle, in_order: Callable[[int], object], limit_seconds: float) -> None:
+        """`in_order` is called with 1 at the first signal, with 2 at the second if it comes in the drain time."""
+        self._lifecycle = lifecycle
         self._in_order = in_order
         self._limit_seconds = limit_seconds
-        self._limit: threading.Timer | None = None
+        self._signals = 0
 
     def signalled(self, number: int, _frame: FrameType | None) -> None:
         """For `signal.signal`."""
-        if self._limit is not None:
-            _end_at_once(f"{signal.Signals(number).name} came a second time")
-        self._limit = threading.Timer(self._limit_seconds, _end_at_once, (f"it had not ended {self._limit_seconds:g} s after a signal",))
-        self._limit.daemon = True
-        self._limit.start()
-        self._in_order()
+        self._signals += 1
+        if self._signals == 1:
+            _later(self._limit_seconds, lambda: _end_at_once(f"it had not ended {self._limit_seconds:g} s after a signal"))
+        elif self._signals == 2 and self._lifecycle.phase is Phase.DRAINING:
+            _later(ANSWER_SECONDS, self._require_answer)
+        else:
+            _end_at_once(f"{signal.Signals(number).name} came a {'second' if self._signals == 2 else 'third'} time")
+        self._in_order(self._signals)
+
+    def _require_answer(self) -> None:
+        if self._lifecycle.phase is Phase.DRAINING:
+            _end_at_once(f"it did not end the drain time within {ANSWER_SECONDS:g} s after a second signal")
+
+
+def _later(seconds: float, act: Callable[[], object]) -> None:
+    timer = threading.Timer(seconds, act)
+    timer.daemon = True
+    timer.start()
 
 
 def _end_at_once(reason: str) -> NoReturn:

@@ -9,9 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 
-from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
-from prometheus_client.registry import Collector
+from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
 
 from endpick.api.endpoints import Access
 from endpick.api.hooks import HostServices, HostView
@@ -21,7 +19,7 @@ from endpick.diagnostics import Code, Diagnostic
 from endpick.extproc.session import SessionSettings, session_factory
 from endpick.extproc.stream import SessionCounters
 from endpick.observability.circuits import left_out_now
-from endpick.observability.exposition import EventCounts, Exposition, PoolGauges, page_of
+from endpick.observability.exposition import EventCounts, Exposition, PoolGauges
 from endpick.observability.metrics import EndpickMetrics
 from endpick.observability.recorder import MAX_COMBINATIONS, Recorder
 from endpick.planning.compile import declared_keys
@@ -29,8 +27,10 @@ from endpick.planning.plan import Plan, PlanOutcome
 from endpick.plugins.breaker import BreakerSettings
 from endpick.requests.director import Director
 from endpick.serve.active_plan import ActivePlan, WatchedFile, reload_once
+from endpick.serve.admin import AdminServer, admin_application
 from endpick.serve.decisions import DecisionObservers
 from endpick.serve.deployment import Deployment, Runtime, StartRefused, deploy, document_of
+from endpick.serve.lifecycle import DrainTime, Lifecycle, Phase, Readiness, unless
 from endpick.serve.watchdog import Watchdog, WatchdogSettings
 from endpick.transport.health import HealthBoard, health_methods
 from endpick.transport.reflection import reflection_methods
@@ -55,6 +55,9 @@ class ServeSettings:
     discovery_timeout_seconds: float = 60.0
     """How long start-up waits for the discovery to report the endpoints of the pool."""
     drain_timeout_seconds: float = 30.0
+    """How long requests are still taken after SIGTERM, so that gateways have time to notice that this process is going."""
+    finish_timeout_seconds: float = 30.0
+    """How long streams may finish after that; also how long instances that a reload left behind wait for the requests that use them."""
     max_request_body_bytes: int = 32 * 1024 * 1024
     decision_sampling_ratio: float = 0.01
     """Share of the decisions that hook objects are shown, 0 to 1."""
@@ -81,10 +84,13 @@ class Ports:
 class Control:
     """What the caller of `serve` controls while it runs."""
 
-    stop: asyncio.Event
-    reload: asyncio.Event
     replan: Callable[[], PlanOutcome]
     """Reads the configuration again; called in a thread."""
+    lifecycle: Lifecycle
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    hasten: asyncio.Event = field(default_factory=asyncio.Event)
+    """Ends the drain time before it is over; has no effect before `stop`."""
+    reload: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 async def serve(plan: Plan, settings: ServeSettings, control: Control, started: Callable[[Ports], None]) -> None:
@@ -98,6 +104,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
 
     Raises:
         StartRefused: a port, a plugin, the discovery or a hook object would not start.
+        StoppedWhileStarting: `control.stop` was set before requests could be served.
         ExceptionGroup: plugins that would not stop.
     """
     async with AsyncExitStack() as stack:
@@ -109,20 +116,24 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         table = EndpointTable(services.clock, declared_keys(plan), recorder.undeclared_access)
         observers = DecisionObservers(plan.hooks, settings.decision_sampling_ratio)
         runtime = Runtime(services, table, recorder, observers.watched, settings.breaker)
-        current = ActivePlan(runtime, CollectionSettings(settings.refresh_metrics_interval_seconds), settings.drain_timeout_seconds)
+        current = ActivePlan(runtime, CollectionSettings(settings.refresh_metrics_interval_seconds), settings.finish_timeout_seconds)
 
         board = HealthBoard()
-        readiness = _Readiness(board, lambda: left_out_now(current.instances()))
+        control.lifecycle.on_entered(lambda phase: _show_phase(metrics, phase))
+        readiness = Readiness(control.lifecycle, board, lambda: left_out_now(current.instances()))
         exposition = Exposition(registry, current.instances, recorder)
-        health_port, metrics_port = await _open_side_ports(stack, settings, exposition, board, readiness)
+        admin = AdminServer(admin_application(exposition, readiness.report), settings.metrics_host, settings.metrics_port)
+        health = open_server(settings.transport, settings.health, health_methods(board))
+        metrics_port = await _start(stack, admin)
+        health_port = await _start(stack, health)
         watchdog = Watchdog(settings.watchdog, metrics, readiness.stalled)
         stack.callback(watchdog.stop)
         watchdog.start()
         registry.register(PoolGauges(settings.pool_name, lambda: table.generation, services.clock))
 
-        deployment = await deploy(plan, runtime)
+        deployment = await unless(control.stop, deploy(plan, runtime))
         stack.push_async_callback(current.end)
-        await current.begin(deployment, settings.discovery_timeout_seconds)
+        await unless(control.stop, current.begin(deployment, settings.discovery_timeout_seconds))
         _show_instances(metrics, deployment)
         await _start_hooks(stack, deployment)
         observers.start()
@@ -140,46 +151,27 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         registry.register(EventCounts("endpick_decision_records", "Decisions that were to be shown to hook objects.", observers.counts))
         ext_proc_port = await _start(stack, server)
 
-        readiness.serving()
+        control.lifecycle.enter(Phase.SERVING)
         started(Ports(ext_proc_port, health_port, metrics_port))
         await _reload_until_stopped(plan, settings, control, current, runtime, metrics)
-
-        readiness.ending("draining")
-        _log.info("draining", extra={"timeout_seconds": settings.drain_timeout_seconds})
-        await server.drain(settings.drain_timeout_seconds)
+        await _end(control, settings, server, health, metrics)
 
 
-class _Readiness:
-    """Whether the process takes requests: what `/healthz` and the health service say of it."""
+async def _end(control: Control, settings: ServeSettings, server: Server, health: Server, metrics: EndpickMetrics) -> None:
+    """Take requests until gateways have noticed that this process is going, then let the streams that are open finish."""
+    control.lifecycle.enter(Phase.DRAINING)
+    _log.info("draining: new requests are still served", extra={"timeout_seconds": settings.drain_timeout_seconds})
+    watch = DrainTime(server, health, metrics.streams_while_draining.inc)
+    reason = await watch.wait(settings.drain_timeout_seconds, control.hasten)
+    control.lifecycle.enter(Phase.FINISHING)
+    open_streams = server.counters.streams_active
+    _log.info("finishing", extra={"reason": reason, "open_streams": open_streams, "timeout_seconds": settings.finish_timeout_seconds})
+    await server.drain(settings.finish_timeout_seconds)
 
-    def __init__(self, board: HealthBoard, remarks: Callable[[], tuple[str, ...]]) -> None:
-        """`remarks` says what is wrong with a process that serves all the same."""
-        self._board = board
-        self._remarks = remarks
-        self._phase: str | None = "starting"
-        self._stalled: str | None = None
 
-    def report(self) -> tuple[bool, str]:
-        """Whether it is ready, and the text of `/healthz`."""
-        reason = self._phase or self._stalled
-        return reason is None, "".join(f"{line}\n" for line in (reason or "ok", *self._remarks()))
-
-    def serving(self) -> None:
-        """Requests are answered from now on."""
-        self._become(None)
-
-    def ending(self, reason: str) -> None:
-        """Requests should go elsewhere from now on."""
-        self._become(reason)
-
-    def stalled(self, reason: str | None) -> None:
-        """The event loop stood still for too long, or has turned for long enough since."""
-        self._stalled = reason
-        self._become(self._phase)
-
-    def _become(self, phase: str | None) -> None:
-        self._phase = phase
-        self._board.set_ready(phase is None and self._stalled is None)
+def _show_phase(metrics: EndpickMetrics, entered: Phase) -> None:
+    for phase in Phase:
+        metrics.phase.labels(phase.value).set(phase is entered)
 
 
 def _new_registry() -> CollectorRegistry:
@@ -194,18 +186,7 @@ def _refuse_if_any(diagnostics: tuple[Diagnostic, ...]) -> None:
         raise StartRefused(*diagnostics)
 
 
-async def _open_side_ports(
-    stack: AsyncExitStack, settings: ServeSettings, exposition: Exposition, board: HealthBoard, readiness: _Readiness
-) -> tuple[int, int]:
-    """Open the ports for health and metrics, which already answer during the start; returns both."""
-    admin = AdminServer(admin_application(exposition, readiness.report), settings.metrics_host, settings.metrics_port)
-    metrics_port = await _listening(admin.start())
-    stack.push_async_callback(admin.stop)
-    health_port = await _start(stack, open_server(settings.transport, settings.health, health_methods(board)))
-    return health_port, metrics_port
-
-
-async def _start(stack: AsyncExitStack, server: Server) -> int:
+async def _start(stack: AsyncExitStack, server: Server | AdminServer) -> int:
     port = await _listening(server.start())
     stack.push_async_callback(server.stop)
     return port
@@ -265,70 +246,3 @@ async def _reload_until_stopped(
     for task in tasks:
         with suppress(asyncio.CancelledError):
             await task
-
-
-_COMPRESSED_AT_ONCE_BYTES = 16 * 1024
-"""A longer page is compressed in another thread, so that no request waits for it."""
-
-
-class _SharedScrape:
-    """The page that is being written: scrapers that ask meanwhile get the same, so that many cost what one does."""
-
-    def __init__(self, exposed: Collector) -> None:
-        self._exposed = exposed
-        self._writing: asyncio.Task[bytes] | None = None
-
-    async def page(self) -> bytes:
-        if self._writing is None or self._writing.done():
-            self._writing = asyncio.ensure_future(page_of(self._exposed))
-        return await asyncio.shield(self._writing)
-
-
-def admin_application(exposed: Collector, report: Callable[[], tuple[bool, str]]) -> web.Application:
-    """`/metrics`, and `/healthz`: 200 while `report` says that the process is ready, else 503; with the text that it gives."""
-    scrape = _SharedScrape(exposed)
-
-    async def metrics(_request: web.Request) -> web.Response:
-        page = await scrape.page()
-        response = web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST}, zlib_executor_size=_COMPRESSED_AT_ONCE_BYTES)
-        response.enable_compression()
-        return response
-
-    async def healthz(_request: web.Request) -> web.Response:
-        ready, text = report()
-        return web.Response(text=text, status=200 if ready else 503)
-
-    application = web.Application()
-    application.router.add_get("/metrics", metrics)
-    application.router.add_get("/healthz", healthz)
-    return application
-
-
-class AdminServer:
-    """Serves an application on one port, beside the data plane."""
-
-    def __init__(self, application: web.Application, host: str, port: int) -> None:
-        """`host` empty: every interface; `port` 0: any free one."""
-        self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
-        self._host = host
-        self._port = port
-
-    async def start(self) -> int:
-        """Bind and serve; returns the bound port.
-
-        Raises:
-            ListenError: the address is in use, or not one of this host.
-        """
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, self._host or None, self._port)
-        try:
-            await site.start()
-        except OSError as error:
-            await self._runner.cleanup()
-            raise ListenError.at(self._host, self._port, error) from error
-        port: int = self._runner.addresses[0][1]
-        return port
-
-    async def stop(self) -> None:
-        """Close the port and its connections."""
-        await self._runner.cleanup()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import math
 import time
@@ -10,6 +11,7 @@ from collections.abc import Awaitable, Sequence
 
 import grpc
 import grpc.aio
+from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
 from endpick.extproc.stream import ProtocolError, StreamSession
 from endpick.requests.model import CloseCause
@@ -39,15 +41,25 @@ class GrpcioServer:
         self._settings = settings
         self._methods = methods
         self._server: grpc.aio.Server | None = None
+        self._channelz_id = 0
+        """Under which grpcio counts its sockets."""
         self._draining = False
         self._drain_ends_at = math.inf
         self._certificate: CertificateWatch | None = None
         self._tasks: dict[asyncio.Task[object], Method] = {}
         """The task that runs each open stream, with the method of the stream."""
 
+    @property
+    def connections(self) -> int:
+        """See `Server.connections`; never more than one page of what grpcio lists."""
+        if self._server is None:
+            return 0
+        return len(json.loads(cygrpc.channelz_get_server_sockets(self._channelz_id, 0, 0))["socketRef"])
+
     async def start(self) -> int:
         """Bind and serve; see `Server.start`."""
         server = grpc.aio.server(options=_options(self._settings))
+        self._channelz_id = _newest_server()
         server.add_generic_rpc_handlers((_Handlers(self),))
         host = self._settings.host or "::"
         address = f"[{host}]:{self._settings.port}" if ":" in host else f"{host}:{self._settings.port}"
@@ -208,6 +220,16 @@ def _configuration(files: CertificateFiles) -> grpc.ServerCertificateConfigurati
     return grpc.ssl_server_certificate_configuration([(files.key, files.certificate)], files.client_ca)
 
 
+def _newest_server() -> int:
+    """The number of the server that was made last. grpc.aio does not tell it, and has no other way to ask who is connected."""
+    newest, more = 0, True
+    while more:
+        page = json.loads(cygrpc.channelz_get_servers(newest + 1))
+        newest = max((int(server["ref"]["serverId"]) for server in page.get("server", ())), default=newest)
+        more = not page.get("end", False)
+    return newest
+
+
 def _options(settings: ListenSettings) -> list[tuple[str, int]]:
     limits = settings.limits
     age = limits.max_connection_age_seconds
@@ -227,6 +249,7 @@ def _options(settings: ListenSettings) -> list[tuple[str, int]]:
         ("grpc.max_connection_idle_ms", _milliseconds(limits.max_connection_idle_seconds)),
         ("grpc.max_connection_age_ms", _NEVER_MILLISECONDS if age is None else _milliseconds(age)),
         ("grpc.max_connection_age_grace_ms", _milliseconds(limits.max_connection_age_grace_seconds)),
+        ("grpc.enable_channelz", 1),
         ("grpc.so_reuseport", int(settings.reuse_port)),
     ]
 

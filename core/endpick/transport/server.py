@@ -26,6 +26,10 @@ class Server(Protocol):
     def counters(self) -> TransportCounters:
         """Live counts."""
 
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+
     async def start(self) -> int:
         """Bind and serve; returns the bound port.
 

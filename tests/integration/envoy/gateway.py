@@ -10,6 +10,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,15 +74,25 @@ class Envoy:
         statuses = json.loads(self._get("/listeners?format=json"))["listener_statuses"]
         return {item["name"]: item["local_address"]["socket_address"]["port_value"] for item in statuses}
 
+    def healthy_pickers(self) -> set[int]:
+        """The ports of the pickers to which it sends requests."""
+        clusters = json.loads(self._get("/clusters?format=json"))["cluster_statuses"]
+        (picker,) = (cluster for cluster in clusters if cluster["name"] == "picker")
+        return {
+            host["address"]["socket_address"]["port_value"]
+            for host in picker["host_statuses"]
+            if not host["health_status"].get("failed_active_health_check", False)
+        }
+
     def _get(self, path: str) -> str:
         with urllib.request.urlopen(f"http://{self.admin}{path}", timeout=5) as reply:
             return str(reply.read().decode())
 
 
-def start_envoy(binary: Path, folder: Path, ext_proc_port: int) -> Envoy:
-    """Start Envoy and wait until every listener is bound."""
+def start_envoy(binary: Path, folder: Path, *ext_proc_ports: int, threads: int = 1) -> Envoy:
+    """Start Envoy and wait until every listener is bound; of several pickers it checks the health."""
     bootstrap = folder / "bootstrap.json"
-    bootstrap.write_text(json.dumps(_bootstrap(ext_proc_port)))
+    bootstrap.write_text(json.dumps(_bootstrap(ext_proc_ports)))
     admin_file = folder / "admin.txt"
     log = (folder / "envoy.log").open("wb")
     process = subprocess.Popen(
@@ -92,7 +103,7 @@ def start_envoy(binary: Path, folder: Path, ext_proc_port: int) -> Envoy:
             "--admin-address-path",
             admin_file,
             "--concurrency",
-            "1",
+            str(threads),
             "--use-dynamic-base-id",
             "--disable-hot-restart",
             "--log-level",
@@ -126,12 +137,12 @@ def stop_envoy(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _bootstrap(ext_proc_port: int) -> dict[str, Any]:
+def _bootstrap(ext_proc_ports: Sequence[int]) -> dict[str, Any]:
     return {
         "admin": {"address": _address(0)},
         "static_resources": {
             "listeners": [_listener(name, dialect) for name, dialect in DIALECTS.items()],
-            "clusters": [_ext_proc_cluster(ext_proc_port), _model_servers()],
+            "clusters": [_ext_proc_cluster(ext_proc_ports), _model_servers()],
         },
     }
 
@@ -218,9 +229,19 @@ def _header_to_metadata(rules: dict[str, Any]) -> dict[str, Any]:
     return {"name": "envoy.filters.http.header_to_metadata", "typed_config": {"@type": config, **rules}}
 
 
-def _ext_proc_cluster(port: int) -> dict[str, Any]:
+def _ext_proc_cluster(ports: Sequence[int]) -> dict[str, Any]:
     options = "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+    health_check = {
+        "interval": "0.1s",
+        "no_traffic_interval": "0.1s",
+        "timeout": "5s",
+        "unhealthy_threshold": 1,
+        "healthy_threshold": 1,
+        "grpc_health_check": {"service_name": "envoy.service.ext_proc.v3.ExternalProcessor"},
+    }
     return {
+        "health_checks": [health_check] if len(ports) > 1 else [],
+        "common_lb_config": {"healthy_panic_threshold": {"value": 0}, "update_merge_window": "0s"},
         "name": "picker",
         "type": "STATIC",
         "connect_timeout": "5s",
@@ -232,7 +253,7 @@ def _ext_proc_cluster(port: int) -> dict[str, Any]:
         },
         "load_assignment": {
             "cluster_name": "picker",
-            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": _address(port)}}]}],
+            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": _address(port)}} for port in ports]}],
         },
     }
 

@@ -19,7 +19,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from endpick._proto import ext_proc_pb2 as pb
 
 SOURCES = tuple(Path(__file__).parents[3] / name for name in ("core", "builtin_plugins"))
-OPTIONS = ("--host=127.0.0.1", "--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0", "--secure-serving=false", "--log-format=json")
+PORTS = ("--host=127.0.0.1", "--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0")
+OPTIONS = (*PORTS, "--secure-serving=false", "--log-format=json", "--drain-timeout=200ms")
+"""A test that stays connected need not wait long for the end; give `--drain-timeout` again to change that."""
 METHOD = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
 DESTINATION = "x-gateway-destination-endpoint"
 
@@ -36,6 +38,20 @@ class Picker:
     channel: grpc.aio.Channel
     metrics_port: int
     events: list[Mapping[str, object]] = field(default_factory=list)
+
+    @property
+    def port(self) -> int:
+        """Where it listens for gateways."""
+        return self._port("ext_proc_port")
+
+    @property
+    def health_port(self) -> int:
+        """Where it answers gRPC health checks."""
+        return self._port("health_port")
+
+    def _port(self, name: str) -> int:
+        (served,) = (event for event in self.events if event["event"] == "serving")
+        return int(str(served[name]))
 
     async def ask(self, prompt: str = "hello", request_id: str = "r", model: str = "m") -> tuple[str, int]:
         """Send one chat request; where endpick sends it, and the status of a refusal: 0 when it is routed."""

@@ -9,7 +9,7 @@ import pytest
 
 from endpick.transport.h2.errors import ErrorCode
 from endpick.transport.h2.frames import FrameType, Setting
-from integration.plugins.serving import Picker, serving
+from integration.plugins.serving import serving
 from integration.serve.gateway import RANDOM
 from integration.transport.raw_client import RawClient
 from unit.extproc.conversation import request_headers
@@ -24,15 +24,9 @@ def folder(tmp_path):
     return tmp_path
 
 
-def port_of(picker: Picker) -> int:
-    """Where it listens for gateways."""
-    (served,) = (event for event in picker.events if event["event"] == "serving")
-    return int(str(served["ext_proc_port"]))
-
-
 async def test_an_aged_connection_is_told_to_go_and_its_streams_may_finish(folder, transport):
     async with serving(folder, "--transport", transport, "--grpc-max-connection-age=100ms", "--grpc-max-connection-age-grace=1h") as picker:
-        gateway = await RawClient.connect(port_of(picker))
+        gateway = await RawClient.connect(picker.port)
         gateway.open(1)
         assert (await gateway.read_until(FrameType.GOAWAY)).code is ErrorCode.NO_ERROR
         gateway.message(1, request_headers(end=True), end=True)
@@ -44,7 +38,7 @@ async def test_a_stream_that_outlasts_the_grace_ends_with_its_aged_connection(fo
     async with serving(
         folder, "--transport", transport, "--grpc-max-connection-age=100ms", "--grpc-max-connection-age-grace=100ms"
     ) as picker:
-        gateway = await RawClient.connect(port_of(picker))
+        gateway = await RawClient.connect(picker.port)
         gateway.open(1)
         told = [frame for frame in await gateway.read_to_end() if frame.kind == FrameType.GOAWAY]
         assert told[0].code is ErrorCode.NO_ERROR
@@ -53,17 +47,17 @@ async def test_a_stream_that_outlasts_the_grace_ends_with_its_aged_connection(fo
 
 async def test_a_silent_gateway_is_asked_and_let_go_when_it_does_not_answer(folder, transport):
     async with serving(folder, "--transport", transport, "--grpc-keepalive-time=100ms", "--grpc-keepalive-timeout=100ms") as picker:
-        gateway = await RawClient.connect(port_of(picker))
+        gateway = await RawClient.connect(picker.port)
         assert [frame.flags for frame in await gateway.read_to_end() if frame.kind == FrameType.PING][:1] == [0]
         await gateway.close()
 
 
 async def test_what_a_connection_may_ask_is_announced_and_one_too_many_is_closed(folder, transport):
     async with serving(folder, "--transport", transport, "--grpc-max-connections=1", "--grpc-max-concurrent-streams=7") as picker:
-        only = await RawClient.connect(port_of(picker))
+        only = await RawClient.connect(picker.port)
         settings = dict(struct.iter_unpack(">HI", (await only.read_until(FrameType.SETTINGS)).payload))
         assert settings[Setting.MAX_CONCURRENT_STREAMS] == 7
-        another = await RawClient.connect(port_of(picker))
+        another = await RawClient.connect(picker.port)
         assert await another.read_to_end() == []
         await another.close()
         await only.close()
@@ -71,9 +65,9 @@ async def test_what_a_connection_may_ask_is_announced_and_one_too_many_is_closed
 
 async def test_two_processes_share_the_port_if_both_say_so(folder, transport):
     async with serving(folder, "--transport", transport, "--reuse-port") as first:
-        port = port_of(first)
+        port = first.port
         async with serving(folder, "--transport", transport, "--reuse-port", f"--grpc-port={port}") as second:
-            assert port_of(second) == port
+            assert second.port == port
             first.process.terminate()
             await asyncio.wait_for(first.process.wait(), 15)
             assert await second.ask() == ("127.0.0.1:1", 0)

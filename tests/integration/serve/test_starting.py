@@ -15,6 +15,7 @@ import pytest
 from integration.serve.gateway import RANDOM
 
 PORTS = ("--host", "127.0.0.1", "--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0", "--secure-serving=false")
+ENDING = ("serving", "draining: new requests are still served", "finishing", "stopped")
 
 
 @pytest.fixture
@@ -191,7 +192,7 @@ def test_signal_drains_and_ends_with_0(folder, number):
                 process.send_signal(number)
 
     assert process.returncode == 0
-    assert [event for event in events if event in ("serving", "draining", "stopped")] == ["serving", "draining", "stopped"]
+    assert [event for event in events if event in ENDING] == list(ENDING)
 
 
 def test_start_tells_every_instance_with_its_distribution_and_data(folder):
@@ -241,7 +242,8 @@ def test_a_process_that_has_not_ended_in_time_ends_at_once():
     script = (
         "import os, signal\n"
         "from endpick.serve.main import _Ending\n"
-        "signal.signal(signal.SIGTERM, _Ending(lambda: None, 0.2).signalled)\n"
+        "from endpick.serve.lifecycle import Lifecycle\n"
+        "signal.signal(signal.SIGTERM, _Ending(Lifecycle(), lambda number: None, 0.2).signalled)\n"
         "os.kill(os.getpid(), signal.SIGTERM)\n"
         "while True: pass\n"
     )

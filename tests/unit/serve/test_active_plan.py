@@ -118,18 +118,18 @@ dataLayer: {{discovery: {{pluginRef: test.ready}}}}
 class Process:
     """What `serve` has around an active plan."""
 
-    def __init__(self, plan: Plan, drain_timeout_seconds: float) -> None:
+    def __init__(self, plan: Plan, finish_timeout_seconds: float) -> None:
         self.plan = plan
         services = HostServices(time.monotonic, CollectorRegistry())
         telemetry = NullTelemetry()
         self.runtime = Runtime(services, EndpointTable(services.clock, declared_keys(plan), telemetry.undeclared_access), telemetry)
-        self.active = ActivePlan(self.runtime, CollectionSettings(), drain_timeout_seconds)
+        self.active = ActivePlan(self.runtime, CollectionSettings(), finish_timeout_seconds)
 
     @classmethod
-    async def begun(cls, plan: Plan, drain_timeout_seconds: float = 60.0) -> Process:
+    async def begun(cls, plan: Plan, finish_timeout_seconds: float = 60.0) -> Process:
         STOPPED.clear()
         Waiting.begun = asyncio.Event()
-        process = cls(plan, drain_timeout_seconds)
+        process = cls(plan, finish_timeout_seconds)
         await process.active.begin(await deploy(plan, process.runtime), 5)
         return process
 
@@ -222,7 +222,7 @@ async def test_instances_left_behind_that_still_drain_are_stopped_at_the_end(pro
 
 @pytest.mark.asyncio
 async def test_instances_that_are_being_stopped_at_the_end_are_stopped_once():
-    process = await Process.begun(planned(stop="slow"), drain_timeout_seconds=0)
+    process = await Process.begun(planned(stop="slow"), finish_timeout_seconds=0)
     assert await process.reload(planned("second"))
     await Waiting.begun.wait()
     await process.active.end()

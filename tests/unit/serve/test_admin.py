@@ -12,7 +12,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from endpick.observability.exposition import EventCounts
-from endpick.serve.process import AdminServer, admin_application
+from endpick.serve.admin import AdminServer, admin_application
 from endpick.transport.server import ListenError, ListenSettings, open_server
 
 

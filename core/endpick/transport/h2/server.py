@@ -36,6 +36,11 @@ class H2Server:
         self._sweeper: asyncio.TimerHandle | None = None
         self._certificate: CertificateWatch | None = None
 
+    @property
+    def connections(self) -> int:
+        """See `Server.connections`."""
+        return len(self._connections)
+
     async def start(self) -> int:
         """Bind and serve; see `Server.start`."""
         if self._settings.tls is not None:
