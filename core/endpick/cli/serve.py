@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -115,6 +116,44 @@ _COUNT = click.IntRange(1, 2**31 - 1)
 @click.option("--grpc-max-recv-msg-size", type=QUANTITY, default="64Mi", show_default=True, help="Largest ext_proc message.")
 @click.option("--max-request-body", type=QUANTITY, default="32Mi", show_default=True, help="Largest request body; more is refused.")
 @click.option("--grpc-max-connections", type=_COUNT, default=1024, show_default=True, help="ext_proc connections; more are closed.")
+@click.option(
+    "--max-connections-share",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=0.5,
+    show_default=True,
+    help="Share of --grpc-max-connections that one address may have; only with --transport h2.",
+)
+@click.option(
+    "--grpc-handshake-timeout",
+    type=POSITIVE_DURATION,
+    default="10s",
+    show_default=True,
+    help="How long a TLS handshake may take, and after it as long again the client's first SETTINGS.",
+)
+@click.option("--grpc-health-max-connections", type=_COUNT, default=64, show_default=True, help="Connections to --grpc-health-port.")
+@click.option("--metrics-max-connections", type=_COUNT, default=32, show_default=True, help="Connections to --metrics-port.")
+@click.option(
+    "--metrics-header-timeout",
+    type=POSITIVE_DURATION,
+    default="10s",
+    show_default=True,
+    help="How long a request to --metrics-port may take to arrive.",
+)
+@click.option(
+    "--metrics-idle-timeout",
+    type=POSITIVE_DURATION,
+    default="75s",
+    show_default=True,
+    help="When a connection to --metrics-port that asks nothing is closed.",
+)
+@click.option("--metrics-max-request", type=QUANTITY, default="16Ki", show_default=True, help="Largest request to --metrics-port.")
+@click.option(
+    "--reserved-descriptors",
+    type=click.IntRange(0),
+    default=128,
+    show_default=True,
+    help="File descriptors that ext_proc connections leave to health, metrics, logs and plugins; at most half of all.",
+)
 @click.option("--grpc-max-concurrent-streams", type=_COUNT, default=4096, show_default=True, help="Requests under way per connection.")
 @click.option("--grpc-max-connection-age", type=POSITIVE_DURATION, help="When a gateway is asked to connect anew; default never.")
 @click.option(
@@ -200,6 +239,14 @@ def command(
     grpc_max_recv_msg_size: int,
     max_request_body: int,
     grpc_max_connections: int,
+    max_connections_share: float,
+    grpc_handshake_timeout: float,
+    grpc_health_max_connections: int,
+    metrics_max_connections: int,
+    metrics_header_timeout: float,
+    metrics_idle_timeout: float,
+    metrics_max_request: int,
+    reserved_descriptors: int,
     grpc_max_concurrent_streams: int,
     grpc_max_connection_age: float | None,
     grpc_max_connection_age_grace: float,
@@ -231,7 +278,8 @@ def command(
     from endpick.observability.logs import configure_logging
     from endpick.plugins.breaker import BreakerSettings
     from endpick.serve.active_plan import WatchedFile
-    from endpick.serve.process import ServeSettings
+    from endpick.serve.admin import AdminLimits
+    from endpick.serve.process import HEALTH_LIMITS, ServeSettings
     from endpick.serve.watchdog import WatchdogSettings
     from endpick.transport.limits import Limits
     from endpick.transport.server import ListenSettings
@@ -241,6 +289,9 @@ def command(
     limits = Limits(
         max_message_bytes=grpc_max_recv_msg_size,
         max_connections=grpc_max_connections,
+        max_peer_share=max_connections_share,
+        handshake_seconds=grpc_handshake_timeout,
+        reserved_descriptors=reserved_descriptors,
         max_concurrent_streams=grpc_max_concurrent_streams,
         max_connection_age_seconds=grpc_max_connection_age,
         max_connection_age_grace_seconds=grpc_max_connection_age_grace,
@@ -250,9 +301,15 @@ def command(
     tls = _tls(cert_path, client_ca_file) if secure_serving else None
     settings = ServeSettings(
         ext_proc=ListenSettings(host, grpc_port, tls, reuse_port, limits),
-        health=ListenSettings(host, grpc_health_port),
+        health=ListenSettings(host, grpc_health_port, limits=replace(HEALTH_LIMITS, max_connections=grpc_health_max_connections)),
         metrics_host=host,
         metrics_port=metrics_port,
+        metrics_limits=AdminLimits(
+            max_connections=metrics_max_connections,
+            header_seconds=metrics_header_timeout,
+            idle_seconds=metrics_idle_timeout,
+            max_request_bytes=metrics_max_request,
+        ),
         transport=transport,
         pool_name=pool_name,
         decision_sampling_ratio=decision_sampling,

@@ -27,12 +27,13 @@ from endpick.planning.plan import Plan, PlanOutcome
 from endpick.plugins.breaker import BreakerSettings
 from endpick.requests.director import Director
 from endpick.serve.active_plan import ActivePlan, WatchedFile, reload_once
-from endpick.serve.admin import AdminServer, admin_application
+from endpick.serve.admin import AdminLimits, AdminServer, admin_application
 from endpick.serve.decisions import DecisionObservers
 from endpick.serve.deployment import Deployment, Runtime, StartRefused, deploy, document_of
 from endpick.serve.lifecycle import DrainTime, Lifecycle, Phase, Readiness, unless
 from endpick.serve.watchdog import Watchdog, WatchdogSettings
 from endpick.transport.health import HealthBoard, health_methods
+from endpick.transport.limits import Limits
 from endpick.transport.reflection import reflection_methods
 from endpick.transport.server import ListenError, ListenSettings, Server, TransportName, ext_proc_methods, open_server
 from endpick.transport.tls import TlsError
@@ -40,14 +41,19 @@ from endpick.transport.tls import TlsError
 _log = logging.getLogger("endpick.serve")
 
 
+HEALTH_LIMITS = Limits(max_connections=64, max_peer_share=1.0, reserved_descriptors=0, connections_flag="--grpc-health-max-connections")
+"""Of the port of gRPC health, which takes descriptors that the port of ext_proc leaves."""
+
+
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
     """Ports, intervals and limits of one serving process; defaults are llm-d's where llm-d has them."""
 
     ext_proc: ListenSettings = field(default_factory=ListenSettings)
-    health: ListenSettings = field(default_factory=lambda: ListenSettings(port=9003))
+    health: ListenSettings = field(default_factory=lambda: ListenSettings(port=9003, limits=HEALTH_LIMITS))
     metrics_host: str = ""
     metrics_port: int = 9090
+    metrics_limits: AdminLimits = field(default_factory=AdminLimits)
     transport: TransportName = "h2"
     pool_name: str = "endpick"
     """Label `name` of the pool's gauges."""
@@ -121,8 +127,8 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         board = HealthBoard()
         control.lifecycle.on_entered(lambda phase: _show_phase(metrics, phase))
         readiness = Readiness(control.lifecycle, board, lambda: left_out_now(current.instances()))
-        exposition = Exposition(registry, current.instances, recorder)
-        admin = AdminServer(admin_application(exposition, readiness.report), settings.metrics_host, settings.metrics_port)
+        application = admin_application(Exposition(registry, current.instances, recorder), readiness.report)
+        admin = AdminServer(application, settings.metrics_host, settings.metrics_port, settings.metrics_limits)
         health = open_server(settings.transport, settings.health, health_methods(board))
         metrics_port = await _start(stack, admin)
         health_port = await _start(stack, health)
@@ -147,6 +153,8 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         methods = ext_proc_methods(sessions) | health_methods(board)
         server = open_server(settings.transport, settings.ext_proc, methods | reflection_methods(methods))
         registry.register(EventCounts("endpick_transport_events", "Events on the ext_proc port.", server.counters.snapshot))
+        registry.register(EventCounts("endpick_health_events", "Events on the port of gRPC health.", health.counters.snapshot))
+        registry.register(EventCounts("endpick_admin_events", "Events on the port of metrics and /healthz.", admin.counters.snapshot))
         registry.register(EventCounts("endpick_session_events", "Events in ext_proc streams.", counters.snapshot))
         registry.register(EventCounts("endpick_decision_records", "Decisions that were to be shown to hook objects.", observers.counts))
         ext_proc_port = await _start(stack, server)

@@ -241,6 +241,7 @@ def _options(settings: ListenSettings) -> list[tuple[str, int]]:
         ("grpc.max_concurrent_streams", limits.max_concurrent_streams),
         ("grpc.absolute_max_metadata_size", limits.max_header_bytes),
         ("grpc.max_allowed_incoming_connections", min(limits.max_connections, _MOST_CONNECTIONS)),
+        ("grpc.server_handshake_timeout_ms", _milliseconds(limits.handshake_seconds)),
         ("grpc.keepalive_time_ms", _milliseconds(limits.keepalive_idle_seconds)),
         ("grpc.keepalive_timeout_ms", _milliseconds(limits.keepalive_timeout_seconds)),
         ("grpc.http2.ping_timeout_ms", _milliseconds(limits.keepalive_timeout_seconds)),

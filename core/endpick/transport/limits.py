@@ -6,6 +6,22 @@ from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, slots=True)
+class AcceptLimits:
+    """How many connections a port takes, from whom, and what is left for other ports."""
+
+    max_connections: int
+    max_peer_share: float
+    handshake_seconds: float
+    """For the TLS handshake."""
+    reserved_descriptors: int
+    """File descriptors that are left for others when this port has as many connections as it can."""
+    connections_flag: str
+    """What changes `max_connections`, for the log."""
+    peer_flag: str
+    """What changes `max_peer_share`, for the log."""
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """Limits of one server; the defaults suit Envoy, which resets nearly every stream and opens one connection per thread.
 
@@ -18,7 +34,13 @@ class Limits:
     Twice the largest request body: a gateway that buffers sends a body in one message, and one that is too large must arrive to get a 413.
     """
     max_connections: int = 1024
-    """The h2 transport counts a connection once its TLS handshake is over; before that `handshake_seconds` limits it."""
+    """Handshakes included. For one more, the h2 transport closes one without streams; if none is, the new one."""
+    max_peer_share: float = 0.5
+    """Of `max_connections`, for one IPv4 address or one /64 of IPv6 addresses; the h2 transport has this limit, grpcio does not."""
+    reserved_descriptors: int = 128
+    """File descriptors that connections of the h2 transport leave to health, metrics, logs and plugins; at most half of all."""
+    connections_flag: str = "--grpc-max-connections"
+    """What changes `max_connections`, for the log."""
     max_concurrent_streams: int = 4096
     """Per connection. A stream lives as long as the model answers, so this is also the number of answers under way."""
     max_header_bytes: int = 16 * 1024
@@ -66,6 +88,18 @@ class Limits:
     """None: no limit. The age of each connection varies at random by 5 %, so that not all end at the same time."""
     max_connection_age_grace_seconds: float = 60.0
 
+    @property
+    def accepting(self) -> AcceptLimits:
+        """Those of the listening socket."""
+        return AcceptLimits(
+            max_connections=self.max_connections,
+            max_peer_share=self.max_peer_share,
+            handshake_seconds=self.handshake_seconds,
+            reserved_descriptors=self.reserved_descriptors,
+            connections_flag=self.connections_flag,
+            peer_flag="--max-connections-share",
+        )
+
 
 @dataclass(slots=True)
 class TransportCounters:
@@ -76,7 +110,7 @@ class TransportCounters:
     """
 
     connections_accepted: int = 0
-    """With TLS, more than were opened or refused: handshakes that failed."""
+    """More than were opened or refused by `tls_handshake_failures`, and by those that ended before their handshake did."""
     connections_opened: int = 0
     connections_closed: int = 0
     streams_opened: int = 0
@@ -95,7 +129,15 @@ class TransportCounters:
     """HTTP/2 requests that are not gRPC, answered with 405 or 415."""
 
     connections_refused: int = 0
-    """Beyond `max_connections`."""
+    """Beyond `max_connections`, and none was idle."""
+    connections_refused_peer: int = 0
+    """Beyond what one address may have, and none of its connections was idle."""
+    connections_evicted: int = 0
+    """Connections without streams that were closed because others needed the room."""
+    accept_pauses: int = 0
+    """Times that accepting paused because no file descriptor was left but those in reserve."""
+    tls_handshake_failures: int = 0
+    """Those that took too long included."""
     http1_connections: int = 0
     tls_on_plain_text: int = 0
     bad_prefaces: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from dataclasses import dataclass
 
 from endpick.transport.h2 import frames
@@ -45,8 +46,17 @@ class RawClient:
         self.writer = writer
 
     @classmethod
-    async def connect(cls, port: int, *, greet: bool = True, settings: dict[int, int] | None = None) -> RawClient:
-        client = cls(*await asyncio.open_connection("127.0.0.1", port))
+    async def connect(
+        cls,
+        port: int,
+        *,
+        greet: bool = True,
+        settings: dict[int, int] | None = None,
+        from_host: str | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> RawClient:
+        local = None if from_host is None else (from_host, 0)
+        client = cls(*await asyncio.open_connection("127.0.0.1", port, local_addr=local, ssl=tls))
         if greet:
             client.send(frames.PREFACE + frames.settings(settings or {}) + frames.SETTINGS_ACK)
         return client

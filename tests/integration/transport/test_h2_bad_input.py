@@ -113,7 +113,7 @@ async def test_clients_that_vanish_leave_nothing_behind(open_h2):
 
 
 async def test_connections_beyond_the_limit_are_hung_up_on(open_h2):
-    async with open_h2(limits=Limits(max_connections=2)) as serving:
+    async with open_h2(limits=Limits(max_connections=2, max_peer_share=1.0)) as serving:
         clients = [await RawClient.connect(serving.port) for _ in range(2)]
         for client in clients:
             assert await client.echo(1, b"in") == b"in"

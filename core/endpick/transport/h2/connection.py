@@ -155,6 +155,10 @@ class Connection:
             self.outbox.put(frames.goaway(self.streams.last_id, error.code, error.reason))
             self.streams.close_all()
 
+    def idle_since(self) -> float | None:
+        """Since when there has been no stream, within the second between two ticks; None while there is one."""
+        return None if self.streams.open else self._lifetime.idle_since()
+
     def set_writable(self, writable: bool) -> None:
         """The socket takes bytes again, or no more for now."""
         self.outbox.writable = writable

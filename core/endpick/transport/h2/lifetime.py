@@ -134,6 +134,10 @@ class Lifetime:
         """
         return stream_id > self._streams.last_id and self.state < LAST_CALL
 
+    def idle_since(self) -> float:
+        """Since when there has been no stream, as the last tick saw it; for a caller that sees none now."""
+        return self._busy_at if self._streams.last_id == self._last_id_seen else self.heard_at
+
     def tick(self, now: float) -> None:
         """Time has passed.
 

@@ -31,8 +31,8 @@ class ConnectionOwner(Protocol):
     counters: TransportCounters
     memory: MemoryBudget
 
-    def admit(self, protocol: SocketConnection) -> bool:
-        """Take the connection in; False if there is no room."""
+    def admit(self, protocol: SocketConnection) -> None:
+        """Take the connection in."""
 
     def release(self, protocol: SocketConnection) -> None:
         """The connection is gone."""
@@ -55,14 +55,11 @@ class SocketConnection(asyncio.Protocol):
         self._linger: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the server's preface, or close the socket at once if there are too many connections."""
+        """Send the server's preface."""
         # uvloop's transports have the methods of asyncio.Transport without being its instances.
         self._transport = cast("asyncio.Transport", transport)
         owner = self._owner
-        if not owner.admit(self):
-            owner.counters.connections_refused += 1
-            self._transport.abort()
-            return
+        owner.admit(self)
         self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
         self._connection = Connection(owner.methods, owner.limits, owner.counters, owner.memory, self._spawn, time.monotonic())
         self._flush()
@@ -119,6 +116,22 @@ class SocketConnection(asyncio.Protocol):
         if self._connection is not None and not self._closed:
             self._connection.end_now()
             self._flush()
+
+    def idle_since(self) -> float | None:
+        """See `Guest.idle_since`; a connection that is closing needs no eviction."""
+        return None if self._connection is None or self._closed else self._connection.idle_since()
+
+    def served(self) -> bool:
+        """See `Guest.served`."""
+        return self._connection is not None and self._connection.streams.last_id > 0
+
+    def evict(self) -> None:
+        """See `Guest.evict`."""
+        if self._connection is not None:
+            self._connection.end_with(H2ConnectionError(ErrorCode.NO_ERROR, "idle, and others need the room"))
+            self._transport.write(self._connection.take_output())
+        self._closed = True
+        self._transport.abort()
 
     def abort(self) -> None:
         """Close without writing what is left."""

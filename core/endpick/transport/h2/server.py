@@ -9,7 +9,8 @@ import time
 from endpick.extproc.stream import MemoryBudget
 from endpick.transport.h2.protocol import SocketConnection
 from endpick.transport.limits import TransportCounters
-from endpick.transport.server import ListenSettings, Methods, listening_socket
+from endpick.transport.listener import Listener
+from endpick.transport.server import ListenError, ListenSettings, Methods, listening_socket
 from endpick.transport.tls import CertificateWatch
 
 __all__ = ["H2Server"]
@@ -32,7 +33,7 @@ class H2Server:
         self._connections: set[SocketConnection] = set()
         self._empty = asyncio.Event()
         self._empty.set()
-        self._listener: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._certificate: CertificateWatch | None = None
 
@@ -47,14 +48,13 @@ class H2Server:
             self._certificate = CertificateWatch(self._settings.tls)
         socket = listening_socket(self._settings)
         port: int = socket.getsockname()[1]
-        tls = self._certificate
-        self._listener = await asyncio.get_running_loop().create_server(
-            self._accept,
-            sock=socket,
-            ssl=None if tls is None else tls.context,
-            ssl_handshake_timeout=None if tls is None else self.limits.handshake_seconds,
-            backlog=self.limits.max_connections,
-        )
+        tls = None if self._certificate is None else self._certificate.context
+        self._listener = Listener(socket, self.limits.accepting, self.counters, lambda: SocketConnection(self), tls)
+        try:
+            self._listener.open()
+        except OSError as error:
+            self._listener.close()
+            raise ListenError.at(self._settings.host, self._settings.port, error) from error
         self._schedule_sweep()
         return port
 
@@ -83,28 +83,24 @@ class H2Server:
         if self._sweeper is not None:
             self._sweeper.cancel()
 
-    def admit(self, protocol: SocketConnection) -> bool:
-        """Take a connection in; False beyond `max_connections`."""
-        if len(self._connections) >= self.limits.max_connections:
-            return False
+    def admit(self, protocol: SocketConnection) -> None:
+        """Take a connection in."""
         self._connections.add(protocol)
         self._empty.clear()
-        return True
+        if self._listener is not None:
+            self._listener.arrived(protocol)
 
     def release(self, protocol: SocketConnection) -> None:
         """Forget a connection that is gone."""
         self._connections.discard(protocol)
+        if self._listener is not None:
+            self._listener.left(protocol)
         if not self._connections:
             self._empty.set()
-
-    def _accept(self) -> SocketConnection:
-        self.counters.connections_accepted += 1
-        return SocketConnection(self)
 
     def _close_listener(self) -> None:
         if self._listener is not None:
             self._listener.close()
-            self._listener = None
 
     def _schedule_sweep(self) -> None:
         self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_SECONDS, self._sweep)

@@ -1,0 +1,240 @@
+"""A port that a flood does not close to others: it limits connections, evicts idle ones for new ones, and leaves file descriptors."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import logging
+import resource
+import socket
+import ssl
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from endpick.transport.limits import AcceptLimits
+
+__all__ = ["AcceptCounters", "Guest", "Listener"]
+
+_log = logging.getLogger(__name__)
+
+_ACCEPTED_AT_ONCE = 32
+"""Connections taken in one turn of the event loop; the others wait in the kernel for the next."""
+_SHORTEST_PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 1.0
+_LOG_INTERVAL_SECONDS = 60.0
+_NOTHING_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_IPV6_SITE_BYTES = 8
+"""Who has one IPv6 address has 2^64 of them."""
+
+
+class AcceptCounters(Protocol):
+    """What a listener counts; see `TransportCounters`."""
+
+    connections_accepted: int
+    connections_refused: int
+    connections_refused_peer: int
+    connections_evicted: int
+    accept_pauses: int
+    tls_handshake_failures: int
+
+
+class Guest(Protocol):
+    """A connection as its listener sees it; an asyncio protocol."""
+
+    def idle_since(self) -> float | None:
+        """Since when, by `time.monotonic`, it has had nothing to do; None while it has."""
+
+    def served(self) -> bool:
+        """Whether it has ever had something to do."""
+
+    def evict(self) -> None:
+        """Close at once: another connection needs the room."""
+
+
+@dataclass(slots=True, eq=False)
+class _Seat:
+    peer: str
+    taken_at: float
+    connecting: asyncio.Task[None]
+    """Ends when the connection has been made, with TLS after its handshake."""
+    arrived: bool = False
+
+
+class Listener:
+    """Accepts connections on one port and hands them to the protocols that `new_guest` makes; each calls `arrived` and `left`."""
+
+    def __init__(
+        self,
+        bound: socket.socket,
+        limits: AcceptLimits,
+        counters: AcceptCounters,
+        new_guest: Callable[[], Guest],
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """`bound` is a socket that does not listen yet; the listener owns it."""
+        self._socket = bound
+        self._port: int = bound.getsockname()[1]
+        self._limits = limits
+        self._counters = counters
+        self._new_guest = new_guest
+        self._tls = tls
+        self._loop = asyncio.get_running_loop()
+        self._seats: dict[Guest, _Seat] = {}
+        self._by_peer: Counter[str] = Counter()
+        self._max_per_peer = max(1, int(limits.max_connections * limits.max_peer_share))
+        self._pause_seconds = _SHORTEST_PAUSE_SECONDS
+        self._resuming: asyncio.TimerHandle | None = None
+        self._logged_at: dict[str, float] = {}
+        self._open_files, self._first_reserved = _descriptors(limits.reserved_descriptors)
+
+    def open(self) -> None:
+        """Begin to accept."""
+        if self._open_files < self._limits.max_connections + self._limits.reserved_descriptors:
+            self._log("room for fewer connections than allowed", f"raise the limit of open files (ulimit -n), which is {self._open_files}")
+        self._socket.listen(self._limits.max_connections)
+        self._loop.add_reader(self._socket, self._accept_some)
+
+    def close(self) -> None:
+        """Accept nothing any more; handshakes that are under way end. Idempotent."""
+        if self._socket.fileno() < 0:
+            return
+        if self._resuming is not None:
+            self._resuming.cancel()
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+        for guest in [guest for guest, seat in self._seats.items() if not seat.arrived]:
+            self._unseat(guest)
+
+    def arrived(self, guest: Guest) -> None:
+        """A connection has been made; it goes again if it lost its seat meanwhile."""
+        seat = self._seats.get(guest)
+        if seat is None:
+            self._loop.call_soon(guest.evict)
+        else:
+            seat.arrived = True
+
+    def left(self, guest: Guest) -> None:
+        """A connection is gone; idempotent."""
+        seat = self._seats.pop(guest, None)
+        if seat is not None:
+            self._by_peer[seat.peer] -= 1
+            if not self._by_peer[seat.peer]:
+                del self._by_peer[seat.peer]
+
+    def _accept_some(self) -> None:
+        for _ in range(_ACCEPTED_AT_ONCE):
+            try:
+                accepted, address = self._socket.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except ConnectionError:
+                continue
+            except OSError as error:
+                if error.errno not in _NOTHING_LEFT:
+                    raise
+                self._evict(lambda _seat: True)
+                self._pause()
+                return
+            self._counters.connections_accepted += 1
+            if not self._take(accepted, _site(str(address[0]))):
+                return
+
+    def _take(self, accepted: socket.socket, peer: str) -> bool:
+        """Give a connection its seat, or close it; False if no further one can be accepted for now."""
+        if len(self._seats) >= self._limits.max_connections and not self._evict(lambda _seat: True):
+            self._counters.connections_refused += 1
+            self._log("connections refused: there are as many as allowed, and none is idle", f"raise {self._limits.connections_flag}")
+            accepted.close()
+        elif self._by_peer[peer] >= self._max_per_peer and not self._evict(lambda seat: seat.peer == peer):
+            self._counters.connections_refused_peer += 1
+            self._log("connections refused: one address has its share of them", f"raise {self._limits.peer_flag}")
+            accepted.close()
+        elif accepted.fileno() >= self._first_reserved and not self._evict(lambda _seat: True):
+            accepted.close()
+            self._pause()
+            return False
+        else:
+            self._pause_seconds = _SHORTEST_PAUSE_SECONDS
+            accepted.setblocking(False)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            guest = self._new_guest()
+            connecting = self._loop.create_task(self._connect(guest, accepted))
+            connecting.add_done_callback(lambda task: accepted.close() if task.cancelled() else None)
+            self._seats[guest] = _Seat(peer, time.monotonic(), connecting)
+            self._by_peer[peer] += 1
+        return True
+
+    async def _connect(self, guest: Guest, accepted: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: cast("asyncio.Protocol", guest),
+                accepted,
+                ssl=self._tls,
+                ssl_handshake_timeout=None if self._tls is None else self._limits.handshake_seconds,
+            )
+        except OSError:  # TLS errors and time-outs are among them
+            self._counters.tls_handshake_failures += 1
+            self.left(guest)
+
+    def _evict(self, concerned: Callable[[_Seat], bool]) -> bool:
+        """Make room among these: first a connection that has never been of use, of the address that has most, idle for longest."""
+        victim, rank = None, (True, 0, 0.0)
+        for guest, seat in self._seats.items():
+            idle_since = guest.idle_since() if seat.arrived else seat.taken_at
+            if idle_since is None or not concerned(seat):
+                continue
+            own = (guest.served(), -self._by_peer[seat.peer], idle_since)
+            if victim is None or own < rank:
+                victim, rank = guest, own
+        if victim is None:
+            return False
+        self._counters.connections_evicted += 1
+        self._log("idle connections closed: others need the room", f"raise {self._limits.connections_flag} if gateways are among them")
+        self._unseat(victim)
+        return True
+
+    def _unseat(self, guest: Guest) -> None:
+        """Have a connection gone, or given up before it is made."""
+        seat = self._seats[guest]
+        self.left(guest)
+        if seat.arrived:
+            guest.evict()
+        elif self._tls is not None:
+            seat.connecting.cancel()
+
+    def _pause(self) -> None:
+        """Leave further connections to the kernel for a while: file descriptors have run out, or what is left is reserved."""
+        self._counters.accept_pauses += 1
+        self._log(
+            "no file descriptor is left for a connection, so accepting pauses",
+            f"raise the limit of open files (ulimit -n), which is {self._open_files}, or lower {self._limits.connections_flag}",
+        )
+        self._loop.remove_reader(self._socket)
+        self._resuming = self._loop.call_later(self._pause_seconds, self._loop.add_reader, self._socket, self._accept_some)
+        self._pause_seconds = min(2 * self._pause_seconds, _LONGEST_PAUSE_SECONDS)
+
+    def _log(self, what: str, advice: str) -> None:
+        now = time.monotonic()
+        if now - self._logged_at.get(what, -_LOG_INTERVAL_SECONDS) >= _LOG_INTERVAL_SECONDS:
+            self._logged_at[what] = now
+            _log.warning("%s", what, extra={"port": self._port, "advice": advice})
+
+
+def _descriptors(reserved: int) -> tuple[int, int]:
+    """How many files this process may have open, and the lowest descriptor that connections may not have; at most half are reserved."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return 2**31 - 1, 2**31 - 1
+    return limit, limit - min(reserved, limit // 2)
+
+
+def _site(address: str) -> str:
+    """Who an address belongs to: itself, or the 2^64 addresses around it."""
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is None and not parsed.is_loopback:
+        return parsed.packed[:_IPV6_SITE_BYTES].hex()
+    return str(parsed)

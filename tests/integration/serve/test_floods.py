@@ -1,0 +1,125 @@
+"""Clients that take connections and file descriptors and give nothing for them: gateways, probes and scrapes are still served."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import aiohttp
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from endpick.transport.h2.frames import FrameType
+from integration.plugins.serving import Picker, serving
+from integration.serve.gateway import RANDOM, until
+from integration.transport.raw_client import RawClient
+
+pytestmark = pytest.mark.asyncio
+OPEN_FILES = 160
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "config.yaml").write_text(RANDOM)
+    (tmp_path / "endpoints.yaml").write_text('endpoints: [{name: a, address: 127.0.0.1, port: "1"}]\n')
+    return tmp_path
+
+
+@pytest.fixture
+def few_files(tmp_path) -> Path:
+    """A Python that may have few files open."""
+    script = tmp_path / "few-files"
+    script.write_text(f'#!/bin/sh\nulimit -n {OPEN_FILES}\nexec {sys.executable} "$@"\n')
+    script.chmod(0o755)
+    return script
+
+
+async def healthz(picker: Picker) -> int:
+    async with aiohttp.ClientSession() as client, client.get(f"http://127.0.0.1:{picker.metrics_port}/healthz") as response:
+        return response.status
+
+
+async def check(picker: Picker) -> int:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{picker.health_port}") as channel:
+        return (await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service="readiness"))).status
+
+
+async def event(picker: Picker, family: str, name: str) -> float:
+    return (await picker.samples(f"endpick_{family}_events_total"))[(("event", name),)]
+
+
+async def test_a_gateway_is_served_beside_two_thousand_idle_connections(folder):
+    async with serving(folder) as picker:
+        idle = [await RawClient.connect(picker.port, greet=False) for _ in range(2000)]
+        assert await picker.ask() == ("127.0.0.1:1", 0)
+        assert await event(picker, "transport", "connections_evicted") == 2000 + 1 - 512
+        (told,) = await picker.logged("idle connections closed")
+        assert told["advice"] == "raise --grpc-max-connections if gateways are among them"
+        for client in idle:
+            client.writer.transport.abort()
+
+
+async def test_probes_are_answered_while_no_descriptor_is_left_and_requests_once_there_are(folder, few_files):
+    async with serving(folder, python=few_files) as picker:
+        (warned,) = await picker.logged("room for fewer connections than allowed")
+        assert warned["advice"] == f"raise the limit of open files (ulimit -n), which is {OPEN_FILES}"
+        hogs = []
+        for _ in range(OPEN_FILES):
+            hogs.append(await RawClient.connect(picker.port))
+            hogs[-1].open(1)
+
+        (told,) = await picker.logged("no file descriptor is left")
+        assert told["port"] == picker.port
+        assert await healthz(picker) == 200
+        assert await check(picker) == health_pb2.HealthCheckResponse.SERVING
+        assert await event(picker, "transport", "accept_pauses") >= 1
+        for hog in hogs:
+            hog.writer.transport.abort()
+        assert await picker.ask() == ("127.0.0.1:1", 0)
+
+
+async def test_healthz_answers_beside_five_hundred_requests_that_never_end(folder):
+    async with serving(folder) as picker:
+        half = [await asyncio.open_connection("127.0.0.1", picker.metrics_port) for _ in range(500)]
+        for _, writer in half:
+            writer.write(b"GET /healthz HTTP/1.1\r\nhost: ")
+        assert await healthz(picker) == 200
+        assert await event(picker, "admin", "connections_evicted") >= 500 - 32
+        for _, writer in half:
+            writer.transport.abort()
+
+
+@pytest.mark.parametrize(
+    ("said", "option", "counter"),
+    [
+        (b"GET /healthz HTTP/1.1\r\nhost: ", "--metrics-header-timeout=100ms", "header_timeouts"),
+        (b"", "--metrics-idle-timeout=100ms", "idle_connections"),
+        (b"GET /healthz HTTP/1.1\r\nhost: a\r\n" + b"x: y\r\n" * 1000, "--metrics-max-request=4Ki", "requests_too_large"),
+    ],
+)
+async def test_a_client_that_does_not_come_to_the_point_is_hung_up_on(folder, said, option, counter):
+    async with serving(folder, option) as picker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", picker.metrics_port)
+        writer.write(said)
+        async with asyncio.timeout(15):
+            with suppress(ConnectionResetError):
+                assert await reader.read() == b""
+        assert await event(picker, "admin", counter) == 1
+        writer.close()
+
+
+async def test_idle_clients_of_the_health_port_make_room_for_probes(folder):
+    async with serving(folder, "--grpc-health-max-connections=4") as picker:
+        idle = [await RawClient.connect(picker.health_port) for _ in range(20)]
+        assert await check(picker) == health_pb2.HealthCheckResponse.SERVING
+
+        async def evicted() -> bool:
+            return await event(picker, "health", "connections_evicted") == 17
+
+        await until(evicted, "seventeen evictions")
+        await idle[-1].read_until(FrameType.SETTINGS)
+        for client in idle:
+            await client.close()
