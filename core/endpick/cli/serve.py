@@ -114,6 +114,13 @@ _COUNT = click.IntRange(1, 2**31 - 1)
 )
 @click.option("--discovery-timeout", type=DURATION, default="60s", show_default=True, help="How long to wait for the first endpoints.")
 @click.option("--grpc-max-recv-msg-size", type=QUANTITY, default="64Mi", show_default=True, help="Largest ext_proc message.")
+@click.option(
+    "--grpc-max-envelope-size",
+    type=QUANTITY,
+    default="256Ki",
+    show_default=True,
+    help="What one ext_proc message may hold beside its body: headers, attributes, metadata.",
+)
 @click.option("--max-request-body", type=QUANTITY, default="32Mi", show_default=True, help="Largest request body; more is refused.")
 @click.option("--grpc-max-connections", type=_COUNT, default=1024, show_default=True, help="ext_proc connections; more are closed.")
 @click.option(
@@ -237,6 +244,7 @@ def command(
     finish_timeout: float,
     discovery_timeout: float,
     grpc_max_recv_msg_size: int,
+    grpc_max_envelope_size: int,
     max_request_body: int,
     grpc_max_connections: int,
     max_connections_share: float,
@@ -288,6 +296,7 @@ def command(
     path = config or config_file
     limits = Limits(
         max_message_bytes=grpc_max_recv_msg_size,
+        max_envelope_bytes=grpc_max_envelope_size,
         max_connections=grpc_max_connections,
         max_peer_share=max_connections_share,
         handshake_seconds=grpc_handshake_timeout,

@@ -15,6 +15,7 @@ from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
 from endpick.extproc.stream import ProtocolError, StreamSession
 from endpick.requests.model import CloseCause
+from endpick.transport.envelope import EnvelopeError, require_small_envelope
 from endpick.transport.limits import TransportCounters
 from endpick.transport.server import ListenError, ListenSettings, Method, Methods, listening_socket
 from endpick.transport.tls import CertificateFiles, CertificateWatch
@@ -117,7 +118,7 @@ class GrpcioServer:
         session = method.open_session()
         cause = CloseCause.ERROR
         try:
-            await _Conversation(session, context, counters).run()
+            await _Conversation(session, context, counters, self._settings.limits.max_envelope_bytes, method.body_fields).run()
             cause = CloseCause.DRAIN if time.monotonic() >= self._drain_ends_at else CloseCause.END
         except asyncio.CancelledError:
             cause = CloseCause.DRAIN if self._draining else CloseCause.RESET
@@ -126,6 +127,9 @@ class GrpcioServer:
                 # grpcio counts the stream as open until it has a status; without one, drain would wait its whole grace for it.
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is draining")
             raise
+        except EnvelopeError as error:
+            counters.envelopes_too_large += 1
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except ProtocolError as error:
             counters.session_refusals += 1
             await context.abort(_STATUS_BY_NUMBER.get(error.status, grpc.StatusCode.UNKNOWN), error.message)
@@ -141,7 +145,11 @@ class GrpcioServer:
 class _Conversation:
     """Passes the messages of one stream to its session and the replies back, with at most one read outstanding."""
 
-    def __init__(self, session: StreamSession, context: _Context, counters: TransportCounters) -> None:
+    def __init__(
+        self, session: StreamSession, context: _Context, counters: TransportCounters, max_envelope_bytes: int, body_fields: frozenset[int]
+    ) -> None:
+        self._max_envelope_bytes = max_envelope_bytes
+        self._body_fields = body_fields
         self._session = session
         self._context = context
         self._counters = counters
@@ -168,6 +176,8 @@ class _Conversation:
     async def _take(self, message: object) -> None:
         self._reading = None
         if isinstance(message, bytes):
+            if len(message) > self._max_envelope_bytes:
+                require_small_envelope(message, 0, len(message), self._body_fields, self._max_envelope_bytes)
             self._counters.messages_received += 1
             await self._send(self._session.receive(message))
         else:

@@ -35,6 +35,10 @@ class Limits:
     """
     max_connections: int = 1024
     """Handshakes included. For one more, the h2 transport closes one without streams; if none is, the new one."""
+    max_envelope_bytes: int = 256 * 1024
+    """What a message may hold beside its body: headers, attributes and metadata; more ends its stream with INVALID_ARGUMENT."""
+    read_bytes_per_turn: int = 32 * 1024
+    """What the h2 transport takes of one connection before others have their turn."""
     max_peer_share: float = 0.5
     """Of `max_connections`, for one IPv4 address or one /64 of IPv6 addresses; the h2 transport has this limit, grpcio does not."""
     reserved_descriptors: int = 128
@@ -158,6 +162,10 @@ class TransportCounters:
     stream_error_floods: int = 0
     slow_readers: int = 0
     messages_too_large: int = 0
+    envelopes_too_large: int = 0
+    """Messages with more headers, attributes or metadata than `--grpc-max-envelope-size` allows."""
+    reads_deferred: int = 0
+    """Times a connection sent so much that others had their turn first; not an error."""
     compressed_messages: int = 0
     buffer_exhaustions: int = 0
     """Streams ended because all connections together hold `max_buffered_bytes`."""

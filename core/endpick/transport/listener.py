@@ -85,6 +85,8 @@ class Listener:
         self._loop = asyncio.get_running_loop()
         self._seats: dict[Guest, _Seat] = {}
         self._by_peer: Counter[str] = Counter()
+        self._unwanted: set[Guest] = set()
+        """Lost their seat before their connection was made."""
         self._max_per_peer = max(1, int(limits.max_connections * limits.max_peer_share))
         self._pause_seconds = _SHORTEST_PAUSE_SECONDS
         self._resuming: asyncio.TimerHandle | None = None
@@ -111,11 +113,10 @@ class Listener:
 
     def arrived(self, guest: Guest) -> None:
         """A connection has been made; it goes again if it lost its seat meanwhile."""
-        seat = self._seats.get(guest)
-        if seat is None:
+        if guest in self._unwanted:
             self._loop.call_soon(guest.evict)
-        else:
-            seat.arrived = True
+        elif guest in self._seats:
+            self._seats[guest].arrived = True
 
     def left(self, guest: Guest) -> None:
         """A connection is gone; idempotent."""
@@ -163,7 +164,7 @@ class Listener:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             guest = self._new_guest()
             connecting = self._loop.create_task(self._connect(guest, accepted))
-            connecting.add_done_callback(lambda task: accepted.close() if task.cancelled() else None)
+            connecting.add_done_callback(lambda task: self._connected(task, guest, accepted))
             self._seats[guest] = _Seat(peer, time.monotonic(), connecting)
             self._by_peer[peer] += 1
         return True
@@ -179,6 +180,11 @@ class Listener:
         except OSError:  # TLS errors and time-outs are among them
             self._counters.tls_handshake_failures += 1
             self.left(guest)
+
+    def _connected(self, task: asyncio.Task[None], guest: Guest, accepted: socket.socket) -> None:
+        self._unwanted.discard(guest)
+        if task.cancelled():
+            accepted.close()
 
     def _evict(self, concerned: Callable[[_Seat], bool]) -> bool:
         """Make room among these: first a connection that has never been of use, of the address that has most, idle for longest."""
@@ -203,7 +209,9 @@ class Listener:
         self.left(guest)
         if seat.arrived:
             guest.evict()
-        elif self._tls is not None:
+            return
+        self._unwanted.add(guest)
+        if self._tls is not None:
             seat.connecting.cancel()
 
     def _pause(self) -> None:

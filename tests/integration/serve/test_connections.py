@@ -7,6 +7,7 @@ import struct
 
 import pytest
 
+from endpick.transport.h2 import frames
 from endpick.transport.h2.errors import ErrorCode
 from endpick.transport.h2.frames import FrameType, Setting
 from integration.plugins.serving import serving
@@ -57,6 +58,9 @@ async def test_what_a_connection_may_ask_is_announced_and_one_too_many_is_closed
         only = await RawClient.connect(picker.port)
         settings = dict(struct.iter_unpack(">HI", (await only.read_until(FrameType.SETTINGS)).payload))
         assert settings[Setting.MAX_CONCURRENT_STREAMS] == 7
+        only.open(1)
+        only.send(frames.ping(b"opened?!", ack=False))
+        await only.read_until(FrameType.PING)
         another = await RawClient.connect(picker.port)
         assert await another.read_to_end() == []
         await another.close()

@@ -8,6 +8,7 @@ from typing import Final
 from urllib.parse import quote_from_bytes
 
 from endpick.extproc.stream import GrpcStatus
+from endpick.transport.envelope import require_small_envelope
 from endpick.transport.h2.hpack import encode
 
 __all__ = [
@@ -43,8 +44,10 @@ class CompressedMessageError(Exception):
 class MessageAssembler:
     """Puts together the messages of a stream where one DATA frame is not one message."""
 
-    def __init__(self, max_message_bytes: int) -> None:
+    def __init__(self, max_message_bytes: int, max_envelope_bytes: int, body_fields: frozenset[int]) -> None:
         self._max_message_bytes = max_message_bytes
+        self._max_envelope_bytes = max_envelope_bytes
+        self._body_fields = body_fields
         self._partial = bytearray()
         self._needed = MESSAGE_HEAD_BYTES
 
@@ -59,10 +62,12 @@ class MessageAssembler:
         Raises:
             MessageTooLargeError: as soon as the length is known.
             CompressedMessageError: the compressed flag is set.
+            EnvelopeError: as soon as the fields that are too long have begun.
         """
         if self._partial:
             self._partial += data
             if len(self._partial) < self._needed:
+                self._require_small_envelope(self._partial, 0, self._needed)
                 return []
             data = bytes(self._partial)
             self._partial.clear()
@@ -76,6 +81,7 @@ class MessageAssembler:
             if length > self._max_message_bytes:
                 raise MessageTooLargeError(f"a message of {length} bytes, {self._max_message_bytes} is the most")
             stop = position + MESSAGE_HEAD_BYTES + length
+            self._require_small_envelope(data, position, stop)
             if stop > len(data):
                 self._needed = stop - position
                 break
@@ -83,6 +89,11 @@ class MessageAssembler:
             position = stop
         self._partial += data[position:]
         return messages
+
+    def _require_small_envelope(self, data: bytes | bytearray, position: int, stop: int) -> None:
+        start = position + MESSAGE_HEAD_BYTES
+        if stop - start > self._max_envelope_bytes and len(data) > start:
+            require_small_envelope(data, start, min(stop, len(data)), self._body_fields, self._max_envelope_bytes)
 
 
 def trailers(status: int, message: str = "") -> bytes:

@@ -46,6 +46,10 @@ class SocketConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._connection: Connection | None = None
+        self._may_read = owner.limits.read_bytes_per_turn
+        self._unread = bytearray()
+        """Arrived before its turn; reading is paused while there is any."""
+        self._turn_scheduled = False
         self._flush_scheduled = False
         self._closed = False
         self._stalled_since: float | None = None
@@ -66,7 +70,10 @@ class SocketConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client; all replies to them leave in one write."""
-        if self._connection is not None and not self._closed:
+        self._may_read -= len(data)
+        if self._may_read < 0:
+            self._read_in_turns(data)
+        elif self._connection is not None and not self._closed:
             self._connection.receive(data, time.monotonic())
             self._flush()
 
@@ -136,6 +143,42 @@ class SocketConnection(asyncio.Protocol):
     def abort(self) -> None:
         """Close without writing what is left."""
         self._transport.abort()
+
+    def _read_in_turns(self, data: bytes) -> None:
+        """Keep what is more than this connection may read before others had their turn.
+
+        What it may read is filled up now and then, not at each turn: nearly all connections need no more than a comparison for it.
+        """
+        if self._connection is None or self._closed:
+            return
+        self._unread += data
+        if not self._turn_scheduled:
+            self._owner.counters.reads_deferred += 1
+            self._transport.pause_reading()
+            self._take_unread(self._may_read + len(data))
+
+    def _take_unread(self, size: int) -> None:
+        """Read that much of what was kept; what is left has to wait for the next turn of the event loop."""
+        piece = bytes(self._unread[:size])
+        del self._unread[:size]
+        self._turn_scheduled = True
+        self._loop.call_soon(self._next_turn)
+        if piece and self._connection is not None:
+            self._connection.receive(piece, time.monotonic())
+            self._flush()
+
+    def _next_turn(self) -> None:
+        self._turn_scheduled = False
+        if self._connection is None or self._closed:
+            self._unread.clear()
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
+            return
+        self._may_read = self._owner.limits.read_bytes_per_turn
+        if self._unread:
+            self._take_unread(self._may_read)
+        else:
+            self._transport.resume_reading()
 
     def _flush(self) -> None:
         connection = self._connection

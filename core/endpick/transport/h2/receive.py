@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from endpick.extproc.stream import GrpcStatus
 from endpick.requests.model import CloseCause
+from endpick.transport.envelope import EnvelopeError
 from endpick.transport.h2 import frames
 from endpick.transport.h2.errors import ErrorCode, H2ConnectionError, H2StreamError, RateBudget
 from endpick.transport.h2.frames import ACK, DEFAULT_WINDOW_BYTES, END_STREAM, MAX_STREAM_ID, PADDED, FrameType, parse_settings
@@ -176,7 +177,7 @@ class FrameHandler:
         self._control = control
         self._connection_window_floor = limits.connection_window_bytes >> 1
         self._stream_window_floor = limits.stream_window_bytes >> 1
-        self._max_message_bytes = limits.max_message_bytes
+        self._max_short_bytes = min(limits.max_message_bytes, limits.max_envelope_bytes)
         self._receive_window = DEFAULT_WINDOW_BYTES
         self._known_fields: Fields = []
         self._known_head = RequestHead()
@@ -206,7 +207,7 @@ class FrameHandler:
             and session is not None
             and stream.assembler is None
             and stream.content_left is None
-            and 0 <= size <= self._max_message_bytes
+            and 0 <= size <= self._max_short_bytes
             and _message_head(buffer, start) == (0, size)
         ):
             self._streams.deliver(stream, session, buffer[start + MESSAGE_HEAD_BYTES : stop])
@@ -259,12 +260,17 @@ class FrameHandler:
         if stream.session is None:
             return
         if stream.assembler is None:
-            stream.assembler = MessageAssembler(self._limits.max_message_bytes)
+            limits = self._limits
+            stream.assembler = MessageAssembler(limits.max_message_bytes, limits.max_envelope_bytes, stream.body_fields)
         try:
             messages = stream.assembler.feed(payload)
         except MessageTooLargeError as error:
             self._counters.messages_too_large += 1
             self._streams.end(stream, CloseCause.ERROR, GrpcStatus.RESOURCE_EXHAUSTED, str(error))
+            return
+        except EnvelopeError as error:
+            self._counters.envelopes_too_large += 1
+            self._streams.end(stream, CloseCause.ERROR, GrpcStatus.INVALID_ARGUMENT, str(error))
             return
         except CompressedMessageError:
             self._counters.compressed_messages += 1

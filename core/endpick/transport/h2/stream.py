@@ -105,6 +105,7 @@ class Stream:
 
     __slots__ = (
         "assembler",
+        "body_fields",
         "content_left",
         "held_bytes",
         "holds_drain",
@@ -134,6 +135,8 @@ class Stream:
         """Awaits what the session waits for."""
         self.touched = now
         """When something arrived last."""
+        self.body_fields: frozenset[int] = frozenset()
+        """See `Method.body_fields`."""
         self.holds_drain = True
         """False: the stream never ends by itself, so a drain ends it."""
         self.receive_window = receive_window

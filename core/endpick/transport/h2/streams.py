@@ -214,6 +214,7 @@ class Streams:
             self.end(stream, CloseCause.ERROR, GrpcStatus.UNIMPLEMENTED, f"no method {head.path[:200]}")
             return
         stream.holds_drain = method.holds_drain
+        stream.body_fields = method.body_fields
         try:
             stream.session = method.open_session()
         except Exception as error:

@@ -1,0 +1,38 @@
+"""A connection that sends more than the others has no more than its turn."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from endpick.transport.h2.frames import FRAME_HEAD, FrameType
+from endpick.transport.h2.grpc import MESSAGE_HEAD
+from endpick.transport.limits import Limits
+from integration.transport.raw_client import RawClient
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_a_fast_connection_leaves_the_others_their_turns(open_h2):
+    async with open_h2(limits=Limits(read_bytes_per_turn=8192)) as serving:
+        fast, slow = [await RawClient.connect(serving.port) for _ in range(2)]
+        for client in (fast, slow):
+            assert await client.echo(1, b"hello") == b"hello"
+        serving.log.received.clear()
+        message = b"reply:" + b"0" * 94
+        head = FRAME_HEAD.pack(0, len(message) + MESSAGE_HEAD.size, FrameType.DATA, 0, 1)
+        frame = head + MESSAGE_HEAD.pack(0, len(message)) + message
+        # Past the event loop, which client and server share: what is written is there before the server's next turn.
+        sent = os.write(fast.writer.get_extra_info("socket").fileno(), frame * 8000)
+        fast.send((frame * 8000)[sent:])
+        slow.message(1, b"slow")
+        assert (await slow.read_until(FrameType.DATA, 1)).payload.endswith(b"slow")
+
+        per_turn = serving.server.limits.read_bytes_per_turn // len(frame)
+        assert serving.log.received.index(b"slow") <= 2 * (per_turn + 1)
+        received = await serving.log.until_received(8001)
+        assert received.count(message) == 8000
+        assert serving.server.counters.reads_deferred > 0
+        await fast.close()
+        await slow.close()

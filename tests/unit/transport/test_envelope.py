@@ -1,0 +1,56 @@
+"""What of a message is not a body, found before the rest has arrived."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from endpick._proto import ext_proc_pb2 as pb
+from endpick.transport.envelope import EnvelopeError, require_small_envelope
+
+BODIES = frozenset({4, 5})
+
+
+def check(message: bytes, arrived: int | None = None, max_bytes: int = 1000) -> None:
+    stop = len(message) if arrived is None else arrived
+    require_small_envelope(b"head" + message, 4, 4 + stop, BODIES, max_bytes)
+
+
+def headers(count: int) -> bytes:
+    return pb.ProcessingRequest(
+        request_headers=pb.HttpHeaders(headers=pb.HeaderMap(headers=[pb.HeaderValue()] * count))
+    ).SerializeToString()
+
+
+def test_a_body_of_any_length_is_no_envelope():
+    check(pb.ProcessingRequest(request_body=pb.HttpBody(body=b"x" * 100_000)).SerializeToString())
+    check(pb.ProcessingRequest(response_body=pb.HttpBody(body=b"x" * 100_000)).SerializeToString())
+
+
+def test_headers_beyond_the_limit_are_found_in_the_first_bytes():
+    message = headers(50_000)
+    with pytest.raises(EnvelopeError, match="more than 1000 bytes beside its body"):
+        check(message, arrived=8)
+    check(headers(400))
+
+
+def test_many_small_fields_count_together():
+    with pytest.raises(EnvelopeError, match="more than 64 fields"):
+        check(b"\x48\x00" * 100)
+    with pytest.raises(EnvelopeError, match="more than 100 bytes"):
+        check(b"\x49" + b"x" * 8 + b"\x4d" + b"x" * 4 + b"\x4a\x60" + b"x" * 96, max_bytes=100)
+
+
+@pytest.mark.parametrize("message", [b"\x0b" + b"x" * 2000, b"\xff" * 2000])
+def test_what_is_no_protobuf_is_refused(message):
+    with pytest.raises(EnvelopeError, match="no protobuf"):
+        check(message)
+
+
+@given(st.binary(max_size=300), st.integers(0, 300))
+def test_whatever_comes_either_passes_or_is_refused(message, arrived):
+    try:
+        check(message, min(arrived, len(message)), max_bytes=100)
+    except EnvelopeError:
+        return
