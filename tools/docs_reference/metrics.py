@@ -22,6 +22,8 @@ from endpick.extproc.stream import SessionCounters
 from endpick.observability.exposition import PoolGauges
 from endpick.observability.metrics import EndpickMetrics
 from endpick.plugins.schema import own_model
+from endpick.serve import admin as admin_counters
+from endpick.serve.admin import AdminCounters
 from endpick.transport import limits as transport_counters
 from endpick.transport.limits import TransportCounters
 
@@ -45,6 +47,10 @@ def page() -> str:
         "## Events on the ext_proc port",
         "`endpick_transport_events_total`, label `event`. A rising count in the second half of the table is a guard that acted.",
         table(("event", "meaning"), _events(transport, dict(_fields(transport_counters, "TransportCounters")))),
+        "## Events on the other ports",
+        "`endpick_health_events_total`, label `event`: the same for the port of gRPC health. `endpick_admin_events_total`, label `event`, for "
+        "the port of metrics and `/healthz`:",
+        table(("event", "meaning"), _events(AdminCounters().snapshot(), dict(_fields(admin_counters, "AdminCounters")))),
         "## Events in ext_proc streams",
         "`endpick_session_events_total`, label `event`.",
         table(("event", "meaning"), _events(session, dict(_fields(session_counters, "SessionCounters")))),

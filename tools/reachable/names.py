@@ -29,6 +29,7 @@ from endpick._proto import ext_proc_pb2
 from endpick.api.hooks import HookSpecs
 from endpick.api.plugin import Parameters, Plugin
 from endpick.extproc.stream import SessionCounters
+from endpick.serve.admin import AdminCounters
 from endpick.testing import strategies
 from endpick.transport.limits import TransportCounters
 from reachable.exceptions import compare
@@ -63,7 +64,7 @@ def _called_from_outside(modules: Iterable[ModuleType]) -> Iterator[str]:
     yield from (name for name, member in vars(strategies).items() if getattr(member, "__module__", "") == strategies.__name__)
     yield from endpick.testing.__all__
     yield "__getattr__"
-    for counters in (TransportCounters, SessionCounters):
+    for counters in (TransportCounters, SessionCounters, AdminCounters):
         yield from (field.name for field in dataclasses.fields(counters))
     for messages in (ext_proc_pb2, health_pb2, reflection_pb2, struct_pb2):
         for message in messages.DESCRIPTOR.message_types_by_name.values():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from endpick.cli.serve import command
+from endpick.serve.admin import AdminLimits
+from endpick.serve.process import HEALTH_LIMITS, ServeSettings
 from endpick.transport.limits import Limits
 
 
@@ -11,8 +13,29 @@ def test_the_limits_of_connections_default_to_those_of_the_transports():
 
     assert shown["grpc_max_recv_msg_size"] == limits.max_message_bytes
     assert shown["grpc_max_connections"] == limits.max_connections
+    assert shown["max_connections_share"] == limits.max_peer_share
+    assert shown["grpc_handshake_timeout"] == limits.handshake_seconds
+    assert shown["grpc_max_envelope_size"] == limits.max_envelope_bytes
+    assert shown["reserved_descriptors"] == limits.reserved_descriptors
     assert shown["grpc_max_concurrent_streams"] == limits.max_concurrent_streams
     assert shown["grpc_max_connection_age"] == limits.max_connection_age_seconds
     assert shown["grpc_max_connection_age_grace"] == limits.max_connection_age_grace_seconds
     assert shown["grpc_keepalive_time"] == limits.keepalive_idle_seconds
     assert shown["grpc_keepalive_timeout"] == limits.keepalive_timeout_seconds
+
+
+def test_the_limits_of_the_other_ports_default_to_their_own():
+    shown, limits = command.make_context("serve", []).params, AdminLimits()
+
+    assert shown["grpc_health_max_connections"] == HEALTH_LIMITS.max_connections
+    assert shown["metrics_max_connections"] == limits.max_connections
+    assert shown["metrics_header_timeout"] == limits.header_seconds
+    assert shown["metrics_idle_timeout"] == limits.idle_seconds
+    assert shown["metrics_max_request"] == limits.max_request_bytes
+
+
+def test_the_times_of_the_end_default_to_those_of_the_process():
+    shown, settings = command.make_context("serve", []).params, ServeSettings()
+
+    assert shown["drain_timeout"] == settings.drain_timeout_seconds
+    assert shown["finish_timeout"] == settings.finish_timeout_seconds
