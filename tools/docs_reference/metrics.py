@@ -48,8 +48,8 @@ def page() -> str:
         "`endpick_transport_events_total`, label `event`. A rising count in the second half of the table is a guard that acted.",
         table(("event", "meaning"), _events(transport, dict(_fields(transport_counters, "TransportCounters")))),
         "## Events on the other ports",
-        "`endpick_health_events_total`, label `event`: the same for the port of gRPC health. `endpick_admin_events_total`, label `event`, for "
-        "the port of metrics and `/healthz`:",
+        "`endpick_health_events_total`, label `event`: the same for the port of gRPC health. `endpick_admin_events_total`, label `event`: "
+        "the port of metrics and `/healthz`.",
         table(("event", "meaning"), _events(AdminCounters().snapshot(), dict(_fields(admin_counters, "AdminCounters")))),
         "## Events in ext_proc streams",
         "`endpick_session_events_total`, label `event`.",

@@ -110,7 +110,7 @@ class AdminServer:
     def __init__(self, application: web.Application, host: str, port: int, limits: AdminLimits | None = None) -> None:
         """`host` empty: every interface; `port` 0: any free one."""
         self._connections: dict[asyncio.BaseTransport, _Connection] = {}
-        application.middlewares.append(cast("Middleware", _watching(self._connections)))
+        application.middlewares.append(_watching(self._connections))
         self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
         self._address = ListenSettings(host, port)
         self.limits = limits or AdminLimits()
@@ -171,7 +171,7 @@ class AdminServer:
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def _watching(connections: Mapping[asyncio.BaseTransport, _Connection]) -> Callable[[web.Request, _Handler], Awaitable[web.StreamResponse]]:
+def _watching(connections: Mapping[asyncio.BaseTransport, _Connection]) -> Middleware:
     """A middleware that tells the connection of each request when its answer begins and ends."""
 
     @web.middleware

@@ -37,7 +37,7 @@ class Limits:
     """Handshakes included. For one more, the h2 transport closes one without streams; if none is, the new one."""
     max_envelope_bytes: int = 256 * 1024
     """What a message may hold beside its body: headers, attributes and metadata; more ends its stream with INVALID_ARGUMENT."""
-    read_bytes_per_turn: int = 32 * 1024
+    read_bytes_per_turn: int = 64 * 1024
     """What the h2 transport takes of one connection before others have their turn."""
     max_peer_share: float = 0.5
     """Of `max_connections`, for one IPv4 address or one /64 of IPv6 addresses; the h2 transport has this limit, grpcio does not."""

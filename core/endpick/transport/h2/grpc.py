@@ -46,7 +46,8 @@ class MessageAssembler:
 
     def __init__(self, max_message_bytes: int, max_envelope_bytes: int, body_fields: frozenset[int]) -> None:
         self._max_message_bytes = max_message_bytes
-        self._max_envelope_bytes = max_envelope_bytes
+        self._max_short_bytes = max_envelope_bytes + MESSAGE_HEAD_BYTES
+        """A message that is no longer, its head included, is all right whatever it holds."""
         self._body_fields = body_fields
         self._partial = bytearray()
         self._needed = MESSAGE_HEAD_BYTES
@@ -67,7 +68,8 @@ class MessageAssembler:
         if self._partial:
             self._partial += data
             if len(self._partial) < self._needed:
-                self._require_small_envelope(self._partial, 0, self._needed)
+                if self._needed > self._max_short_bytes:
+                    self._require_small_envelope(self._partial, 0, len(self._partial))
                 return []
             data = bytes(self._partial)
             self._partial.clear()
@@ -81,7 +83,8 @@ class MessageAssembler:
             if length > self._max_message_bytes:
                 raise MessageTooLargeError(f"a message of {length} bytes, {self._max_message_bytes} is the most")
             stop = position + MESSAGE_HEAD_BYTES + length
-            self._require_small_envelope(data, position, stop)
+            if length + MESSAGE_HEAD_BYTES > self._max_short_bytes:
+                self._require_small_envelope(data, position, min(stop, len(data)))
             if stop > len(data):
                 self._needed = stop - position
                 break
@@ -92,8 +95,8 @@ class MessageAssembler:
 
     def _require_small_envelope(self, data: bytes | bytearray, position: int, stop: int) -> None:
         start = position + MESSAGE_HEAD_BYTES
-        if stop - start > self._max_envelope_bytes and len(data) > start:
-            require_small_envelope(data, start, min(stop, len(data)), self._body_fields, self._max_envelope_bytes)
+        if stop > start:
+            require_small_envelope(data, start, stop, self._body_fields, self._max_short_bytes - MESSAGE_HEAD_BYTES)
 
 
 def trailers(status: int, message: str = "") -> bytes:
