@@ -3,6 +3,8 @@
 - `server`: what can a transport do, and which one is used? Start here: `Server`, `open_server`.
 - `h2`: the default transport, endpick's own HTTP/2 server.
 - `grpcio`: the reference transport, on the server of the gRPC project.
+- `listener`: which connections does a port take, and which go when there are too many?
+- `envelope`: how much of a message is not a body?
 - `limits`: how much may a client ask for, and what is counted?
 - `tls`: which certificate does a port show?
 - `health`: is endpick alive, and ready for requests?
