@@ -191,7 +191,7 @@ async def test_replies_to_pings_that_the_client_does_not_read_are_bounded(open_h
 
 async def test_memory_stays_bounded_under_unfinished_messages(open_h2):
     budget = 2 * 2**20
-    async with open_h2(limits=Limits(max_buffered_bytes=budget)) as serving:
+    async with open_h2(limits=Limits(max_buffered_bytes=budget, max_envelope_bytes=2 * 10**6)) as serving:
         clients = [await RawClient.connect(serving.port) for _ in range(8)]
         tracemalloc.start()
         try:

@@ -268,9 +268,9 @@ class FrameHandler:
             self._counters.messages_too_large += 1
             self._streams.end(stream, CloseCause.ERROR, GrpcStatus.RESOURCE_EXHAUSTED, str(error))
             return
-        except EnvelopeError as error:
+        except EnvelopeError as refusal:  # a name of its own: mypyc gives each one type
             self._counters.envelopes_too_large += 1
-            self._streams.end(stream, CloseCause.ERROR, GrpcStatus.INVALID_ARGUMENT, str(error))
+            self._streams.end(stream, CloseCause.ERROR, GrpcStatus.INVALID_ARGUMENT, str(refusal))
             return
         except CompressedMessageError:
             self._counters.compressed_messages += 1
