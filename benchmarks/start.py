@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import signal
 import socket
 import statistics
@@ -17,13 +16,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import uvloop
 
+from benchmarks.extproc.load import cpu_seconds
 from benchmarks.extproc.messages import conversations
 from benchmarks.extproc.phased import Gateway, Phase, phases
 from benchmarks.extproc.plan import CONFIG, REFRESH, endpoints_file
@@ -41,6 +41,8 @@ class Start:
     """One start of one contestant."""
 
     decided_ms: float
+    cpu_ms: float
+    """Of the process, until then: what of `decided_ms` other processes did not add."""
     resident_mebibytes: float
     private_mebibytes: float
     """Written by the process itself, shared with no other."""
@@ -58,7 +60,8 @@ def main() -> None:
         help="an interpreter for which endpick is installed; may be repeated; default: this one, and that of .venv-compiled",
     )
     options = parser.parse_args()
-    pythons = dict(each.split("=", 1) for each in options.python) if options.python else _pythons()
+    named = (each.split("=", 1) for each in options.python or ())
+    pythons = {name: str(Path(path).absolute()) for name, path in named} or _pythons()
     script = phases(conversations()[0], "plan")
     with tempfile.TemporaryDirectory() as name, model_server(0) as port:
         folder = Path(name)
@@ -79,14 +82,21 @@ def _pythons() -> dict[str, str]:
 
 
 def _report(starts: dict[str, list[Start]]) -> None:
-    print("| endpick | first decision, ms | idle, MiB resident | of these private | modules |\n|---|---|---|---|---|")
+    print(
+        "| endpick | first decision, ms | CPU until then, ms | idle, MiB resident | of these private | modules |\n|---|---|---|---|---|---|"
+    )
     for name, measured in starts.items():
-        decided = sorted(start.decided_ms for start in measured)
+        decided = _spread(start.decided_ms for start in measured)
+        cpu = _spread(start.cpu_ms for start in measured)
         resident = statistics.median(start.resident_mebibytes for start in measured)
         private = statistics.median(start.private_mebibytes for start in measured)
         modules = statistics.median(start.modules for start in measured)
-        spread = f"{statistics.median(decided):.0f} ({decided[0]:.0f} to {decided[-1]:.0f})"
-        print(f"| {name} | {spread} | {resident:.1f} | {private:.1f} | {modules:.0f} |")
+        print(f"| {name} | {decided} | {cpu} | {resident:.1f} | {private:.1f} | {modules:.0f} |")
+
+
+def _spread(values: Iterable[float]) -> str:
+    ordered = sorted(values)
+    return f"{statistics.median(ordered):.0f} ({ordered[0]:.0f} to {ordered[-1]:.0f})"
 
 
 async def _measured(python: str, folder: Path, script: Sequence[Phase]) -> Start:
@@ -94,19 +104,19 @@ async def _measured(python: str, folder: Path, script: Sequence[Phase]) -> Start
     began = time.perf_counter()
     with _serving(python, folder, port) as process:
         await asyncio.wait_for(_first_decision(process, port, script), _LIMIT_SECONDS)
-        decided_ms = (time.perf_counter() - began) * 1000
+        decided_ms, cpu_ms = (time.perf_counter() - began) * 1000, cpu_seconds(process.pid) * 1000
         await asyncio.sleep(_IDLE_SECONDS)
         memory = _memory(process.pid)
         process.send_signal(signal.SIGTERM)
         said, _ = process.communicate(timeout=_LIMIT_SECONDS)
-    return Start(decided_ms, memory["Rss"], memory["Private_Clean"] + memory["Private_Dirty"], int(said.split()[-1]))
+    return Start(decided_ms, cpu_ms, memory["Rss"], memory["Private_Clean"] + memory["Private_Dirty"], int(said.split()[-1]))
 
 
 @contextmanager
 def _serving(python: str, folder: Path, port: int) -> Iterator[subprocess.Popen[str]]:
     command = [python, "-c", _MODULES, "serve", "config.yaml", "--host=127.0.0.1", f"--grpc-port={port}", "--grpc-health-port=0"]
     command += ["--metrics-port=0", "--secure-serving=false", "--log-format=json", f"--refresh-metrics-interval={REFRESH}"]
-    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=dict(os.environ))
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         yield process
     finally:

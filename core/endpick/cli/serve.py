@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -219,6 +220,8 @@ def command(
     if len(sources) > 1:
         raise click.UsageError("give the configuration once: CONFIG, --config-file or --config-text")
 
+    # What start-up makes stays, and the collector would look at all of it again and again. It works again once requests are answered.
+    gc.disable()
     from endpick.observability.logs import configure_logging
     from endpick.plugins.breaker import BreakerSettings
     from endpick.serve.active_plan import WatchedFile
