@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any
 
 from endpick.api.duration import DURATION_SCHEMA, duration_text
@@ -44,9 +45,15 @@ def own_model(plugin: type[Plugin[Any]]) -> type[Parameters] | None:
 
 def _written(plugin: type[Plugin[Any]]) -> tuple[Schema, ...]:
     model = own_model(plugin)
-    generated = () if model is None else (_closed(model.model_json_schema()),)
+    generated = () if model is None else (_generated(model),)
     given = () if plugin.parameters_schema is None else (_closed_at_top(json.loads(json.dumps(plugin.parameters_schema))),)
     return (*generated, *given)
+
+
+@cache
+def _generated(model: type[Parameters]) -> Schema:
+    """Once for each model: half of the plugins have no parameters, and so the same one."""
+    return _closed(model.model_json_schema())
 
 
 def _closed(schema: Schema) -> Schema:
