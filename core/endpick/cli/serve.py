@@ -98,6 +98,13 @@ _COUNT = click.IntRange(1, 2**31 - 1)
     "--refresh-metrics-interval", type=POSITIVE_DURATION, default="50ms", show_default=True, help="How often endpoints are scraped."
 )
 @click.option(
+    "--idle-metrics-interval",
+    type=POSITIVE_DURATION,
+    default="1s",
+    show_default=True,
+    help="How long that may become for an endpoint with nothing to do, as far as no plugin wants fresher data.",
+)
+@click.option(
     "--drain-timeout",
     type=DURATION,
     default="30s",
@@ -187,6 +194,7 @@ def command(
     cert_path: Path | None,
     client_ca_file: Path | None,
     refresh_metrics_interval: float,
+    idle_metrics_interval: float,
     drain_timeout: float,
     discovery_timeout: float,
     grpc_max_recv_msg_size: int,
@@ -255,6 +263,7 @@ def command(
         watchdog=WatchdogSettings(stall_limit / 10, stall_limit),
         watched_config=WatchedFile.as_it_is(Path(path)) if watch_config and path not in (None, "-") else None,
         refresh_metrics_interval_seconds=refresh_metrics_interval,
+        idle_metrics_interval_seconds=idle_metrics_interval,
         discovery_timeout_seconds=discovery_timeout,
         drain_timeout_seconds=drain_timeout,
         max_request_body_bytes=max_request_body,

@@ -51,6 +51,7 @@ class ServeSettings:
     pool_name: str = "endpick"
     """Label `name` of the pool's gauges."""
     refresh_metrics_interval_seconds: float = 0.05
+    idle_metrics_interval_seconds: float = 1.0
     discovery_timeout_seconds: float = 60.0
     """How long start-up waits for the discovery to report the endpoints of the pool."""
     drain_timeout_seconds: float = 30.0
@@ -108,7 +109,8 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         table = EndpointTable(services.clock, declared_keys(plan), recorder.undeclared_access)
         observers = DecisionObservers(plan.hooks, settings.decision_sampling_ratio)
         runtime = Runtime(services, table, recorder, observers.watched, settings.breaker)
-        current = ActivePlan(runtime, CollectionSettings(settings.refresh_metrics_interval_seconds), settings.drain_timeout_seconds)
+        collection = CollectionSettings(settings.refresh_metrics_interval_seconds, settings.idle_metrics_interval_seconds)
+        current = ActivePlan(runtime, collection, settings.drain_timeout_seconds)
 
         board = HealthBoard()
         readiness = _Readiness(board, lambda: left_out_now(current.instances()))
@@ -117,6 +119,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         watchdog = Watchdog(settings.watchdog, metrics, readiness.stalled)
         stack.callback(watchdog.stop)
         watchdog.start()
+        registry.register(EventCounts("endpick_polls", "Polls of endpoints that were due, by what became of them.", current.polls.snapshot))
         registry.register(PoolGauges(settings.pool_name, lambda: table.generation, services.clock))
 
         deployment = await deploy(plan, runtime)
@@ -128,7 +131,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         stack.push_async_callback(asyncio.to_thread, observers.stop)
 
         access = Access(on_violation=recorder.undeclared_access)
-        director = Director(deployment.pipeline, table, recorder, services.clock, access=access)
+        director = Director(deployment.pipeline, table, recorder, services.clock, access=access, sent=table.sent)
         current.on_replaced.append(lambda new: director.switch(new.pipeline))
         counters = SessionCounters()
         sessions = session_factory(director, SessionSettings(settings.max_request_body_bytes), counters)
