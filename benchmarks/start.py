@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +24,9 @@ from pathlib import Path
 import uvloop
 
 from benchmarks.extproc.load import cpu_seconds
-from benchmarks.extproc.messages import conversations
-from benchmarks.extproc.phased import Gateway, Phase, phases
 from benchmarks.extproc.plan import CONFIG, REFRESH, endpoints_file
 from benchmarks.extproc.served import COMPILED_PYTHON
+from benchmarks.go.driver import first_decision
 from benchmarks.model_server import model_server
 
 _ENDPOINTS = 4
@@ -62,7 +61,6 @@ def main() -> None:
     options = parser.parse_args()
     named = (each.split("=", 1) for each in options.python or ())
     pythons = {name: str(Path(path).absolute()) for name, path in named} or _pythons()
-    script = phases(conversations()[0], "plan")
     with tempfile.TemporaryDirectory() as name, model_server(0) as port:
         folder = Path(name)
         (folder / "config.yaml").write_text(CONFIG)
@@ -70,7 +68,7 @@ def main() -> None:
         starts: dict[str, list[Start]] = {name: [] for name in pythons}
         for number in range(options.rounds + 1):
             for contestant, python in pythons.items():
-                start = uvloop.run(_measured(python, folder, script))
+                start = uvloop.run(_measured(python, folder))
                 if number:  # the first one compiles byte code and fills the page cache
                     starts[contestant].append(start)
     _report(starts)
@@ -99,11 +97,11 @@ def _spread(values: Iterable[float]) -> str:
     return f"{statistics.median(ordered):.0f} ({ordered[0]:.0f} to {ordered[-1]:.0f})"
 
 
-async def _measured(python: str, folder: Path, script: Sequence[Phase]) -> Start:
+async def _measured(python: str, folder: Path) -> Start:
     port = _free_port()
     began = time.perf_counter()
     with _serving(python, folder, port) as process:
-        await asyncio.wait_for(_first_decision(process, port, script), _LIMIT_SECONDS)
+        await asyncio.wait_for(first_decision(process, port), _LIMIT_SECONDS)
         decided_ms, cpu_ms = (time.perf_counter() - began) * 1000, cpu_seconds(process.pid) * 1000
         await asyncio.sleep(_IDLE_SECONDS)
         memory = _memory(process.pid)
@@ -122,23 +120,6 @@ def _serving(python: str, folder: Path, port: int) -> Iterator[subprocess.Popen[
     finally:
         process.kill()
         process.wait()
-
-
-async def _first_decision(process: subprocess.Popen[str], port: int, script: Sequence[Phase]) -> None:
-    picks: list[float] = []
-    loop = asyncio.get_running_loop()
-    while True:
-        try:
-            transport, gateway = await loop.create_connection(lambda: Gateway(lambda: script, 1, picks), "127.0.0.1", port)
-            break
-        except OSError:
-            if process.poll() is not None:
-                raise RuntimeError(f"endpick serve ended with status {process.returncode} before it served") from None
-            await asyncio.sleep(0.002)
-    while not picks:
-        await asyncio.sleep(0.001)
-        assert not gateway.lost, "the connection was closed before the first pick"
-    transport.abort()
 
 
 def _free_port() -> int:
