@@ -77,8 +77,8 @@ pins: ## Renew constraints.txt: what a fresh environment gets without it.
 	.venv-pins/bin/python -m pip freeze --all --exclude-editable > constraints.txt
 	rm -rf .venv-pins
 
-clean: ## Remove the virtual environments and caches.
-	rm -rf .venv .venv-compiled .venv-envoy .venv-pins .venv-xds .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+clean: ## Remove the virtual environments, what was built, and caches.
+	rm -rf build dist .venv .venv-compiled .venv-envoy .venv-pins .venv-xds .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 .venv/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("endpick needs Python 3.11 or newer; say which: make PYTHON=python3.11 ...")'

@@ -33,8 +33,6 @@ from benchmarks.go.driver import LOADS, first_decision
 from benchmarks.model_server import model_server
 
 GO = "Go"
-_WARM_SECONDS = 1.0
-_IDLE_SECONDS = 1.5
 _LIMIT_SECONDS = 60.0
 
 
@@ -109,8 +107,8 @@ def _contestants(epp: str) -> tuple[Contestant, ...]:
 
 def _measure(contestant: Contestant, endpoints: int, model_server_port: int, loads: Sequence[str], options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder, _started(contestant, Path(folder), endpoints, model_server_port, options) as (port, pid):
-        _drive(port, loads[0], _WARM_SECONDS, options)
-        idle = _idle_share(pid)
+        _drive(port, loads[0], options.seconds / 3, options)  # until it is warm
+        idle = _idle_share(pid, options.seconds / 2)
         contestant.idle_shares.setdefault(endpoints, []).append(idle)
         for load in loads:
             began, spent = time.monotonic(), cpu_seconds(pid)
@@ -169,9 +167,9 @@ def _drive(port: int, load: str, seconds: float, options: argparse.Namespace) ->
     return found
 
 
-def _idle_share(pid: int) -> float:
+def _idle_share(pid: int, seconds: float) -> float:
     began, spent = time.monotonic(), cpu_seconds(pid)
-    time.sleep(_IDLE_SECONDS)
+    time.sleep(seconds)
     return (cpu_seconds(pid) - spent) / (time.monotonic() - began)
 
 
