@@ -102,7 +102,7 @@ _COUNT = click.IntRange(1, 2**31 - 1)
     type=POSITIVE_DURATION,
     default="1s",
     show_default=True,
-    help="How long that may become for an endpoint with nothing to do, as far as no plugin wants fresher data.",
+    help="Longest time between two scrapes of an endpoint with nothing to do; shorter where a plugin wants fresher data.",
 )
 @click.option(
     "--drain-timeout",
