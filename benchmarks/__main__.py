@@ -47,7 +47,8 @@ BENCHMARKS = {
     "scrape": Benchmark("Collecting metrics", ("scrape",), 120),
     "metrics_page": Benchmark("Writing /metrics after requests under made-up names", ("metrics_page",), 180),
     "scraped": Benchmark("What scraping /metrics costs requests", ("scraped", "--rounds", "3"), 120),
-    "startup": Benchmark("The command line and the start", ("startup", "--runs", "7"), 120),
+    "startup": Benchmark("The command line", ("startup", "--runs", "7"), 120),
+    "start": Benchmark("From the start to the first decision, and memory when idle", ("start",), 120),
 }
 
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import uvloop
 
 from benchmarks.extproc.messages import ANSWER, EVENT, LAST_EVENTS
+from benchmarks.scrape import short_page
 
 PAGE = b"""\
 vllm:num_requests_waiting{model_name="llama"} 3
@@ -31,6 +32,8 @@ _STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encod
 class Answering(asyncio.Protocol):
     """As much of HTTP/1.1 as Envoy and a collector make use of: one request at a time, lengths or chunks."""
 
+    page = PAGE
+
     def __init__(self) -> None:
         self._received = b""
         self._transport: asyncio.Transport
@@ -47,7 +50,7 @@ class Answering(asyncio.Protocol):
 
     def _answer(self, head: bytes, body: bytes) -> None:
         if head.startswith(b"GET"):
-            self._transport.write(_PLAIN % (b"text/plain", len(PAGE), PAGE))
+            self._transport.write(_PLAIN % (b"text/plain", len(self.page), self.page))
         elif b'"stream":true' in body:
             self._transport.write(_STREAM)
             self._send_event(CHUNKS)
@@ -71,9 +74,9 @@ def _is_whole(head: bytes, body: bytes) -> bool:
 
 
 @contextmanager
-def model_server(core: int) -> Iterator[int]:
-    """The port of one in a process of its own, for as long as the block lasts."""
-    command = [sys.executable, "-m", "benchmarks.model_server", "--core", str(core)]
+def model_server(core: int, *, long_page: bool = False) -> Iterator[int]:
+    """The port of one in a process of its own, for as long as the block lasts; its metrics page has four lines, or 3 KB of vLLM's."""
+    command = [sys.executable, "-m", "benchmarks.model_server", "--core", str(core), *(["--long-page"] if long_page else [])]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield int(process.stdout.readline())
@@ -91,8 +94,11 @@ async def serve() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--core", type=int, required=True)
+    parser.add_argument("--long-page", action="store_true")
     options = parser.parse_args()
     os.sched_setaffinity(0, {options.core})
+    if options.long_page:
+        Answering.page = short_page()
     uvloop.run(serve())
 
 

@@ -21,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from endpick.api import Endpoint, MetricsPage, Parameters, Plugin, PluginContext, Subscriptions
 from endpick.datalayer.collection import Collection, CollectionLoop, CollectionSettings, PayloadDispatcher, PolledSource, SourceBinding
+from endpick.datalayer.pace import Pace, PollCounts
 from endpick.datalayer.table import EndpointTable
 from endpick.observability.telemetry import NullTelemetry
 from endpick.plugins.instance import Instance, scope_of
@@ -34,6 +35,10 @@ POOLS = ((16, 2), (10, 60), (100, 60))
 """Endpoints, and kilobytes of their pages."""
 POOL_SECONDS = 4.0
 INTERVAL_SECONDS = 0.05
+SETTLE_SECONDS = 3.0
+"""Until idle endpoints are asked as seldom as they will be."""
+TOLERATED_AGE_SECONDS = 2.0
+"""As the default profile has it."""
 LABELS = 'engine="0",model_name="meta-llama/Llama-3.1-8B-Instruct"'
 WANTED = (
     f"vllm:num_requests_running{{{LABELS}}} 7.0",
@@ -150,11 +155,12 @@ async def scrape_microseconds(port: int) -> float:
     table.upsert(endpoint)
     delivery = PayloadDispatcher(SourceBinding(source, (collector,)), table, Strict())
     polled = PolledSource(source.plugin, 1.0, delivery)  # type: ignore[arg-type]
+    pace = Pace(1, PollCounts())
     for _ in range(100):
-        await polled.poll(endpoint)
+        await polled.poll(endpoint, pace)
     began = process_time()
     for _ in range(SCRAPES):
-        await polled.poll(endpoint)
+        await polled.poll(endpoint, pace)
     spent = process_time() - began
     await source.plugin.stop()
     return spent / SCRAPES * 1e6
@@ -175,9 +181,11 @@ async def pool_load(port: int, endpoints: int) -> tuple[float, float]:
         return body
 
     plugin.fetch = counted  # type: ignore[attr-defined]
-    loop = CollectionLoop(table, Collection((SourceBinding(source, (collector,)),)), CollectionSettings(INTERVAL_SECONDS), Strict())
+    loop = CollectionLoop(
+        table, Collection((SourceBinding(source, (collector,)),), TOLERATED_AGE_SECONDS), CollectionSettings(INTERVAL_SECONDS), Strict()
+    )
     loop.start()
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(SETTLE_SECONDS)
     polls, cpu, wall = 0, process_time(), perf_counter()
     await asyncio.sleep(POOL_SECONDS)
     spent, elapsed = process_time() - cpu, perf_counter() - wall
@@ -211,9 +219,10 @@ def main() -> None:
                 print(f"one scrape of {size} KB, all told, {name}    {uvloop.run(scrape_microseconds(port)):10.1f} µs")
     for endpoints, size in POOLS:
         page = min(pages.items(), key=lambda each: abs(each[0] - size))[1]
-        with serving(*busy(page)) as port:
-            cores, rate = uvloop.run(pool_load(port, endpoints))
-        print(f"{endpoints:4} endpoints of {size:2} KB every 50 ms {cores:11.3f} cores at {rate:.0f} scrapes a second")
+        for name, answers in (("busy", busy(page)), ("idle", (page,))):
+            with serving(*answers) as port:
+                cores, rate = uvloop.run(pool_load(port, endpoints))
+            print(f"{endpoints:4} endpoints of {size:2} KB every 50 ms, {name} {cores:11.4f} cores at {rate:.0f} scrapes a second")
 
 
 if __name__ == "__main__":

@@ -55,29 +55,44 @@ def conversations() -> tuple[Conversation, ...]:
     )
 
 
-def chat(size: int, *, stream: bool = False) -> bytes:
-    """A chat completion request of about `size` bytes."""
+def chat(size: int, *, stream: bool = False, about: str = "the sea") -> bytes:
+    """A chat completion request of about `size` bytes; what it is about stands in its second half."""
     empty = {"model": "llama", "max_tokens": 100, "stream": stream, "messages": [{"role": "user", "content": ""}]}
-    filler = "Tell me about the sea, and about the ships on it. " * (size // 50 + 1)
-    empty["messages"] = [{"role": "user", "content": filler[: size - len(orjson.dumps(empty))]}]
+    room = size - len(orjson.dumps(empty))
+    shared, own = (f"Tell me about {what}, and about the ships on it. " * (size // 50 + 1) for what in ("the sea", about))
+    empty["messages"] = [{"role": "user", "content": shared[: room // 2] + own[: room - room // 2]}]
     return orjson.dumps(empty)
 
 
+def variants(size: int, chunks: int, count: int) -> tuple[tuple[bytes, ...], ...]:
+    """The messages of `count` conversations whose prompts begin alike; with `chunks`, the answers are streamed."""
+    answer = _streamed(chunks) if chunks else _answered()
+    return tuple((*_request(chat(size, stream=bool(chunks), about=f"sea {number}")), *answer) for number in range(count))
+
+
 def _plain(name: str, size: int) -> Conversation:
-    return Conversation(name, (*_request(size), _headers("response_headers", _RESPONSE_HEADERS), *_body("response_body", ANSWER)))
+    return Conversation(name, (*_request(chat(size)), *_answered()))
 
 
 def _streaming(name: str, size: int, chunks: int) -> Conversation:
+    return Conversation(name, (*_request(chat(size)), *_streamed(chunks)), chunks)
+
+
+def _answered() -> tuple[bytes, ...]:
+    return _headers("response_headers", _RESPONSE_HEADERS), *_body("response_body", ANSWER)
+
+
+def _streamed(chunks: int) -> tuple[bytes, ...]:
     headers = _headers("response_headers", {**_RESPONSE_HEADERS, "content-type": "text/event-stream"})
     pieces = [_piece("response_body", EVENT, end=False) for _ in range(chunks - 1)]
-    return Conversation(name, (*_request(size), headers, *pieces, *_body("response_body", LAST_EVENTS)), chunks)
+    return headers, *pieces, *_body("response_body", LAST_EVENTS)
 
 
-def _request(size: int) -> tuple[bytes, ...]:
+def _request(body: bytes) -> tuple[bytes, ...]:
     first = ProcessingRequest.FromString(_headers("request_headers", _REQUEST_HEADERS))
     first.protocol_config.request_body_mode = ProcessingMode.FULL_DUPLEX_STREAMED
     first.protocol_config.response_body_mode = ProcessingMode.FULL_DUPLEX_STREAMED
-    return first.SerializeToString(), *_body("request_body", chat(size))
+    return first.SerializeToString(), *_body("request_body", body)
 
 
 def _headers(kind: str, headers: Mapping[str, str]) -> bytes:

@@ -83,11 +83,12 @@ def phases(conversation: Conversation, session_kind: str) -> tuple[Phase, ...]:
     for group in groups:
         total += sum(len(session.receive(message)) for message in group)
         wire = [MESSAGE_HEAD.pack(0, len(message)) + message for message in group]
-        found.append(Phase(tuple(piece for each in wire for piece in _cut(each)), total))
+        found.append(Phase(tuple(piece for each in wire for piece in cut(each)), total))
     return tuple(found)
 
 
-def _cut(payload: bytes) -> list[bytes]:
+def cut(payload: bytes) -> list[bytes]:
+    """Into payloads of DATA frames."""
     return [payload[at : at + _MAX_FRAME] for at in range(0, len(payload), _MAX_FRAME)]
 
 
@@ -122,23 +123,35 @@ class Gateway(asyncio.Protocol):
         for kind, flags, stream_id, start, stop in self._parser.feed(data):
             if kind == FrameType.DATA:
                 self._received(stream_id, self._parser.buffer[start:stop])
-            elif kind == FrameType.SETTINGS and not flags & ACK:
-                self._settings(self._parser.buffer[start:stop])
-            elif kind == FrameType.WINDOW_UPDATE:
-                self._grow(stream_id, int.from_bytes(self._parser.buffer[start:stop], "big"))
-            elif kind == FrameType.PING and not flags & ACK:
-                self._out.append(frames.ping(self._parser.buffer[start:stop], ack=True))
-            elif kind in (FrameType.GOAWAY, FrameType.RST_STREAM) and (kind == FrameType.GOAWAY or stream_id in self.streams):
-                raise RuntimeError(f"the server ended it: {FrameType(kind).name} {self._parser.buffer[start:stop]!r}")
+            else:
+                self.frame_received(kind, flags, stream_id, self._parser.buffer[start:stop])
         self.flush()
+
+    def frame_received(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
+        """Anything but DATA."""
+        if kind == FrameType.SETTINGS and not flags & ACK:
+            self._settings(payload)
+        elif kind == FrameType.WINDOW_UPDATE:
+            self._grow(stream_id, int.from_bytes(payload, "big"))
+        elif kind == FrameType.PING and not flags & ACK:
+            self._out.append(frames.ping(payload, ack=True))
+        elif kind in (FrameType.GOAWAY, FrameType.RST_STREAM) and (kind == FrameType.GOAWAY or stream_id in self.streams):
+            raise RuntimeError(f"the server ended it: {FrameType(kind).name} {payload!r}")
 
     def _settings(self, payload: bytes) -> None:
         for at in range(0, len(payload), 6):
             if payload[at : at + 2] == b"\0\x04":
-                self._stream_window = int.from_bytes(payload[at + 2 : at + 6], "big")
+                self._resize(int.from_bytes(payload[at + 2 : at + 6], "big"))
         self._out.append(frames.SETTINGS_ACK)
         while len(self.streams) < self._concurrency:
             self.open()
+
+    def _resize(self, stream_window: int) -> None:
+        """The window of new streams, and by as much that of those under way."""
+        grown, self._stream_window = stream_window - self._stream_window, stream_window
+        for stream_id, stream in self.streams.items():
+            stream.window += grown
+            self._push(stream_id, stream)
 
     def _grow(self, stream_id: int, increment: int) -> None:
         if stream_id == 0:
@@ -179,8 +192,13 @@ class Gateway(asyncio.Protocol):
         stream = self.streams.get(stream_id)
         if stream is None:
             return
+        self.reply_received(stream_id, stream, payload)
+        if stream_id in self.streams:
+            self._advance(stream_id, stream)
+
+    def reply_received(self, stream_id: int, stream: Stream, payload: bytes) -> None:
+        """A part of the replies to one request."""
         stream.replies += _count_replies(stream, payload)
-        self._advance(stream_id, stream)
 
     def _advance(self, stream_id: int, stream: Stream) -> None:
         """Go on to the next phase, or the next request, as far as replies allow."""

@@ -50,7 +50,7 @@ def serving(python: str, transport: str, core: int, endpoints: int, config: Path
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "config.yaml")
         path.write_text(CONFIG if config is None else config.read_text())
-        Path(folder, "endpoints.yaml").write_text(_endpoints_file(endpoints, port))
+        Path(folder, "endpoints.yaml").write_text(endpoints_file(endpoints, port))
         options = [
             "--host=127.0.0.1",
             "--grpc-port=0",
@@ -68,7 +68,7 @@ def serving(python: str, transport: str, core: int, endpoints: int, config: Path
                 process.terminate()
 
 
-def _endpoints_file(count: int, port: int) -> str:
+def endpoints_file(count: int, port: int) -> str:
     # All of 127/8 is this machine, so one server is as many endpoints as wanted.
     addresses = [f"127.0.{100 + index // 100}.{100 + index % 100}" for index in range(count)]
     return "endpoints:\n" + "".join(f'- {{name: e{index}, address: {ip}, port: "{port}"}}\n' for index, ip in enumerate(addresses))

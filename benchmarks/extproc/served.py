@@ -18,12 +18,12 @@ SESSIONS = ("echo", "trivial", "plan")
 """echo: transport only; trivial: the real session and one endpoint; plan: `endpick serve`."""
 COMPILED = "h2-compiled"
 """The name under which h2 is measured on an endpick whose request path is compiled."""
-_COMPILED_PYTHON = Path(os.environ.get("ENDPICK_COMPILED_VENV", ".venv-compiled"), "bin", "python")
+COMPILED_PYTHON = Path(os.environ.get("ENDPICK_COMPILED_VENV", ".venv-compiled"), "bin", "python")
 
 
 def contestants() -> tuple[str, ...]:
     """Which transports are measured by default; ratios are to the last. `make compiled` makes the first of three."""
-    return (COMPILED, "h2", "grpcio") if _COMPILED_PYTHON.exists() else ("h2", "grpcio")
+    return (COMPILED, "h2", "grpcio") if COMPILED_PYTHON.exists() else ("h2", "grpcio")
 
 
 @dataclass
@@ -54,7 +54,7 @@ def served(
         endpoints: for plan: how many.
         config: for plan: a configuration that reads `endpoints.yaml`; None: llm-d's default profile.
     """
-    python = str(_COMPILED_PYTHON.absolute()) if transport == COMPILED else sys.executable
+    python = str(COMPILED_PYTHON.absolute()) if transport == COMPILED else sys.executable
     spoken = "h2" if transport == COMPILED else transport
     if session == "plan":
         with serving(python, spoken, core, endpoints, config, model_server_port) as (port, _metrics_port, pid):

@@ -43,6 +43,7 @@ class SilentEndpointScreener(CandidateFilter[SilentEndpointParameters]):
 
     def __init__(self, name: str, parameters: SilentEndpointParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
+        self.tolerated_age_seconds = parameters.tolerance
         self._pool: object = None
         """The members of the pool that `_fresh_until` speaks of."""
         self._fresh_until = 0.0

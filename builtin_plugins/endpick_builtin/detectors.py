@@ -17,6 +17,7 @@ from endpick.api import (
     FloatArray,
     InferenceRequest,
     Parameters,
+    PluginContext,
     SaturationDetector,
     ScoringState,
 )
@@ -49,6 +50,10 @@ class UtilizationDetector(SaturationDetector[UtilizationParameters], Filter[Util
     """
 
     consumes = (WAITING_QUEUE_SIZE, KV_CACHE_USAGE)
+
+    def __init__(self, name: str, parameters: UtilizationParameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        self.tolerated_age_seconds = parameters.metrics_staleness_threshold
 
     def saturation(self, endpoints: Endpoints) -> float:
         """See the class."""

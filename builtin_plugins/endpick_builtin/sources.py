@@ -136,6 +136,7 @@ class MetricsDataSource(HttpSource[MetricsSourceParameters, MetricsPage]):
     """
 
     default_collectors = ("core-metrics-extractor",)
+    repeats_payload = True
     accept = "text/plain;version=0.0.4"
 
     def __init__(self, name: str, parameters: MetricsSourceParameters, context: PluginContext) -> None:

@@ -22,8 +22,8 @@ from endpick.extproc.stream import SessionCounters
 from endpick.observability.exposition import PoolGauges
 from endpick.observability.metrics import EndpickMetrics
 from endpick.plugins.schema import own_model
-from endpick.serve import admin as admin_counters
-from endpick.serve.admin import AdminCounters
+from endpick.serve import admin_http as admin_counters
+from endpick.serve.admin_http import AdminCounters
 from endpick.transport import limits as transport_counters
 from endpick.transport.limits import TransportCounters
 
@@ -54,6 +54,8 @@ def page() -> str:
         "## Events in ext_proc streams",
         "`endpick_session_events_total`, label `event`.",
         table(("event", "meaning"), _events(session, dict(_fields(session_counters, "SessionCounters")))),
+        "## Polls",
+        "`endpick_polls_total`, label `event`: `made`, or `skipped` because the endpoint had nothing to do; see `--idle-metrics-interval`.",
         "## Decision records",
         "`endpick_decision_records_total`, label `event`: `shown` to the hook objects that watch decisions, or `dropped` because they are "
         "too slow.",

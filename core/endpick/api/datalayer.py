@@ -60,6 +60,9 @@ class PollingSource(DataSource[P, Payload]):
 
     interval_seconds: float | None = None
     """Seconds between polls of one endpoint; None follows `--refresh-metrics-interval`. Read once, after construction."""
+    repeats_payload: ClassVar[bool] = False
+    """Whether `poll` gives the very same object again exactly while nothing changes. An endpoint with nothing to do is then asked less
+    often, unless the source has an interval of its own."""
     timeout_seconds: float = 1.0
     """The host cancels a poll that takes longer, and counts it."""
 

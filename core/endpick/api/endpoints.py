@@ -242,6 +242,8 @@ class Endpoints:
     def age(self, key: DataKey[T]) -> FloatArray:
         """Seconds since each value of the column was written; +inf where it never was.
 
+        A plugin that takes old values for stale says how old in `tolerated_age_seconds`.
+
         Raises:
             UnknownKey: the key's scope is not `ENDPOINT`.
         """

@@ -93,6 +93,10 @@ class Plugin(Generic[P]):
     aliases: ClassVar[tuple[str, ...]] = ()
     """Former names of the type, accepted with a warning. Each has an entry point of its own beside that of the type itself."""
 
+    tolerated_age_seconds: float | None = None
+    """Age at which the instance takes data of an endpoint for stale; None when it does not look at ages. An endpoint with nothing to do is
+    asked less often than others, but at least twice within this time. Read once, after construction."""
+
     def __init__(self, name: str, parameters: P, context: PluginContext) -> None:
         """Keep the three arguments; subclasses that need more call `super().__init__(name, parameters, context)` first.
 

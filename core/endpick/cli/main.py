@@ -13,6 +13,8 @@ from endpick import __version__
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 """numpy starts a thread for each core and keeps memory for it, for products of matrices; endpick multiplies none."""
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+"""pydantic would read the metadata of every distribution, and import what calls itself its plugin before the configuration is read."""
 
 VARIABLE = "ENDPICK_CONFIG"
 

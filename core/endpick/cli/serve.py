@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -96,6 +97,13 @@ _COUNT = click.IntRange(1, 2**31 - 1)
 @click.option("--client-ca-file", type=click.Path(path_type=Path), help="Ask gateways for a certificate signed by this authority.")
 @click.option(
     "--refresh-metrics-interval", type=POSITIVE_DURATION, default="50ms", show_default=True, help="How often endpoints are scraped."
+)
+@click.option(
+    "--idle-metrics-interval",
+    type=POSITIVE_DURATION,
+    default="1s",
+    show_default=True,
+    help="Longest time between two scrapes of an endpoint with nothing to do; shorter where a plugin wants fresher data.",
 )
 @click.option(
     "--drain-timeout",
@@ -240,6 +248,7 @@ def command(
     cert_path: Path | None,
     client_ca_file: Path | None,
     refresh_metrics_interval: float,
+    idle_metrics_interval: float,
     drain_timeout: float,
     finish_timeout: float,
     discovery_timeout: float,
@@ -283,10 +292,12 @@ def command(
     if len(sources) > 1:
         raise click.UsageError("give the configuration once: CONFIG, --config-file or --config-text")
 
+    # What start-up makes stays, and the collector would look at all of it again and again. It works again once requests are answered.
+    gc.disable()
     from endpick.observability.logs import configure_logging
     from endpick.plugins.breaker import BreakerSettings
     from endpick.serve.active_plan import WatchedFile
-    from endpick.serve.admin import AdminLimits
+    from endpick.serve.admin_http import AdminLimits
     from endpick.serve.process import HEALTH_LIMITS, ServeSettings
     from endpick.serve.watchdog import WatchdogSettings
     from endpick.transport.limits import Limits
@@ -327,6 +338,7 @@ def command(
         watchdog=WatchdogSettings(stall_limit / 10, stall_limit),
         watched_config=WatchedFile.as_it_is(Path(path)) if watch_config and path not in (None, "-") else None,
         refresh_metrics_interval_seconds=refresh_metrics_interval,
+        idle_metrics_interval_seconds=idle_metrics_interval,
         discovery_timeout_seconds=discovery_timeout,
         drain_timeout_seconds=drain_timeout,
         finish_timeout_seconds=finish_timeout,

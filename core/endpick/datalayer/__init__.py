@@ -2,6 +2,8 @@
 
 - `table`: which endpoints are in the pool, and what was last reported of each? Start here: `EndpointTable`.
 - `collection`: when is each data source asked, and what happens to what it brings? Start here: `CollectionLoop`.
+- `pace`: which polls of an endpoint with nothing to do are left out?
+- `tasks`: how are tasks restarted when they end, and how are they ended?
 - `discovery`: how does endpoint discovery start, and what happens when it fails?
 
 `serve`, `testing` and `planning` call it. It may import `observability` and every layer below it, but not `scheduling`.

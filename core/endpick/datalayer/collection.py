@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from time import perf_counter
 
 from endpick.api.datalayer import DataCollector, PollingSource, PoolSource, StreamSource
 from endpick.api.endpoints import Endpoint, Generation
 from endpick.api.plugin import Parameters
+from endpick.datalayer.pace import Pace, PollCounts, longest_stretch
 from endpick.datalayer.table import EndpointTable
+from endpick.datalayer.tasks import TaskGroup, keep_running, stop_all
 from endpick.observability.telemetry import Telemetry
 from endpick.plugins.breaker import Breaker, BreakerState
 from endpick.plugins.failures import AWAIT_FAILURES, CALL_FAILURES, is_the_hosts
@@ -32,6 +35,8 @@ class Collection:
     """Everything that is collected. A source without collectors is not asked: no instance would see what it brings."""
 
     bindings: tuple[SourceBinding, ...] = ()
+    tolerated_age_seconds: float = math.inf
+    """The shortest age at which an instance of the plan takes data for stale; see `Plugin.tolerated_age_seconds`."""
 
 
 SHORTEST_TICK_SECONDS = 0.05
@@ -151,74 +156,6 @@ def _collector_of(instance: Instance) -> DataCollector[Parameters, object]:
     return instance.plugin
 
 
-FIRST_DELAY_SECONDS = 0.5
-LONGEST_DELAY_SECONDS = 30.0
-
-
-class Backoff:
-    """Doubles from half a second to thirty; starts over after a run that lasted longer than the longest delay."""
-
-    def __init__(self) -> None:
-        self._next = FIRST_DELAY_SECONDS
-
-    def delay_after(self, ran_seconds: float) -> float:
-        """Seconds to wait, given how long the last run lasted."""
-        if ran_seconds > LONGEST_DELAY_SECONDS:
-            self._next = FIRST_DELAY_SECONDS
-        delay = self._next
-        self._next = min(delay * 2, LONGEST_DELAY_SECONDS)
-        return delay
-
-
-class TaskGroup:
-    """Tasks that their owner cancels and waits for; unlike `asyncio.TaskGroup`, one that fails or ends does not concern the others."""
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def __len__(self) -> int:
-        return len(self._tasks)
-
-    def spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
-        """Start a task and keep it until it ends."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    def cancel(self) -> tuple[asyncio.Task[None], ...]:
-        """Ask every task to end; returns those asked."""
-        asked = tuple(self._tasks)
-        for task in asked:
-            task.cancel()
-        return asked
-
-
-async def stop_all(groups: Iterable[TaskGroup], grace_seconds: float) -> int:
-    """Cancel everything and wait; returns how many tasks would not end within the grace period, which is one for all."""
-    asked = [task for group in groups for task in group.cancel()]
-    if not asked:
-        return 0
-    _, stubborn = await asyncio.wait(asked, timeout=grace_seconds)
-    return len(stubborn)
-
-
-async def keep_running(run: Callable[[], Awaitable[None]], failed: Callable[[BaseException | str], None]) -> None:
-    """Run something for ever: start it again, with growing delays, when it returns or raises."""
-    loop = asyncio.get_running_loop()
-    backoff = Backoff()
-    while True:
-        began = loop.time()
-        try:
-            await run()
-            failed("ended by itself")
-        except AWAIT_FAILURES as problem:
-            if is_the_hosts(problem):
-                raise
-            failed("cancelled itself" if isinstance(problem, asyncio.CancelledError) else problem)
-        await asyncio.sleep(backoff.delay_after(loop.time() - began))
-
-
 @dataclass(frozen=True, slots=True)
 class PolledSource:
     """A polling source with its time limit and where its payloads go."""
@@ -227,16 +164,18 @@ class PolledSource:
     timeout_seconds: float
     dispatcher: PayloadDispatcher
 
-    async def poll(self, endpoint: Endpoint) -> None:
-        """One poll of one endpoint, delivered or counted as an error."""
+    async def poll(self, endpoint: Endpoint, pace: Pace) -> None:
+        """One poll of one endpoint, delivered or counted as an error; the pace learns whether it brought anything new."""
         try:
             async with asyncio.timeout(self.timeout_seconds) as limit:
                 payload = await self.plugin.poll(endpoint)
         except AWAIT_FAILURES as problem:
             if is_the_hosts(problem):
                 raise
+            pace.reset()
             self.dispatcher.failed(endpoint.name, f"no answer within {self.timeout_seconds:g} s" if limit.expired() else problem)
         else:
+            pace.answered(payload)
             self.dispatcher.deliver(payload, endpoint)
 
 
@@ -246,11 +185,31 @@ class EndpointPoller:
     Each poll is a task of its own, so a source that hangs delays no other; a source still busy when its turn comes misses that turn.
     """
 
-    def __init__(self, endpoint: Endpoint, sources: tuple[PolledSource, ...], cadence: Cadence, tasks: TaskGroup) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        sources: tuple[PolledSource, ...],
+        paces: tuple[Pace, ...],
+        cadence: Cadence,
+        sent: set[str],
+        tasks: TaskGroup,
+    ) -> None:
+        """For one endpoint.
+
+        Args:
+            endpoint: whom to ask.
+            sources: what is asked.
+            paces: for each source, which polls are made.
+            cadence: when each source has its turn.
+            sent: addresses to which requests were sent; the endpoint's own is taken out.
+            tasks: where polls run.
+        """
         self.endpoint = endpoint
         """Replaced when discovery changes the labels; the next poll sees the new one."""
         self._sources = sources
+        self._paces = paces
         self._cadence = cadence
+        self._sent = sent
         self._tasks = tasks
         self._in_flight: list[asyncio.Task[None] | None] = [None] * len(sources)
 
@@ -262,15 +221,20 @@ class EndpointPoller:
         tick = 0
         while True:
             tick += 1
+            if self.endpoint.address in self._sent:
+                self._sent.discard(self.endpoint.address)
+                for pace in self._paces:
+                    pace.reset()
             for position in self._cadence.due(tick):
-                self._poll_unless_busy(position)
+                if self._paces[position].is_due():
+                    self._poll_unless_busy(position)
             next_at = max(next_at + tick_seconds, loop.time())
             await asyncio.sleep(next_at - loop.time())
 
     def _poll_unless_busy(self, position: int) -> None:
         running = self._in_flight[position]
         if running is None or running.done():
-            self._in_flight[position] = self._tasks.spawn(self._sources[position].poll(self.endpoint))
+            self._in_flight[position] = self._tasks.spawn(self._sources[position].poll(self.endpoint, self._paces[position]))
 
 
 DEFAULT_REFRESH_INTERVAL_SECONDS = 0.05
@@ -282,10 +246,12 @@ class CollectionSettings:
 
     Attributes:
         refresh_interval_seconds: For sources with no interval of their own; 50 ms when zero or negative, as in llm-d.
+        idle_interval_seconds: What that may become for an endpoint with nothing to do; not more than the former asks it as often as others.
         stop_grace_seconds: How long `stop` waits for plugins that do not heed cancellation.
     """
 
     refresh_interval_seconds: float = DEFAULT_REFRESH_INTERVAL_SECONDS
+    idle_interval_seconds: float = 1.0
     stop_grace_seconds: float = 2.0
 
 
@@ -300,8 +266,18 @@ class _Watched:
 class CollectionLoop:
     """Runs every source of a plan over every endpoint of a table."""
 
-    def __init__(self, table: EndpointTable, collection: Collection, settings: CollectionSettings, telemetry: Telemetry) -> None:
+    def __init__(
+        self,
+        table: EndpointTable,
+        collection: Collection,
+        settings: CollectionSettings,
+        telemetry: Telemetry,
+        counts: PollCounts | None = None,
+    ) -> None:
+        """`counts` goes on where the loop before this one ended."""
         self._table = table
+        self._tolerated_age_seconds = collection.tolerated_age_seconds
+        self._counts = counts or PollCounts()
         self._settings = settings
         self._watched: dict[str, _Watched] = {}
         self._pool_tasks = TaskGroup()
@@ -351,6 +327,7 @@ class CollectionLoop:
             row = generation.row_of.get(name)
             if row is None or not _same_server(generation.endpoints[row], watched.poller.endpoint):
                 self._leave(name)
+        self._table.sent.intersection_update(endpoint.address for endpoint in generation.endpoints)
         for endpoint in generation.endpoints:
             watched_already = self._watched.get(endpoint.name)
             if watched_already is None:
@@ -360,13 +337,21 @@ class CollectionLoop:
 
     def _join(self, endpoint: Endpoint) -> None:
         tasks = TaskGroup()
-        poller = EndpointPoller(endpoint, tuple(self._polled), self._cadence, tasks)
+        paces = tuple(self._pace_of(source.plugin, every) for source, every in zip(self._polled, self._cadence.every, strict=True))
+        poller = EndpointPoller(endpoint, tuple(self._polled), paces, self._cadence, self._table.sent, tasks)
         self._watched[endpoint.name] = _Watched(poller, tasks)
         if self._polled:
             tasks.spawn(poller.run(self._phases.next()))
         for source, dispatcher in self._streams:
             run = functools.partial(source.watch, endpoint, dispatcher.publisher_for(endpoint.name))
             tasks.spawn(keep_running(run, functools.partial(dispatcher.failed, endpoint.name)))
+
+    def _pace_of(self, source: PollingSource[Parameters, object], every: int) -> Pace:
+        """Only a source that says when nothing changed, and whose interval the operator left to endpick, is asked less often."""
+        if not source.repeats_payload or source.interval_seconds is not None:
+            return Pace(1, self._counts)
+        interval = every * self._cadence.tick_seconds
+        return Pace(longest_stretch(interval, self._settings.idle_interval_seconds, self._tolerated_age_seconds), self._counts)
 
     def _leave(self, name: str) -> None:
         for dispatcher in self._dispatchers:

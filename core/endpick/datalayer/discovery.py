@@ -7,8 +7,8 @@ import asyncio
 from endpick.api.datalayer import EndpointDiscovery
 from endpick.api.errors import ConfigurationError
 from endpick.api.plugin import Parameters
-from endpick.datalayer.collection import Backoff
 from endpick.datalayer.table import EndpointTable
+from endpick.datalayer.tasks import Backoff
 from endpick.observability.telemetry import Telemetry
 from endpick.plugins.failures import AWAIT_FAILURES, is_the_hosts
 from endpick.plugins.instance import Instance

@@ -140,6 +140,8 @@ class EndpointTable:
         """Called with the new generation after rows came, went or were replaced."""
         self.on_removed: list[Callable[[str], None]] = []
         """Called with the name of an endpoint whose learnt state is void: it left, or another address took over its name."""
+        self.sent: set[str] = set()
+        """Addresses to which requests were sent since the collection looked: an endpoint with work is asked as often as usual."""
         self.is_ready = asyncio.Event()
         """Set once a discovery has reported its first complete picture."""
         self._clock = clock

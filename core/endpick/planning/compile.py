@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -114,8 +115,19 @@ def compile_collection(plan: Plan, built: Built) -> Collection:
             SourceBinding(instances[source.instance], tuple(instances[name] for name in source.active))
             for source in plan.sources
             if source.active
-        )
+        ),
+        _tolerated_age(plan, built),
     )
+
+
+def _tolerated_age(plan: Plan, built: Built) -> float:
+    """The shortest age at which an instance takes data for stale, of those that will be asked; infinite when none looks at ages."""
+    asked = set(built.instances)
+    filters = {name for profile in plan.profiles for name in profile.filters}
+    if plan.detector is not None and plan.detector not in filters and min(plan.objectives.values(), default=0) >= 0:
+        asked.discard(plan.detector)  # only requests of negative priority can be shed
+    ages = (built.instances[name].plugin.tolerated_age_seconds for name in asked)
+    return min((age for age in ages if age is not None), default=math.inf)
 
 
 def declared_keys(plan: Plan) -> tuple[AnyKey, ...]:

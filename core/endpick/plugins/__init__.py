@@ -20,6 +20,8 @@
 - `instance`: how is a plugin built from its parameters, and what does the host know about the object?
 - `parameters`: is a `parameters:` block right, and where is it wrong?
 - `schema`: which JSON Schema do the parameters of a plugin have?
+- `plain_schema`: are a schema and a value surely right, told without the library that knows all of JSON Schema?
+- `full_schema`: what is wrong with a schema, or with a value, by all of JSON Schema?
 - `violation`: how is a wrong parameter described to its author?
 - `hook_objects`: which hook objects are installed, and can they be loaded?
 - `hooks`: how are the hook objects of a configuration called, and what when one fails?

@@ -15,8 +15,9 @@ from endpick.plugins.discovery import Candidate
 from endpick.plugins.importing import CapturedOutput, import_target
 from endpick.plugins.kinds import Kind, kinds_of
 from endpick.plugins.metadata import UnmetRequirement, offered_at, requirements_of, unmet_requirements
+from endpick.plugins.plain_schema import Schema
 from endpick.plugins.resolution import Reference
-from endpick.plugins.schema import Schema, schemas_of
+from endpick.plugins.schema import schemas_of
 
 SLOW_IMPORT_SECONDS = 2.0
 _LONGEST_QUOTE = 400

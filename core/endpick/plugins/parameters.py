@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 from pydantic import ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
@@ -15,9 +15,10 @@ from endpick.config.yaml_values import Json
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, Span
 from endpick.plugins.importing import describe, trace_notes
 from endpick.plugins.loader import LoadedPlugin
+from endpick.plugins.plain_schema import Schema, plainly_satisfies
 from endpick.plugins.resolution import Reference
-from endpick.plugins.schema import Schema, own_model, validator_of
-from endpick.plugins.violation import Violation, violations
+from endpick.plugins.schema import own_model
+from endpick.plugins.violation import Violation
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +195,12 @@ def deprecated_parameters(
 
 
 def _by_schema(loaded: LoadedPlugin, raw: Mapping[str, object]) -> Iterator[Violation]:
-    block: Any = dict(raw)
+    block = dict(raw)
     for schema in loaded.schemas:
-        yield from violations(validator_of(schema).iter_errors(block))
+        if not plainly_satisfies(schema, block):
+            from endpick.plugins.full_schema import violations_of  # noqa: PLC0415 - slow to import, and most parameters are fine
+
+            yield from violations_of(schema, block)
 
 
 def _by_model(error: ValidationError, raw: Mapping[str, object]) -> Iterator[Violation]:

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-from jsonschema import SchemaError
-from jsonschema.protocols import Validator
-from jsonschema.validators import Draft202012Validator, validator_for
-from referencing import Registry, Resource
-from referencing.exceptions import NoSuchResource, Unresolvable
-from referencing.jsonschema import DRAFT202012
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any
 
 from endpick.api.duration import DURATION_SCHEMA, duration_text
 from endpick.api.plugin import Parameters, Plugin
@@ -19,12 +13,8 @@ from endpick.diagnostics import Code, Diagnostic
 from endpick.plugins.discovery import Candidate
 from endpick.plugins.importing import describe, trace_notes
 from endpick.plugins.kinds import parameters_model
+from endpick.plugins.plain_schema import Schema, is_plainly_valid
 from endpick.plugins.resolution import Reference
-
-if TYPE_CHECKING:
-    from referencing._core import Resolver
-
-Schema: TypeAlias = dict[str, object]
 
 _COMPOSED = frozenset({"$ref", "allOf", "anyOf", "oneOf", "if", "additionalProperties", "unevaluatedProperties"})
 
@@ -39,7 +29,7 @@ def schemas_of(reference: Reference, candidate: Candidate, plugin: type[Plugin[A
     except Exception as error:
         return _invalid(reference, candidate, f"cannot be generated: {describe(error)}", trace_notes(error))
     for schema in schemas:
-        fault = _schema_fault(reference, candidate, schema)
+        fault = None if is_plainly_valid(schema) else _schema_fault(reference, candidate, schema)
         if fault is not None:
             return fault
     return schemas
@@ -53,16 +43,17 @@ def own_model(plugin: type[Plugin[Any]]) -> type[Parameters] | None:
     return model if model is not Parameters or plugin.parameters_schema is None else None
 
 
-def validator_of(schema: Schema) -> Validator:
-    """A validator that fetches nothing."""
-    return _dialect(schema)(schema, registry=Registry())
-
-
 def _written(plugin: type[Plugin[Any]]) -> tuple[Schema, ...]:
     model = own_model(plugin)
-    generated = () if model is None else (_closed(model.model_json_schema()),)
+    generated = () if model is None else (_generated(model),)
     given = () if plugin.parameters_schema is None else (_closed_at_top(json.loads(json.dumps(plugin.parameters_schema))),)
     return (*generated, *given)
+
+
+@cache
+def _generated(model: type[Parameters]) -> Schema:
+    """Once for each model: half of the plugins have no parameters, and so the same one."""
+    return _closed(model.model_json_schema())
 
 
 def _closed(schema: Schema) -> Schema:
@@ -91,53 +82,19 @@ def _closed_at_top(schema: Schema) -> Schema:
     return schema
 
 
-def _dialect(schema: Schema) -> type[Validator]:
-    return validator_for(schema, default=Draft202012Validator)
-
-
-def _is_unknown_dialect(schema: Schema) -> bool:
-    return "$schema" in schema and validator_for(schema, default=None) is None  # type: ignore[arg-type]
-
-
 def _schema_fault(reference: Reference, candidate: Candidate, schema: object) -> Diagnostic | None:
     if not isinstance(schema, dict):
         return _invalid(reference, candidate, "is not an object")
-    if _is_unknown_dialect(schema):
-        return _invalid(reference, candidate, f"is written in an unknown dialect, {schema['$schema']!r}")
-    validator: Any = _dialect(schema)  # its protocol lacks `format_checker`, which finds invalid patterns
-    try:
-        validator.check_schema(schema, format_checker=validator.FORMAT_CHECKER)
-    except SchemaError as error:
-        return _invalid(reference, candidate, f"is invalid at {error.json_path}: {error.message}")
-    for target in _unresolvable(schema):
+    from endpick.plugins import full_schema  # noqa: PLC0415 - slow to import, and most schemas are plain
+
+    reason = full_schema.fault_of(schema)
+    if reason is not None:
+        return _invalid(reference, candidate, reason)
+    for target in full_schema.unresolvable(schema):
         if not target.startswith("#"):
             return _remote(reference, candidate, target)
         return _invalid(reference, candidate, f"refers to '{target}', which it does not contain")
     return None
-
-
-def _unresolvable(schema: Schema) -> Iterator[str]:
-    resource: Resource[object] = Resource.from_contents(schema, default_specification=DRAFT202012)
-    registry: Registry[object] = Registry()
-    yield from _unresolvable_in(resource, registry.resolver_with_root(resource))
-
-
-def _unresolvable_in(resource: Resource[object], resolver: Resolver[object]) -> Iterator[str]:
-    contents = resource.contents
-    if isinstance(contents, Mapping):
-        for target in (contents.get("$ref"), contents.get("$dynamicRef")):
-            if isinstance(target, str) and not _resolves(resolver, target):
-                yield target
-    for inner in resource.subresources():
-        yield from _unresolvable_in(inner, resolver.in_subresource(inner))
-
-
-def _resolves(resolver: Resolver[object], target: str) -> bool:
-    try:
-        resolver.lookup(target)
-    except (Unresolvable, NoSuchResource):
-        return False
-    return True
 
 
 def _remote(reference: Reference, candidate: Candidate, target: str) -> Diagnostic:

@@ -6,11 +6,12 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
-
-from jsonschema import ValidationError
+from typing import TYPE_CHECKING, Any
 
 from endpick.diagnostics import Code, DocumentPath, did_you_mean
+
+if TYPE_CHECKING:
+    from jsonschema import ValidationError
 
 _ARTICLES = {
     "integer": "an integer",

@@ -89,6 +89,7 @@ class Director:
         *,
         random: Random | None = None,
         access: Access | None = None,
+        sent: set[str] | None = None,
     ) -> None:
         """Keep what every decision needs.
 
@@ -98,6 +99,7 @@ class Director:
             telemetry: Told what is decided, and of faults.
             clock: Monotonic seconds, the same that stamps `IncomingRequest.received_at`.
             random: Chooses an endpoint for requests without a body.
+            sent: Where the addresses go to which requests are sent.
             access: What plugins' reads and writes are checked by; undeclared ones are reported to `telemetry` when None.
         """
         self._pipeline = pipeline
@@ -106,6 +108,7 @@ class Director:
         self._clock = clock
         self._random = random or Random()  # noqa: S311 - routing needs no secrets
         self._access = access or Access(None, telemetry.undeclared_access)
+        self._sent: set[str] = set() if sent is None else sent
         self._last_body_modes: BodyModes | None = None
         self._known_body_modes: set[BodyModes] = set()
 
@@ -189,6 +192,7 @@ class Director:
             exchange.abandon()
             return self._refuse(cycle.built, refusal)
         self._telemetry.request_decided(request.incoming_model, request.model, request.fairness_id, request.priority, request.size_bytes)
+        self._sent.update(result.destinations)
         return Routed(result.destinations, exchange, headers.values, cycle.built.body, headers.metadata)
 
     def _anywhere(self, incoming: IncomingRequest) -> Decision:
@@ -198,7 +202,9 @@ class Director:
             self._telemetry.request_refused("", "", "", 0, NO_CANDIDATES.code)
             return NO_CANDIDATES
         headers = {} if incoming.headers.get(REQUEST_ID) else {REQUEST_ID: new_id()}
-        return Routed((self._random.choice(candidates).address,), NullExchange(), headers)
+        address = self._random.choice(candidates).address
+        self._sent.add(address)
+        return Routed((address,), NullExchange(), headers)
 
     def _refuse(self, built: BuiltRequest, refusal: Refused) -> Refused:
         request = built.request

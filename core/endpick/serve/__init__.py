@@ -3,10 +3,11 @@
 - `main`: how does `endpick serve` run a process, and what does it report at start-up? Start here: `run`.
 - `process`: in which order do the parts of a process start and stop, and with which settings?
 - `lifecycle`: in which phase is a process, and how long does it still take requests once it is to end?
-- `admin`: how do metrics and health answer, also in a flood?
 - `deployment`: how are the instances of a plan built and started, and which are carried over from the previous plan?
 - `active_plan`: which deployment serves now, and how does a reload replace it?
 - `watchdog`: what holds the event loop when it stands still?
+- `admin`: what do `/metrics` and `/healthz` answer, also in a flood?
+- `admin_http`: how does a connection to the admin port speak HTTP?
 - `decisions`: how are hook objects shown a sample of the decisions?
 
 `cli` calls it. It may import `planning`, `transport` and every layer below them.

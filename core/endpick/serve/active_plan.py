@@ -12,6 +12,7 @@ from pathlib import Path
 from endpick.api.errors import ConfigurationError
 from endpick.datalayer.collection import CollectionLoop, CollectionSettings
 from endpick.datalayer.discovery import DiscoveryTask
+from endpick.datalayer.pace import PollCounts
 from endpick.diagnostics import Code, Diagnostic, Span
 from endpick.planning.compile import compile_collection, declared_keys
 from endpick.planning.plan import Plan, PlanOutcome
@@ -49,6 +50,8 @@ class ActivePlan:
         self._collection: CollectionLoop | None = None
         self._discovery: DiscoveryTask | None = None
         self.on_replaced: list[Callable[[Deployment], None]] = []
+        self.polls = PollCounts()
+        """Of all deployments."""
         self._retiring: set[asyncio.Task[None]] = set()
         self._ending = asyncio.Event()
         runtime.table.on_removed.append(self._forget)
@@ -145,7 +148,7 @@ class ActivePlan:
 
     def _new_collection(self, deployment: Deployment) -> CollectionLoop:
         bindings = compile_collection(deployment.plan, deployment.built)
-        return CollectionLoop(self._runtime.table, bindings, self._collection_settings, self._runtime.telemetry)
+        return CollectionLoop(self._runtime.table, bindings, self._collection_settings, self._runtime.telemetry, self.polls)
 
     async def _replace_collection(self, new: Deployment) -> None:
         if self._collection is not None:

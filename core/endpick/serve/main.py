@@ -34,8 +34,12 @@ def run(plan: Plan, settings: ServeSettings, replan: Callable[[], PlanOutcome]) 
         StartRefused: a port, a plugin, the discovery or a hook object would not start.
         ExceptionGroup: plugins that would not stop.
     """
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve_until_signalled(plan, settings, replan))
+    gc.freeze()  # modules and the plan stay, and are most of what there is: the collection at the end of the start passes over them
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_serve_until_signalled(plan, settings, replan))
+    finally:
+        gc.enable()
 
 
 async def _serve_until_signalled(plan: Plan, settings: ServeSettings, replan: Callable[[], PlanOutcome]) -> None:
@@ -115,6 +119,7 @@ def _started(ports: Ports) -> None:
     # What start-up made lives as long as the process, so the garbage collector need not visit it: that would be a tenth of a request's CPU.
     gc.collect()
     gc.freeze()
+    gc.enable()
     _log.info(
         "serving",
         extra={

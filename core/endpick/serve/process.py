@@ -27,7 +27,8 @@ from endpick.planning.plan import Plan, PlanOutcome
 from endpick.plugins.breaker import BreakerSettings
 from endpick.requests.director import Director
 from endpick.serve.active_plan import ActivePlan, WatchedFile, reload_once
-from endpick.serve.admin import AdminLimits, AdminServer, admin_application
+from endpick.serve.admin import AdminServer, admin_pages
+from endpick.serve.admin_http import AdminLimits
 from endpick.serve.decisions import DecisionObservers
 from endpick.serve.deployment import Deployment, Runtime, StartRefused, deploy, document_of
 from endpick.serve.lifecycle import DrainTime, Lifecycle, Phase, Readiness, unless
@@ -58,6 +59,7 @@ class ServeSettings:
     pool_name: str = "endpick"
     """Label `name` of the pool's gauges."""
     refresh_metrics_interval_seconds: float = 0.05
+    idle_metrics_interval_seconds: float = 1.0
     discovery_timeout_seconds: float = 60.0
     """How long start-up waits for the discovery to report the endpoints of the pool."""
     drain_timeout_seconds: float = 30.0
@@ -122,19 +124,21 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         table = EndpointTable(services.clock, declared_keys(plan), recorder.undeclared_access)
         observers = DecisionObservers(plan.hooks, settings.decision_sampling_ratio)
         runtime = Runtime(services, table, recorder, observers.watched, settings.breaker)
-        current = ActivePlan(runtime, CollectionSettings(settings.refresh_metrics_interval_seconds), settings.finish_timeout_seconds)
+        collection = CollectionSettings(settings.refresh_metrics_interval_seconds, settings.idle_metrics_interval_seconds)
+        current = ActivePlan(runtime, collection, settings.finish_timeout_seconds)
 
         board = HealthBoard()
         control.lifecycle.on_entered(lambda phase: _show_phase(metrics, phase))
         readiness = Readiness(control.lifecycle, board, lambda: left_out_now(current.instances()))
-        application = admin_application(Exposition(registry, current.instances, recorder), readiness.report)
-        admin = AdminServer(application, settings.metrics_host, settings.metrics_port, settings.metrics_limits)
+        pages = admin_pages(Exposition(registry, current.instances, recorder), readiness.report)
+        admin = AdminServer(pages, settings.metrics_host, settings.metrics_port, settings.metrics_limits)
         health = open_server(settings.transport, settings.health, health_methods(board))
         metrics_port = await _start(stack, admin)
         health_port = await _start(stack, health)
         watchdog = Watchdog(settings.watchdog, metrics, readiness.stalled)
         stack.callback(watchdog.stop)
         watchdog.start()
+        registry.register(EventCounts("endpick_polls", "Polls of endpoints that were due, by what became of them.", current.polls.snapshot))
         registry.register(PoolGauges(settings.pool_name, lambda: table.generation, services.clock))
 
         deployment = await unless(control.stop, deploy(plan, runtime))
@@ -146,7 +150,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         stack.push_async_callback(asyncio.to_thread, observers.stop)
 
         access = Access(on_violation=recorder.undeclared_access)
-        director = Director(deployment.pipeline, table, recorder, services.clock, access=access)
+        director = Director(deployment.pipeline, table, recorder, services.clock, access=access, sent=table.sent)
         current.on_replaced.append(lambda new: director.switch(new.pipeline))
         counters = SessionCounters()
         sessions = session_factory(director, SessionSettings(settings.max_request_body_bytes), counters)

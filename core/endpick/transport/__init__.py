@@ -9,6 +9,7 @@
 - `tls`: which certificate does a port show?
 - `health`: is endpick alive, and ready for requests?
 - `reflection`: which services does a port offer, for tools such as grpcurl?
+- `descriptors`: which protobuf files describe those services?
 
 `cli` and `serve` call it. It may import `extproc` and every layer below it.
 """

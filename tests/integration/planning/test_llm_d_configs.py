@@ -83,6 +83,26 @@ def test_the_built_in_default_compiles_to_llm_ds_pipeline() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "age"),
+    [
+        ("plugins: []", 2.0),
+        ("plugins: [{type: silent-endpoint-screener, parameters: {tolerance: 700ms}}]", 0.7),
+        ("plugins: []\nobjectives: [{name: batch, priority: -1}]", 0.2),
+        ("plugins: []\nobjectives: [{name: chat, priority: 1}]", 2.0),
+        ("plugins: [{type: utilization-detector}]\nschedulingProfiles: [{name: a, plugins: [{pluginRef: utilization-detector}]}]", 0.2),
+    ],
+)
+def test_how_old_data_may_be_is_what_the_strictest_instance_says_that_will_be_asked(text: str, age: float) -> None:
+    loaded = load_config(text=f"apiVersion: endpick/v1alpha1\nkind: EndpointPickerConfig\n{text}\n", name="config.yaml")
+    outcome = make_plan(loaded, discover())
+    assert outcome.plan is not None, outcome.diagnostics
+    built = build_plan(outcome.plan, lambda _: PluginContext())
+    assert isinstance(built, Built)
+
+    assert compile_collection(outcome.plan, built).tolerated_age_seconds == age
+
+
 def test_the_table_gets_a_column_for_every_key_that_an_instance_writes() -> None:
     plan = make_plan(load_config(), discover()).plan
     assert plan is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from endpick.cli.serve import command
-from endpick.serve.admin import AdminLimits
+from endpick.serve.admin_http import AdminLimits
 from endpick.serve.process import HEALTH_LIMITS, ServeSettings
 from endpick.transport.limits import Limits
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.datalayer.collection import Backoff, PhaseSequence, cadence_of
+from endpick.datalayer.collection import PhaseSequence, cadence_of
+from endpick.datalayer.tasks import Backoff
 
 
 @pytest.mark.parametrize(

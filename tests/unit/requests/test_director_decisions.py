@@ -202,3 +202,16 @@ def test_metadata_that_a_gateway_cannot_read_is_the_fault_of_the_plugin_that_set
 
     assert stage.route().dynamic_metadata == {}
     assert [(name, problem.partition(":")[0]) for name, _, problem in stage.telemetry.faults] == [("teller", "TypeError")]
+
+
+def test_the_collection_learns_where_requests_are_sent_and_of_no_other():
+    stage = Stage(table=pool({WAITING_QUEUE_SIZE: [3.0, 0.0, 10.0]}), scorers=[(instance(QueueScorer), 1.0)])
+
+    stage.refuse({"messages": []})
+    assert stage.table.sent == set()
+
+    (destination,) = stage.route().destinations
+    assert stage.table.sent == {destination}
+
+    (anywhere,) = stage.route(body=None, path="/v1/models").destinations
+    assert stage.table.sent == {destination, anywhere}

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
@@ -12,8 +15,11 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from endpick.observability.exposition import EventCounts
-from endpick.serve.admin import AdminServer, admin_application
+from endpick.serve.admin import AdminServer, admin_pages
+from endpick.serve.admin_http import AdminLimits, Page, Pages
 from endpick.transport.server import ListenError, ListenSettings, open_server
+
+LONGEST = AdminLimits().max_request_bytes
 
 
 async def fetch(port: int, path: str) -> tuple[int, str]:
@@ -27,7 +33,7 @@ async def test_metrics_and_readiness_are_told_over_http():
     Counter("things", "Things.", registry=registry).inc(3)
     registry.register(EventCounts("events", "Events.", lambda: {"reset": 7}))
     report = [(False, "starting\n")]
-    server = AdminServer(admin_application(registry, lambda: report[0]), "127.0.0.1", 0)
+    server = AdminServer(admin_pages(registry, lambda: report[0]), "127.0.0.1", 0)
     port = await server.start()
     try:
         assert await fetch(port, "/healthz") == (503, "starting\n")
@@ -48,7 +54,7 @@ async def test_port_in_use_is_named():
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        server = AdminServer(admin_application(CollectorRegistry(), lambda: (True, "")), "127.0.0.1", port)
+        server = AdminServer(admin_pages(CollectorRegistry(), lambda: (True, "")), "127.0.0.1", port)
 
         with pytest.raises(ListenError, match=rf"cannot listen on 127\.0\.0\.1, port {port}: Address already in use"):
             await server.start()
@@ -57,7 +63,7 @@ async def test_port_in_use_is_named():
 @pytest.mark.asyncio
 async def test_host_that_has_no_address_is_told_in_the_systems_words_by_every_port():
     host = "no-such-host.invalid"
-    ports = AdminServer(admin_application(CollectorRegistry(), lambda: (True, "")), host, 9), open_server("h2", ListenSettings(host, 9), {})
+    ports = AdminServer(admin_pages(CollectorRegistry(), lambda: (True, "")), host, 9), open_server("h2", ListenSettings(host, 9), {})
     try:
         socket.getaddrinfo(host, 9)
     except socket.gaierror as error:
@@ -85,7 +91,7 @@ class CountedCollector(Collector):
 @pytest.mark.asyncio
 async def test_scrapers_that_come_together_share_a_page_and_take_it_compressed():
     collector = CountedCollector()
-    server = AdminServer(admin_application(collector, lambda: (True, "")), "127.0.0.1", 0)
+    server = AdminServer(admin_pages(collector, lambda: (True, "")), "127.0.0.1", 0)
     port = await server.start()
     try:
         async with aiohttp.ClientSession() as session:
@@ -105,3 +111,124 @@ async def test_scrapers_that_come_together_share_a_page_and_take_it_compressed()
     assert plain[0] is None
     assert plain[1] == len(plain[2])
     assert collector.asked < 20
+
+
+@asynccontextmanager
+async def talking_to(pages: Pages, limits: AdminLimits | None = None) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection to a server of these pages; the server ends first, so that a test that hangs on the client's side shows."""
+    server = AdminServer(pages, "127.0.0.1", 0, limits)
+    reader, writer = await asyncio.open_connection("127.0.0.1", await server.start())
+    try:
+        yield reader, writer
+    finally:
+        await server.stop()
+        writer.close()
+
+
+async def read_answer(reader: asyncio.StreamReader, *, with_body: bool = True) -> tuple[str, dict[str, str], bytes]:
+    """Status line, headers and body of the next answer."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    status, *lines = head.rstrip().split("\r\n")
+    headers = dict(line.split(": ", 1) for line in lines)
+    return status, headers, await reader.readexactly(int(headers["Content-Length"])) if with_body else b""
+
+
+async def page() -> Page:
+    return Page(b"here\n")
+
+
+async def broken_page() -> Page:
+    raise RuntimeError("it fell apart")
+
+
+@pytest.mark.asyncio
+async def test_requests_on_one_connection_are_answered_in_order_each_as_it_deserves(caplog: pytest.LogCaptureFixture):
+    lines = ("GET /page?with=query", "HEAD /page", "POST /page", "GET /nowhere", "GET /broken", "GET /page")
+    async with talking_to({"/page": page, "/broken": broken_page}) as (reader, writer):
+        writer.write("".join(f"{line} HTTP/1.1\r\nHost: me\r\n\r\n" for line in lines).encode())
+        answers = [await read_answer(reader, with_body=not line.startswith("HEAD")) for line in lines]
+
+    assert [(status, body) for status, _, body in answers] == [
+        ("HTTP/1.1 200 OK", b"here\n"),
+        ("HTTP/1.1 200 OK", b""),
+        ("HTTP/1.1 405 Method Not Allowed", b"405: Method Not Allowed\n"),
+        ("HTTP/1.1 404 Not Found", b"404: Not Found\n"),
+        ("HTTP/1.1 500 Internal Server Error", b"500: Internal Server Error\n"),
+        ("HTTP/1.1 200 OK", b"here\n"),
+    ]
+    assert answers[1][1]["Content-Length"] == "5"
+    assert answers[2][1]["Allow"] == "GET, HEAD"
+    assert "it fell apart" in caplog.text
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("asked", ["GET /page HTTP/1.0\r\n\r\n", "GET /page HTTP/1.1\r\nConnection: close\r\n\r\n"])
+async def test_a_client_that_wants_one_answer_gets_it_and_the_end(asked: str):
+    async with talking_to({"/page": page}) as (reader, writer):
+        writer.write(asked.encode())
+        answered = await reader.read()
+
+    assert answered.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"Connection: close\r\n" in answered
+    assert answered.endswith(b"\r\n\r\nhere\n")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("asked", "status"),
+    [
+        (b"\x16\x03\x01 a TLS handshake\r\n\r\n", b"400 Bad Request"),
+        (b"GET /page HTTP/1.1\r\nX: " + b"x" * LONGEST, b"413 "),
+    ],
+)
+async def test_what_is_no_request_and_what_never_ends_is_refused_and_the_connection_closed(asked: bytes, status: bytes):
+    async with talking_to({"/page": page}) as (reader, writer):
+        writer.write(asked)
+        answered = await reader.read()
+
+    assert answered.startswith(b"HTTP/1.1 " + status)
+
+
+@pytest.mark.asyncio
+async def test_pages_are_made_no_faster_than_the_client_takes_them():
+    made = 0
+
+    async def long_page() -> Page:
+        nonlocal made
+        made += 1
+        return Page(b"x" * 1_000_000)
+
+    async with talking_to({"/long": long_page, "/page": page}) as (reader, writer):
+        writer.write(b"GET /long HTTP/1.1\r\n\r\n" * 100)
+        await read_answer(reader)
+        made_when_one_was_read = made
+        for _ in range(99):
+            await read_answer(reader)
+
+    assert made_when_one_was_read < 30
+    assert made == 100
+
+
+@pytest.mark.asyncio
+async def test_a_connection_on_which_nothing_happens_is_closed(monkeypatch: pytest.MonkeyPatch):
+    assert AdminLimits().idle_seconds > 60, "scrapers come once a minute, and keep their connections"
+    monkeypatch.setattr("endpick.serve.admin._SWEEP_SECONDS", 0.01)
+    async with talking_to({"/page": page}, AdminLimits(idle_seconds=0.01)) as (reader, writer):
+        writer.write(b"GET /page HTTP/1.1\r\n\r\nGET /page HTTP/1.1\r\nHost: ")
+        answered = b"".join([line async for line in reader])
+
+    assert answered.count(b"here\n") == 1
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("accepts", "encoding"), [("gzip, deflate", "gzip"), ("*", "gzip"), ("gzip;q=0", None), ("br, deflate", None), ("GZIP ;q=0.5", "gzip")]
+)
+async def test_a_page_is_compressed_only_for_clients_that_take_gzip(accepts: str, encoding: str | None):
+    async with talking_to({"/page": page}) as (reader, writer):
+        writer.write(f"GET /page HTTP/1.1\r\naccept-encoding: {accepts}\r\n\r\n".encode())
+        _, headers, body = await read_answer(reader)
+
+    assert headers.get("Content-Encoding") == encoding
+    assert headers["Vary"] == "Accept-Encoding"
+    assert (gzip.decompress(body) if encoding else body) == b"here\n"

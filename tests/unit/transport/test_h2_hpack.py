@@ -4,11 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jh2._hazmat import Decoder, Encoder
+from jh2.hpack.huffman_constants import REQUEST_CODES_LENGTH
 
 from endpick.transport.h2.errors import ErrorCode, H2ConnectionError
-from endpick.transport.h2.hpack import EMPTY_TABLE, HeaderDecoder, encode
+from endpick.transport.h2.hpack import _CODE_BITS, EMPTY_TABLE, HeaderDecoder, encode
 
 FIELDS = st.lists(st.tuples(st.binary(min_size=1, max_size=200), st.binary(max_size=400)), max_size=8)
+
+
+def test_the_lengths_of_huffman_codes_are_the_librarys():
+    assert list(_CODE_BITS) == list(REQUEST_CODES_LENGTH)
 
 
 @given(FIELDS)

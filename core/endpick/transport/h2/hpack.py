@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from jh2._hazmat import Decoder, HPACKError, OversizedHeaderListError
-from jh2.hpack.huffman_constants import REQUEST_CODES_LENGTH
 
 from endpick.transport.h2.errors import ErrorCode, H2ConnectionError
 
@@ -23,7 +22,15 @@ EMPTY_TABLE = b"\x20"
 _REFERENCE = 0x80
 """The lowest first byte of a field whose name and value are both in the table."""
 _MAX_INTEGER_SHIFT = 28
-_code_bits = REQUEST_CODES_LENGTH.__getitem__
+_CODE_BITS = bytes.fromhex(
+    "0d171c1c1c1c1c1c1c181e1c1c1e1c1c1c1c1c1c1c1c1e1c1c1c1c1c1c1c1c1c060a0a0c0d06080b0a0a080b080606060505050606060606060607080f060c0a"
+    "0d06070707070707070707070707070707070707070707070807080d130d0e060f05060506050606060507070606060506070605050607070707070f0b0e0d1c"
+    "14161414161616171617171717171817181816171817171717151617161717181615141616171715171616181516171715151615171617171416161617161617"
+    "1a1a1413161716191a1a1a1b1b1a181913151a1b1b1a1b1815151a1a1c1b1b1b14181415161515171616191918181a171a1b1a1a1b1b1b1b1b1c1b1b1b1b1b1a"
+    "1e"
+)
+"""How long the Huffman code of each byte is, and of the end (RFC 7541, appendix B); the library has it beside all its tables in Python."""
+_code_bits = _CODE_BITS.__getitem__
 
 
 class MalformedBlockError(Exception):

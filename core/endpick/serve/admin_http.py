@@ -1,0 +1,282 @@
+"""One connection to the admin port: what scrapers and probes use of HTTP/1.1, and nothing else.
+
+A web framework would be a quarter of what endpick imports at its start, and an eighth of its memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, fields
+from http import HTTPStatus
+from typing import cast
+
+import httptools
+
+from endpick.transport.limits import AcceptLimits
+
+_log = logging.getLogger("endpick.serve")
+
+_COMPRESSED_AT_ONCE_BYTES = 16 * 1024
+"""A longer page is compressed in another thread, so that no request waits for it."""
+_COMPRESSION_LEVEL = 6
+_TEXT = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class AdminLimits:
+    """Limits of the port; a scraper asks for one page at a time, and keeps its connection or not."""
+
+    max_connections: int = 32
+    """For one more, one without a request is closed."""
+    max_peer_share: float = 1.0
+    header_seconds: float = 10.0
+    """From the first byte of a request to its last header."""
+    idle_seconds: float = 75.0
+    """Without a request; longer than scrapers usually wait between two."""
+    max_request_bytes: int = 16 * 1024
+    """From one request to the next."""
+
+    @property
+    def accepting(self) -> AcceptLimits:
+        """Those of the listening socket; it takes what others leave to it."""
+        flag = "--metrics-max-connections"
+        return AcceptLimits(self.max_connections, self.max_peer_share, 0.0, 0, flag, flag)
+
+
+@dataclass(slots=True)
+class AdminCounters:
+    """Monotonic counts since start."""
+
+    connections_accepted: int = 0
+    connections_refused: int = 0
+    """Beyond `--metrics-max-connections`, and all were busy."""
+    connections_refused_peer: int = 0
+    """Never: one address may have all connections of this port."""
+    connections_evicted: int = 0
+    """Connections without a complete request that were closed because others needed the room."""
+    accept_pauses: int = 0
+    """Times that accepting paused because no file descriptor was left."""
+    tls_handshake_failures: int = 0
+    """Never: this port is not encrypted."""
+    header_timeouts: int = 0
+    """Requests whose headers were not complete in `--metrics-header-timeout`."""
+    idle_connections: int = 0
+    """Connections without a request for `--metrics-idle-timeout`."""
+    requests_too_large: int = 0
+    """Beyond `--metrics-max-request`."""
+
+    def snapshot(self) -> dict[str, int]:
+        """Every count by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What one path answers."""
+
+    body: bytes
+    content_type: str = _TEXT
+    status: HTTPStatus = HTTPStatus.OK
+
+
+Pages = dict[str, Callable[[], Awaitable[Page]]]
+"""Each path, and what makes its page."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """One request, as far as it matters here."""
+
+    method: bytes
+    path: str
+    takes_gzip: bool
+    keeps_alive: bool
+
+
+class AdminConnection(asyncio.Protocol):
+    """Answers one request after the other, and closes when one takes too long, or says too much."""
+
+    def __init__(
+        self,
+        pages: Pages,
+        limits: AdminLimits,
+        counters: AdminCounters,
+        opened: Callable[[AdminConnection], None],
+        closed: Callable[[AdminConnection], None],
+    ) -> None:
+        """`opened` and `closed` are called once each, when the connection is there and when it is gone."""
+        self._pages = pages
+        self._limits = limits
+        self._counters = counters
+        self._on_opened = opened
+        self._on_closed = closed
+        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._transport: asyncio.Transport
+        self._parser = httptools.HttpRequestParser(self)
+        self._url = b""
+        self._accepts = b""
+        self._asked_bytes = 0
+        """Since the last answer."""
+        self._asking_since: float | None = None
+        """When the first byte of a request came that is not complete."""
+        self._idle_since = time.monotonic()
+        self._served = False
+        self._requests: deque[_Request] = deque()
+        self._answering: asyncio.Task[None] | None = None
+        self._taken = asyncio.Event()
+        """Whether the client takes what is written."""
+        self._taken.set()
+
+    async def end(self) -> None:
+        """Close, and wait until it is closed."""
+        if self._answering is not None:
+            self._answering.cancel()
+        self._transport.abort()
+        await self._closed
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has connected."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._on_opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        """A piece of a request, or several."""
+        self._asked_bytes += len(data)
+        if self._asked_bytes > self._limits.max_request_bytes:
+            self._counters.requests_too_large += 1
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+            return
+        if self._asking_since is None:
+            self._asking_since = time.monotonic()
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            return  # not taken up: the request is answered as any other
+        except httptools.HttpParserError:
+            self._refuse(HTTPStatus.BAD_REQUEST)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is closed."""
+        if self._answering is not None:
+            self._answering.cancel()
+        self._on_closed(self)
+        self._closed.set_result(None)
+
+    def pause_writing(self) -> None:
+        """The client does not take what it is sent."""
+        self._taken.clear()
+
+    def resume_writing(self) -> None:
+        """The client takes what it is sent again."""
+        self._taken.set()
+
+    def idle_since(self) -> float | None:
+        """See `Guest.idle_since`. A client that does not take its answer is idle, too."""
+        return None if self._answering is not None and self._taken.is_set() else self._idle_since
+
+    def served(self) -> bool:
+        """See `Guest.served`."""
+        return self._served
+
+    def evict(self) -> None:
+        """See `Guest.evict`."""
+        self._transport.abort()
+
+    def tick(self, now: float) -> None:
+        """About once a second: close the connection if it has taken too long."""
+        if self.idle_since() is None:
+            return
+        if self._asking_since is not None and now - self._asking_since > self._limits.header_seconds:
+            self._counters.header_timeouts += 1
+            self._transport.abort()
+        elif now - self._idle_since > self._limits.idle_seconds:
+            self._counters.idle_connections += 1
+            self._transport.abort()
+
+    def on_message_begin(self) -> None:
+        """For the parser."""
+        self._url = self._accepts = b""
+
+    def on_url(self, url: bytes) -> None:
+        """For the parser."""
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """For the parser."""
+        if name.lower() == b"accept-encoding":
+            self._accepts += b"," + value
+
+    def on_message_complete(self) -> None:
+        """For the parser; a task answers, because a page may have to be waited for."""
+        self._asking_since = None
+        path = self._url.partition(b"?")[0].decode("latin-1")
+        request = _Request(self._parser.get_method(), path, _takes_gzip(self._accepts), self._parser.should_keep_alive())
+        self._requests.append(request)
+        if self._answering is None:
+            self._answering = asyncio.get_running_loop().create_task(self._answer_all())
+
+    async def _answer_all(self) -> None:
+        while self._requests and not self._transport.is_closing():
+            request = self._requests.popleft()
+            page = await self._page(request)
+            body, compressed = page.body, request.takes_gzip and page.status is HTTPStatus.OK
+            if compressed:
+                body = await _compressed(body)
+            self._transport.write(_head(page, len(body), compressed, request.keeps_alive) + (b"" if request.method == b"HEAD" else body))
+            self._served = True
+            self._idle_since = time.monotonic()
+            if not request.keeps_alive:
+                self._transport.close()
+            await self._taken.wait()
+        self._answering = None
+        self._asked_bytes = 0
+
+    async def _page(self, request: _Request) -> Page:
+        make = self._pages.get(request.path)
+        if make is None:
+            return _status(HTTPStatus.NOT_FOUND)
+        if request.method not in (b"GET", b"HEAD"):
+            return _status(HTTPStatus.METHOD_NOT_ALLOWED)
+        try:
+            return await make()
+        except Exception:
+            _log.exception("%s cannot be written", request.path)
+            return _status(HTTPStatus.INTERNAL_SERVER_ERROR)
+
+    def _refuse(self, status: HTTPStatus) -> None:
+        if self._answering is None:
+            page = _status(status)
+            self._transport.write(_head(page, len(page.body), compressed=False, keeps_alive=False) + page.body)
+        self._transport.close()
+
+
+def _takes_gzip(accepts: bytes) -> bool:
+    codings = (coding.replace(b" ", b"").lower() for coding in accepts.split(b","))
+    return any(coding.split(b";")[0] in (b"gzip", b"*") and not coding.endswith((b";q=0", b";q=0.0")) for coding in codings)
+
+
+async def _compressed(body: bytes) -> bytes:
+    if len(body) <= _COMPRESSED_AT_ONCE_BYTES:
+        return gzip.compress(body, _COMPRESSION_LEVEL, mtime=0)
+    return await asyncio.to_thread(gzip.compress, body, _COMPRESSION_LEVEL, mtime=0)
+
+
+def _status(status: HTTPStatus) -> Page:
+    return Page(f"{status.value}: {status.phrase}\n".encode(), status=status)
+
+
+def _head(page: Page, length: int, compressed: bool, keeps_alive: bool) -> bytes:
+    lines = [f"HTTP/1.1 {page.status.value} {page.status.phrase}", f"Content-Type: {page.content_type}", f"Content-Length: {length}"]
+    lines.append("Vary: Accept-Encoding")
+    if compressed:
+        lines.append("Content-Encoding: gzip")
+    if page.status is HTTPStatus.METHOD_NOT_ALLOWED:
+        lines.append("Allow: GET, HEAD")
+    if not keeps_alive:
+        lines.append("Connection: close")
+    return "\r\n".join([*lines, "", ""]).encode()
