@@ -157,7 +157,7 @@ def test_the_longest_durations_and_largest_counts_are_taken(folder, transport):
 
 
 def test_behaviour_27_locked_start_refuses_what_was_not_locked(folder):
-    (folder / "endpick.lock.json").write_text('{"format": 1, "hooks": [], "plugins": []}')
+    (folder / "endpick.lock.json").write_text('{"format": 2, "hooks": [], "owners": [], "plugins": []}')
     result = serve(folder, "--locked")
 
     assert result.returncode == 4
