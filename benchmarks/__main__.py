@@ -47,6 +47,7 @@ BENCHMARKS = {
     "scrape": Benchmark("Collecting metrics", ("scrape",), 120),
     "metrics_page": Benchmark("Writing /metrics after requests under made-up names", ("metrics_page",), 180),
     "scraped": Benchmark("What scraping /metrics costs requests", ("scraped", "--rounds", "3"), 120),
+    "large_bodies": Benchmark("The largest request bodies: parsing, rendering, another model", ("large_bodies",), 120),
     "startup": Benchmark("The command line and the start", ("startup", "--runs", "7"), 120),
 }
 
