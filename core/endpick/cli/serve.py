@@ -122,6 +122,26 @@ _COUNT = click.IntRange(1, 2**31 - 1)
     help="What one ext_proc message may hold beside its body: headers, attributes, metadata.",
 )
 @click.option("--max-request-body", type=QUANTITY, default="32Mi", show_default=True, help="Largest request body; more is refused.")
+@click.option(
+    "--large-body", type=QUANTITY, default="1Mi", show_default=True, help="A request body of more bytes is parsed by a process of its own."
+)
+@click.option(
+    "--large-body-timeout", type=POSITIVE_DURATION, default="10s", show_default=True, help="How long parsing a large body may take."
+)
+@click.option(
+    "--large-body-memory",
+    type=QUANTITY,
+    default="1Gi",
+    show_default=True,
+    help="How much memory parsing a large body may take beside the body.",
+)
+@click.option(
+    "--large-body-queue",
+    type=QUANTITY,
+    default="256Mi",
+    show_default=True,
+    help="How many bytes of large bodies may wait, 256 of them at most; requests beyond are refused.",
+)
 @click.option("--grpc-max-connections", type=_COUNT, default=1024, show_default=True, help="ext_proc connections; more are closed.")
 @click.option(
     "--max-connections-share",
@@ -246,6 +266,10 @@ def command(
     grpc_max_recv_msg_size: int,
     grpc_max_envelope_size: int,
     max_request_body: int,
+    large_body: int,
+    large_body_timeout: float,
+    large_body_memory: int,
+    large_body_queue: int,
     grpc_max_connections: int,
     max_connections_share: float,
     grpc_handshake_timeout: float,
@@ -287,6 +311,7 @@ def command(
     from endpick.plugins.breaker import BreakerSettings
     from endpick.serve.active_plan import WatchedFile
     from endpick.serve.admin import AdminLimits
+    from endpick.serve.bodies.reader import LargeBodySettings
     from endpick.serve.process import HEALTH_LIMITS, ServeSettings
     from endpick.serve.watchdog import WatchdogSettings
     from endpick.transport.limits import Limits
@@ -331,6 +356,9 @@ def command(
         drain_timeout_seconds=drain_timeout,
         finish_timeout_seconds=finish_timeout,
         max_request_body_bytes=max_request_body,
+        large_bodies=LargeBodySettings(
+            large_body, large_body_timeout, large_body_memory, large_body_queue, lock_file=lock_file if locked else None
+        ),
     )
     sys.exit(_run(lambda: _loaded(path, config_text), lock_file if locked else None, settings))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -16,7 +17,18 @@ from endpick.api.state import CycleState
 from endpick.observability.telemetry import Telemetry
 from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import KINDS, Kind
-from endpick.requests.intake import REQUEST_ID, BuiltRequest, HeadersForUpstream, Parsers, build_request, compile_parsers, new_id, within
+from endpick.requests.intake import (
+    REQUEST_ID,
+    BuiltRequest,
+    HeadersForUpstream,
+    Parsers,
+    ReadElsewhere,
+    build_request,
+    compile_parsers,
+    new_id,
+    within,
+)
+from endpick.requests.large import LargeBodyReader, decided_after, read_elsewhere
 from endpick.requests.model import NO_CANDIDATES, NOTHING_CACHED, BodyModes, Decision, IncomingRequest, Refused, Routed, refused
 from endpick.requests.producing import after, produce_waiting
 from endpick.requests.response import (
@@ -89,6 +101,7 @@ class Director:
         *,
         random: Random | None = None,
         access: Access | None = None,
+        large_bodies: LargeBodyReader | None = None,
     ) -> None:
         """Keep what every decision needs.
 
@@ -99,6 +112,7 @@ class Director:
             clock: Monotonic seconds, the same that stamps `IncomingRequest.received_at`.
             random: Chooses an endpoint for requests without a body.
             access: What plugins' reads and writes are checked by; undeclared ones are reported to `telemetry` when None.
+            large_bodies: Parses bodies elsewhere that would hold the event loop for long; all are parsed here when None.
         """
         self._pipeline = pipeline
         self._pool = pool
@@ -106,6 +120,8 @@ class Director:
         self._clock = clock
         self._random = random or Random()  # noqa: S311 - routing needs no secrets
         self._access = access or Access(None, telemetry.undeclared_access)
+        self._large_bodies = large_bodies
+        self._large_bytes = sys.maxsize if large_bodies is None else large_bodies.threshold_bytes
         self._last_body_modes: BodyModes | None = None
         self._known_body_modes: set[BodyModes] = set()
 
@@ -116,16 +132,26 @@ class Director:
     def decide(self, incoming: IncomingRequest) -> Decision | Awaitable[Decision]:
         """Parse → candidates → shed → candidate filters → produce → admit → schedule → pre-request.
 
-        A decision comes back at once, without a coroutine, unless a producer has to wait.
+        A decision comes back at once, without a coroutine, unless a producer has to wait or the body is large.
         """
-        pipeline, access = self._pipeline, self._access
+        pipeline = self._pipeline
         # Modes of one gateway are nearly always one object: comparing them by value costs a call.
         if incoming.body_modes is not self._last_body_modes and incoming.body_modes != self._last_body_modes:
             self._report_body_modes(incoming.body_modes, pipeline)
         if incoming.body is None and incoming.body_modes.sees_request_body:
             return self._anywhere(incoming)
+        if incoming.body is not None and len(incoming.body) > self._large_bytes:
+            assert self._large_bodies is not None
+            reading = read_elsewhere(incoming, pipeline.parsers, self._large_bodies)
+            return decided_after(reading, lambda read: self._decide(pipeline, incoming, read))
+        return self._decide(pipeline, incoming)
 
-        built = build_request(incoming, pipeline.parsers, pipeline.objectives, access)
+    def _decide(
+        self, pipeline: Pipeline, incoming: IncomingRequest, read: ReadElsewhere | Refused | None = None
+    ) -> Decision | Awaitable[Decision]:
+        """`read` is the body, or why it was not read, where that was done elsewhere."""
+        access = self._access
+        built = read if isinstance(read, Refused) else build_request(incoming, pipeline.parsers, pipeline.objectives, access, read)
         if isinstance(built, Refused):
             self._telemetry.request_refused("", "", "", 0, built.code)
             return built

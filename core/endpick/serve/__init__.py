@@ -7,6 +7,7 @@
 - `deployment`: how are the instances of a plan built and started, and which are carried over from the previous plan?
 - `active_plan`: which deployment serves now, and how does a reload replace it?
 - `watchdog`: what holds the event loop when it stands still?
+- `bodies`: who parses large request bodies, so that the event loop need not?
 - `decisions`: how are hook objects shown a sample of the decisions?
 
 `cli` calls it. It may import `planning`, `transport` and every layer below them.
