@@ -108,6 +108,7 @@ class LogLines(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
+        self.setFormatter(logging.Formatter("%(message)s"))
         self._kept: deque[LogLine] = deque(maxlen=_MOST_LINES)
 
     def emit(self, record: logging.LogRecord) -> None:
