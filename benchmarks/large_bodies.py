@@ -1,17 +1,30 @@
 """How long the worst bodies that the limits allow keep a thread busy: `python -m benchmarks.large_bodies`.
 
-Prints milliseconds of the openai-parser for each body of 32 MiB: its limits and `orjson.loads` together, rendering its prompt, writing
-another model into it; and how much memory the parsed body takes. `endpick serve` lets a helper process do all this for large bodies.
+Prints milliseconds of the openai-parser for each body of up to 32 MiB: its limits and `orjson.loads` together, rendering its prompt, writing
+another model into it. Then the same by the helper process of `endpick serve`: how long that takes, and for how long the event loop stood still
+at most meanwhile; what the helper costs to start, and how much memory it has.
 """
 
 from __future__ import annotations
 
-import resource
+import asyncio
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from time import perf_counter
 
-from endpick.api import ParsedRequest, PluginContext
-from endpick_builtin.openai import OpenAIParser, OpenAIParserParameters
+import uvloop
+from prometheus_client import CollectorRegistry
+
+from endpick.api import Parameters, ParsedRequest, PluginContext
+from endpick.observability.metrics import EndpickMetrics
+from endpick.plugins.discovery import Candidate, discover
+from endpick.plugins.instance import Instance, build
+from endpick.plugins.loader import load
+from endpick.plugins.parameters import check_parameters
+from endpick.plugins.resolution import Reference, resolve
+from endpick.requests.large import BodyRead, LargeBody
+from endpick.serve.bodies.reader import LargeBodies, LargeBodySettings
 
 BYTES = 32 * 1024 * 1024
 CONTAINERS = 131_072
@@ -70,24 +83,81 @@ def _part(size: int) -> bytes:
     return b'{"type":"text","text":"%s"}' % (b"p" * size)
 
 
-def main() -> None:
-    """Print the table."""
-    parser = OpenAIParser("openai-parser", OpenAIParserParameters(), PluginContext())
-    print(f"{'body':34} {'MiB':>5} {'parse':>8} {'render':>8} {'rewrite':>8} {'all':>8}  milliseconds    peak MiB")
+def openai_parser() -> Instance:
+    """An instance as `endpick serve` builds it."""
+    reference = Reference("openai-parser")
+    candidate = resolve(reference, discover())
+    assert isinstance(candidate, Candidate)
+    loaded = load(candidate, reference).loaded
+    assert loaded is not None
+    parameters = check_parameters(loaded, {})
+    assert isinstance(parameters, Parameters)
+    instance = build(loaded, "openai-parser", parameters, None, PluginContext())
+    assert isinstance(instance, Instance)
+    return instance
+
+
+def in_place(instance: Instance, path: str, body: bytes) -> tuple[float, float, float]:
+    """Seconds of parsing, rendering and rewriting."""
+    parser = instance.plugin
+    begin = perf_counter()
+    parsed = parser.parse(path, {}, body)  # type: ignore[attr-defined]
+    assert isinstance(parsed, ParsedRequest), parsed
+    parsing = perf_counter()
+    _ = parsed.prompt.texts
+    rendering = perf_counter()
+    parser.rewrite_model(body, parsed, "another")  # type: ignore[attr-defined]
+    return parsing - begin, rendering - parsing, perf_counter() - rendering
+
+
+class Stillness:
+    """The longest time between two turns of the event loop."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._task = asyncio.create_task(self._tick())
+
+    async def _tick(self) -> None:
+        last = perf_counter()
+        while True:
+            await asyncio.sleep(0)
+            now = perf_counter()
+            self.seconds, last = max(self.seconds, now - last), now
+
+    def stop(self) -> None:
+        """Measure no more."""
+        self._task.cancel()
+
+
+async def elsewhere(instance: Instance) -> None:
+    """Print what the helper process takes, and what is left for the event loop."""
+    reader = LargeBodies(LargeBodySettings(), EndpickMetrics(CollectorRegistry()), time.monotonic)
+    begin = perf_counter()
+    await reader.read(LargeBody(instance, CHAT, {}, b"{}", None, ""))
+    started = perf_counter() - begin
+    assert reader._helper is not None
+    pages = Path(f"/proc/{reader._helper.pid}/statm").read_text().split()[1]
+    print(f"\na helper starts in {1e3 * started:.0f} ms and takes {int(pages) * 4 // 1024} MiB")
+    print(f"{'body':34} {'MiB':>5} {'helper':>8} {'still':>8}  milliseconds")
     for name, path, body in bodies():
-        begin = perf_counter()
-        parsed = parser.parse(path, {}, body)
-        parsing = perf_counter()
-        if not isinstance(parsed, ParsedRequest):
-            print(f"{name:34} {len(body) / 2**20:5.1f} {1e3 * (parsing - begin):8.1f}  refused: {parsed.message}")
-            continue
-        _ = parsed.prompt.texts
-        rendering = perf_counter()
-        parser.rewrite_model(body, parsed, "another")
-        end = perf_counter()
-        times = (parsing - begin, rendering - parsing, end - rendering, end - begin)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(f"{name:34} {len(body) / 2**20:5.1f} " + " ".join(f"{1e3 * each:8.1f}" for each in times) + f"{peak:26.0f}", flush=True)
+        stillness, begin = Stillness(), perf_counter()
+        answer = await reader.read(LargeBody(instance, path, {}, body, "another", ""))
+        taken = perf_counter() - begin
+        stillness.stop()
+        assert isinstance(answer, BodyRead), answer
+        print(f"{name:34} {len(body) / 2**20:5.1f} {1e3 * taken:8.1f} {1e3 * stillness.seconds:8.1f}", flush=True)
+    await reader.stop()
+
+
+def main() -> None:
+    """Print both tables."""
+    instance = openai_parser()
+    print(f"{'body':34} {'MiB':>5} {'parse':>8} {'render':>8} {'rewrite':>8} {'all':>8}  milliseconds")
+    for name, path, body in bodies():
+        times = in_place(instance, path, body)
+        print(f"{name:34} {len(body) / 2**20:5.1f} " + " ".join(f"{1e3 * each:8.1f}" for each in (*times, sum(times))), flush=True)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(elsewhere(instance))
 
 
 if __name__ == "__main__":

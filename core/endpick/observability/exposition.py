@@ -83,13 +83,13 @@ def _of_instance(family: Metric, instance: Instance, elsewhere: dict[SampleKey, 
 
     What is to be added to a sample is taken out of `elsewhere`.
     """
-    documentation = str(family.documentation)
-    copy = Metric(family.name, documentation, family.type)
+    name, documentation = family.name, str(family.documentation)
+    copy = Metric(name, documentation, family.type)
     for sample in family.samples:
-        labels = {name: str(value) for name, value in sample.labels.items()}
+        labels = {label: str(text) for label, text in sample.labels.items()}
         value = float(sample.value)
         if elsewhere:
-            key = SampleKey(family.name, family.type, documentation, sample.name, tuple(sorted(labels.items())))
+            key = SampleKey(name, family.type, documentation, sample.name, tuple(sorted(labels.items())))
             value += elsewhere.pop(key, 0.0)
         copy.add_sample(sample.name, {**labels, "plugin_name": instance.name, "plugin_type": instance.type}, value)
     return copy
