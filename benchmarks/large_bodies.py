@@ -1,8 +1,8 @@
 """How long the worst bodies that the limits allow keep a thread busy: `python -m benchmarks.large_bodies`.
 
-Prints milliseconds of the openai-parser for each body of up to 32 MiB: its limits and `orjson.loads` together, rendering its prompt, writing
-another model into it. Then the same by the helper process of `endpick serve`: how long that takes, and for how long the event loop stood still
-at most meanwhile; what the helper costs to start, and how much memory it has.
+Prints milliseconds of the openai-parser for each body of up to 32 MiB: its limits and `orjson.loads` together, rendering its prompt,
+writing another model into it. Then the same by the helper process of `endpick serve`: how long that takes, and for how long the event
+loop stood still at most meanwhile; what the helper costs to start, and how much memory it has.
 """
 
 from __future__ import annotations
@@ -129,6 +129,11 @@ class Stillness:
         self._task.cancel()
 
 
+def resident_mib(pid: int) -> int:
+    """How much memory a process has."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4 // 1024
+
+
 async def elsewhere(instance: Instance) -> None:
     """Print what the helper process takes, and what is left for the event loop."""
     reader = LargeBodies(LargeBodySettings(), EndpickMetrics(CollectorRegistry()), time.monotonic)
@@ -136,8 +141,7 @@ async def elsewhere(instance: Instance) -> None:
     await reader.read(LargeBody(instance, CHAT, {}, b"{}", None, ""))
     started = perf_counter() - begin
     assert reader._helper is not None
-    pages = Path(f"/proc/{reader._helper.pid}/statm").read_text().split()[1]
-    print(f"\na helper starts in {1e3 * started:.0f} ms and takes {int(pages) * 4 // 1024} MiB")
+    print(f"\na helper starts in {1e3 * started:.0f} ms and takes {resident_mib(reader._helper.pid)} MiB")
     print(f"{'body':34} {'MiB':>5} {'helper':>8} {'still':>8}  milliseconds")
     for name, path, body in bodies():
         stillness, begin = Stillness(), perf_counter()
