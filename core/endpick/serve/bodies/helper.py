@@ -77,7 +77,7 @@ class Helper:
                 *subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]
                 "-c",
                 _BOOTSTRAP,
-                json.dumps(sys.path),
+                json.dumps(list(map(str, sys.path))),
                 str(theirs.fileno()),
                 str(os.getpid()),
                 str(logging.getLogger().getEffectiveLevel()),
