@@ -89,6 +89,14 @@ class Cycle:
     state: CycleState
 
 
+@dataclass(slots=True)
+class Begun:
+    """A request whose body has been read elsewhere, and the pipeline that it goes through."""
+
+    pipeline: Pipeline
+    read: ReadElsewhere
+
+
 class Director:
     """Decides about every request of the process; see `endpick.requests.model.Decider`."""
 
@@ -129,29 +137,29 @@ class Director:
         """Begin requests with this pipeline from now on, after a reload; each request in flight keeps the one it began with."""
         self._pipeline = pipeline
 
-    def decide(self, incoming: IncomingRequest) -> Decision | Awaitable[Decision]:
+    def decide(self, incoming: IncomingRequest, begun: Begun | None = None) -> Decision | Awaitable[Decision]:
         """Parse → candidates → shed → candidate filters → produce → admit → schedule → pre-request.
 
         A decision comes back at once, without a coroutine, unless a producer has to wait or the body is large.
-        """
-        pipeline = self._pipeline
-        # Modes of one gateway are nearly always one object: comparing them by value costs a call.
-        if incoming.body_modes is not self._last_body_modes and incoming.body_modes != self._last_body_modes:
-            self._report_body_modes(incoming.body_modes, pipeline)
-        if incoming.body is None and incoming.body_modes.sees_request_body:
-            return self._anywhere(incoming)
-        if incoming.body is not None and len(incoming.body) > self._large_bytes:
-            assert self._large_bodies is not None
-            reading = read_elsewhere(incoming, pipeline.parsers, self._large_bodies)
-            return decided_after(reading, lambda read: self._decide(pipeline, incoming, read))
-        return self._decide(pipeline, incoming)
 
-    def _decide(
-        self, pipeline: Pipeline, incoming: IncomingRequest, read: ReadElsewhere | Refused | None = None
-    ) -> Decision | Awaitable[Decision]:
-        """`read` is the body, or why it was not read, where that was done elsewhere."""
+        Args:
+            incoming: The request.
+            begun: What has been done already of one whose body was large; a function of its own would cost all others a call.
+        """
         access = self._access
-        built = read if isinstance(read, Refused) else build_request(incoming, pipeline.parsers, pipeline.objectives, access, read)
+        if begun is not None:
+            pipeline = begun.pipeline
+            built = build_request(incoming, pipeline.parsers, pipeline.objectives, access, begun.read)
+        else:
+            pipeline = self._pipeline
+            # Modes of one gateway are nearly always one object: comparing them by value costs a call.
+            if incoming.body_modes is not self._last_body_modes and incoming.body_modes != self._last_body_modes:
+                self._report_body_modes(incoming.body_modes, pipeline)
+            if incoming.body is None and incoming.body_modes.sees_request_body:
+                return self._anywhere(incoming)
+            if incoming.body is not None and len(incoming.body) > self._large_bytes:
+                return self._decide_large(incoming, pipeline)
+            built = build_request(incoming, pipeline.parsers, pipeline.objectives, access)
         if isinstance(built, Refused):
             self._telemetry.request_refused("", "", "", 0, built.code)
             return built
@@ -180,6 +188,18 @@ class Director:
             if fault is not None and fault.refuses:
                 return self._refuse(built, refused(fault))
         return self._conclude(cycle, None)
+
+    def _decide_large(self, incoming: IncomingRequest, pipeline: Pipeline) -> Awaitable[Decision]:
+        """Have the body parsed elsewhere, and go on with the pipeline of now, whatever a reload makes of it meanwhile."""
+        assert self._large_bodies is not None
+
+        def go_on(read: ReadElsewhere | Refused) -> Decision | Awaitable[Decision]:
+            if not isinstance(read, Refused):
+                return self.decide(incoming, Begun(pipeline, read))
+            self._telemetry.request_refused("", "", "", 0, read.code)
+            return read
+
+        return decided_after(read_elsewhere(incoming, pipeline.parsers, self._large_bodies), go_on)
 
     def _conclude(self, cycle: Cycle, fault: Fault | None) -> Decision:
         """What follows production: admit → schedule → pre-request."""
