@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -314,6 +315,19 @@ async def test_a_parser_that_cannot_be_built_elsewhere_refuses_its_bodies_only(o
         assert bodies.outcomes() == {"unavailable": 1, "parsed": 1}
         assert bodies.value("endpick_body_helper_starts_total") == 1
     assert "there is no file here" in caplog.text
+
+
+@pytest.mark.parametrize(("program", "why"), [("/nowhere/python", "No such file"), ("/bin/false", "it ended with status 1")])
+async def test_a_helper_that_does_not_start_is_tried_again_with_the_next_body(obedient, monkeypatch, caplog, program, why):
+    async with reading() as bodies:
+        with monkeypatch.context() as broken:
+            broken.setattr(sys, "executable", program)
+            refused = await bodies.read(obedient(), b"fine", "/obey")
+        assert isinstance(refused, Refused)
+        assert (refused.status, refused.reason) == (503, "rejected-no-body-helper")
+        assert why in caplog.text
+        assert isinstance(await bodies.read(obedient(), b"fine", "/obey"), BodyRead)
+        assert bodies.outcomes() == {"unavailable": 1, "parsed": 1}
 
 
 async def test_the_helper_loads_no_plugin_that_the_lock_file_does_not_know(obedient, tmp_path, caplog):

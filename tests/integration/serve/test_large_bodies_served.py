@@ -11,6 +11,7 @@ import pytest
 
 from endpick._proto import ext_proc_pb2 as pb
 from integration.plugins.serving import METHOD, Picker, serving
+from integration.serve.gateway import running_gateway
 from integration.serve.large import is_running, until
 
 pytestmark = pytest.mark.asyncio
@@ -152,3 +153,14 @@ async def test_a_stream_that_ends_cancels_its_large_body(folder, odd):
         call.cancel()
         assert (await kept.read()).WhichOneof("response") == "request_headers"
         assert await outcomes(picker) == {"parsed": 2, "cancelled": 1}
+
+
+async def test_a_large_conversation_comes_through_a_real_envoy(tmp_path):
+    async with running_gateway(tmp_path, servers=2, options=("--large-body=1Ki",)) as gateway:
+        async with await gateway.chat("large? " * 1_000) as response:
+            assert response.status == 200
+            assert (await response.json())["usage"]["completion_tokens"] == 4
+        async with await gateway.chat("small") as response:
+            assert response.status == 200
+        assert await gateway.sample(OUTCOMES, {"outcome": "parsed"}) == 1
+        assert await gateway.sample("endpick_body_helper_starts_total") == 1
