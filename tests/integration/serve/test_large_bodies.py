@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -340,3 +341,26 @@ async def test_the_helper_loads_no_plugin_that_the_lock_file_does_not_know(obedi
         lock.write_text(lock_of(discover()).render())
         assert isinstance(await bodies.read(obedient(), b"fine", "/obey"), BodyRead)
     assert "lock" in caplog.text
+
+
+async def test_the_helper_imports_nothing_that_changed_after_it_was_locked(odd, tmp_path, monkeypatch, caplog):
+    installed = shutil.copytree(odd[0], tmp_path / "installed")
+    monkeypatch.syspath_prepend(installed)
+    lock = tmp_path / "endpick.lock.json"
+    lock.write_text(lock_of(discover()).render())
+    async with reading(LargeBodySettings(lock_file=lock)) as bodies:
+        instance = parser("obedient-parser", "odd", [installed])
+        with (installed / "odd_parsers.py").open("a") as module:
+            module.write("print('other code')\n")
+        refused = await bodies.read(instance, b"fine", "/obey")
+        assert isinstance(refused, Refused)
+        assert refused.reason == "rejected-no-body-helper"
+    assert "odd_parsers.py" in caplog.text
+
+
+async def test_the_helper_imports_nothing_from_the_working_directory(obedient, tmp_path, monkeypatch):
+    (tmp_path / "pickle.py").write_text("raise SystemExit('from the working directory')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place])
+    async with reading() as bodies:
+        assert isinstance(await bodies.read(obedient(), b"fine", "/obey"), BodyRead)

@@ -16,11 +16,14 @@ from prometheus_client import CollectorRegistry
 from endpick.api.plugin import Plugin, PluginContext
 from endpick.api.request_control import Parser
 from endpick.diagnostics import Diagnostic
-from endpick.plugins.discovery import Candidate
+from endpick.plugins.discovery import Candidate, discover
 from endpick.plugins.elsewhere import Growth
+from endpick.plugins.guard import GUARD
+from endpick.plugins.hook_objects import discover_hook_objects
 from endpick.plugins.instance import build, instance_logger
 from endpick.plugins.loader import LoadedPlugin, load
-from endpick.plugins.lock import check_lock, load_lock
+from endpick.plugins.lock import load_lock
+from endpick.plugins.lock_check import LockCheck
 from endpick.plugins.parameters import check_parameters
 from endpick.plugins.resolution import Reference
 from endpick.serve.bodies.wire import LONGEST_TEXT, GrownSample, LogLine, Spec, shortened
@@ -63,16 +66,28 @@ def double_of(spec: Spec) -> Double:
 
 def _loaded(candidate: Candidate, spec: Spec) -> LoadedPlugin:
     reference = Reference(candidate.type, spec.name)
-    if spec.lock_file is not None:
-        lock = load_lock(Path(spec.lock_file))
-        differs = lock if isinstance(lock, Diagnostic) else check_lock(reference, candidate, lock)
-        if differs is not None:
-            raise NotBuiltError(_told((differs,)))
+    check = None if spec.lock_file is None else _lock_check(Path(spec.lock_file))
+    differs = None if check is None else check.plugin(reference, candidate)
+    if differs is not None:
+        raise NotBuiltError(_told((differs,)))
     # What its distribution requires was judged when `endpick serve` loaded it.
     loading = load(candidate, reference, unmet=())
+    unchecked = None if check is None else check.loaded(reference, candidate)
+    if unchecked is not None:
+        raise NotBuiltError(_told((unchecked,)))
     if loading.loaded is None:
         raise NotBuiltError(_told([each for each in loading.diagnostics if each.is_error]))
     return loading.loaded
+
+
+def _lock_check(file: Path) -> LockCheck:
+    """What `make_plan` makes of a lock file, with this process's own guard of imports."""
+    lock = load_lock(file)
+    if isinstance(lock, Diagnostic):
+        raise NotBuiltError(_told((lock,)))
+    check = LockCheck(lock, GUARD)
+    check.guard_all((*discover(), *(discover_hook_objects() if lock.hooks else ())))
+    return check
 
 
 def _told(diagnostics: Sequence[Diagnostic]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import pickle
@@ -22,10 +21,9 @@ from endpick.serve.bodies.wire import FRAME, MOST_HEAD_BYTES, BuildJob, Head, Pa
 
 _PIECE_BYTES = 256 * 1024
 """Sent or received in one turn of the event loop."""
-_BOOTSTRAP = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from endpick.serve.bodies.child import main; main(*map(int, sys.argv[2:]))"
-)
-"""With the parent's import path from the first import on, so that the same modules are found however the parent was started."""
+_BOOTSTRAP = "import sys; sys.path[:] = {path!r}; from endpick.serve.bodies.child import main; main(*map(int, sys.argv[1:]))"
+"""With the parent's import path before the first import from it: so the same modules are found however the parent was started, and none in
+the working directory, which Python puts first by itself."""
 _END_SECONDS = 5.0
 BUILD_SECONDS = 30.0
 _MOST_ANSWERED = 8
@@ -76,8 +74,7 @@ class Helper:
                 sys.executable,
                 *subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]
                 "-c",
-                _BOOTSTRAP,
-                json.dumps(list(map(str, sys.path))),
+                _BOOTSTRAP.format(path=[*map(str, sys.path)]),
                 str(theirs.fileno()),
                 str(os.getpid()),
                 str(logging.getLogger().getEffectiveLevel()),
