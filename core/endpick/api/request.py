@@ -110,7 +110,8 @@ class InferenceRequest:
         cache_salt: Requests with different salts never share a prefix cache.
         size_bytes: Length of the body as received.
         received_at: Monotonic seconds when the request headers arrived.
-        payload: The JSON object of the body; None when the parser did not decode one.
+        payload: The JSON object of the body; None when the parser did not decode one, and for a large body, which another process has
+            parsed for `endpick serve`. `prompt` and the other fields are there in any case.
     """
 
     id: str

@@ -32,7 +32,11 @@ class Parser(Plugin[P]):
 
     @abstractmethod
     def parse(self, path: str, headers: Mapping[str, str], body: bytes) -> ParsedRequest | Rejection:
-        """Read a complete request body. Called once per request; malformed input is a `Rejection` with status 400, never an exception."""
+        """Read a complete request body. Called once per request; malformed input is a `Rejection` with status 400, never an exception.
+
+        `endpick serve` has large bodies parsed by another process, which has an instance of its own with the same parameters: the answer
+        must follow from arguments and parameters alone, and its prompt is rendered there. `rewrite_model` is then called there, too.
+        """
 
     def rewrite_model(self, body: bytes, parsed: ParsedRequest, model: str) -> bytes:
         """The body with another model name, changing no other byte where that can be helped. Called only when the names differ."""

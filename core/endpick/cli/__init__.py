@@ -4,6 +4,7 @@
 - `main`: which verbs are there? Start here: `main`.
 - `console`: how do the verbs read a configuration, and how do they print diagnostics, tables and JSON?
 - `outputs`: which shape does the JSON have that the verbs print?
+- `quantities`: which durations and sizes may a flag have?
 
 Verbs that serve requests:
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from endpick.cli.quantities import DURATION, POSITIVE_DURATION, QUANTITY
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -19,55 +21,6 @@ if TYPE_CHECKING:
     from endpick.serve.process import ServeSettings
     from endpick.transport.server import TransportName
     from endpick.transport.tls import TlsSettings
-
-
-class Duration(click.ParamType[float]):
-    """`50ms`, `1m30s`; gives seconds, never less than 0."""
-
-    name = "duration"
-
-    def __init__(self, *, positive: bool = False) -> None:
-        """With `positive`, zero is refused, too."""
-        self._positive = positive
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Parse, or fail with exit code 2."""
-        from endpick.api.duration import parse_duration
-
-        if isinstance(value, float):
-            return value
-        try:
-            seconds = parse_duration(str(value))
-        except ValueError:
-            self.fail(f"'{value}' is no duration; write for example 50ms or 1m30s", param, ctx)
-        if seconds < 0 or (self._positive and not seconds):
-            self.fail(f"'{value}' is too short; write for example 50ms or 1m30s", param, ctx)
-        return seconds
-
-
-class Quantity(click.ParamType[int]):
-    """`16Mi`, `1k`; gives a whole number, at least 1."""
-
-    name = "quantity"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Parse, or fail with exit code 2."""
-        from endpick.config.model import parse_quantity
-
-        if isinstance(value, int):
-            return value
-        try:
-            quantity = parse_quantity(str(value))
-        except ValueError:
-            self.fail(f"'{value}' is no quantity; write for example 16Mi or 500k", param, ctx)
-        if quantity < 1:
-            self.fail(f"'{value}' is too little; write for example 16Mi or 500k", param, ctx)
-        return quantity
-
-
-DURATION = Duration()
-POSITIVE_DURATION = Duration(positive=True)
-QUANTITY = Quantity()
 
 
 _PORT = click.IntRange(0, 65535)
@@ -130,6 +83,26 @@ _COUNT = click.IntRange(1, 2**31 - 1)
     help="What one ext_proc message may hold beside its body: headers, attributes, metadata.",
 )
 @click.option("--max-request-body", type=QUANTITY, default="32Mi", show_default=True, help="Largest request body; more is refused.")
+@click.option(
+    "--large-body", type=QUANTITY, default="1Mi", show_default=True, help="A request body of more bytes is parsed by a process of its own."
+)
+@click.option(
+    "--large-body-timeout", type=POSITIVE_DURATION, default="10s", show_default=True, help="How long parsing a large body may take."
+)
+@click.option(
+    "--large-body-memory",
+    type=QUANTITY,
+    default="1Gi",
+    show_default=True,
+    help="How much memory parsing a large body may take beside the body.",
+)
+@click.option(
+    "--large-body-queue",
+    type=QUANTITY,
+    default="256Mi",
+    show_default=True,
+    help="How many bytes of large bodies may wait, 256 of them at most; requests beyond are refused.",
+)
 @click.option("--grpc-max-connections", type=_COUNT, default=1024, show_default=True, help="ext_proc connections; more are closed.")
 @click.option(
     "--max-connections-share",
@@ -255,6 +228,10 @@ def command(
     grpc_max_recv_msg_size: int,
     grpc_max_envelope_size: int,
     max_request_body: int,
+    large_body: int,
+    large_body_timeout: float,
+    large_body_memory: int,
+    large_body_queue: int,
     grpc_max_connections: int,
     max_connections_share: float,
     grpc_handshake_timeout: float,
@@ -298,6 +275,7 @@ def command(
     from endpick.plugins.breaker import BreakerSettings
     from endpick.serve.active_plan import WatchedFile
     from endpick.serve.admin_http import AdminLimits
+    from endpick.serve.bodies.reader import LargeBodySettings
     from endpick.serve.process import HEALTH_LIMITS, ServeSettings
     from endpick.serve.watchdog import WatchdogSettings
     from endpick.transport.limits import Limits
@@ -343,6 +321,9 @@ def command(
         drain_timeout_seconds=drain_timeout,
         finish_timeout_seconds=finish_timeout,
         max_request_body_bytes=max_request_body,
+        large_bodies=LargeBodySettings(
+            large_body, large_body_timeout, large_body_memory, large_body_queue, lock_file=lock_file if locked else None
+        ),
     )
     sys.exit(_run(lambda: _loaded(path, config_text), lock_file if locked else None, settings))
 

@@ -14,6 +14,7 @@ from endpick.api.endpoints import FloatArray, Generation
 from endpick.api.keys import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE
 from endpick.observability.metrics import PREFIX
 from endpick.observability.telemetry import Telemetry
+from endpick.plugins.elsewhere import SampleKey
 from endpick.plugins.failures import CALL_FAILURES, is_the_hosts
 from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import ExtensionPoint
@@ -51,7 +52,7 @@ class Exposition(Collector):
         if instance.registry is None:
             return []
         try:
-            return [_of_instance(family, instance) for family in instance.registry.collect()]
+            return list(_with_elsewhere(instance.registry.collect(), instance))
         except CALL_FAILURES as problem:
             if is_the_hosts(problem):
                 raise
@@ -66,12 +67,31 @@ class Exposition(Collector):
             self._telemetry.fault(instance, ExtensionPoint.METRICS, problem)
 
 
-def _of_instance(family: Metric, instance: Instance) -> Metric:
-    """A copy, because a plugin may give the same object again; with texts and numbers only, so that writing the page cannot fail."""
-    copy = Metric(family.name, str(family.documentation), family.type)
+def _with_elsewhere(families: Iterable[Metric], instance: Instance) -> Iterator[Metric]:
+    """The families of an instance, with what its double in another process has counted added to them."""
+    elsewhere = dict(instance.elsewhere.values)
+    for family in families:
+        yield _of_instance(family, instance, elsewhere)
+    for key, value in elsewhere.items():
+        alone = Metric(key.family, key.documentation, key.type)
+        alone.add_sample(key.sample, dict(key.labels), value)
+        yield _of_instance(alone, instance, {})
+
+
+def _of_instance(family: Metric, instance: Instance, elsewhere: dict[SampleKey, float]) -> Metric:
+    """A copy, because a plugin may give the same object again; with texts and numbers only, so that writing the page cannot fail.
+
+    What is to be added to a sample is taken out of `elsewhere`.
+    """
+    name, documentation = family.name, str(family.documentation)
+    copy = Metric(name, documentation, family.type)
     for sample in family.samples:
-        labels = {name: str(value) for name, value in sample.labels.items()}
-        copy.add_sample(sample.name, {**labels, "plugin_name": instance.name, "plugin_type": instance.type}, float(sample.value))
+        labels = {label: str(text) for label, text in sample.labels.items()}
+        value = float(sample.value)
+        if elsewhere:
+            key = SampleKey(name, family.type, documentation, sample.name, tuple(sorted(labels.items())))
+            value += elsewhere.pop(key, 0.0)
+        copy.add_sample(sample.name, {**labels, "plugin_name": instance.name, "plugin_type": instance.type}, value)
     return copy
 
 

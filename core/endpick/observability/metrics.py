@@ -134,4 +134,20 @@ class EndpickMetrics:
         self.streams_while_draining = Counter(
             "endpick_streams_while_draining", "Streams that gateways began after SIGTERM, and that were served.", registry=registry
         )
+        self.large_bodies = Counter(
+            "endpick_large_bodies_total", "Request bodies beyond --large-body, by what came of them.", ("outcome",), registry=registry
+        )
+        self.large_body_seconds = Distributions(
+            "endpick_large_body_seconds",
+            "Parsing a large body, and exchanging its model, in the helper process.",
+            (),
+            GENERAL_BUCKETS,
+            registry,
+        ).labels()
+        self.large_bodies_waiting = Gauge("endpick_large_bodies_waiting", "Large bodies that wait to be parsed.", registry=registry)
+        self.large_body_bytes_waiting = Gauge("endpick_large_body_waiting_bytes", "Bytes of those that wait.", registry=registry)
+        self.body_helpers = Gauge("endpick_body_helpers", "Processes that parse large bodies: one at most.", registry=registry)
+        self.body_helper_starts = Counter(
+            "endpick_body_helper_starts_total", "Times that a process that parses large bodies was started.", registry=registry
+        )
         self.reloads = Counter("endpick_config_reloads_total", "Configurations read again, by outcome.", ("outcome",), registry=registry)

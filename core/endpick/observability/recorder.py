@@ -215,7 +215,7 @@ class Recorder:
         return bound
 
     def _bind_attempt(self, destination: str | None, target_model: str) -> Tally:
-        label = OTHER if len(self._attempts) >= _MOST_ATTEMPTS else self._target_model(target_model[:MAX_LABEL_LENGTH])
+        label = OTHER if len(self._attempts) >= _MOST_ATTEMPTS else self._target_model(_as_label(target_model))
         key = destination, label
         bound = self._attempts.get(key)
         if bound is None:
@@ -253,13 +253,18 @@ class CombinationLimit:
         if labels is not None:
             return labels
         model, target_model, fairness_id, priority = combination
-        cut = model[:MAX_LABEL_LENGTH], target_model[:MAX_LABEL_LENGTH], fairness_id[:MAX_LABEL_LENGTH]
+        cut = _as_label(model), _as_label(target_model), _as_label(fairness_id)
         if (*cut, priority) not in self._known:
             if len(self._known) >= self._maximum:
                 self._overflowed()
                 return OTHER, OTHER, OTHER, str(priority)
             self._known[*cut, priority] = *cut, str(priority)
         return self._known[*cut, priority]
+
+
+def _as_label(text: str) -> str:
+    """The beginning of a text, fit for a page: half a surrogate pair, which a parser may give, cannot be written."""
+    return text[:MAX_LABEL_LENGTH].encode("utf-8", "replace").decode()
 
 
 class _ModelMetrics:

@@ -18,6 +18,7 @@
 - `breaker`: when is an instance that fails left out, and when called again?
 - `contract`: is the imported class a plugin of its kind?
 - `instance`: how is a plugin built from its parameters, and what does the host know about the object?
+- `elsewhere`: what does the double of an instance in another process add to its metrics?
 - `parameters`: is a `parameters:` block right, and where is it wrong?
 - `schema`: which JSON Schema do the parameters of a plugin have?
 - `plain_schema`: are a schema and a value surely right, told without the library that knows all of JSON Schema?

@@ -15,6 +15,8 @@ from endpick.api.plugin import Parameters, Plugin, PluginContext
 from endpick.api.scheduling import ProfileHandler
 from endpick.diagnostics import Code, Diagnostic
 from endpick.plugins.breaker import DEFAULT_SETTINGS, Breaker, BreakerSettings
+from endpick.plugins.discovery import Candidate
+from endpick.plugins.elsewhere import GrownMetrics
 from endpick.plugins.importing import attributed, describe, trace_notes
 from endpick.plugins.kinds import Kind, OnFault, default_on_fault
 from endpick.plugins.loader import LoadedPlugin
@@ -34,6 +36,8 @@ class Instance:
         registry: The metrics it keeps for itself.
         place: Where the configuration asks for it.
         breaker: Says whether it is called at all; carried over with the instance.
+        candidate: What was imported; None for an instance that was not built from an installed plugin.
+        elsewhere: What a double of it has counted in another process; carried over with the instance.
     """
 
     name: str
@@ -48,6 +52,8 @@ class Instance:
     registry: CollectorRegistry | None = None
     place: ParameterSource | None = None
     breaker: Breaker = field(default_factory=lambda: Breaker(DEFAULT_SETTINGS, time.monotonic), compare=False)
+    candidate: Candidate | None = None
+    elsewhere: GrownMetrics = field(default_factory=GrownMetrics, compare=False)
 
     @property
     def origin(self) -> str:
@@ -109,6 +115,7 @@ def build(
         registry=context.registry,
         place=place,
         breaker=Breaker(breaker, context.clock),
+        candidate=loaded.candidate,
     )
 
 

@@ -47,6 +47,11 @@ class ParameterSource:
         path = (*self.path, *inner)
         return source.value_span(path) if isinstance(path[-1], int) else source.key_span(path)
 
+    def block(self) -> Mapping[str, object]:
+        """The block as plain data; empty where the document has none."""
+        source = self._source()
+        return {} if source is None else cast("Mapping[str, object]", _at(source.data, self.path) or {})
+
     def _source(self) -> SourceMap | None:
         return self.source if self.source is not None and self.path in self.source else None
 

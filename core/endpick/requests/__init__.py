@@ -5,6 +5,7 @@
 - `intake`: how does an HTTP request become the inference request that plugins see?
 - `steps`: what do candidate filters, shedding, producers that answer at once, admission and pre-request do to a request?
 - `producing`: how are producers that wait run, and for how long?
+- `large`: how does a request go on whose body another process parses?
 - `response`: who is told while a response passes, and what is settled at its end?
 - `response_body`: what is read and rewritten in a response while it passes?
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -16,7 +17,18 @@ from endpick.api.state import CycleState
 from endpick.observability.telemetry import Telemetry
 from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import KINDS, Kind
-from endpick.requests.intake import REQUEST_ID, BuiltRequest, HeadersForUpstream, Parsers, build_request, compile_parsers, new_id, within
+from endpick.requests.intake import (
+    REQUEST_ID,
+    BuiltRequest,
+    HeadersForUpstream,
+    Parsers,
+    ReadElsewhere,
+    build_request,
+    compile_parsers,
+    new_id,
+    within,
+)
+from endpick.requests.large import LargeBodyReader, decided_after, read_elsewhere
 from endpick.requests.model import NO_CANDIDATES, NOTHING_CACHED, BodyModes, Decision, IncomingRequest, Refused, Routed, refused
 from endpick.requests.producing import after, produce_waiting
 from endpick.requests.response import (
@@ -77,6 +89,14 @@ class Cycle:
     state: CycleState
 
 
+@dataclass(slots=True)
+class Begun:
+    """A request whose body has been read elsewhere, and the pipeline that it goes through."""
+
+    pipeline: Pipeline
+    read: ReadElsewhere
+
+
 class Director:
     """Decides about every request of the process; see `endpick.requests.model.Decider`."""
 
@@ -90,6 +110,7 @@ class Director:
         random: Random | None = None,
         access: Access | None = None,
         sent: set[str] | None = None,
+        large_bodies: LargeBodyReader | None = None,
     ) -> None:
         """Keep what every decision needs.
 
@@ -101,6 +122,7 @@ class Director:
             random: Chooses an endpoint for requests without a body.
             sent: Where the addresses go to which requests are sent.
             access: What plugins' reads and writes are checked by; undeclared ones are reported to `telemetry` when None.
+            large_bodies: Parses bodies elsewhere that would hold the event loop for long; all are parsed here when None.
         """
         self._pipeline = pipeline
         self._pool = pool
@@ -109,6 +131,8 @@ class Director:
         self._random = random or Random()  # noqa: S311 - routing needs no secrets
         self._access = access or Access(None, telemetry.undeclared_access)
         self._sent: set[str] = set() if sent is None else sent
+        self._large_bodies = large_bodies
+        self._large_bytes = sys.maxsize if large_bodies is None else large_bodies.threshold_bytes
         self._last_body_modes: BodyModes | None = None
         self._known_body_modes: set[BodyModes] = set()
 
@@ -116,19 +140,29 @@ class Director:
         """Begin requests with this pipeline from now on, after a reload; each request in flight keeps the one it began with."""
         self._pipeline = pipeline
 
-    def decide(self, incoming: IncomingRequest) -> Decision | Awaitable[Decision]:
+    def decide(self, incoming: IncomingRequest, begun: Begun | None = None) -> Decision | Awaitable[Decision]:
         """Parse → candidates → shed → candidate filters → produce → admit → schedule → pre-request.
 
-        A decision comes back at once, without a coroutine, unless a producer has to wait.
-        """
-        pipeline, access = self._pipeline, self._access
-        # Modes of one gateway are nearly always one object: comparing them by value costs a call.
-        if incoming.body_modes is not self._last_body_modes and incoming.body_modes != self._last_body_modes:
-            self._report_body_modes(incoming.body_modes, pipeline)
-        if incoming.body is None and incoming.body_modes.sees_request_body:
-            return self._anywhere(incoming)
+        A decision comes back at once, without a coroutine, unless a producer has to wait or the body is large.
 
-        built = build_request(incoming, pipeline.parsers, pipeline.objectives, access)
+        Args:
+            incoming: The request.
+            begun: What has been done already of one whose body was large; a function of its own would cost all others a call.
+        """
+        access = self._access
+        if begun is not None:
+            pipeline = begun.pipeline
+            built = build_request(incoming, pipeline.parsers, pipeline.objectives, access, begun.read)
+        else:
+            pipeline = self._pipeline
+            # Modes of one gateway are nearly always one object: comparing them by value costs a call.
+            if incoming.body_modes is not self._last_body_modes and incoming.body_modes != self._last_body_modes:
+                self._report_body_modes(incoming.body_modes, pipeline)
+            if incoming.body is None and incoming.body_modes.sees_request_body:
+                return self._anywhere(incoming)
+            if incoming.body is not None and len(incoming.body) > self._large_bytes:
+                return self._decide_large(incoming, pipeline)
+            built = build_request(incoming, pipeline.parsers, pipeline.objectives, access)
         if isinstance(built, Refused):
             self._telemetry.request_refused("", "", "", 0, built.code)
             return built
@@ -157,6 +191,18 @@ class Director:
             if fault is not None and fault.refuses:
                 return self._refuse(built, refused(fault))
         return self._conclude(cycle, None)
+
+    def _decide_large(self, incoming: IncomingRequest, pipeline: Pipeline) -> Awaitable[Decision]:
+        """Have the body parsed elsewhere, and go on with the pipeline of now, whatever a reload makes of it meanwhile."""
+        assert self._large_bodies is not None
+
+        def go_on(read: ReadElsewhere | Refused) -> Decision | Awaitable[Decision]:
+            if not isinstance(read, Refused):
+                return self.decide(incoming, Begun(pipeline, read))
+            self._telemetry.request_refused("", "", "", 0, read.code)
+            return read
+
+        return decided_after(read_elsewhere(incoming, pipeline.parsers, self._large_bodies), go_on)
 
     def _conclude(self, cycle: Cycle, fault: Fault | None) -> Decision:
         """What follows production: admit → schedule → pre-request."""

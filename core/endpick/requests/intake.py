@@ -40,7 +40,7 @@ OWNED = frozenset(
 _CONTROLS = frozenset((*FAIRNESS_ID, *OBJECTIVE, *MODEL_REWRITE))
 
 
-def _controls(headers: Mapping[str, str]) -> tuple[str | None, str | None, str | None]:
+def controls_of(headers: Mapping[str, str]) -> tuple[str | None, str | None, str | None]:
     """What the client asks of the picker: another model, an objective, a fairness id; each None in nearly every request."""
     if _CONTROLS.isdisjoint(headers):
         return None, None, None
@@ -153,12 +153,34 @@ class BuiltRequest:
     """The body to send instead of the one that came; None when nothing in it changed."""
 
 
+@dataclass(slots=True)
+class ReadElsewhere:
+    """A body that another process has parsed, and in which it has exchanged the model where the client's headers ask for that."""
+
+    parser: CompiledParser
+    parsed: ParsedRequest
+    body: bytes | None
+    """As that of `BuiltRequest`."""
+
+
 def new_id() -> str:
     """An `x-request-id` for a request that came without."""
     return str(uuid4())
 
 
-def build_request(incoming: IncomingRequest, parsers: Parsers, objectives: Mapping[str, int], access: Access) -> BuiltRequest | Refused:
+def path_of(headers: Mapping[str, str]) -> str:
+    """The path of a request without its query."""
+    return (headers.get(":path") or first_of(headers, PATH) or DEFAULT_PATH).partition("?")[0]
+
+
+def no_parser(path: str) -> Refused:
+    """The answer to a body that no parser reads."""
+    return Refused(400, CODE_OF[400], f"no parser is configured for path '{path}'")
+
+
+def build_request(
+    incoming: IncomingRequest, parsers: Parsers, objectives: Mapping[str, int], access: Access, read: ReadElsewhere | None = None
+) -> BuiltRequest | Refused:
     """Parse the body, resolve the model, and gather what the headers say; or say why that is impossible.
 
     Args:
@@ -166,26 +188,29 @@ def build_request(incoming: IncomingRequest, parsers: Parsers, objectives: Mappi
         parsers: The plan's.
         objectives: Priority of each inference objective, by name; a name that is missing has priority 0, as in llm-d.
         access: Of the host.
+        read: The body, where it has been parsed already.
     """
-    headers = incoming.headers
+    headers, body = incoming.headers, None
+    # `path_of` without the call, which each request would pay for.
     path = (headers.get(":path") or first_of(headers, PATH) or DEFAULT_PATH).partition("?")[0]
-    if incoming.body is None:
+    if read is not None:
+        parser, parsed, body = read.parser, read.parsed, read.body
+    elif incoming.body is None:
         parser, parsed = None, UNSEEN
     else:
         parser = parsers.for_path(path)
         if parser is None:
-            return Refused(400, CODE_OF[400], f"no parser is configured for path '{path}'")
+            return no_parser(path)
         answer: object = parser.parse.run(access, path, headers, incoming.body)
         if not isinstance(answer, ParsedRequest):
             return refused(answer if isinstance(answer, Rejection | Fault) else parser.parse.fault(_not_parsed(answer)))
         parsed = answer
 
-    rewrite, objective, fairness_id = _controls(headers)
+    rewrite, objective, fairness_id = controls_of(headers)
     target = rewrite or parsed.model
     if parsed.needs_model and not target:
         return NO_MODEL
-    body = None
-    if parser is not None and incoming.body is not None and target != parsed.model:
+    if read is None and parser is not None and incoming.body is not None and target != parsed.model:
         rewritten = parser.rewrite_model.run(access, incoming.body, parsed, target)
         if not isinstance(rewritten, bytes):
             problem = f"answered {type(rewritten).__name__}, not the bytes of a body"

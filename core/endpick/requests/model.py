@@ -159,6 +159,7 @@ CODE_OF: Mapping[int, str] = MappingProxyType(
         403: "Forbidden",
         404: "NotFound",
         412: "PreconditionFailed",
+        413: "PayloadTooLarge",
         429: "ResourceExhausted",
         500: "Internal",
         503: "ServiceUnavailable",

@@ -8,6 +8,7 @@
 - `watchdog`: what holds the event loop when it stands still?
 - `admin`: what do `/metrics` and `/healthz` answer, also in a flood?
 - `admin_http`: how does a connection to the admin port speak HTTP?
+- `bodies`: who parses large request bodies, so that the event loop need not?
 - `decisions`: how are hook objects shown a sample of the decisions?
 
 `cli` calls it. It may import `planning`, `transport` and every layer below them.

@@ -29,6 +29,7 @@ from endpick.requests.director import Director
 from endpick.serve.active_plan import ActivePlan, WatchedFile, reload_once
 from endpick.serve.admin import AdminServer, admin_pages
 from endpick.serve.admin_http import AdminLimits
+from endpick.serve.bodies.reader import LargeBodies, LargeBodySettings
 from endpick.serve.decisions import DecisionObservers
 from endpick.serve.deployment import Deployment, Runtime, StartRefused, deploy, document_of
 from endpick.serve.lifecycle import DrainTime, Lifecycle, Phase, Readiness, unless
@@ -75,6 +76,8 @@ class ServeSettings:
     """When a plugin that fails, or keeps the event loop busy, is left out."""
     watchdog: WatchdogSettings = field(default_factory=WatchdogSettings)
     """When the event loop counts as standing still."""
+    large_bodies: LargeBodySettings = field(default_factory=LargeBodySettings)
+    """Which bodies are parsed in another process, and what that may cost."""
     watched_config: WatchedFile | None = None
     """The configuration file, if a change of it is to be served; SIGHUP reloads in any case."""
 
@@ -150,7 +153,9 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         stack.push_async_callback(asyncio.to_thread, observers.stop)
 
         access = Access(on_violation=recorder.undeclared_access)
-        director = Director(deployment.pipeline, table, recorder, services.clock, access=access, sent=table.sent)
+        bodies = LargeBodies(settings.large_bodies, metrics, services.clock)
+        stack.push_async_callback(bodies.stop)
+        director = Director(deployment.pipeline, table, recorder, services.clock, access=access, sent=table.sent, large_bodies=bodies)
         current.on_replaced.append(lambda new: director.switch(new.pipeline))
         counters = SessionCounters()
         sessions = session_factory(director, SessionSettings(settings.max_request_body_bytes), counters)

@@ -310,3 +310,14 @@ def test_reading_parts_takes_memory_for_what_they_hold():
         tracemalloc.stop()
     assert text == b"user" + b"{}" * parts
     assert peak < 500 * parts
+
+
+def test_a_string_full_of_escapes_takes_no_memory_for_each_of_them():
+    body = b'{"model":"old","prompt":"' + rb"\n" * 2**20 + b'"}'
+    tracemalloc.start()
+    rewritten = with_model(body, "new")
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert rewritten == body.replace(b"old", b"new", 1)
+    assert peak_bytes < 4 * len(body)

@@ -6,7 +6,7 @@ import logging
 import random
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 
 from endpick.api import (
     Category,
@@ -261,3 +261,12 @@ def test_throttle_forgets_rather_than_grows(clock):
         throttle.admit(f"topic-{number}")
 
     assert len(throttle._last) <= 10_000
+
+
+def test_a_model_that_no_page_can_carry_does_not_keep_the_page_from_being_written(recorder, registry):
+    for _ in range(2):
+        recorder.request_decided("half \ud800", "\ud800", "f", 0, 10)
+        recorder.request_scheduled(0.1, "10.0.0.1:8000", "\ud800")
+    recorder.request_refused("half \ud800", "\ud800", "f", 0, "BadRequest")
+    written = generate_latest(registry).decode()
+    assert 'llm_d_epp_request_total{fairness_id="f",model_name="half ?",priority="0",target_model_name="?"} 2.0' in written

@@ -1,0 +1,54 @@
+"""Durations and sizes on the command line: flags that are refused, with an example, when they make no sense."""
+
+from __future__ import annotations
+
+import click
+
+
+class Duration(click.ParamType[float]):
+    """`50ms`, `1m30s`; gives seconds, never less than 0."""
+
+    name = "duration"
+
+    def __init__(self, *, positive: bool = False) -> None:
+        """With `positive`, zero is refused, too."""
+        self._positive = positive
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Parse, or fail with exit code 2."""
+        from endpick.api.duration import parse_duration
+
+        if isinstance(value, float):
+            return value
+        try:
+            seconds = parse_duration(str(value))
+        except ValueError:
+            self.fail(f"'{value}' is no duration; write for example 50ms or 1m30s", param, ctx)
+        if seconds < 0 or (self._positive and not seconds):
+            self.fail(f"'{value}' is too short; write for example 50ms or 1m30s", param, ctx)
+        return seconds
+
+
+class Quantity(click.ParamType[int]):
+    """`16Mi`, `1k`; gives a whole number, at least 1."""
+
+    name = "quantity"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse, or fail with exit code 2."""
+        from endpick.config.model import parse_quantity
+
+        if isinstance(value, int):
+            return value
+        try:
+            quantity = parse_quantity(str(value))
+        except ValueError:
+            self.fail(f"'{value}' is no quantity; write for example 16Mi or 500k", param, ctx)
+        if quantity < 1:
+            self.fail(f"'{value}' is too little; write for example 16Mi or 500k", param, ctx)
+        return quantity
+
+
+DURATION = Duration()
+POSITIVE_DURATION = Duration(positive=True)
+QUANTITY = Quantity()

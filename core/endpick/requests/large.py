@@ -1,0 +1,107 @@
+"""Large bodies, which the request path hands to another process instead of parsing them itself, and the decision that follows then.
+
+Coroutines, which the compiled build leaves to Python: that is why they do not stand in `intake`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from endpick.api.request import ParsedRequest, Rejection
+from endpick.plugins.instance import Instance
+from endpick.requests.intake import DEFAULT_FAIRNESS_ID, Parsers, ReadElsewhere, controls_of, no_parser, path_of
+from endpick.requests.model import Decision, IncomingRequest, Refused, Routed, refused
+
+
+@dataclass(frozen=True, slots=True)
+class LargeBody:
+    """A body that is to be parsed elsewhere.
+
+    Attributes:
+        instance: The parser: what parses the body behaves as it does.
+        path: Without query.
+        headers: As the parser would get them.
+        body: The whole of it.
+        rewrite: The model that the request is for, where the client's headers say so; the body is to name it.
+        fairness_id: Whose it is, so that bodies of one do not keep those of all others waiting.
+    """
+
+    instance: Instance
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+    rewrite: str | None
+    fairness_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class BodyRead:
+    """What the parser read.
+
+    Attributes:
+        parsed: Its `payload` is None.
+        body: The body to send instead of the one that came; None when nothing in it changed.
+        seconds: How long the parser took.
+    """
+
+    parsed: ParsedRequest
+    body: bytes | None
+    seconds: float
+
+
+class ElsewhereError(Exception):
+    """What the parser raised in the other process, or why its answer could not be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParserFailed:
+    """The parser raised, or answered nonsense: a fault of its instance."""
+
+    method: Literal["parse", "rewrite_model"]
+    problem: ElsewhereError
+    seconds: float
+
+
+class LargeBodyReader(Protocol):
+    """Parses large bodies elsewhere; one for all requests of a process."""
+
+    @property
+    def threshold_bytes(self) -> int:
+        """A body of more bytes than this is large."""
+
+    async def read(self, large: LargeBody) -> BodyRead | Rejection | ParserFailed | Refused:
+        """What the parser says; `Refused` when the body could not be brought to it, or took too much. Cancelled when its stream ends."""
+
+
+async def read_elsewhere(incoming: IncomingRequest, parsers: Parsers, reader: LargeBodyReader) -> ReadElsewhere | Refused:
+    """Have the body of a request parsed; what `build_request` does with the small ones."""
+    assert incoming.body is not None
+    path = path_of(incoming.headers)
+    parser = parsers.for_path(path)
+    if parser is None:
+        return no_parser(path)
+    step = parser.parse
+    if step.breaker.state and not step.admitted():
+        return refused(step.left_out())
+    rewrite, _, fairness_id = controls_of(incoming.headers)
+    large = LargeBody(step.instance, path, incoming.headers, incoming.body, rewrite, fairness_id or DEFAULT_FAIRNESS_ID)
+    answer = await reader.read(large)
+    if isinstance(answer, Refused):
+        return answer
+    if isinstance(answer, Rejection):
+        return refused(answer)
+    step.timer.observe(answer.seconds)
+    if isinstance(answer, ParserFailed):
+        failing = step if answer.method == "parse" else parser.rewrite_model
+        return refused(failing.fault(answer.problem))
+    return ReadElsewhere(parser, answer.parsed, answer.body)
+
+
+async def decided_after(
+    reading: Awaitable[ReadElsewhere | Refused], decide: Callable[[ReadElsewhere | Refused], Decision | Awaitable[Decision]]
+) -> Decision:
+    """What `decide` makes of the body once it has been read."""
+    decision = decide(await reading)
+    return decision if isinstance(decision, Routed | Refused) else await decision

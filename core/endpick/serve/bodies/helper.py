@@ -1,0 +1,187 @@
+"""The helper process as `endpick serve` sees it: started, asked one thing at a time, and ended; no call holds the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Self
+
+from pydantic import ValidationError
+
+from endpick.serve.bodies.wire import FRAME, MOST_HEAD_BYTES, BuildJob, Head, ParseJob, Spec
+
+_PIECE_BYTES = 256 * 1024
+"""Sent or received in one turn of the event loop."""
+_BOOTSTRAP = "import sys; sys.path[:] = {path!r}; from endpick.serve.bodies.child import main; main(*map(int, sys.argv[1:]))"
+"""With the parent's import path before the first import from it: so the same modules are found however the parent was started, and none in
+the working directory, which Python puts first by itself."""
+_END_SECONDS = 5.0
+BUILD_SECONDS = 30.0
+_MOST_ANSWERED = 8
+"""Times the bytes of a body, and a MiB: what an answer to it may have. Token ids have twice as many as their text."""
+
+
+class HelperEndedError(Exception):
+    """The helper is of no more use: it ended, or said something that it never says."""
+
+
+class ParserNotBuiltError(Exception):
+    """The helper works, but cannot build this parser."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An answer of the helper."""
+
+    head: Head
+    pieces: tuple[bytes, ...]
+
+
+class Helper:
+    """One helper process."""
+
+    def __init__(self, process: asyncio.subprocess.Process, channel: socket.socket) -> None:
+        self._process = process
+        self._channel = channel
+        self._received = b""
+        self._built: dict[bytes, int] = {}
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @classmethod
+    async def start(cls) -> Self:
+        """Start a process that imports what this one would.
+
+        Raises:
+            OSError: there are no more processes or descriptors to be had.
+        """
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]
+                "-c",
+                _BOOTSTRAP.format(path=[*map(str, sys.path)]),
+                str(theirs.fileno()),
+                str(os.getpid()),
+                str(logging.getLogger().getEffectiveLevel()),
+                stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                # numpy's idle threads would cost a tenth of a second each and map memory that parsing is then said to have taken.
+                env={"OPENBLAS_NUM_THREADS": "1", **os.environ},
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return cls(process, ours)
+
+    async def build(self, spec: Spec) -> tuple[int, Head | None]:
+        """The number of this parser in the helper; with what the helper said, unless it had the parser already.
+
+        Raises:
+            HelperEndedError: the helper ended.
+            ParserNotBuiltError: the parser does not load there, or cannot be built.
+            TimeoutError: that took longer than `BUILD_SECONDS`.
+        """
+        key = pickle.dumps(spec)
+        if key in self._built:
+            return self._built[key], None
+        async with asyncio.timeout(BUILD_SECONDS):
+            told = await self._ask(BuildJob(spec), b"")
+        if told.head.kind != "built":
+            raise ParserNotBuiltError(told.head.problem)
+        self._built[key] = len(self._built)
+        return self._built[key], told.head
+
+    async def parse(self, job: ParseJob, body: bytes) -> Told:
+        """What the parser makes of a body. Who stops waiting for it has to `kill` the helper: the rest of the answer is still to come.
+
+        Raises:
+            HelperEndedError: the helper ended.
+        """
+        return await self._ask(job, body)
+
+    async def _ask(self, job: BuildJob | ParseJob, body: bytes) -> Told:
+        try:
+            head = pickle.dumps(job)
+            await self._send(FRAME.pack(len(head), len(body)) + head)
+            await self._send(body)
+            return await self._answer(_MOST_ANSWERED * len(body) + MOST_HEAD_BYTES)
+        except (OSError, EOFError) as problem:
+            raise HelperEndedError(await self._how_it_ended()) from problem
+        except (ValidationError, _NonsenseError) as problem:
+            raise HelperEndedError(f"it answered nonsense: {problem}") from problem
+
+    async def _send(self, content: bytes) -> None:
+        loop, whole = asyncio.get_running_loop(), memoryview(content)
+        for start in range(0, len(whole), _PIECE_BYTES):
+            await loop.sock_sendall(self._channel, whole[start : start + _PIECE_BYTES])
+            await asyncio.sleep(0)
+
+    async def _answer(self, most_bytes: int) -> Told:
+        head_bytes, piece_bytes = FRAME.unpack(await self._receive(FRAME.size))
+        if head_bytes > MOST_HEAD_BYTES or piece_bytes > most_bytes:
+            raise _NonsenseError(f"{head_bytes} bytes of head and {piece_bytes} bytes of pieces")
+        head = Head.model_validate_json(await self._receive(head_bytes))
+        if sum(head.pieces) != piece_bytes or min(head.pieces, default=0) < 0:
+            raise _NonsenseError("pieces that do not add up")
+        return Told(head, tuple([await self._receive(size) for size in head.pieces]))
+
+    async def _receive(self, size: int) -> bytes:
+        """So many bytes; gathered where they need not be copied once more at the end."""
+        if size <= len(self._received):
+            taken, self._received = self._received[:size], self._received[size:]
+            return taken
+        loop, gathered = asyncio.get_running_loop(), BytesIO()
+        gathered.write(self._received)
+        while (missing := size - gathered.tell()) > 0:
+            piece = await loop.sock_recv(self._channel, _PIECE_BYTES)
+            if not piece:
+                raise EOFError
+            gathered.write(piece[:missing])
+            self._received = piece[missing:]
+            await asyncio.sleep(0)
+        return gathered.getvalue()
+
+    async def _how_it_ended(self) -> str:
+        try:
+            async with asyncio.timeout(_END_SECONDS):
+                status = await self._process.wait()
+        except TimeoutError:
+            return "it closed its socket"
+        return f"it was ended by {signal.Signals(-status).name}" if status < 0 else f"it ended with status {status}"
+
+    async def end(self) -> None:
+        """Close the socket, upon which the helper ends by itself; kill it where it does not."""
+        self._channel.close()
+        try:
+            async with asyncio.timeout(_END_SECONDS):
+                await self._process.wait()
+        except TimeoutError:
+            await self.kill()
+
+    async def kill(self) -> None:
+        """End it at once, whatever it does."""
+        self._channel.close()
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+
+
+class _NonsenseError(Exception):
+    """The helper said something that it never says."""
