@@ -6,6 +6,7 @@ A request says by its headers what the plugins do with it, so that one configura
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -138,6 +139,8 @@ class Wild(Scorer):
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> np.ndarray:
         state.column(SHARE, endpoints)
+        if "x-block" in request.headers:
+            time.sleep(float(request.headers["x-block"]))
         if "x-fault" in request.headers:
             raise RuntimeError("a fault by wish")
         return np.full(len(endpoints) + ("x-shape" in request.headers), 2.0)

@@ -148,7 +148,7 @@ async def _all_runs(folder: Path) -> None:
     )
     try:
         async with _model_server() as port, asyncio.timeout(2 * SECONDS), asyncio.TaskGroup() as runs:
-            for run in (_plain, _watched, _other_transport, _tls, _refused):
+            for run in (_plain, _watched, _crowded, _other_transport, _tls, _refused):
                 runs.create_task(run(folder, port))
     except (ExceptionGroup, TimeoutError) as problems:
         for each in STARTED:
@@ -201,7 +201,8 @@ async def _plain(folder: Path, model_server: int) -> None:
 
     from reachable import traffic
 
-    limits = ("--max-request-body", "20k", "--decision-sampling", "1", "--drain-timeout", "500ms")
+    limits = ("--max-request-body", "20k", "--large-body", "10k", "--decision-sampling", "1")
+    limits = (*limits, "--drain-timeout", "500ms", "--finish-timeout", "500ms")
     run = await _start(folder, "plain", model_server, PLAIN, *limits, "--grpc-keepalive-time", "300ms")
     await run.until("serving")
     config = (run.folder / "config.yaml").read_text()
@@ -232,13 +233,42 @@ async def _plain(folder: Path, model_server: int) -> None:
 
 
 async def _watched(folder: Path, model_server: int) -> None:
-    """A configuration that is read again because its file changed."""
-    run = await _start(folder, "watched", model_server, PLAIN, "--watch-config")
+    """A configuration that is read again because its file changed; circuits that open at once, and a loop that soon stands still."""
+    import grpc.aio
+
+    from reachable import traffic
+
+    wary = ("--circuit-faults", "1", "--circuit-cool-down", "50ms", "--plugin-time-budget", "20ms", "--stall-limit", "50ms")
+    wary = (*wary, "--decision-sampling", "1")
+    run = await _start(folder, "watched", model_server, PLAIN, "--watch-config", *wary)
     await run.until("serving")
     config = run.folder / "config.yaml"
     config.write_text(config.read_text().replace("weight: 2", "weight: 3"))
     await run.until("configuration replaced")
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{run.ports['ext_proc_port']}") as channel:
+        for _ in range(3):
+            await traffic.faults(channel)
     _expect(run, await run.end(), 0)
+
+
+async def _crowded(folder: Path, model_server: int) -> None:
+    """More connections than there is room for, and clients of the metrics port that do not come to the point."""
+    import grpc.aio
+
+    from reachable import traffic
+
+    few = ("--grpc-max-connections", "2", "--metrics-max-connections", "2", "--metrics-max-request", "1k", "--metrics-idle-timeout", "20s")
+    run = await _start(folder, "crowded", model_server, PLAIN, *few, "--grpc-max-envelope-size", "1k")
+    await run.until("serving")
+    held = [await asyncio.open_connection("127.0.0.1", run.ports[f"{name}_port"]) for name in ("ext_proc", "metrics") for _ in range(4)]
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{run.ports['ext_proc_port']}") as channel:
+        await traffic.ask(channel, [traffic.request_headers({"x-long": "x" * 5000})])
+    await traffic.bad_http1(run.ports["metrics_port"])
+    last = await asyncio.open_connection("127.0.0.1", run.ports["metrics_port"])
+    await asyncio.sleep(1.2)  # connections are looked at once a second
+    _expect(run, await run.end(), 0)
+    for _, writer in (*held, last):
+        writer.close()
 
 
 async def _other_transport(folder: Path, model_server: int) -> None:
@@ -268,7 +298,17 @@ async def _with_tls(folder: Path, model_server: int, transport: str) -> None:
 
     root = renew()
     run = await _start(
-        folder, f"tls-{transport}", model_server, "--cert-path", str(certificates), "--transport", transport, "--drain-timeout", "1s"
+        folder,
+        f"tls-{transport}",
+        model_server,
+        "--cert-path",
+        str(certificates),
+        "--transport",
+        transport,
+        "--drain-timeout",
+        "500ms",
+        "--finish-timeout",
+        "1s",
     )
     await run.until("serving")
     port = run.ports["ext_proc_port"]

@@ -80,6 +80,9 @@ async def every_dialect(channel: grpc.aio.Channel) -> None:
     await ask(
         channel, [request_headers({"x-bare": "yes"}), request_body(CHAT, end=True)], answered(mode=EACH_MODE[0], pieces=(bytes(200_000),))
     )
+    for headers in ({}, rewritten):
+        large = json.dumps({"model": "m", "prompt": "tell me a long story " * 600}).encode()
+        await ask(channel, [request_headers(headers), request_body(large, end=True)], answered(mode=EACH_MODE[0]))
     served = {"envoy.lb": {"x-gateway-destination-endpoint-served": "127.0.0.1:9"}}
     by_trailers = [response_headers(metadata=served), response_body(ANSWER), response_trailers()]
     await ask(channel, [request_headers(), request_body(CHAT), request_trailers()], by_trailers)
@@ -95,6 +98,12 @@ async def every_dialect(channel: grpc.aio.Channel) -> None:
         await ask(
             channel, [request_headers({":path": path}), request_body(json.dumps(body).encode(), end=True)], answered(mode=EACH_MODE[0])
         )
+
+
+async def faults(channel: grpc.aio.Channel) -> None:
+    """Requests on which a plugin fails or blocks, close together."""
+    for headers in ({"x-block": "0.2"}, {"x-fault": "yes"}, {"x-fault": "yes"}, {}):
+        await ask(channel, [request_headers(headers), request_body(CHAT, end=True)], answered(mode=EACH_MODE[0]))
 
 
 async def every_refusal(channel: grpc.aio.Channel) -> None:
@@ -228,3 +237,12 @@ async def plain_text_at_tls(port: int) -> None:
     trusting.set_alpn_protocols(["h2"])
     _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting)
     writer.close()
+
+
+async def bad_http1(port: int) -> None:
+    """What is no request, and what never ends."""
+    for said in (b"nonsense\r\n\r\n", b"GET /nowhere HTTP/1.1\r\n\r\n" * 3, b"GET /metrics HTTP/1.1\r\nx: " + b"x" * 2000):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(said)
+        await reader.read(10)
+        writer.close()
