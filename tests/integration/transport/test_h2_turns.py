@@ -36,3 +36,22 @@ async def test_a_fast_connection_leaves_the_others_their_turns(open_h2):
         assert serving.server.counters.reads_deferred > 0
         await fast.close()
         await slow.close()
+
+
+async def test_messages_that_take_long_make_a_turn_shorter(open_h2):
+    async with open_h2() as serving:
+        fast, slow = [await RawClient.connect(serving.port) for _ in range(2)]
+        for client in (fast, slow):
+            assert await client.echo(1, b"hello") == b"hello"
+        serving.log.received.clear()
+        message = b"block:1" + b" " * 93
+        frame = FRAME_HEAD.pack(0, len(message) + MESSAGE_HEAD.size, FrameType.DATA, 0, 1) + MESSAGE_HEAD.pack(0, len(message)) + message
+        assert os.write(fast.writer.get_extra_info("socket").fileno(), frame * 550) == len(frame) * 550, "less than a turn may have at most"
+        slow.message(1, b"slow")
+        assert (await slow.read_until(FrameType.DATA, 1)).payload.endswith(b"slow")
+
+        assert serving.log.received.index(b"slow") <= 200
+        received = await serving.log.until_received(551)
+        assert received.count(message) == 550
+        await fast.close()
+        await slow.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 
@@ -43,7 +44,7 @@ class Log:
 
 
 class ToySession:
-    """Echoes, except: `later:X`, `never`, `broken`, `raise`, `refuse:N`, `finish`, `reply:N`, `split:N`."""
+    """Echoes, except: `later:X`, `never`, `broken`, `raise`, `refuse:N`, `finish`, `reply:N`, `split:N`, `block:N` (milliseconds)."""
 
     def __init__(self, log: Log) -> None:
         self.waiting: Awaitable[object] | None = None
@@ -65,6 +66,9 @@ class ToySession:
                 raise ProtocolError(GrpcStatus(int(rest)), "not like this: 100% ü")
             case b"finish":
                 self.finished = True
+            case b"block":
+                time.sleep(int(rest) / 1000)
+                return ()
             case b"reply":
                 return (b"r" * int(rest),)
             case b"split":

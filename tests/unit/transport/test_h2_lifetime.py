@@ -182,7 +182,7 @@ class Socket:
 
 
 def server() -> H2Server:
-    return H2Server(ListenSettings(limits=Limits(unanswered_resets_burst=10_000, read_bytes_per_turn=1 << 20)), {PATH: Method(EchoSession)})
+    return H2Server(ListenSettings(limits=Limits(unanswered_resets_burst=10_000, read_bytes_per_turn=1 << 22)), {PATH: Method(EchoSession)})
 
 
 @pytest.mark.asyncio

@@ -18,6 +18,8 @@ from endpick.transport.server import Methods
 
 __all__ = ["ConnectionOwner", "SocketConnection"]
 
+_SHORTEST_TURN_BYTES = 512
+_SHORT_TURN_SECONDS, _LONG_TURN_SECONDS = 0.001, 0.003
 _WRITE_BUFFER_BYTES = 1024 * 1024
 """Bytes that asyncio may hold for the socket before replies wait at their streams, where the memory budget counts them."""
 _LINGER_SECONDS = 1.0
@@ -46,7 +48,9 @@ class SocketConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._connection: Connection | None = None
-        self._may_read = owner.limits.read_bytes_per_turn
+        self._turn_bytes = owner.limits.read_bytes_per_turn >> 3
+        """What it may read in one turn of the event loop: little at first, and less where little takes long."""
+        self._may_read = self._turn_bytes
         self._unread = bytearray()
         """Arrived before its turn; reading is paused while there is any."""
         self._turn_scheduled = False
@@ -164,8 +168,17 @@ class SocketConnection(asyncio.Protocol):
         self._turn_scheduled = True
         self._loop.call_soon(self._next_turn)
         if piece and self._connection is not None:
-            self._connection.receive(piece, time.monotonic())
+            began = time.monotonic()
+            self._connection.receive(piece, began)
             self._flush()
+            self._fit_turn(time.monotonic() - began)
+
+    def _fit_turn(self, took: float) -> None:
+        """Read less at once where that takes long: a request of a hundred bytes costs as much as forty kilobytes of a body."""
+        if took > _LONG_TURN_SECONDS:
+            self._turn_bytes = max(self._turn_bytes // 2, _SHORTEST_TURN_BYTES)
+        elif took < _SHORT_TURN_SECONDS:
+            self._turn_bytes = min(self._turn_bytes * 2, self._owner.limits.read_bytes_per_turn)
 
     def _next_turn(self) -> None:
         self._turn_scheduled = False
@@ -174,7 +187,7 @@ class SocketConnection(asyncio.Protocol):
             if not self._transport.is_closing():
                 self._transport.resume_reading()
             return
-        self._may_read = self._owner.limits.read_bytes_per_turn
+        self._may_read = self._turn_bytes
         if self._unread:
             self._take_unread(self._may_read)
         else:
