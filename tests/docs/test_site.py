@@ -49,11 +49,11 @@ def test_a_page_begins_with_its_title_and_a_sentence_for_the_reader(page: Path):
     assert not MARKETING.search(text)
 
 
-def test_every_test_that_the_trust_model_names_exists():
-    promised = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "explanation" / "trust-model.md").read_text(encoding="utf-8")))
-    written = {
-        name for file in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"^def (test_\w+)", file.read_text(), re.MULTILINE)
-    }
+@pytest.mark.parametrize("page", ["trust-model.md", "threat-model.md"])
+def test_every_test_that_a_page_about_security_names_exists(page: str):
+    promised = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "explanation" / page).read_text(encoding="utf-8")))
+    pattern = re.compile(r"^(?:async )?def (test_\w+)", re.MULTILINE)
+    written = {name for file in (ROOT / "tests").rglob("test_*.py") for name in pattern.findall(file.read_text())}
     assert len(promised) > 20
     assert promised <= written
 
