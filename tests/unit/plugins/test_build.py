@@ -129,6 +129,6 @@ def test_records_of_an_instance_say_whose_they_are(caplog):
     assert instance_logger(loaded, "inst") is logger
 
     logger.warning("hello")
-    logging.getLogger("endpick.plugin.other").warning("nobody")
+    logging.getLogger("endpick.plugin.an-instance-of-no-test").warning("nobody")
 
     assert [getattr(record, "plugin", None) for record in caplog.records] == ["inst (acme.scorer, acme 1.0)", None]
