@@ -25,6 +25,9 @@ ANSWER_SECONDS = 2.0
 """How long an event loop that a plugin holds up may take to notice the second signal."""
 LAST_SECONDS = 30.0
 """For what follows the last stream: connections, plugins and hook objects have limits of their own, which add up."""
+_SWITCH_SECONDS = 0.0005
+"""How long a thread that makes the plan of a reload, or shows hook objects a decision, may keep Python's lock while requests wait for it;
+Python's own 5 ms are half of what a pick may take."""
 
 
 def run(plan: Plan, settings: ServeSettings, replan: Callable[[], PlanOutcome]) -> None:
@@ -35,10 +38,13 @@ def run(plan: Plan, settings: ServeSettings, replan: Callable[[], PlanOutcome]) 
         ExceptionGroup: plugins that would not stop.
     """
     gc.freeze()  # modules and the plan stay, and are most of what there is: the collection at the end of the start passes over them
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_SECONDS)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_serve_until_signalled(plan, settings, replan))
     finally:
+        sys.setswitchinterval(interval)
         gc.enable()
 
 
