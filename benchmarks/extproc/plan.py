@@ -63,7 +63,7 @@ def serving(python: str, transport: str, core: int, endpoints: int, config: Path
         command += [f"--transport={transport}", f"--refresh-metrics-interval={REFRESH}"]
         with Path(folder, "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log, cwd=folder) as process:
             try:
-                yield *_ports(process, Path(folder, "log")), process.pid
+                yield *ports_of(process, Path(folder, "log")), process.pid
             finally:
                 process.terminate()
 
@@ -74,7 +74,8 @@ def endpoints_file(count: int, port: int) -> str:
     return "endpoints:\n" + "".join(f'- {{name: e{index}, address: {ip}, port: "{port}"}}\n' for index, ip in enumerate(addresses))
 
 
-def _ports(process: subprocess.Popen[bytes], log: Path) -> tuple[int, int]:
+def ports_of(process: subprocess.Popen[bytes], log: Path) -> tuple[int, int]:
+    """Those of ext_proc and of the metrics, once a picker that logs JSON to this file serves."""
     for _ in range(600):
         for line in log.read_text().splitlines():
             if line.startswith("{") and (event := json.loads(line)).get("event") == "serving":

@@ -16,8 +16,9 @@ import uvloop
 
 from benchmarks.extproc.load import cpu_seconds, resident_mebibytes
 from benchmarks.extproc.messages import conversations
-from benchmarks.extproc.phased import Gateway, Phase, phases
+from benchmarks.extproc.phased import Phase, phases
 from benchmarks.extproc.served import COMPILED, served
+from benchmarks.extproc.steady import Steady
 from benchmarks.model_server import model_server
 
 _STUCK_SECONDS = 30.0
@@ -26,30 +27,15 @@ _LEAVING_SHARE = 0.1
 _CONNECTION_SECONDS = (5.0, 20.0)
 
 
-class Wanderer(Gateway):
-    """A gateway that pauses between requests and sometimes gives one up."""
+class Wanderer(Steady):
+    """A gateway that sometimes gives a request up."""
 
-    def __init__(self, scripts: Sequence[Sequence[Phase]], rng: random.Random, streams: int, pause_seconds: float) -> None:
-        super().__init__(self._choose, streams, [])
-        self._scripts = scripts
-        self._rng = rng
-        self._pause_seconds = pause_seconds
-        self.retiring = False
-
-    def _choose(self) -> Sequence[Phase]:
-        script = self._rng.choice(self._scripts)
+    def choose(self) -> Sequence[Phase]:
+        """One of the scripts, perhaps cut short."""
+        script = super().choose()
         if self._rng.random() < _LEAVING_SHARE:
             script = script[: self._rng.randrange(len(script))] if self._rng.random() < 0.5 else (Phase(script[0].payloads, 0),)
         return script or (Phase((), 0),)
-
-    def proceed(self) -> None:
-        if not self.retiring:
-            asyncio.get_running_loop().call_later(self._rng.uniform(0, 2 * self._pause_seconds), self._open_later)
-
-    def _open_later(self) -> None:
-        if not self.retiring and not self.lost:
-            self.open()
-            self.flush()
 
     def stuck(self) -> int:
         """Requests that should have ended long ago."""
@@ -62,7 +48,7 @@ async def wander(port: int, scripts: Sequence[Sequence[Phase]], options: argpars
     rng = random.Random(seed)
     until = time.monotonic() + options.seconds
     while time.monotonic() < until:
-        make = lambda: Wanderer(scripts, rng, options.streams, options.pause_seconds)  # noqa: E731
+        make = lambda: Wanderer(scripts, rng, [], options.streams, options.pause_seconds)  # noqa: E731
         _, gateway = await asyncio.get_running_loop().create_connection(make, "127.0.0.1", port)
         tally["connections"] += 1
         await asyncio.sleep(min(rng.uniform(*_CONNECTION_SECONDS), max(0.0, until - time.monotonic())))

@@ -15,10 +15,15 @@ class Steady(Gateway):
     def __init__(
         self, scripts: Sequence[Sequence[Phase]], rng: random.Random, picks: list[float], streams: int, pause_seconds: float
     ) -> None:
-        super().__init__(lambda: rng.choice(scripts), streams, picks)
+        super().__init__(self.choose, streams, picks)
+        self._scripts = scripts
         self._rng = rng
         self._pause_seconds = pause_seconds
         self.retiring = False
+
+    def choose(self) -> Sequence[Phase]:
+        """What the next request says."""
+        return self._rng.choice(self._scripts)
 
     def proceed(self) -> None:
         if not self.retiring:

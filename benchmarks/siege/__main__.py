@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import random
 import signal
@@ -29,7 +28,7 @@ import uvloop
 from benchmarks.extproc.load import cpu_seconds, resident_mebibytes
 from benchmarks.extproc.messages import conversations
 from benchmarks.extproc.phased import phases
-from benchmarks.extproc.plan import PROFILE
+from benchmarks.extproc.plan import PROFILE, ports_of
 from benchmarks.extproc.steady import Steady
 from benchmarks.model_server import model_server
 from benchmarks.siege import moody
@@ -111,20 +110,9 @@ def besieged(folder: Path, model_server_port: int) -> Iterator[Serving]:
     command = [sys.executable, "-m", "endpick", "serve", "config.yaml", *options]
     with (folder / "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env=environment) as process:
         try:
-            yield Serving(process, folder, _ports(process, folder / "log"))
+            yield Serving(process, folder, dict(zip(("ext_proc", "metrics"), ports_of(process, folder / "log"), strict=True)))
         finally:
             process.terminate()
-
-
-def _ports(process: subprocess.Popen[bytes], log: Path) -> dict[str, int]:
-    for _ in range(600):
-        for line in log.read_text().splitlines():
-            if line.startswith("{") and (event := json.loads(line)).get("event") == "serving":
-                return {name: int(event[f"{name}_port"]) for name in ("ext_proc", "metrics")}
-        if process.poll() is not None:
-            break
-        time.sleep(0.1)
-    raise RuntimeError(f"endpick serve did not start:\n{log.read_text()}")
 
 
 def write_endpoints(folder: Path, port: int, count: int) -> None:

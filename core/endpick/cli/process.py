@@ -17,8 +17,8 @@ def main() -> None:
 def leave_unsafe_path() -> None:
     """Take away what Python puts first on the path by itself: the working directory, or the directory of the `endpick` script.
 
-    Plugins are installed, so nothing of endpick is looked for there, and whoever can write into that directory would otherwise choose which
-    modules run. The same directory given by PYTHONPATH stays, because an operator asked for it.
+    Plugins are installed, so nothing of endpick is looked for there, and a user who can write into that directory would otherwise choose
+    which modules run. The same directory given by PYTHONPATH stays, because an operator asked for it.
     """
     if not sys.flags.safe_path and sys.path and sys.path[0] in (os.getcwd(), _script_directory()):  # noqa: PTH109 - as Python made it
         del sys.path[0]

@@ -248,7 +248,7 @@ def _check(content: bytes, name: str, path: str, guarded: GuardedFile) -> None:
 
 
 def _is_pythons_own(spec: ModuleSpec) -> bool:
-    """Whether it is a module of the standard library, whoever else brings one of its name."""
+    """Whether it is a module of the standard library, also where a distribution brings one of its name."""
     if spec.name.partition(".")[0] not in sys.stdlib_module_names:
         return False
     place = Path(spec.origin or "")

@@ -9,7 +9,7 @@ from pathlib import Path
 from endpick.plugins.guard import ImportGuard
 
 MODULE_SUFFIXES = (".py", *EXTENSION_SUFFIXES)
-"""Of files that hold a module. Byte code is left out: it counts only where there is no source, and then nobody can review it."""
+"""Of files that hold a module. Byte code is left out: it counts only where there is no source, and then there is nothing to review."""
 
 
 def locate(module: str) -> Path | None:

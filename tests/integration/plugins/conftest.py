@@ -66,3 +66,39 @@ def validate(run_cli: Callable[..., object], tmp_path: Path) -> Callable[..., Ve
         return Verdict(result.exit_code, json.loads(result.stdout)["diagnostics"], config.read_text())
 
     return run
+
+
+_SUSPECTED_ENDPOINTS = """\
+endpoints:
+- {name: a, address: 127.0.0.1, port: "1"}
+- {name: b, address: 127.0.0.1, port: "2"}
+"""
+_SUSPECTED_CONFIG = """\
+apiVersion: endpick/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+  - {{type: file-discovery, parameters: {{path: endpoints.yaml}}}}
+  - {{name: suspect, type: {faulty}{on_fault}}}
+  - type: faulty.last
+  - {{type: max-score-picker}}
+schedulingProfiles:
+  - name: default
+    plugins:
+      - {{pluginRef: suspect, weight: 100}}
+      - {{pluginRef: faulty.last, weight: 1}}
+      - pluginRef: max-score-picker
+dataLayer:
+  discovery: {{pluginRef: file-discovery}}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """`folder("faulty.nan", ", onFault: FailClose")`: where to serve a configuration with that scorer."""
+
+    def write(faulty, on_fault=""):
+        (tmp_path / "endpoints.yaml").write_text(_SUSPECTED_ENDPOINTS)
+        (tmp_path / "config.yaml").write_text(_SUSPECTED_CONFIG.format(faulty=faulty, on_fault=on_fault))
+        return tmp_path
+
+    return write

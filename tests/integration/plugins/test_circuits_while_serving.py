@@ -9,38 +9,8 @@ import pytest
 
 from integration.plugins.serving import serving
 
-ENDPOINTS = '{"endpoints": [{"name": "a", "address": "127.0.0.1", "port": "1"}, {"name": "b", "address": "127.0.0.1", "port": "2"}]}'
-CONFIG = """\
-apiVersion: endpick/v1alpha1
-kind: EndpointPickerConfig
-plugins:
-  - {{type: file-discovery, parameters: {{path: endpoints.yaml}}}}
-  - {{name: suspect, type: {faulty}}}
-  - type: faulty.last
-  - {{type: max-score-picker}}
-schedulingProfiles:
-  - name: default
-    plugins:
-      - {{pluginRef: suspect, weight: 100}}
-      - {{pluginRef: faulty.last, weight: 1}}
-      - pluginRef: max-score-picker
-dataLayer:
-  discovery: {{pluginRef: file-discovery}}
-"""
 FIRST, LAST = "127.0.0.1:1", "127.0.0.1:2"
 SUSPECT = ("plugin", "suspect")
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """`folder("faulty.slow")`: where to serve a configuration with that scorer."""
-
-    def write(faulty):
-        (tmp_path / "endpoints.yaml").write_text(ENDPOINTS)
-        (tmp_path / "config.yaml").write_text(CONFIG.format(faulty=faulty))
-        return tmp_path
-
-    return write
 
 
 async def state_of_suspect(picker) -> float:

@@ -56,7 +56,7 @@ class FairQueue:
         return waiting
 
     def remove(self, waiting: Waiting) -> None:
-        """Forget a body that nobody waits for any more; nothing happens when it has left the queue."""
+        """Forget a body whose client has gone; nothing happens when it has left the queue."""
         lane = self._lanes.get(waiting.large.fairness_id)
         if lane is None or waiting not in lane:
             return

@@ -25,7 +25,7 @@ _log = logging.getLogger("endpick.bodies")
 
 _LOG_SECONDS = 30.0
 _CANCELLED_SECONDS = 1.0
-"""How much longer a body may be parsed that nobody waits for: a new helper takes about as long to start."""
+"""How much longer a body may be parsed whose client has gone: a new helper takes about as long to start."""
 
 
 @dataclass(frozen=True, slots=True)
