@@ -40,12 +40,14 @@ from endpick.requests.model import CloseCause, IncomingRequest, Routed
 from endpick.requests.steps import Production, compile_producer, produced_at_once
 from endpick.scheduling.profile import compile_profile
 from endpick.scheduling.scheduler import compile_scheduler
-from endpick_builtin.choosing import MaxScorePicker, SingleProfileHandler
-from endpick_builtin.filters import DecodeFilter
-from endpick_builtin.openai import OpenAIParser
-from endpick_builtin.prefix_cache import ApproxPrefixCacheProducer
-from endpick_builtin.prefix_index import PrefixIndex, block_hashes
-from endpick_builtin.scorers import KVCacheUtilizationScorer, LoraAffinityScorer, PrefixCacheScorer, QueueScorer, RunningRequestsScorer
+from endpick_builtin.filters.labels import DecodeFilter
+from endpick_builtin.handlers.single_profile import SingleProfileHandler
+from endpick_builtin.parsers.openai import OpenAIParser
+from endpick_builtin.pickers import MaxScorePicker
+from endpick_builtin.producers.prefix_cache import ApproxPrefixCacheProducer
+from endpick_builtin.producers.prefix_index import PrefixIndex, block_hashes
+from endpick_builtin.scorers.affinity import LoraAffinityScorer, PrefixCacheScorer
+from endpick_builtin.scorers.load import KVCacheUtilizationScorer, QueueScorer, RunningRequestsScorer
 
 POOL_SIZES = (4, 16, 100, 1000)
 PROMPT_BYTES = (1_000, 16_000, 220_000)

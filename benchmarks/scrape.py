@@ -26,8 +26,8 @@ from endpick.datalayer.table import EndpointTable
 from endpick.observability.telemetry import NullTelemetry
 from endpick.plugins.instance import Instance, scope_of
 from endpick.plugins.kinds import OnFault, kinds_of
-from endpick_builtin.core_metrics import CORE_KEYS, CoreMetricsExtractor, CoreMetricsParameters
-from endpick_builtin.sources import MetricsDataSource, MetricsSourceParameters
+from endpick_builtin.collection.core_metrics import CORE_KEYS, CoreMetricsExtractor, CoreMetricsParameters
+from endpick_builtin.collection.sources import MetricsDataSource, MetricsSourceParameters
 
 LONG_PAGE_BYTES = 60_000
 SCRAPES = 2_000

@@ -8,8 +8,8 @@ from endpick.plugins.loader import load
 from endpick.plugins.resolution import Reference
 from endpick.testing import conformance, parametrize_conformance
 from endpick.testing.kit import CheckStatus
-from endpick_builtin.core_metrics import CoreMetricsExtractor
-from endpick_builtin.sources import ModelList, ModelsDataExtractor
+from endpick_builtin.collection.core_metrics import CoreMetricsExtractor
+from endpick_builtin.collection.sources import ModelList, ModelsDataExtractor
 
 VLLM_PAGE = MetricsPage(
     b"vllm:num_requests_waiting 3\n"

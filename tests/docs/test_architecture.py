@@ -51,7 +51,7 @@ def observe(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("docs_pictures.observe")
 
 
-DUMPS, PARSE, UNESCAPE, SCORER = "json:dumps", "ast:parse", "html:unescape", "endpick_builtin.scorers:QueueScorer.score"
+DUMPS, PARSE, UNESCAPE, SCORER = "json:dumps", "ast:parse", "html:unescape", "endpick_builtin.scorers.load:QueueScorer.score"
 
 
 def shown(observe: ModuleType, *stacks: tuple[str, ...], depth: int = 9) -> list[str]:

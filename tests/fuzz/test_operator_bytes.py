@@ -16,7 +16,7 @@ from endpick.diagnostics import Code, Diagnostic, render_text
 from endpick.plugins.lock import Lock, read_lock
 from endpick.plugins.record import read_record
 from endpick.transport.tls import CertificateFiles, TlsError, make_self_signed, server_context
-from endpick_builtin.endpoint_file import read_endpoint_file
+from endpick_builtin.discovery.endpoint_file import read_endpoint_file
 from fuzz.bounds import bounded, mixed
 
 YAML = (

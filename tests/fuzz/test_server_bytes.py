@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from endpick.api import Unavailable
 from endpick.api.metrics import MetricsPage
-from endpick_builtin.http_pages import MAX_PAGE_BYTES, HttpPages
-from endpick_builtin.sources import model_list_of
+from endpick_builtin.collection.http_pages import MAX_PAGE_BYTES, HttpPages
+from endpick_builtin.collection.sources import model_list_of
 from fuzz.bounds import bounded, mixed
 
 PAGE = mixed(

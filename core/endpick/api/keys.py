@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from endpick.api.data import DataKey, Scope
+from endpick.api.endpoints import Endpoint
+from endpick.api.request import Modality
 
 _METRICS = "core-metrics-extractor"
 
@@ -61,6 +66,13 @@ INFLIGHT_REQUESTS = DataKey(
     doc="Requests this endpick has sent to the endpoint that have not ended (count).",
     default_producer="inflight-load-producer",
 )
+UNCACHED_REQUEST_TOKENS = DataKey(
+    "uncached-request-tokens",
+    float,
+    Scope.CANDIDATE,
+    doc="Prompt tokens of this request that the endpoint has probably not cached, and would have to work on (count).",
+    default_producer="inflight-load-producer",
+)
 INFLIGHT_TOKENS = DataKey(
     "inflight-tokens",
     float,
@@ -92,4 +104,122 @@ PREFIX_BLOCKS = DataKey(
     Scope.REQUEST,
     doc="The blocks of the request's prompt: how many, of what size.",
     default_producer="approx-prefix-cache-producer",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MediaPlace:
+    """Where media stand among the tokens of a prompt.
+
+    Attributes:
+        modality: What they are.
+        identifier: The same for equal content: a hash, in hexadecimal digits, or what the tokenizer's server calls it.
+        offset: Position of the first token that stands for them.
+        length: How many tokens stand for them.
+    """
+
+    modality: Modality
+    identifier: str
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTokens:
+    """One prompt as tokens.
+
+    Attributes:
+        token_ids: Unsigned integers of 32 bits, shape `(tokens,)`; not to be written to.
+        media: The media among them, by offset.
+    """
+
+    token_ids: npt.NDArray[np.uint32]
+    media: tuple[MediaPlace, ...] = ()
+
+
+TOKENIZED_PROMPT: DataKey[tuple[PromptTokens, ...]] = DataKey(
+    "tokenized-prompt",
+    tuple,
+    Scope.REQUEST,
+    doc="The request's prompts as token ids: those of a tokenizer, or four bytes of text each where there is none.",
+    default_producer="token-producer",
+)
+SESSION_ID = DataKey(
+    "session-id",
+    str,
+    Scope.REQUEST,
+    doc="Which session of a client the request belongs to, as a header or cookie says.",
+    default_producer="session-id-producer",
+)
+AGENT_IDENTITY = DataKey(
+    "agent-identity",
+    str,
+    Scope.REQUEST,
+    doc="Which session of a coding agent the request belongs to, as one of its headers says.",
+)
+PEER_ENDPOINT = DataKey(
+    "peer-endpoint",
+    Endpoint,
+    Scope.REQUEST,
+    doc="The endpoint that an earlier stage of a disaggregated request was given.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Where an endpoint runs; empty where not known."""
+
+    hostname: str = ""
+    rack: str = ""
+    zone: str = ""
+    region: str = ""
+
+
+TOPOLOGY = DataKey("topology", Topology, doc="Host, rack, zone and region an endpoint runs in.", default_producer="topology-extractor")
+
+_PREDICTOR = "predicted-latency-producer"
+PREDICTED_TTFT = DataKey(
+    "predicted-ttft",
+    float,
+    Scope.CANDIDATE,
+    doc="Time to the first token that is expected of the endpoint (seconds).",
+    default_producer=_PREDICTOR,
+)
+PREDICTED_TPOT = DataKey(
+    "predicted-tpot",
+    float,
+    Scope.CANDIDATE,
+    doc="Time for each further token that is expected of the endpoint (seconds).",
+    default_producer=_PREDICTOR,
+)
+TTFT_HEADROOM = DataKey(
+    "ttft-headroom",
+    float,
+    Scope.CANDIDATE,
+    doc="How far the expected time to the first token stays below what the request asked for (seconds; negative: it does not).",
+    default_producer=_PREDICTOR,
+)
+TPOT_HEADROOM = DataKey(
+    "tpot-headroom",
+    float,
+    Scope.CANDIDATE,
+    doc="How far the expected time for each further token stays below what the request asked for (seconds; negative: it does not).",
+    default_producer=_PREDICTOR,
+)
+
+_ENCODER_CACHE = "mm-embeddings-cache-producer"
+MEDIA_ITEMS = DataKey(
+    "media-items",
+    int,
+    Scope.REQUEST,
+    doc="Different media in the request's prompts (count).",
+    default=0,
+    default_producer=_ENCODER_CACHE,
+)
+MEDIA_MATCHED = DataKey(
+    "media-matched",
+    float,
+    Scope.CANDIDATE,
+    doc="Media of the request whose embeddings the endpoint probably holds (count).",
+    default_producer=_ENCODER_CACHE,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from types import NoneType
 from typing import TypeAlias
 
@@ -63,25 +64,73 @@ class Usage:
         check_fields(self, _USAGE)
 
 
+class Modality(StrEnum):
+    """What a part of a prompt is that is no text."""
+
+    IMAGE = "image"
+    VIDEO = "video"
+    AUDIO = "audio"
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """A picture, a film or a sound in a prompt.
+
+    Attributes:
+        modality: Which of them it is.
+        content: Where it is (`https:` or `data:` URL), or the encoded content itself: equal content is equal media.
+    """
+
+    modality: Modality
+    content: str
+
+
+Piece: TypeAlias = "bytes | Media"
+"""A part of a prompt: the UTF-8 bytes of a text, or media."""
+
+
 class Prompt:
-    """The text the model will read, as bytes; rendered when first asked for, because not every profile needs it.
+    """What the model will read, as bytes; rendered when first asked for, because not every profile needs it.
 
     A conversation is one text; a batch of prompts is several.
     """
 
-    __slots__ = ("_render", "_texts")
+    __slots__ = ("_find_pieces", "_pieces", "_render", "_texts")
 
-    def __init__(self, render: Callable[[], tuple[bytes, ...]]) -> None:
-        """Made by parsers: `render` is called at most once."""
+    def __init__(
+        self, render: Callable[[], tuple[bytes, ...]], find_pieces: Callable[[], tuple[tuple[Piece, ...], ...]] | None = None
+    ) -> None:
+        """Made by parsers.
+
+        Args:
+            render: Gives `texts`; called at most once.
+            find_pieces: Gives `pieces`; called at most once. None for prompts that are text alone.
+        """
         self._render = render
+        self._find_pieces = find_pieces
         self._texts: tuple[bytes, ...] | None = None
+        self._pieces: tuple[tuple[Piece, ...], ...] | None = None
 
     @property
     def texts(self) -> tuple[bytes, ...]:
-        """UTF-8 bytes of each prompt; empty when the request has none that can be read."""
+        """UTF-8 bytes of each prompt, with bytes that name its media; empty when the request has none that can be read."""
         if self._texts is None:
             self._texts = self._render()
         return self._texts
+
+    @property
+    def pieces(self) -> tuple[tuple[Piece, ...], ...]:
+        """Each prompt as texts and media in turn, for those who count or hash media by themselves."""
+        if self._pieces is None:
+            self._pieces = tuple((text,) for text in self.texts) if self._find_pieces is None else self._find_pieces()
+        return self._pieces
+
+    @property
+    def media(self) -> tuple[Media, ...]:
+        """The media of all prompts, in their order; empty for text alone."""
+        if self._find_pieces is None:
+            return ()
+        return tuple(piece for prompt in self.pieces for piece in prompt if isinstance(piece, Media))
 
     @property
     def estimated_tokens(self) -> int:

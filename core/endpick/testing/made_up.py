@@ -154,6 +154,18 @@ _MAKERS: Mapping[str, Callable[[Random], object]] = {
     keys.INFLIGHT_TOKENS.name: lambda random: float(random.randrange(5000)),
     keys.PREFIX_MATCH_BLOCKS.name: lambda random: float(random.randrange(_BLOCKS + 1)),
     keys.PREFIX_BLOCKS.name: lambda _: keys.PrefixBlocks(_BLOCKS, 64, tuple(range(_BLOCKS))),
+    keys.UNCACHED_REQUEST_TOKENS.name: lambda random: float(random.randrange(5000)),
+    keys.TOKENIZED_PROMPT.name: lambda random: (keys.PromptTokens(np.arange(random.randrange(1, 2000), dtype=np.uint32)),),
+    keys.SESSION_ID.name: lambda random: f"session-{random.randrange(4)}",
+    keys.AGENT_IDENTITY.name: lambda random: f"agent-{random.randrange(4)}",
+    keys.PEER_ENDPOINT.name: lambda _: Endpoint("default/peer", "192.0.2.1", SERVER_PORT),
+    keys.TOPOLOGY.name: lambda random: keys.Topology(f"host-{random.randrange(4)}", "rack", "zone", "region"),
+    keys.PREDICTED_TTFT.name: lambda random: random.random(),
+    keys.PREDICTED_TPOT.name: lambda random: random.random() / 20,
+    keys.TTFT_HEADROOM.name: lambda random: random.random() - 0.5,
+    keys.TPOT_HEADROOM.name: lambda random: (random.random() - 0.5) / 20,
+    keys.MEDIA_ITEMS.name: lambda random: random.randrange(3),
+    keys.MEDIA_MATCHED.name: lambda random: float(random.randrange(3)),
 }
 
 

@@ -21,9 +21,9 @@ from endpick.plugins.instance import Instance, scope_of
 from endpick.plugins.kinds import default_on_fault, kinds_of
 from endpick.simulation.engine import EngineSettings
 from endpick.simulation.server import ServerSettings, serve
-from endpick_builtin.core_metrics import CoreMetricsExtractor, CoreMetricsParameters
-from endpick_builtin.file_discovery import FileDiscovery, FileDiscoveryParameters
-from endpick_builtin.sources import MetricsDataSource, MetricsSourceParameters
+from endpick_builtin.collection.core_metrics import CoreMetricsExtractor, CoreMetricsParameters
+from endpick_builtin.collection.sources import MetricsDataSource, MetricsSourceParameters
+from endpick_builtin.discovery.file_discovery import FileDiscovery, FileDiscoveryParameters
 
 pytestmark = pytest.mark.asyncio
 PAGE = b"vllm:num_requests_waiting 3\nvllm:num_requests_running 1\nvllm:kv_cache_usage_perc 0.5\n"

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from endpick.api import Endpoint, PluginContext
-from endpick_builtin.sources import MetricsDataSource, MetricsSourceParameters
+from endpick_builtin.collection.sources import MetricsDataSource, MetricsSourceParameters
 
 PAGE = b"vllm:num_requests_waiting 3\n"
 

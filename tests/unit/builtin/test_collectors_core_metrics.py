@@ -21,7 +21,7 @@ from endpick.api import (
     PluginContext,
     Unavailable,
 )
-from endpick_builtin.core_metrics import CORE_KEYS, CoreMetricsExtractor, CoreMetricsParameters
+from endpick_builtin.collection.core_metrics import CORE_KEYS, CoreMetricsExtractor, CoreMetricsParameters
 
 VLLM = """\
 # HELP vllm:num_requests_waiting Requests waiting.

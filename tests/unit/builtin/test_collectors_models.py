@@ -5,7 +5,7 @@ from __future__ import annotations
 from endpick.api import SERVED_MODELS, Endpoint, Parameters, PluginContext, ServedModel
 from endpick.api.endpoints import AccessScope
 from endpick.datalayer.table import EndpointTable
-from endpick_builtin.sources import ModelList, ModelsDataExtractor
+from endpick_builtin.collection.sources import ModelList, ModelsDataExtractor
 
 
 def test_the_list_becomes_a_column():

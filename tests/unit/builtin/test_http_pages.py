@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from endpick.api import Unavailable
-from endpick_builtin.http_pages import MAX_ANSWER_BYTES, MAX_HEAD_BYTES
+from endpick_builtin.collection.http_pages import MAX_ANSWER_BYTES, MAX_HEAD_BYTES
 from unit.builtin.pages import PAGE, at, metrics_source, serving, started
 
 pytestmark = pytest.mark.asyncio

@@ -24,7 +24,7 @@ from endpick.api import (
 )
 from endpick.api.state import CycleState
 from endpick.requests.intake import HeadersForUpstream
-from endpick_builtin.inflight_load import InflightLoadProducer
+from endpick_builtin.producers.inflight_load import InflightLoadProducer
 from unit.scheduling.workbench import access, instance, pool
 
 END = ResponseEnd(TerminationCause.NATURAL, 200, None, 0, 1.0, None)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.api import ParsedRequest, Rejection, Usage
-from endpick_builtin.openai import OpenAIParser, PassthroughParser, with_model
+from endpick.api import Media, Modality, ParsedRequest, Rejection, Usage
+from endpick_builtin.parsers.openai import OpenAIParser, PassthroughParser, with_model
 from unit.scheduling.workbench import instance
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
@@ -321,3 +321,50 @@ def test_a_string_full_of_escapes_takes_no_memory_for_each_of_them():
 
     assert rewritten == body.replace(b"old", b"new", 1)
     assert peak_bytes < 4 * len(body)
+
+
+@pytest.mark.parametrize(
+    ("part", "media"),
+    [
+        ({"type": "image_url", "image_url": {"url": "https://a/b.png"}}, Media(Modality.IMAGE, "https://a/b.png")),
+        ({"type": "image_url", "image_url": "https://a/b.png"}, Media(Modality.IMAGE, "https://a/b.png")),
+        ({"type": "video_url", "video_url": {"url": "https://a/b.mp4"}}, Media(Modality.VIDEO, "https://a/b.mp4")),
+        ({"type": "audio_url", "audio_url": {"url": "data:x"}}, Media(Modality.AUDIO, "data:x")),
+        ({"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}, Media(Modality.AUDIO, "AAAAwav")),
+    ],
+)
+def test_media_stand_between_the_texts_of_a_conversation(part, media):
+    content = [{"type": "text", "text": "look: "}, part, {"type": "text", "text": "well?"}]
+    prompt = parse(CHAT, messages=[{"role": "user", "content": content}]).prompt
+    assert prompt.pieces == ((b"user", b"look: ", media, b"well?"),)
+    assert prompt.media == (media,)
+    assert media.content.removesuffix("wav").encode() in prompt.texts[0]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url"},
+        {"type": "image_url", "image_url": {"url": ""}},
+        {"type": "video_url", "video_url": {"url": 1}},
+        {"type": "input_audio", "input_audio": {"data": 1}},
+        {"type": "input_audio", "input_audio": "AAAA"},
+        {"type": "file", "file": {"file_id": "f"}},
+        {},
+        "text",
+    ],
+)
+def test_parts_without_media_stay_what_names_them(part):
+    prompt = parse(CHAT, messages=[{"role": "user", "content": [part]}]).prompt
+    assert prompt.media == ()
+    assert prompt.pieces == ((b"user", json.dumps(part, separators=(",", ":")).encode()),)
+
+
+def test_a_prompt_without_media_is_its_texts():
+    prompt = parse(COMPLETIONS, prompt=["a", "b"]).prompt
+    assert (prompt.pieces, prompt.media) == (((b"a",), (b"b",)), ())
+
+
+def test_tools_stand_in_front_of_the_pieces_too():
+    prompt = parse(CHAT, messages=HELLO, tools=[{"type": "function"}]).prompt
+    assert prompt.pieces == ((b'[{"type":"function"}]', b"user", b"Hello"),)

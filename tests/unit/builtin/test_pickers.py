@@ -9,7 +9,7 @@ import pytest
 
 from endpick.api import ScoredEndpoints
 from endpick.api.state import CycleState
-from endpick_builtin.choosing import MaxScorePicker, RandomPicker, WeightedRandomPicker
+from endpick_builtin.pickers import MaxScorePicker, RandomPicker, WeightedRandomPicker
 from unit.scheduling.workbench import REQUEST, access, instance, names, pool
 
 PICKERS = (MaxScorePicker, RandomPicker, WeightedRandomPicker)

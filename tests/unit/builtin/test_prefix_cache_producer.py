@@ -27,8 +27,8 @@ from endpick.api import (
 )
 from endpick.api.state import CycleState
 from endpick.requests.intake import HeadersForUpstream
-from endpick_builtin.prefix_cache import ApproxPrefixCacheProducer
-from endpick_builtin.prefix_index import PrefixIndex, block_hashes, chain_root
+from endpick_builtin.producers.prefix_cache import ApproxPrefixCacheProducer
+from endpick_builtin.producers.prefix_index import PrefixIndex, block_hashes, chain_root
 from unit.scheduling.workbench import access, instance, pool
 
 BLOCK = 64 * 4

@@ -24,15 +24,8 @@ from endpick.api import (
 )
 from endpick.api.endpoints import AccessScope
 from endpick.api.state import CycleState
-from endpick_builtin.scorers import (
-    ActiveRequestScorer,
-    KVCacheUtilizationScorer,
-    LoadAwareScorer,
-    LoraAffinityScorer,
-    PrefixCacheScorer,
-    QueueScorer,
-    RunningRequestsScorer,
-)
+from endpick_builtin.scorers.affinity import LoraAffinityScorer, PrefixCacheScorer
+from endpick_builtin.scorers.load import ActiveRequestScorer, KVCacheUtilizationScorer, LoadAwareScorer, QueueScorer, RunningRequestsScorer
 from unit.scheduling.workbench import REQUEST, access, instance, pool
 
 

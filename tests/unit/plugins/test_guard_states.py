@@ -223,7 +223,7 @@ def test_a_finder_of_the_old_kind_is_left_out(guard):
 
 def test_an_entry_point_may_lead_into_the_builtin_plugins_of_endpick(make_distribution, guard):
     """endpick's own modules run already, and are no reason to refuse it; of its plugins only those not loaded yet can be judged."""
-    root = make_distribution("acme-guarded", {"acme.a": "endpick_builtin.scorers:QueueScorer"}, modules={"guarded.__init__": ""})
+    root = make_distribution("acme-guarded", {"acme.a": "endpick_builtin.scorers.load:QueueScorer"}, modules={"guarded.__init__": ""})
     first_on_path(root)
     (candidate,) = discover([str(root)])
     lock = lock_of([candidate])

@@ -22,8 +22,9 @@ from endpick.requests.director import Director, compile_pipeline
 from endpick.requests.model import BodyModes, IncomingRequest, Refused, Routed
 from endpick.scheduling.profile import compile_profile
 from endpick.scheduling.scheduler import compile_scheduler
-from endpick_builtin.choosing import MaxScorePicker, SingleProfileHandler
-from endpick_builtin.openai import OpenAIParser, PassthroughParser
+from endpick_builtin.handlers.single_profile import SingleProfileHandler
+from endpick_builtin.parsers.openai import OpenAIParser, PassthroughParser
+from endpick_builtin.pickers import MaxScorePicker
 from unit.scheduling.workbench import Recording, instance, plugin_of, pool
 
 EVERYTHING = BodyModes()

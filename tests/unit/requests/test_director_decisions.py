@@ -17,8 +17,9 @@ from endpick.api import (
 )
 from endpick.plugins.kinds import OnFault
 from endpick.requests.model import BodyMode, BodyModes, CloseCause, Refused
-from endpick_builtin.prefix_cache import ApproxPrefixCacheProducer
-from endpick_builtin.scorers import KVCacheUtilizationScorer, LoraAffinityScorer, PrefixCacheScorer, QueueScorer
+from endpick_builtin.producers.prefix_cache import ApproxPrefixCacheProducer
+from endpick_builtin.scorers.affinity import LoraAffinityScorer, PrefixCacheScorer
+from endpick_builtin.scorers.load import KVCacheUtilizationScorer, QueueScorer
 from unit.requests.stage import CHAT, Stage, before_request_of, observer_of, producer_of
 from unit.scheduling.workbench import filter_of, instance, picker_of, pool, scorer_of
 

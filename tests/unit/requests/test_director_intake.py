@@ -9,7 +9,7 @@ import pytest
 
 from endpick.api import ParsedRequest
 from endpick.requests.model import Refused
-from endpick_builtin.openai import OpenAIParser, PassthroughParser
+from endpick_builtin.parsers.openai import OpenAIParser, PassthroughParser
 from unit.requests.stage import CHAT, Stage, before_request_of, parser_of
 from unit.scheduling.workbench import instance
 

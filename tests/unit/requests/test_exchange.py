@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from endpick.api import INFLIGHT_REQUESTS, ParsedRequest, PreRequest, Rejection, ResponseObserver, TerminationCause, Usage
 from endpick.requests.model import CloseCause
 from endpick.requests.response_body import KEPT_TAIL_BYTES, MAX_BODY_BYTES, MAX_EVENT_BYTES, ModelNameRestorer, StreamedUsage, WholeUsage
-from endpick_builtin.inflight_load import InflightLoadProducer
-from endpick_builtin.openai import OpenAIParser
+from endpick_builtin.parsers.openai import OpenAIParser
+from endpick_builtin.producers.inflight_load import InflightLoadProducer
 from unit.requests.stage import CHAT, Stage, before_request_of, observer_of, parser_of
 from unit.scheduling.workbench import instance, picker_of, plugin_of, pool
 

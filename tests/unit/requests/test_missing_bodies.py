@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from endpick.requests.model import BodyMode, BodyModes
-from endpick_builtin.inflight_load import InflightLoadProducer
+from endpick_builtin.producers.inflight_load import InflightLoadProducer
 from unit.requests.stage import Stage, observer_of, producer_of
 from unit.scheduling.workbench import instance
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from endpick.api.state import CycleState
 from endpick.scheduling.profile import compile_profile, validate_subset
-from endpick_builtin.choosing import MaxScorePicker, RandomPicker, WeightedRandomPicker
+from endpick_builtin.pickers import MaxScorePicker, RandomPicker, WeightedRandomPicker
 from unit.scheduling.workbench import REQUEST, Recording, access, filter_of, instance, pool, scorer_of
 
 ANY_SCORE = st.one_of(st.floats(-2.0, 3.0), st.sampled_from([0.0, 1.0, float("nan"), float("inf")]))

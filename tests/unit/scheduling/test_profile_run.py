@@ -10,7 +10,7 @@ from endpick.api.endpoints import Generation
 from endpick.api.state import CycleState
 from endpick.plugins.kinds import OnFault
 from endpick.scheduling.profile import compile_profile
-from endpick_builtin.choosing import MaxScorePicker
+from endpick_builtin.pickers import MaxScorePicker
 from unit.scheduling.workbench import REQUEST, Recording, access, filter_of, instance, names, picker_of, plugin_of, pool, scorer_of
 
 

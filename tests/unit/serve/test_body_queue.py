@@ -8,7 +8,7 @@ import pytest
 
 from endpick.requests.large import LargeBody
 from endpick.serve.bodies.queue import MOST_WAITING, FairQueue, Waiting
-from endpick_builtin.openai import OpenAIParser
+from endpick_builtin.parsers.openai import OpenAIParser
 from unit.scheduling.workbench import instance
 
 pytestmark = pytest.mark.asyncio

@@ -86,7 +86,7 @@ def test_there_is_a_value_for_every_key_of_our_own(key):
     value = value_of(key, Random(1), {})
 
     assert isinstance(value, key.type)
-    assert value == value_of(key, Random(1), {})
+    assert repr(value) == repr(value_of(key, Random(1), {})), "endpoints and arrays do not compare by value"
 
 
 def test_samples_come_before_made_up_values_also_for_a_named_producer():

@@ -12,11 +12,11 @@ import numpy as np
 import orjson
 from pydantic import Field
 
-from endpick.api import JSONObject, Parameters, ParsedRequest, Parser, PluginContext, Prompt, Rejection, Usage
+from endpick.api import JSONObject, Parameters, ParsedRequest, Parser, Piece, PluginContext, Prompt, Rejection, Usage
 from endpick.api.fast_metrics import Counts
-from endpick_builtin import openai_prompts
-from endpick_builtin.openai_prompts import prompts_of
-from endpick_builtin.openai_usage import from_body, from_events
+from endpick_builtin.parsers import openai_prompts
+from endpick_builtin.parsers.openai_prompts import prompts_of
+from endpick_builtin.parsers.openai_usage import from_body, from_events
 
 # Possessive (`*+`): otherwise each escape of a string is remembered, in case a match begins anew there; 32 MiB of them took 11 s and 2 GiB.
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
@@ -116,9 +116,13 @@ class Api:
     output_limits: tuple[str, ...] = ()
     prompts: str = ""
     """The field that may hold several prompts, if there is one."""
+    pieces: Callable[[JSONObject], tuple[tuple[Piece, ...], ...]] | None = None
+    """How texts and media are told apart, where there may be media."""
 
 
-CHAT = Api(openai_prompts.chat, openai_prompts.problem_with_chat, ("max_completion_tokens", "max_tokens"))
+CHAT = Api(
+    openai_prompts.chat, openai_prompts.problem_with_chat, ("max_completion_tokens", "max_tokens"), pieces=openai_prompts.chat_pieces
+)
 COMPLETIONS = Api(openai_prompts.completions, openai_prompts.problem_with_completions, ("max_tokens",), "prompt")
 IMAGES = Api(openai_prompts.completions, openai_prompts.problem_with_images, prompts="prompt")
 EMBEDDINGS = Api(openai_prompts.embeddings, openai_prompts.problem_with_embeddings, prompts="input")
@@ -197,7 +201,7 @@ class OpenAIParser(Parser[OpenAIParserParameters]):
             return Rejection(complaint, status=400)
         return ParsedRequest(
             model=model,
-            prompt=Prompt(partial(api.render, payload)),
+            prompt=Prompt(partial(api.render, payload), partial(api.pieces, payload) if api.pieces else None),
             streaming=payload.get("stream") is True,
             max_output_tokens=_first_count(payload, api.output_limits),
             cache_salt=salt if isinstance(salt, str) else "",

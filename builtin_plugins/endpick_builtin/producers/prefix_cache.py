@@ -29,7 +29,7 @@ from endpick.api import (
     UpstreamHeaders,
 )
 from endpick.api.fast_metrics import Distributions
-from endpick_builtin.prefix_index import BYTES_PER_TOKEN, PrefixIndex, block_hashes, chain_root
+from endpick_builtin.producers.prefix_index import BYTES_PER_TOKEN, PrefixIndex, block_hashes, chain_root
 
 RATIO_BUCKETS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 BYTES_BUCKETS = (0.0, *(float(2**power) for power in range(4, 17)))

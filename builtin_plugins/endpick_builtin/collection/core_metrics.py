@@ -27,7 +27,7 @@ from endpick.api import (
     Subscriptions,
     Unavailable,
 )
-from endpick_builtin.engines import BUILT_IN_ENGINES, LABEL_KEY, LEGACY_LABEL_KEY, EngineConfig, MetricSpec, parse_spec
+from endpick_builtin.collection.engines import BUILT_IN_ENGINES, LABEL_KEY, LEGACY_LABEL_KEY, EngineConfig, MetricSpec, parse_spec
 
 
 class EngineReader:

@@ -23,7 +23,7 @@ from endpick.api import (
     ServedModel,
     Unavailable,
 )
-from endpick_builtin.http_pages import HttpPages
+from endpick_builtin.collection.http_pages import HttpPages
 
 
 class HttpSourceParameters(Parameters):

@@ -10,12 +10,13 @@ from struct import pack
 
 import orjson
 
-from endpick.api import JSONObject, JSONValue
+from endpick.api import JSONObject, JSONValue, Media, Modality, Piece
 
 MAX_TOKEN_ID = 2**32 - 1
 _NAME_OF = {list: "a list", str: "a string", bool: "true or false", dict: "an object"}
 
 
+_URL_FIELDS = {"image_url": Modality.IMAGE, "video_url": Modality.VIDEO, "audio_url": Modality.AUDIO}
 CHAT_FIELDS: Mapping[str, type] = {
     "tools": list,
     "documents": list,
@@ -76,6 +77,19 @@ def chat(payload: JSONObject) -> tuple[bytes, ...]:
             pieces.append(_text(message.get("role")))
             pieces += _content(message.get("content"))
     return (b"".join(pieces),)
+
+
+def chat_pieces(payload: JSONObject) -> tuple[tuple[Piece, ...], ...]:
+    """The same, with media as media."""
+    pieces: list[Piece] = []
+    if payload.get("tools"):
+        pieces.append(orjson.dumps(payload["tools"]))
+    for message in _sequence(payload.get("messages")):
+        if isinstance(message, Mapping):
+            pieces.append(_text(message.get("role")))
+            content = message.get("content")
+            pieces += (content.encode(),) if isinstance(content, str) else map(_piece, _sequence(content))
+    return (tuple(pieces),)
 
 
 def completions(payload: JSONObject) -> tuple[bytes, ...]:
@@ -142,6 +156,24 @@ def _part(part: JSONValue) -> bytes:
         return _text(part.get("text"))
     # orjson reserves some kilobytes for each result, however short; a copy takes what it needs.
     return b"".join((orjson.dumps(part), b""))
+
+
+def _piece(part: JSONValue) -> Piece:
+    return (media_of(part) if isinstance(part, Mapping) else None) or _part(part)
+
+
+def media_of(part: JSONObject) -> Media | None:
+    """The media that a part of a message holds, in any of the forms of the chat API; None for text, and for what it does not know."""
+    kind = part.get("type")
+    if kind in _URL_FIELDS:
+        field = part.get(kind)
+        url = field.get("url") if isinstance(field, Mapping) else field
+        return Media(_URL_FIELDS[kind], url) if isinstance(url, str) and url else None
+    if kind == "input_audio":
+        audio = part.get("input_audio")
+        data, form = (audio.get("data"), audio.get("format", "")) if isinstance(audio, Mapping) else (None, "")
+        return Media(Modality.AUDIO, data + form) if isinstance(data, str) and isinstance(form, str) else None
+    return None
 
 
 def _text(value: JSONValue) -> bytes:

@@ -1,10 +1,8 @@
-"""What chooses: pickers, to which of the rated endpoints a request goes, and the profile handler, which profile runs."""
+"""Pickers: to which of the rated endpoints does a request go?"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from math import log
-from operator import attrgetter
 from typing import Annotated
 
 from pydantic import Field
@@ -14,9 +12,6 @@ from endpick.api import (
     InferenceRequest,
     Parameters,
     Picker,
-    ProfileHandler,
-    ProfileRunResult,
-    SchedulingResult,
     ScoredEndpoints,
     ScoringState,
 )
@@ -77,29 +72,3 @@ class WeightedRandomPicker(Picker[PickerParameters]):
         shuffled = random.sample(range(len(keys)), len(keys))
         best_first = sorted(shuffled, key=keys.__getitem__, reverse=True)
         return scored.take(best_first[: self.parameters.count(len(keys))])
-
-
-_ADDRESS = attrgetter("address")
-
-
-class SingleProfileHandler(ProfileHandler):
-    """Run the only profile; its pick serves the request."""
-
-    most_profiles = 1
-
-    def pick_profiles(
-        self, request: InferenceRequest, profiles: Sequence[str], results: Mapping[str, ProfileRunResult], state: ScoringState
-    ) -> Sequence[str]:
-        """All profiles at first, then none."""
-        return () if results else profiles
-
-    def process_results(self, request: InferenceRequest, results: Mapping[str, ProfileRunResult], state: ScoringState) -> SchedulingResult:
-        """The one pick."""
-        if len(results) != 1:
-            return SchedulingResult.failed(
-                "single profile handler is intended to be used with a single profile, failed to process multiple profiles"
-            )
-        ((name, run),) = results.items()
-        if run.picked is None:
-            return SchedulingResult.failed(f"failed to run scheduler profile '{name}'")
-        return SchedulingResult(name, results, tuple(map(_ADDRESS, run.picked.members)))

@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import Field
 
 from endpick.api import ConfigurationError, Endpoint, EndpointDiscovery, EndpointRegistry, Parameters, PluginContext
-from endpick_builtin.endpoint_file import EndpointFile, read_endpoint_file
+from endpick_builtin.discovery.endpoint_file import EndpointFile, read_endpoint_file
 
 MAX_FILE_BYTES = 1024 * 1024
 LOOK_INTERVAL_SECONDS = 1.0

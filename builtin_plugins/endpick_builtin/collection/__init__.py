@@ -1,0 +1,9 @@
+"""Sources and collectors: what is fetched from each endpoint, and what does it say?
+
+- `sources`: which pages are fetched from each endpoint, and which models does it say it serves?
+- `http_pages`: how is a page fetched, over connections that are kept?
+- `core_metrics`: `core-metrics-extractor`: what does a metrics page say about queue, load, KV cache and LoRA adapters?
+- `engines`: under which names does each model-server engine report this?
+
+The plugin host loads them through their entry points. They may import `endpick.api`.
+"""
