@@ -26,13 +26,14 @@ from endpick.api.hooks import HostServices
 from endpick.config import load_config
 from endpick.datalayer.table import EndpointTable
 from endpick.extproc.session import session_factory
-from endpick.extproc.stream import MemoryBudget, SessionFactory
+from endpick.extproc.stream import SessionFactory
 from endpick.observability.metrics import EndpickMetrics
 from endpick.observability.recorder import Recorder
 from endpick.planning.compile import declared_keys
 from endpick.planning.planner import make_plan
 from endpick.plugins.discovery import discover
 from endpick.requests.director import Director
+from endpick.requests.memory import MemoryBudget
 from endpick.serve.deployment import Runtime, deploy, stop_instances
 from endpick.transport.h2 import frames
 from endpick.transport.h2.connection import Connection

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick.extproc.session import Session, SessionSettings
-from endpick.extproc.stream import MemoryBudget, ProtocolError
+from endpick.extproc.stream import ProtocolError
+from endpick.requests.memory import MemoryBudget
 from endpick.requests.model import CloseCause, Refused
 from endpick.transport.h2 import frames
 from endpick.transport.h2.errors import H2ConnectionError

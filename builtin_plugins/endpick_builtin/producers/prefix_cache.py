@@ -29,7 +29,7 @@ from endpick.api import (
     UpstreamHeaders,
 )
 from endpick.api.fast_metrics import Distributions
-from endpick_builtin.producers.prefix_index import BYTES_PER_TOKEN, PrefixIndex, block_hashes, chain_root
+from endpick_builtin.producers.prefix_index import BYTES_PER_ENTRY, BYTES_PER_TOKEN, PrefixIndex, block_hashes, chain_root
 
 RATIO_BUCKETS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 BYTES_BUCKETS = (0.0, *(float(2**power) for power in range(4, 17)))
@@ -157,6 +157,14 @@ class ApproxPrefixCacheProducer(DataProducer[ApproxPrefixCacheParameters], PreRe
         """Forget what it held; an endpoint that takes its name begins with an empty cache."""
         self._index.remove(name)
         self._pool = None
+
+    def learnt_bytes(self) -> int:
+        """What the index takes."""
+        return self._index.entries * BYTES_PER_ENTRY
+
+    def forget_some(self) -> None:
+        """Of each endpoint, the half of its blocks that were used least recently."""
+        self._index.halve()
 
     def _slots(self, endpoints: Endpoints) -> RowArray:
         """The slot of every endpoint of the pool, also of those that are no candidates."""

@@ -18,6 +18,10 @@ BYTES_PER_TOKEN = 4
 """Where no tokenizer is at hand, four bytes of text count as one token."""
 
 
+BYTES_PER_ENTRY = 200
+"""What one block of one endpoint takes in the index, measured."""
+
+
 @lru_cache(maxsize=1024)
 def chain_root(model: str, cache_salt: str) -> int:
     """Where chains begin: prompts for different models, or under different salts, never match."""
@@ -111,6 +115,12 @@ class PrefixIndex:
                 holders[block] = holders.get(block, 0) | bit
         while len(recent) > capacity:
             self._forget(recent.popitem(last=False)[0], bit)
+
+    def halve(self) -> None:
+        """Forget of each endpoint the half of its blocks that were used least recently."""
+        for slot, recent in self._recent.items():
+            for _ in range((len(recent) + 1) // 2):
+                self._forget(recent.popitem(last=False)[0], 1 << slot)
 
     def remove(self, name: str) -> None:
         """Forget everything about an endpoint."""

@@ -133,6 +133,13 @@ class Plugin(Generic[P]):
     def endpoint_removed(self, name: str) -> None:
         """Forget what was learnt about an endpoint. Called after it left the pool, with `Endpoint.name`."""
 
+    def learnt_bytes(self) -> int:
+        """About how much memory takes what the instance has learnt from requests; 0 for one that keeps nothing. Called every second."""
+        return 0
+
+    def forget_some(self) -> None:
+        """Forget a good part of what can be learnt again. Called when the process is short of memory, every 10 s at most."""
+
 
 def generic_arguments(plugin: type, base: type) -> tuple[object, ...]:
     """What a class puts in place of the type parameters of one of its bases; for parameters it leaves open, their defaults.

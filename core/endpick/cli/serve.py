@@ -103,6 +103,11 @@ _COUNT = click.IntRange(1, 2**31 - 1)
     show_default=True,
     help="How many bytes of large bodies may wait, 256 of them at most; requests beyond are refused.",
 )
+@click.option(
+    "--max-memory",
+    type=QUANTITY,
+    help="What the process may use, by default the limit of its container, or the machine's memory; near it, requests are refused.",
+)
 @click.option("--grpc-max-connections", type=_COUNT, default=1024, show_default=True, help="ext_proc connections; more are closed.")
 @click.option(
     "--max-connections-share",
@@ -232,6 +237,7 @@ def command(
     large_body_timeout: float,
     large_body_memory: int,
     large_body_queue: int,
+    max_memory: int | None,
     grpc_max_connections: int,
     max_connections_share: float,
     grpc_handshake_timeout: float,
@@ -325,6 +331,8 @@ def command(
             large_body, large_body_timeout, large_body_memory, large_body_queue, lock_file=lock_file if locked else None
         ),
     )
+    if max_memory is not None:
+        settings = replace(settings, max_memory_bytes=max_memory)
     sys.exit(_run(lambda: _loaded(path, config_text), lock_file if locked else None, settings))
 
 

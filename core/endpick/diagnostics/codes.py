@@ -108,6 +108,7 @@ class Code(Enum):
     E0804 = "an optional dependency is not installed"
     E0805 = "installed package metadata is inconsistent"
     E0806 = "nothing finds endpoints"
+    E0807 = "there is too little memory to serve requests"
 
     W0202 = "the apiVersion is deprecated"
     W0203 = "a field is deprecated"

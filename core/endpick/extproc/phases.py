@@ -10,7 +10,8 @@ from endpick._proto.ext_proc_pb2 import HeaderMutation, HttpHeaders
 from endpick.extproc import replies
 from endpick.extproc.headers import DESTINATION_HEADER, as_struct, destination_metadata, mutation, read_headers
 from endpick.extproc.replies import Direction
-from endpick.extproc.stream import GrpcStatus, MemoryBudget, ProtocolError, SessionCounters
+from endpick.extproc.stream import GrpcStatus, ProtocolError, SessionCounters
+from endpick.requests.memory import OVERLOADED, MemoryBudget, OverloadStage
 from endpick.requests.model import BodyMode, BodyModes, Exchange, Refused, Routed
 
 logger = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ MESSAGE_TRANSITIONS: Mapping[tuple[int, int], MessageState] = {
 # Globals, because a member of an enumeration costs several times as much to look up, and each message looks up some.
 _BODY, _DONE, _TRAILED = MessageState.BODY, MessageState.DONE, MessageState.TRAILED
 _BODY_PART, _LAST_BODY, _TRAILERS = MessagePart.BODY, MessagePart.LAST_BODY, MessagePart.TRAILERS
+_REFUSING = OverloadStage.REFUSING
 _NONE, _FULL_DUPLEX = BodyMode.NONE, BodyMode.FULL_DUPLEX_STREAMED
 
 _PLURAL = {MessagePart.HEADERS: "headers", MessagePart.LAST_HEADERS: "headers", MessagePart.TRAILERS: "trailers"}
@@ -150,7 +152,7 @@ class RequestPhase:
 
         Raises:
             ProtocolError: the headers came before.
-            UnroutableError: there is no memory left.
+            UnroutableError: there is no memory left, or nearly none for the whole process.
         """
         part = MessagePart.LAST_HEADERS if message.end_of_stream else MessagePart.HEADERS
         following = MESSAGE_TRANSITIONS.get((self.state, part))
@@ -161,6 +163,10 @@ class RequestPhase:
         self._held_bytes += size
         if not self._memory.hold(size):
             raise UnroutableError(NO_MEMORY)
+        account = self._memory.account
+        if account.stage >= _REFUSING:
+            account.refused += 1
+            raise UnroutableError(OVERLOADED)
         self.headers = read_headers(message.headers)
         self._readable = self.state is MessageState.BODY and self._sees_body
         self.ready = not self._readable

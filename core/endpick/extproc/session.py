@@ -16,8 +16,9 @@ from endpick.extproc import replies
 from endpick.extproc.headers import served_endpoint, subset_hint
 from endpick.extproc.phases import NO_MEMORY, MessageState, RequestPhase, ResponsePhase, UnroutableError
 from endpick.extproc.pieces import REQUEST_BODY, RESPONSE_BODY, body_piece
-from endpick.extproc.stream import GrpcStatus, MemoryBudget, ProtocolError, SessionCounters, SessionFactory
+from endpick.extproc.stream import GrpcStatus, ProtocolError, SessionCounters, SessionFactory
 from endpick.observability.recorder import Throttle
+from endpick.requests.memory import MemoryAccount, MemoryBudget
 from endpick.requests.model import BodyMode, BodyModes, CloseCause, Decider, Decision, Exchange, IncomingRequest, Refused, Routed
 
 _GRPC_MODE = 5
@@ -374,10 +375,13 @@ class Session:
 
 
 def session_factory(
-    director: Decider, settings: SessionSettings = DEFAULT_SETTINGS, counters: SessionCounters | None = None
+    director: Decider,
+    settings: SessionSettings = DEFAULT_SETTINGS,
+    counters: SessionCounters | None = None,
+    account: MemoryAccount | None = None,
 ) -> SessionFactory:
     """What a transport needs: a function that makes the session of a new stream."""
     shared = SessionCounters() if counters is None else counters
     complaints = Throttle(time.monotonic, COMPLAINT_INTERVAL_SECONDS)
-    memory = MemoryBudget(settings.max_held_bytes)
+    memory = MemoryBudget(settings.max_held_bytes, account)
     return partial(Session, director, settings, shared, complaints=complaints, memory=memory)

@@ -81,21 +81,6 @@ class StreamSession(Protocol):
 SessionFactory = Callable[[], StreamSession]
 
 
-class MemoryBudget:
-    """Bytes that many streams share; a stream that takes some gives them back, also those that were one too many."""
-
-    __slots__ = ("_limit_bytes", "held_bytes")
-
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
-        self.held_bytes = 0
-
-    def hold(self, size: int) -> bool:
-        """Account `size` more, or fewer if negative; False if that is more than there is."""
-        self.held_bytes += size
-        return size <= 0 or self.held_bytes <= self._limit_bytes
-
-
 _PROTOCOL_ERRORS = (GrpcStatus.INVALID_ARGUMENT, GrpcStatus.RESOURCE_EXHAUSTED, GrpcStatus.FAILED_PRECONDITION, GrpcStatus.INTERNAL)
 """The statuses with which an ext_proc session ends a stream."""
 _PLAIN = ("requests", "unroutable", "buffer_exhaustions", "decision_faults", "exchange_faults")

@@ -85,6 +85,7 @@ class ExtensionPoint(enum.StrEnum):
     ENDPOINT_REMOVED = "EndpointRemoved"
     METRICS = "Metrics"
     COLLECTION = "Collection"
+    MEMORY = "Memory"
 
 
 @dataclass(frozen=True, slots=True)

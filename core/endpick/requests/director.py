@@ -29,6 +29,7 @@ from endpick.requests.intake import (
     within,
 )
 from endpick.requests.large import LargeBodyReader, decided_after, read_elsewhere
+from endpick.requests.memory import SHED_FOR_MEMORY, MemoryAccount, OverloadStage, parsed_size
 from endpick.requests.model import NO_CANDIDATES, NOTHING_CACHED, BodyModes, Decision, IncomingRequest, Refused, Routed, refused
 from endpick.requests.producing import after, produce_waiting
 from endpick.requests.response import (
@@ -54,6 +55,8 @@ from endpick.requests.steps import (
 )
 from endpick.scheduling.scheduler import Scheduler
 from endpick.scheduling.step import Fault, Step, bind
+
+_SHEDDING = OverloadStage.SHEDDING
 
 
 class Pool(Protocol):
@@ -87,6 +90,8 @@ class Cycle:
     built: BuiltRequest
     endpoints: Endpoints
     state: CycleState
+    parsed_bytes: int
+    """What the body became takes so much, about."""
 
 
 @dataclass(slots=True)
@@ -111,6 +116,7 @@ class Director:
         access: Access | None = None,
         sent: set[str] | None = None,
         large_bodies: LargeBodyReader | None = None,
+        account: MemoryAccount | None = None,
     ) -> None:
         """Keep what every decision needs.
 
@@ -123,6 +129,7 @@ class Director:
             sent: Where the addresses go to which requests are sent.
             access: What plugins' reads and writes are checked by; undeclared ones are reported to `telemetry` when None.
             large_bodies: Parses bodies elsewhere that would hold the event loop for long; all are parsed here when None.
+            account: Told what bodies become; says when to shed.
         """
         self._pipeline = pipeline
         self._pool = pool
@@ -132,6 +139,7 @@ class Director:
         self._access = access or Access(None, telemetry.undeclared_access)
         self._sent: set[str] = set() if sent is None else sent
         self._large_bodies = large_bodies
+        self._account = MemoryAccount() if account is None else account
         self._large_bytes = sys.maxsize if large_bodies is None else large_bodies.threshold_bytes
         self._last_body_modes: BodyModes | None = None
         self._known_body_modes: set[BodyModes] = set()
@@ -172,6 +180,9 @@ class Director:
         if incoming.subset is not None:
             endpoints = within(incoming.subset, endpoints)
         if built.request.priority < 0:
+            if self._account.stage >= _SHEDDING:
+                self._account.shed += 1
+                return self._refuse(built, SHED_FOR_MEMORY)
             refusal = shed(pipeline.detector, built.request, endpoints, access)
             if refusal is not None:
                 return self._refuse(built, refusal)
@@ -181,11 +192,13 @@ class Director:
         if not len(endpoints):
             return self._refuse(built, NO_CANDIDATES)
 
-        cycle = Cycle(pipeline, incoming, built, endpoints, CycleState(access))
+        request = built.request
+        parsed_bytes = request.size_bytes if request.payload is None or incoming.body is None else parsed_size(incoming.body)
+        cycle = Cycle(pipeline, incoming, built, endpoints, CycleState(access), parsed_bytes)
         production = Production(built.request, endpoints, cycle.state, access)
         for position, producer in enumerate(pipeline.producers):
             if producer.awaits:
-                waiting = produce_waiting(pipeline.producers[position:], production)
+                waiting = produce_waiting(pipeline.producers[position:], production, self._account, cycle.parsed_bytes)
                 return after(waiting, lambda fault: self._conclude(cycle, fault))
             fault = produced_at_once(producer, production)
             if fault is not None and fault.refuses:
@@ -233,7 +246,11 @@ class Director:
         refusal = run_pre_request(cycle.pipeline.steps[PreRequest], request, result, headers, cycle.state, self._access)
         # Only now: an instance whose circuit opened meanwhile has nothing to settle, and one that has seen the request leave settles it.
         observers = Observers(taking_part(cycle.pipeline.observers), request, cycle.state, self._access)
-        exchange = TrackedExchange(ExchangeContext(request, picked, cycle.built.parser, observers, self._telemetry, self._clock))
+        parsed_bytes = cycle.parsed_bytes
+        self._account.hold_parsed(parsed_bytes)
+        exchange = TrackedExchange(
+            ExchangeContext(request, picked, cycle.built.parser, observers, self._telemetry, self._clock, self._account, parsed_bytes)
+        )
         if refusal is not None:
             exchange.abandon()
             return self._refuse(cycle.built, refusal)

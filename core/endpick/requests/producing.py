@@ -11,6 +11,7 @@ from time import perf_counter
 
 from endpick.api.endpoints import Access
 from endpick.plugins.failures import AWAIT_FAILURES, is_the_hosts
+from endpick.requests.memory import MemoryAccount
 from endpick.requests.model import Decision
 from endpick.requests.steps import CompiledProducer, Production, produced_at_once
 from endpick.scheduling.step import Fault
@@ -21,13 +22,22 @@ async def after(producing: Coroutine[None, None, Fault | None], conclude: Callab
     return conclude(await producing)
 
 
-async def produce_waiting(producers: Sequence[CompiledProducer], production: Production) -> Fault | None:
-    """Run the producers, of which the first has to wait; None, or a fault of an instance whose `onFault` refuses."""
-    for producer in producers:
-        fault = await _produce_later(producer, production) if producer.awaits else produced_at_once(producer, production)
-        if fault is not None and fault.refuses:
-            return fault
-    return None
+async def produce_waiting(
+    producers: Sequence[CompiledProducer], production: Production, account: MemoryAccount, parsed_bytes: int
+) -> Fault | None:
+    """Run the producers, of which the first has to wait; None, or a fault of an instance whose `onFault` refuses.
+
+    What the body became is in the account meanwhile: any number of requests may wait.
+    """
+    account.hold_parsed(parsed_bytes)
+    try:
+        for producer in producers:
+            fault = await _produce_later(producer, production) if producer.awaits else produced_at_once(producer, production)
+            if fault is not None and fault.refuses:
+                return fault
+        return None
+    finally:
+        account.hold_parsed(-parsed_bytes)
 
 
 async def _produce_later(producer: CompiledProducer, production: Production) -> Fault | None:

@@ -14,6 +14,7 @@ from endpick.observability.telemetry import Telemetry
 from endpick.plugins.breaker import Breaker, BreakerState
 from endpick.plugins.instance import Instance
 from endpick.requests.intake import CompiledParser
+from endpick.requests.memory import MemoryAccount
 from endpick.requests.model import CloseCause
 from endpick.requests.response_body import ModelNameRestorer, StreamedUsage, Unread, UsageReader, WholeUsage
 from endpick.scheduling.step import Fault, Step, bind_settling
@@ -139,6 +140,8 @@ class ExchangeContext:
         observers: Told how the response goes.
         telemetry: Told when it is over.
         clock: Monotonic seconds.
+        account: Where what the body became is accounted for until the request is over.
+        parsed_bytes: How much that is.
     """
 
     request: InferenceRequest
@@ -147,6 +150,8 @@ class ExchangeContext:
     observers: Observers
     telemetry: Telemetry
     clock: Callable[[], float]
+    account: MemoryAccount
+    parsed_bytes: int
 
 
 class TrackedExchange:
@@ -211,6 +216,10 @@ class TrackedExchange:
 
     def _close(self, cause: TerminationCause) -> ResponseEnd:
         self._ended = True
+        # As `hold_parsed`, without the call, which each request would pay for.
+        account = self._context.account
+        account.parsed_bytes -= self._context.parsed_bytes
+        account.held_bytes -= self._context.parsed_bytes
         duration = self._context.clock() - self._context.request.received_at
         end = ResponseEnd(cause, self._status, self._usage.result(), self._bytes, duration, self._ttft)
         if self._context.observers.each:

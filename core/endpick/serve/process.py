@@ -26,6 +26,7 @@ from endpick.planning.compile import declared_keys
 from endpick.planning.plan import Plan, PlanOutcome
 from endpick.plugins.breaker import BreakerSettings
 from endpick.requests.director import Director
+from endpick.requests.memory import STAGE_BOUNDS, MemoryAccount, OverloadStage
 from endpick.serve.active_plan import ActivePlan, WatchedFile, reload_once
 from endpick.serve.admin import AdminServer, admin_pages
 from endpick.serve.admin_http import AdminLimits
@@ -33,6 +34,7 @@ from endpick.serve.bodies.reader import LargeBodies, LargeBodySettings
 from endpick.serve.decisions import DecisionObservers
 from endpick.serve.deployment import Deployment, Runtime, StartRefused, deploy, document_of
 from endpick.serve.lifecycle import DrainTime, Lifecycle, Phase, Readiness, unless
+from endpick.serve.overload import OverloadWatch, available_bytes, resident_bytes
 from endpick.serve.watchdog import Watchdog, WatchdogSettings
 from endpick.transport.health import HealthBoard, health_methods
 from endpick.transport.limits import Limits
@@ -78,6 +80,8 @@ class ServeSettings:
     """When the event loop counts as standing still."""
     large_bodies: LargeBodySettings = field(default_factory=LargeBodySettings)
     """Which bodies are parsed in another process, and what that may cost."""
+    max_memory_bytes: int = field(default_factory=available_bytes)
+    """What the process may use; the stages of overload are shares of it."""
     watched_config: WatchedFile | None = None
     """The configuration file, if a change of it is to be served; SIGHUP reloads in any case."""
 
@@ -132,7 +136,9 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
 
         board = HealthBoard()
         control.lifecycle.on_entered(lambda phase: _show_phase(metrics, phase))
-        readiness = Readiness(control.lifecycle, board, lambda: left_out_now(current.instances()))
+        account = _new_account(settings.max_memory_bytes)
+        overload = OverloadWatch(account, current.instances, recorder, registry)
+        readiness = Readiness(control.lifecycle, board, lambda: (*overload.remarks(), *left_out_now(current.instances())))
         pages = admin_pages(Exposition(registry, current.instances, recorder), readiness.report)
         admin = AdminServer(pages, settings.metrics_host, settings.metrics_port, settings.metrics_limits)
         health = open_server(settings.transport, settings.health, health_methods(board))
@@ -149,18 +155,22 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         await unless(control.stop, current.begin(deployment, settings.discovery_timeout_seconds))
         _show_instances(metrics, deployment)
         await _start_hooks(stack, deployment)
+        stack.callback(overload.stop)
+        overload.start()
         observers.start()
         stack.push_async_callback(asyncio.to_thread, observers.stop)
 
         access = Access(on_violation=recorder.undeclared_access)
         bodies = LargeBodies(settings.large_bodies, metrics, services.clock)
         stack.push_async_callback(bodies.stop)
-        director = Director(deployment.pipeline, table, recorder, services.clock, access=access, sent=table.sent, large_bodies=bodies)
+        director = Director(
+            deployment.pipeline, table, recorder, services.clock, access=access, sent=table.sent, large_bodies=bodies, account=account
+        )
         current.on_replaced.append(lambda new: director.switch(new.pipeline))
         counters = SessionCounters()
-        sessions = session_factory(director, SessionSettings(settings.max_request_body_bytes), counters)
+        sessions = session_factory(director, SessionSettings(settings.max_request_body_bytes), counters, account)
         methods = ext_proc_methods(sessions) | health_methods(board)
-        server = open_server(settings.transport, settings.ext_proc, methods | reflection_methods(methods))
+        server = open_server(settings.transport, settings.ext_proc, methods | reflection_methods(methods), account)
         registry.register(EventCounts("endpick_transport_events", "Events on the ext_proc port.", server.counters.snapshot))
         registry.register(EventCounts("endpick_health_events", "Events on the port of gRPC health.", health.counters.snapshot))
         registry.register(EventCounts("endpick_admin_events", "Events on the port of metrics and /healthz.", admin.counters.snapshot))
@@ -184,6 +194,16 @@ async def _end(control: Control, settings: ServeSettings, server: Server, health
     open_streams = server.counters.streams_active
     _log.info("finishing", extra={"reason": reason, "open_streams": open_streams, "timeout_seconds": settings.finish_timeout_seconds})
     await server.drain(settings.finish_timeout_seconds)
+
+
+def _new_account(limit_bytes: int) -> MemoryAccount:
+    own = resident_bytes()
+    if own >= limit_bytes * STAGE_BOUNDS[OverloadStage.RELEASING].ends:
+        needed = f"endpick itself takes {own >> 20} MiB"
+        raise StartRefused(
+            Diagnostic(Code.E0807, f"--max-memory {limit_bytes >> 20}Mi leaves no memory for requests: {needed}", help="allow more")
+        )
+    return MemoryAccount(limit_bytes, own)
 
 
 def _show_phase(metrics: EndpickMetrics, entered: Phase) -> None:

@@ -14,6 +14,7 @@ import grpc.aio
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
 from endpick.extproc.stream import ProtocolError, StreamSession
+from endpick.requests.memory import MemoryAccount, OverloadStage
 from endpick.requests.model import CloseCause
 from endpick.transport.envelope import EnvelopeError, require_small_envelope
 from endpick.transport.limits import TransportCounters
@@ -37,10 +38,11 @@ _MOST_CONNECTIONS = 2**31 - 2
 class GrpcioServer:
     """A `Server` on grpc.aio; the caller makes it while the event loop runs."""
 
-    def __init__(self, settings: ListenSettings, methods: Methods) -> None:
+    def __init__(self, settings: ListenSettings, methods: Methods, account: MemoryAccount | None = None) -> None:
         self.counters = TransportCounters()
         self._settings = settings
         self._methods = methods
+        self._account = MemoryAccount() if account is None else account
         self._server: grpc.aio.Server | None = None
         self._channelz_id = 0
         """Under which grpcio counts its sockets."""
@@ -114,6 +116,10 @@ class GrpcioServer:
             self._tasks[task] = method
             task.add_done_callback(self._tasks.pop)
         counters = self.counters
+        if self._account.stage >= OverloadStage.CLOSING:
+            self._account.streams_refused += 1
+            counters.streams_refused += 1
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "short of memory")
         counters.streams_opened += 1
         session = method.open_session()
         cause = CloseCause.ERROR

@@ -11,6 +11,7 @@ from typing import Literal, Protocol, Self
 
 from endpick._proto.ext_proc_pb2 import ProcessingRequest
 from endpick.extproc.stream import SessionFactory
+from endpick.requests.memory import MemoryAccount
 from endpick.transport.limits import Limits, TransportCounters
 from endpick.transport.tls import TlsSettings
 
@@ -46,16 +47,16 @@ class Server(Protocol):
         """Close everything now; idempotent, also after `drain`."""
 
 
-def open_server(transport: TransportName, settings: ListenSettings, methods: Methods) -> Server:
-    """A server of the named transport, not started."""
+def open_server(transport: TransportName, settings: ListenSettings, methods: Methods, account: MemoryAccount | None = None) -> Server:
+    """A server of the named transport, not started; `account` says when there is no memory for more streams."""
     # A transport is only imported when it is chosen: grpcio costs a hundred milliseconds of start-up.
     if transport == "grpcio":
         from endpick.transport.grpcio import GrpcioServer  # noqa: PLC0415
 
-        return GrpcioServer(settings, methods)
+        return GrpcioServer(settings, methods, account)
     from endpick.transport.h2.server import H2Server  # noqa: PLC0415
 
-    return H2Server(settings, methods)
+    return H2Server(settings, methods, account)
 
 
 @dataclass(frozen=True, slots=True)

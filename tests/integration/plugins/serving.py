@@ -66,13 +66,18 @@ class Picker:
         self, prompt: str = "hello", request_id: str = "r", model: str = "m"
     ) -> tuple[grpc.aio.StreamStreamCall, pb.ProcessingResponse]:
         """Send one chat request; the stream, open for the response, and endpick's first answer."""
+        call = await self.announce(request_id)
+        body = json.dumps({"model": model, "messages": [{"role": "user", "content": prompt}]}).encode()
+        await call.write(pb.ProcessingRequest(request_body=pb.HttpBody(body=body, end_of_stream=True)))
+        return call, await call.read()
+
+    async def announce(self, request_id: str = "r") -> grpc.aio.StreamStreamCall:
+        """Send the headers of one chat request: for what is decided before the body comes."""
         call = self.channel.stream_stream(METHOD, pb.ProcessingRequest.SerializeToString, pb.ProcessingResponse.FromString)()
         names = {":path": "/v1/chat/completions", ":method": "POST", "content-type": "application/json", "x-request-id": request_id}
         headers = pb.HeaderMap(headers=[pb.HeaderValue(key=key, raw_value=value.encode()) for key, value in names.items()])
-        body = json.dumps({"model": model, "messages": [{"role": "user", "content": prompt}]}).encode()
         await call.write(pb.ProcessingRequest(request_headers=pb.HttpHeaders(headers=headers)))
-        await call.write(pb.ProcessingRequest(request_body=pb.HttpBody(body=body, end_of_stream=True)))
-        return call, await call.read()
+        return call
 
     async def samples(self, name: str) -> dict[tuple[tuple[str, str], ...], float]:
         """The samples of that name on the metrics page, by their labels."""

@@ -175,6 +175,13 @@ class IndexAgainstModel(RuleBasedStateMachine):
         self.index.remove(name)
         self.model.pop(name, None)
 
+    @rule()
+    def halve(self):
+        self.index.halve()
+        for held in self.model.values():
+            for _ in range((len(held) + 1) // 2):
+                held.popitem(last=False)
+
     @invariant()
     def every_match_is_the_models(self):
         assert len(self.index) == len(set().union(*self.model.values()))
@@ -241,6 +248,18 @@ def test_the_next_turn_of_a_conversation_matches_where_the_last_one_went():
     assert bench.matched(first + text(2, seed=2)) == [0, 3, 0]
     assert bench.matched(first[: 2 * BLOCK] + text(2, seed=3)) == [0, 2, 0]
     assert bench.matched(first, rows=[2, 1]) == [0, 3]
+
+
+def test_it_says_what_it_has_learnt_and_forgets_the_half_that_was_sent_first():
+    bench = Bench()
+    plugin = bench.instance.plugin
+    assert plugin.learnt_bytes() == 0
+    bench.send(1, text(4))
+    bench.send(1, text(4, seed=2))
+    learnt = plugin.learnt_bytes()
+    plugin.forget_some()
+    assert plugin.learnt_bytes() == learnt / 2 > 0
+    assert (bench.matched(text(4)), bench.matched(text(4, seed=2))) == ([0, 0, 0], [0, 4, 0])
 
 
 def test_a_prefill_endpoint_holds_the_prompt_too_and_a_shadow_pick_does_not():

@@ -7,7 +7,8 @@ import tracemalloc
 import pytest
 
 from endpick.extproc.session import Session, SessionSettings, session_factory
-from endpick.extproc.stream import GrpcStatus, MemoryBudget, ProtocolError, SessionCounters
+from endpick.extproc.stream import GrpcStatus, ProtocolError, SessionCounters
+from endpick.requests.memory import MemoryAccount, MemoryBudget
 from endpick.requests.model import BodyMode, CloseCause, Routed
 from unit.extproc.conversation import (
     ENDPOINT,
@@ -22,6 +23,7 @@ from unit.extproc.conversation import (
 )
 from unit.extproc.test_session_ends import LaterDirector
 
+DROPPED = "x-llm-d-request-dropped-reason"
 PIECE = request_body(b"x" * 10_000)
 HEAD_BYTES = len(request_headers())
 
@@ -124,3 +126,20 @@ def test_a_body_that_comes_byte_by_byte_is_accounted_for_by_what_it_costs():
     one = session(memory)
     talk(one, request_headers(), *[request_body(b"xy")] * 100)
     assert memory.held_bytes > 100 * 60
+
+
+def test_requests_are_refused_at_their_headers_while_the_process_has_hardly_any_memory_left():
+    account = MemoryAccount(100_000)
+    memory = MemoryBudget(10**6, account)
+    counters = SessionCounters()
+    account.hold_parsed(91_000)
+    [answer] = talk(session(memory, counters=counters), request_headers())
+    assert (answer.kind, answer.status, answer.headers[DROPPED]) == ("immediate_response", 503, "rejected-overloaded")
+    assert (account.counts()["request_refused"], counters.unroutable, counters.buffer_exhaustions) == (1, 1, 0)
+
+    account.hold_parsed(-91_000)
+    account.measured(0, 0)
+    one = session(memory)
+    assert talk(one, request_headers()) == []
+    account.hold_parsed(91_000)
+    assert kinds(talk(one, request_body(b"{}", end=True))) == ["request_headers", "request_body"], "it had begun before"

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from jh2._hazmat import Decoder
 
-from endpick.extproc.stream import MemoryBudget, StreamSession
+from endpick.extproc.stream import StreamSession
+from endpick.requests.memory import MemoryBudget
 from endpick.requests.model import CloseCause
 from endpick.transport.h2 import frames
 from endpick.transport.h2.connection import Connection

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.extproc.stream import MemoryBudget
+from endpick.requests.memory import MemoryBudget
 from endpick.transport.h2.errors import RateBudget
 
 

@@ -8,7 +8,7 @@ from struct import Struct
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from endpick.extproc.stream import MemoryBudget
+from endpick.requests.memory import MemoryAccount, MemoryBudget
 from endpick.transport.h2 import frames
 from endpick.transport.h2.errors import ErrorCode
 from endpick.transport.h2.frames import FrameType, parse_settings
@@ -250,3 +250,18 @@ def test_a_window_may_not_grow_beyond_what_http2_counts():
     peer.send(frames.window_update(0, NO_CREDIT))
     assert peer.take()[0].code is ErrorCode.FLOW_CONTROL_ERROR
     assert peer.connection.closing
+
+
+def test_no_stream_begins_while_the_process_has_no_memory_left_and_open_ones_go_on():
+    account = MemoryAccount(1000)
+    peer = Peer(memory=MemoryBudget(2**30, account))
+    peer.open(1)
+    account.hold_parsed(960)
+    peer.open(3)
+    refused = [frame for frame in peer.take() if frame.kind is FrameType.RST_STREAM]
+    assert [(frame.stream, frame.code) for frame in refused] == [(3, ErrorCode.REFUSED_STREAM)]
+    assert (account.counts()["stream_refused"], peer.counters.streams_refused, peer.counters.streams_active) == (1, 1, 1)
+    account.hold_parsed(-960)
+    account.measured(0, 0)
+    peer.open(5)
+    assert peer.counters.streams_active == 2

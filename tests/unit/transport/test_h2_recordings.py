@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jh2._hazmat import Decoder
 
-from endpick.extproc.stream import MemoryBudget, StreamSession
+from endpick.extproc.stream import StreamSession
+from endpick.requests.memory import MemoryBudget
 from endpick.transport.h2.connection import Connection
 from endpick.transport.h2.frames import FrameParser, FrameType
 from endpick.transport.limits import Limits, TransportCounters

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from endpick.extproc.stream import MemoryBudget
+from endpick.requests.memory import MemoryBudget
 from endpick.transport.h2 import frames
 from endpick.transport.h2.errors import ErrorCode, H2ConnectionError, H2StreamError, RateBudget
 from endpick.transport.h2.frames import CONTINUATION, DATA, HEADERS, PREFACE, FrameParser, announced_settings

@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Protocol, cast
 
-from endpick.extproc.stream import MemoryBudget
+from endpick.requests.memory import MemoryBudget
 from endpick.transport.h2.await_bridge import begin_to_await
 from endpick.transport.h2.connection import Connection
 from endpick.transport.h2.errors import ErrorCode, H2ConnectionError

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from endpick.extproc.stream import GrpcStatus
+from endpick.requests.memory import OverloadStage
 from endpick.requests.model import CloseCause
 from endpick.transport.envelope import EnvelopeError
 from endpick.transport.h2 import frames
@@ -23,6 +24,8 @@ from endpick.transport.h2.lifetime import LAST_CALL, WAITING_FOR_SETTINGS, Lifet
 from endpick.transport.h2.stream import AWAITED, CLOSED, HALF_CLOSED_REMOTE, RECV_END_STREAM, Stream, next_state
 from endpick.transport.h2.streams import Streams
 from endpick.transport.limits import Limits, TransportCounters
+
+_NO_MEMORY = OverloadStage.CLOSING
 
 
 class ControlFrames:
@@ -302,6 +305,10 @@ class FrameHandler:
         if self._lifetime.state >= LAST_CALL:
             raise H2StreamError(stream_id, ErrorCode.REFUSED_STREAM, "draining", "streams_refused")
         self._streams.last_id = stream_id
+        account = self._streams.account
+        if account.stage >= _NO_MEMORY:
+            account.streams_refused += 1
+            raise H2StreamError(stream_id, ErrorCode.REFUSED_STREAM, "short of memory", "streams_refused")
         if len(self._streams.open) >= self._limits.max_concurrent_streams:
             raise H2StreamError(stream_id, ErrorCode.REFUSED_STREAM, "too many streams", "streams_refused")
         # Gateways repeat one header block, and the decoder then gives the same list again.

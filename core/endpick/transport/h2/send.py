@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from struct import Struct
 
-from endpick.extproc.stream import MemoryBudget
+from endpick.requests.memory import MemoryBudget
 from endpick.transport.h2.errors import ErrorCode, H2ConnectionError, H2StreamError
 from endpick.transport.h2.frames import (
     DATA,

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 
-from endpick.extproc.stream import MemoryBudget
+from endpick.requests.memory import MemoryAccount, MemoryBudget
 from endpick.transport.h2.protocol import SocketConnection
 from endpick.transport.limits import TransportCounters
 from endpick.transport.listener import Listener
@@ -24,11 +24,11 @@ _STOP_SECONDS = 2.0
 class H2Server:
     """A `Server` on asyncio protocols."""
 
-    def __init__(self, settings: ListenSettings, methods: Methods) -> None:
+    def __init__(self, settings: ListenSettings, methods: Methods, account: MemoryAccount | None = None) -> None:
         self.methods = methods
         self.limits = settings.limits
         self.counters = TransportCounters()
-        self.memory = MemoryBudget(settings.limits.max_buffered_bytes)
+        self.memory = MemoryBudget(settings.limits.max_buffered_bytes, account)
         self._settings = settings
         self._connections: set[SocketConnection] = set()
         self._empty = asyncio.Event()

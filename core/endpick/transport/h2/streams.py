@@ -6,7 +6,8 @@ import heapq
 import logging
 from collections.abc import Awaitable, Callable, Container, Sequence
 
-from endpick.extproc.stream import GrpcStatus, MemoryBudget, ProtocolError, StreamSession
+from endpick.extproc.stream import GrpcStatus, ProtocolError, StreamSession
+from endpick.requests.memory import MemoryBudget
 from endpick.requests.model import CloseCause
 from endpick.transport.h2.errors import ErrorCode, H2StreamError
 from endpick.transport.h2.frames import rst_stream, window_update
@@ -79,6 +80,8 @@ class Streams:
         self._limits = limits
         self._counters = counters
         self._memory = memory
+        self.account = memory.account
+        """Whether there is memory for more streams."""
         self._spawn = spawn
         self.deadlines = Deadlines()
         """When `expire` has something to do."""

@@ -1,0 +1,166 @@
+"""Overload by memory: measures what the process uses, has plugins forget, and says in which stage it is and why."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import logging
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, Gauge
+
+from endpick.observability.exposition import EventCounts
+from endpick.observability.telemetry import Telemetry
+from endpick.plugins.failures import CALL_FAILURES, is_the_hosts
+from endpick.plugins.instance import Instance
+from endpick.plugins.kinds import ExtensionPoint
+from endpick.requests.memory import STAGE_BOUNDS, MemoryAccount, OverloadStage
+
+_log = logging.getLogger("endpick.overload")
+
+_MEASURE_SECONDS = 0.1
+_LEARNT_SECONDS = 1.0
+"""How often plugins are asked what they have learnt."""
+_FORGET_SECONDS = 10.0
+"""How often plugins are told to forget, while there is need."""
+_CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+_STATM = Path("/proc/self/statm")
+
+
+def available_bytes() -> int:
+    """What this process may use: the limit of its container where there is one, else the memory of the machine."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for path in _CGROUP_LIMITS:
+        with suppress(OSError, ValueError):  # `max` is no number, and means that there is no limit
+            return min(int(path.read_text(encoding="ascii")), machine)
+    return machine
+
+
+def resident_bytes() -> int:
+    """What the operating system has given this process; 0 where it does not say."""
+    try:
+        return int(_STATM.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+class OverloadWatch:
+    """Runs beside the requests on their event loop, ten times a second and briefly."""
+
+    def __init__(
+        self, account: MemoryAccount, instances: Callable[[], Iterable[Instance]], telemetry: Telemetry, registry: CollectorRegistry
+    ) -> None:
+        """Keep what is needed, and show the account in `registry`.
+
+        Args:
+            account: What is measured against its limit; its stage is what others act on.
+            instances: Gives the instances that serve now.
+            telemetry: Told of plugins that fail when they are asked or told.
+            registry: Gets the metrics.
+        """
+        self._account = account
+        self._instances = instances
+        self._telemetry = telemetry
+        self._timer: asyncio.TimerHandle | None = None
+        self._next_question = 0.0
+        self._next_forgetting = 0.0
+        self._stages = Gauge("endpick_overload_stage", "1 for the stage of overload by memory.", ("stage",), registry=registry)
+        self._forgotten = 0
+        self._show(account.stage)
+        account.on_stage.append(self._entered)
+        self._limit = Gauge("endpick_memory_limit_bytes", "What the process may use: --max-memory.", registry=registry)
+        self._limit.set(account.limit_bytes)
+        held = Gauge("endpick_memory_held_bytes", "What is accounted for, by what it is.", ("use",), registry=registry)
+        held.labels("parsed").set_function(lambda: account.parsed_bytes)
+        held.labels("learnt").set_function(lambda: account.learnt_bytes)
+        held.labels("messages").set_function(lambda: account.held_bytes - account.parsed_bytes - account.learnt_bytes)
+        registry.register(EventCounts("endpick_overload_actions", "What was done in stages of overload by memory.", self._counts))
+
+    def start(self) -> None:
+        """Measure from now on."""
+        self._measure()
+
+    def stop(self) -> None:
+        """Measure no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def remarks(self) -> tuple[str, ...]:
+        """What `/healthz` says of the stage; nothing while all is well."""
+        if self._account.stage is OverloadStage.NORMAL:
+            return ()
+        return (f"short of memory: {STAGE_BOUNDS[self._account.stage].action}",)
+
+    def _measure(self) -> None:
+        loop, account = asyncio.get_running_loop(), self._account
+        now, learnt = loop.time(), account.learnt_bytes
+        if now >= self._next_question:
+            self._next_question = now + _LEARNT_SECONDS
+            learnt = sum(map(self._learnt, self._instances()))
+        account.measured(resident_bytes(), learnt)
+        if account.stage >= OverloadStage.RELEASING and now >= self._next_forgetting:
+            self._next_forgetting = now + _FORGET_SECONDS
+            self._forget()
+        self._timer = loop.call_later(_MEASURE_SECONDS, self._measure)
+
+    def _learnt(self, instance: Instance) -> int:
+        size = self._asked(instance, instance.plugin.learnt_bytes)
+        if isinstance(size, int) and size >= 0:
+            return size
+        if size is not None:
+            self._telemetry.fault(instance, ExtensionPoint.MEMORY, f"says that it has learnt {size!r} bytes")
+        return 0
+
+    def _forget(self) -> None:
+        for instance in self._instances():
+            self._asked(instance, instance.plugin.forget_some)
+        self._forgotten += 1
+        self._next_question = 0.0
+        gc.collect()
+        give_back()
+
+    def _asked(self, instance: Instance, call: Callable[[], object]) -> object:
+        try:
+            return call()
+        except CALL_FAILURES as problem:
+            if is_the_hosts(problem):
+                raise
+            self._telemetry.fault(instance, ExtensionPoint.MEMORY, problem)
+            return None
+
+    def _counts(self) -> dict[str, int]:
+        return {"plugins_told_to_forget": self._forgotten, **self._account.counts()}
+
+    def _entered(self, before: OverloadStage, after: OverloadStage) -> None:
+        self._show(after)
+        account = self._account
+        figures = {
+            "stage": after.name.lower(),
+            "resident_bytes": resident_bytes(),
+            "held_bytes": account.held_bytes,
+            "parsed_bytes": account.parsed_bytes,
+            "learnt_bytes": account.learnt_bytes,
+            "limit_bytes": account.limit_bytes,
+        }
+        if after > before:
+            _log.warning(
+                "short of memory: %s; more memory for the container, --max-memory, or more replicas help",
+                STAGE_BOUNDS[after].action,
+                extra=figures,
+            )
+        else:
+            _log.info("less short of memory: %s", STAGE_BOUNDS[after].action, extra=figures)
+
+    def _show(self, present: OverloadStage) -> None:
+        for stage in OverloadStage:
+            self._stages.labels(stage.name.lower()).set(stage is present)
+
+
+def give_back() -> None:
+    """Have the C library give free memory back to the system, where it is glibc, which keeps it otherwise."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
