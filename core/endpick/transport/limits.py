@@ -38,7 +38,9 @@ class Limits:
     max_envelope_bytes: int = 256 * 1024
     """What a message may hold beside its body: headers, attributes and metadata; more ends its stream with INVALID_ARGUMENT."""
     read_bytes_per_turn: int = 64 * 1024
-    """What the h2 transport takes of one connection at most before others have their turn; less where it takes longer than 3 ms."""
+    """What the h2 transport takes of one connection at most before others have their turn."""
+    read_seconds_per_turn: float = 0.002
+    """How long it may take to act on that: a request of a hundred bytes costs as much as forty kilobytes of a body."""
     max_peer_share: float = 0.5
     """Of `max_connections`, for one IPv4 address or one /64 of IPv6 addresses; the h2 transport has this limit, grpcio does not."""
     reserved_descriptors: int = 128

@@ -39,19 +39,20 @@ async def test_a_fast_connection_leaves_the_others_their_turns(open_h2):
 
 
 async def test_messages_that_take_long_make_a_turn_shorter(open_h2):
-    async with open_h2() as serving:
+    async with open_h2(limits=Limits(read_seconds_per_turn=0.0)) as serving:
         fast, slow = [await RawClient.connect(serving.port) for _ in range(2)]
         for client in (fast, slow):
             assert await client.echo(1, b"hello") == b"hello"
         serving.log.received.clear()
-        message = b"block:1" + b" " * 93
+        message = b"reply:1" + b" " * 93
         frame = FRAME_HEAD.pack(0, len(message) + MESSAGE_HEAD.size, FrameType.DATA, 0, 1) + MESSAGE_HEAD.pack(0, len(message)) + message
         assert os.write(fast.writer.get_extra_info("socket").fileno(), frame * 550) == len(frame) * 550, "less than a turn may have at most"
         slow.message(1, b"slow")
         assert (await slow.read_until(FrameType.DATA, 1)).payload.endswith(b"slow")
 
-        assert serving.log.received.index(b"slow") <= 200
+        assert serving.log.received.index(b"slow") <= 8, "two turns of four frames"
         received = await serving.log.until_received(551)
         assert received.count(message) == 550
+        assert serving.server.counters.reads_deferred == 1, "one read, which took many turns"
         await fast.close()
         await slow.close()

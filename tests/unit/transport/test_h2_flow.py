@@ -265,3 +265,20 @@ def test_no_stream_begins_while_the_process_has_no_memory_left_and_open_ones_go_
     account.measured(0, 0)
     peer.open(5)
     assert peer.counters.streams_active == 2
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.integers(1, 5))
+def test_what_is_left_of_a_turn_is_read_in_the_next_ones_whatever_the_pieces(lengths, step):
+    peer, ticks = Peer(), iter(range(10**6))
+    peer.open(1)
+    sent = b"".join(data(1, MESSAGE_HEAD.pack(0, length) + bytes([number]) * length) for number, length in enumerate(lengths)) * 3
+    turns, unread = 0, b""
+    for start in range(0, len(sent), 7 * step):
+        unread += sent[start : start + 7 * step]
+        unread = peer.connection.receive(unread, 0.0, lambda: next(ticks))
+        turns += 1
+    while unread:
+        unread = peer.connection.receive(unread, 0.0, lambda: next(ticks))
+        turns += 1
+    assert peer.sessions[0].received == [bytes([number]) * length for number, length in enumerate(lengths)] * 3
+    assert turns >= len(lengths) * 3 / 4 - 1

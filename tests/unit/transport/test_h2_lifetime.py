@@ -182,7 +182,10 @@ class Socket:
 
 
 def server() -> H2Server:
-    return H2Server(ListenSettings(limits=Limits(unanswered_resets_burst=10_000, read_bytes_per_turn=1 << 22)), {PATH: Method(EchoSession)})
+    return H2Server(
+        ListenSettings(limits=Limits(unanswered_resets_burst=10_000, read_bytes_per_turn=1 << 22, read_seconds_per_turn=60.0)),
+        {PATH: Method(EchoSession)},
+    )
 
 
 @pytest.mark.asyncio

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from endpick.requests.memory import MemoryBudget
 from endpick.transport.h2 import frames
 from endpick.transport.h2.errors import ErrorCode, H2ConnectionError, H2StreamError, RateBudget
@@ -13,6 +15,8 @@ from endpick.transport.limits import Limits, TransportCounters
 from endpick.transport.server import Methods
 
 _HTTP1_METHODS = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"CONNECT ", b"TRACE ")
+_FRAMES_PER_LOOK = 4
+"""So many frames are acted on between two looks at the clock: two requests, if they are short."""
 _TLS_HANDSHAKE = b"\x16\x03"
 _STARTS = (PREFACE, *_HTTP1_METHODS, _TLS_HANDSHAKE)
 
@@ -59,6 +63,7 @@ class Connection:
         self._counters = counters
         self._preface = PrefaceReader()
         self._parser = FrameParser(limits.max_frame_bytes)
+        self._turn_seconds = limits.read_seconds_per_turn
         self.streams = Streams(methods, limits, counters, memory, spawn)
         self.outbox = self.streams.outbox
         self._lifetime = Lifetime(limits, counters, self.streams, now)
@@ -78,28 +83,40 @@ class Connection:
         """What is to be written now."""
         return self.outbox.take()
 
-    def receive(self, data: bytes, now: float) -> None:
-        """Act on bytes that arrived; `now` is monotonic seconds."""
+    def receive(self, data: bytes, now: float, clock: Callable[[], float] | None = None) -> bytes:
+        """Act on bytes that arrived.
+
+        Args:
+            data: What the client sent, after what it sent before.
+            now: Monotonic seconds.
+            clock: Gives them; without it, time does not limit how much is read.
+
+        Returns:
+            What is to be given again, in front of what comes next, once others have had their turn: it took too long to act on the rest.
+        """
         lifetime = self._lifetime
+        rest = b""
         if lifetime.state >= CLOSING:
-            return
+            return rest
         lifetime.heard_at = now
         try:
             if lifetime.state == WAITING_FOR_PREFACE:
-                rest = self._preface.take(data)
-                if rest is None:
-                    return
+                behind = self._preface.take(data)
+                if behind is None:
+                    return rest
                 lifetime.enter(WAITING_FOR_SETTINGS)
-                data = rest
-            self._take_frames(data, now)
+                data = behind
+            rest = self._take_frames(data, now, clock)
         except H2ConnectionError as error:
             self.end_with(error)
         else:
             if lifetime.state == LAST_CALL:
                 lifetime.close_after_last_stream()
+        return rest
 
-    def _take_frames(self, data: bytes, now: float) -> None:
+    def _take_frames(self, data: bytes, now: float, clock: Callable[[], float] | None) -> bytes:
         parser, handler = self._parser, self._handler
+        until_look = _FRAMES_PER_LOOK
         blocks = handler.blocks
         for kind, flags, stream_id, start, stop in parser.feed(data):
             try:
@@ -115,6 +132,12 @@ class Connection:
                 error.count(self._counters)
                 self.streams.reset(error.stream_id, error.code)
                 self._stream_errors.require(now, "errors of streams", "stream_error_floods")
+            until_look -= 1
+            if not until_look:
+                until_look = _FRAMES_PER_LOOK
+                if clock is not None and clock() - now > self._turn_seconds:
+                    return parser.leave(stop)
+        return b""
 
     def tick(self, now: float) -> None:
         """Time has passed: end what has taken too long."""

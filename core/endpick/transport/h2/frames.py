@@ -70,7 +70,7 @@ class FrameParser:
         self._needed = FRAME_HEAD_BYTES
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Whole frames, in order. Exhaust the iterator before feeding again.
+        """Whole frames, in order. Exhaust the iterator before feeding again, or call `leave`.
 
         Payloads are offsets rather than bytes, so that a message is copied once, out of the bytes that the socket returned.
 
@@ -103,6 +103,11 @@ class FrameParser:
         self._partial += data[position:]
         # One read from the socket can be a quarter of a megabyte, and a connection may be silent for hours.
         self.buffer = b""
+
+    def leave(self, stop: int) -> bytes:
+        """Feed no more for now: what stands behind the frame that ended at `stop`, to be fed again later, before anything else."""
+        rest, self.buffer, self._needed = self.buffer[stop:], b"", FRAME_HEAD_BYTES
+        return rest
 
 
 def settings(values: dict[int, int]) -> bytes:

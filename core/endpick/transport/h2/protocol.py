@@ -18,8 +18,6 @@ from endpick.transport.server import Methods
 
 __all__ = ["ConnectionOwner", "SocketConnection"]
 
-_SHORTEST_TURN_BYTES = 512
-_SHORT_TURN_SECONDS, _LONG_TURN_SECONDS = 0.001, 0.003
 _WRITE_BUFFER_BYTES = 1024 * 1024
 """Bytes that asyncio may hold for the socket before replies wait at their streams, where the memory budget counts them."""
 _LINGER_SECONDS = 1.0
@@ -48,9 +46,8 @@ class SocketConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._connection: Connection | None = None
-        self._turn_bytes = owner.limits.read_bytes_per_turn >> 3
-        """What it may read in one turn of the event loop: little at first, and less where little takes long."""
-        self._may_read = self._turn_bytes
+        self._may_read = owner.limits.read_bytes_per_turn
+        """Before others have their turn."""
         self._unread = bytearray()
         """Arrived before its turn; reading is paused while there is any."""
         self._turn_scheduled = False
@@ -74,12 +71,20 @@ class SocketConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client; all replies to them leave in one write."""
+        if self._connection is None or self._closed:
+            return
         self._may_read -= len(data)
-        if self._may_read < 0:
-            self._read_in_turns(data)
-        elif self._connection is not None and not self._closed:
-            self._connection.receive(data, time.monotonic())
+        if self._may_read < 0 or self._unread:
+            self._unread += data
+            if not self._turn_scheduled:
+                self._defer()
+                self._take_unread(self._may_read + len(data))
+        else:
+            rest = self._connection.receive(data, time.monotonic(), time.monotonic)
             self._flush()
+            if rest:
+                self._unread += rest
+                self._defer()
 
     def pause_writing(self) -> None:
         """The client does not take what it is sent."""
@@ -148,37 +153,26 @@ class SocketConnection(asyncio.Protocol):
         """Close without writing what is left."""
         self._transport.abort()
 
-    def _read_in_turns(self, data: bytes) -> None:
-        """Keep what is more than this connection may read before others had their turn.
+    def _defer(self) -> None:
+        """Read on when others have had their turn.
 
-        What it may read is filled up now and then, not at each turn: nearly all connections need no more than a comparison for it.
+        What may be read is filled up then, not at each read: nearly all connections need no more than a comparison for it.
         """
-        if self._connection is None or self._closed:
-            return
-        self._unread += data
-        if not self._turn_scheduled:
-            self._owner.counters.reads_deferred += 1
-            self._transport.pause_reading()
-            self._take_unread(self._may_read + len(data))
+        self._owner.counters.reads_deferred += 1
+        self._transport.pause_reading()
+        self._schedule_turn()
 
-    def _take_unread(self, size: int) -> None:
-        """Read that much of what was kept; what is left has to wait for the next turn of the event loop."""
-        piece = bytes(self._unread[:size])
-        del self._unread[:size]
+    def _schedule_turn(self) -> None:
         self._turn_scheduled = True
         self._loop.call_soon(self._next_turn)
-        if piece and self._connection is not None:
-            began = time.monotonic()
-            self._connection.receive(piece, began)
-            self._flush()
-            self._fit_turn(time.monotonic() - began)
 
-    def _fit_turn(self, took: float) -> None:
-        """Read less at once where that takes long: a request of a hundred bytes costs as much as forty kilobytes of a body."""
-        if took > _LONG_TURN_SECONDS:
-            self._turn_bytes = max(self._turn_bytes // 2, _SHORTEST_TURN_BYTES)
-        elif took < _SHORT_TURN_SECONDS:
-            self._turn_bytes = min(self._turn_bytes * 2, self._owner.limits.read_bytes_per_turn)
+    def _take_unread(self, size: int) -> None:
+        """Read that much of what was kept, or less if it takes long."""
+        piece = bytes(self._unread[:size])
+        del self._unread[:size]
+        if piece and self._connection is not None and not self._closed:
+            self._unread[:0] = self._connection.receive(piece, time.monotonic(), time.monotonic)
+            self._flush()
 
     def _next_turn(self) -> None:
         self._turn_scheduled = False
@@ -187,8 +181,9 @@ class SocketConnection(asyncio.Protocol):
             if not self._transport.is_closing():
                 self._transport.resume_reading()
             return
-        self._may_read = self._turn_bytes
+        self._may_read = self._owner.limits.read_bytes_per_turn
         if self._unread:
+            self._schedule_turn()
             self._take_unread(self._may_read)
         else:
             self._transport.resume_reading()
