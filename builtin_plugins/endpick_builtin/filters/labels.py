@@ -4,12 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from endpick.api import BoolArray, Endpoints, Filter, InferenceRequest, Parameters, PluginContext, ScoringState
+from endpick.api import (
+    BoolArray,
+    Endpoint,
+    Endpoints,
+    Filter,
+    InferenceRequest,
+    Parameters,
+    PluginContext,
+    RowArray,
+    ScoringState,
+    Stability,
+)
+
+T = TypeVar("T")
+
+
+class PerPool(Generic[T]):
+    """Remembers what follows from the endpoints of the pool alone, such as their labels, until the pool changes."""
+
+    def __init__(self, work: Callable[[tuple[Endpoint, ...]], T]) -> None:
+        """`work` is given all endpoints of the pool; arrays it makes have one entry for each, for `Endpoints.gather`."""
+        self._work = work
+        self._pool: object = None
+        self._found: T | None = None
+
+    def of(self, endpoints: Endpoints) -> T:
+        """What `work` makes of the pool that these endpoints belong to."""
+        pool = endpoints.pool_members
+        if pool is not self._pool:
+            self._found = self._work(pool)
+            self._pool = pool
+        return self._found  # type: ignore[return-value]
 
 
 class LabelMask:
@@ -17,17 +48,34 @@ class LabelMask:
 
     def __init__(self, holds: Callable[[Mapping[str, str]], bool]) -> None:
         """`holds` says whether an endpoint with these labels is kept."""
-        self._holds = holds
-        self._pool: object = None
-        self._mask: BoolArray = np.empty(0, dtype=np.bool_)
+        self._masks = PerPool(lambda pool: np.array([holds(endpoint.labels) for endpoint in pool], dtype=np.bool_))
 
     def of(self, endpoints: Endpoints) -> BoolArray:
         """True for each endpoint whose labels satisfy the condition. Shape `(len(endpoints),)`."""
-        pool = endpoints.pool_members
-        if pool is not self._pool:
-            self._mask = np.array([self._holds(endpoint.labels) for endpoint in pool], dtype=np.bool_)
-            self._pool = pool
-        return endpoints.gather(self._mask)
+        return endpoints.gather(self._masks.of(endpoints))
+
+
+class LabelValues:
+    """Which endpoints have which value of one label."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._codes = PerPool(self._coded)
+
+    def equal(self, endpoints: Endpoints, value: str) -> BoolArray:
+        """True for each endpoint whose label has this value. Shape `(len(endpoints),)`."""
+        codes, code_of = self._codes.of(endpoints)
+        found: BoolArray = endpoints.gather(codes) == code_of.get(value, UNHEARD_OF)
+        return found
+
+    def _coded(self, pool: tuple[Endpoint, ...]) -> tuple[RowArray, dict[str | None, int]]:
+        code_of: dict[str | None, int] = {}
+        codes = [code_of.setdefault(endpoint.labels.get(self._label), len(code_of)) for endpoint in pool]
+        return np.array(codes, dtype=np.intp), code_of
+
+
+UNHEARD_OF = -1
+"""Stands for a value that no endpoint has."""
 
 
 class Operator(StrEnum):
@@ -90,6 +138,42 @@ class LabelSelectorFilter(Filter[LabelSelectorParameters]):
     aliases = ("by-label-selector",)
 
     def __init__(self, name: str, parameters: LabelSelectorParameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        self._mask = LabelMask(parameters.selects)
+
+    def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> BoolArray:
+        """See the class."""
+        return self._mask.of(endpoints)
+
+
+class ByLabelParameters(Parameters):
+    """Values of one label."""
+
+    label: Annotated[str, Field(min_length=1, description="Label name.", examples=["llm-d.ai/role"])]
+    valid_values: Annotated[
+        tuple[str, ...], Field(alias="validValues", description="Values of the label that are kept.", examples=[["decode", "both"]])
+    ] = ()
+    allows_no_label: Annotated[bool, Field(alias="allowsNoLabel", description="Keep endpoints without the label, too.")] = False
+
+    @model_validator(mode="after")
+    def _keeps_something(self) -> Self:
+        if not self.valid_values and not self.allows_no_label:
+            raise ValueError("validValues is empty and allowsNoLabel is false, so that no endpoint could be kept")
+        return self
+
+    def selects(self, labels: Mapping[str, str]) -> bool:
+        """Whether an endpoint with these labels is kept."""
+        value = labels.get(self.label)
+        return self.allows_no_label if value is None else value in self.valid_values
+
+
+class ByLabelFilter(Filter[ByLabelParameters]):
+    """Keep endpoints whose label has one of the valid values, and those without it where `allowsNoLabel` says so; perhaps none."""
+
+    stability = Stability.DEPRECATED
+    replaced_by = "label-selector-filter"
+
+    def __init__(self, name: str, parameters: ByLabelParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
         self._mask = LabelMask(parameters.selects)
 

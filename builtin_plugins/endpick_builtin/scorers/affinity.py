@@ -1,7 +1,8 @@
-"""Scorers that look at what an endpoint has loaded for a request: LoRA adapters and prompts in its cache."""
+"""Scorers that look at what an endpoint has for a request: LoRA adapters, prompts and media in its caches, a label of its own."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
@@ -9,6 +10,8 @@ from pydantic import Field
 
 from endpick.api import (
     LORA_ADAPTERS,
+    MEDIA_ITEMS,
+    MEDIA_MATCHED,
     PREFIX_BLOCKS,
     PREFIX_MATCH_BLOCKS,
     Category,
@@ -18,10 +21,13 @@ from endpick.api import (
     LoraAdapters,
     Parameters,
     PluginContext,
+    PrefixBlocks,
     Scorer,
     ScoringState,
+    Stability,
     Subscriptions,
 )
+from endpick_builtin.filters.labels import LabelValues
 
 RUNNING = 1.0
 ROOM = 0.8
@@ -42,18 +48,40 @@ class LoraAffinityScorer(Scorer):
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
         """See the class."""
-        model = request.model
-        return np.array([_affinity(model, adapters) for adapters in endpoints.objects(LORA_ADAPTERS)], dtype=np.float64)
+        return endpoints.gather(endpoints.derived_from_objects(LORA_ADAPTERS, AdapterIndex).scores(request.model))
 
 
-def _affinity(model: str, adapters: LoraAdapters | None) -> float:
-    if adapters is None:
-        return FULL
-    if model in adapters.running:
-        return RUNNING
-    if len(adapters.running) + len(adapters.waiting) < adapters.max_adapters:
-        return ROOM
-    return WAITING if model in adapters.waiting else FULL
+class AdapterIndex:
+    """What all endpoints of the pool reported of adapters, by adapter; made anew when one reports something else."""
+
+    def __init__(self, reported: Sequence[LoraAdapters | None]) -> None:
+        """Of all endpoints of the pool."""
+        self._for_others = np.array([_room(adapters) for adapters in reported], dtype=np.float64)
+        self._for_others.flags.writeable = False
+        self._running: dict[str, list[int]] = {}
+        self._waiting: dict[str, list[int]] = {}
+        for row, adapters in enumerate(reported):
+            if adapters is not None:
+                for model in adapters.running:
+                    self._running.setdefault(model, []).append(row)
+                for model in adapters.waiting:
+                    self._waiting.setdefault(model, []).append(row)
+
+    def scores(self, model: str) -> FloatArray:
+        """Scores of the whole pool; not to be written to."""
+        if model not in self._running and model not in self._waiting:
+            return self._for_others
+        scores = self._for_others.copy()
+        waiting = self._waiting.get(model, [])
+        scores[waiting] = np.maximum(scores[waiting], WAITING)
+        scores[self._running.get(model, [])] = RUNNING
+        return scores
+
+
+def _room(adapters: LoraAdapters | None) -> float:
+    """The score for a model that the endpoint has not heard of."""
+    fits = adapters is not None and len(adapters.running) + len(adapters.waiting) < adapters.max_adapters
+    return ROOM if fits else FULL
 
 
 _IGNORED = "Ignored, as in llm-d: give it to `approx-prefix-cache-producer`."
@@ -111,13 +139,79 @@ class PrefixCacheScorer(Scorer[PrefixCacheParameters]):
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
         """See the class."""
-        blocks = state.get(self._blocks)
-        if blocks is None or not blocks.total_blocks:
-            return np.zeros(len(endpoints))
-        matched = np.fmax(state.column(self._matches, endpoints), 0.0)
-        share = matched / blocks.total_blocks
+        blocks, matched = state.get(self._blocks), state.column(self._matches, endpoints)
+        share = cached_share(blocks, matched)
         weight = self.parameters.match_length_weight
-        if not weight:
+        if not weight or blocks is None:
             return share
-        length = np.minimum(matched * (blocks.block_size_tokens / self.parameters.match_length_scale_tokens), 1.0)
+        scale = blocks.block_size_tokens / self.parameters.match_length_scale_tokens
+        length = np.minimum(np.fmax(matched, 0.0) * scale, 1.0)
         return weight * length**2 + (1.0 - weight) * share
+
+
+def cached_share(blocks: PrefixBlocks | None, matched: FloatArray) -> FloatArray:
+    """Matched blocks / all blocks, from 0 to 1; 0 without a prompt, and for an endpoint nothing is known of."""
+    if blocks is None or not blocks.total_blocks:
+        return np.zeros(len(matched))
+    return np.fmax(matched, 0.0) / blocks.total_blocks
+
+
+class MediaCacheParameters(Parameters):
+    """Whose word on embeddings counts."""
+
+    producer_name: Annotated[
+        str, Field(alias="producerName", description="Instance that knows which embeddings are cached; empty for the only one.")
+    ] = ""
+
+
+class MediaCacheScorer(Scorer[MediaCacheParameters]):
+    """Prefer endpoints that have cached the embeddings of the request's pictures, films and sounds.
+
+    score = media matched / media of the request. Without media, and for an endpoint nothing is known of, the score is 0.
+    """
+
+    consumes = (MEDIA_ITEMS, MEDIA_MATCHED)
+    category = Category.AFFINITY
+
+    @classmethod
+    def subscriptions(cls, parameters: MediaCacheParameters) -> Subscriptions:
+        """The media, as the named producer finds them."""
+        producer = parameters.producer_name
+        return Subscriptions((MEDIA_ITEMS.from_producer(producer), MEDIA_MATCHED.from_producer(producer)))
+
+    def __init__(self, name: str, parameters: MediaCacheParameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        self._items = MEDIA_ITEMS.from_producer(parameters.producer_name)
+        self._matched = MEDIA_MATCHED.from_producer(parameters.producer_name)
+
+    def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
+        """See the class."""
+        items, matched = state.get(self._items), state.column(self._matched, endpoints)
+        return np.clip(np.fmax(matched, 0.0) / items, 0.0, 1.0) if items else np.zeros(len(endpoints))
+
+
+class HeaderLabelAffinityParameters(Parameters):
+    """What is compared."""
+
+    header_name: Annotated[str, Field(alias="headerName", min_length=1, description="Request header, in any case.", examples=["x-tenant"])]
+    label_key: Annotated[str, Field(alias="labelKey", min_length=1, description="Label of endpoints.", examples=["tenant"])]
+
+
+class HeaderLabelAffinityScorer(Scorer[HeaderLabelAffinityParameters]):
+    """Prefer endpoints whose label has the value of a request header.
+
+    score = 1 where it does, else 0; 0 for all without the header, and for an endpoint without the label.
+    """
+
+    category = Category.AFFINITY
+    stability = Stability.EXPERIMENTAL
+
+    def __init__(self, name: str, parameters: HeaderLabelAffinityParameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        self._header = parameters.header_name.lower()
+        self._labels = LabelValues(parameters.label_key)
+
+    def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
+        """See the class."""
+        value = request.headers.get(self._header)
+        return np.zeros(len(endpoints)) if value is None else self._labels.equal(endpoints, value).astype(np.float64)

@@ -1,4 +1,4 @@
-"""Scorers that look at how busy an endpoint is: queue, running and open requests, KV cache."""
+"""Scorers that look at how busy an endpoint is: queue, running and open requests, tokens in flight, KV cache."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pydantic import Field
 
 from endpick.api import (
     INFLIGHT_REQUESTS,
+    INFLIGHT_TOKENS,
     KV_CACHE_USAGE,
     RUNNING_REQUESTS_SIZE,
+    UNCACHED_REQUEST_TOKENS,
     WAITING_QUEUE_SIZE,
     Category,
     Endpoints,
@@ -35,10 +37,11 @@ class KVCacheUtilizationScorer(Scorer):
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
         """See the class."""
-        return endpoints.derived(KV_CACHE_USAGE, _share_left)
+        return endpoints.derived(KV_CACHE_USAGE, share_left)
 
 
-def _share_left(usage: FloatArray) -> FloatArray:
+def share_left(usage: FloatArray) -> FloatArray:
+    """1 - usage, and 0 where the usage is not known."""
     return np.fmax(1.0 - usage, 0.0)
 
 
@@ -171,3 +174,50 @@ class ActiveRequestScorer(Scorer[ActiveRequestParameters]):
         if most <= self._idle:
             return np.ones(len(endpoints))
         return np.where(requests <= self._idle, 1.0, (most - requests) / most * self._max_busy)
+
+
+DEFAULT_THRESHOLD_TOKENS = 4_194_304
+
+
+class TokenLoadParameters(Parameters):
+    """What counts as overloaded."""
+
+    queue_threshold_tokens: Annotated[
+        int,
+        Field(
+            alias="queueThresholdTokens",
+            description=f"Tokens from which on an endpoint scores 0; 0 and less mean {DEFAULT_THRESHOLD_TOKENS}, as in llm-d.",
+        ),
+    ] = DEFAULT_THRESHOLD_TOKENS
+    in_flight_load_producer_name: Annotated[
+        str, Field(alias="inFlightLoadProducerName", description="Instance that counts the tokens; empty for the only one.")
+    ] = ""
+
+
+class TokenLoadScorer(Scorer[TokenLoadParameters]):
+    """Prefer endpoints with few tokens left to work on, against a threshold T.
+
+    score = 1 - min(t, T) / T, where t is the tokens in flight to the endpoint and those of this request that it has not cached. An endpoint
+    that was sent nothing has no tokens in flight; tokens of the request that are not known count as none.
+    """
+
+    consumes = (INFLIGHT_TOKENS,)
+    consumes_optional = (UNCACHED_REQUEST_TOKENS,)
+    category = Category.DISTRIBUTION
+
+    @classmethod
+    def subscriptions(cls, parameters: TokenLoadParameters) -> Subscriptions:
+        """The tokens, as the named producer counts them."""
+        producer = parameters.in_flight_load_producer_name
+        return Subscriptions((INFLIGHT_TOKENS.from_producer(producer),), (UNCACHED_REQUEST_TOKENS.from_producer(producer),))
+
+    def __init__(self, name: str, parameters: TokenLoadParameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        self._in_flight = INFLIGHT_TOKENS.from_producer(parameters.in_flight_load_producer_name)
+        self._uncached = UNCACHED_REQUEST_TOKENS.from_producer(parameters.in_flight_load_producer_name)
+        self._threshold = parameters.queue_threshold_tokens if parameters.queue_threshold_tokens > 0 else DEFAULT_THRESHOLD_TOKENS
+
+    def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
+        """See the class."""
+        tokens = np.fmax(endpoints[self._in_flight], 0.0) + np.fmax(state.column(self._uncached, endpoints), 0.0)
+        return np.maximum(1.0 - tokens / self._threshold, 0.0)

@@ -56,6 +56,7 @@ class Access:
 
 
 T = TypeVar("T")
+V = TypeVar("V")
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 FloatArray: TypeAlias = NDArray[np.float64]
@@ -179,6 +180,18 @@ class Endpoints:
         """The entries for the endpoints of this view out of an array with one entry for each of `pool_members`, in their order."""
         return values if self._rows is None else values[self._rows]
 
+    def pool_position(self, name: str) -> int | None:
+        """Where the endpoint of that name stands among `pool_members`; None when it is not in the pool."""
+        return self._generation.row_of.get(name)
+
+    def position(self, name: str) -> int | None:
+        """Where the endpoint of that name stands in this view, as `take` counts; None when the view does not hold it."""
+        row = self._generation.row_of.get(name)
+        if row is None or self._rows is None:
+            return row
+        found = (self._rows == row).nonzero()[0]
+        return int(found[0]) if len(found) else None
+
     def __getitem__(self, key: DataKey[float]) -> FloatArray:
         """The numbers of a column, read-only; NaN where nothing has been reported yet.
 
@@ -222,6 +235,29 @@ class Endpoints:
             found = work(self[key])
             if isinstance(found, np.ndarray):
                 found.flags.writeable = False
+            column.derived[work] = found
+        return found  # type: ignore[return-value]
+
+    def derived_from_objects(self, key: DataKey[V], work: Callable[[Sequence[V | None]], T]) -> T:
+        """What `work` makes of a column of objects for the whole pool; worked out again only when a value of the column has changed.
+
+        A loop over objects is slow where arithmetic on numbers is not: let `work` make arrays of them, with one entry for each of
+        `pool_members` in their order, and let `gather` pick what this view needs.
+
+        Args:
+            key: Of a column of objects.
+            work: A function of the objects of `pool_members`, None where nothing has been reported yet, and of nothing else; functions are
+                told apart as for `derived`.
+
+        Raises:
+            UnknownKey, UndeclaredAccess: as `objects`.
+        """
+        column = self._column(key)
+        if column is None:
+            return work([None] * len(self._generation.endpoints))
+        found = column.derived.get(work, column)
+        if found is column:  # which is in no result
+            found = work(column.values.tolist())
             column.derived[work] = found
         return found  # type: ignore[return-value]
 

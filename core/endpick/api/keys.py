@@ -223,3 +223,14 @@ MEDIA_MATCHED = DataKey(
     doc="Media of the request whose embeddings the endpoint probably holds (count).",
     default_producer=_ENCODER_CACHE,
 )
+
+MULTICLUSTER_QUEUE_SIZE = DataKey(
+    "llm-d.ai/multicluster-queue-size",
+    float,
+    doc="Mean queue of the model servers behind an endpoint that stands for a whole cluster (count, 0 or more).",
+)
+MULTICLUSTER_KV_CACHE_USAGE = DataKey(
+    "llm-d.ai/multicluster-kv-cache-utilization",
+    float,
+    doc="Mean share of the KV cache in use at the model servers behind an endpoint that stands for a whole cluster (0 to 1).",
+)

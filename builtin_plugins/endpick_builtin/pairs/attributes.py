@@ -1,0 +1,248 @@
+"""`endpoint-attribute-filter` and `endpoint-attribute-scorer`: judge endpoints by any number that they report."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Annotated, Self, TypeAlias
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from endpick.api import (
+    BoolArray,
+    Category,
+    DataKey,
+    Endpoints,
+    Filter,
+    FloatArray,
+    InferenceRequest,
+    Parameters,
+    PluginContext,
+    Scorer,
+    ScoringState,
+    Stability,
+    Subscriptions,
+)
+from endpick_builtin.filters.thresholds import kept_or_all
+from endpick_builtin.scorers.load import smaller_is_better
+
+AttributeName: TypeAlias = Annotated[
+    str,
+    Field(
+        pattern=r"^[A-Za-z0-9]+([._-][A-Za-z0-9]+)*(/[A-Za-z0-9]+([._-][A-Za-z0-9]+)*)?$",
+        description="Data key of the number: for example an `attributeKey` of `customMetrics` of core-metrics-extractor.",
+        examples=["GPUUtilization"],
+    ),
+]
+ProducerName: TypeAlias = Annotated[
+    str | None, Field(description="Instance that writes it, where several do; left out or empty for the only one.")
+]
+
+
+def attribute_key(name: str, producer: str | None) -> DataKey[float]:
+    """The number per endpoint of that name, as one producer or any writes it."""
+    return DataKey(name, float, doc="A number that endpoints report, chosen in the configuration.").from_producer(producer or "")
+
+
+class _Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Comparison(StrEnum):
+    """How a value is compared with the threshold."""
+
+    LESS_THAN = "LessThan"
+    LESS_THAN_OR_EQUAL = "LessThanOrEqual"
+    GREATER_THAN = "GreaterThan"
+    GREATER_THAN_OR_EQUAL = "GreaterThanOrEqual"
+    EQUAL = "Equal"
+    NOT_EQUAL = "NotEqual"
+
+
+_HOLDS: dict[Comparison, Callable[[FloatArray, float], BoolArray]] = {
+    Comparison.LESS_THAN: operator.lt,
+    Comparison.LESS_THAN_OR_EQUAL: operator.le,
+    Comparison.GREATER_THAN: operator.gt,
+    Comparison.GREATER_THAN_OR_EQUAL: operator.ge,
+    Comparison.EQUAL: operator.eq,
+    Comparison.NOT_EQUAL: operator.ne,
+}
+
+
+class Threshold(_Closed):
+    """A comparison with a value."""
+
+    comparison: Annotated[
+        Comparison,
+        Field(
+            alias="operator",
+            description="`LessThan`, `LessThanOrEqual`, `GreaterThan`, `GreaterThanOrEqual`, `Equal` or `NotEqual`.",
+        ),
+    ]
+    value: Annotated[float, Field(allow_inf_nan=False, description="What the number is compared with.")]
+
+
+class FilterAlgorithmType(StrEnum):
+    """How endpoints are told apart."""
+
+    THRESHOLD = "threshold"
+
+
+class FilterAlgorithm(_Closed):
+    """What tells the endpoints that are kept from the others."""
+
+    type: Annotated[FilterAlgorithmType, Field(description="`threshold` is the only one.")] = FilterAlgorithmType.THRESHOLD
+    threshold: Annotated[Threshold, Field(description="What must hold for the number.")]
+
+
+class OnMissing(StrEnum):
+    """What becomes of an endpoint without the number."""
+
+    PASS = "Pass"  # noqa: S105 - a word of the configuration
+    FAIL = "Fail"
+
+
+class EndpointAttributeFilterParameters(Parameters):
+    """Which number, and what must hold for it."""
+
+    attribute: AttributeName
+    producer: ProducerName = None
+    on_missing: Annotated[
+        OnMissing, Field(alias="onMissing", description="`Pass` keeps an endpoint without the number, `Fail` drops it.")
+    ] = OnMissing.PASS
+    fallback_on_empty: Annotated[
+        bool, Field(alias="fallbackOnEmpty", description="Keep all endpoints when the threshold would leave none.")
+    ] = False
+    algorithm: Annotated[
+        FilterAlgorithm,
+        Field(
+            description="How endpoints are told apart.",
+            examples=[{"type": "threshold", "threshold": {"operator": "LessThanOrEqual", "value": 0.9}}],
+        ),
+    ]
+
+
+class EndpointAttributeFilter(Filter[EndpointAttributeFilterParameters]):
+    """Keep endpoints whose number compares with `value` as `operator` says.
+
+    An endpoint that never reported the number is kept or dropped by `onMissing`; a number stays in force until it is reported anew. When
+    no endpoint is left, the profile picks nothing, or with `fallbackOnEmpty` chooses among all.
+    """
+
+    stability = Stability.EXPERIMENTAL
+
+    @classmethod
+    def subscriptions(cls, parameters: EndpointAttributeFilterParameters) -> Subscriptions:
+        """The number, if an instance writes it."""
+        return Subscriptions((), (attribute_key(parameters.attribute, parameters.producer),))
+
+    def __init__(self, name: str, parameters: EndpointAttributeFilterParameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        self._key = attribute_key(parameters.attribute, parameters.producer)
+        self._holds = _HOLDS[parameters.algorithm.threshold.comparison]
+        self._value = parameters.algorithm.threshold.value
+
+    def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> BoolArray | Endpoints:
+        """See the class."""
+        return kept_or_all(endpoints.derived(self._key, self._kept), endpoints, fall_back=self.parameters.fallback_on_empty)
+
+    def _kept(self, values: FloatArray) -> BoolArray:
+        holds = self._holds(values, self._value)
+        missing = np.isnan(values)
+        return holds | missing if self.parameters.on_missing is OnMissing.PASS else holds & ~missing
+
+
+class FixedRange(_Closed):
+    """The numbers that score 0 and 1."""
+
+    min: Annotated[float, Field(allow_inf_nan=False, description="Smallest number expected; smaller ones count as this.")]
+    max: Annotated[float, Field(allow_inf_nan=False, description="Largest number expected; larger ones count as this.")]
+
+    @model_validator(mode="after")
+    def _has_a_width(self) -> Self:
+        if self.min >= self.max:
+            raise ValueError(f"min must be less than max, and {self.min:g} is not less than {self.max:g}")
+        return self
+
+
+class AdaptiveRange(_Closed):
+    """The smallest and the largest number among the candidates score 0 and 1."""
+
+
+class Normalization(_Closed):
+    """The ends of the scale."""
+
+    fixed_range: Annotated[FixedRange | None, Field(alias="fixedRange", description="The numbers that score 0 and 1.")] = None
+    adaptive_range: Annotated[
+        AdaptiveRange | None, Field(alias="adaptiveRange", description="`{}` for those of the candidates, which is the default.")
+    ] = None
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if self.fixed_range is not None and self.adaptive_range is not None:
+            raise ValueError("fixedRange and adaptiveRange exclude each other; give one of them")
+        return self
+
+
+class ScorerAlgorithmType(StrEnum):
+    """Which end of the range is the good one."""
+
+    LOWER_IS_BETTER = "linear_lower_is_better"
+    HIGHER_IS_BETTER = "linear_higher_is_better"
+
+
+class ScorerAlgorithm(_Closed):
+    """Which numbers are good, and on which scale."""
+
+    type: Annotated[ScorerAlgorithmType, Field(description="`linear_lower_is_better` or `linear_higher_is_better`.")]
+    normalization: Annotated[Normalization, Field(description="What the numbers are measured against.", default_factory=Normalization)]
+
+
+class EndpointAttributeScorerParameters(Parameters):
+    """Which number, and how it becomes a score."""
+
+    attribute_key: Annotated[AttributeName, Field(alias="attributeKey")]
+    producer: ProducerName = None
+    algorithm: Annotated[
+        ScorerAlgorithm,
+        Field(
+            description="How a number becomes a score.",
+            examples=[{"type": "linear_lower_is_better", "normalization": {"fixedRange": {"min": 0, "max": 1}}}],
+        ),
+    ]
+
+
+class EndpointAttributeScorer(Scorer[EndpointAttributeScorerParameters]):
+    """Rate endpoints by a number that they report.
+
+    score = (number - min) / (max - min), cut to 0..1, for `linear_higher_is_better`, and 1 - that for `linear_lower_is_better`. min and max
+    are those of `fixedRange`, or else the smallest and the largest among the candidates; then all score 1 when all numbers are equal. An
+    endpoint that never reported the number scores 0; a number stays in force until it is reported anew.
+    """
+
+    category = Category.DISTRIBUTION
+    stability = Stability.EXPERIMENTAL
+
+    @classmethod
+    def subscriptions(cls, parameters: EndpointAttributeScorerParameters) -> Subscriptions:
+        """The number, if an instance writes it."""
+        return Subscriptions((), (attribute_key(parameters.attribute_key, parameters.producer),))
+
+    def __init__(self, name: str, parameters: EndpointAttributeScorerParameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        self._key = attribute_key(parameters.attribute_key, parameters.producer)
+        self._lower_is_better = parameters.algorithm.type is ScorerAlgorithmType.LOWER_IS_BETTER
+        self._range = parameters.algorithm.normalization.fixed_range
+
+    def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
+        """See the class."""
+        return endpoints.derived(self._key, self._rated)
+
+    def _rated(self, values: FloatArray) -> FloatArray:
+        costs = values if self._lower_is_better else -values
+        if self._range is None:
+            return smaller_is_better(costs)
+        best, worst = (self._range.min, self._range.max) if self._lower_is_better else (-self._range.max, -self._range.min)
+        return np.fmin(np.fmax((worst - costs) / (worst - best), 0.0), 1.0)

@@ -1,0 +1,165 @@
+"""`topology-affinity-filter` and `topology-affinity-scorer`: how near is an endpoint to the one of an earlier stage?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum, StrEnum
+from typing import Annotated, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from endpick.api import (
+    PEER_ENDPOINT,
+    TOPOLOGY,
+    BoolArray,
+    Category,
+    Endpoints,
+    Filter,
+    FloatArray,
+    InferenceRequest,
+    Parameters,
+    Plugin,
+    PluginContext,
+    RowArray,
+    Scorer,
+    ScoringState,
+    Stability,
+    Subscriptions,
+    Topology,
+)
+
+
+class Distance(IntEnum):
+    """What two endpoints share, nearest first."""
+
+    SAME_HOST = 0
+    SAME_RACK = 1
+    SAME_ZONE = 2
+    SAME_REGION = 3
+    NOTHING_SHARED = 4
+
+
+class Places:
+    """Where all endpoints of the pool run, with numbers in place of names; made anew when a place changes."""
+
+    def __init__(self, topologies: Sequence[Topology | None]) -> None:
+        """Of all endpoints of the pool."""
+        known = [topology or Topology() for topology in topologies]
+        names = ([one.hostname for one in known], [one.rack for one in known], [one.zone for one in known], [one.region for one in known])
+        self._numbers = tuple(_numbered(level) for level in names)
+        self._distances: dict[int, npt.NDArray[np.int8]] = {}
+
+    def distances(self, position: int) -> npt.NDArray[np.int8]:
+        """`Distance` of every endpoint of the pool from the one at this position; kept, because requests share few peers."""
+        found = self._distances.get(position)
+        if found is None:
+            found = np.full(len(self._numbers[0]), Distance.NOTHING_SHARED, dtype=np.int8)
+            for distance, numbers in reversed(tuple(zip(Distance, self._numbers, strict=False))):
+                if numbers[position] != _UNKNOWN:
+                    found[numbers == numbers[position]] = distance
+            self._distances[position] = found
+        return found
+
+
+_UNKNOWN = 0
+
+
+def _numbered(names: list[str]) -> RowArray:
+    numbers = {"": _UNKNOWN}
+    return np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.intp)
+
+
+class TopologyParameters(Parameters):
+    """Whose word on topology counts."""
+
+    topology_producer_name: Annotated[
+        str, Field(alias="topologyProducerName", description="Instance that knows where endpoints run; empty for the only one.")
+    ] = ""
+
+
+P = TypeVar("P", bound=TopologyParameters)
+
+
+class _NearPeer(Plugin[P]):
+    """Knows how far candidates are from the peer."""
+
+    @classmethod
+    def subscriptions(cls, parameters: P) -> Subscriptions:
+        """The peer and the places, if instances write them."""
+        return Subscriptions((), (PEER_ENDPOINT, TOPOLOGY.from_producer(parameters.topology_producer_name)))
+
+    def __init__(self, name: str, parameters: P, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        self._topology = TOPOLOGY.from_producer(parameters.topology_producer_name)
+
+    def _distances(self, endpoints: Endpoints, state: ScoringState) -> npt.NDArray[np.int8] | None:
+        """`Distance` of each of these endpoints from the peer; None when there is no peer, or it has left the pool."""
+        places = endpoints.derived_from_objects(self._topology, Places)
+        peer = state.get(PEER_ENDPOINT)
+        position = None if peer is None else endpoints.pool_position(peer.name)
+        return None if position is None else endpoints.gather(places.distances(position))
+
+
+class Level(StrEnum):
+    """What an endpoint must share with the peer at least."""
+
+    HOST = "host"
+    RACK = "rack"
+    ZONE = "zone"
+    REGION = "region"
+
+
+_REACH = dict(zip(Level, Distance, strict=False))
+
+
+class TopologyFilterParameters(TopologyParameters):
+    """How near is near enough."""
+
+    min_affinity: Annotated[
+        Level, Field(alias="minAffinity", description="What an endpoint shares with the peer at least: `host`, `rack`, `zone` or `region`.")
+    ] = Level.HOST
+
+
+class TopologyAffinityFilter(_NearPeer[TopologyFilterParameters], Filter[TopologyFilterParameters]):
+    """Keep endpoints near the peer, which is the endpoint that an earlier stage of the request was given.
+
+    Two endpoints are as near as the smallest place they share: host, rack, zone or region; a place that is not known is not shared. Keeps
+    those that share `minAffinity` or a smaller place, and all of them when there is no peer, when nothing is known of its place, and when
+    no endpoint is near enough.
+    """
+
+    stability = Stability.EXPERIMENTAL
+
+    def __init__(self, name: str, parameters: TopologyFilterParameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        self._reach = _REACH[parameters.min_affinity]
+
+    def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> BoolArray | Endpoints:
+        """See the class."""
+        distances = self._distances(endpoints, state)
+        if distances is None:
+            return endpoints
+        near: BoolArray = distances <= self._reach
+        return near if np.count_nonzero(near) else endpoints
+
+
+_SCORES = np.zeros(len(Distance))
+_SCORES[[Distance.SAME_HOST, Distance.SAME_RACK, Distance.SAME_ZONE, Distance.SAME_REGION]] = 1.0, 0.20, 0.05, 0.02
+
+
+class TopologyAffinityScorer(_NearPeer[TopologyParameters], Scorer[TopologyParameters]):
+    """Prefer endpoints near the peer, which is the endpoint that an earlier stage of the request was given.
+
+    score = 1 on the host of the peer, 0.2 in its rack, 0.05 in its zone, 0.02 in its region, and 0 elsewhere, where a place is not known,
+    and for all when there is no peer.
+    """
+
+    category = Category.AFFINITY
+    stability = Stability.EXPERIMENTAL
+
+    def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
+        """See the class."""
+        distances = self._distances(endpoints, state)
+        return np.zeros(len(endpoints)) if distances is None else _SCORES[distances]

@@ -1,0 +1,172 @@
+"""`latency-scorer`: rates endpoints by how far predicted latencies stay below, or exceed, what the request asks for."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from endpick.api import (
+    INFLIGHT_REQUESTS,
+    KV_CACHE_USAGE,
+    PREFIX_BLOCKS,
+    PREFIX_MATCH_BLOCKS,
+    TPOT_HEADROOM,
+    TTFT_HEADROOM,
+    WAITING_QUEUE_SIZE,
+    BoolArray,
+    Category,
+    Endpoints,
+    FloatArray,
+    InferenceRequest,
+    Parameters,
+    PluginContext,
+    Scorer,
+    ScoringState,
+    Subscriptions,
+)
+from endpick_builtin.scorers.affinity import cached_share
+from endpick_builtin.scorers.load import share_left
+
+MILLISECONDS = 1000.0
+NO_SPREAD_MS = 1e-9
+MIDDLE = 0.5
+
+
+class Strategy(StrEnum):
+    """Which of the endpoints that are quick enough is best."""
+
+    LEAST = "least"
+    MOST = "most"
+
+
+class LatencyParameters(Parameters):
+    """How much each prediction counts, and what counts where nothing is predicted."""
+
+    ttft_weight: Annotated[
+        float, Field(alias="ttftWeight", ge=0.0, allow_inf_nan=False, description="Weight of the time to the first token.")
+    ] = 0.8
+    tpot_weight: Annotated[
+        float, Field(alias="tpotWeight", ge=0.0, allow_inf_nan=False, description="Weight of the time for each further token.")
+    ] = 0.2
+    headroom_selection_strategy: Annotated[
+        Strategy,
+        Field(
+            alias="headroomSelectionStrategy",
+            description="`least` fills endpoints that are only just quick enough first, `most` prefers those that are quickest.",
+        ),
+    ] = Strategy.LEAST
+    composite_kv_weight: Annotated[
+        float,
+        Field(alias="compositeKVWeight", ge=0.0, allow_inf_nan=False, description="Without predictions: weight of the free KV cache."),
+    ] = 1.0
+    composite_queue_weight: Annotated[
+        float, Field(alias="compositeQueueWeight", ge=0.0, allow_inf_nan=False, description="Without predictions: weight of the queue.")
+    ] = 1.0
+    composite_prefix_weight: Annotated[
+        float,
+        Field(alias="compositePrefixWeight", ge=0.0, allow_inf_nan=False, description="Without predictions: weight of the cached prompt."),
+    ] = 1.0
+    latency_prediction_info_producer_name: Annotated[
+        str, Field(alias="latencyPredictionInfoProducerName", description="Instance that predicts; empty for the only one.")
+    ] = ""
+    prefix_match_info_producer_name: Annotated[
+        str, Field(alias="prefixMatchInfoProducerName", description="Instance that knows what matches; empty for the only one.")
+    ] = ""
+
+
+class LatencyScorer(Scorer[LatencyParameters]):
+    """Prefer endpoints whose predicted latency suits the request.
+
+    An endpoint is positive when neither headroom is negative, or nothing is predicted for it. If any is, only these are rated; else only
+    those without an open request of this picker's; else only the first group that has any: TPOT alone too slow, TTFT alone too slow,
+    both. The others score 0. Within the group n = (|headroom| - min) / (max - min) for each latency, where a missing headroom is 0, and 0.5
+    for all when they are equal, which leaves the other latency its whole weight; c = a * n(TTFT) + b * n(TPOT), with a + b = 1;
+    score = (int(100 * (1 - c)) + 1) / 100 for `least` and for groups that are too slow, (int(100 * c) + 1) / 100 for `most`, at most 1.
+    Where nothing at all is predicted, score = round(100 * (wkv * (1 - usage) + wq * (longest queue - queue) / longest queue +
+    wp * cached share)) / 100, with the composite weights scaled to a sum of 1 (all 0: the KV cache alone); a metric that was never
+    reported counts as full.
+    """
+
+    consumes = (TTFT_HEADROOM, TPOT_HEADROOM, INFLIGHT_REQUESTS, KV_CACHE_USAGE, WAITING_QUEUE_SIZE, PREFIX_MATCH_BLOCKS, PREFIX_BLOCKS)
+    category = Category.BALANCE
+
+    @classmethod
+    def subscriptions(cls, parameters: LatencyParameters) -> Subscriptions:
+        """The headrooms and the matches, as the named producers find them, and the metrics."""
+        predictor, prefix = parameters.latency_prediction_info_producer_name, parameters.prefix_match_info_producer_name
+        predicted = (TTFT_HEADROOM.from_producer(predictor), TPOT_HEADROOM.from_producer(predictor))
+        matches = (PREFIX_MATCH_BLOCKS.from_producer(prefix), PREFIX_BLOCKS.from_producer(prefix))
+        return Subscriptions((*predicted, *matches, INFLIGHT_REQUESTS, KV_CACHE_USAGE, WAITING_QUEUE_SIZE))
+
+    def __init__(self, name: str, parameters: LatencyParameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        self._ttft = TTFT_HEADROOM.from_producer(parameters.latency_prediction_info_producer_name)
+        self._tpot = TPOT_HEADROOM.from_producer(parameters.latency_prediction_info_producer_name)
+        self._matches = PREFIX_MATCH_BLOCKS.from_producer(parameters.prefix_match_info_producer_name)
+        self._blocks = PREFIX_BLOCKS.from_producer(parameters.prefix_match_info_producer_name)
+        self._shares = _shares(parameters.ttft_weight, parameters.tpot_weight)
+        self._composite = _shares(parameters.composite_kv_weight, parameters.composite_queue_weight, parameters.composite_prefix_weight)
+
+    def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
+        """See the class."""
+        ttft, tpot = state.column(self._ttft, endpoints) * MILLISECONDS, state.column(self._tpot, endpoints) * MILLISECONDS
+        is_idle = ~(endpoints[INFLIGHT_REQUESTS] > 0.0)
+        predicted = np.fmax(ttft, tpot)
+        if np.count_nonzero(np.isnan(predicted)) == len(predicted):
+            return self._without_predictions(endpoints, state)
+        group, most = _group(ttft, tpot, is_idle)
+        scores = np.zeros(len(endpoints))
+        scores[group] = self._rated(np.nan_to_num(ttft[group]), np.nan_to_num(tpot[group]), most=most)
+        return scores
+
+    def _rated(self, ttft: FloatArray, tpot: FloatArray, *, most: bool) -> FloatArray:
+        """Scores within one group, from headrooms in milliseconds."""
+        (first, first_varies), (second, second_varies) = _spread(np.abs(ttft)), _spread(np.abs(tpot))
+        a, b = self._shares
+        if first_varies != second_varies:
+            a, b = (1.0, 0.0) if first_varies else (0.0, 1.0)
+        combined = a * first + b * second
+        if not (most and self.parameters.headroom_selection_strategy is Strategy.MOST):
+            combined = 1.0 - combined
+        return np.minimum((np.trunc(combined * 100.0) + 1.0) / 100.0, 1.0)
+
+    def _without_predictions(self, endpoints: Endpoints, state: ScoringState) -> FloatArray:
+        kv, queue, prefix = self._composite
+        total = kv * endpoints.derived(KV_CACHE_USAGE, share_left) + queue * endpoints.derived(WAITING_QUEUE_SIZE, _against_the_longest)
+        total += prefix * cached_share(state.get(self._blocks), state.column(self._matches, endpoints))
+        return np.floor(total * 100.0 + 0.5) / 100.0
+
+
+def _shares(first: float, *others: float) -> tuple[float, ...]:
+    """Weights scaled to a sum of 1; all of it for the first when they are all 0."""
+    total = first + sum(others)
+    return (first / total, *(other / total for other in others)) if total > 0.0 else (1.0, *(0.0 for _ in others))
+
+
+def _group(ttft: FloatArray, tpot: FloatArray, is_idle: BoolArray) -> tuple[BoolArray, bool]:
+    """The endpoints to rate, and whether the strategy applies to them."""
+    late_first, late_next = ttft < 0.0, tpot < 0.0
+    positive = ~(late_first | late_next)
+    if np.count_nonzero(positive):
+        return positive, True
+    if np.count_nonzero(is_idle):
+        return is_idle, False
+    groups = (late_next & ~late_first, late_first & ~late_next)
+    return next((group for group in groups if np.count_nonzero(group)), late_first & late_next), False
+
+
+def _spread(values: FloatArray) -> tuple[FloatArray, bool]:
+    """(value - smallest) / (largest - smallest), and whether they differ; 0.5 for all when they do not."""
+    smallest, largest = values.min(), values.max()
+    if largest - smallest <= NO_SPREAD_MS:
+        return np.full(len(values), MIDDLE), False
+    return (values - smallest) / (largest - smallest), True
+
+
+def _against_the_longest(queues: FloatArray) -> FloatArray:
+    """(longest - queue) / longest: 1 for all when no request waits, 0 where the queue is not known."""
+    longest = np.fmax.reduce(queues)
+    return np.fmax(1.0 - queues / longest if longest > 0.0 else 1.0 - queues, 0.0)

@@ -1,0 +1,141 @@
+"""`no-hit-lru-scorer`: spreads the requests whose prompt no endpoint has cached, so that caches grow everywhere."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from endpick.api import (
+    PREFIX_MATCH_BLOCKS,
+    Category,
+    CycleState,
+    Endpoint,
+    Endpoints,
+    FloatArray,
+    InferenceRequest,
+    Parameters,
+    PluginContext,
+    PreRequest,
+    SchedulingResult,
+    Scorer,
+    ScoringState,
+    Subscriptions,
+    UpstreamHeaders,
+)
+from endpick_builtin.filters.labels import PerPool
+
+DEFAULT_LRU_SIZE = 1024
+WARM = 0.5
+
+
+class ColdPicks:
+    """Which endpoints last got a request with an uncached prompt, and when: counted, not timed."""
+
+    def __init__(self, most: int) -> None:
+        """Remembers this many endpoints at most."""
+        self._most = most
+        self._count = 0
+        self._counts: OrderedDict[str, int] = OrderedDict()
+        self._by_endpoint = PerPool(self._of)
+
+    def last(self, endpoints: Endpoints) -> FloatArray:
+        """The number of the last cold request of each of these endpoints; 0 for an endpoint without one. Shape `(len(endpoints),)`."""
+        return endpoints.gather(self._by_endpoint.of(endpoints))
+
+    def touch(self, picked: Endpoints) -> None:
+        """The first of these endpoints gets a cold request."""
+        name = picked.take([0]).members[0].name
+        self._count += 1
+        self._counts[name] = self._count
+        self._counts.move_to_end(name)
+        self._set(picked, name, self._count)
+        while len(self._counts) > self._most:
+            oldest, _ = self._counts.popitem(last=False)
+            self._set(picked, oldest, 0)
+
+    def forget(self, name: str) -> None:
+        """The endpoint has left."""
+        self._counts.pop(name, None)
+
+    def _of(self, pool: tuple[Endpoint, ...]) -> FloatArray:
+        return np.array([self._counts.get(endpoint.name, 0) for endpoint in pool], dtype=np.float64)
+
+    def _set(self, endpoints: Endpoints, name: str, count: int) -> None:
+        position = endpoints.pool_position(name)
+        if position is not None:
+            self._by_endpoint.of(endpoints)[position] = count
+
+
+class NoHitLRUParameters(Parameters):
+    """How many endpoints are remembered, and whose word on caches counts."""
+
+    lru_size: Annotated[
+        int, Field(alias="lruSize", description=f"Endpoints to remember; 0 and less mean {DEFAULT_LRU_SIZE}, as in llm-d.")
+    ] = DEFAULT_LRU_SIZE
+    prefix_match_info_producer_name: Annotated[
+        str, Field(alias="prefixMatchInfoProducerName", description="Instance that knows what matches; empty for the only one.")
+    ] = ""
+    prefix_plugin_type: Annotated[
+        str | None,
+        Field(
+            alias="prefixPluginType",
+            description="No effect, as in llm-d: name the producer with prefixMatchInfoProducerName.",
+            json_schema_extra={"deprecated": True},
+        ),
+    ] = None
+    prefix_plugin_name: Annotated[
+        str | None,
+        Field(
+            alias="prefixPluginName",
+            description="No effect, as in llm-d: name the producer with prefixMatchInfoProducerName.",
+            json_schema_extra={"deprecated": True},
+        ),
+    ] = None
+
+
+class NoHitLRUScorer(Scorer[NoHitLRUParameters], PreRequest[NoHitLRUParameters]):
+    """Prefer, for a prompt that no candidate has cached, the endpoint that has waited longest for such a prompt.
+
+    A request is cold when no candidate has a block of its prompt cached; without data it is cold. Candidates that never got a cold request
+    come first, in the order of the pool, then the others, the least recent first: score = 1 - rank / (candidates - 1), and 1 for a single
+    candidate. For a request that is not cold all score 0.5. Of a request that was cold in every profile that asked, the first pick of each
+    profile counts as used.
+    """
+
+    consumes = (PREFIX_MATCH_BLOCKS,)
+    category = Category.DISTRIBUTION
+
+    @classmethod
+    def subscriptions(cls, parameters: NoHitLRUParameters) -> Subscriptions:
+        """The matches, as the named producer finds them."""
+        return Subscriptions((PREFIX_MATCH_BLOCKS.from_producer(parameters.prefix_match_info_producer_name),))
+
+    def __init__(self, name: str, parameters: NoHitLRUParameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        self._matches = PREFIX_MATCH_BLOCKS.from_producer(parameters.prefix_match_info_producer_name)
+        self._picks = ColdPicks(parameters.lru_size if parameters.lru_size > 0 else DEFAULT_LRU_SIZE)
+
+    def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
+        """See the class."""
+        cold = not np.count_nonzero(state.column(self._matches, endpoints) > 0.0)
+        state.private["cold"] = cold and state.private.get("cold", True)
+        count = len(endpoints)
+        if not cold:
+            return np.full(count, WARM)
+        scores = np.empty(count)
+        scores[self._picks.last(endpoints).argsort(kind="stable")] = np.linspace(1.0, 0.0, count)
+        return scores
+
+    def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
+        """Note where a cold request goes."""
+        if state.private.get("cold"):
+            for run in result.runs.values():
+                if run.picked is not None:
+                    self._picks.touch(run.picked)
+
+    def endpoint_removed(self, name: str) -> None:
+        """Forget when it was used."""
+        self._picks.forget(name)
