@@ -12,8 +12,8 @@ class HeaderBasedTestingFilter(Filter):
     """Keep the endpoints that the request header `test-epp-endpoint-selection` lists, in its order; for tests of gateways.
 
     The header is a list of `host` or `host:port` between commas, IPv6 in brackets where a port follows. A host alone means all its ports.
-    An endpoint that is listed twice counts once. Keeps none without the header, and when it names none of the candidates: it has no place in
-    a configuration that serves clients, who could choose their endpoint.
+    An endpoint that is listed twice counts once. Keeps none without the header, and when it names none of the candidates. It has no place
+    in a configuration that serves clients, who could choose their endpoint.
     """
 
     def __init__(self, name: str, parameters: Parameters, context: PluginContext) -> None:

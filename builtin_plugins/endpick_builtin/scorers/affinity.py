@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Iterable, Sequence
+from typing import Annotated, TypeAlias
 
 import numpy as np
 from pydantic import Field
@@ -46,36 +46,81 @@ class LoraAffinityScorer(Scorer):
     consumes = (LORA_ADAPTERS,)
     category = Category.AFFINITY
 
+    def __init__(self, name: str, parameters: Parameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        self._index = AdapterIndex([], None)
+
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
         """See the class."""
-        return endpoints.gather(endpoints.derived_from_objects(LORA_ADAPTERS, AdapterIndex).scores(request.model))
+        return endpoints.gather(endpoints.derived_from_objects(LORA_ADAPTERS, self._indexed).scores(request.model))
+
+    def _indexed(self, reported: Sequence[LoraAdapters | None]) -> AdapterIndex:
+        self._index = AdapterIndex(reported, self._index)
+        return self._index
+
+
+Holders: TypeAlias = dict[str, set[int]]
+"""Adapters, each with the positions of the endpoints that have it."""
 
 
 class AdapterIndex:
-    """What all endpoints of the pool reported of adapters, by adapter; made anew when one reports something else."""
+    """What all endpoints of the pool reported of adapters, by adapter."""
 
-    def __init__(self, reported: Sequence[LoraAdapters | None]) -> None:
-        """Of all endpoints of the pool."""
-        self._for_others = np.array([_room(adapters) for adapters in reported], dtype=np.float64)
+    def __init__(self, reported: Sequence[LoraAdapters | None], previous: AdapterIndex | None) -> None:
+        """Of all endpoints of the pool.
+
+        Args:
+            reported: What each of them reported.
+            previous: An earlier index, of which this one takes over what has not changed: in a large pool some server always reports
+                something new, and all others what they did before.
+        """
+        before = previous if previous is not None and len(previous._reported) == len(reported) else None
+        old = [None] * len(reported) if before is None else before._reported
+        self._reported: Sequence[LoraAdapters | None] = reported
+        self._for_others: FloatArray = np.zeros(len(reported)) if before is None else before._for_others.copy()
+        self._running: Holders = {} if before is None else dict(before._running)
+        self._waiting: Holders = {} if before is None else dict(before._waiting)
+        changed = [row for row, (then, now) in enumerate(zip(old, reported, strict=True)) if then is not now]
+        for row in changed:
+            self._for_others[row] = _room(reported[row])
+        _update(self._running, [(row, _running(old[row]), _running(reported[row])) for row in changed])
+        _update(self._waiting, [(row, _waiting(old[row]), _waiting(reported[row])) for row in changed])
         self._for_others.flags.writeable = False
-        self._running: dict[str, list[int]] = {}
-        self._waiting: dict[str, list[int]] = {}
-        for row, adapters in enumerate(reported):
-            if adapters is not None:
-                for model in adapters.running:
-                    self._running.setdefault(model, []).append(row)
-                for model in adapters.waiting:
-                    self._waiting.setdefault(model, []).append(row)
 
     def scores(self, model: str) -> FloatArray:
         """Scores of the whole pool; not to be written to."""
-        if model not in self._running and model not in self._waiting:
+        running, waiting = self._running.get(model), self._waiting.get(model)
+        if not running and not waiting:
             return self._for_others
         scores = self._for_others.copy()
-        waiting = self._waiting.get(model, [])
-        scores[waiting] = np.maximum(scores[waiting], WAITING)
-        scores[self._running.get(model, [])] = RUNNING
+        if waiting:
+            rows = list(waiting)
+            scores[rows] = np.maximum(scores[rows], WAITING)
+        if running:
+            scores[list(running)] = RUNNING
         return scores
+
+
+def _running(adapters: LoraAdapters | None) -> frozenset[str]:
+    return frozenset() if adapters is None else adapters.running
+
+
+def _waiting(adapters: LoraAdapters | None) -> frozenset[str]:
+    return frozenset() if adapters is None else adapters.waiting
+
+
+def _update(holders: Holders, changes: Iterable[tuple[int, frozenset[str], frozenset[str]]]) -> None:
+    """Note for each changed endpoint what it had and what it has; sets that another index shares are replaced, not changed."""
+    own: set[str] = set()
+    for row, had, has in changes:
+        for model in had ^ has:
+            if model not in own:
+                own.add(model)
+                holders[model] = set(holders.get(model, ()))
+            holders[model] ^= {row}
+    for model in own:
+        if not holders[model]:
+            del holders[model]
 
 
 def _room(adapters: LoraAdapters | None) -> float:

@@ -50,11 +50,13 @@ class Cells:
         Raises:
             TypeError, ValueError: the column holds numbers and the value is none.
         """
-        before = self.values[row] if self.derived else None
-        self.values[row] = value  # type: ignore[call-overload]
         self.written_at[row] = now
-        if self.derived and self.values[row] != before:
+        if self.derived:
+            # An equal object stays the same object, so that those who keep what follows from it see at once that nothing has changed.
+            if self.values[row] == value:
+                return
             self.derived.clear()
+        self.values[row] = value  # type: ignore[call-overload]
 
     def column(self) -> Column:
         """The read-only view of these cells: it shows later writes and refuses its own."""
