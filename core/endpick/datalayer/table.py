@@ -50,13 +50,11 @@ class Cells:
         Raises:
             TypeError, ValueError: the column holds numbers and the value is none.
         """
-        self.written_at[row] = now
-        if self.derived:
-            # An equal object stays the same object, so that those who keep what follows from it see at once that nothing has changed.
-            if self.values[row] == value:
-                return
+        # An equal object stays the same object, so that those who keep what follows from it see at once that nothing has changed.
+        if not self.derived or self.values[row] != value:
+            self.values[row] = value  # type: ignore[call-overload]
             self.derived.clear()
-        self.values[row] = value  # type: ignore[call-overload]
+        self.written_at[row] = now
 
     def column(self) -> Column:
         """The read-only view of these cells: it shows later writes and refuses its own."""
