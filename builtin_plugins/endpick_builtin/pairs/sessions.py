@@ -203,7 +203,7 @@ class _SessionAffinity(PreRequest[SessionAffinityParameters], ResponseObserver[S
         self._sources = tuple((source.header, source.key()) for source in config.sources)
         self._bindings = SessionBindings(config.eviction_ttl_seconds, config.eviction_sweep_seconds, config.max_sessions, context.clock)
         self._is_full = False
-        if self._by_id and context.registry is not None:
+        if context.registry is not None:
             context.registry.register(SessionMetrics(self._bindings))
 
     def _position(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> int | None:

@@ -24,7 +24,6 @@ NOT_BUILT_IN = {
     "data-parallel-profile-handler",
     "disagg-profile-handler",
     "endpoint-notification-source",
-    "no-hit-lru-scorer",
     "precise-prefix-cache-scorer",
     "prefix-based-pd-decider",
     "probabilistic-admitter",

@@ -162,3 +162,38 @@ def test_what_follows_from_a_column_takes_the_same_declaration_as_the_column():
         strict.derived(LOAD, np.negative)
     with pytest.raises(UnknownKey, match="not numbers"):
         view([1.0]).derived(TAG, np.negative)
+
+
+def test_what_follows_from_objects_is_worked_out_once_for_the_whole_pool():
+    endpoints, asked = view([0.0, 1.0, 2.0]), []
+
+    def joined(tags):
+        asked.append(tuple(tags))
+        return np.array([f"<{tag}>" for tag in tags])
+
+    some = endpoints.take([2, 0])
+
+    assert some.gather(some.derived_from_objects(TAG, joined)).tolist() == ["<t2>", "<t0>"]
+    assert endpoints.derived_from_objects(TAG, joined)[1] == "<t1>"
+    assert asked == [("t0", "t1", "t2")]
+    assert endpoints.derived_from_objects(DataKey("nobody", str), list) == [None, None, None]
+
+
+def test_what_follows_from_objects_takes_the_same_declaration_as_the_objects():
+    strict = view([1.0, 2.0], Access(AccessScope("mine", frozenset())))
+
+    with pytest.raises(UndeclaredAccess, match="'mine' reads 'tag'"):
+        strict.derived_from_objects(TAG, list)
+    with pytest.raises(UnknownKey, match="scope 'pool'"):
+        view([1.0]).derived_from_objects(PRICE, list)
+
+
+@given(st.permutations(range(6)), st.integers(0, 6))
+def test_an_endpoint_is_found_where_take_would_take_it(order, size):
+    endpoints = view([float(number) for number in range(6)])
+    some = endpoints.take(order[:size])
+
+    assert [some.position(f"default/e{number}") for number in order[:size]] == list(range(size))
+    assert all(some.position(f"default/e{number}") is None for number in order[size:])
+    assert [some.pool_position(f"default/e{number}") for number in range(6)] == list(range(6))
+    assert some.position("default/gone") is endpoints.position("default/gone") is some.pool_position("default/gone") is None
