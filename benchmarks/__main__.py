@@ -37,6 +37,7 @@ class Benchmark:
 
 BENCHMARKS = {
     "scheduling": Benchmark("Deciding, without network or protocol", ("scheduling",), 180),
+    "plugins": Benchmark("Every built-in filter, scorer and picker, 16 and 1000 endpoints", ("plugins",), 180),
     "extproc": Benchmark("ext_proc alone, both transports", ("extproc", *_SHORT_WINDOWS), 180),
     "plan": Benchmark("ext_proc with llm-d's default profile, 16 endpoints", ("extproc", "--session", "plan", *_SHORT_WINDOWS), 240),
     "envoy": Benchmark(
