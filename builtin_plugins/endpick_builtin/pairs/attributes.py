@@ -151,7 +151,7 @@ class EndpointAttributeFilter(Filter[EndpointAttributeFilterParameters]):
     def _kept(self, values: FloatArray) -> BoolArray:
         holds = self._holds(values, self._value)
         missing = np.isnan(values)
-        return holds | missing if self.parameters.on_missing is OnMissing.PASS else holds & ~missing
+        return holds & ~missing if self.parameters.on_missing is OnMissing.FAIL else holds | missing
 
 
 class FixedRange(_Closed):
@@ -191,6 +191,9 @@ class ScorerAlgorithmType(StrEnum):
 
     LOWER_IS_BETTER = "linear_lower_is_better"
     HIGHER_IS_BETTER = "linear_higher_is_better"
+
+
+_LOWER_IS_BETTER = {ScorerAlgorithmType.LOWER_IS_BETTER: True, ScorerAlgorithmType.HIGHER_IS_BETTER: False}
 
 
 class ScorerAlgorithm(_Closed):
@@ -233,7 +236,7 @@ class EndpointAttributeScorer(Scorer[EndpointAttributeScorerParameters]):
     def __init__(self, name: str, parameters: EndpointAttributeScorerParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
         self._key = attribute_key(parameters.attribute_key, parameters.producer)
-        self._lower_is_better = parameters.algorithm.type is ScorerAlgorithmType.LOWER_IS_BETTER
+        self._lower_is_better = _LOWER_IS_BETTER[parameters.algorithm.type]
         self._range = parameters.algorithm.normalization.fixed_range
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:

@@ -111,7 +111,12 @@ class Level(StrEnum):
     REGION = "region"
 
 
-_REACH = dict(zip(Level, Distance, strict=False))
+_REACH = {
+    Level.HOST: Distance.SAME_HOST,
+    Level.RACK: Distance.SAME_RACK,
+    Level.ZONE: Distance.SAME_ZONE,
+    Level.REGION: Distance.SAME_REGION,
+}
 
 
 class TopologyFilterParameters(TopologyParameters):
