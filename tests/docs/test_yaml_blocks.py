@@ -71,6 +71,8 @@ def test_a_marked_block_is_what_its_mark_says(block: Block, run_cli, fixture_pro
         case "refused":
             errors = [diagnostic.code.name for diagnostic in diagnostics_of(block.text) if diagnostic.is_error]
             assert errors == rest.split()
+        case "warned":
+            assert codes_of(block.text) == rest.split()
         case "endpoints":
             contents = read_endpoint_file(block.text.encode())
             assert contents.endpoints
