@@ -7,7 +7,7 @@ import logging
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, cast, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict
 from typing_extensions import TypeVar, get_original_bases
@@ -76,7 +76,7 @@ class PluginContext:
     columns: ColumnWriter | None = None
     instances: Mapping[str, Plugin[Any]] = field(default_factory=dict)
 
-    def instance(self, name: str, kind: type[K]) -> K:
+    def instance(self, name: str, kind: Callable[..., K]) -> K:
         """The instance that a parameter marked `RefersTo(kind)` names. Ask once, in the constructor, and keep the answer.
 
         A call of it is timed, counted and guarded as every call that the host makes: when it fails, the fault is that instance's, and the
@@ -86,9 +86,9 @@ class PluginContext:
             ConfigurationError: no parameter that is marked with `RefersTo` names it; cannot happen where the host builds the plugin.
         """
         found = self.instances.get(name)
-        if not isinstance(found, kind):
-            raise ConfigurationError(f"'{name}' is not an instance that a parameter refers to as {kind.__name__}")
-        return found
+        if not isinstance(found, cast("type[Any]", kind)):
+            raise ConfigurationError(f"'{name}' is not an instance that a parameter refers to as {kind}")
+        return cast("K", found)
 
 
 P = TypeVar("P", bound=Parameters, default=Parameters)

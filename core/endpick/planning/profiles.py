@@ -280,6 +280,6 @@ def _judge_required_profiles(handler: DraftInstance, loaded: LoadedPlugin, build
                 Code.W0520,
                 f"'{handler.name}' would run scheduling profile '{name}', which is not defined",
                 (*handler.spec.path, "type"),
-                help=f"add a profile with `name: {name}` under `schedulingProfiles:`, or take the decider of that stage out of the parameters",
+                help=f"add a profile with `name: {name}` under `schedulingProfiles:`, or remove the decider of that stage",
                 plugin=handler.plugin,
             )

@@ -82,7 +82,7 @@ def _report_default(instance: DraftInstance, reference: NamedInstance, path: Doc
 
 def _report_circle(names: Sequence[str], builder: PlanBuilder) -> None:
     members = [builder.instances[name] for name in names]
-    places = [_place_of(member, following, builder) for member, following in zip(members, (*names[1:], names[0]), strict=True)]
+    places = [_place_of(member, following) for member, following in zip(members, (*names[1:], names[0]), strict=True)]
     first, *others = places
     builder.report(
         Code.E0520,
@@ -94,7 +94,7 @@ def _report_circle(names: Sequence[str], builder: PlanBuilder) -> None:
     )
 
 
-def _place_of(instance: DraftInstance, named: str, builder: PlanBuilder) -> DocumentPath:
+def _place_of(instance: DraftInstance, named: str) -> DocumentPath:
     """Where an instance, which is part of a circle, names the next one."""
     assert instance.parameters is not None
     references = references_in(instance.parameters, instance.place.block())

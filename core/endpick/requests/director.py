@@ -249,7 +249,17 @@ class Director:
         parsed_bytes = cycle.parsed_bytes
         self._account.hold_parsed(parsed_bytes)
         exchange = TrackedExchange(
-            ExchangeContext(request, picked, cycle.built.parser, observers, self._telemetry, self._clock, self._account, parsed_bytes)
+            ExchangeContext(
+                request,
+                picked,
+                cycle.built.parser,
+                observers,
+                self._telemetry,
+                self._clock,
+                self._account,
+                parsed_bytes,
+                result.destinations,
+            )
         )
         if refusal is not None:
             exchange.abandon()

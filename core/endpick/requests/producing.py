@@ -54,8 +54,7 @@ async def _produce_later(producer: CompiledProducer, production: Production) -> 
             assert isinstance(pending, Awaitable)
             await pending
     except FaultOfAnother as other:
-        assert isinstance(other.fault, Fault)
-        return other.fault
+        return other.fault if isinstance(other.fault, Fault) else step.fault(other)
     except AWAIT_FAILURES as problem:
         if is_the_hosts(problem):
             raise
