@@ -77,8 +77,8 @@ class DisaggregateUncached(DisaggregationDecider[PrefixBasedParameters]):
     def disaggregate(self, request: InferenceRequest, endpoint: Endpoints, state: ScoringState) -> bool:
         """See the class."""
         least = self.parameters.non_cached_tokens
-        blocks = state.get(PREFIX_BLOCKS)
-        if not least or blocks is None:
+        blocks = state.get(PREFIX_BLOCKS) if least else None
+        if blocks is None:
             return False
         prompts = state.get(TOKENIZED_PROMPT)
         tokens = request.prompt.estimated_tokens if prompts is None else sum(len(prompt.token_ids) for prompt in prompts)
