@@ -81,7 +81,7 @@ class Stage(BaseModel):
 
 class StagesParameters(Parameters):
     stages: Annotated[tuple[Stage, ...], Field(description="Stages.")] = ()
-    by_name: Annotated[dict[str, Stage], Field(alias="byName", description="The same by name.")] = {}
+    by_name: Annotated[dict[str, Stage], Field(alias="byName", description="The same by name.", default_factory=dict)]
     last: Annotated[str, RefersTo(DisaggregationDecider), Field(description="Asked in the end.")] = ""
 
 
@@ -132,8 +132,10 @@ def plan(body: str) -> Result:
         ("plugins: [{type: acme.all-of, parameters: {deciders: [acme.all-of]}}, {type: acme.stages}]", ("E0520", "acme.all-of")),
         ("plugins: [{type: pd-profile-handler}]\nschedulingProfiles: [{name: decode}, {name: prefill}]", ("E0501", "pd-profile-handler")),
         (
-            "plugins: [{type: disagg-profile-handler, parameters: {deciders: {prefill: acme.yes}}}, {type: acme.yes}]\n"
-            "schedulingProfiles: [{name: decode}]",
+            """
+            plugins: [{type: disagg-profile-handler, parameters: {deciders: {prefill: acme.yes}}}, {type: acme.yes}]
+            schedulingProfiles: [{name: decode}]
+            """,
             ("W0520", "disagg-profile-handler"),
         ),
     ],
