@@ -23,6 +23,7 @@ class SingleProfileHandler(ProfileHandler):
     """Run the only profile; its pick serves the request. Without a pick the request is refused with 429."""
 
     most_profiles = 1
+    ignores_parameters = True
 
     def pick_profiles(
         self, request: InferenceRequest, profiles: Sequence[str], results: Mapping[str, ProfileRunResult], state: ScoringState

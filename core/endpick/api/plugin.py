@@ -119,6 +119,10 @@ class Plugin(Generic[P]):
     parameters_schema: ClassVar[Mapping[str, object] | None] = None
     """A JSON Schema the `parameters:` block must satisfy as well, for authors who already have one; no remote `$ref`."""
 
+    ignores_parameters: ClassVar[bool] = False
+    """For a plugin without parameters whose namesake in llm-d takes any and looks at none: configurations written for llm-d get a warning
+    for each instead of an error."""
+
     stability: ClassVar[Stability] = Stability.STABLE
     """See `Stability`."""
     replaced_by: ClassVar[str | None] = None

@@ -131,6 +131,7 @@ class Code(Enum):
     W0311 = "an entry point leads to a file that its distribution does not bring"
 
     W0401 = "a parameter is deprecated"
+    W0420 = "a parameter has no effect"
 
     W0501 = "a weight has no effect"
     W0502 = "an instance has no effect in this place"
