@@ -227,7 +227,7 @@ def make_bench(subject: PluginUnderTest, block: str, parameters: Parameters, *, 
         registry=CollectorRegistry(),
         columns=TableWriter(RecordingTable(table, accesses), scope, None, accesses.access.on_violation),
     )
-    context = replace(context, instances=_doubles(parameters))
+    context = replace(context, instances=doubles(parameters))
     built = build(subject.loaded, subject.name, parameters, None, context, subscriptions=declared)
     return built if isinstance(built, Diagnostic) else Bench(built, block, table, accesses, clock, subject.material.samples, payloads)
 
@@ -242,8 +242,8 @@ class _Yes(DisaggregationDecider):
 _DOUBLES: Mapping[type[Plugin[Any]], type[Plugin[Parameters]]] = {DisaggregationDecider: _Yes}
 
 
-def _doubles(parameters: Parameters) -> dict[str, Plugin[Parameters]]:
-    """Something for each instance that the parameters name, in place of what a configuration would define."""
+def doubles(parameters: Parameters) -> dict[str, Plugin[Parameters]]:
+    """Something for each instance that the parameters name, as a configuration would: for `PluginContext.instances`."""
     named = {one.name: _DOUBLES[one.kind] for one in references_in(parameters, {}) if one.kind in _DOUBLES}
     return {name: double(name, Parameters(), PluginContext()) for name, double in named.items()}
 
