@@ -21,6 +21,7 @@ CONFIGS = sorted((DATA / "epp-configs").glob("*.yaml"))
 
 NOT_BUILT_IN = {
     "endpoint-notification-source",
+    "no-hit-lru-scorer",
     "precise-prefix-cache-scorer",
     "probabilistic-admitter",
     "token-producer",
