@@ -24,6 +24,7 @@ from endpick.observability.metrics import EndpickMetrics
 from endpick.plugins.schema import own_model
 from endpick.serve import admin_http as admin_counters
 from endpick.serve.admin_http import AdminCounters
+from endpick.testing.bench import doubles
 from endpick.transport import limits as transport_counters
 from endpick.transport.limits import TransportCounters
 
@@ -99,8 +100,8 @@ def _plugin_families() -> Iterator[tuple[str, ...]]:
     for loaded in builtin_plugins():
         parameters = own_model(loaded.plugin)
         if parameters is not None and not any(field.is_required() for field in parameters.model_fields.values()):
-            registry = CollectorRegistry()
-            loaded.plugin(loaded.type, parameters(), PluginContext(registry=registry))
+            registry, given = CollectorRegistry(), parameters()
+            loaded.plugin(loaded.type, given, PluginContext(registry=registry, instances=doubles(given)))
             for family in registry.collect():
                 labels = listed(getattr(family, "_labelnames", ()))
                 yield code(family.name), family.type, labels, family.documentation, f"[`{loaded.type}`](plugins.md#{loaded.type})"

@@ -4,7 +4,7 @@ Write a class, subclass a kind, name it in an entry point of group `endpick.plug
 endpoint table (`endpoints[KEY]`), the request itself (`request`), and what producers left for it (`state`).
 
 - `plugin`: what does every plugin declare, and what is it given when it is built? Start here: `Plugin`.
-- `scheduling`: which methods do filters, scorers, pickers and profile handlers have?
+- `scheduling`: which methods do filters, scorers, pickers, profile handlers and deciders have?
 - `request_control`: which methods do the kinds around scheduling have, such as parsers, producers and observers?
 - `datalayer`: which methods do discoveries, data sources and data collectors have?
 - `endpoints`: which endpoints are there, and what is known of each?
@@ -78,7 +78,7 @@ from endpick.api.keys import (
     Topology,
 )
 from endpick.api.metrics import LabelLimit, MetricSample, MetricsPage
-from endpick.api.plugin import Parameters, Plugin, PluginContext, Stability
+from endpick.api.plugin import Parameters, Plugin, PluginContext, RefersTo, Stability
 from endpick.api.request import InferenceRequest, JSONObject, JSONValue, Media, Modality, ParsedRequest, Piece, Prompt, Rejection, Usage
 from endpick.api.request_control import (
     Admitter,
@@ -97,6 +97,7 @@ from endpick.api.request_control import (
 )
 from endpick.api.scheduling import (
     Category,
+    DisaggregationDecider,
     Filter,
     PerEndpointScorer,
     Picker,
@@ -146,6 +147,7 @@ __all__ = (
     "DataKey",
     "DataProducer",
     "DataSource",
+    "DisaggregationDecider",
     "Duration",
     "EndpickError",
     "Endpoint",
@@ -184,6 +186,7 @@ __all__ = (
     "ProfileRunResult",
     "Prompt",
     "PromptTokens",
+    "RefersTo",
     "Rejection",
     "ReloadRejected",
     "ResponseEnd",

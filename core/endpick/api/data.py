@@ -50,6 +50,10 @@ class AnyKey(Protocol):
         """See `DataKey`."""
 
     @property
+    def has_substitute(self) -> bool:
+        """See `DataKey`."""
+
+    @property
     def is_number(self) -> bool:
         """See `DataKey`."""
 
@@ -69,6 +73,7 @@ class DataKey(Generic[T]):
         default: What `REQUEST` and `POOL` readers get while no instance has written; columns start at NaN (numbers) or None (objects).
         default_producer: Plugin type that the host adds, and announces, when a required key has no producer.
         producer: Instance name the value must come from; empty for the key's one producer.
+        has_substitute: True where readers have something else to go by while no instance writes it: its absence is worth no warning.
     """
 
     name: str
@@ -78,6 +83,7 @@ class DataKey(Generic[T]):
     default: T | None = None
     default_producer: str | None = None
     producer: str = ""
+    has_substitute: bool = False
     is_number: bool = field(init=False, default=False)
     """True for float64 columns: the type is `float`."""
 

@@ -143,6 +143,7 @@ TOKENIZED_PROMPT: DataKey[tuple[PromptTokens, ...]] = DataKey(
     Scope.REQUEST,
     doc="The request's prompts as token ids: those of a tokenizer, or four bytes of text each where there is none.",
     default_producer="token-producer",
+    has_substitute=True,  # `Prompt.estimated_tokens`
 )
 SESSION_ID = DataKey(
     "session-id",

@@ -7,12 +7,13 @@ import logging
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Generic, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, cast, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict
 from typing_extensions import TypeVar, get_original_bases
 
 from endpick.api.data import AnyKey, Subscriptions
+from endpick.api.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -27,6 +28,21 @@ class Parameters(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, populate_by_name=True)
+
+
+@dataclass(frozen=True, slots=True)
+class RefersTo:
+    """Marks a parameter whose value is the name of another instance: `Annotated[str, RefersTo(DisaggregationDecider), Field(...)]`.
+
+    Works on a `str`, on an optional one and on a sequence of them, also in nested models; an empty name refers to nothing. The host reports
+    names that no instance has, instances of another kind, and instances that refer to each other in a circle, and builds the instance that
+    is referred to first, wherever the document defines it. The plugin asks for it with `PluginContext.instance`.
+
+    Attributes:
+        kind: What the instance must be: a kind whose instances other plugins call, today `DisaggregationDecider`.
+    """
+
+    kind: type[Plugin[Any]]
 
 
 class Stability(enum.StrEnum):
@@ -50,6 +66,7 @@ class PluginContext:
             request into a metric of `endpick.api.fast_metrics`. None when there is no metrics server.
         columns: Where an instance writes columns it produces on the request path; collectors use the writer they are called with.
             None where there is no table, as in most tests.
+        instances: What stands for each instance that a parameter marked with `RefersTo` names, by name; see `instance`.
     """
 
     random: random.Random = field(default_factory=random.Random)
@@ -57,9 +74,25 @@ class PluginContext:
     logger: logging.Logger = field(default_factory=lambda: logging.getLogger("endpick.plugin"))
     registry: CollectorRegistry | None = None
     columns: ColumnWriter | None = None
+    instances: Mapping[str, Plugin[Any]] = field(default_factory=dict)
+
+    def instance(self, name: str, kind: Callable[..., K]) -> K:
+        """The instance that a parameter marked `RefersTo(kind)` names. Ask once, in the constructor, and keep the answer.
+
+        A call of it is timed, counted and guarded as every call that the host makes: when it fails, the fault is that instance's, and the
+        call gives the answer that the method's documentation names for this, unless its `onFault` asks to refuse the request.
+
+        Raises:
+            ConfigurationError: no parameter that is marked with `RefersTo` names it; cannot happen where the host builds the plugin.
+        """
+        found = self.instances.get(name)
+        if not isinstance(found, cast("type[Any]", kind)):
+            raise ConfigurationError(f"'{name}' is not an instance that a parameter refers to as {kind}")
+        return cast("K", found)
 
 
 P = TypeVar("P", bound=Parameters, default=Parameters)
+K = TypeVar("K", bound="Plugin[Any]")
 
 
 class Plugin(Generic[P]):
@@ -85,6 +118,10 @@ class Plugin(Generic[P]):
 
     parameters_schema: ClassVar[Mapping[str, object] | None] = None
     """A JSON Schema the `parameters:` block must satisfy as well, for authors who already have one; no remote `$ref`."""
+
+    ignores_parameters: ClassVar[bool] = False
+    """For a plugin without parameters whose namesake in llm-d takes any and looks at none: configurations written for llm-d get a warning
+    for each instead of an error."""
 
     stability: ClassVar[Stability] = Stability.STABLE
     """See `Stability`."""

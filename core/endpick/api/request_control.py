@@ -99,6 +99,14 @@ class UpstreamHeaders(Protocol):
             TypeError: name or value is no string.
         """
 
+    def remove(self, name: str) -> None:
+        """Have the request lose a header, whatever the client or another plugin put there; a later `set` brings it back.
+
+        Raises:
+            TypeError: the name is no string.
+            ValueError: as `set`.
+        """
+
     def set_metadata(self, namespace: str, key: str, value: MetadataValue) -> None:
         """Set one entry of the gateway's dynamic metadata; the destination itself cannot be replaced.
 

@@ -17,7 +17,7 @@ import numpy as np
 from endpick.api.endpoints import BoolArray, EndpointRow, Endpoints, FloatArray, RowArray
 from endpick.api.plugin import P, Plugin
 from endpick.api.request import InferenceRequest, Kinds, check_fields, check_headers, check_strings
-from endpick.api.state import ScoringState
+from endpick.api.state import CycleState, ScoringState
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,8 @@ class SchedulingResult:
         destinations: `host:port`, best first, at least one. The primary's pick unless the handler says otherwise.
         headers: Headers the handler adds to the request on its way to the model server.
         failure: Why there is no decision, as a sentence for the client; empty for a decision. See `failed`.
+        removed_headers: Names of headers that the request loses on its way, whatever the client put there. One that is in `headers`, too,
+            is set.
 
     Raises:
         TypeError: a field is not what it has to be; raised where the profile handler makes the result.
@@ -80,6 +82,7 @@ class SchedulingResult:
     destinations: tuple[str, ...]
     headers: Mapping[str, str] = field(default_factory=dict)
     failure: str = ""
+    removed_headers: tuple[str, ...] = ()
 
     @classmethod
     def failed(cls, why: str) -> SchedulingResult:
@@ -91,6 +94,9 @@ class SchedulingResult:
         check_strings(self, "destinations", self.destinations)
         if self.headers:
             check_headers(self.headers.items())
+        if self.removed_headers:  # nearly never: looking at it like at the others would cost every request three calls
+            check_fields(self, (("removed_headers", tuple),))
+            check_strings(self, "removed_headers", self.removed_headers)
 
 
 class Category(enum.StrEnum):
@@ -182,13 +188,21 @@ class ProfileHandler(Plugin[P]):
         """
         return ()
 
+    @classmethod
+    def optional_profiles(cls, parameters: P) -> tuple[str, ...]:
+        """Names of scheduling profiles that a handler with these parameters would run, and does without where they are not defined.
+
+        Called at start, before any instance exists; the host warns about a configuration that lacks one of them.
+        """
+        return ()
+
     @abstractmethod
     def pick_profiles(
         self,
         request: InferenceRequest,
         profiles: Sequence[str],
         results: Mapping[str, ProfileRunResult],
-        state: ScoringState,
+        state: CycleState,
     ) -> Sequence[str]:
         """Name the profiles to run next; none ends the loop.
 
@@ -199,15 +213,38 @@ class ProfileHandler(Plugin[P]):
             request: The request.
             profiles: Names of all configured profiles, in configuration order.
             results: Runs so far, by profile name.
-            state: The request's state.
+            state: The request's state. What the handler puts there under a key that it produces, the profiles that run next can read.
         """
 
     @abstractmethod
-    def process_results(self, request: InferenceRequest, results: Mapping[str, ProfileRunResult], state: ScoringState) -> SchedulingResult:
+    def process_results(self, request: InferenceRequest, results: Mapping[str, ProfileRunResult], state: CycleState) -> SchedulingResult:
         """Turn the runs into the decision.
 
         Called once, after the loop, with at least one run.
 
         Returns:
             The decision, or `SchedulingResult.failed(sentence)`.
+        """
+
+
+class DisaggregationDecider(Plugin[P]):
+    """Says whether a stage of a disaggregated request (prefill, encode) is worth a server of its own.
+
+    A profile handler names it in its parameters, marked `RefersTo(DisaggregationDecider)`, and calls it with a stage in mind: an instance
+    does not learn which.
+    """
+
+    kind: ClassVar[str] = "disaggregation-decider"
+
+    @abstractmethod
+    def disaggregate(self, request: InferenceRequest, endpoint: Endpoints, state: ScoringState) -> bool:
+        """Whether to run the stage elsewhere.
+
+        Called at most once per request and stage, after the decode stage has picked. A handler gets False for a decider that fails or
+        whose circuit is open: the decode server then does all the work.
+
+        Args:
+            request: The request.
+            endpoint: The endpoint picked to decode, a view of length 1: `state.column(KEY, endpoint)[0]` is its number.
+            state: What producers left.
         """

@@ -12,7 +12,7 @@ import uvloop
 
 from endpick.diagnostics import ExitCode
 from endpick.simulation.server import serve
-from endpick.simulation.settings import EngineSettings, ServerSettings, Timing
+from endpick.simulation.settings import ROLES, EngineSettings, ServerSettings, Timing
 
 _ENGINE = EngineSettings()
 _AT_LEAST_ONE = click.IntRange(min=1)
@@ -33,6 +33,11 @@ _AT_LEAST_ONE = click.IntRange(min=1)
 @click.option("--prefill-ms-per-token", type=float, default=0.1, help="Time to compute one prompt token.")
 @click.option("--decode-ms", type=float, default=10.0, help="Time of a decode step with a single request.")
 @click.option("--jitter", type=float, default=0.0, help="Vary each step by up to this fraction.")
+@click.option(
+    "--role",
+    type=click.Choice(ROLES),
+    help="Stage of disaggregated serving. A server that decodes has others prefill and encode first, as the headers of a request say.",
+)
 @click.option("--seed", type=int, default=0, help="Same seed, same answers and same jitter.")
 def command(
     host: str,
@@ -49,6 +54,7 @@ def command(
     prefill_ms_per_token: float,
     decode_ms: float,
     jitter: float,
+    role: str | None,
     seed: int,
 ) -> None:
     """Run one simulated model server.
@@ -69,7 +75,7 @@ def command(
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    settings = ServerSettings(host, port, name, model, adapters, engine, seed)
+    settings = ServerSettings(host, port, name, model, adapters, engine, seed, role or "")
     sys.exit(uvloop.run(_serve_until_told_to_stop(settings)))
 
 

@@ -84,6 +84,7 @@ class Code(Enum):
     E0510 = "an instance appears twice in one scheduling profile"
     E0511 = "a hook object refuses the configuration"
     E0512 = "two inference objectives have the same name"
+    E0520 = "instances refer to each other in a circle"
 
     E0601 = "nothing produces a data key that is needed"
     E0602 = "producer and consumer disagree on the type of a data key"
@@ -130,10 +131,12 @@ class Code(Enum):
     W0311 = "an entry point leads to a file that its distribution does not bring"
 
     W0401 = "a parameter is deprecated"
+    W0420 = "a parameter has no effect"
 
     W0501 = "a weight has no effect"
     W0502 = "an instance has no effect in this place"
     W0503 = "a hook object objects to the configuration"
+    W0520 = "a scheduling profile that the profile handler would run is not defined"
 
     W0602 = "nothing uses what a producer produces"
     W0603 = "nothing produces an optional data key"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from google.protobuf.struct_pb2 import Struct, Value
 
@@ -68,14 +68,15 @@ def option(name: str, value: str) -> HeaderValueOption:
     return HeaderValueOption(header=HeaderValue(key=name, raw_value=value.encode()), append_action=_OVERWRITE)
 
 
-def mutation(own: Mapping[str, str], further: Mapping[str, str]) -> HeaderMutation:
-    """Set our `own` headers, and those of `further` that may be set.
+def mutation(own: Mapping[str, str], further: Mapping[str, str], removed: Sequence[str] = ()) -> HeaderMutation:
+    """Set our `own` headers, and those of `further` that may be set, and remove those of `removed` that are not set.
 
     A header that the gateway would refuse fails the whole request, so a plugin's bad header is left out and logged.
     """
     options = [option(name, value) for name, value in own.items()]
     options += [option(name.lower(), value) for name, value in further.items() if may_set(name, value)]
-    return HeaderMutation(set_headers=options)
+    gone = [name for name in map(str.lower, removed) if name not in further and may_set(name, "")] if removed else ()
+    return HeaderMutation(set_headers=options, remove_headers=gone)
 
 
 def may_set(name: str, value: str) -> bool:

@@ -8,6 +8,8 @@
 - `request_plugins`: which parsers, candidate filters, saturation detector and endpoint discovery are used?
 - `data`: which sources and collectors run, and which default producers are added?
 - `subscriptions`: which instance produces the data that another one reads, and in which order do producers run?
+- `references`: do the instances exist that parameters name, and in which order are instances built?
+- `stand_ins`: what do plugins get in place of the instances that their parameters name?
 - `compile`: how does a plan become a request path and a collection? Start here: `compile_plan`.
 - `document`: how does a plan look as JSON?
 - `data_flow`: how does the data flow look as nodes and arrows, for Mermaid and Graphviz?

@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from endpick.api.data import AnyKey
-from endpick.api.plugin import PluginContext
+from endpick.api.plugin import Parameters, Plugin, PluginContext
 from endpick.datalayer.collection import Collection, SourceBinding
 from endpick.diagnostics import Diagnostic, sort_diagnostics
 from endpick.observability.telemetry import Telemetry
 from endpick.planning.plan import Plan, PlannedInstance
+from endpick.planning.stand_ins import DeciderStandIn, stand_in_for
 from endpick.plugins.breaker import DEFAULT_SETTINGS, BreakerSettings
 from endpick.plugins.instance import Instance, build
 from endpick.requests.director import Pipeline, compile_pipeline
@@ -44,12 +45,14 @@ def build_plan(
     faults: list[Diagnostic] = []
     for planned in plan.instances:
         known = (carried or {}).get(planned.name)
+        if known is None and not built.keys() >= set(planned.refers_to):
+            continue  # what it names could not be built, and that is reported
         result = known or build(
             planned.loaded,
             planned.name,
             planned.parameters,
             planned.on_fault,
-            context_for(planned),
+            replace(context_for(planned), instances=_stand_ins(planned, built)),
             subscriptions=planned.subscriptions,
             place=planned.place,
             breaker=breaker,
@@ -57,16 +60,23 @@ def build_plan(
         if isinstance(result, Diagnostic):
             faults.append(result)
         else:
-            built[planned.name] = result
+            built[planned.name] = result if known is not None else replace(result, stand_in=stand_in_for(result))
     return sort_diagnostics(faults) if faults else Built(built)
+
+
+def _stand_ins(planned: PlannedInstance, built: Mapping[str, Instance]) -> Mapping[str, Plugin[Parameters]]:
+    found = {name: built[name].stand_in for name in planned.refers_to}
+    return {name: stand_in for name, stand_in in found.items() if stand_in is not None}
 
 
 def carry_over(old: Plan, built: Built, new: Plan) -> dict[str, Instance]:
     """The instances that a new plan can take over with all they have learnt: same name, same plugin, same parameters.
 
+    One whose parameters name another instance is taken over together with that only: it holds what stands for it.
+
     What the host does when they fail may change; the plugin itself knows nothing of that.
     """
-    carried = {}
+    carried: dict[str, Instance] = {}
     for planned in new.instances:
         before = old.by_name.get(planned.name)
         if (
@@ -74,6 +84,7 @@ def carry_over(old: Plan, built: Built, new: Plan) -> dict[str, Instance]:
             and before.loaded.plugin is planned.loaded.plugin
             and before.parameters == planned.parameters
             and before.subscriptions == planned.subscriptions
+            and carried.keys() >= set(planned.refers_to)
         ):
             carried[planned.name] = replace(built.instances[planned.name], on_fault=planned.on_fault)
     return carried
@@ -82,6 +93,9 @@ def carry_over(old: Plan, built: Built, new: Plan) -> dict[str, Instance]:
 def compile_plan(plan: Plan, built: Built, telemetry: Telemetry) -> Pipeline:
     """Everything a request meets, bound once."""
     instances = built.instances
+    for instance in instances.values():
+        if isinstance(instance.stand_in, DeciderStandIn):
+            instance.stand_in.connect(instance, telemetry)
     return compile_pipeline(
         scheduler=compile_scheduler(instances[plan.handler], compile_profiles(plan, built, telemetry), telemetry),
         parsers=[instances[name] for name in plan.parsers],

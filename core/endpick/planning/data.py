@@ -231,7 +231,7 @@ def _advice(key: AnyKey, builder: PlanBuilder, installed: PluginCatalog) -> str:
 def _warn(graph: SubscriptionGraph, builder: PlanBuilder) -> None:
     for need in graph.unmet:
         instance = builder.instances[need.consumer]
-        if instance.path is not None:
+        if instance.path is not None and not _has_substitute(instance, need.key):
             builder.report(
                 Code.W0603,
                 f"nothing produces '{need.key}', which '{need.consumer}' would use",
@@ -250,3 +250,8 @@ def _warn(graph: SubscriptionGraph, builder: PlanBuilder) -> None:
                 help="remove it, or add a plugin that reads its data",
                 plugin=instance.plugin,
             )
+
+
+def _has_substitute(instance: DraftInstance, name: str) -> bool:
+    optional = () if instance.subscriptions is None else instance.subscriptions.consumes_optional
+    return any(key.has_substitute for key in optional if key.name == name)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from endpick.api.data import Subscriptions
 from endpick.api.plugin import Parameters, Plugin
-from endpick.config import PluginSpec
+from endpick.config import ENDPICK, PluginSpec
 from endpick.diagnostics import Code, Diagnostic
 from endpick.planning.builder import DraftInstance, PlanBuilder
 from endpick.plugins.catalog import PluginCatalog
@@ -77,6 +77,9 @@ def _read(instance: DraftInstance, loading: Loading, raw: Mapping[str, object] |
     if loaded is None:
         return instance
     checked: Parameters | tuple[Diagnostic, ...] = ()
+    if raw and loaded.plugin.ignores_parameters and builder.config.api_version != ENDPICK:
+        _warn_ignored(raw, instance, loaded, builder)
+        raw = {}
     if raw is not None:
         checked = check_parameters(loaded, raw, place.source, place.path, place.reference)
         builder.diagnostics.extend(deprecated_parameters(loaded, raw, place.source, place.path, place.reference))
@@ -96,6 +99,18 @@ def _read(instance: DraftInstance, loading: Loading, raw: Mapping[str, object] |
         subscriptions=None if isinstance(declared, Diagnostic) else declared,
         on_fault=_ON_FAULT[chosen] if chosen else default_on_fault(loaded.kinds),
     )
+
+
+def _warn_ignored(raw: Mapping[str, object], instance: DraftInstance, loaded: LoadedPlugin, builder: PlanBuilder) -> None:
+    for name in raw:
+        builder.report(
+            Code.W0420,
+            f"parameter '{name}' has no effect: a {loaded.type} has no parameters",
+            (*instance.place.path, name),
+            at_key=True,
+            help="remove it, or give it to the instance that it is for",
+            plugin=instance.place.reference.plugin(loaded.candidate),
+        )
 
 
 def _subscriptions_of_type(loaded: LoadedPlugin) -> Subscriptions | None:

@@ -43,6 +43,7 @@ class PlannedInstance:
         place: Where the document asks for it, for diagnostics.
         path: Of its entry under `plugins`; None for an instance that the host added.
         reason: Why the host added it; empty for a configured one.
+        refers_to: The instances that its parameters name.
     """
 
     name: str
@@ -53,6 +54,7 @@ class PlannedInstance:
     place: ParameterSource
     path: DocumentPath | None = None
     reason: str = ""
+    refers_to: tuple[str, ...] = ()
 
     @property
     def type(self) -> str:
@@ -108,7 +110,7 @@ class Plan:
 
     Attributes:
         config: The document it was made from.
-        instances: Configured ones in the order of the document, then those the host added.
+        instances: Configured ones in the order of the document, then those the host added; but each after those its parameters name.
         profiles: In the order of the document.
         handler: Which profiles run, and what their results mean.
         parsers: In the order in which they are asked.

@@ -13,6 +13,7 @@ from endpick.planning.data import Feeding, plan_data, plan_sources
 from endpick.planning.instances import define_instances
 from endpick.planning.plan import Plan, PlannedInstance, PlannedSource, PlanOutcome
 from endpick.planning.profiles import plan_handler, plan_profiles
+from endpick.planning.references import References, in_order, plan_references
 from endpick.planning.request_plugins import plan_candidate_filters, plan_detector, plan_discovery, plan_parsers
 from endpick.planning.subscriptions import SubscriptionGraph
 from endpick.plugins.catalog import PluginCatalog, policy_of
@@ -161,10 +162,13 @@ def _plan(builder: PlanBuilder, installed: PluginCatalog, hooks: HookRegistry) -
     feeding = plan_sources(builder, installed)
     discovery = plan_discovery(builder)
     graph = plan_data(builder, feeding, installed)
+    references = plan_references(builder)
     report_same_names(builder.config.objectives, "objectives", Code.E0512, builder)
     warn_ignored(builder)
     warn_unused(builder)
-    instances = tuple(filter(None, map(_planned, builder.instances.values())))
+    if has_errors(builder.diagnostics):
+        return None
+    instances = _all_planned(builder, references)
     if handler is None or len(instances) < len(builder.instances):
         return None
     return Plan(
@@ -184,7 +188,13 @@ def _plan(builder: PlanBuilder, installed: PluginCatalog, hooks: HookRegistry) -
     )
 
 
-def _planned(instance: DraftInstance) -> PlannedInstance | None:
+def _all_planned(builder: PlanBuilder, references: References) -> tuple[PlannedInstance, ...]:
+    """Every instance that is known, each after those its parameters name."""
+    names = in_order(tuple(builder.instances), references)
+    return tuple(filter(None, (_planned(builder.instances[name], references.get(name, ())) for name in names)))
+
+
+def _planned(instance: DraftInstance, refers_to: tuple[str, ...]) -> PlannedInstance | None:
     if instance.loaded is None or instance.parameters is None or instance.subscriptions is None or instance.on_fault is None:
         return None
     return PlannedInstance(
@@ -196,6 +206,7 @@ def _planned(instance: DraftInstance) -> PlannedInstance | None:
         instance.place,
         instance.path,
         instance.reason,
+        refers_to,
     )
 
 

@@ -11,7 +11,7 @@ from endpick.planning.builder import DraftInstance, PlanBuilder, look_up, report
 from endpick.planning.instances import add_instance
 from endpick.planning.plan import PlannedProfile, WeightedScorer
 from endpick.plugins.catalog import PluginCatalog
-from endpick.plugins.instance import required_profiles_of
+from endpick.plugins.instance import optional_profiles_of, required_profiles_of
 from endpick.plugins.kinds import KINDS, titles
 from endpick.plugins.loader import LoadedPlugin
 
@@ -256,12 +256,13 @@ def _judge_number_of_profiles(
 
 
 def _judge_required_profiles(handler: DraftInstance, loaded: LoadedPlugin, builder: PlanBuilder) -> None:
-    """A handler says which profiles it cannot do without."""
+    """A handler says which profiles it cannot do without, and which others it would run."""
     if handler.spec is None or handler.parameters is None or builder.loaded.is_damaged(("schedulingProfiles",)):
         return
     required = required_profiles_of(loaded, handler.parameters, handler.place)
-    if isinstance(required, Diagnostic):
-        builder.diagnostics.append(required)
+    optional = optional_profiles_of(loaded, handler.parameters, handler.place)
+    if isinstance(required, Diagnostic) or isinstance(optional, Diagnostic):
+        builder.diagnostics += [one for one in (required, optional) if isinstance(one, Diagnostic)]
         return
     defined = [profile.name for profile in builder.config.scheduling_profiles] or [DEFAULT_PROFILE]
     for name in required:
@@ -271,5 +272,14 @@ def _judge_required_profiles(handler: DraftInstance, loaded: LoadedPlugin, build
                 f"'{handler.name}' requires scheduling profile '{name}', which is not defined",
                 (*handler.spec.path, "type"),
                 help=f"add a profile with `name: {name}` under `schedulingProfiles:`; defined is {', '.join(defined)}",
+                plugin=handler.plugin,
+            )
+    for name in optional:
+        if name not in defined:
+            builder.report(
+                Code.W0520,
+                f"'{handler.name}' would run scheduling profile '{name}', which is not defined",
+                (*handler.spec.path, "type"),
+                help=f"add a profile with `name: {name}` under `schedulingProfiles:`, or remove the decider of that stage",
                 plugin=handler.plugin,
             )

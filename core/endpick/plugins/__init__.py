@@ -20,6 +20,7 @@
 - `instance`: how is a plugin built from its parameters, and what does the host know about the object?
 - `elsewhere`: what does the double of an instance in another process add to its metrics?
 - `parameters`: is a `parameters:` block right, and where is it wrong?
+- `references`: which parameters name other instances?
 - `schema`: which JSON Schema do the parameters of a plugin have?
 - `plain_schema`: are a schema and a value surely right, told without the library that knows all of JSON Schema?
 - `full_schema`: what is wrong with a schema, or with a value, by all of JSON Schema?

@@ -13,6 +13,7 @@ from endpick.api.plugin import Parameters, Plugin, Stability
 from endpick.diagnostics import Code, Diagnostic
 from endpick.plugins.discovery import Candidate
 from endpick.plugins.kinds import KINDS, kinds_of, parameters_model
+from endpick.plugins.references import marks_in
 from endpick.plugins.resolution import Reference
 
 _API_PACKAGE = "endpick.api."
@@ -206,6 +207,12 @@ def _declaration_faults(reference: Reference, candidate: Candidate, plugin: type
     model = parameters_model(plugin)
     if not isinstance(model, type) or not issubclass(model, Parameters):
         messages.append(f"the parameters {whose} are {model!r}, not a subclass of endpick.api.Parameters")
+    else:
+        messages += [
+            f"the parameter '{name}' {whose} refers to {mark.kind!r}, which is no kind whose instances other plugins call"
+            for name, mark in marks_in(model)
+            if mark.kind not in KINDS or not KINDS[mark.kind].by_reference
+        ]
     for attribute in ("consumes", "consumes_optional", "produces"):
         keys: object = getattr(plugin, attribute)
         if not isinstance(keys, tuple) or not all(isinstance(key, DataKey) for key in keys):

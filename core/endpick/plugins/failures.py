@@ -37,3 +37,15 @@ def _was_cancelled() -> bool:
     except RuntimeError:  # no event loop runs, so there is no task
         return False
     return task is not None and task.cancelling() > 0
+
+
+class FaultOfAnother(BaseException):
+    """Passes through a plugin that called another one, whose fault refuses the request: not the caller's to handle, nor its fault.
+
+    Attributes:
+        fault: What has been counted and logged already, as the layer that raised it describes faults.
+    """
+
+    def __init__(self, fault: object) -> None:
+        super().__init__(str(fault))
+        self.fault = fault

@@ -38,6 +38,7 @@ class Instance:
         breaker: Says whether it is called at all; carried over with the instance.
         candidate: What was imported; None for an instance that was not built from an installed plugin.
         elsewhere: What a double of it has counted in another process; carried over with the instance.
+        stand_in: What plugins get whose parameters name it; None for an instance of a kind that no other calls.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Instance:
     breaker: Breaker = field(default_factory=lambda: Breaker(DEFAULT_SETTINGS, time.monotonic), compare=False)
     candidate: Candidate | None = None
     elsewhere: GrownMetrics = field(default_factory=GrownMetrics, compare=False)
+    stand_in: Plugin[Parameters] | None = field(default=None, compare=False)
 
     @property
     def origin(self) -> str:
@@ -81,6 +83,13 @@ def required_profiles_of(loaded: LoadedPlugin, parameters: Parameters, place: Pa
     assert issubclass(loaded.plugin, ProfileHandler)
     handler = loaded.plugin
     return _guarded(loaded, place, lambda: handler.required_profiles(parameters), tuple)
+
+
+def optional_profiles_of(loaded: LoadedPlugin, parameters: Parameters, place: ParameterSource) -> tuple[str, ...] | Diagnostic:
+    """The scheduling profiles that it would run and does without where they are not defined; a diagnostic when it fails to tell."""
+    assert issubclass(loaded.plugin, ProfileHandler)
+    handler = loaded.plugin
+    return _guarded(loaded, place, lambda: handler.optional_profiles(parameters), tuple)
 
 
 def build(

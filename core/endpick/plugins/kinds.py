@@ -19,6 +19,7 @@ from endpick.api import (
     DataCollector,
     DataProducer,
     DataSource,
+    DisaggregationDecider,
     EndpointDiscovery,
     Filter,
     Parameters,
@@ -72,6 +73,7 @@ class ExtensionPoint(enum.StrEnum):
     DATA_PRODUCER = "DataProducer"
     ADMISSION = "Admission"
     PROFILE_PICKER = "ProfilePicker"
+    DISAGGREGATION_DECIDER = "DisaggregationDecider"
     FILTER = "Filter"
     SCORER = "Scorer"
     PICKER = "Picker"
@@ -101,6 +103,7 @@ class KindFacts:
         at_most: How many instances there may be where it is named: in one profile, in one document; None for any number.
         in_profile: Named in scheduling profiles.
         writes: An instance may write data keys.
+        by_reference: Other plugins call an instance because one of their parameters names it: see `RefersTo`.
         article: In front of its name.
     """
 
@@ -112,6 +115,7 @@ class KindFacts:
     at_most: int | None = None
     in_profile: bool = False
     writes: bool = False
+    by_reference: bool = False
     article: str = "a"
 
     @property
@@ -157,6 +161,15 @@ KINDS: Mapping[Kind, KindFacts] = MappingProxyType(
                 OnFault.REFUSE,
                 {"pick_profiles": ExtensionPoint.PROFILE_PICKER, "process_results": ExtensionPoint.PROCESS_PROFILES_RESULTS},
                 at_most=1,
+                writes=True,
+            ),
+            KindFacts(
+                DisaggregationDecider,
+                Layer.SCHEDULING,
+                OnFault.SKIP,
+                {"disaggregate": ExtensionPoint.DISAGGREGATION_DECIDER},
+                "plugins[].parameters",
+                by_reference=True,
             ),
             KindFacts(DataSource, Layer.COLLECTION, named_at="dataLayer.sources"),
             KindFacts(DataCollector, Layer.COLLECTION, named_at="dataLayer.sources[].collectors", writes=True),

@@ -240,7 +240,7 @@ class Director:
         """Tell the pre-request plugins, and send the request on its way."""
         request, picked = cycle.built.request, result.runs[result.primary].picked
         assert picked is not None
-        headers = HeadersForUpstream(result.headers)
+        headers = HeadersForUpstream(result.headers, result.removed_headers)
         if not request.headers.get(REQUEST_ID):
             headers.set(REQUEST_ID, request.id)
         refusal = run_pre_request(cycle.pipeline.steps[PreRequest], request, result, headers, cycle.state, self._access)
@@ -249,14 +249,24 @@ class Director:
         parsed_bytes = cycle.parsed_bytes
         self._account.hold_parsed(parsed_bytes)
         exchange = TrackedExchange(
-            ExchangeContext(request, picked, cycle.built.parser, observers, self._telemetry, self._clock, self._account, parsed_bytes)
+            ExchangeContext(
+                request,
+                picked,
+                cycle.built.parser,
+                observers,
+                self._telemetry,
+                self._clock,
+                self._account,
+                parsed_bytes,
+                result.destinations,
+            )
         )
         if refusal is not None:
             exchange.abandon()
             return self._refuse(cycle.built, refusal)
         self._telemetry.request_decided(request.incoming_model, request.model, request.fairness_id, request.priority, request.size_bytes)
         self._sent.update(result.destinations)
-        return Routed(result.destinations, exchange, headers.values, cycle.built.body, headers.metadata)
+        return Routed(result.destinations, exchange, headers.values, cycle.built.body, headers.metadata, headers.removed)
 
     def _anywhere(self, incoming: IncomingRequest) -> Decision:
         """A request without a body (`GET /v1/models`) is the same to every endpoint; as in llm-d, no profile runs for it."""

@@ -59,9 +59,10 @@ def first_of(headers: Mapping[str, str], names: tuple[str, ...]) -> str | None:
 class HeadersForUpstream:
     """The `UpstreamHeaders` of one request."""
 
-    __slots__ = ("metadata", "values")
+    __slots__ = ("metadata", "removed", "values")
 
-    def __init__(self, values: Mapping[str, str]) -> None:
+    def __init__(self, values: Mapping[str, str], removed: tuple[str, ...] = ()) -> None:
+        self.removed = removed
         self.values = {name.lower(): value for name, value in values.items() if name.lower() not in OWNED} if values else {}
         self.metadata: dict[str, dict[str, MetadataValue]] = {}
 
@@ -74,10 +75,22 @@ class HeadersForUpstream:
     def set(self, name: str, value: str) -> None:
         """See `UpstreamHeaders.set`."""
         check_headers(((name, value),))
-        lowered = name.lower()
-        if lowered in OWNED or lowered.startswith(":"):
-            raise ValueError(f"header '{lowered}' belongs to endpick and cannot be set by a plugin")
-        self.values[lowered] = value
+        self.values[_for_plugins(name)] = value
+
+    def remove(self, name: str) -> None:
+        """See `UpstreamHeaders.remove`."""
+        check_headers(((name, ""),))
+        lowered = _for_plugins(name)
+        self.values.pop(lowered, None)
+        self.removed = (*self.removed, lowered)
+
+
+def _for_plugins(name: str) -> str:
+    """The name in lower case, of a header that plugins may change."""
+    lowered = name.lower()
+    if lowered in OWNED or lowered.startswith(":"):
+        raise ValueError(f"header '{lowered}' belongs to endpick and cannot be set by a plugin")
+    return lowered
 
 
 DEFAULT_PATH = "/v1/completions"

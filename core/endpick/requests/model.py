@@ -137,6 +137,8 @@ class Routed:
     """The body to send instead; None: the bytes that came, untouched."""
     dynamic_metadata: Metadata = field(default_factory=dict)
     """Namespaces beside the one that names the destination."""
+    remove_headers: tuple[str, ...] = ()
+    """Headers that the request loses; one that is in `set_headers`, too, is set."""
 
 
 @dataclass(frozen=True, slots=True)

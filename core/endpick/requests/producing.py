@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from time import perf_counter
 
 from endpick.api.endpoints import Access
-from endpick.plugins.failures import AWAIT_FAILURES, is_the_hosts
+from endpick.plugins.failures import AWAIT_FAILURES, FaultOfAnother, is_the_hosts
 from endpick.requests.memory import MemoryAccount
 from endpick.requests.model import Decision
 from endpick.requests.steps import CompiledProducer, Production, produced_at_once
@@ -53,6 +53,8 @@ async def _produce_later(producer: CompiledProducer, production: Production) -> 
             pending = step.call(production.request, production.endpoints._accessed_by(own), production.state._accessed_by(own))
             assert isinstance(pending, Awaitable)
             await pending
+    except FaultOfAnother as other:
+        return other.fault if isinstance(other.fault, Fault) else step.fault(other)
     except AWAIT_FAILURES as problem:
         if is_the_hosts(problem):
             raise

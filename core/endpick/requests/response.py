@@ -142,6 +142,7 @@ class ExchangeContext:
         clock: Monotonic seconds.
         account: Where what the body became is accounted for until the request is over.
         parsed_bytes: How much that is.
+        destinations: Where each of `picked` is reached; their own addresses unless the profile handler said otherwise.
     """
 
     request: InferenceRequest
@@ -152,6 +153,7 @@ class ExchangeContext:
     clock: Callable[[], float]
     account: MemoryAccount
     parsed_bytes: int
+    destinations: tuple[str, ...] = ()
 
 
 class TrackedExchange:
@@ -180,7 +182,7 @@ class TrackedExchange:
         observers = self._context.observers
         if not observers.each:
             return {}
-        served_by = _endpoint_at(served, self._context.picked)
+        served_by = _endpoint_at(served, self._context.picked, self._context.destinations)
         return observers.started(ResponseHead(self._status, headers, served_by))
 
     def response_chunk(self, chunk: bytes, end: bool) -> bytes | None:
@@ -267,10 +269,17 @@ def _read_usage(step: Step, access: Access, body: bytes, streaming: bool) -> Usa
     return None
 
 
-def _endpoint_at(served: str | None, picked: Endpoints) -> Endpoint | None:
-    """The endpoint the gateway named, else the first picked; None when the gateway named one that is not in the pool."""
+def _endpoint_at(served: str | None, picked: Endpoints, destinations: tuple[str, ...]) -> Endpoint | None:
+    """The endpoint the gateway named, else the first picked; None when the gateway named one that is not in the pool.
+
+    What the gateway names is a destination: behind the sidecar of a host several endpoints share one.
+    """
     if served is None:
         return picked.members[0]
+    if served in destinations:
+        position = destinations.index(served)
+        if position < len(picked):
+            return picked.members[position]
     for members in (picked.members, picked.pool_members):
         for endpoint in members:
             if endpoint.address == served:

@@ -10,7 +10,7 @@ from time import perf_counter
 from endpick.api.endpoints import Access
 from endpick.observability.circuits import admitted, failed, late
 from endpick.observability.telemetry import Telemetry
-from endpick.plugins.failures import CALL_FAILURES, is_the_hosts
+from endpick.plugins.failures import CALL_FAILURES, FaultOfAnother, is_the_hosts
 from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import KINDS, ExtensionPoint, Kind, OnFault
 
@@ -58,6 +58,8 @@ class Step:
         started = perf_counter()
         try:
             return self.call(*arguments)
+        except FaultOfAnother as other:
+            return other.fault
         except CALL_FAILURES as problem:
             if is_the_hosts(problem):
                 raise

@@ -4,6 +4,7 @@
 - `openai`: which requests does it understand, what does it answer, and in which form?
 - `engine`: when does each token of each request appear?
 - `caches`: which KV blocks and LoRA adapters are in memory?
+- `sidecar`: what is done elsewhere before a server decodes, and how do servers tell one another?
 - `settings`: how large and how fast is the engine, and what does the server offer?
 
 `cli` and `demo` call it. It imports no other package of endpick.

@@ -23,6 +23,8 @@ class GenerationRequest:
     """Chained hash of each full block of the prompt and, as far as known, of the answer. Blocks without a hash are never shared."""
     adapter: str | None = None
     """LoRA adapter that the request asks for; None for the base model."""
+    transferred_tokens: int = 0
+    """Leading tokens of the prompt whose keys and values another engine has computed: they take blocks, and no time."""
 
     def __post_init__(self) -> None:
         if self.prompt_tokens < 1 or self.output_tokens < 1:
@@ -116,7 +118,7 @@ class Engine:
             raise ValueError(f"request {request.id!r} is longer than max_model_len={self.settings.max_model_len}")
         if request.adapter is not None and not self.settings.max_loras:
             raise ValueError(f"request {request.id!r} needs adapter {request.adapter!r}, but max_loras is 0")
-        sequence = self._alive[request.id] = Sequence(request, now)
+        sequence = self._alive[request.id] = Sequence(request, now, transferred=request.transferred_tokens)
         self._waiting.append(sequence)
 
     def next_event_time(self) -> float | None:
@@ -245,11 +247,12 @@ class Engine:
         shareable = (sequence.pending - 1) // block_size
         shared = self._pool.match(sequence.request.block_hashes[:shareable])
         cached = len(shared) * block_size
-        tokens = min(sequence.pending - cached, budget)
-        blocks = self._pool.claim(shared, -(-(cached + tokens) // block_size) - len(shared))
+        computed = max(cached, min(sequence.transferred, sequence.pending - 1))
+        tokens = min(sequence.pending - computed, budget)
+        blocks = self._pool.claim(shared, -(-(computed + tokens) // block_size) - len(shared))
         if blocks is None:
             return 0
-        sequence.blocks, sequence.computed, sequence.published = blocks, cached, len(shared)
+        sequence.blocks, sequence.computed, sequence.published = blocks, computed, len(shared)
         if sequence.cached_tokens is None:
             sequence.cached_tokens = cached
             self._queried_tokens += sequence.request.prompt_tokens
@@ -269,7 +272,7 @@ class Engine:
     def _preempt_youngest(self) -> None:
         sequence = self._running.pop()
         self._free(sequence)
-        sequence.computed = sequence.published = 0
+        sequence.computed = sequence.published = sequence.transferred = 0
         self._waiting.appendleft(sequence)
         self._preemptions += 1
 
@@ -325,6 +328,8 @@ class Sequence:
     """Leading blocks that are in the prefix index, or were refused by it."""
     blocks: list[int] = field(default_factory=list)
     cached_tokens: int | None = None
+    transferred: int = 0
+    """Tokens that came from another engine and have not been lost to a preemption."""
     ended: bool = False
 
     @property

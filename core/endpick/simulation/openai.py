@@ -37,6 +37,12 @@ class _Generation(_Model):
     stream_options: StreamOptions | None = None
     min_tokens: Annotated[int, Field(ge=0)] = 0
     ignore_eos: bool = False
+    kv_transfer_params: dict[str, JsonValue] | None = None
+
+    @property
+    def is_prefilled(self) -> bool:
+        """Whether another engine has computed the prompt."""
+        return (self.kv_transfer_params or {}).get("do_remote_prefill") is True
 
     @property
     def include_usage(self) -> bool:
@@ -141,7 +147,7 @@ def plan_job(request: AnyRequest, settings: ServerSettings) -> Job:
     hashes = chained_hashes(prompt + answer.encode(), settings.engine.block_size, salt=request.model)
     adapter = request.model if request.model != settings.model else None
     return Job(
-        generation=GenerationRequest(uuid4().hex, prompt_tokens, length, hashes, adapter),
+        generation=GenerationRequest(uuid4().hex, prompt_tokens, length, hashes, adapter, prompt_tokens if request.is_prefilled else 0),
         answer=answer,
         finish_reason="length" if request.ignore_eos or natural > limit else "stop",
     )
@@ -170,11 +176,12 @@ class ResponseFormat:
         self._frame = {"id": f"{'chatcmpl' if self._chat else 'cmpl'}-{request_id}", "created": int(time.time()), "model": model}
         self._object = kind
 
-    def whole(self, text: str, finish_reason: FinishReason, usage: TokenUsage) -> bytes:
-        """The answer as one JSON body."""
+    def whole(self, text: str, finish_reason: FinishReason, usage: TokenUsage, transfer: dict[str, object] | None = None) -> bytes:
+        """The answer as one JSON body; `transfer` says where another engine finds what this one computed."""
         content: dict[str, object] = {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
         choices = [self._choice(content, finish_reason)]
-        return orjson.dumps({**self._frame, "object": self._object, "choices": choices, "usage": usage_body(usage)})
+        offered = {} if transfer is None else {"kv_transfer_params": transfer}
+        return orjson.dumps({**self._frame, "object": self._object, "choices": choices, "usage": usage_body(usage), **offered})
 
     def opening(self) -> bytes:
         """The event that opens a streamed chat answer, before its first token; a plain completion has none."""

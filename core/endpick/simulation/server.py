@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Literal
 from uuid import uuid4
 
@@ -27,14 +28,19 @@ from endpick.simulation.openai import (
     CompletionRequest,
     FinishReason,
     Job,
+    RequestT,
     ResponseFormat,
     parse_request,
     plan_job,
     split_tokens,
 )
 from endpick.simulation.settings import EngineSettings, ServerSettings
+from endpick.simulation.sidecar import Outcome, Relayed, Sidecar, Stage, transfer_offer
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
+
+_DONE_ELSEWHERE: ContextVar[Mapping[str, str]] = ContextVar("done_elsewhere")
+"""Headers of the response to the request that is being answered: which servers have done a part of the work."""
 
 
 async def serve(settings: ServerSettings) -> SimulatedServer:
@@ -44,7 +50,8 @@ async def serve(settings: ServerSettings) -> SimulatedServer:
         OSError: the address cannot be bound.
     """
     live = LiveEngine(Engine(settings.engine, random.Random(settings.seed)))  # noqa: S311 - repeatable by design
-    app = _Routes(settings, live).application()
+    routes = _Routes(settings, live)
+    app = routes.application()
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1, keepalive_timeout=600)
     await runner.setup()
     try:
@@ -52,6 +59,7 @@ async def serve(settings: ServerSettings) -> SimulatedServer:
     except OSError:
         await runner.cleanup()
         raise
+    routes.port = int(runner.addresses[0][1])
     return SimulatedServer(settings, live, runner)
 
 
@@ -85,9 +93,13 @@ class _Routes:
         self._live = live
         self._page = SimulatedMetricsPage(settings.model, settings.engine, live.metrics)
         self._started = int(time.time())
+        self._sidecar = Sidecar(self._page.count_stage) if settings.has_sidecar else None
+        self.port = settings.port
+        """Where it listens, known once it does."""
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._identify])
+        app.on_cleanup.append(self._close_sidecar)
         app.add_routes(
             [
                 web.post("/v1/chat/completions", self._chat),
@@ -102,6 +114,7 @@ class _Routes:
     @web.middleware
     async def _identify(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Name the server in every response, also in errors, and give errors the OpenAI form."""
+        _DONE_ELSEWHERE.set({})  # one task answers all requests of a connection
         try:
             response = await handler(request)
         except ApiError as error:
@@ -115,7 +128,8 @@ class _Routes:
         return response
 
     def _identity(self, request: web.Request) -> dict[str, str]:
-        return {"x-served-by": self._settings.name, "x-request-id": request.headers.get("x-request-id") or uuid4().hex}
+        own = {"x-served-by": self._settings.name, "x-request-id": request.headers.get("x-request-id") or uuid4().hex}
+        return own | dict(_DONE_ELSEWHERE.get())
 
     async def _health(self, request: web.Request) -> web.Response:
         return web.Response()
@@ -132,10 +146,26 @@ class _Routes:
         return web.Response(body=orjson.dumps({"object": "list", "data": cards}), content_type="application/json")
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
-        return await self._answer(request, parse_request(ChatRequest, await request.read()))
+        return await self._staged(request, ChatRequest)
 
     async def _completion(self, request: web.Request) -> web.StreamResponse:
-        return await self._answer(request, parse_request(CompletionRequest, await request.read()))
+        return await self._staged(request, CompletionRequest)
+
+    async def _staged(self, http: web.Request, request_type: type[RequestT]) -> web.StreamResponse:
+        """Answer a request, after other servers have done what its headers ask of them."""
+        body = await http.read()
+        if self._sidecar is not None:
+            prepared = await self._sidecar.prepare(http.path, http.headers, body, f"{self._settings.host}:{self.port}")
+            if isinstance(prepared, Relayed):
+                _DONE_ELSEWHERE.set({"x-served-by": prepared.served_by})
+                return web.Response(status=prepared.status, body=prepared.body, content_type=prepared.content_type)
+            body = prepared.body
+            _DONE_ELSEWHERE.set(prepared.headers)
+        return await self._answer(http, parse_request(request_type, body))
+
+    async def _close_sidecar(self, app: web.Application) -> None:
+        if self._sidecar is not None:
+            await self._sidecar.close()
 
     async def _answer(self, http: web.Request, request: AnyRequest) -> web.StreamResponse:
         job = plan_job(request, self._settings)
@@ -143,7 +173,9 @@ class _Routes:
         if request.stream:
             return await self._stream(http, job, form, request.include_usage)
         usage = await self._generate(job)
-        return web.Response(body=form.whole(job.answer, job.finish_reason, usage), content_type="application/json")
+        blocks = -(-job.generation.prompt_tokens // self._settings.engine.block_size)
+        transfer = transfer_offer(request.kv_transfer_params, self._settings.name, self._settings.host, self.port, blocks)
+        return web.Response(body=form.whole(job.answer, job.finish_reason, usage, transfer), content_type="application/json")
 
     async def _generate(self, job: Job, on_token: Callable[[Token], Awaitable[None]] | None = None) -> TokenUsage:
         """Run a job to its end, observing its latencies; when the client disconnects, this ends early and aborts the job."""
@@ -261,10 +293,16 @@ class SimulatedMetricsPage:
         self.request_seconds = self._histogram("vllm:e2e_request_latency_seconds", "Arrival to last token.")
         labels = (*_LABELS, "finished_reason")
         self._ended = Counter("vllm:request_success", "Requests ended, by reason.", labels, registry=self._registry)
+        told = "Requests to other servers that the sidecar made, by stage: encode, prefill, rank; and outcome: ok, refused, failed."
+        self._stages = Counter("sim:remote_stages", told, ("stage", "outcome"), registry=self._registry)
 
     def count_end(self, reason: str) -> None:
         """A request has ended: `stop`, `length`, or `abort` when the client disconnected."""
         self._ended.labels(*self._labels, reason).inc()
+
+    def count_stage(self, stage: Stage, outcome: Outcome) -> None:
+        """The sidecar has asked another server."""
+        self._stages.labels(stage, outcome).inc()
 
     def render(self) -> bytes:
         """The page in Prometheus text format."""

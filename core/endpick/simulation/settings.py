@@ -62,6 +62,9 @@ class EngineSettings:
             )
 
 
+ROLES = ("decode", "prefill", "encode", "prefill-decode", "encode-prefill", "encode-decode", "encode-prefill-decode")
+
+
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     """What one simulated model server serves, and where."""
@@ -77,7 +80,17 @@ class ServerSettings:
     engine: EngineSettings = field(default_factory=EngineSettings)
     seed: int = 0
     """Servers with the same seed give the same answer to the same prompt."""
+    role: str = ""
+    """One of `ROLES`, as the label `llm-d.ai/role` says it; empty for a server outside any. One that decodes heeds the headers by which
+    a picker says where the other stages run."""
 
     def __post_init__(self) -> None:
         if self.adapters and not self.engine.max_loras:
             raise ValueError("adapters are offered, but max_loras is 0")
+        if self.role and self.role not in ROLES:
+            raise ValueError(f"role must be one of {', '.join(ROLES)}")
+
+    @property
+    def has_sidecar(self) -> bool:
+        """Whether a sidecar stands in front of it, as of every server that decodes."""
+        return "decode" in self.role.split("-")

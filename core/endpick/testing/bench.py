@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from random import Random
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from prometheus_client import CollectorRegistry
 
 from endpick.api.data import AnyKey, DataKey, Scope
 from endpick.api.endpoints import Access, AccessScope, Endpoint, Endpoints, Generation
-from endpick.api.plugin import Parameters, PluginContext
+from endpick.api.plugin import Parameters, Plugin, PluginContext
 from endpick.api.request import InferenceRequest
-from endpick.api.state import CycleState
+from endpick.api.scheduling import DisaggregationDecider, ProfileHandler
+from endpick.api.state import CycleState, ScoringState
 from endpick.datalayer.table import EndpointTable, TableWriter
 from endpick.diagnostics import Diagnostic
 from endpick.plugins.failures import TESTED_FAILURES
 from endpick.plugins.importing import describe, place
 from endpick.plugins.instance import Instance, build, scope_of, subscriptions_of
 from endpick.plugins.kinds import payload_of
+from endpick.plugins.references import references_in
 from endpick.testing.made_up import is_column, make_pool, make_request, nonsense_of, unprotected, value_of
 from endpick.testing.plugin_under_test import PluginUnderTest
 from endpick.testing.side_effects import Watch, watched
@@ -225,8 +227,25 @@ def make_bench(subject: PluginUnderTest, block: str, parameters: Parameters, *, 
         registry=CollectorRegistry(),
         columns=TableWriter(RecordingTable(table, accesses), scope, None, accesses.access.on_violation),
     )
+    context = replace(context, instances=doubles(parameters))
     built = build(subject.loaded, subject.name, parameters, None, context, subscriptions=declared)
     return built if isinstance(built, Diagnostic) else Bench(built, block, table, accesses, clock, subject.material.samples, payloads)
+
+
+class _Yes(DisaggregationDecider):
+    """Stands for a decider that the parameters of the subject name."""
+
+    def disaggregate(self, request: InferenceRequest, endpoint: Endpoints, state: ScoringState) -> bool:
+        return True
+
+
+_DOUBLES: Mapping[type[Plugin[Any]], type[Plugin[Parameters]]] = {DisaggregationDecider: _Yes}
+
+
+def doubles(parameters: Parameters) -> dict[str, Plugin[Parameters]]:
+    """Something for each instance that the parameters name, as a configuration would: for `PluginContext.instances`."""
+    named = {one.name: _DOUBLES[one.kind] for one in references_in(parameters, {}) if one.kind in _DOUBLES}
+    return {name: double(name, Parameters(), PluginContext()) for name, double in named.items()}
 
 
 def _quiet_logger() -> logging.Logger:
@@ -249,7 +268,10 @@ DEFAULT_PROFILE = "default"
 
 
 def profiles_of(bench: Bench) -> tuple[str, ...]:
-    """The profiles a handler expects: those its parameters name (`prefillProfile: prefill`), or else one called `default`."""
+    """The profiles a handler expects: those it says, and those its parameters name (`prefillProfile: prefill`); or else one, `default`."""
     parameters = bench.instance.plugin.parameters.model_dump()
     named = [value for name, value in parameters.items() if "profile" in name.lower() and isinstance(value, str) and value]
+    plugin = bench.instance.plugin
+    if isinstance(plugin, ProfileHandler):
+        named = [*plugin.required_profiles(plugin.parameters), *plugin.optional_profiles(plugin.parameters), *named]
     return tuple(dict.fromkeys(named)) or (DEFAULT_PROFILE,)

@@ -14,6 +14,7 @@ from endpick.api import (
     CandidateFilter,
     DataCollector,
     DataProducer,
+    DisaggregationDecider,
     Endpoints,
     Filter,
     InferenceRequest,
@@ -86,6 +87,8 @@ def walk_one(bench: Bench, scene: Scene) -> Iterator[tuple[str, object]]:
         yield "score", call(plugin.score, request, endpoints, state)
     if isinstance(plugin, Picker):
         yield "pick", call(plugin.pick, request, scored(endpoints), state)
+    if isinstance(plugin, DisaggregationDecider):
+        yield "disaggregate", call(plugin.disaggregate, request, endpoints.take([0]), state)
     runs = runs_of(profiles_of(bench), endpoints)
     if isinstance(plugin, ProfileHandler):
         for count in range(len(runs) + 1):

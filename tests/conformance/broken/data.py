@@ -16,6 +16,7 @@ from endpick.api import (
     Admitter,
     CandidateFilter,
     DataCollector,
+    DisaggregationDecider,
     EndpointDiscovery,
     MetricsPage,
     Parameters,
@@ -241,3 +242,11 @@ class Polite(Admitter):
 
     def admit(self, request, endpoints, state):
         return True
+
+
+@breaks("decider_answers_yes_or_no", "`disaggregate` answers int for request")
+class Wordy(DisaggregationDecider):
+    """Answers a number."""
+
+    def disaggregate(self, request, endpoint, state):
+        return 1

@@ -20,12 +20,8 @@ DATA = Path(os.environ.get("ENDPICK_TEST_DATA", Path(__file__).parents[4] / "sha
 CONFIGS = sorted((DATA / "epp-configs").glob("*.yaml"))
 
 NOT_BUILT_IN = {
-    "always-disagg-multimodal-decider",
-    "data-parallel-profile-handler",
-    "disagg-profile-handler",
     "endpoint-notification-source",
     "precise-prefix-cache-scorer",
-    "prefix-based-pd-decider",
     "probabilistic-admitter",
     "token-producer",
 }

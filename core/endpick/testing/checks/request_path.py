@@ -5,7 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from endpick.api import Admitter, CandidateFilter, DataProducer, Parser, PreRequest, ProfileHandler, ResponseObserver, SaturationDetector
+import numpy as np
+
+from endpick.api import (
+    Admitter,
+    CandidateFilter,
+    DataProducer,
+    DisaggregationDecider,
+    Parser,
+    PreRequest,
+    ProfileHandler,
+    ResponseObserver,
+    SaturationDetector,
+)
 from endpick.api.endpoints import Endpoints
 from endpick.api.request import ParsedRequest, Rejection
 from endpick.api.scheduling import ProfileRunResult, SchedulingResult
@@ -99,6 +111,12 @@ def producer_copes_with_every_request(subject: PluginUnderTest) -> Iterator[Find
 def admitter_admits_or_rejects(subject: PluginUnderTest) -> Iterator[Finding]:
     """`admit` answers None or a `Rejection`, whatever the request."""
     yield from _first(subject, "admit", _is_verdict, "answer None to admit, Rejection(message, status) to refuse")
+
+
+@check(DisaggregationDecider)
+def decider_answers_yes_or_no(subject: PluginUnderTest) -> Iterator[Finding]:
+    """`disaggregate` answers a bool, whatever the request and however little is known of the endpoint."""
+    yield from _first(subject, "disaggregate", lambda value: isinstance(value, bool | np.bool_), "answer True or False")
 
 
 @check(PreRequest)

@@ -1,0 +1,215 @@
+"""`disagg-profile-handler`: one profile per stage of a request: decode, and where it is worth it encode and prefill elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from endpick.api import (
+    PEER_ENDPOINT,
+    CycleState,
+    DisaggregationDecider,
+    Endpoints,
+    InferenceRequest,
+    Parameters,
+    PluginContext,
+    ProfileHandler,
+    ProfileRunResult,
+    RefersTo,
+    SchedulingResult,
+)
+from endpick_builtin.handlers.outcome import STAGE_HEADERS, Decisions, Runs, addresses, foreign_headers, picked_by, stage_headers
+
+DECODE, PREFILL, ENCODE = "decode", "prefill", "encode"
+
+
+class StageOrder(StrEnum):
+    """Which stage picks first."""
+
+    DECODE_FIRST = "decode-first"
+    PREFILL_FIRST = "prefill-first"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class StageProfiles(_Part):
+    """The scheduling profile of each stage."""
+
+    decode: Annotated[str, Field(min_length=1, description="Profile that finds the endpoint that decodes.")] = DECODE
+    prefill: Annotated[str, Field(min_length=1, description="Profile that finds the endpoint that prefills.")] = PREFILL
+    encode: Annotated[str, Field(min_length=1, description="Profile that finds the endpoints that encode media.")] = ENCODE
+
+
+class StageDeciders(_Part):
+    """Who decides whether a stage runs elsewhere."""
+
+    prefill: Annotated[
+        str | None,
+        RefersTo(DisaggregationDecider),
+        Field(description="Instance that decides about prefill; none: never."),
+    ] = None
+    encode: Annotated[
+        str | None, RefersTo(DisaggregationDecider), Field(description="Instance that decides about encode; none: never.")
+    ] = None
+
+
+def _former(alias: str, successor: str) -> object:
+    return Field(alias=alias, description=f"The former name of `{successor}`.", json_schema_extra={"deprecated": True})
+
+
+_Profile = str | None
+_Decider = Annotated[str | None, RefersTo(DisaggregationDecider)]
+
+
+class DisaggParameters(Parameters):
+    """Stages, their order, and who decides about them. The former flat names are taken as long as `profiles` and `deciders` are absent."""
+
+    stage_order: Annotated[
+        StageOrder,
+        Field(
+            alias="stageOrder",
+            description="`decode-first`: decode picks, and its decider says whether prefill runs. `prefill-first`: prefill picks for every"
+            " request, then decode.",
+        ),
+    ] = StageOrder.DECODE_FIRST
+    profiles: Annotated[StageProfiles | None, Field(description="The scheduling profile of each stage.")] = None
+    deciders: Annotated[
+        StageDeciders | None,
+        Field(
+            description="Who decides about prefill and encode.",
+            examples=[{"encode": "always-disagg-multimodal-decider", "prefill": "prefix-based-pd-decider"}],
+        ),
+    ] = None
+    decode_profile: Annotated[_Profile, _former("decodeProfile", "profiles.decode")] = None
+    prefill_profile: Annotated[_Profile, _former("prefillProfile", "profiles.prefill")] = None
+    encode_profile: Annotated[_Profile, _former("encodeProfile", "profiles.encode")] = None
+    prefill_decider: Annotated[_Decider, _former("prefillDeciderPluginName", "deciders.prefill")] = None
+    encode_decider: Annotated[_Decider, _former("encodeDeciderPluginName", "deciders.encode")] = None
+    decider: Annotated[_Decider, _former("deciderPluginName", "deciders.prefill")] = None
+
+    @model_validator(mode="after")
+    def _one_format(self) -> Self:
+        former = {
+            "decodeProfile": self.decode_profile,
+            "prefillProfile": self.prefill_profile,
+            "encodeProfile": self.encode_profile,
+            "prefillDeciderPluginName": self.prefill_decider,
+            "encodeDeciderPluginName": self.encode_decider,
+            "deciderPluginName": self.decider,
+        }
+        given = [name for name, value in former.items() if value is not None]
+        if given and (self.profiles is not None or self.deciders is not None):
+            raise ValueError(f"{', '.join(given)} cannot be mixed with profiles and deciders: move them there")
+        return self
+
+    @model_validator(mode="after")
+    def _prefill_first_has_no_prefill_decider(self) -> Self:
+        if self.stage_order is StageOrder.PREFILL_FIRST and self.decider_names.prefill:
+            raise ValueError("stageOrder prefill-first runs prefill for every request: remove deciders.prefill")
+        return self
+
+    @property
+    def profile_names(self) -> StageProfiles:
+        """The profile of each stage, in whichever format it is given."""
+        former = {DECODE: self.decode_profile, PREFILL: self.prefill_profile, ENCODE: self.encode_profile}
+        return self.profiles or StageProfiles(**{stage: name for stage, name in former.items() if name})
+
+    @property
+    def decider_names(self) -> StageDeciders:
+        """The decider of each stage, in whichever format it is given; an empty name is none."""
+        return self.deciders or StageDeciders(prefill=self.prefill_decider or self.decider, encode=self.encode_decider)
+
+
+class DisaggProfileHandler(ProfileHandler[DisaggParameters]):
+    """Run the stages of a request on servers of their own: decode always, encode and prefill where their deciders say so.
+
+    `decode-first`: decode → encode, if its decider says yes → prefill, if its decider says yes. `prefill-first`: prefill → decode → encode,
+    if its decider says yes. The pick of decode serves the request; `x-prefiller-host-port` names the first pick of prefill and
+    `x-encoder-hosts-ports` all picks of encode, and both are taken from requests that bring them along. The profiles that run later find
+    the pick of the first stage under the data key `peer-endpoint`.
+
+    Without a pick of decode the request is refused with 429. A stage that finds no endpoint, whose profile is not defined, or whose decider
+    fails is left to the decode server, and counts as such in `llm_d_epp_disagg_decision_total`.
+    """
+
+    produces = (PEER_ENDPOINT,)
+
+    @classmethod
+    def required_profiles(cls, parameters: DisaggParameters) -> tuple[str, ...]:
+        """Decode, and prefill where it runs for every request."""
+        names = parameters.profile_names
+        return (names.decode,) if parameters.stage_order is StageOrder.DECODE_FIRST else (names.decode, names.prefill)
+
+    @classmethod
+    def optional_profiles(cls, parameters: DisaggParameters) -> tuple[str, ...]:
+        """Those of the stages that have a decider."""
+        names, deciders = parameters.profile_names, parameters.decider_names
+        return tuple(name for name, decider in ((names.prefill, deciders.prefill), (names.encode, deciders.encode)) if decider)
+
+    def __init__(self, name: str, parameters: DisaggParameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        self._names = parameters.profile_names
+        deciders = parameters.decider_names
+        self._prefill = context.instance(deciders.prefill, DisaggregationDecider) if deciders.prefill else None
+        self._encode = context.instance(deciders.encode, DisaggregationDecider) if deciders.encode else None
+        self._prefill_first = parameters.stage_order is StageOrder.PREFILL_FIRST
+        self._decisions = Decisions("llm_d_epp_disagg_decision_total", context.registry)
+
+    def pick_profiles(
+        self, request: InferenceRequest, profiles: Sequence[str], results: Mapping[str, ProfileRunResult], state: CycleState
+    ) -> Sequence[str]:
+        """The next stage; none when decode has no pick, or when there is nothing left that is worth it."""
+        names = self._names
+        if self._prefill_first and names.prefill not in results:
+            return (names.prefill,)
+        if names.decode not in results:
+            self._publish(picked_by(results, names.prefill), state)
+            return (names.decode,)
+        decode = picked_by(results, names.decode)
+        if decode is None:
+            return ()
+        if not self._prefill_first:
+            if names.prefill in results:
+                return ()
+            self._publish(decode, state)
+        if self._wants(self._encode, names.encode, request, profiles, results, decode, state):
+            return (names.encode,)
+        if self._wants(self._prefill, names.prefill, request, profiles, results, decode, state):
+            return (names.prefill,)
+        return ()
+
+    def process_results(self, request: InferenceRequest, results: Mapping[str, ProfileRunResult], state: CycleState) -> SchedulingResult:
+        """Decode serves; its sidecar is told of the other stages."""
+        decode = picked_by(results, self._names.decode)
+        if decode is None:
+            return SchedulingResult.failed("failed to find available decode workers")
+        prefill, encode = picked_by(results, self._names.prefill), picked_by(results, self._names.encode)
+        self._decisions.count(request.model, prefill=prefill is not None, encode=encode is not None)
+        headers = stage_headers(prefill, encode)
+        removed = foreign_headers(request, STAGE_HEADERS, headers)
+        return SchedulingResult(self._names.decode, results, addresses(decode), headers, removed_headers=removed)
+
+    @staticmethod
+    def _publish(picked: Endpoints | None, state: CycleState) -> None:
+        if picked is not None:
+            state.put(PEER_ENDPOINT, picked.members[0])
+
+    @staticmethod
+    def _wants(
+        decider: DisaggregationDecider | None,
+        profile: str,
+        request: InferenceRequest,
+        profiles: Sequence[str],
+        results: Runs,
+        decode: Endpoints,
+        state: CycleState,
+    ) -> bool:
+        """Whether a stage that has not run is to run. A decider that says no is asked no more: prefill, or the end, comes next."""
+        if decider is None or profile in results or profile not in profiles:
+            return False
+        return decider.disaggregate(request, decode.take([0]), state)

@@ -1,0 +1,79 @@
+"""What handlers make of profile runs: destinations, headers for the sidecar of the server that decodes, and a count of the decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from operator import attrgetter
+
+from prometheus_client import CollectorRegistry
+
+from endpick.api import Endpoints, InferenceRequest, LabelLimit, ProfileRunResult, SchedulingResult
+from endpick.api.fast_metrics import Counts
+
+PREFILL_HEADER = "x-prefiller-host-port"
+ENCODE_HEADER = "x-encoder-hosts-ports"
+DATA_PARALLEL_HEADER = "x-data-parallel-host-port"
+STAGE_HEADERS = (PREFILL_HEADER, ENCODE_HEADER)
+
+_ADDRESS = attrgetter("address")
+
+Runs = Mapping[str, ProfileRunResult]
+
+
+def addresses(picked: Endpoints) -> tuple[str, ...]:
+    """`host:port` of each, in order."""
+    return tuple(map(_ADDRESS, picked.members))
+
+
+def picked_by(runs: Runs, profile: str) -> Endpoints | None:
+    """What a profile picked; None when it did not run, or its run failed."""
+    run = runs.get(profile)
+    return None if run is None else run.picked
+
+
+def only_run(runs: Runs) -> SchedulingResult:
+    """The decision of a handler that runs one profile."""
+    if len(runs) != 1:
+        return SchedulingResult.failed(
+            "single profile handler is intended to be used with a single profile, failed to process multiple profiles"
+        )
+    ((name, run),) = runs.items()
+    if run.picked is None:
+        return SchedulingResult.failed(f"failed to run scheduler profile '{name}'")
+    return SchedulingResult(name, runs, addresses(run.picked))
+
+
+def at_port(picked: Endpoints, port: int) -> tuple[str, ...]:
+    """`host:port` of each, in order, all with the same port: where a proxy on the host forwards to the rank that was picked."""
+    return tuple(f"{address.rpartition(':')[0]}:{port}" for address in addresses(picked))
+
+
+def stage_headers(prefill: Endpoints | None, encode: Endpoints | None) -> dict[str, str]:
+    """What tells the decode server's sidecar where the other stages run: one server prefills, all that were picked encode."""
+    headers = {}
+    if prefill is not None:
+        headers[PREFILL_HEADER] = prefill.members[0].address
+    if encode is not None:
+        headers[ENCODE_HEADER] = ",".join(addresses(encode))
+    return headers
+
+
+def foreign_headers(request: InferenceRequest, names: Iterable[str], headers: Mapping[str, str]) -> tuple[str, ...]:
+    """Those of the headers that the client sent and that the decision does not set: they must not reach the sidecar."""
+    return tuple(name for name in names if name in request.headers and name not in headers)
+
+
+class Decisions:
+    """Counts which stages requests were sent to, by model."""
+
+    def __init__(self, name: str, registry: CollectorRegistry | None) -> None:
+        """`name` is that of the metric."""
+        told = "Decisions about disaggregation, by the stages that found an endpoint."
+        self._counts = Counts(name, told, ("model_name", "decision_type"), registry)
+        self._models = LabelLimit()
+
+    def count(self, model: str, *, prefill: bool, encode: bool) -> None:
+        """One decision. A stage that was wanted and found no endpoint counts as not wanted."""
+        stages = [stage for stage, found in (("encode", encode), ("prefill", prefill)) if found]
+        decision = "-".join((*stages, "decode")) if stages else "decode-only"
+        self._counts.labels(self._models(model or "unknown"), decision).inc()

@@ -1,0 +1,147 @@
+"""`pd-profile-handler` and `disagg-headers-handler`: what configurations used before `disagg-profile-handler` did the work of both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+from pydantic import Field
+
+from endpick.api import (
+    PEER_ENDPOINT,
+    CycleState,
+    DisaggregationDecider,
+    InferenceRequest,
+    Parameters,
+    PluginContext,
+    PreRequest,
+    ProfileHandler,
+    ProfileRunResult,
+    RefersTo,
+    SchedulingResult,
+    Stability,
+    UpstreamHeaders,
+)
+from endpick_builtin.handlers.outcome import (
+    DATA_PARALLEL_HEADER,
+    STAGE_HEADERS,
+    Decisions,
+    addresses,
+    at_port,
+    foreign_headers,
+    picked_by,
+    stage_headers,
+)
+
+_IGNORED = "Ignored, as in llm-d: the decider says whose matches it reads."
+
+
+class PdParameters(Parameters):
+    """Which profile does what, and who decides about prefill."""
+
+    decode_profile: Annotated[
+        str, Field(alias="decodeProfile", min_length=1, description="Profile that finds the endpoint that decodes.")
+    ] = "decode"
+    prefill_profile: Annotated[
+        str, Field(alias="prefillProfile", min_length=1, description="Profile that finds the endpoint that prefills.")
+    ] = "prefill"
+    decider: Annotated[
+        str,
+        RefersTo(DisaggregationDecider),
+        Field(alias="deciderPluginName", min_length=1, description="Instance that decides about prefill."),
+    ] = "prefix-based-pd-decider"
+    primary_port: Annotated[
+        int,
+        Field(
+            alias="primaryPort",
+            ge=0,
+            le=65535,
+            description="As that of `data-parallel-profile-handler`; 0: the port of the pick itself.",
+        ),
+    ] = 0
+    prefix_plugin_type: Annotated[
+        str | None, Field(alias="prefixPluginType", description=_IGNORED, json_schema_extra={"deprecated": True})
+    ] = None
+    prefix_plugin_name: Annotated[
+        str | None, Field(alias="prefixPluginName", description=_IGNORED, json_schema_extra={"deprecated": True})
+    ] = None
+
+
+class PdProfileHandler(ProfileHandler[PdParameters]):
+    """Run decode, then prefill if the decider says so. It needs `disagg-headers-handler` beside it, which tells the sidecar.
+
+    Without a pick of decode the request is refused with 429; a prefill that finds no endpoint, or whose profile is not defined, is left to
+    the decode server. Counts decisions in `llm_d_epp_pd_decision_total`.
+    """
+
+    produces = (PEER_ENDPOINT,)
+    stability = Stability.DEPRECATED
+    replaced_by = "disagg-profile-handler"
+
+    @classmethod
+    def required_profiles(cls, parameters: PdParameters) -> tuple[str, ...]:
+        """Decode."""
+        return (parameters.decode_profile,)
+
+    @classmethod
+    def optional_profiles(cls, parameters: PdParameters) -> tuple[str, ...]:
+        """Prefill."""
+        return (parameters.prefill_profile,)
+
+    def __init__(self, name: str, parameters: PdParameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        self._decider = context.instance(parameters.decider, DisaggregationDecider)
+        self._decisions = Decisions("llm_d_epp_pd_decision_total", context.registry)
+
+    def pick_profiles(
+        self, request: InferenceRequest, profiles: Sequence[str], results: Mapping[str, ProfileRunResult], state: CycleState
+    ) -> Sequence[str]:
+        """Decode, then perhaps prefill."""
+        decode, prefill = self.parameters.decode_profile, self.parameters.prefill_profile
+        if decode not in results:
+            return (decode,)
+        picked = picked_by(results, decode)
+        if picked is None or prefill in results or prefill not in profiles:
+            return ()
+        state.put(PEER_ENDPOINT, picked.members[0])
+        return (prefill,) if self._decider.disaggregate(request, picked.take([0]), state) else ()
+
+    def process_results(self, request: InferenceRequest, results: Mapping[str, ProfileRunResult], state: CycleState) -> SchedulingResult:
+        """Decode serves, behind the sidecar's port where one is given."""
+        decode, port = picked_by(results, self.parameters.decode_profile), self.parameters.primary_port
+        if decode is None:
+            return SchedulingResult.failed("failed to find available decode workers")
+        prefill = picked_by(results, self.parameters.prefill_profile)
+        self._decisions.count(request.model, prefill=prefill is not None, encode=False)
+        if not port:
+            return SchedulingResult(self.parameters.decode_profile, results, addresses(decode))
+        headers = {DATA_PARALLEL_HEADER: addresses(decode)[0]}
+        return SchedulingResult(self.parameters.decode_profile, results, at_port(decode, port), headers)
+
+
+class DisaggHeadersParameters(Parameters):
+    """Whose picks the headers name."""
+
+    prefill_profile: Annotated[str, Field(alias="prefillProfile", min_length=1, description="Whose first pick prefills.")] = "prefill"
+    encode_profile: Annotated[str, Field(alias="encodeProfile", min_length=1, description="Whose picks encode.")] = "encode"
+
+
+class DisaggHeadersHandler(PreRequest[DisaggHeadersParameters]):
+    """Tell the decode server's sidecar where the other stages run, for handlers that do not do so themselves.
+
+    `x-prefiller-host-port` = first pick of `prefillProfile`, `x-encoder-hosts-ports` = all picks of `encodeProfile`. The header of a stage
+    that did not run is taken from requests that bring one along.
+    """
+
+    aliases = ("prefill-header-handler",)
+    stability = Stability.DEPRECATED
+    replaced_by = "disagg-profile-handler"
+
+    def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
+        """See the class."""
+        parameters = self.parameters
+        told = stage_headers(picked_by(result.runs, parameters.prefill_profile), picked_by(result.runs, parameters.encode_profile))
+        for name, value in told.items():
+            headers.set(name, value)
+        for name in foreign_headers(request, STAGE_HEADERS, told):
+            headers.remove(name)

@@ -1,0 +1,91 @@
+"""A gateway whose simulated model servers have roles: each server and each endpoint's label says which."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+from ruamel.yaml import YAML
+
+from endpick.demo.envoy import EnvoyNotFoundError, find_envoy, start_envoy
+from endpick.demo.processes import Children
+from endpick.demo.stack import Stack, _start_picker, _start_server
+from integration.serve.gateway import FAST_SERVERS, ROOT, Gateway
+
+Document = Mapping[str, object]
+DocumentFor = Callable[[Mapping[str, str]], Document]
+ROLE_LABEL = "llm-d.ai/role"
+DISCOVERY = {"type": "file-discovery", "parameters": {"path": "endpoints.yaml"}}
+IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/cat.png"}}
+
+
+def with_discovery(document: dict[str, object]) -> dict[str, object]:
+    """A configuration that relies on Kubernetes, with endpoints from a file instead."""
+    plugins, layer = document["plugins"], document.get("dataLayer") or {}
+    assert isinstance(plugins, list)
+    assert isinstance(layer, dict)
+    return {**document, "plugins": [*plugins, DISCOVERY], "dataLayer": {**layer, "discovery": {"pluginRef": "file-discovery"}}}
+
+
+@asynccontextmanager
+async def disaggregated_gateway(folder: Path, config: Document | DocumentFor, roles: Sequence[str]) -> AsyncIterator[Gateway]:
+    """Everything up, with a server `sim-0`, `sim-1`, … for each role; an empty role is a server without label. Skips without an Envoy.
+
+    `config` may be a function of the servers' URLs by name.
+    """
+    try:
+        envoy = find_envoy(os.environ, ROOT)
+    except EnvoyNotFoundError as missing:
+        pytest.skip(str(missing))
+    async with Children(folder) as children:
+        servers = await asyncio.gather(
+            *(
+                _start_server(children, f"sim-{number}", (*FAST_SERVERS, *(("--role", role) if role else ())))
+                for number, role in enumerate(roles)
+            )
+        )
+        (folder / "endpoints.yaml").write_text(_endpoints(servers, roles))
+        with (folder / "config.yaml").open("w") as file:
+            YAML().dump(config(dict(servers)) if callable(config) else config, file)
+        port, metrics = await _start_picker(children, (sys.executable, "-m", "endpick", "serve"), folder / "config.yaml")
+        stack = Stack(await start_envoy(children, envoy, folder, port), dict(servers), f"http://127.0.0.1:{metrics}/metrics")
+        async with aiohttp.ClientSession(stack.gateway, timeout=aiohttp.ClientTimeout(total=30)) as client:
+            yield Gateway(client, stack, children, folder)
+
+
+def _endpoints(servers: Sequence[tuple[str, str]], roles: Sequence[str]) -> str:
+    lines = []
+    for (name, url), role in zip(servers, roles, strict=True):
+        address, _, port = url.removeprefix("http://").rpartition(":")
+        labels = f", labels: {{{ROLE_LABEL}: {role}}}" if role else ""
+        lines.append(f'- {{name: {name}, address: "{address}", port: "{port}"{labels}}}\n')
+    return "endpoints:\n" + "".join(lines)
+
+
+async def served_by(gateway: Gateway, content: object, headers: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Ask, and say who decoded, prefilled and encoded."""
+    body = {"model": "m", "messages": [{"role": "user", "content": content}], "max_tokens": 2, "ignore_eos": True}
+    async with gateway.client.post("/v1/chat/completions", json=body, headers=headers) as response:
+        text = await response.text()
+        assert response.status == 200, text
+        named = {"decode": "x-served-by", "prefill": "x-prefilled-by", "encode": "x-encoded-by"}
+        return {stage: response.headers[name] for stage, name in named.items() if name in response.headers}
+
+
+async def decisions(gateway: Gateway, metric: str = "llm_d_epp_disagg_decision_total") -> dict[str, int]:
+    """What the picker has counted, by type of decision."""
+    types = ("decode-only", "prefill-decode", "encode-decode", "encode-prefill-decode")
+    counted = {each: int(await gateway.sample(metric, {"decision_type": each, "model_name": "m"})) for each in types}
+    return {each: count for each, count in counted.items() if count}
+
+
+async def work_of(gateway: Gateway) -> Counter[str]:
+    """Requests that each server has answered, those of other servers included; without servers that answered none."""
+    return +await gateway.served()
