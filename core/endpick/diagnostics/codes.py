@@ -71,6 +71,7 @@ class Code(Enum):
     E0404 = "the plugin's parameter schema refers to a remote document"
     E0405 = "the plugin's parameter schema is invalid"
     E0406 = "a required parameter is missing"
+    E0407 = "a parameter has no effect, which apiVersion endpick/v1alpha1 does not allow"
 
     E0501 = "a reference names no defined instance"
     E0502 = "two instances have the same name"
@@ -130,6 +131,7 @@ class Code(Enum):
     W0311 = "an entry point leads to a file that its distribution does not bring"
 
     W0401 = "a parameter is deprecated"
+    W0402 = "a parameter has no effect"
 
     W0501 = "a weight has no effect"
     W0502 = "an instance has no effect in this place"

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from endpick.api.data import Subscriptions
 from endpick.api.plugin import Parameters, Plugin
-from endpick.config import PluginSpec
+from endpick.config import ENDPICK, PluginSpec
 from endpick.diagnostics import Code, Diagnostic
 from endpick.planning.builder import DraftInstance, PlanBuilder
 from endpick.plugins.catalog import PluginCatalog
 from endpick.plugins.instance import subscriptions_of
 from endpick.plugins.kinds import OnFault, default_on_fault
 from endpick.plugins.loader import LoadedPlugin, Loading, alias_clashes
-from endpick.plugins.parameters import ParameterSource, check_parameters, deprecated_parameters
+from endpick.plugins.parameters import ParameterSource, check_parameters, deprecated_parameters, ineffective_parameters
 from endpick.plugins.resolution import Reference
 
 _ON_FAULT = {"FailOpen": OnFault.SKIP, "FailClose": OnFault.REFUSE}
@@ -80,6 +80,9 @@ def _read(instance: DraftInstance, loading: Loading, raw: Mapping[str, object] |
     if raw is not None:
         checked = check_parameters(loaded, raw, place.source, place.path, place.reference)
         builder.diagnostics.extend(deprecated_parameters(loaded, raw, place.source, place.path, place.reference))
+        # A file written for llm-d may hold what llm-d ignores, so it must start here too; one written for endpick has no such excuse.
+        code = Code.E0407 if builder.config.api_version == ENDPICK else Code.W0402
+        builder.diagnostics.extend(ineffective_parameters(loaded, raw, place.source, place.path, place.reference, code=code))
     parameters = checked if isinstance(checked, Parameters) else None
     if not isinstance(checked, Parameters):
         # What seems to be missing may have been left out because it was faulty, and that is reported already.
