@@ -37,7 +37,8 @@ what to do instead."""
 def ignored(alias: str, instead: str) -> Any:  # noqa: ANN401 - what pydantic's own `Field` returns
     """What marks a field of `Parameters` that llm-d accepts and ignores; use it in place of pydantic's `Field`.
 
-    For example: `block_size: Annotated[int | None, ignored("blockSize", "give it to `approx-prefix-cache-producer`")] = None`. The host warns where it is given, with its place, and refuses it under apiVersion endpick/v1alpha1. The plugin does nothing about it.
+    For example `block_size: Annotated[int | None, ignored("blockSize", "give it to `approx-prefix-cache-producer`")] = None`. The host
+    warns where it is given, with its place, and refuses it under apiVersion endpick/v1alpha1. The plugin does nothing about it.
 
     Args:
         alias: The name in the document.

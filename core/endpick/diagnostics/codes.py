@@ -168,6 +168,8 @@ class Code(Enum):
             return ExitCode.OK
         if self in _BLAMED_ON_PLUGIN:
             return ExitCode.PLUGIN_UNUSABLE
+        if self in _BLAMED_ON_CONFIGURATION:
+            return ExitCode.CONFIG_INVALID
         return _EXIT_CODE_OF_FAMILY[self.family]
 
 
@@ -221,4 +223,5 @@ _EXIT_CODE_OF_FAMILY = {
     8: ExitCode.FAILED,
 }
 
+_BLAMED_ON_CONFIGURATION = frozenset({Code.E0806})
 _BLAMED_ON_PLUGIN = frozenset({Code.E0404, Code.E0405, Code.E0701, Code.E0702, Code.E0705})

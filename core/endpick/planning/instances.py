@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from endpick.api.data import Subscriptions
 from endpick.api.plugin import Parameters, Plugin
@@ -38,7 +39,9 @@ def define_instances(builder: PlanBuilder, installed: PluginCatalog) -> None:
     builder.diagnostics.extend(alias_clashes(loaded))
 
 
-def add_instance(builder: PlanBuilder, installed: PluginCatalog, plugin_type: str, reason: str) -> DraftInstance:
+def add_instance(
+    builder: PlanBuilder, installed: PluginCatalog, plugin_type: str, reason: str, parameters: Mapping[str, object] = MappingProxyType({})
+) -> DraftInstance:
     """An instance that the document does not define, under the name of its type or, where another has that, a name made from it.
 
     Its `loaded` is None when the type cannot be loaded, which is then an error of the draft.
@@ -50,7 +53,7 @@ def add_instance(builder: PlanBuilder, installed: PluginCatalog, plugin_type: st
     loading = installed.get(place.reference)
     before = len(builder.diagnostics)
     builder.diagnostics.extend(loading.diagnostics)
-    instance = _read(DraftInstance(name, place, reason=reason), loading, {}, builder)
+    instance = _read(DraftInstance(name, place, reason=reason), loading, parameters, builder)
     builder.diagnostics[before:] = _with_reason(builder.diagnostics[before:], reason)
     builder.instances[instance.name] = instance
     builder.used.add(instance.name)

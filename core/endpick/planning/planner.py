@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from endpick.api import DataCollector, DataProducer
 from endpick.config import EndpointPickerConfig, LoadedConfig, SourceMap
@@ -110,6 +111,7 @@ def make_plan(
     *,
     hook_objects: Sequence[Candidate] | None = None,
     lock: Lock | None = None,
+    endpoints_file: Path | None = None,
 ) -> PlanOutcome:
     """Resolve a configuration into a plan, or say everything that is wrong with it, in the order of the document.
 
@@ -119,6 +121,7 @@ def make_plan(
         hook_objects: Installed hook objects; looked up when they are needed unless given.
         lock: What the operator pinned; a type that differs from it is an error and is not imported. What it brings is guarded
             for the life of the process.
+        endpoints_file: What `file-discovery` is to read where the document names no discovery.
     """
     if loaded.config is None:
         return PlanOutcome(None, loaded.diagnostics)
@@ -130,7 +133,7 @@ def make_plan(
         check.guard_all((*candidates, *(hook_objects or ())))
     hooks, faults = load_named_hooks(loaded.config, loaded.source, policy, hook_objects, check)
     offered, failures = hooks.offered()
-    builder = PlanBuilder(loaded, loaded.config, diagnostics=[*loaded.diagnostics, *faults, *failures])
+    builder = PlanBuilder(loaded, loaded.config, diagnostics=[*loaded.diagnostics, *faults, *failures], endpoints_file=endpoints_file)
     plan = _plan(builder, PluginCatalog((*candidates, *offered), policy, check), hooks)
     for instance in builder.instances.values():
         if instance.loaded is not None:
@@ -159,7 +162,7 @@ def _plan(builder: PlanBuilder, installed: PluginCatalog, hooks: HookRegistry) -
     detector = plan_detector(builder, installed)
     plan_candidate_filters(builder, installed)
     feeding = plan_sources(builder, installed)
-    discovery = plan_discovery(builder)
+    discovery = plan_discovery(builder, installed)
     graph = plan_data(builder, feeding, installed)
     report_same_names(builder.config.objectives, "objectives", Code.E0512, builder)
     warn_ignored(builder)

@@ -137,6 +137,8 @@ class Routed:
     """The body to send instead; None: the bytes that came, untouched."""
     dynamic_metadata: Metadata = field(default_factory=dict)
     """Namespaces beside the one that names the destination."""
+    scores: Mapping[str, float] | None = None
+    """The weighted total of each candidate, by its address, if the gateway is to be told."""
 
 
 @dataclass(frozen=True, slots=True)
