@@ -51,7 +51,7 @@ class GoCommand(click.Command):
             elif argument in ("-", "-h") or not argument.startswith("-"):
                 rewritten.append(argument)
             else:
-                known = _known_name(name, options)
+                known = known_name(name, options)
                 if known is None:
                     raise click.UsageError(self._unknown(name, options), ctx)
                 if options[known].is_flag:
@@ -77,11 +77,16 @@ def boolean(name: str, *, default: bool, help: str) -> Callable[[Callable[..., N
     return click.option(name, type=GO_BOOLEAN, default=default, show_default=True, help=help)
 
 
+def options_of(command: click.Command) -> dict[str, click.Option]:
+    """The options of a command, by each of their names without dashes."""
+    return {name: option for option in command.params if isinstance(option, click.Option) for name in _long_names(option)}
+
+
 def _long_names(option: click.Option) -> Iterator[str]:
     return (name.lstrip("-") for name in option.opts)
 
 
-def _known_name(name: str, options: Mapping[str, click.Option]) -> str | None:
+def known_name(name: str, options: Mapping[str, click.Option]) -> str | None:
     """The flag of this name; older documents write `--configFile` for `--config-file`."""
     kebab = _HUMP.sub("-", name).lower()
     return name if name in options else kebab if kebab in options else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -57,7 +56,7 @@ def command(**options: Unpack[ServeOptions]) -> None:
     idle = without_effect(click.get_current_context().meta[GIVEN])
     if idle:
         _log.warning("some flags have no effect here", extra={"flags": "; ".join(idle)})
-    sys.exit(_run(lambda: _loaded(path, text), options["lock_file"] if options["locked"] else None, options["endpoints_file"], settings))
+    sys.exit(_run(lambda: _loaded(path, text), _Planning(options), settings))
 
 
 def _loaded(path: str | None, text: str | None) -> LoadedConfig:
@@ -67,34 +66,40 @@ def _loaded(path: str | None, text: str | None) -> LoadedConfig:
     return load_config(text=text, name="--config-text") if text is not None else read(path)
 
 
-def _outcome(loaded: LoadedConfig, lock_file: Path | None, endpoints_file: Path | None) -> PlanOutcome:
-    """The lock file is read each time, so that a reload sees a new one."""
-    from endpick.diagnostics import Diagnostic
-    from endpick.planning.plan import PlanOutcome
-    from endpick.planning.planner import make_plan
-    from endpick.plugins.discovery import discover
-    from endpick.plugins.lock import load_lock
+class _Planning:
+    """How the configuration becomes a plan; again at each reload."""
 
-    lock = None if lock_file is None else load_lock(lock_file)
-    return (
-        PlanOutcome(None, (lock,))
-        if isinstance(lock, Diagnostic)
-        else make_plan(loaded, discover(), lock=lock, endpoints_file=endpoints_file)
-    )
+    def __init__(self, options: ServeOptions) -> None:
+        self._lock_file = options["lock_file"] if options["locked"] else None
+        self._endpoints_file = options["endpoints_file"]
+        self._allow_experimental = options["allow_experimental_plugins"]
+
+    def outcome(self, loaded: LoadedConfig) -> PlanOutcome:
+        """The lock file is read each time, so that a reload sees a new one."""
+        from endpick.diagnostics import Diagnostic
+        from endpick.planning.plan import PlanOutcome
+        from endpick.planning.planner import make_plan
+        from endpick.plugins.discovery import discover
+        from endpick.plugins.lock import load_lock
+
+        lock = None if self._lock_file is None else load_lock(self._lock_file)
+        if isinstance(lock, Diagnostic):
+            return PlanOutcome(None, (lock,))
+        return make_plan(loaded, discover(), lock=lock, endpoints_file=self._endpoints_file, allow_experimental=self._allow_experimental)
 
 
-def _run(load: Callable[[], LoadedConfig], lock_file: Path | None, endpoints_file: Path | None, settings: ServeSettings) -> int:
+def _run(load: Callable[[], LoadedConfig], planning: _Planning, settings: ServeSettings) -> int:
     from endpick.diagnostics import Code, Diagnostic, ExitCode
     from endpick.serve.deployment import StartRefused
     from endpick.serve.main import run
 
     loaded = load()
-    outcome = _outcome(loaded, lock_file, endpoints_file)
+    outcome = planning.outcome(loaded)
     if outcome.plan is None:
         return _refuse(outcome.diagnostics, loaded)
     _print(outcome.diagnostics, loaded)
     try:
-        run(outcome.plan, settings, lambda: _outcome(load(), lock_file, endpoints_file))
+        run(outcome.plan, settings, lambda: planning.outcome(load()))
     except StartRefused as refusal:
         return _refuse(refusal.diagnostics, loaded)
     except ExceptionGroup as group:

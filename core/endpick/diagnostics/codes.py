@@ -117,6 +117,7 @@ class Code(Enum):
     W0205 = "a deprecated field is overridden by its successor"
     W0206 = "a name contains characters that look like others"
     W0207 = "a weight is negative"
+    W0208 = "a value looks like a variable that nothing filled in"
 
     W0301 = "an instance is not used"
     W0302 = "package metadata is shadowed by another copy"
@@ -136,6 +137,9 @@ class Code(Enum):
     W0501 = "a weight has no effect"
     W0502 = "an instance has no effect in this place"
     W0503 = "a hook object objects to the configuration"
+    W0504 = "a scheduling profile rates nothing"
+    W0505 = "a scheduling profile knows no load, and may send everything to one server"
+    W0506 = "a picker ignores the scores of its scheduling profile"
 
     W0602 = "nothing uses what a producer produces"
     W0603 = "nothing produces an optional data key"

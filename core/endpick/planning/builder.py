@@ -178,5 +178,6 @@ def report_wrong_kind(instance: DraftInstance, kind: Kind, path: DocumentPath, b
         f"'{instance.name}' is {titles(instance.loaded.kinds)}; {KINDS[kind].title} is needed here",
         path,
         help=f"of that kind are {', '.join(fitting)}" if fitting else f"define {KINDS[kind].title} under `plugins:`",
+        notes=tuple(f"{KINDS[own].title} is named at `{KINDS[own].named_at}`" for own in instance.loaded.kinds if KINDS[own].named_at),
         plugin=instance.plugin,
     )
