@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from endpick.api import PREFIX_MATCH_BLOCKS, Picker
+from endpick.api import PREFIX_MATCH_BLOCKS, Picker, Scorer
 from endpick.diagnostics import Code, DocumentPath
 from endpick.planning.builder import DraftInstance, PlanBuilder
 from endpick.planning.plan import PlannedProfile
@@ -24,14 +24,19 @@ def doubt_decisions(profile: PlannedProfile, path: DocumentPath, builder: PlanBu
                 path,
                 help="use max-score-picker or weighted-random-picker, or remove the scorers",
             )
-    elif not counting:
+    elif (
+        not counting
+        and not profile.scorers
+        and not profile.filters
+        and any(one.name not in builder.used for one in builder.configured(Scorer))
+    ):
         builder.report(
             Code.W0504,
-            f"scheduling profile '{profile.name}' has no scorer that counts, so '{picker.name}' picks at random",
+            f"scheduling profile '{profile.name}' names no scorer, although some are defined, so '{picker.name}' picks at random",
             path,
             help=f"name scorers in the profile, such as {_LOAD_SCORERS}, or random-picker if that is meant",
         )
-    elif not profile.filters and all(_reads_prefixes(scorer) for scorer in counting):
+    elif counting and not profile.filters and all(_reads_prefixes(scorer) for scorer in counting):
         builder.report(
             Code.W0505,
             f"scheduling profile '{profile.name}' rates nothing but cached prefixes, so prompts that begin alike all go to one server",
