@@ -10,8 +10,8 @@ from endpick.planning.plan import PlannedProfile
 _LOAD_SCORERS = "queue-scorer or active-request-scorer"
 
 
-def doubt_decisions(profile: PlannedProfile, path: DocumentPath, builder: PlanBuilder) -> None:
-    """At most one warning, at `path`: nothing is rated, the ratings do not matter, or load is no part of them."""
+def doubt_decisions(profile: PlannedProfile, path: DocumentPath, builder: PlanBuilder, *, emptied: bool) -> None:
+    """At most one warning, at `path`: nothing is rated (`emptied`), ratings do not matter, or load is no part of them."""
     picker = builder.instances.get(profile.picker)
     counting = [builder.instances[scorer.instance] for scorer in profile.scorers if scorer.weight]
     if picker is None or picker.loaded is None or any(scorer.loaded is None for scorer in counting):
@@ -24,12 +24,7 @@ def doubt_decisions(profile: PlannedProfile, path: DocumentPath, builder: PlanBu
                 path,
                 help="use max-score-picker or weighted-random-picker, or remove the scorers",
             )
-    elif (
-        not counting
-        and not profile.scorers
-        and not profile.filters
-        and any(one.name not in builder.used for one in builder.configured(Scorer))
-    ):
+    elif emptied and any(one.name not in builder.used for one in builder.configured(Scorer)):
         builder.report(
             Code.W0504,
             f"scheduling profile '{profile.name}' names no scorer, although some are defined, so '{picker.name}' picks at random",

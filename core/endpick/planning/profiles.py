@@ -169,7 +169,7 @@ def _profile(profile: SchedulingProfile, builder: PlanBuilder, installed: Plugin
     _announce_weights(profile.name, scorers, builder)
     planned = PlannedProfile(profile.name, tuple(filters), tuple(scorers), picker)
     if not unknown and not builder.loaded.is_damaged(profile.path):
-        doubt_decisions(planned, (*profile.path, "name"), builder)
+        doubt_decisions(planned, (*profile.path, "name"), builder, emptied=not profile.plugins)
     return planned
 
 
