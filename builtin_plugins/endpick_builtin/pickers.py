@@ -49,6 +49,8 @@ class MaxScorePicker(Picker[PickerParameters]):
 class RandomPicker(Picker[PickerParameters]):
     """Pick endpoints uniformly at random; scores are ignored."""
 
+    uses_scores = False
+
     def pick(self, request: InferenceRequest, scored: ScoredEndpoints, state: ScoringState) -> Endpoints:
         """See the class."""
         candidates = len(scored.scores)

@@ -79,7 +79,7 @@ def test_a_marked_block_is_what_its_mark_says(block: Block, run_cli, fixture_pro
             assert (contents.mistakes, contents.remarks) == ((), ())
         case "with":
             project = page_project(block.page) if rest == "page" else fixture_project(rest)
-            result = run_cli("validate", "--strict", "-", path=[project], text=block.text)
+            result = run_cli("validate", "--endpoints", "pool.yaml", "--strict", "-", path=[project], text=block.text)
             assert result.exit_code == 0, result.stderr
         case "part":
             whole = (ROOT / rest.removeprefix("of ")).read_text()

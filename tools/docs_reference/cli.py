@@ -9,6 +9,7 @@ import click
 
 from docs_reference.markdown import code, table
 from docs_reference.markdown import page as markdown_page
+from endpick.cli.llm_d_flags import FLAGS, REMOVED
 from endpick.cli.main import VERBS, main
 from endpick.diagnostics import ExitCode
 
@@ -46,7 +47,28 @@ def _verb(name: str, parent: click.Context) -> str:
     options = [parameter for parameter in command.get_params(context) if isinstance(parameter, click.Option)]
     rows = (_option(option, context) for option in options if "--help" not in option.opts)
     text = "\n\n".join(map(_paragraph, inspect.cleandoc(command.help or "").split("\n\n")))
-    return "\n\n".join(filter(None, (f"## `endpick {name}`", usage, text, table(("option", "value", "default", "meaning"), rows))))
+    shown = table(("option", "value", "default", "meaning"), rows)
+    return "\n\n".join(filter(None, (f"## `endpick {name}`", usage, text, shown, _llm_ds_flags() if name == "serve" else "")))
+
+
+_ABOUT_FLAGS = (
+    "`serve` takes every flag of llm-d's endpoint picker, written with one dash or two. A flag given without effect is named in one "
+    "warning; those that count *with Kubernetes* have none while discovery does not ask Kubernetes."
+)
+
+
+def _llm_ds_flags() -> str:
+    rows = ((code(f"--{flag.name}"), flag.kind, code(flag.default) if flag.default else "", flag.effect.value, flag.note) for flag in FLAGS)
+    removed = ((code(f"--{name}"), instead) for name, instead in REMOVED.items())
+    return "\n\n".join(
+        (
+            "### llm-d's flags",
+            _ABOUT_FLAGS,
+            table(("flag", "type", "llm-d's default", "does here", "differences"), rows),
+            "llm-d has removed these, and endpick refuses them as llm-d does:",
+            table(("flag", "use instead"), removed),
+        )
+    )
 
 
 def _paragraph(text: str) -> str:

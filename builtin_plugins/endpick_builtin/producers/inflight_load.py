@@ -31,6 +31,7 @@ from endpick.api import (
     SchedulingResult,
     Subscriptions,
     UpstreamHeaders,
+    ignored,
 )
 
 Flow: TypeAlias = tuple[str, int]
@@ -179,9 +180,7 @@ class InflightLoadParameters(Parameters):
     prefix_match_info_producer_name: Annotated[
         str, Field(alias="prefixMatchInfoProducerName", description="Instance that knows which tokens are cached; empty for the only one.")
     ] = ""
-    sync_cross_replica_state: Annotated[
-        bool, Field(alias="syncCrossReplicaState", description="Ignored: every picker counts what it sent itself.")
-    ] = True
+    sync_cross_replica_state: Annotated[bool, ignored("syncCrossReplicaState", "remove it; each picker counts what it sent itself")] = True
 
 
 class InflightLoadProducer(

@@ -27,6 +27,7 @@ from endpick.api import (
     RowArray,
     SchedulingResult,
     UpstreamHeaders,
+    ignored,
 )
 from endpick.api.fast_metrics import Distributions
 from endpick_builtin.producers.prefix_index import BYTES_PER_ENTRY, BYTES_PER_TOKEN, PrefixIndex, block_hashes, chain_root
@@ -67,7 +68,7 @@ class ApproxPrefixCacheParameters(Parameters):
     block_size_tokens: Annotated[
         int, Field(alias="blockSizeTokens", description=f"Tokens per block; less than {MIN_BLOCK_SIZE_TOKENS} means that many.")
     ] = 16
-    block_size: Annotated[int, Field(alias="blockSize", description="Ignored: the former block size in characters.")] = 0
+    block_size: Annotated[int, ignored("blockSize", "give the tokens of a block as `blockSizeTokens`; this is a number of characters")] = 0
     max_prefix_tokens_to_match: Annotated[
         int,
         Field(alias="maxPrefixTokensToMatch", ge=0, description="Tokens of a prompt to look at; 0 leaves it to maxPrefixBlocksToMatch."),

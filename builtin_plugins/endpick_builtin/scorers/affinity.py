@@ -26,6 +26,7 @@ from endpick.api import (
     ScoringState,
     Stability,
     Subscriptions,
+    ignored,
 )
 from endpick_builtin.filters.labels import LabelValues
 
@@ -129,7 +130,7 @@ def _room(adapters: LoraAdapters | None) -> float:
     return ROOM if fits else FULL
 
 
-_IGNORED = "Ignored, as in llm-d: give it to `approx-prefix-cache-producer`."
+_PRODUCERS = "give it to `approx-prefix-cache-producer`"
 
 
 class PrefixCacheParameters(Parameters):
@@ -144,12 +145,12 @@ class PrefixCacheParameters(Parameters):
     match_length_scale_tokens: Annotated[
         int, Field(alias="matchLengthScaleTokens", gt=0, description="Match length in tokens that earns that share in full.")
     ] = 8192
-    auto_tune: Annotated[bool | None, Field(alias="autoTune", description=_IGNORED)] = None
-    block_size: Annotated[int | None, Field(alias="blockSize", description=_IGNORED)] = None
-    block_size_tokens: Annotated[int | None, Field(alias="blockSizeTokens", description=_IGNORED)] = None
-    max_prefix_blocks_to_match: Annotated[int | None, Field(alias="maxPrefixBlocksToMatch", description=_IGNORED)] = None
-    max_prefix_tokens_to_match: Annotated[int | None, Field(alias="maxPrefixTokensToMatch", description=_IGNORED)] = None
-    lru_capacity_per_server: Annotated[int | None, Field(alias="lruCapacityPerServer", description=_IGNORED)] = None
+    auto_tune: Annotated[bool | None, ignored("autoTune", _PRODUCERS)] = None
+    block_size: Annotated[int | None, ignored("blockSize", _PRODUCERS)] = None
+    block_size_tokens: Annotated[int | None, ignored("blockSizeTokens", _PRODUCERS)] = None
+    max_prefix_blocks_to_match: Annotated[int | None, ignored("maxPrefixBlocksToMatch", _PRODUCERS)] = None
+    max_prefix_tokens_to_match: Annotated[int | None, ignored("maxPrefixTokensToMatch", _PRODUCERS)] = None
+    lru_capacity_per_server: Annotated[int | None, ignored("lruCapacityPerServer", _PRODUCERS)] = None
 
 
 class PrefixCacheScorer(Scorer[PrefixCacheParameters]):
@@ -172,15 +173,6 @@ class PrefixCacheScorer(Scorer[PrefixCacheParameters]):
         super().__init__(name, parameters, context)
         self._matches = PREFIX_MATCH_BLOCKS.from_producer(parameters.prefix_match_info_producer_name)
         self._blocks = PREFIX_BLOCKS.from_producer(parameters.prefix_match_info_producer_name)
-        ignored = [
-            field.alias
-            for key, field in type(parameters).model_fields.items()
-            if field.description is _IGNORED and key in parameters.model_fields_set
-        ]
-        if ignored:
-            context.logger.warning(
-                "%s has no effect on a prefix-cache-scorer: give it to approx-prefix-cache-producer", ", ".join(map(str, ignored))
-            )
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
         """See the class."""

@@ -23,6 +23,7 @@ from endpick.api import (
     Scorer,
     ScoringState,
     Subscriptions,
+    ignored,
 )
 
 
@@ -141,9 +142,7 @@ class ActiveRequestParameters(Parameters):
     in_flight_load_producer_name: Annotated[
         str, Field(alias="inFlightLoadProducerName", description="Instance that counts the open requests; empty for the only one.")
     ] = ""
-    request_timeout: Annotated[
-        str | None, Field(alias="requestTimeout", description="Ignored, as in llm-d: requests end when they end.")
-    ] = None
+    request_timeout: Annotated[str | None, ignored("requestTimeout", "remove it; a request counts until it ends")] = None
 
 
 class ActiveRequestScorer(Scorer[ActiveRequestParameters]):

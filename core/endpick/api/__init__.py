@@ -78,7 +78,7 @@ from endpick.api.keys import (
     Topology,
 )
 from endpick.api.metrics import LabelLimit, MetricSample, MetricsPage
-from endpick.api.plugin import Parameters, Plugin, PluginContext, RefersTo, Stability
+from endpick.api.plugin import Parameters, Plugin, PluginContext, RefersTo, Stability, ignored
 from endpick.api.request import InferenceRequest, JSONObject, JSONValue, Media, Modality, ParsedRequest, Piece, Prompt, Rejection, Usage
 from endpick.api.request_control import (
     Admitter,
@@ -211,5 +211,6 @@ __all__ = (
     "UpstreamHeaders",
     "Usage",
     "hookimpl",
+    "ignored",
     "parse_duration",
 )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, cast, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypeVar, get_original_bases
 
 from endpick.api.data import AnyKey, Subscriptions
@@ -28,6 +28,24 @@ class Parameters(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, populate_by_name=True)
+
+
+HAS_NO_EFFECT = "x-no-effect"
+"""Keyword of a JSON Schema: this parameter is accepted for the sake of configurations written for llm-d, and has no effect; its value says
+what to do instead."""
+
+
+def ignored(alias: str, instead: str) -> Any:  # noqa: ANN401 - what pydantic's own `Field` returns
+    """What marks a field of `Parameters` that llm-d accepts and ignores; use it in place of pydantic's `Field`.
+
+    For example `block_size: Annotated[int | None, ignored("blockSize", "give it to `approx-prefix-cache-producer`")] = None`. The host
+    warns where it is given, with its place, and refuses it under apiVersion endpick/v1alpha1. The plugin does nothing about it.
+
+    Args:
+        alias: The name in the document.
+        instead: What to do, as a clause: "give it to `approx-prefix-cache-producer`".
+    """
+    return Field(alias=alias, description=f"No effect, as in llm-d: {instead}.", json_schema_extra={HAS_NO_EFFECT: instead})
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,6 +161,9 @@ class Picker(Plugin[P]):
 
     kind: ClassVar[str] = "picker"
 
+    uses_scores: ClassVar[bool] = True
+    """Whether totals matter to its choice; the host warns where scorers work for a picker to which they do not."""
+
     @abstractmethod
     def pick(self, request: InferenceRequest, scored: ScoredEndpoints, state: ScoringState) -> Endpoints:
         """Choose at least one endpoint, best first; further ones are fallbacks the gateway may try.

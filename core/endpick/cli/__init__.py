@@ -5,10 +5,15 @@
 - `console`: how do the verbs read a configuration, and how do they print diagnostics, tables and JSON?
 - `outputs`: which shape does the JSON have that the verbs print?
 - `quantities`: which durations and sizes may a flag have?
+- `go_flags`: how is a command line read that is written for a Go program?
+- `llm_d_flags`: which flags has llm-d, and what does each do here?
 
 Verbs that serve requests:
 
 - `serve`: `endpick serve` answers Envoy.
+- `serve_options`: which options does it have?
+- `serve_settings`: which settings of the process do they make?
+- `migrate`: `endpick migrate` turns how llm-d is started into how endpick is.
 - `sim_server`: `endpick sim-server` runs one simulated model server.
 - `demo`: `endpick demo` compares two configurations on real traffic.
 

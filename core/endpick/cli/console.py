@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -37,7 +38,15 @@ def print_diagnostics(diagnostics: Iterable[Diagnostic], configs: Sequence[Loade
     click.echo(render_text(diagnostics, sources, colour=wants_colour(sys.stderr)), err=True, nl=False)
 
 
-def plan_or_exit(argument: str | None, *, as_json: bool) -> Plan:
+ENDPOINTS_OPTION = click.option(
+    "--endpoints",
+    "endpoints_file",
+    type=click.Path(path_type=Path),
+    help="Discover the endpoints of this file, if CONFIG names no discovery.",
+)
+
+
+def plan_or_exit(argument: str | None, *, as_json: bool, endpoints_file: Path | None = None) -> Plan:
     """The plan of a configuration, with its warnings on standard error.
 
     Without one the process ends, with every reason on standard error, or as JSON on standard output.
@@ -47,7 +56,7 @@ def plan_or_exit(argument: str | None, *, as_json: bool) -> Plan:
     from endpick.plugins.discovery import discover
 
     loaded = read(argument)
-    outcome = make_plan(loaded, discover())
+    outcome = make_plan(loaded, discover(), endpoints_file=endpoints_file)
     if outcome.plan is None and as_json:
         click.echo(render_json(outcome.diagnostics), nl=False)
     else:

@@ -61,6 +61,7 @@ class Verb:
 VERBS: dict[str, Verb] = {
     "serve": Verb("endpick.cli.serve", "Serve a gateway: pick an endpoint for every request."),
     "validate": Verb("endpick.cli.validate", "Find every mistake in a configuration."),
+    "migrate": Verb("endpick.cli.migrate", "Turn llm-d's arguments, Deployment or Helm values into a command of endpick."),
     "plan": Verb("endpick.cli.plan", "Show the resolved plan: order, weights, defaults and why."),
     "graph": Verb("endpick.cli.graph", "Draw who produces which data for whom."),
     "new": Verb("endpick.cli.new", "Make a project for a new plugin."),

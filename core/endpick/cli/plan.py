@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Literal
 
 import click
 
 from endpick.api import Parser, ProfileHandler, SaturationDetector
-from endpick.cli.console import FORMAT_OPTION, json_text, plan_or_exit, table
+from endpick.cli.console import ENDPOINTS_OPTION, FORMAT_OPTION, json_text, plan_or_exit, table
 from endpick.planning.document import document_of
 from endpick.planning.plan import Plan, PlannedInstance, PlannedProfile
 from endpick.plugins.kinds import KINDS, Kind
@@ -18,13 +19,14 @@ NONE = "-"
 
 @click.command("plan", short_help="Show the resolved plan: order, weights, defaults and why.")
 @click.argument("config", required=False)
+@ENDPOINTS_OPTION
 @FORMAT_OPTION
-def command(config: str | None, output: Literal["text", "json"]) -> None:
+def command(config: str | None, endpoints_file: Path | None, output: Literal["text", "json"]) -> None:
     """Show what CONFIG comes to: which instances run in which order, what endpick fills in and why, who reads what from whom.
 
     `-` reads standard input; without CONFIG the plan is that of the built-in default.
     """
-    plan = plan_or_exit(config, as_json=output == "json")
+    plan = plan_or_exit(config, as_json=output == "json", endpoints_file=endpoints_file)
     if output == "json":
         click.echo(json_text(document_of(plan).model_dump(mode="json", by_alias=True)), nl=False)
     else:

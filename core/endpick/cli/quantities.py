@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import click
 
 
@@ -29,8 +31,17 @@ class Duration(click.ParamType[float]):
         return seconds
 
 
+_BYTES = re.compile(r"(?<=[0-9kKMGTPEi])B$")
+
+
+def _without_unit(text: str) -> str:
+    """`10MiB` as Kubernetes writes it; a K before the unit means 1000, as `k` does."""
+    plain = _BYTES.sub("", text.strip())
+    return f"{plain[:-1]}k" if plain.endswith("K") else plain
+
+
 class Quantity(click.ParamType[int]):
-    """`16Mi`, `1k`; gives a whole number, at least 1."""
+    """`16Mi`, `1k`, and with the unit as `16MiB` or `25MB`; gives a whole number, at least 1."""
 
     name = "quantity"
 
@@ -41,7 +52,7 @@ class Quantity(click.ParamType[int]):
         if isinstance(value, int):
             return value
         try:
-            quantity = parse_quantity(str(value))
+            quantity = parse_quantity(_without_unit(str(value)))
         except ValueError:
             self.fail(f"'{value}' is no quantity; write for example 16Mi or 500k", param, ctx)
         if quantity < 1:

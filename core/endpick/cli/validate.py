@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 import click
 
 from endpick.api import PluginContext
-from endpick.cli.console import print_diagnostics, read
+from endpick.cli.console import ENDPOINTS_OPTION, print_diagnostics, read
 from endpick.config import LoadedConfig
-from endpick.diagnostics import Diagnostic, ExitCode, Severity, exit_code_of, has_errors, render_github, render_json
+from endpick.diagnostics import Diagnostic, ExitCode, Severity, exit_code_of, has_errors, render_github, render_json, sort_diagnostics
 from endpick.planning.compile import build_plan
 from endpick.planning.planner import check_statically, make_plan
+from endpick.planning.request_plugins import missing_discovery
 from endpick.plugins.discovery import Candidate, discover
 
 
@@ -21,14 +23,17 @@ from endpick.plugins.discovery import Candidate, discover
 @click.argument("configs", metavar="CONFIG...", nargs=-1, required=True)
 @click.option("--strict", is_flag=True, help="Warnings, too, make the exit code 3.")
 @click.option("--static", is_flag=True, help="Run no third-party code: what other distributions' plugins take is not judged.")
+@ENDPOINTS_OPTION
 @click.option("--format", "output", type=click.Choice(["text", "json", "github"]), default="text", show_default=True)
-def command(configs: tuple[str, ...], strict: bool, static: bool, output: Literal["text", "json", "github"]) -> None:
+def command(
+    configs: tuple[str, ...], strict: bool, static: bool, endpoints_file: Path | None, output: Literal["text", "json", "github"]
+) -> None:
     """Find every mistake in each CONFIG; `-` reads standard input.
 
     Exit code 0: nothing is wrong; 3: a configuration is; 4: only a plugin is missing, broken or incompatible.
     """
     installed = discover()
-    judged = [(loaded, _judge(loaded, installed, static)) for loaded in map(read, configs)]
+    judged = [(loaded, _judge(loaded, installed, static, endpoints_file)) for loaded in map(read, configs)]
     found = [diagnostic for _, diagnostics in judged for diagnostic in diagnostics]
     match output:
         case "json":
@@ -42,10 +47,18 @@ def command(configs: tuple[str, ...], strict: bool, static: bool, output: Litera
     sys.exit(_exit_code(found, strict))
 
 
-def _judge(loaded: LoadedConfig, installed: Sequence[Candidate], static: bool) -> tuple[Diagnostic, ...]:
+def _judge(loaded: LoadedConfig, installed: Sequence[Candidate], static: bool, endpoints_file: Path | None) -> tuple[Diagnostic, ...]:
+    found = _judge_plan(loaded, installed, static, endpoints_file)
+    if endpoints_file is not None or has_errors(found):
+        return found  # while another part is wrong, nothing can be said to be missing
+    missing = missing_discovery(loaded)
+    return found if missing is None else sort_diagnostics((*found, missing))
+
+
+def _judge_plan(loaded: LoadedConfig, installed: Sequence[Candidate], static: bool, endpoints_file: Path | None) -> tuple[Diagnostic, ...]:
     if static:
         return check_statically(loaded, installed)
-    outcome = make_plan(loaded, installed)
+    outcome = make_plan(loaded, installed, endpoints_file=endpoints_file)
     # Some parameters only a plugin's constructor can judge. Nothing is started, so nothing needs to be stopped.
     built = None if outcome.plan is None else build_plan(outcome.plan, lambda _: PluginContext())
     return (*outcome.diagnostics, *(built if isinstance(built, tuple) else ()))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 
 from endpick.config.model import (
     DEFAULT_GATES,
@@ -41,7 +42,32 @@ def check_document(config: EndpointPickerConfig, source: SourceMap) -> tuple[Dia
         *(found for part in parts if isinstance(part, ProfilePlugin) for found in _negative_weight(part, source)),
         *(found for part in parts if isinstance(part, DataSourceSpec) for found in _two_names(part, source)),
         *_same_priority(config, source),
+        *_variables(source.data, (), source),
     )
+
+
+_VARIABLE = re.compile(r"\$\{\w+[^}]*\}|\$\(\w+\)")
+
+
+def _variables(value: object, path: DocumentPath, source: SourceMap) -> Iterator[Diagnostic]:
+    if isinstance(value, str) and (found := _VARIABLE.search(value)):
+        yield Diagnostic(
+            Code.W0208,
+            f"nothing fills in {shorten(found[0])}: the value is this text",
+            source.value_span(path),
+            labels=source.labels_for(path),
+            help="write the value itself, or fill the file in before: envsubst < FILE | endpick serve -",
+            path=path,
+        )
+    for segment, inner in _inner(value):
+        yield from _variables(inner, (*path, segment), source)
+
+
+def _inner(value: object) -> Iterator[tuple[str | int, object]]:
+    if isinstance(value, Mapping):
+        yield from value.items()
+    elif isinstance(value, list):
+        yield from enumerate(value)
 
 
 def _parts(part: Part) -> Iterator[Part]:

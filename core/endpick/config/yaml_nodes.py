@@ -26,6 +26,7 @@ _HINTS = (
     ("expected <block end>", "check that this line is indented like its neighbours"),
     ("unexpected end of stream", "a quote is not closed"),
     ("expected ',' or ']'", "a '[' is not closed, or a comma is missing"),
+    ("expected ',' or '}', but got '{'", "a comma is missing; if ${NAME} is meant: nothing fills it in, so write the value itself"),
     ("expected ',' or '}'", "a '{' is not closed, or a comma is missing"),
 )
 

@@ -71,6 +71,7 @@ class Code(Enum):
     E0404 = "the plugin's parameter schema refers to a remote document"
     E0405 = "the plugin's parameter schema is invalid"
     E0406 = "a required parameter is missing"
+    E0407 = "a parameter has no effect, which apiVersion endpick/v1alpha1 does not allow"
 
     E0501 = "a reference names no defined instance"
     E0502 = "two instances have the same name"
@@ -117,6 +118,7 @@ class Code(Enum):
     W0205 = "a deprecated field is overridden by its successor"
     W0206 = "a name contains characters that look like others"
     W0207 = "a weight is negative"
+    W0208 = "a value looks like a variable that nothing filled in"
 
     W0301 = "an instance is not used"
     W0302 = "package metadata is shadowed by another copy"
@@ -131,11 +133,14 @@ class Code(Enum):
     W0311 = "an entry point leads to a file that its distribution does not bring"
 
     W0401 = "a parameter is deprecated"
-    W0420 = "a parameter has no effect"
+    W0402 = "a parameter has no effect"
 
     W0501 = "a weight has no effect"
     W0502 = "an instance has no effect in this place"
     W0503 = "a hook object objects to the configuration"
+    W0504 = "a scheduling profile rates nothing"
+    W0505 = "a scheduling profile knows no load, and may send everything to one server"
+    W0506 = "a picker ignores the scores of its scheduling profile"
     W0520 = "a scheduling profile that the profile handler would run is not defined"
 
     W0602 = "nothing uses what a producer produces"
@@ -169,6 +174,8 @@ class Code(Enum):
             return ExitCode.OK
         if self in _BLAMED_ON_PLUGIN:
             return ExitCode.PLUGIN_UNUSABLE
+        if self in _BLAMED_ON_CONFIGURATION:
+            return ExitCode.CONFIG_INVALID
         return _EXIT_CODE_OF_FAMILY[self.family]
 
 
@@ -222,4 +229,5 @@ _EXIT_CODE_OF_FAMILY = {
     8: ExitCode.FAILED,
 }
 
+_BLAMED_ON_CONFIGURATION = frozenset({Code.E0806})
 _BLAMED_ON_PLUGIN = frozenset({Code.E0404, Code.E0405, Code.E0701, Code.E0702, Code.E0705})

@@ -16,6 +16,8 @@ DESTINATION_HEADER = "x-gateway-destination-endpoint"
 DESTINATION_NAMESPACE = "envoy.lb"
 SERVED_KEY = "x-gateway-destination-endpoint-served"
 """Below `DESTINATION_NAMESPACE` in the response phase: the endpoint the gateway used in the end."""
+SCORES_KEY = "x-gateway-destination-endpoint-scores"
+"""Below `DESTINATION_NAMESPACE`, on request: what each candidate scored, by its address."""
 SUBSET_NAMESPACE = "envoy.lb.subset_hint"
 SUBSET_KEY = "x-gateway-destination-endpoint-subset"
 DROPPED_REASON_HEADER = "x-llm-d-request-dropped-reason"
@@ -112,10 +114,15 @@ def served_endpoint(message: ProcessingRequest) -> str | None:
     return (value.string_value or None) if value is not None else None
 
 
-def destination_metadata(destination: str, further: Metadata) -> Struct:
-    """The destination where the protocol wants it, and what plugins add, of which nothing replaces the destination."""
+def destination_metadata(destination: str, further: Metadata, scores: Mapping[str, float] | None = None) -> Struct:
+    """The destination where the protocol wants it, and what plugins add, of which nothing replaces the destination or the scores."""
     struct = as_struct(further)
-    struct.fields[DESTINATION_NAMESPACE].struct_value.fields[DESTINATION_HEADER].string_value = destination
+    own = struct.fields[DESTINATION_NAMESPACE].struct_value.fields
+    own[DESTINATION_HEADER].string_value = destination
+    if scores is not None:
+        own[SCORES_KEY].struct_value.Clear()
+        for address, score in scores.items():
+            own[SCORES_KEY].struct_value.fields[address].number_value = score
     return struct
 
 

@@ -245,13 +245,14 @@ class RequestPhase:
 
     def _routing_answer(self, routed: Routed, body: bytes | None) -> bytes:
         destination = ",".join(routed.destinations)
-        if not (self._headers_answered or body is not None or routed.set_headers or routed.dynamic_metadata or routed.remove_headers):
+        changed = routed.set_headers or routed.dynamic_metadata or routed.remove_headers or routed.scores
+        if not (self._headers_answered or body is not None or changed):
             return replies.destination_only(destination)
         own = {DESTINATION_HEADER: destination}
         if body is not None and "content-length" in self.headers:
             own["content-length"] = str(len(body))
         headers = mutation(own, routed.set_headers, routed.remove_headers)
-        metadata = destination_metadata(destination, routed.dynamic_metadata)
+        metadata = destination_metadata(destination, routed.dynamic_metadata, routed.scores)
         if self._headers_answered:
             return replies.buffered_request_body(headers, metadata, body)
         return replies.request_headers(headers, metadata)

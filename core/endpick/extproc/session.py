@@ -71,6 +71,8 @@ class SessionSettings:
     """A larger request body is refused with 413; what arrives while a decision is awaited may not be more either."""
     max_held_bytes: int = 512 * 1024 * 1024
     """Headers and undecided bodies of all requests together; requests beyond are refused with 503."""
+    respects_subset: bool = True
+    """Whether the gateway may narrow the candidates by its subset hint."""
 
 
 DEFAULT_SETTINGS = SessionSettings()
@@ -272,7 +274,7 @@ class Session:
     def _accept_request_part(self, kind: str, message: ProcessingRequest) -> list[bytes]:
         if self.state is _BYPASSED:
             return []
-        if self._subset is None and message.HasField("metadata_context"):
+        if self._subset is None and self._settings.respects_subset and message.HasField("metadata_context"):
             self._subset = subset_hint(message)
         if kind == "request_body":
             return self._accept_piece(REQUEST_BODY, message.request_body.body, message.request_body.end_of_stream)

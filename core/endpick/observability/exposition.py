@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
@@ -170,11 +171,14 @@ _AVERAGED = (
 class PoolGauges(Collector):
     """llm-d's pool gauges, and the age of each column."""
 
-    def __init__(self, pool_name: str, generation: Callable[[], Generation], clock: Callable[[], float]) -> None:
-        """`generation` gives the table as it is now, `clock` monotonic seconds."""
+    def __init__(
+        self, pool_name: str, generation: Callable[[], Generation], clock: Callable[[], float], staleness_seconds: float = math.inf
+    ) -> None:
+        """`generation` gives the table as it is now, `clock` monotonic seconds; averages leave out values older than that."""
         self._pool_name = pool_name
         self._generation = generation
         self._clock = clock
+        self._staleness_seconds = staleness_seconds
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
         """Nothing: the families are known only at scrape time."""
@@ -185,7 +189,7 @@ class PoolGauges(Collector):
         generation = self._generation()
         yield self._pool("ready_endpoints", "Endpoints in the pool.", len(generation.endpoints))
         for name, key, text in _AVERAGED:
-            reported = _reported(generation, key)
+            reported = _reported(generation, key, self._clock() - self._staleness_seconds)
             if len(reported):
                 yield self._pool(f"average_{name}", f"Mean {text} over the endpoints that reported it.", float(reported.mean()))
                 yield self._pool(f"std_dev_{name}", f"Standard deviation of the {text}.", float(reported.std()))
@@ -219,9 +223,10 @@ class PoolGauges(Collector):
         return family
 
 
-def _reported(generation: Generation, key: str) -> FloatArray:
+def _reported(generation: Generation, key: str, since: float) -> FloatArray:
+    """The values of a column that were written no earlier than `since`."""
     column = generation.columns.get(key)
     if column is None:
         return np.empty(0)
     values: FloatArray = column.values  # type: ignore[assignment]
-    return values[~np.isnan(values)]
+    return values[~np.isnan(values) & (column.written_at >= since)]

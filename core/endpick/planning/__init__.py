@@ -5,6 +5,7 @@
 - `builder`: what is known, filled in and found wrong while a plan is made?
 - `instances`: which instance does each entry under `plugins` define?
 - `profiles`: which filters, scorers and picker run in which profile, and which handler chooses among the profiles?
+- `degenerate`: which profiles would run, and decide in a way that their authors can hardly want?
 - `request_plugins`: which parsers, candidate filters, saturation detector and endpoint discovery are used?
 - `data`: which sources and collectors run, and which default producers are added?
 - `subscriptions`: which instance produces the data that another one reads, and in which order do producers run?

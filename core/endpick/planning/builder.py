@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from endpick.api.data import Subscriptions
 from endpick.api.plugin import Parameters
@@ -71,6 +72,8 @@ class PlanBuilder:
     announcements: list[Announcement] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
     """Instances that some part of the document gives a place."""
+    endpoints_file: Path | None = None
+    """What the default discovery reads; without it there is none."""
 
     @property
     def source(self) -> SourceMap:
@@ -175,5 +178,6 @@ def report_wrong_kind(instance: DraftInstance, kind: Kind, path: DocumentPath, b
         f"'{instance.name}' is {titles(instance.loaded.kinds)}; {KINDS[kind].title} is needed here",
         path,
         help=f"of that kind are {', '.join(fitting)}" if fitting else f"define {KINDS[kind].title} under `plugins:`",
+        notes=tuple(f"{KINDS[own].title} is named at `{KINDS[own].named_at}`" for own in instance.loaded.kinds if KINDS[own].named_at),
         plugin=instance.plugin,
     )

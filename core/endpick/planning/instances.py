@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from endpick.api.data import Subscriptions
 from endpick.api.plugin import Parameters, Plugin
@@ -14,7 +15,7 @@ from endpick.plugins.catalog import PluginCatalog
 from endpick.plugins.instance import subscriptions_of
 from endpick.plugins.kinds import OnFault, default_on_fault
 from endpick.plugins.loader import LoadedPlugin, Loading, alias_clashes
-from endpick.plugins.parameters import ParameterSource, check_parameters, deprecated_parameters
+from endpick.plugins.parameters import ParameterSource, check_parameters, deprecated_parameters, ineffective_parameters
 from endpick.plugins.resolution import Reference
 
 _ON_FAULT = {"FailOpen": OnFault.SKIP, "FailClose": OnFault.REFUSE}
@@ -38,7 +39,9 @@ def define_instances(builder: PlanBuilder, installed: PluginCatalog) -> None:
     builder.diagnostics.extend(alias_clashes(loaded))
 
 
-def add_instance(builder: PlanBuilder, installed: PluginCatalog, plugin_type: str, reason: str) -> DraftInstance:
+def add_instance(
+    builder: PlanBuilder, installed: PluginCatalog, plugin_type: str, reason: str, parameters: Mapping[str, object] = MappingProxyType({})
+) -> DraftInstance:
     """An instance that the document does not define, under the name of its type or, where another has that, a name made from it.
 
     Its `loaded` is None when the type cannot be loaded, which is then an error of the draft.
@@ -50,7 +53,7 @@ def add_instance(builder: PlanBuilder, installed: PluginCatalog, plugin_type: st
     loading = installed.get(place.reference)
     before = len(builder.diagnostics)
     builder.diagnostics.extend(loading.diagnostics)
-    instance = _read(DraftInstance(name, place, reason=reason), loading, {}, builder)
+    instance = _read(DraftInstance(name, place, reason=reason), loading, parameters, builder)
     builder.diagnostics[before:] = _with_reason(builder.diagnostics[before:], reason)
     builder.instances[instance.name] = instance
     builder.used.add(instance.name)
@@ -83,6 +86,9 @@ def _read(instance: DraftInstance, loading: Loading, raw: Mapping[str, object] |
     if raw is not None:
         checked = check_parameters(loaded, raw, place.source, place.path, place.reference)
         builder.diagnostics.extend(deprecated_parameters(loaded, raw, place.source, place.path, place.reference))
+        # A file written for llm-d may hold what llm-d ignores, so it must start here too; one written for endpick has no such excuse.
+        code = Code.E0407 if builder.config.api_version == ENDPICK else Code.W0402
+        builder.diagnostics.extend(ineffective_parameters(loaded, raw, place.source, place.path, place.reference, code=code))
     parameters = checked if isinstance(checked, Parameters) else None
     if not isinstance(checked, Parameters):
         # What seems to be missing may have been left out because it was faulty, and that is reported already.
@@ -104,7 +110,7 @@ def _read(instance: DraftInstance, loading: Loading, raw: Mapping[str, object] |
 def _warn_ignored(raw: Mapping[str, object], instance: DraftInstance, loaded: LoadedPlugin, builder: PlanBuilder) -> None:
     for name in raw:
         builder.report(
-            Code.W0420,
+            Code.W0402,
             f"parameter '{name}' has no effect: a {loaded.type} has no parameters",
             (*instance.place.path, name),
             at_key=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from endpick.api import DataCollector, DataProducer
 from endpick.config import EndpointPickerConfig, LoadedConfig, SourceMap
@@ -111,6 +112,8 @@ def make_plan(
     *,
     hook_objects: Sequence[Candidate] | None = None,
     lock: Lock | None = None,
+    endpoints_file: Path | None = None,
+    allow_experimental: bool = False,
 ) -> PlanOutcome:
     """Resolve a configuration into a plan, or say everything that is wrong with it, in the order of the document.
 
@@ -120,6 +123,8 @@ def make_plan(
         hook_objects: Installed hook objects; looked up when they are needed unless given.
         lock: What the operator pinned; a type that differs from it is an error and is not imported. What it brings is guarded
             for the life of the process.
+        endpoints_file: What `file-discovery` is to read where the document names no discovery.
+        allow_experimental: Whether the operator knows of experimental types; else one warning names the built-in ones.
     """
     if loaded.config is None:
         return PlanOutcome(None, loaded.diagnostics)
@@ -131,15 +136,37 @@ def make_plan(
         check.guard_all((*candidates, *(hook_objects or ())))
     hooks, faults = load_named_hooks(loaded.config, loaded.source, policy, hook_objects, check)
     offered, failures = hooks.offered()
-    builder = PlanBuilder(loaded, loaded.config, diagnostics=[*loaded.diagnostics, *faults, *failures])
+    builder = PlanBuilder(loaded, loaded.config, diagnostics=[*loaded.diagnostics, *faults, *failures], endpoints_file=endpoints_file)
     plan = _plan(builder, PluginCatalog((*candidates, *offered), policy, check), hooks)
     for instance in builder.instances.values():
         if instance.loaded is not None:
             hooks.plugin_loaded(instance.loaded)
     if not has_errors(builder.diagnostics):
         builder.diagnostics.extend(hooks.validate(loaded.source))
-    diagnostics = sort_diagnostics(loaded.without_echoes(builder.diagnostics))
+    kept = _without_experimental(builder.diagnostics) if allow_experimental else _experimental_at_once(builder.diagnostics)
+    diagnostics = sort_diagnostics(loaded.without_echoes(kept))
     return PlanOutcome(None if has_errors(diagnostics) else plan, diagnostics)
+
+
+_OWN_DISTRIBUTION = "endpick"
+
+
+def _without_experimental(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
+    return [one for one in diagnostics if one.code is not Code.W0309]
+
+
+def _experimental_at_once(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
+    """What llm-d refuses without a flag starts here, with one warning for all types that come with endpick; others are named one by one."""
+    own = [one for one in diagnostics if one.code is Code.W0309 and one.plugin is not None and one.plugin.distribution == _OWN_DISTRIBUTION]
+    if not own:
+        return list(diagnostics)
+    types = sorted({one.plugin.type for one in own if one.plugin is not None})
+    told = replace(
+        own[0],
+        message=f"experimental plugins are used: {', '.join(types)}",
+        help="expect them to change; --allow-experimental-plugins says that you know",
+    )
+    return [*(one for one in diagnostics if one not in own), told]
 
 
 def check_statically(loaded: LoadedConfig, candidates: Sequence[Candidate]) -> tuple[Diagnostic, ...]:
@@ -160,7 +187,7 @@ def _plan(builder: PlanBuilder, installed: PluginCatalog, hooks: HookRegistry) -
     detector = plan_detector(builder, installed)
     plan_candidate_filters(builder, installed)
     feeding = plan_sources(builder, installed)
-    discovery = plan_discovery(builder)
+    discovery = plan_discovery(builder, installed)
     graph = plan_data(builder, feeding, installed)
     references = plan_references(builder)
     report_same_names(builder.config.objectives, "objectives", Code.E0512, builder)

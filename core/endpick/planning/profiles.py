@@ -8,6 +8,7 @@ from endpick.api import Filter, Picker, ProfileHandler, Scorer
 from endpick.config import ENDPICK, ProfilePlugin, SchedulingProfile
 from endpick.diagnostics import Code, Diagnostic
 from endpick.planning.builder import DraftInstance, PlanBuilder, look_up, report_same_names
+from endpick.planning.degenerate import doubt_decisions
 from endpick.planning.instances import add_instance
 from endpick.planning.plan import PlannedProfile, WeightedScorer
 from endpick.plugins.catalog import PluginCatalog
@@ -57,11 +58,13 @@ def report_repetition(reference: ProfilePlugin, first: ProfilePlugin, profile: S
 def doubt_effect(reference: ProfilePlugin, instance: DraftInstance, profile: SchedulingProfile, builder: PlanBuilder) -> None:
     """A profile runs filters, scorers and a picker; anything else in it is idle, as in llm-d."""
     assert instance.loaded is not None
+    places = [KINDS[kind].named_at for kind in instance.loaded.kinds if KINDS[kind].named_at]
+    instead = f"name it at `{places[0]}` instead" if places else "remove it from the profile"
     builder.report(
         Code.W0502,
         f"'{instance.name}' has no effect in scheduling profile '{profile.name}': it is {titles(instance.loaded.kinds)}",
         (*reference.path, "pluginRef"),
-        help="remove it from the profile; a profile runs filters, scorers and a picker",
+        help=f"{instead}; a profile runs filters, scorers and a picker",
         plugin=instance.plugin,
     )
 
@@ -164,7 +167,10 @@ def _profile(profile: SchedulingProfile, builder: PlanBuilder, installed: Plugin
     else:
         picker = _default_picker(profile.name, builder, installed)
     _announce_weights(profile.name, scorers, builder)
-    return PlannedProfile(profile.name, tuple(filters), tuple(scorers), picker)
+    planned = PlannedProfile(profile.name, tuple(filters), tuple(scorers), picker)
+    if not unknown and not builder.loaded.is_damaged(profile.path):
+        doubt_decisions(planned, (*profile.path, "name"), builder, emptied=not profile.plugins)
+    return planned
 
 
 def _default_picker(profile: str, builder: PlanBuilder, installed: PluginCatalog) -> str:

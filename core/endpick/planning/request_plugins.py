@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from endpick.api import EndpointDiscovery, Parser, SaturationDetector
-from endpick.config import PluginRef
-from endpick.diagnostics import Code
+from endpick.config import LoadedConfig, PluginRef
+from endpick.diagnostics import Code, Diagnostic, DocumentPath, Span
 from endpick.planning.builder import DraftInstance, PlanBuilder, look_up_kind
 from endpick.planning.data import injects_defaults
 from endpick.planning.instances import add_instance
@@ -13,6 +13,7 @@ from endpick.plugins.kinds import KINDS, Kind
 
 DEFAULT_PARSERS = ("openai-parser", "anthropic-parser", "vllmhttp-parser", "passthrough-parser")
 DEFAULT_DETECTOR = "utilization-detector"
+DEFAULT_DISCOVERY = "file-discovery"
 DEFAULT_CANDIDATE_FILTER = "silent-endpoint-screener"
 
 
@@ -63,13 +64,42 @@ def plan_candidate_filters(builder: PlanBuilder, installed: PluginCatalog) -> No
     add_instance(builder, installed, DEFAULT_CANDIDATE_FILTER, reason)
 
 
-def plan_discovery(builder: PlanBuilder) -> str | None:
-    """What finds endpoints, if the document names it."""
+def plan_discovery(builder: PlanBuilder, installed: PluginCatalog) -> str | None:
+    """What finds endpoints: what the document names, or else what reads the endpoints file that the operator gave."""
     layer = builder.config.data_layer
-    if layer is None or layer.discovery is None:
+    if layer is not None and layer.discovery is not None:
+        if builder.endpoints_file is not None:
+            builder.report(
+                Code.W0204,
+                f"--endpoints has no effect: the configuration names the discovery '{layer.discovery.plugin_ref}'",
+                (*layer.discovery.path, "pluginRef"),
+                help="remove the flag, or the discovery",
+            )
+        named = look_up_kind(layer.discovery, EndpointDiscovery, builder)
+        return None if named is None else named.name
+    if builder.endpoints_file is None or builder.loaded.is_damaged(("dataLayer",)):
         return None
-    named = look_up_kind(layer.discovery, EndpointDiscovery, builder)
-    return None if named is None else named.name
+    reason = f"--endpoints names {builder.endpoints_file}, and the document names no discovery"
+    added = add_instance(builder, installed, DEFAULT_DISCOVERY, reason, {"path": str(builder.endpoints_file.absolute()), "watchFile": True})
+    builder.announce(Code.N0501, added.name, f"added discovery '{added.name}': {reason}")
+    return added.name
+
+
+def missing_discovery(loaded: LoadedConfig) -> Diagnostic | None:
+    """Nothing can be served without a discovery; None where the document names one, or may have been meant to."""
+    layer = None if loaded.config is None else loaded.config.data_layer
+    damaged = loaded.config is None or loaded.is_damaged(("dataLayer",))
+    if damaged or (layer is not None and layer.discovery is not None):
+        return None
+    path: DocumentPath = ("dataLayer",)
+    return Diagnostic(
+        Code.E0806,
+        "the configuration names no endpoint discovery, so there are no endpoints to route to",
+        span=loaded.source.key_span(path) if path in loaded.source else Span.start_of(loaded.path),
+        help="name one at `dataLayer.discovery`, for example file-discovery, or give a file of endpoints with --endpoints",
+        notes=("llm-d finds the endpoints of such a configuration in Kubernetes, by its flags --pool-name or --endpoint-selector",),
+        path=path if path in loaded.source else (),
+    )
 
 
 def _named_or_added(reference: PluginRef, kind: Kind, builder: PlanBuilder, installed: PluginCatalog) -> DraftInstance | None:

@@ -9,7 +9,7 @@ from typing import cast
 from pydantic import ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
-from endpick.api.plugin import Parameters
+from endpick.api.plugin import HAS_NO_EFFECT, Parameters
 from endpick.config.source import SourceMap
 from endpick.config.yaml_values import Json
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, Span
@@ -197,6 +197,40 @@ def deprecated_parameters(
         for name in raw
         if described_by(parameters_schema(loaded), (name,)).get("deprecated") is True
     )
+
+
+def ineffective_parameters(
+    loaded: LoadedPlugin,
+    raw: Mapping[str, object],
+    source: SourceMap | None = None,
+    path: DocumentPath = (),
+    reference: Reference | None = None,
+    *,
+    code: Code = Code.W0402,
+) -> tuple[Diagnostic, ...]:
+    """One diagnostic of this code for each given parameter that has no effect, in nested mappings, too; see `endpick.api.ignored`."""
+    place = ParameterSource(reference or Reference(loaded.candidate.type), path, source)
+    schema = parameters_schema(loaded)
+    return tuple(
+        Diagnostic(
+            code,
+            f"parameter '{_dotted(inner)}' of {place.reference.owner} has no effect",
+            span=place.key_span(inner),
+            help=instead,
+            labels=() if source is None else source.labels_for((*path, *inner)),
+            plugin=place.reference.plugin(loaded.candidate),
+            path=(*path, *inner),
+        )
+        for inner in _given_names(raw, ())
+        if isinstance(instead := described_by(schema, inner).get(HAS_NO_EFFECT), str)
+    )
+
+
+def _given_names(block: Mapping[str, object], path: DocumentPath) -> Iterator[DocumentPath]:
+    for name, value in block.items():
+        yield (*path, name)
+        if isinstance(value, Mapping):
+            yield from _given_names(value, (*path, name))
 
 
 def _by_schema(loaded: LoadedPlugin, raw: Mapping[str, object]) -> Iterator[Violation]:

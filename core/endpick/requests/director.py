@@ -49,6 +49,7 @@ from endpick.requests.steps import (
     filter_candidates,
     produced_at_once,
     run_pre_request,
+    scores_of,
     shed,
     wants_cached_only,
     was_cached,
@@ -117,6 +118,7 @@ class Director:
         sent: set[str] | None = None,
         large_bodies: LargeBodyReader | None = None,
         account: MemoryAccount | None = None,
+        emits_scores: bool = False,
     ) -> None:
         """Keep what every decision needs.
 
@@ -130,6 +132,7 @@ class Director:
             access: What plugins' reads and writes are checked by; undeclared ones are reported to `telemetry` when None.
             large_bodies: Parses bodies elsewhere that would hold the event loop for long; all are parsed here when None.
             account: Told what bodies become; says when to shed.
+            emits_scores: Whether decisions tell the gateway what each candidate scored.
         """
         self._pipeline = pipeline
         self._pool = pool
@@ -141,6 +144,7 @@ class Director:
         self._large_bodies = large_bodies
         self._account = MemoryAccount() if account is None else account
         self._large_bytes = sys.maxsize if large_bodies is None else large_bodies.threshold_bytes
+        self._emits_scores = emits_scores
         self._last_body_modes: BodyModes | None = None
         self._known_body_modes: set[BodyModes] = set()
 
@@ -266,7 +270,8 @@ class Director:
             return self._refuse(cycle.built, refusal)
         self._telemetry.request_decided(request.incoming_model, request.model, request.fairness_id, request.priority, request.size_bytes)
         self._sent.update(result.destinations)
-        return Routed(result.destinations, exchange, headers.values, cycle.built.body, headers.metadata, headers.removed)
+        scores = scores_of(result) if self._emits_scores else None
+        return Routed(result.destinations, exchange, headers.values, cycle.built.body, headers.metadata, headers.removed, scores)
 
     def _anywhere(self, incoming: IncomingRequest) -> Decision:
         """A request without a body (`GET /v1/models`) is the same to every endpoint; as in llm-d, no profile runs for it."""

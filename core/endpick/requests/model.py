@@ -139,6 +139,8 @@ class Routed:
     """Namespaces beside the one that names the destination."""
     remove_headers: tuple[str, ...] = ()
     """Headers that the request loses; one that is in `set_headers`, too, is set."""
+    scores: Mapping[str, float] | None = None
+    """The weighted total of each candidate, by its address, if the gateway is to be told."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,3 +136,11 @@ def was_cached(result: SchedulingResult, state: CycleState) -> bool:
     """Whether the first endpoint picked probably holds the beginning of the prompt; False when no producer keeps track."""
     picked = result.runs[result.primary].picked
     return picked is not None and bool(state.column(PREFIX_MATCH_BLOCKS, picked)[0] > 0)
+
+
+def scores_of(result: SchedulingResult) -> dict[str, float] | None:
+    """What the candidates of the primary profile scored, by address; None where the handler decided for other addresses than it picked."""
+    run = result.runs[result.primary]
+    if run.scored is None or run.picked is None or run.picked.members[0].address != result.destinations[0]:
+        return None
+    return dict(zip([each.address for each in run.scored.endpoints.members], run.scored.scores.tolist(), strict=True))

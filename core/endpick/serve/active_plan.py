@@ -13,9 +13,10 @@ from endpick.api.errors import ConfigurationError
 from endpick.datalayer.collection import CollectionLoop, CollectionSettings
 from endpick.datalayer.discovery import DiscoveryTask
 from endpick.datalayer.pace import PollCounts
-from endpick.diagnostics import Code, Diagnostic, Span
+from endpick.diagnostics import Code, Diagnostic
 from endpick.planning.compile import compile_collection, declared_keys
 from endpick.planning.plan import Plan, PlanOutcome
+from endpick.planning.request_plugins import missing_discovery
 from endpick.plugins.failures import CALL_FAILURES, is_the_hosts
 from endpick.plugins.hooks import HookRegistry
 from endpick.plugins.instance import Instance
@@ -75,7 +76,9 @@ class ActivePlan:
         self._deployment = deployment
         self._discovery = self._new_discovery(deployment)
         if self._discovery is None:
-            raise StartRefused(_no_discovery(deployment))
+            missing = missing_discovery(deployment.plan.config)
+            assert missing is not None, "a plan without discovery is of a document that names none"
+            raise StartRefused(missing)
         self._discovery.start()
         try:
             await self._discovery.wait_ready(discovery_timeout_seconds)
@@ -178,15 +181,6 @@ class ActivePlan:
                 if is_the_hosts(problem):
                     raise
                 self._runtime.telemetry.fault(instance, ExtensionPoint.ENDPOINT_REMOVED, problem)
-
-
-def _no_discovery(deployment: Deployment) -> Diagnostic:
-    return Diagnostic(
-        Code.E0806,
-        "the configuration names no endpoint discovery, so there are no endpoints to route to",
-        span=Span.start_of(deployment.plan.config.path),
-        help="add one under `plugins:` and name it at `dataLayer.discovery`, for example file-discovery",
-    )
 
 
 def _discovery_plugin(deployment: Deployment) -> object:

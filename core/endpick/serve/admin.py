@@ -14,6 +14,7 @@ from endpick.observability.exposition import page_of
 from endpick.serve.admin_http import AdminConnection, AdminCounters, AdminLimits, Page, Pages
 from endpick.transport.listener import Listener
 from endpick.transport.server import ListenError, ListenSettings, listening_socket
+from endpick.transport.tls import CertificateWatch, TlsSettings
 
 _SWEEP_SECONDS = 1.0
 
@@ -44,10 +45,11 @@ def admin_pages(exposed: Collector, report: Callable[[], tuple[bool, str]]) -> P
 class AdminServer:
     """Serves pages on one port, beside the data plane."""
 
-    def __init__(self, pages: Pages, host: str, port: int, limits: AdminLimits | None = None) -> None:
-        """`host` empty: every interface; `port` 0: any free one."""
+    def __init__(self, pages: Pages, host: str, port: int, limits: AdminLimits | None = None, tls: TlsSettings | None = None) -> None:
+        """`host` empty: every interface; `port` 0: any free one; without `tls` plain text."""
         self._pages = pages
-        self._address = ListenSettings(host, port)
+        self._address = ListenSettings(host, port, tls)
+        self._certificate: CertificateWatch | None = None
         self._connections: set[AdminConnection] = set()
         self._limits = limits or AdminLimits()
         self.counters = AdminCounters()
@@ -59,10 +61,14 @@ class AdminServer:
 
         Raises:
             ListenError: the address is in use, or not one of this host.
+            TlsError: the certificate cannot be read or used.
         """
+        if self._address.tls is not None:
+            self._certificate = CertificateWatch(self._address.tls)
+        context = None if self._certificate is None else self._certificate.context
         bound = listening_socket(self._address)
         port: int = bound.getsockname()[1]
-        self._listener = Listener(bound, self._limits.accepting, self.counters, self._new_connection)
+        self._listener = Listener(bound, self._limits.accepting, self.counters, self._new_connection, context)
         try:
             self._listener.open()
         except OSError as error:
@@ -97,3 +103,5 @@ class AdminServer:
         now = time.monotonic()
         for connection in tuple(self._connections):
             connection.tick(now)
+        if self._certificate is not None:
+            self._certificate.refresh(self.counters)

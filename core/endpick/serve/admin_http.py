@@ -62,7 +62,9 @@ class AdminCounters:
     accept_pauses: int = 0
     """Times that accepting paused because no file descriptor was left."""
     tls_handshake_failures: int = 0
-    """Never: this port is not encrypted."""
+    """None without `--metrics-cert-dir` or `--metrics-client-ca-file`."""
+    certificate_reloads: int = 0
+    certificate_reload_failures: int = 0
     header_timeouts: int = 0
     """Requests whose headers were not complete in `--metrics-header-timeout`."""
     idle_connections: int = 0

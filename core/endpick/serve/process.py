@@ -35,12 +35,13 @@ from endpick.serve.decisions import DecisionObservers
 from endpick.serve.deployment import Deployment, Runtime, StartRefused, deploy, document_of
 from endpick.serve.lifecycle import DrainTime, Lifecycle, Phase, Readiness, unless
 from endpick.serve.overload import OverloadWatch, available_bytes, resident_bytes
+from endpick.serve.pool_identity import PoolIdentity
 from endpick.serve.watchdog import Watchdog, WatchdogSettings
 from endpick.transport.health import HealthBoard, health_methods
 from endpick.transport.limits import Limits
 from endpick.transport.reflection import reflection_methods
 from endpick.transport.server import ListenError, ListenSettings, Server, TransportName, ext_proc_methods, open_server
-from endpick.transport.tls import TlsError
+from endpick.transport.tls import TlsError, TlsSettings
 
 _log = logging.getLogger("endpick.serve")
 
@@ -58,9 +59,18 @@ class ServeSettings:
     metrics_host: str = ""
     metrics_port: int = 9090
     metrics_limits: AdminLimits = field(default_factory=AdminLimits)
+    metrics_tls: TlsSettings | None = None
+    metrics_staleness_seconds: float = 2.0
+    """Older values do not count in the pool's gauges."""
     transport: TransportName = "h2"
     pool_name: str = "endpick"
     """Label `name` of the pool's gauges."""
+    pool: PoolIdentity = field(default_factory=PoolIdentity)
+    """What flags say about Kubernetes: for discovery that asks it."""
+    respects_subset: bool = True
+    """Whether the gateway may narrow the candidates by its subset hint."""
+    emits_scores: bool = False
+    """Whether the gateway is told what each candidate scored."""
     refresh_metrics_interval_seconds: float = 0.05
     idle_metrics_interval_seconds: float = 1.0
     discovery_timeout_seconds: float = 60.0
@@ -140,7 +150,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         overload = OverloadWatch(account, current.instances, recorder, registry)
         readiness = Readiness(control.lifecycle, board, lambda: (*overload.remarks(), *left_out_now(current.instances())))
         pages = admin_pages(Exposition(registry, current.instances, recorder), readiness.report)
-        admin = AdminServer(pages, settings.metrics_host, settings.metrics_port, settings.metrics_limits)
+        admin = AdminServer(pages, settings.metrics_host, settings.metrics_port, settings.metrics_limits, settings.metrics_tls)
         health = open_server(settings.transport, settings.health, health_methods(board))
         metrics_port = await _start(stack, admin)
         health_port = await _start(stack, health)
@@ -148,7 +158,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         stack.callback(watchdog.stop)
         watchdog.start()
         registry.register(EventCounts("endpick_polls", "Polls of endpoints that were due, by what became of them.", current.polls.snapshot))
-        registry.register(PoolGauges(settings.pool_name, lambda: table.generation, services.clock))
+        registry.register(PoolGauges(settings.pool_name, lambda: table.generation, services.clock, settings.metrics_staleness_seconds))
 
         deployment = await unless(control.stop, deploy(plan, runtime))
         stack.push_async_callback(current.end)
@@ -164,11 +174,20 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         bodies = LargeBodies(settings.large_bodies, metrics, services.clock)
         stack.push_async_callback(bodies.stop)
         director = Director(
-            deployment.pipeline, table, recorder, services.clock, access=access, sent=table.sent, large_bodies=bodies, account=account
+            deployment.pipeline,
+            table,
+            recorder,
+            services.clock,
+            access=access,
+            sent=table.sent,
+            large_bodies=bodies,
+            account=account,
+            emits_scores=settings.emits_scores,
         )
         current.on_replaced.append(lambda new: director.switch(new.pipeline))
         counters = SessionCounters()
-        sessions = session_factory(director, SessionSettings(settings.max_request_body_bytes), counters, account)
+        session_settings = SessionSettings(settings.max_request_body_bytes, respects_subset=settings.respects_subset)
+        sessions = session_factory(director, session_settings, counters, account)
         methods = ext_proc_methods(sessions) | health_methods(board)
         server = open_server(settings.transport, settings.ext_proc, methods | reflection_methods(methods), account)
         registry.register(EventCounts("endpick_transport_events", "Events on the ext_proc port.", server.counters.snapshot))

@@ -50,8 +50,8 @@ class HealthBoard:
         self._watchers: set[Callable[[], None]] = set()
 
     def __call__(self, service: str) -> HealthStatus:
-        """The status of one name, SERVICE_UNKNOWN for a name the board does not have."""
-        return self._statuses.get(service, HealthStatus.SERVICE_UNKNOWN)
+        """The status of one name; of a name that the board does not have, readiness, as probes ask for names of their own."""
+        return self._statuses.get(service) or self._statuses[READINESS]
 
     @property
     def statuses(self) -> dict[str, HealthStatus]:
@@ -100,7 +100,7 @@ class UnarySession:
         """The reply to the only message.
 
         Raises:
-            ProtocolError: NOT_FOUND for an unknown service name, INVALID_ARGUMENT for bytes that are not a request.
+            ProtocolError: INVALID_ARGUMENT for bytes that are not a request.
         """
         self.finished = True
         return (self._reply(message),)
@@ -173,12 +173,7 @@ class WatchSession:
 
 
 def _check(board: HealthBoard, message: bytes) -> bytes:
-    service = _requested_service(message)
-    status = board(service)
-    if status is HealthStatus.SERVICE_UNKNOWN:
-        known = ", ".join(map(repr, board.statuses))
-        raise ProtocolError(GrpcStatus.NOT_FOUND, f"unknown service {service!r}; known are {known}")
-    return _response(status)
+    return _response(board(_requested_service(message)))
 
 
 def _list(board: HealthBoard, message: bytes) -> bytes:

@@ -8,12 +8,21 @@ import logging
 import os
 import ssl
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-from endpick.transport.limits import TransportCounters
-
-__all__ = ["CertificateFiles", "CertificateWatch", "TlsError", "TlsSettings", "make_self_signed", "read_certificate", "server_context"]
+__all__ = [
+    "CertificateFiles",
+    "CertificateWatch",
+    "TlsError",
+    "TlsSettings",
+    "cipher_list",
+    "make_self_signed",
+    "read_certificate",
+    "server_context",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +35,14 @@ class TlsSettings:
     key_file: Path | None = None
     client_ca_file: Path | None = None
     """Set: clients must show a certificate that this authority signed."""
+    modern_only: bool = False
+    """TLS 1.3 and nothing older."""
+    ciphers: str = ""
+    """OpenSSL's names of the suites of TLS 1.2, from `cipher_list`; empty for OpenSSL's choice."""
+    reload: bool = True
+    """Use new files when they change."""
+    protocol: str = "h2"
+    """What clients are offered by ALPN."""
 
     def __post_init__(self) -> None:
         if (self.certificate_file is None) != (self.key_file is None):
@@ -36,6 +53,13 @@ class TlsError(Exception):
     """The certificate, its key or the client CA cannot be used; the message names the file."""
 
 
+class CertificateCounters(Protocol):
+    """What a watch counts; see `TransportCounters`."""
+
+    certificate_reloads: int
+    certificate_reload_failures: int
+
+
 class CertificateWatch:
     """A context whose certificate follows its files; after a change that cannot be used, it logs a warning and keeps the old one."""
 
@@ -43,24 +67,24 @@ class CertificateWatch:
         self._settings = settings
         self.files = read_certificate(settings)
         """The certificate in use."""
-        self.context = server_context(self.files)
+        self.context = server_context(self.files, settings)
         self._paths = tuple(path for path in (settings.certificate_file, settings.key_file, settings.client_ca_file) if path is not None)
         self._stamp = self._look()
 
-    def refresh(self, counters: TransportCounters) -> bool:
+    def refresh(self, counters: CertificateCounters) -> bool:
         """Load the files again if they look different; a few `stat` calls otherwise.
 
         Returns:
             Whether connections opened from now on see another certificate.
         """
-        stamp = self._look()
+        stamp = self._look() if self._settings.reload else self._stamp
         if stamp == self._stamp:
             return False
         self._stamp = stamp
         try:
             files = read_certificate(self._settings)
             # A context that failed half-way would hold a certificate without its key, so the files are tried on a new one first.
-            server_context(files)
+            server_context(files, self._settings)
             load_certificate(self.context, files)
         except TlsError as error:
             counters.certificate_reload_failures += 1
@@ -112,18 +136,55 @@ def _read(path: Path) -> bytes:
         raise TlsError(f"TLS file {path} cannot be read: {error.strerror}") from error
 
 
-def server_context(files: CertificateFiles) -> ssl.SSLContext:
-    """A context that offers HTTP/2 only, TLS 1.2 or later.
+def server_context(files: CertificateFiles, settings: TlsSettings) -> ssl.SSLContext:
+    """A context that offers one protocol only, TLS 1.2 or later.
 
     Raises:
-        TlsError: OpenSSL does not take the certificate, the key or the CA.
+        TlsError: OpenSSL does not take the certificate, the key, the CA or the ciphers.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.minimum_version = ssl.TLSVersion.TLSv1_3 if settings.modern_only else ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
-    context.set_alpn_protocols(["h2"])
+    context.set_alpn_protocols([settings.protocol])
+    if settings.ciphers:
+        try:
+            context.set_ciphers(settings.ciphers)
+        except ssl.SSLError as error:
+            raise TlsError(f"this OpenSSL has none of the TLS cipher suites {settings.ciphers}") from error
     load_certificate(context, files)
     return context
+
+
+_SUITES = {
+    **{
+        f"TLS_ECDHE_{key}_WITH_AES_{bits}_GCM_SHA{hash_bits}": f"ECDHE-{key}-AES{bits}-GCM-SHA{hash_bits}"
+        for key in ("RSA", "ECDSA")
+        for bits, hash_bits in ((128, 256), (256, 384))
+    },
+    **{
+        f"TLS_ECDHE_{key}_WITH_CHACHA20_POLY1305{suffix}": f"ECDHE-{key}-CHACHA20-POLY1305"
+        for key in ("RSA", "ECDSA")
+        for suffix in ("_SHA256", "")
+    },
+    **{f"TLS_ECDHE_{key}_WITH_AES_{bits}_CBC_SHA": f"ECDHE-{key}-AES{bits}-SHA" for key in ("RSA", "ECDSA") for bits in (128, 256)},
+    "TLS_RSA_WITH_AES_128_GCM_SHA256": "AES128-GCM-SHA256",
+    "TLS_RSA_WITH_AES_256_GCM_SHA384": "AES256-GCM-SHA384",
+}
+"""OpenSSL's names of the suites of TLS 1.2 that Go knows, by IANA's."""
+_ALWAYS_ON = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
+
+
+def cipher_list(given: Sequence[str]) -> str:
+    """OpenSSL's cipher string for `--tls-cipher-suites`: IANA names, separated by commas; those of TLS 1.3 are always on.
+
+    Raises:
+        TlsError: a name is not that of a suite that Go knows.
+    """
+    names = [name.strip() for text in given for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in _SUITES and name not in _ALWAYS_ON:
+            raise TlsError(f"'{name}' is no cipher suite; known are {', '.join(_SUITES)}")
+    return ":".join(dict.fromkeys(_SUITES[name] for name in names if name in _SUITES))
 
 
 def load_certificate(context: ssl.SSLContext, files: CertificateFiles) -> None:

@@ -55,7 +55,7 @@ FILES = {
 def test_a_hostile_file_is_judged_within_bounds(tmp_path: Path, text: str, errors: list[tuple[str, int]]) -> None:
     (tmp_path / "config.yaml").write_text(text, encoding="utf-8", newline="")
     limits = f"ulimit -v {MEMORY_KILOBYTES}; ulimit -t {CPU_SECONDS}; exec "
-    command = [sys.executable, "-m", "endpick", "validate", "config.yaml", "--format", "json"]
+    command = [sys.executable, "-m", "endpick", "validate", "config.yaml", "--endpoints", "pool.yaml", "--format", "json"]
 
     result = subprocess.run(
         ["sh", "-c", f'{limits} "$@"', "sh", *command],

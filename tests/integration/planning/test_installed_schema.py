@@ -59,7 +59,9 @@ def test_an_examples_configuration_gets_the_same_verdict_from_the_editor_and_fro
         if spoil is not None:
             spoil(document, TYPES[name])
         text = config if spoil is None else json.dumps(document)
-        return editor.is_valid(document), run_cli("validate", "-", path=path, text=text, cwd=EXAMPLES / name).exit_code == 0
+        return editor.is_valid(document), run_cli(
+            "validate", "--endpoints", "pool.yaml", "-", path=path, text=text, cwd=EXAMPLES / name
+        ).exit_code == 0
 
     assert verdicts() == (True, True)
     for spoil in (misspell_a_parameter, misspell_the_type, retype_the_parameters):

@@ -61,7 +61,7 @@ def validate(run_cli: Callable[..., object], tmp_path: Path) -> Callable[..., Ve
     """`validate(config, path=[…])`: every diagnostic of a configuration."""
 
     def run(config: Path, *options: str, path: Sequence[Path] = (), environment: Mapping[str, str] | None = None) -> Verdict:
-        result = run_cli("validate", config, "--format", "json", *options, path=path, environment=environment)
+        result = run_cli("validate", config, "--endpoints", "pool.yaml", "--format", "json", *options, path=path, environment=environment)
         assert result.stdout, result.stderr
         return Verdict(result.exit_code, json.loads(result.stdout)["diagnostics"], config.read_text())
 

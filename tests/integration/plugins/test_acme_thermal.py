@@ -52,4 +52,4 @@ def test_its_example_is_a_valid_configuration(run_cli, plugin_venv, tmp_path):
     config = tmp_path / "example.yaml"
     config.write_text("apiVersion: endpick/v1alpha1\nkind: EndpointPickerConfig\n" + example)
 
-    assert run_cli("validate", config, "--strict", python=plugin_venv).exit_code == 0
+    assert run_cli("validate", config, "--endpoints", "pool.yaml", "--strict", python=plugin_venv).exit_code == 0

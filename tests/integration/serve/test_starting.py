@@ -61,7 +61,7 @@ def test_configuration_without_discovery_says_what_to_add(folder):
     (folder / "config.yaml").write_text("apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: queue-scorer}]\n")
     result = serve(folder)
 
-    assert result.returncode == 5
+    assert result.returncode == 3
     assert "error[E0806]: the configuration names no endpoint discovery" in result.stderr
     assert "--> config.yaml:1:1" in result.stderr
 

@@ -38,12 +38,12 @@ async def test_liveness_does_not_follow_readiness(open_transport):
         assert (await stub.Check(request(LIVENESS))).status == NOT_SERVING
 
 
-async def test_an_unknown_name_is_not_found(open_transport):
+async def test_a_name_of_a_probes_own_is_answered_as_readiness(open_transport):
     async with open_transport() as serving:
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await health_pb2_grpc.HealthStub(serving.channel()).Check(request("other"))
-        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
-        assert "'readiness'" in caught.value.details()
+        stub = health_pb2_grpc.HealthStub(serving.channel())
+        assert (await stub.Check(request("inference-extension"))).status == NOT_SERVING
+        serving.board.set_ready(True)
+        assert (await stub.Check(request("inference-extension"))).status == SERVING
 
 
 async def test_bytes_that_are_no_request_are_an_invalid_argument(open_transport):
@@ -76,11 +76,11 @@ async def test_a_watch_tells_each_change_and_nothing_else(open_transport):
         assert (await watch.read()).status == NOT_SERVING
 
 
-async def test_a_watch_of_an_unknown_name_waits_for_it(open_transport):
+async def test_a_watch_of_a_name_of_its_own_follows_readiness(open_transport):
     async with open_transport() as serving:
         watch = health_pb2_grpc.HealthStub(serving.channel()).Watch(request("later"))
-        assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
-        serving.board.set("later", HealthStatus.SERVING)
+        assert (await watch.read()).status == NOT_SERVING
+        serving.board.set_ready(True)
         assert (await watch.read()).status == SERVING
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 
 import numpy as np
 import pytest
@@ -127,17 +126,10 @@ def test_prefix_cache_scores_nothing_when_no_producer_looked():
     assert scores(PrefixCacheScorer, None) == [0.0, 0.0, 0.0]
 
 
-def test_prefix_cache_parameters_that_belong_to_the_producer_are_accepted_and_named_in_a_warning(caplog):
-    with caplog.at_level(logging.WARNING):
-        instance(PrefixCacheScorer, maxPrefixBlocksToMatch=256, lruCapacityPerServer=31250, autoTune=False)
-    [record] = caplog.records
-    assert "autoTune, maxPrefixBlocksToMatch, lruCapacityPerServer" in record.getMessage()
-    assert "approx-prefix-cache-producer" in record.getMessage()
-
-
-def test_prefix_cache_without_them_says_nothing(caplog):
-    instance(PrefixCacheScorer, matchLengthWeight=0.5)
-    assert caplog.records == []
+def test_prefix_cache_parameters_that_belong_to_the_producer_change_no_score():
+    blocks, matched = PrefixBlocks(4, 64), [0, 1, 4]
+    misplaced = {"maxPrefixBlocksToMatch": 2, "lruCapacityPerServer": 1, "autoTune": False, "blockSize": 1}
+    assert scores(PrefixCacheScorer, None, prefix=(blocks, matched), **misplaced) == [0.0, 0.25, 1.0]
 
 
 def test_prefix_cache_reads_the_matches_of_the_producer_it_names():

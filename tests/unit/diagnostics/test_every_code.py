@@ -21,7 +21,6 @@ ASSERTED_IN: dict[Code, str] = {
     Code.E0703: "unit/plugins/test_hooks.py::test_a_hook_that_does_not_finish_is_given_up",
     Code.E0704: "unit/plugins/test_hooks.py::test_every_hook_object_is_called_although_one_fails",
     Code.E0707: "unit/plugins/test_hooks.py::test_a_reload_can_be_vetoed",
-    Code.E0806: "integration/serve/test_starting.py::test_configuration_without_discovery_says_what_to_add",
 }
 """Tests that compare spans in a way that `_placed_in_tables` and `_placed_in_golden_files` do not see."""
 

@@ -21,7 +21,7 @@ def planned(version: str) -> Result:
 def test_a_configuration_for_llm_d_gets_a_warning_for_each() -> None:
     result = planned("llm-d.ai/v1alpha1")
 
-    assert result.found == [("W0420", "primaryPort"), ("W0420", "x")]
+    assert result.found == [("W0402", "primaryPort"), ("W0402", "x")]
     assert result.plan.handler == "single-profile-handler"
     assert "parameter 'primaryPort' has no effect" in result.outcome.diagnostics[0].message
 

@@ -19,10 +19,11 @@ from unit.planning.zoo import candidates
 
 SCHEMAS = Path(__file__).parents[3] / "schemas"
 
-GOOD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: plain-scorer}]\n"
-DOUBTFUL = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: tokenizer}]\n"
-WRONG = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: orphan-scorer}]\n"
-MISSING = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: nowhere-scorer}]\n"
+POOL = "dataLayer: {discovery: {pluginRef: file-discovery}}\n"
+GOOD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: plain-scorer}, {type: file-discovery}]\n" + POOL
+DOUBTFUL = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: tokenizer}, {type: file-discovery}]\n" + POOL
+WRONG = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: orphan-scorer}, {type: file-discovery}]\n" + POOL
+MISSING = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: nowhere-scorer}, {type: file-discovery}]\n" + POOL
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def test_validate_explains_on_standard_error_and_sums_up_on_standard_output(endp
 
     assert result.stdout == "good.yaml: ok\ndoubtful.yaml: 1 warning\nwrong.yaml: 1 error\n"
     assert "warning[W0602]" in result.stderr
-    assert "3 | plugins: [{type: orphan-scorer}]" in result.stderr
+    assert "3 | plugins: [{type: orphan-scorer}" in result.stderr
     assert "\x1b[" not in result.stderr
 
 
@@ -97,6 +98,24 @@ def test_validate_finds_what_only_a_constructor_can_judge(endpick) -> None:
     assert result.exit_code == 3
     assert "error[E0403]" in result.stderr
     assert "not on a Monday" in result.stderr
+
+
+@pytest.mark.parametrize("static", [[], ["--static"]])
+def test_validate_misses_a_discovery_as_serve_would_unless_a_file_of_endpoints_is_given(endpick, static: list[str]) -> None:
+    text = GOOD.replace(", {type: file-discovery}", "").replace(POOL, "")
+
+    alone = endpick("validate", *static, "-", "--format", "json", text=text)
+    (missing,) = json.loads(alone.stdout)["diagnostics"]
+    assert (alone.exit_code, missing["code"]) == (3, "E0806")
+    assert "--endpoints" in missing["help"]
+    assert "E0806" not in endpick("validate", *static, "--endpoints", "pool.yaml", "-", text=text).stderr
+
+
+def test_a_discovery_that_the_document_names_goes_before_the_file(endpick) -> None:
+    result = endpick("plan", "good.yaml", "--endpoints", "pool.yaml")
+
+    assert result.exit_code == 0
+    assert "warning[W0204]: --endpoints has no effect: the configuration names the discovery 'file-discovery'" in result.stderr
 
 
 def test_a_static_check_passes_over_what_only_third_party_code_could_tell(endpick) -> None:

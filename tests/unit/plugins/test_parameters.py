@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
-from endpick.api import Parameters
+from endpick.api import Parameters, ignored
 from endpick.config.source import read_source
 from endpick.diagnostics import Code, has_errors
-from endpick.plugins.parameters import check_parameters, deprecated_parameters, description_of
+from endpick.plugins.parameters import check_parameters, deprecated_parameters, description_of, ineffective_parameters
 from endpick.plugins.resolution import Reference
 from plugin_classes import load_class, scorer_class
 
@@ -31,6 +31,7 @@ class Same(BaseModel):
 class Inner(BaseModel):
     size: int = Field(3, description="How big.")
     names: list[str] = Field(default_factory=list, max_length=2)
+    tint: Annotated[str, ignored("tint", "name a colour")] = ""
 
 
 class Model(Parameters):
@@ -201,6 +202,17 @@ def test_a_deprecated_parameter_is_a_warning():
     assert isinstance(parameters, Model)
     assert (warning.code, under(text, warning.span), warning.help) == (Code.W0401, "old", "Use mode.")
     assert not has_errors([warning])
+
+
+def test_a_parameter_without_effect_is_found_at_its_key_and_inside_others():
+    text = "plugins:\n  - type: acme.scorer\n    parameters: {must: x, inner: {size: 1, tint: red}}\n"
+    source, _ = read_source(text.encode(), "c.yaml")
+
+    (warning,) = ineffective_parameters(LOADED, source.data["plugins"][0]["parameters"], source, PATH)
+
+    assert (warning.code, under(text, warning.span), warning.help) == (Code.W0402, "tint", "name a colour")
+    assert "parameter 'inner.tint' of acme.scorer" in warning.message
+    assert ineffective_parameters(LOADED, {"must": "x", "inner": {"size": 1}}) == ()
 
 
 def test_a_crashing_validator_is_a_fault_of_the_plugin():

@@ -1,0 +1,176 @@
+"""Every flag of llm-d's endpoint picker: its type, its default, and what `endpick serve` does with it."""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import click
+
+from endpick.cli.go_flags import GO_BOOLEAN
+from endpick.cli.quantities import POSITIVE_DURATION, QUANTITY
+
+
+class Effect(enum.StrEnum):
+    """What a flag of llm-d does here."""
+
+    SAME = "as in llm-d"
+    KUBERNETES = "with Kubernetes"
+    """It says something about the Kubernetes resources that discovery reads."""
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class LlmDFlag:
+    """One flag.
+
+    Attributes:
+        name: Without dashes.
+        kind: llm-d's type of it.
+        default: llm-d's, as one writes it; empty for none.
+        effect: Here.
+        note: What is different here, or why it has no effect.
+        asks_nothing: Values that ask for what endpick does in any case.
+    """
+
+    name: str
+    kind: str
+    default: str = ""
+    effect: Effect = Effect.SAME
+    note: str = ""
+    asks_nothing: tuple[str, ...] = ()
+
+
+_WITH_POOL = "read by the discovery that asks Kubernetes"
+_NO_TRACES = "endpick sends no traces"
+_OWN_LOG = "endpick's log lines have one form, with ISO 8601 times"
+
+FLAGS = (
+    LlmDFlag("allow-experimental-plugins", "bool", "false", note="without it, experimental plugins start with one warning that names them"),
+    LlmDFlag("cert-path", "string"),
+    LlmDFlag("config-file", "string"),
+    LlmDFlag("config-text", "string"),
+    LlmDFlag("disable-endpoint-subset-filter", "bool", "false"),
+    LlmDFlag("drain-timeout", "duration", "30s", note="ends early where no gateway is connected any more"),
+    LlmDFlag("emit-endpoint-scores", "bool", "false"),
+    LlmDFlag("enable-cert-reload", "bool", "false", note="on by default"),
+    LlmDFlag(
+        "enable-grpc-stream-metrics",
+        "bool",
+        "false",
+        note="on in any case: `endpick_session_events_total`, `endpick_transport_events_total`",
+    ),
+    LlmDFlag(
+        "enable-pprof", "bool", "true", Effect.NONE, "Go's profiles do not exist for Python; py-spy reads a running endpick", ("false",)
+    ),
+    LlmDFlag("endpoint-selector", "string", "", Effect.KUBERNETES, _WITH_POOL),
+    LlmDFlag("endpoint-target-ports", "ints", "", Effect.KUBERNETES, _WITH_POOL),
+    LlmDFlag("grpc-health-port", "int", "9003"),
+    LlmDFlag("grpc-max-recv-msg-size", "quantity", "4Mi", note="64Mi by default"),
+    LlmDFlag("grpc-max-send-msg-size", "quantity", "", Effect.NONE, "replies are cut into pieces of 62 kB, and have no other limit"),
+    LlmDFlag("grpc-port", "int", "9002"),
+    LlmDFlag("ha-enable-leader-election", "bool", "false", Effect.KUBERNETES, "every replica serves", ("false",)),
+    LlmDFlag(
+        "health-checking", "bool", "false", note="on in any case, and NOT_SERVING while endpick is not ready, where llm-d says SERVING"
+    ),
+    LlmDFlag("metrics-cert-dir", "string"),
+    LlmDFlag("metrics-client-ca-file", "string"),
+    LlmDFlag("metrics-endpoint-auth", "bool", "true", Effect.KUBERNETES, "who reads metrics is not asked for a token", ("false",)),
+    LlmDFlag("metrics-port", "int", "9090"),
+    LlmDFlag("metrics-staleness-threshold", "duration", "2s"),
+    LlmDFlag("pool-group", "string", "inference.networking.k8s.io", Effect.KUBERNETES, _WITH_POOL),
+    LlmDFlag("pool-name", "string", "", note="a label of metrics; needed where discovery asks Kubernetes"),
+    LlmDFlag("pool-namespace", "string", "", Effect.KUBERNETES, _WITH_POOL),
+    LlmDFlag("refresh-metrics-interval", "duration", "50ms", note="endpoints with nothing to do are asked less often"),
+    LlmDFlag(
+        "refresh-prometheus-metrics-interval", "duration", "5s", Effect.NONE, "the pool's gauges are computed whenever they are scraped"
+    ),
+    LlmDFlag("secure-serving", "bool", "true"),
+    LlmDFlag("tls-cipher-suites", "strings", "", note="suites of TLS 1.2; those of TLS 1.3 cannot be chosen, as in Go"),
+    LlmDFlag("tls-min-version", "string", "VersionTLS12"),
+    LlmDFlag("tracing", "bool", "true", Effect.NONE, _NO_TRACES, ("false",)),
+    LlmDFlag("v", "int", "2", note="0 to 3 is info, 4 and more is debug; --zap-log-level and --log-level go before it"),
+    LlmDFlag("zap-devel", "bool", "true", note="false means JSON, unless --zap-encoder or --log-format says otherwise"),
+    LlmDFlag("zap-encoder", "string", "console"),
+    LlmDFlag("zap-log-level", "string", "", note="info, error, debug, or a number as for --v; --log-level goes before it"),
+    LlmDFlag("zap-stacktrace-level", "string", "", Effect.NONE, "an unexpected error is logged with its stack, nothing else is"),
+    LlmDFlag("zap-time-encoding", "string", "", Effect.NONE, _OWN_LOG, ("iso8601", "rfc3339", "rfc3339nano")),
+)
+
+_METRIC_NAMES = "name metrics with the parameter `engineConfigs` of core-metrics-extractor"
+_METRICS_PAGE = "say where the metrics page is with the parameters `scheme`, `path`, `port` and `insecureSkipVerify` of metrics-data-source"
+
+REMOVED: Mapping[str, str] = MappingProxyType(
+    {
+        **{f"model-server-metrics-{part}": _METRICS_PAGE for part in ("scheme", "path", "port", "https-insecure-skip-verify")},
+        **{f"{what}-metric": _METRIC_NAMES for what in ("total-queued-requests", "total-running-requests", "lora-info", "cache-info")},
+        "kv-cache-usage-percentage-metric": _METRIC_NAMES,
+    }
+)
+"""Flags of llm-d that stop it, each with what to use instead."""
+
+VARIABLES: Mapping[str, str] = MappingProxyType(
+    {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": _NO_TRACES,
+        "OTEL_TRACES_EXPORTER": _NO_TRACES,
+        "OTEL_TRACES_SAMPLER": _NO_TRACES,
+        "OTEL_TRACES_SAMPLER_ARG": _NO_TRACES,
+        "OTEL_SERVICE_NAME": _NO_TRACES,
+        "ENABLE_EXPERIMENTAL_FLOW_CONTROL_LAYER": "write `featureGates: [flowControl]` in the configuration",
+    }
+)
+"""Environment variables that llm-d reads and endpick does not. Both read NAMESPACE and POD_NAME."""
+
+_TYPES: Mapping[str, click.ParamType[Any]] = {
+    "bool": GO_BOOLEAN,
+    "duration": POSITIVE_DURATION,
+    "quantity": QUANTITY,
+    "int": click.INT,
+    "string": click.STRING,
+}
+
+
+def unused_options() -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The click options of the flags without effect: judged as llm-d judges them, and left alone."""
+    options = [
+        click.option(
+            f"--{flag.name}", type=_TYPES[flag.kind], default=flag.default or None, expose_value=False, help=f"No effect: {flag.note}."
+        )
+        for flag in FLAGS
+        if flag.effect is Effect.NONE
+    ]
+
+    def add(command: Callable[..., None]) -> Callable[..., None]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+def without_effect(
+    arguments: Mapping[str, str], environment: Mapping[str, str] = os.environ, *, in_kubernetes: bool = False
+) -> tuple[str, ...]:
+    """A clause for each flag and variable that is given, asks for something, and changes nothing.
+
+    Args:
+        arguments: What was given on the command line, as text, by the flag's name.
+        environment: Of the process.
+        in_kubernetes: Whether discovery asks Kubernetes, so that the flags about it count.
+    """
+    return tuple(_clauses(arguments, environment, in_kubernetes))
+
+
+def _clauses(arguments: Mapping[str, str], environment: Mapping[str, str], in_kubernetes: bool) -> Iterator[str]:
+    for flag in FLAGS:
+        idle = flag.effect is Effect.NONE or (flag.effect is Effect.KUBERNETES and not in_kubernetes)
+        if idle and flag.name in arguments and arguments[flag.name].lower() not in flag.asks_nothing:
+            reason = flag.note if flag.effect is Effect.NONE or flag.asks_nothing else "discovery does not ask Kubernetes"
+            yield f"--{flag.name}: {reason}"
+    for name, reason in VARIABLES.items():
+        if environment.get(name):
+            yield f"{name} (environment): {reason}"

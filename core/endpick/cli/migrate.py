@@ -1,0 +1,160 @@
+"""`endpick migrate`: from how llm-d's endpoint picker is started to how endpick is, and what differs."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from endpick.cli.console import STANDARD_INPUT
+from endpick.cli.go_flags import GoBoolean, known_name, options_of
+from endpick.cli.llm_d_flags import FLAGS, REMOVED, VARIABLES, Effect
+from endpick.diagnostics import ExitCode, did_you_mean
+
+_MOUNT = "/config"
+"""Where the charts mount the configuration."""
+_SHOWN = {flag.name: flag for flag in FLAGS}
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How llm-d's endpoint picker is started: arguments, environment, and what is said beside them."""
+
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+
+
+@click.command("migrate", short_help="Turn llm-d's arguments, Deployment or Helm values into a command of endpick.")
+@click.argument("source", required=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def command(source: str | None, arguments: tuple[str, ...]) -> None:
+    """Print the `endpick serve` that does what llm-d's endpoint picker does, and what differs.
+
+    SOURCE is a file with a Deployment, with values of llm-d's Helm charts, or with a list of arguments; `-` reads standard input. Or
+    give the arguments themselves: `endpick migrate -- --pool-name=chat --v=4`. Exit code 0: the command can be used as printed; 3: an
+    argument is one that llm-d has removed, or that neither has.
+    """
+    if source is None or (source.startswith("-") and source != STANDARD_INPUT):
+        start = Start((*([] if source is None else [source]), *arguments), {})
+    else:
+        start = _read(source)
+    flags, wrong = _flags(start.arguments)
+    click.echo(_command_line(flags))
+    for line in (*start.notes, *_differences(flags), *_variables(start.environment)):
+        click.echo(f"# {line}")
+    for line in wrong:
+        click.echo(f"error: {line}", err=True)
+    sys.exit(ExitCode.CONFIG_INVALID if wrong else ExitCode.OK)
+
+
+def _read(source: str) -> Start:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        text = sys.stdin.read() if source == STANDARD_INPUT else Path(source).read_text(encoding="utf-8")
+        documents = list(YAML(typ="safe", pure=True).load_all(text))
+    except (OSError, UnicodeDecodeError, YAMLError) as problem:
+        raise click.UsageError(f"{source} cannot be read: {problem}") from problem
+    for document in documents:
+        start = _start_of(document)
+        if start is not None:
+            return start
+    raise click.UsageError(f"{source} holds no Deployment of llm-d's endpoint picker, no values of its charts and no list of arguments")
+
+
+def _start_of(document: object) -> Start | None:
+    if isinstance(document, list):
+        return Start(tuple(map(str, document)), {})
+    if not isinstance(document, Mapping):
+        return None
+    if isinstance(document.get("inferenceExtension"), Mapping):
+        return _of_values(document["inferenceExtension"])
+    containers = _at(document, "spec", "template", "spec", "containers")
+    for container in containers if isinstance(containers, list) else ():
+        arguments = [str(word) for word in (*(container.get("command") or ())[1:], *(container.get("args") or ()))]
+        if {word.lstrip("-").partition("=")[0] for word in arguments} & (_SHOWN.keys() | REMOVED.keys()):
+            return Start(tuple(arguments), _environment(container.get("env")))
+    return None
+
+
+def _of_values(values: Mapping[str, Any]) -> Start:
+    """What the charts make of their values: they log JSON, and mount the configuration."""
+    flags = values.get("flags") or {}
+    name = str(values.get("pluginsConfigFile") or "default-plugins.yaml")
+    arguments = ["--zap-encoder=json", f"--config-file={_MOUNT}/{name}", f"--tracing={_word(_at(values, 'tracing', 'enabled') or False)}"]
+    if int(values.get("replicas") or 1) > 1:
+        arguments.append("--ha-enable-leader-election")
+    arguments += [f"--{flag}={_word(value)}" for flag, value in flags.items()]
+    given = name in (values.get("pluginsCustomConfig") or {})
+    notes = [f"put `inferenceExtension.pluginsCustomConfig.{name}` into {_MOUNT}/{name}"] if given else []
+    if not given:
+        notes.append(f"the chart makes {_MOUNT}/{name}; without --config-file endpick serves the same default")
+    if _at(values, "latencyPredictor", "enabled"):
+        notes.append("the latency predictor of the chart is a server of its own, which has to run beside endpick")
+    return Start(tuple(arguments), _environment(values.get("env")), tuple(notes))
+
+
+def _at(data: object, *path: str) -> object:
+    for name in path:
+        data = data.get(name) if isinstance(data, Mapping) else None
+    return data
+
+
+def _word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _environment(entries: object) -> dict[str, str]:
+    given = [one for one in entries if isinstance(one, Mapping)] if isinstance(entries, list) else []
+    return {str(one.get("name")): str(one.get("value", "set elsewhere")) for one in given}
+
+
+def _flags(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """The flags by name, with their values as text, and what is wrong with the others."""
+    from endpick.cli.serve import command as serve
+
+    options = options_of(serve)
+    flags: dict[str, str] = {}
+    wrong: list[str] = []
+    remaining = iter(arguments)
+    for word in remaining:
+        name, equals, value = word.lstrip("-").partition("=")
+        known = known_name(name, options) if word.startswith("-") else None
+        if known is not None:
+            alone = isinstance(options[known].type, GoBoolean)
+            flags[known] = value if equals else "true" if alone else next(remaining, "")
+        elif name in REMOVED:
+            wrong.append(f"llm-d has removed --{name}: {REMOVED[name]}")
+            if not equals and not name.endswith("skip-verify"):
+                next(remaining, None)
+        else:
+            wrong.append(f"'{word}' is no flag of llm-d's; {did_you_mean(f'--{name}', [f'--{one}' for one in _SHOWN]) or 'leave it out'}")
+    return flags, wrong
+
+
+def _command_line(flags: Mapping[str, str]) -> str:
+    idle = {flag.name for flag in FLAGS if flag.effect is Effect.NONE}
+    kept = [shlex.quote(f"--{name}={value}") for name, value in flags.items() if name not in idle]
+    return " \\\n  ".join(("endpick serve", *kept))
+
+
+def _differences(flags: Iterable[str]) -> Iterator[str]:
+    for name in flags:
+        flag = _SHOWN.get(name)
+        if flag is not None and flag.note:
+            yield f"--{name}{' is left out' if flag.effect is Effect.NONE else ''}: {flag.note}"
+
+
+def _variables(environment: Mapping[str, str]) -> Iterator[str]:
+    for name in environment:
+        if name in VARIABLES:
+            yield f"{name} (environment) has no effect: {VARIABLES[name]}"
+        elif name in ("NAMESPACE", "POD_NAME"):
+            yield f"{name} (environment) means the same to endpick: keep it"

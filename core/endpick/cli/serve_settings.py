@@ -1,0 +1,251 @@
+"""From the options of `endpick serve` to the settings of the process, and to how it logs."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+import click
+
+if TYPE_CHECKING:
+    from endpick.observability.logs import LogFormat
+    from endpick.serve.pool_identity import PoolIdentity
+    from endpick.serve.process import ServeSettings
+    from endpick.transport.server import TransportName
+    from endpick.transport.tls import TlsSettings
+
+DEFAULT_POOL = "endpick"
+_DEBUG_VERBOSITY = 4
+
+
+class ServeOptions(TypedDict):
+    """What click hands to the command: one entry per option."""
+
+    config: str | None
+    config_file: str | None
+    config_text: str | None
+    endpoints_file: Path | None
+    watch_config: bool
+    locked: bool
+    lock_file: Path
+    allow_experimental_plugins: bool
+    host: str
+    grpc_port: int
+    grpc_health_port: int
+    metrics_port: int
+    transport: TransportName
+    reuse_port: bool
+    health_checking: bool
+    secure_serving: bool
+    cert_path: Path | None
+    client_ca_file: Path | None
+    enable_cert_reload: bool
+    tls_min_version: str
+    tls_cipher_suites: tuple[str, ...]
+    metrics_cert_dir: Path | None
+    metrics_client_ca_file: Path | None
+    pool_name: str | None
+    pool_namespace: str
+    pool_group: str
+    endpoint_selector: str
+    endpoint_target_ports: tuple[str, ...]
+    ha_enable_leader_election: bool
+    metrics_endpoint_auth: bool
+    disable_endpoint_subset_filter: bool
+    emit_endpoint_scores: bool
+    discovery_timeout: float
+    refresh_metrics_interval: float
+    idle_metrics_interval: float
+    metrics_staleness_threshold: float
+    drain_timeout: float
+    finish_timeout: float
+    grpc_max_recv_msg_size: int
+    grpc_max_envelope_size: int
+    max_request_body: int
+    large_body: int
+    large_body_timeout: float
+    large_body_memory: int
+    large_body_queue: int
+    max_memory: int | None
+    grpc_max_connections: int
+    max_connections_share: float
+    grpc_handshake_timeout: float
+    grpc_health_max_connections: int
+    metrics_max_connections: int
+    metrics_header_timeout: float
+    metrics_idle_timeout: float
+    metrics_max_request: int
+    reserved_descriptors: int
+    grpc_max_concurrent_streams: int
+    grpc_max_connection_age: float | None
+    grpc_max_connection_age_grace: float
+    grpc_keepalive_time: float
+    grpc_keepalive_timeout: float
+    plugin_time_budget: float
+    circuit_faults: int
+    circuit_cool_down: float
+    stall_limit: float
+    decision_sampling: float
+    metrics_max_combinations: int
+    enable_grpc_stream_metrics: bool
+    log_level: str | None
+    log_format: LogFormat | None
+    verbosity: int
+    zap_log_level: str | None
+    zap_encoder: Literal["console", "json"] | None
+    zap_devel: bool
+
+
+def log_level(options: ServeOptions) -> str:
+    """The level that --log-level names, or else --zap-log-level, or else --v.
+
+    Raises:
+        click.UsageError: --zap-log-level is none.
+    """
+    if options["log_level"] is not None:
+        return options["log_level"]
+    named = (options["zap_log_level"] or "").lower()
+    if named.isascii() and named.isdigit():
+        return _level_of(int(named))
+    if not named:
+        return _level_of(options["verbosity"])
+    if named not in ("debug", "info", "error", "panic"):
+        raise click.UsageError(f"'{named}' is no --zap-log-level; write debug, info, error, or a number as for --v")
+    return "error" if named == "panic" else named
+
+
+def _level_of(verbosity: int) -> str:
+    return "debug" if verbosity >= _DEBUG_VERBOSITY else "info"
+
+
+def log_format(options: ServeOptions) -> LogFormat:
+    """The form that --log-format names, or else --zap-encoder; JSON without --zap-devel."""
+    encoded: dict[str, LogFormat] = {"json": "json", "console": "text"}
+    if options["log_format"] is not None:
+        return options["log_format"]
+    if options["zap_encoder"] is not None:
+        return encoded[options["zap_encoder"]]
+    return "auto" if options["zap_devel"] else "json"
+
+
+def settings_of(options: ServeOptions) -> ServeSettings:
+    """Ports, intervals and limits.
+
+    Raises:
+        click.UsageError: options contradict each other, or one has a value that only its user can judge.
+    """
+    from endpick.plugins.breaker import BreakerSettings
+    from endpick.serve.active_plan import WatchedFile
+    from endpick.serve.admin_http import AdminLimits
+    from endpick.serve.bodies.reader import LargeBodySettings
+    from endpick.serve.process import HEALTH_LIMITS, ServeSettings
+    from endpick.serve.watchdog import WatchdogSettings
+    from endpick.transport.limits import Limits
+    from endpick.transport.server import ListenSettings
+
+    path = options["config"] or options["config_file"]
+    limits = Limits(
+        max_message_bytes=options["grpc_max_recv_msg_size"],
+        max_envelope_bytes=options["grpc_max_envelope_size"],
+        max_connections=options["grpc_max_connections"],
+        max_peer_share=options["max_connections_share"],
+        handshake_seconds=options["grpc_handshake_timeout"],
+        reserved_descriptors=options["reserved_descriptors"],
+        max_concurrent_streams=options["grpc_max_concurrent_streams"],
+        max_connection_age_seconds=options["grpc_max_connection_age"],
+        max_connection_age_grace_seconds=options["grpc_max_connection_age_grace"],
+        keepalive_idle_seconds=options["grpc_keepalive_time"],
+        keepalive_timeout_seconds=options["grpc_keepalive_timeout"],
+    )
+    health_limits = replace(HEALTH_LIMITS, max_connections=options["grpc_health_max_connections"])
+    settings = ServeSettings(
+        ext_proc=ListenSettings(options["host"], options["grpc_port"], _tls(options), options["reuse_port"], limits),
+        health=ListenSettings(options["host"], options["grpc_health_port"], limits=health_limits),
+        metrics_host=options["host"],
+        metrics_port=options["metrics_port"],
+        metrics_limits=AdminLimits(
+            max_connections=options["metrics_max_connections"],
+            header_seconds=options["metrics_header_timeout"],
+            idle_seconds=options["metrics_idle_timeout"],
+            max_request_bytes=options["metrics_max_request"],
+        ),
+        metrics_tls=_metrics_tls(options),
+        metrics_staleness_seconds=options["metrics_staleness_threshold"],
+        transport=options["transport"],
+        pool_name=options["pool_name"] or DEFAULT_POOL,
+        pool=_pool(options),
+        respects_subset=not options["disable_endpoint_subset_filter"],
+        emits_scores=options["emit_endpoint_scores"],
+        decision_sampling_ratio=options["decision_sampling"],
+        max_metric_combinations=options["metrics_max_combinations"],
+        breaker=BreakerSettings(options["plugin_time_budget"], options["circuit_faults"], cool_down_seconds=options["circuit_cool_down"]),
+        watchdog=WatchdogSettings(options["stall_limit"] / 10, options["stall_limit"]),
+        watched_config=WatchedFile.as_it_is(Path(path)) if options["watch_config"] and path not in (None, "-") else None,
+        refresh_metrics_interval_seconds=options["refresh_metrics_interval"],
+        idle_metrics_interval_seconds=options["idle_metrics_interval"],
+        discovery_timeout_seconds=options["discovery_timeout"],
+        drain_timeout_seconds=options["drain_timeout"],
+        finish_timeout_seconds=options["finish_timeout"],
+        max_request_body_bytes=options["max_request_body"],
+        large_bodies=LargeBodySettings(
+            options["large_body"],
+            options["large_body_timeout"],
+            options["large_body_memory"],
+            options["large_body_queue"],
+            lock_file=options["lock_file"] if options["locked"] else None,
+        ),
+    )
+    memory = options["max_memory"]
+    return settings if memory is None else replace(settings, max_memory_bytes=memory)
+
+
+def _tls(options: ServeOptions) -> TlsSettings | None:
+    from endpick.transport.tls import TlsError, cipher_list
+
+    if not options["secure_serving"]:
+        return None
+    try:
+        ciphers = cipher_list(options["tls_cipher_suites"])
+    except TlsError as problem:
+        raise click.UsageError(str(problem)) from problem
+    return replace(
+        _certificate(options["cert_path"], options["client_ca_file"]),
+        modern_only=options["tls_min_version"].endswith("3"),
+        ciphers=ciphers,
+        reload=options["enable_cert_reload"],
+    )
+
+
+def _metrics_tls(options: ServeOptions) -> TlsSettings | None:
+    folder, authority = options["metrics_cert_dir"], options["metrics_client_ca_file"]
+    if folder is None and authority is None:
+        return None
+    return replace(_certificate(folder, authority), reload=options["enable_cert_reload"], protocol="http/1.1")
+
+
+def _certificate(folder: Path | None, client_ca_file: Path | None) -> TlsSettings:
+    from endpick.transport.tls import TlsSettings
+
+    if folder is None:
+        return TlsSettings(client_ca_file=client_ca_file)
+    return TlsSettings(folder / "tls.crt", folder / "tls.key", client_ca_file)
+
+
+def _pool(options: ServeOptions) -> PoolIdentity:
+    from endpick.serve.pool_identity import PoolIdentity, PoolIdentityError, target_ports
+
+    try:
+        return PoolIdentity(
+            options["pool_name"],
+            options["pool_namespace"],
+            options["pool_group"],
+            options["endpoint_selector"],
+            target_ports(options["endpoint_target_ports"]),
+            os.environ.get("POD_NAME", ""),
+            options["ha_enable_leader_election"],
+            options["metrics_endpoint_auth"],
+        )
+    except PoolIdentityError as problem:
+        raise click.UsageError(str(problem)) from problem

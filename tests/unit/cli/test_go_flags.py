@@ -1,0 +1,219 @@
+"""llm-d's command lines, written as Go programs are called."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from endpick.cli.go_flags import GIVEN
+from endpick.cli.llm_d_flags import FLAGS, REMOVED, Effect, without_effect
+from endpick.cli.serve import command
+from endpick.cli.serve_settings import log_format, log_level, settings_of
+from endpick.serve.pool_identity import PoolIdentity, PoolIdentityError, target_ports
+
+LLM_DS_38 = [
+    "allow-experimental-plugins",
+    "cert-path",
+    "config-file",
+    "config-text",
+    "disable-endpoint-subset-filter",
+    "drain-timeout",
+    "emit-endpoint-scores",
+    "enable-cert-reload",
+    "enable-grpc-stream-metrics",
+    "enable-pprof",
+    "endpoint-selector",
+    "endpoint-target-ports",
+    "grpc-health-port",
+    "grpc-max-recv-msg-size",
+    "grpc-max-send-msg-size",
+    "grpc-port",
+    "ha-enable-leader-election",
+    "health-checking",
+    "metrics-cert-dir",
+    "metrics-client-ca-file",
+    "metrics-endpoint-auth",
+    "metrics-port",
+    "metrics-staleness-threshold",
+    "pool-group",
+    "pool-name",
+    "pool-namespace",
+    "refresh-metrics-interval",
+    "refresh-prometheus-metrics-interval",
+    "secure-serving",
+    "tls-cipher-suites",
+    "tls-min-version",
+    "tracing",
+    "v",
+    "zap-devel",
+    "zap-encoder",
+    "zap-log-level",
+    "zap-stacktrace-level",
+    "zap-time-encoding",
+]
+VALUES = {
+    "bool": "false", "duration": "3s", "quantity": "10MiB", "int": "4", "ints": "8000,8001", "strings": "", "string": "x",
+    "tls-min-version": "VersionTLS13", "zap-encoder": "json", "zap-log-level": "debug", "endpoint-selector": "",
+    "tls-cipher-suites": "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+}  # fmt: skip
+
+
+def options(*arguments):
+    return command.make_context("serve", list(arguments)).params
+
+
+def refusal(*arguments):
+    with pytest.raises(click.UsageError) as caught:
+        options(*arguments)
+    return caught.value.format_message()
+
+
+def test_the_table_holds_every_flag_of_llm_ds():
+    assert sorted(flag.name for flag in FLAGS) == sorted(LLM_DS_38)
+    assert len(LLM_DS_38) == 38
+
+
+@pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: flag.name)
+@pytest.mark.parametrize("dashes", ["-", "--"])
+def test_every_flag_is_taken_with_one_dash_and_two(flag, dashes):
+    value = VALUES.get(flag.name, VALUES[flag.kind])
+    context = command.make_context("serve", [f"{dashes}{flag.name}={value}"])
+
+    assert context.meta[GIVEN] == {flag.name: value}
+
+
+@pytest.mark.parametrize("flag", [flag for flag in FLAGS if flag.effect is not Effect.NONE], ids=lambda flag: flag.name)
+def test_a_default_is_llm_ds_unless_the_table_says_why_not(flag):
+    shown = {name: option for option in command.params for name in option.opts}[f"--{flag.name}"].default
+    usual = {"true": True, "false": False, "": None}.get(flag.default, flag.default)
+
+    empty = usual is None and (shown in ("", ()) or not isinstance(shown, str | tuple))
+    assert empty or str(shown) == str(usual) or flag.note or flag.name == "zap-encoder"
+
+
+@pytest.mark.parametrize("flag", [flag for flag in FLAGS if flag.effect is not Effect.SAME], ids=lambda flag: flag.name)
+def test_a_flag_without_effect_is_named_with_its_reason_when_it_asks_for_something(flag):
+    wanted = {"bool": "true"}.get(flag.kind, "x")
+
+    (clause,) = without_effect({flag.name: wanted}, {})
+    assert clause.startswith(f"--{flag.name}: ")
+    assert [without_effect({flag.name: value}, {}) for value in flag.asks_nothing] == [()] * len(flag.asks_nothing)
+    assert without_effect({flag.name: wanted}, {}, in_kubernetes=True) == ((clause,) if flag.effect is Effect.NONE else ())
+
+
+def test_variables_without_effect_are_named_too():
+    found = without_effect({}, {"OTEL_TRACES_EXPORTER": "otlp", "NAMESPACE": "prod", "ENABLE_EXPERIMENTAL_FLOW_CONTROL_LAYER": ""})
+
+    assert found == ("OTEL_TRACES_EXPORTER (environment): endpick sends no traces",)
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_a_flag_that_llm_d_removed_says_what_to_use_instead(name):
+    assert refusal(f"--{name}=x") == f"llm-d has removed --{name}, and endpick does not have it: {REMOVED[name]}"
+
+
+def test_an_unknown_flag_gets_a_suggestion():
+    assert refusal("--grpc-prot=1") == "no such flag: --grpc-prot; did you mean '--grpc-port'?"
+    assert refusal("--wholly-unknown") == "no such flag: --wholly-unknown; see --help"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "value"),
+    [
+        (["-secure-serving"], True),
+        (["--secure-serving=false"], False),
+        (["-secure-serving=F"], False),
+        (["--secure-serving=1"], True),
+        (["--secure-serving", "config.yaml"], True),
+    ],
+)
+def test_booleans_are_read_as_go_reads_them(arguments, value):
+    assert options(*arguments)["secure_serving"] is value
+
+
+def test_a_boolean_leaves_the_next_word_alone_and_others_take_it():
+    read = options("--reuse-port", "config.yaml", "-grpc-port", "7", "--configText", "-x")
+
+    assert (read["config"], read["reuse_port"], read["grpc_port"], read["config_text"]) == ("config.yaml", True, 7, "-x")
+    assert "'perhaps' is no boolean" in refusal("--locked=perhaps")
+
+
+@pytest.mark.parametrize(("text", "size"), [("10MiB", 10 << 20), ("25MB", 25_000_000), ("64Mi", 64 << 20), ("4KB", 4000), ("512B", 512)])
+def test_sizes_may_name_their_unit(text, size):
+    assert options(f"--grpc-max-recv-msg-size={text}")["grpc_max_recv_msg_size"] == size
+
+
+@pytest.mark.parametrize(
+    ("arguments", "level", "form"),
+    [
+        ([], "info", "auto"),
+        (["-v=1"], "info", "auto"),
+        (["--v", "4"], "debug", "auto"),
+        (["-v=5", "--zap-log-level=info", "--zap-encoder", "json"], "info", "json"),
+        (["--zap-log-level=5", "--zap-devel=false"], "debug", "json"),
+        (["--zap-log-level=panic", "--zap-devel=false", "--zap-encoder=console"], "error", "text"),
+        (["-v=5", "--log-level=warning", "--zap-encoder=json", "--log-format=text"], "warning", "text"),
+    ],
+)
+def test_how_it_logs(arguments, level, form):
+    read = options(*arguments)
+    assert (log_level(read), log_format(read)) == (level, form)
+
+
+def test_a_level_that_zap_does_not_know_is_wrong_usage():
+    with pytest.raises(click.UsageError, match="'loud' is no --zap-log-level"):
+        log_level(options("--zap-log-level=loud"))
+
+
+def test_what_is_said_of_kubernetes_is_kept(monkeypatch):
+    monkeypatch.setenv("NAMESPACE", "prod")
+    monkeypatch.setenv("POD_NAME", "epp-gpu-7d9f-x2x")
+    arguments = ["--endpoint-selector=app in (a,b)", "--endpoint-target-ports=8000,8001", "--endpoint-target-ports=8000"]
+    pool = settings_of(options(*arguments, "--ha-enable-leader-election", "--metrics-endpoint-auth=false")).pool
+
+    assert pool == PoolIdentity(
+        None, "prod", selector="app in (a,b)", target_ports=(8000, 8001), pod_name="epp-gpu-7d9f-x2x", leader_election=True,
+        authorised_metrics=False,
+    )  # fmt: skip
+    assert pool.deployment == "epp-gpu"
+    assert PoolIdentity(pod_name="alone").deployment == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--pool-name=a", "--endpoint-selector=b=c", "--endpoint-target-ports=1"], "not both"),
+        (["--endpoint-selector=b=c"], "needs 1 to 8 ports"),
+        (["--endpoint-selector=b=c", "--endpoint-target-ports=1,2,3,4,5,6,7,8,9"], "needs 1 to 8 ports"),
+        (["--endpoint-target-ports=http"], "'http' in --endpoint-target-ports is no port"),
+        (["--tls-cipher-suites=TLS_NULL"], "'TLS_NULL' is no cipher suite"),
+    ],
+)
+def test_flags_that_contradict_each_other_are_wrong_usage(arguments, complaint):
+    with pytest.raises(click.UsageError, match=complaint):
+        settings_of(options(*arguments))
+
+
+def test_ports_beyond_the_last_are_none():
+    assert target_ports(["0,65535"]) == (0, 65535)
+    with pytest.raises(PoolIdentityError):
+        target_ports(["65536"])
+
+
+def test_flags_reach_the_settings(tmp_path):
+    settings = settings_of(
+        options(
+            "--pool-name=chat", "--disable-endpoint-subset-filter", "--emit-endpoint-scores", "--tls-min-version=VersionTLS13",
+            "--tls-cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,TLS_AES_128_GCM_SHA256", "--enable-cert-reload=false",
+            f"--metrics-cert-dir={tmp_path}", "--metrics-client-ca-file=ca.pem", "--metrics-staleness-threshold=700ms",
+        )
+    )  # fmt: skip
+
+    assert (settings.pool_name, settings.respects_subset, settings.emits_scores) == ("chat", False, True)
+    assert settings.metrics_staleness_seconds == 0.7
+    tls, metrics_tls = settings.ext_proc.tls, settings.metrics_tls
+    assert (tls.modern_only, tls.ciphers, tls.reload) == (True, "ECDHE-RSA-AES128-GCM-SHA256", False)
+    assert (metrics_tls.certificate_file, str(metrics_tls.client_ca_file), metrics_tls.protocol) == (
+        tmp_path / "tls.crt", "ca.pem", "http/1.1",
+    )  # fmt: skip
+    assert settings_of(options()).metrics_tls is None

@@ -1,0 +1,95 @@
+"""What `endpick migrate` makes of the ways in which llm-d's endpoint picker is started, word for word.
+
+Set ENDPICK_UPDATE_GOLDEN=1 to write the golden files anew, then read the difference.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from endpick.cli.main import main
+
+GOLDEN = Path(__file__).parent / "golden"
+
+DEPLOYMENT = """\
+apiVersion: v1
+kind: ServiceAccount
+---
+apiVersion: apps/v1
+kind: Deployment
+spec:
+  template:
+    spec:
+      containers:
+        - name: envoy
+          args: [--config-path, /etc/envoy.yaml]
+        - name: epp
+          command: [/epp]
+          args: [--pool-name, chat, --pool-namespace=prod, --config-file, /config/default-plugins.yaml, --zap-encoder=json, -v, "4",
+                 --tracing=false, --enable-pprof, --grpc-max-recv-msg-size=10MiB, --secure-serving=false]
+          env:
+            - {name: NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
+            - {name: OTEL_TRACES_EXPORTER, value: otlp}
+"""
+VALUES = """\
+inferenceExtension:
+  replicas: 2
+  flags: {v: 1, metrics-endpoint-auth: false}
+  pluginsConfigFile: mine.yaml
+  pluginsCustomConfig: {mine.yaml: "kind: EndpointPickerConfig"}
+  tracing: {enabled: true}
+  latencyPredictor: {enabled: true}
+  env: [{name: POD_NAME, value: x}]
+inferencePool: {targetPorts: [8000]}
+"""
+CASES = {
+    "migrate-deployment": DEPLOYMENT,
+    "migrate-values": VALUES,
+    "migrate-plain-values": "inferenceExtension: {}\n",
+    "migrate-arguments": "[--endpoint-selector, app=vllm, --endpoint-target-ports, '8000,8001', --health-checking]\n",
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_printed_is_what_the_golden_file_says(case: str) -> None:
+    result = CliRunner().invoke(main, ["migrate", "-"], input=CASES[case])
+    golden = GOLDEN / f"{case}.txt"
+    if os.environ.get("ENDPICK_UPDATE_GOLDEN"):
+        golden.parent.mkdir(exist_ok=True)
+        golden.write_text(result.stdout, encoding="utf-8")
+
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == golden.read_text(encoding="utf-8")
+
+
+def test_arguments_may_be_given_themselves() -> None:
+    result = CliRunner().invoke(main, ["migrate", "--", "--pool-name=chat", "-v", "4"])
+
+    assert (result.exit_code, result.stdout.split("\n#")[0]) == (0, "endpick serve \\\n  --pool-name=chat \\\n  --v=4")
+
+
+def test_what_nothing_takes_ends_with_3_and_is_named() -> None:
+    result = CliRunner().invoke(main, ["migrate", "--", "--lora-info-metric", "x", "--pool-nam=a", "--grpc-port=1"])
+
+    assert result.exit_code == 3
+    assert result.stdout == "endpick serve \\\n  --grpc-port=1\n"
+    assert "error: llm-d has removed --lora-info-metric: name metrics with the parameter `engineConfigs`" in result.stderr
+    assert "error: '--pool-nam=a' is no flag of llm-d's; did you mean '--pool-name'?" in result.stderr
+
+
+@pytest.mark.parametrize("text", ["kind: ConfigMap\n", "{", "5\n"])
+def test_what_holds_no_start_is_wrong_usage(text: str) -> None:
+    assert CliRunner().invoke(main, ["migrate", "-"], input=text).exit_code == 2
+
+
+def test_a_printed_command_is_one_that_serve_takes() -> None:
+    from endpick.cli.serve import command  # slow to import
+
+    printed = CliRunner().invoke(main, ["migrate", "-"], input=DEPLOYMENT).stdout.split("\n#")[0]
+    words = printed.replace("\\\n", " ").split()[2:]
+
+    assert command.make_context("serve", words).params["pool_name"] == "chat"
