@@ -208,6 +208,7 @@ _COUNT = click.IntRange(1, 2**31 - 1)
     help="An event loop that stands still for so long makes health fail for as long; a tenth of it is logged, with the stack.",
 )
 @click.option("--watch-config", is_flag=True, help="Reload when CONFIG changes; SIGHUP reloads in any case.")
+@click.option("--legacy-metrics", is_flag=True, help="Repeat llm-d's metrics under their names of before August 2026, too.")
 @click.option("--pool-name", default="endpick", show_default=True, help="Label of the pool's gauges.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True)
 @click.option(
@@ -262,6 +263,7 @@ def command(
     circuit_cool_down: float,
     stall_limit: float,
     watch_config: bool,
+    legacy_metrics: bool,
     pool_name: str,
     log_level: str,
     log_format: Literal["auto", "text", "json"],
@@ -318,6 +320,7 @@ def command(
         pool_name=pool_name,
         decision_sampling_ratio=decision_sampling,
         max_metric_combinations=metrics_max_combinations,
+        legacy_metrics=legacy_metrics,
         breaker=BreakerSettings(plugin_time_budget, circuit_faults, cool_down_seconds=circuit_cool_down),
         watchdog=WatchdogSettings(stall_limit / 10, stall_limit),
         watched_config=WatchedFile.as_it_is(Path(path)) if watch_config and path not in (None, "-") else None,
