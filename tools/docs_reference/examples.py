@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from functools import cache
 
 from generate_schemas import builtin_candidates
 
 from endpick.api import DataSource, EndpointDiscovery, Parser, PreRequest, ProfileHandler, SaturationDetector
-from endpick.cli.describing import example_of
+from endpick.cli.describing import entry_of
 from endpick.config import load_config
 from endpick.planning.planner import make_plan
 from endpick.plugins.discovery import Candidate
@@ -27,18 +26,11 @@ def example(loaded: LoadedPlugin) -> str | None:
     return next((text for text in _attempts(loaded) if _is_accepted(text, loaded.type)), None)
 
 
-def entry(loaded: LoadedPlugin) -> str:
-    """Its entry under `plugins`."""
-    parameters = example_of(loaded)
-    written = f"  parameters: {json.dumps(parameters)}\n" if parameters else ""
-    return f"- type: {loaded.type}\n{written}"
-
-
 def _attempts(loaded: LoadedPlugin) -> Iterator[str]:
     kinds = set(loaded.kinds)
     in_profile = any(KINDS[kind].in_profile for kind in kinds)
     discovers = EndpointDiscovery in kinds
-    plugins = entry(loaded) if discovers else _FILE + entry(loaded)
+    plugins = entry_of(loaded) if discovers else _FILE + entry_of(loaded)
     layer = f"dataLayer:\n  discovery: {{pluginRef: {loaded.type if discovers else 'file-discovery'}}}\n"
     if DataSource in kinds:
         layer += f"  sources:\n  - pluginRef: {loaded.type}\n"

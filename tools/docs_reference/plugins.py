@@ -6,12 +6,12 @@ import inspect
 from collections.abc import Iterable
 
 from docs_reference.builtin import builtin_plugins
-from docs_reference.examples import entry, example
+from docs_reference.examples import example
 from docs_reference.markdown import code, table
 from docs_reference.markdown import page as markdown_page
 from endpick.api import Scorer
 from endpick.api.data import AnyKey
-from endpick.cli.describing import REQUIRED, ParameterTable, parameter_tables
+from endpick.cli.describing import REQUIRED, ParameterTable, entry_of, parameter_tables
 from endpick.plugins.kinds import KINDS, payload_of
 from endpick.plugins.loader import LoadedPlugin
 
@@ -88,5 +88,5 @@ def _data(loaded: LoadedPlugin) -> list[str]:
 def _example(loaded: LoadedPlugin) -> list[str]:
     text = example(loaded)
     if text is None:
-        return [f"<!-- yaml: excerpt -->\n```yaml\nplugins:\n{entry(loaded)}```"]
+        return [f"<!-- yaml: excerpt -->\n```yaml\nplugins:\n{entry_of(loaded)}```"]
     return [f"<!-- yaml: example {loaded.type} -->\n```yaml\n{text}```"]

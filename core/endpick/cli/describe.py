@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from endpick.api.data import AnyKey
 from endpick.api.scheduling import Category, Scorer
 from endpick.cli.console import json_text, markdown_table, table
-from endpick.cli.describing import parameter_tables, type_of
+from endpick.cli.describing import entry_of, parameter_tables, type_of
 from endpick.diagnostics import Diagnostic, exit_code_of, render_text, wants_colour
 from endpick.installation import HOST_DISTRIBUTION
 from endpick.plugins.discovery import discover
@@ -119,7 +119,7 @@ def _text(loaded: LoadedPlugin) -> str:
         lines.append(("payload", payload.__qualname__))
     head = f"{loaded.type}\n\n{inspect.getdoc(loaded.plugin) or '(its author wrote no description)'}\n\n"
     facts_block = "".join(f"{name + ':':<14}{value}\n" for name, value in lines)
-    return head + facts_block + _parameters_block(loaded) + _data_block(loaded)
+    return head + facts_block + _parameters_block(loaded) + _data_block(loaded) + f"\nEXAMPLE\nplugins:\n{entry_of(loaded)}"
 
 
 def _parameters_block(loaded: LoadedPlugin) -> str:

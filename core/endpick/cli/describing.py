@@ -126,16 +126,18 @@ def _one_line(text: object) -> str:
     return " ".join(str(text or "").split())
 
 
-def example_of(loaded: LoadedPlugin) -> dict[str, object]:
+def entry_of(loaded: LoadedPlugin) -> str:
+    """An entry under `plugins:` that works, as YAML."""
+    parameters = example_from(parameters_schema(loaded))
+    written = f"  parameters: {json.dumps(parameters)}\n" if parameters else ""
+    return f"- type: {loaded.type}\n{written}"
+
+
+def example_from(schema: Schema) -> dict[str, object]:
     """A `parameters:` block for a page: the author's own (`examples` of the model's schema), or else made of what is required.
 
     A made one takes the examples of single parameters where they have some.
     """
-    return example_from(parameters_schema(loaded))
-
-
-def example_from(schema: Schema) -> dict[str, object]:
-    """The same, from the schema of the parameters."""
     return cast("dict[str, object]", _value(schema, cast("Mapping[str, Schema]", schema.get("$defs", {}))))
 
 

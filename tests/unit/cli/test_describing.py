@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Literal
@@ -110,6 +111,8 @@ def test_the_page_of_a_type_says_what_describe_says(candidate):
         assert f"`{key.name}`" in page
         assert key.name in told
     assert loaded.summary in page
+    (entry,) = re.findall(r"EXAMPLE\nplugins:\n(.*)", told, re.DOTALL)
+    assert entry in page
     assert f"<!-- yaml: example {candidate.type} -->" in page, (
         "no configuration with it was found: give its parameters model an example in `json_schema_extra`, or its kind a place in "
         "tools/docs_reference/examples.py"
