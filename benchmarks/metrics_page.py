@@ -11,11 +11,13 @@ import time
 
 from prometheus_client import CollectorRegistry, generate_latest
 
+from endpick.api import Endpoint
 from endpick.api.request import Usage
 from endpick.api.request_control import ResponseEnd, TerminationCause
 from endpick.observability.exposition import page_of
 from endpick.observability.metrics import EndpickMetrics
 from endpick.observability.recorder import MAX_COMBINATIONS, Recorder
+from endpick.observability.telemetry import ResponsePace
 
 END = ResponseEnd(TerminationCause.NATURAL, 200, Usage(10, 20, 5), 9, 0.1, 0.1)
 
@@ -26,9 +28,9 @@ def filled(combinations: int, limit: int) -> CollectorRegistry:
     recorder = Recorder(EndpickMetrics(registry), time.monotonic, limit)
     for number in range(combinations):
         name, tenant = f"model-{number}", f"tenant-{number}"
-        recorder.request_scheduled(0.001, f"10.0.0.{number % 16}:8000", name)
-        recorder.request_decided(name, name, tenant, 0, 1000)
-        recorder.request_ended(name, name, tenant, 0, True, END)
+        recorder.request_scheduled(0.001, Endpoint(f"default/{number % 16}", f"10.0.0.{number % 16}", 8000), name)
+        recorder.request_decided(name, name, tenant, 0, 1000, 0.001)
+        recorder.request_ended(name, name, tenant, 0, END, ResponsePace(streaming=True))
     return registry
 
 

@@ -32,14 +32,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; fail when a page is missing, stale or superfluous")
     check = parser.parse_args().check
-    wanted = {FOLDER / name: page() for name, page in PAGES.items()}
-    superfluous = {path for path in FOLDER.glob("*.md") if path not in wanted and path.name not in HAND_WRITTEN}
+    wanted = {FOLDER / name: page() for name, page in PAGES.items()} | {FOLDER / name: text for name, text in plugins.pages().items()}
+    superfluous = {path for path in FOLDER.rglob("*.md") if path not in wanted and str(path.relative_to(FOLDER)) not in HAND_WRITTEN}
     stale = {path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text}
     if check:
         for path in sorted(stale | superfluous):
             print(f"{path.relative_to(ROOT)} is out of date; {REPAIR}")
         return int(bool(stale or superfluous))
     for path in sorted(stale):
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(wanted[path], encoding="utf-8")
         print(f"wrote {path.relative_to(ROOT)}")
     for path in sorted(superfluous):

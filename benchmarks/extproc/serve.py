@@ -7,14 +7,16 @@ import asyncio
 import gc
 import os
 import sys
+import time
 from collections.abc import Awaitable, Sequence
 
 import uvloop
 
 from endpick.extproc.session import session_factory
 from endpick.extproc.stream import SessionFactory
+from endpick.observability.telemetry import NullTelemetry
 from endpick.requests.model import CloseCause, Decision, IncomingRequest, Routed
-from endpick.requests.response import NullExchange
+from endpick.requests.response import BodilessExchange
 from endpick.transport.server import ListenSettings, ext_proc_methods, open_server
 
 
@@ -41,7 +43,7 @@ class OneEndpoint:
     """Routes everything to the same place: what is left is transport and protocol."""
 
     def __init__(self, destination: str) -> None:
-        self._routed = Routed((destination,), NullExchange())
+        self._routed = Routed((destination,), BodilessExchange("", 0.0, NullTelemetry(), time.monotonic))
 
     def decide(self, incoming: IncomingRequest) -> Decision:
         return self._routed

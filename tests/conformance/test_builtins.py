@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from endpick.api import CACHE_BLOCK_SIZE, DataCollector, MetricsPage, ServedModel
+from endpick.api import CACHE_BLOCK_SIZE, DataCollector, Endpoint, EndpointChange, EndpointEvent, MetricsPage, ServedModel
 from endpick.plugins.discovery import discover
+from endpick.plugins.kinds import kinds_of
 from endpick.plugins.loader import load
 from endpick.plugins.resolution import Reference
 from endpick.testing import conformance, parametrize_conformance
 from endpick.testing.kit import CheckStatus
 from endpick_builtin.collection.core_metrics import CoreMetricsExtractor
+from endpick_builtin.collection.endpoint_events import TopologyExtractor
+from endpick_builtin.collection.exporters import DcgmExtractor, MulticlusterMetricsExtractor
 from endpick_builtin.collection.sources import ModelList, ModelsDataExtractor
 from endpick_builtin.filters.labels import ByLabelFilter
 
@@ -19,6 +22,7 @@ VLLM_PAGE = MetricsPage(
     b'vllm:cache_config_info{block_size="16",num_gpu_blocks="4000"} 1\n'
     b'vllm:lora_requests_info{running_lora_adapters="a",waiting_lora_adapters="",max_lora="4"} 1.7e9\n'
 )
+CLUSTER_PAGE = MetricsPage(b"llm_d_epp_average_kv_cache_utilization 0.5\nllm_d_epp_average_queue_size 3\n")
 NEED_PAYLOADS = {"collector_reads_good_payloads", "writes_every_declared_key"}
 
 
@@ -35,7 +39,7 @@ CLASSES = list(dict.fromkeys(loaded_class(one.type) for one in discover() if one
 NEED_PARAMETERS = {ByLabelFilter}
 
 
-@parametrize_conformance([plugin for plugin in CLASSES if not issubclass(plugin, DataCollector) and plugin not in NEED_PARAMETERS])
+@parametrize_conformance([plugin for plugin in CLASSES if set(kinds_of(plugin)) != {DataCollector} and plugin not in NEED_PARAMETERS])
 def test_builtin_conforms(check):
     check()
 
@@ -55,8 +59,26 @@ def test_models_data_extractor_conforms(check):
     check()
 
 
+@parametrize_conformance([TopologyExtractor], payloads=[EndpointEvent(EndpointChange.ADDED, Endpoint("default/a", "127.0.0.1", 8000))])
+def test_topology_extractor_conforms(check):
+    check()
+
+
+@parametrize_conformance([DcgmExtractor], payloads=[MetricsPage(b'DCGM_FI_DEV_GPU_UTIL{gpu="0"} 40\n')])
+def test_dcgm_extractor_conforms(check):
+    check()
+
+
+@parametrize_conformance([MulticlusterMetricsExtractor], payloads=[CLUSTER_PAGE])
+def test_multicluster_metrics_extractor_conforms(check):
+    check()
+
+
+FED_ABOVE = {CoreMetricsExtractor, ModelsDataExtractor, TopologyExtractor, DcgmExtractor, MulticlusterMetricsExtractor}
+
+
 def test_no_collector_is_forgotten():
-    assert {plugin for plugin in CLASSES if issubclass(plugin, DataCollector)} == {CoreMetricsExtractor, ModelsDataExtractor}
+    assert {plugin for plugin in CLASSES if set(kinds_of(plugin)) == {DataCollector}} == FED_ABOVE
 
 
 def test_a_collector_without_payloads_is_judged_by_everything_else():

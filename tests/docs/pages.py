@@ -4,8 +4,8 @@ A mark is an HTML comment right above a block:
 
 - `<!-- yaml: refused E0402 -->`: a configuration with exactly these errors; `endpoints`: an endpoint file; `kubernetes`: manifests;
   `part of PATH`: lines of that file of the repository; `with NAME`: a configuration that needs that fixture project, or for `page` the
-  plugins on the page itself; `excerpt`: YAML, and no more is claimed; `mistake`: not even that. Without a mark a block is a complete
-  configuration without errors or warnings.
+  plugins on the page itself; `example TYPE`: a complete configuration without errors that uses the type; `excerpt`: YAML, and no more is
+  claimed; `mistake`: not even that. Without a mark a block is a complete configuration without errors or warnings.
 - `<!-- console: with NAME -->`: the same. `not replayed, REASON`: needs what a test does not have; commands of endpick must still parse.
 - `<!-- file: NAME -->`: the block is the content of this file, where its first line does not say so (`# NAME`).
 """

@@ -87,6 +87,10 @@ def test_a_marked_block_is_what_its_mark_says(block: Block, run_cli, fixture_pro
         case "kubernetes":
             for manifest in parse(block.text):
                 check_manifest(manifest)
+        case "example":
+            outcome = make_plan(load_config(text=block.text), discover())
+            assert outcome.plan is not None, [diagnostic.message for diagnostic in outcome.diagnostics if diagnostic.is_error]
+            assert rest in {planned.loaded.type for planned in outcome.plan.instances}
         case "excerpt":
             assert parse(block.text)
         case "mistake":

@@ -48,5 +48,5 @@ def page() -> str:
         "Numbers are float64 and NaN until first reported; objects are None. `endpoints.age(KEY)` gives the seconds since each value was "
         "written; `endpoints.derived(KEY, function)` keeps what follows from a column until a value of it changes. "
         "Keys of other distributions carry a namespace, such as `acme.example/gpu-temperature`; `customMetrics` of "
-        "[core-metrics-extractor](plugins.md#core-metrics-extractor) makes keys of your own without code.",
+        "[core-metrics-extractor](plugins/core-metrics-extractor.md) makes keys of your own without code.",
     )

@@ -104,7 +104,7 @@ def _plugin_families() -> Iterator[tuple[str, ...]]:
             loaded.plugin(loaded.type, given, PluginContext(registry=registry, instances=doubles(given)))
             for family in registry.collect():
                 labels = listed(getattr(family, "_labelnames", ()))
-                yield code(family.name), family.type, labels, family.documentation, f"[`{loaded.type}`](plugins.md#{loaded.type})"
+                yield code(family.name), family.type, labels, family.documentation, f"[`{loaded.type}`](plugins/{loaded.type}.md)"
 
 
 def _family(family: GaugeMetricFamily) -> tuple[str, str, str, str]:

@@ -1,54 +1,60 @@
-"""reference/plugins.md: the built-in plugins."""
+"""reference/plugins.md and a page for each built-in plugin type."""
 
 from __future__ import annotations
 
 import inspect
-import json
-from collections.abc import Mapping
-from typing import cast
+from collections.abc import Iterable
 
 from docs_reference.builtin import builtin_plugins
-from docs_reference.markdown import code, listed, table
+from docs_reference.examples import example
+from docs_reference.markdown import code, table
 from docs_reference.markdown import page as markdown_page
 from endpick.api import Scorer
+from endpick.api.data import AnyKey
+from endpick.cli.describing import REQUIRED, ParameterTable, entry_of, parameter_tables
 from endpick.plugins.kinds import KINDS, payload_of
 from endpick.plugins.loader import LoadedPlugin
-from endpick.plugins.parameters import parameters_schema
-
-Schema = Mapping[str, object]
 
 
 def page() -> str:
-    """The page."""
+    """The index."""
     plugins = sorted(builtin_plugins(), key=lambda loaded: (list(KINDS).index(loaded.kinds[0]), loaded.type))
-    rows = ((f"[`{loaded.type}`](#{loaded.type})", _kinds(loaded), loaded.summary) for loaded in plugins)
+    rows = ((f"[`{one.type}`](plugins/{one.type}.md)", _kinds(one), one.plugin.stability.value, one.summary) for one in plugins)
     return markdown_page(
         "Built-in plugins",
-        "Look up here what each plugin that comes with endpick does, its parameters with their defaults, and the data it reads and writes. "
-        "`endpick describe TYPE` says the same of every installed plugin, other people's too.",
-        table(("type", "kind", "does"), rows),
-        *(_plugin(loaded) for loaded in plugins),
+        "Look up here which plugins come with endpick. The page of each says what it does, its parameters with their defaults and bounds, "
+        "the data it reads and writes, and shows it in a configuration. `endpick describe TYPE` says the same of every installed plugin, "
+        "other people's too.",
+        table(("type", "kind", "stability", "does"), rows),
+        "```{toctree}\n:hidden:\n\n" + "\n".join(f"plugins/{one.type}" for one in plugins) + "\n```",
     )
 
 
-def _plugin(loaded: LoadedPlugin) -> str:
-    plugin, schema, payload = loaded.plugin, parameters_schema(loaded), payload_of(loaded.plugin)
+def pages() -> dict[str, str]:
+    """The page of each type, by file name."""
+    return {f"plugins/{loaded.type}.md": plugin_page(loaded) for loaded in builtin_plugins()}
+
+
+def plugin_page(loaded: LoadedPlugin) -> str:
+    """The page of one type."""
+    plugin, payload = loaded.plugin, payload_of(loaded.plugin)
+    replaced = f", replaced by [{plugin.replaced_by}]({plugin.replaced_by}.md)" if plugin.replaced_by else ""
     facts = [
         ("Kind", _kinds(loaded)),
+        ("Stability", plugin.stability.value + replaced),
         ("Category", plugin.category.value if issubclass(plugin, Scorer) and plugin.category else ""),
-        ("Former names", listed(plugin.aliases) if plugin.aliases else ""),
+        ("Former names", ", ".join(map(code, plugin.aliases))),
         ("Payload", code(payload.__name__) if payload else ""),
-        ("Reads", listed(key.name for key in plugin.consumes) if plugin.consumes else ""),
-        ("May read", listed(key.name for key in plugin.consumes_optional) if plugin.consumes_optional else ""),
-        ("Writes", listed(key.name for key in plugin.produces) if plugin.produces else ""),
     ]
-    return "\n\n".join(
-        (
-            f"({loaded.type})=\n## {loaded.type}",
-            inspect.cleandoc(loaded.plugin.__doc__ or ""),
-            "\n".join(f"- {name}: {value}" for name, value in facts if value),
-            *_parameters(schema),
-        )
+    return markdown_page(
+        loaded.type,
+        inspect.cleandoc(plugin.__doc__ or ""),
+        "\n".join(f"- {name}: {value}" for name, value in facts if value),
+        "## Parameters",
+        *(_parameters(parameter_tables(loaded)) or ["It has no parameters."]),
+        *_data(loaded),
+        "## Example",
+        *_example(loaded),
     )
 
 
@@ -56,43 +62,31 @@ def _kinds(loaded: LoadedPlugin) -> str:
     return ", ".join(kind.kind for kind in loaded.kinds)
 
 
-def _parameters(schema: Schema) -> list[str]:
-    if not schema.get("properties"):
-        return ["It has no parameters."]
-    parts = [_table(schema)]
-    for name, definition in cast("Mapping[str, Schema]", schema.get("$defs", {})).items():
-        if definition.get("properties"):
-            parts += [f"**{name}**: {_one_line(definition.get('description'))}", _table(definition)]
+def _parameters(tables: Iterable[ParameterTable]) -> list[str]:
+    parts = []
+    for one in tables:
+        rows = (
+            (code(row.name), row.type, row.bounds, "required" if row.default == REQUIRED else code(row.default), row.meaning)
+            for row in one.rows
+        )
+        parts += [f"**{one.name}**: {one.description}"] if one.name else []
+        parts.append(table(("parameter", "type", "bounds", "default", "meaning"), rows))
     return parts
 
 
-def _table(schema: Schema) -> str:
-    required = cast("list[str]", schema.get("required", []))
-    rows = (
-        (code(name), _type(one), "required" if name in required else _default(one), _one_line(one.get("description")))
-        for name, one in cast("Mapping[str, Schema]", schema["properties"]).items()
+def _data(loaded: LoadedPlugin) -> list[str]:
+    plugin = loaded.plugin
+    uses: tuple[tuple[str, tuple[AnyKey, ...]], ...] = (
+        ("reads", plugin.consumes),
+        ("may read", plugin.consumes_optional),
+        ("writes", plugin.produces),
     )
-    return table(("parameter", "type", "default", "meaning"), rows)
+    rows = [(use, code(key.name), key.scope.value, key.doc) for use, keys in uses for key in keys]
+    return ["## Data", table(("", "key", "scope", "meaning"), rows)] if rows else []
 
 
-def _default(one: Schema) -> str:
-    return code(json.dumps(one["default"])) if one.get("default") is not None else ""
-
-
-def _type(one: Schema) -> str:
-    if "enum" in one:
-        return " or ".join(code(json.dumps(choice)) for choice in cast("list[object]", one["enum"]))
-    if "const" in one:
-        return code(json.dumps(one["const"]))
-    alternatives = one.get("anyOf") or one.get("oneOf")
-    if isinstance(alternatives, list):
-        return " or ".join(_type(each) for each in alternatives if each.get("type") != "null")
-    if "$ref" in one:
-        return str(one["$ref"]).rpartition("/")[2]
-    if isinstance(one.get("items"), dict):
-        return f"list of {_type(cast('Schema', one['items']))}"
-    return "duration" if "examples" in one and one.get("type") == "string" else str(one.get("type", "any"))
-
-
-def _one_line(text: object) -> str:
-    return " ".join(str(text or "").split())
+def _example(loaded: LoadedPlugin) -> list[str]:
+    text = example(loaded)
+    if text is None:
+        return [f"<!-- yaml: excerpt -->\n```yaml\nplugins:\n{entry_of(loaded)}```"]
+    return [f"<!-- yaml: example {loaded.type} -->\n```yaml\n{text}```"]

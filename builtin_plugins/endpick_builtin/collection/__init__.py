@@ -1,6 +1,8 @@
 """Sources and collectors: what is fetched from each endpoint, and what does it say?
 
 - `sources`: which pages are fetched from each endpoint, and which models does it say it serves?
+- `exporters`: what do GPU exporters and the endpoint pickers of other clusters report?
+- `endpoint_events`: what do collectors learn when an endpoint joins, changes or leaves?
 - `http_pages`: how is a page fetched, over connections that are kept?
 - `core_metrics`: `core-metrics-extractor`: what does a metrics page say about queue, load, KV cache and LoRA adapters?
 - `engines`: under which names does each model-server engine report this?

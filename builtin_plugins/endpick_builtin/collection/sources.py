@@ -129,17 +129,13 @@ class MetricsSourceParameters(HttpSourceParameters):
     path: Annotated[str, Field(pattern="^/", description="Path of the metrics page, from the root of the server.")] = "/metrics"
 
 
-class MetricsDataSource(HttpSource[MetricsSourceParameters, MetricsPage]):
-    """Asks every endpoint for its metrics page. Nothing is parsed here: collectors look up what they want in the `MetricsPage`.
+class MetricsPageSource(HttpSource[P, MetricsPage]):
+    """What the sources of metrics pages share. Nothing is parsed here: collectors look up what they want in the `MetricsPage`."""
 
-    Anything but status 200, and a page over 8 MiB, is a poll error; the columns keep their values and grow older.
-    """
-
-    default_collectors = ("core-metrics-extractor",)
     repeats_payload = True
     accept = "text/plain;version=0.0.4"
 
-    def __init__(self, name: str, parameters: MetricsSourceParameters, context: PluginContext) -> None:
+    def __init__(self, name: str, parameters: P, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
         self._last: dict[str, MetricsPage] = {}
 
@@ -155,6 +151,15 @@ class MetricsDataSource(HttpSource[MetricsSourceParameters, MetricsPage]):
         """Forget its page, too."""
         super().endpoint_removed(name)
         self._last.pop(name, None)
+
+
+class MetricsDataSource(MetricsPageSource[MetricsSourceParameters]):
+    """Asks every endpoint for its metrics page.
+
+    Anything but status 200, and a page over 8 MiB, is a poll error; the columns keep their values and grow older.
+    """
+
+    default_collectors = ("core-metrics-extractor",)
 
 
 class ModelsSourceParameters(HttpSourceParameters):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -38,6 +38,24 @@ class Mistake:
 
 
 @dataclass(frozen=True, slots=True)
+class EntryRules:
+    """What the entries of a file may say.
+
+    Attributes:
+        host_of: An address as endpoints have it; raises ValueError for what is none.
+        wanted: What an address must be, as the message about such a one says it.
+        metrics_of: `host:port` of the metrics, given host, port and labels; empty for the endpoint's own address. Raises ValueError.
+    """
+
+    host_of: Callable[[str], str]
+    wanted: str
+    metrics_of: Callable[[str, int, Mapping[str, str]], str]
+
+
+MODEL_SERVERS = EntryRules(lambda text: str(ipaddress.ip_address(text)), "an IP address such as 10.0.0.7", lambda *_: "")
+
+
+@dataclass(frozen=True, slots=True)
 class EndpointFile:
     """What a file says.
 
@@ -52,8 +70,8 @@ class EndpointFile:
     remarks: tuple[Mistake, ...] = ()
 
 
-def read_endpoint_file(content: bytes) -> EndpointFile:
-    """Read YAML or JSON: `endpoints:`, a list of `{name, namespace, address, port, labels}`."""
+def read_endpoint_file(content: bytes, rules: EntryRules = MODEL_SERVERS) -> EndpointFile:
+    """Read YAML or JSON: `endpoints:`, a list of `{name, namespace, address, port, labels}`; `rules` for what its entries stand for."""
     try:
         root = YAML(typ="safe", pure=True).compose(content.decode())
     except UnicodeDecodeError as problem:
@@ -67,14 +85,14 @@ def read_endpoint_file(content: bytes) -> EndpointFile:
     if not isinstance(root, MappingNode):
         return _unusable(1, "the file must be a mapping with the key `endpoints`")
     try:
-        return _read_pool(root, _Fields())
+        return _read_pool(root, _Fields(), rules)
     except _TooMuchError as problem:
         return _unusable(problem.line, f"with all that `<<` and aliases repeat, the file has more than {MOST_FIELDS} fields")
     except RecursionError:
         return _unusable(1, "mappings merge each other too deeply")
 
 
-def _read_pool(root: MappingNode, fields: _Fields) -> EndpointFile:
+def _read_pool(root: MappingNode, fields: _Fields, rules: EntryRules) -> EndpointFile:
     entries = fields.of(root).get("endpoints")
     if entries is None:
         return _unusable(_line(root), "the key `endpoints` is missing; write `endpoints: []` for a pool without endpoints")
@@ -82,10 +100,10 @@ def _read_pool(root: MappingNode, fields: _Fields) -> EndpointFile:
         return EndpointFile(())
     if not isinstance(entries, SequenceNode):
         return _unusable(_line(entries), "`endpoints` must be a list")
-    return _read_entries(entries.value, fields)
+    return _read_entries(entries.value, fields, rules)
 
 
-def _read_entries(entries: list[Node], fields: _Fields) -> EndpointFile:
+def _read_entries(entries: list[Node], fields: _Fields, rules: EntryRules) -> EndpointFile:
     found: dict[str, Endpoint] = {}
     mistakes: list[Mistake] = []
     remarks: list[Mistake] = []
@@ -93,7 +111,7 @@ def _read_entries(entries: list[Node], fields: _Fields) -> EndpointFile:
         if not isinstance(node, MappingNode):
             mistakes.append(Mistake(_line(node), "an endpoint must be a mapping with name, address and port"))
             continue
-        entry = _Entry(node, fields)
+        entry = _Entry(node, fields, rules)
         endpoint = entry.read()
         mistakes += entry.mistakes
         remarks += entry.remarks
@@ -107,8 +125,9 @@ def _read_entries(entries: list[Node], fields: _Fields) -> EndpointFile:
 class _Entry:
     """One entry of the list while it is read."""
 
-    def __init__(self, node: MappingNode, fields: _Fields) -> None:
+    def __init__(self, node: MappingNode, fields: _Fields, rules: EntryRules) -> None:
         self._node = node
+        self._rules = rules
         self._all_fields = fields
         self._fields = fields.of(node)
         name, namespace = self._fields.get("name"), self._fields.get("namespace")
@@ -128,15 +147,16 @@ class _Entry:
         if namespace is not None and _text(namespace) is None and namespace.tag != _NULL:
             self._wrong(namespace, "`namespace` must be text")
         host, port, labels = self._host(), self._port(), self._labels()
-        return None if self.mistakes else Endpoint(self.name, host, port, MappingProxyType(labels))
+        metrics = self._metrics(host, port, labels)
+        return None if self.mistakes else Endpoint(self.name, host, port, MappingProxyType(labels), metrics)
 
     def _host(self) -> str:
         node = self._fields.get("address")
         try:
-            return str(ipaddress.ip_address(_text(node) or ""))
+            return self._rules.host_of(_text(node) or "")
         except ValueError:
             shown = f", not '{node.value}'" if isinstance(node, ScalarNode) else ""
-            self._wrong(node, f"`address` must be an IP address such as 10.0.0.7{shown}")
+            self._wrong(node, f"`address` must be {self._rules.wanted}{shown}")
             return ""
 
     def _port(self) -> int:
@@ -148,6 +168,15 @@ class _Entry:
         shown = f", not '{node.value}'" if isinstance(node, ScalarNode) else ""
         self._wrong(node, f'`port` must be "1" to "65535"{shown}')
         return 0
+
+    def _metrics(self, host: str, port: int, labels: Mapping[str, str]) -> str:
+        if self.mistakes:
+            return ""
+        try:
+            return self._rules.metrics_of(host, port, labels)
+        except ValueError as problem:
+            self._wrong(self._fields.get("labels"), str(problem))
+            return ""
 
     def _labels(self) -> dict[str, str]:
         node = self._fields.get("labels")

@@ -7,12 +7,12 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from endpick.api import ConfigurationError, Endpoint, EndpointDiscovery, EndpointRegistry, Parameters, PluginContext
-from endpick_builtin.discovery.endpoint_file import EndpointFile, read_endpoint_file
+from endpick_builtin.discovery.endpoint_file import MODEL_SERVERS, EndpointFile, EntryRules, read_endpoint_file
 
 MAX_FILE_BYTES = 1024 * 1024
 LOOK_INTERVAL_SECONDS = 1.0
@@ -53,6 +53,9 @@ class FileDiscovery(EndpointDiscovery[FileDiscoveryParameters]):
     The file is looked at once a second by path, so that writes in place, renames over it and swapped symbolic links (ConfigMaps) all show.
     """
 
+    rules: ClassVar[EntryRules] = MODEL_SERVERS
+    """What the entries of the file may say."""
+
     def __init__(self, name: str, parameters: FileDiscoveryParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
         self._path = Path(parameters.path)
@@ -76,7 +79,7 @@ class FileDiscovery(EndpointDiscovery[FileDiscoveryParameters]):
             version = await asyncio.to_thread(read_version, self._path)
         except (OSError, ValueError) as problem:
             raise ConfigurationError(f"endpoint file {self._path} cannot be read: {_reason(problem)}") from problem
-        contents = await asyncio.to_thread(read_endpoint_file, version.content)
+        contents = await asyncio.to_thread(read_endpoint_file, version.content, self.rules)
         if contents.mistakes:
             listed = "".join(f"\n  {mistake}" for mistake in contents.mistakes)
             count = len(contents.mistakes)
@@ -95,7 +98,7 @@ class FileDiscovery(EndpointDiscovery[FileDiscoveryParameters]):
             return seen
         self._trouble = ""
         if version.content != seen.content:
-            self._apply(await asyncio.to_thread(read_endpoint_file, version.content), registry)
+            self._apply(await asyncio.to_thread(read_endpoint_file, version.content, self.rules), registry)
         return version
 
     def _complain_once(self, trouble: str) -> None:

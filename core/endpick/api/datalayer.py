@@ -5,8 +5,10 @@ They run beside requests, on the same event loop: whatever waits must be awaited
 
 from __future__ import annotations
 
+import enum
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import ClassVar, Generic, Protocol
 
 from typing_extensions import TypeVar
@@ -44,7 +46,7 @@ Payload = TypeVar("Payload", default=object)
 
 
 class DataSource(Plugin[P], Generic[P, Payload]):
-    """Brings payloads from outside. Subclass `PollingSource`, `StreamSource` or `PoolSource`.
+    """Brings payloads from outside. Subclass `PollingSource`, `StreamSource`, `PoolSource` or `EndpointEventSource`.
 
     The second generic argument is the type of the payload: `class Temperatures(PollingSource[TemperatureParameters, Reading])`.
     """
@@ -91,6 +93,44 @@ class PoolSource(DataSource[P, Payload]):
     @abstractmethod
     async def watch_pool(self, publish: Callable[[Payload], None]) -> None:
         """Deliver payloads until cancelled. Called once; restarted with back-off when it returns or raises."""
+
+
+class EndpointChange(enum.StrEnum):
+    """What happened to an endpoint."""
+
+    ADDED = "added"
+    """It is in the pool. After a reload collectors hear so of every endpoint, also of those they know."""
+    UPDATED = "updated"
+    """Its labels changed. One that has moved to another address is another server: it is removed and added."""
+    REMOVED = "removed"
+    """It has left the pool; what is written about it now is dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointEvent:
+    """One change of the pool: what `endpoint-notification-source` delivers.
+
+    Attributes:
+        change: What happened.
+        endpoint: As it is now; for one that was removed, as it was.
+    """
+
+    change: EndpointChange
+    endpoint: Endpoint
+
+
+class EndpointEventSource(DataSource[P, Payload]):
+    """Delivers something whenever an endpoint joins, changes or leaves the pool."""
+
+    @abstractmethod
+    def notify(self, event: EndpointEvent) -> Payload | None:
+        """The payload about this endpoint; None for nothing.
+
+        Called for every endpoint at start, then in the order of the changes and before any request sees them, so it must not block.
+
+        Raises:
+            Unavailable: there is nothing to say now; counted.
+        """
 
 
 class DataCollector(Plugin[P], Generic[P, Payload]):

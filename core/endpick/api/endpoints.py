@@ -21,6 +21,9 @@ class AccessScope:
     instance: str
     readable: frozenset[str]
     writable: frozenset[str] = frozenset()
+    plugin_type: str = ""
+    extension_point: str = ""
+    """Where the host calls the instance with this scope; empty where it says so nowhere."""
     own_names: Mapping[str, str] = field(init=False, repr=False, compare=False)
     """Under which name a consumer that insists on this producer finds each key that the instance writes: see `DataKey.from_producer`."""
 

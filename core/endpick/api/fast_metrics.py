@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Generic, TypeVar
 
@@ -47,6 +47,12 @@ class Distribution:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
+    def merge(self, other: Distribution) -> None:
+        """Count all values of another one with the same bounds."""
+        for position, count in enumerate(other.counts):
+            self.counts[position] += count
+        self.total += other.total
+
 
 Member = TypeVar("Member")
 Family = TypeVar("Family", CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily)
@@ -80,6 +86,10 @@ class _Labelled(Collector, Generic[Member, Family]):
             member = self._members[values] = self._new_member()
         return member
 
+    def members(self) -> Mapping[tuple[str, ...], Member]:
+        """Every member by its label values, as they are now."""
+        return self._members
+
     def describe(self) -> Iterator[Family]:
         """The family without samples; called when it is registered."""
         yield self._family(self._name, self._documentation, labels=self._label_names)
@@ -89,12 +99,16 @@ class _Labelled(Collector, Generic[Member, Family]):
 
         The writer of a page may let requests have their turn between two parts; the members of a part are what they were at one moment.
         """
-        members = tuple(self._members.items())
+        members = tuple((values, member) for values, member in self._members.items() if self._is_shown(member))
         for start in range(0, max(len(members), 1), _MEMBERS_AT_ONCE):
             family = self._family(self._name, self._documentation, labels=self._label_names)
             for values, member in members[start : start + _MEMBERS_AT_ONCE]:
                 self._sample(family, values, member)
             yield family
+
+    def _is_shown(self, member: Member) -> bool:
+        """Whether a member has samples."""
+        return True
 
     @abstractmethod
     def _new_member(self) -> Member: ...
@@ -141,6 +155,10 @@ class Distributions(_Labelled[Distribution, HistogramMetricFamily]):
         self._bounds = tuple(map(float, bounds))
         self._written = (*map(floatToGoString, self._bounds), "+Inf")
         super().__init__(name, documentation, labels, registry)
+
+    def _is_shown(self, member: Distribution) -> bool:
+        """Members are bound before anything is observed; with labels they are series of their own, which begin with the first value."""
+        return not self._label_names or any(member.counts)
 
     def _new_member(self) -> Distribution:
         return Distribution(self._bounds)

@@ -39,6 +39,12 @@ RUNNING_REQUESTS_SIZE = DataKey(
 KV_CACHE_USAGE = DataKey("kv-cache-usage", float, doc="Share of the KV cache in use (0 to 1).", default_producer=_METRICS)
 CACHE_BLOCK_SIZE = DataKey("cache-block-size", float, doc="Tokens per KV-cache block as the engine reports it.", default_producer=_METRICS)
 CACHE_NUM_BLOCKS = DataKey("cache-num-blocks", float, doc="KV-cache blocks of the engine as it reports them.", default_producer=_METRICS)
+GPU_UTILIZATION = DataKey(
+    "GPUUtilization",
+    float,
+    doc="Share of the time in which the endpoint's busiest GPU works (0 to 1).",
+    default_producer="dcgm-extractor",
+)
 LORA_ADAPTERS = DataKey(
     "lora-adapters", LoraAdapters, doc="LoRA adapters running and waiting, and how many fit.", default_producer=_METRICS
 )

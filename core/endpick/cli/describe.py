@@ -13,6 +13,7 @@ from packaging.requirements import Requirement
 from endpick.api.data import AnyKey
 from endpick.api.scheduling import Category, Scorer
 from endpick.cli.console import json_text, markdown_table, table
+from endpick.cli.describing import entry_of, parameter_tables, type_of
 from endpick.diagnostics import Diagnostic, exit_code_of, render_text, wants_colour
 from endpick.installation import HOST_DISTRIBUTION
 from endpick.plugins.discovery import discover
@@ -118,12 +119,16 @@ def _text(loaded: LoadedPlugin) -> str:
         lines.append(("payload", payload.__qualname__))
     head = f"{loaded.type}\n\n{inspect.getdoc(loaded.plugin) or '(its author wrote no description)'}\n\n"
     facts_block = "".join(f"{name + ':':<14}{value}\n" for name, value in lines)
-    return head + facts_block + _parameters_block(parameters_schema(loaded)) + _data_block(loaded)
+    return head + facts_block + _parameters_block(loaded) + _data_block(loaded) + f"\nEXAMPLE\nplugins:\n{entry_of(loaded)}"
 
 
-def _parameters_block(schema: Mapping[str, object]) -> str:
-    rows = [(name, *_parameter(name, one, schema)) for name, one in _properties(schema).items()]
-    return "\n" + table(("PARAMETER", "TYPE", "DEFAULT", "DESCRIPTION"), rows) if rows else "\nIt has no parameters.\n"
+def _parameters_block(loaded: LoadedPlugin) -> str:
+    blocks = []
+    for one in parameter_tables(loaded):
+        rows = [(row.name, row.type, row.bounds, row.default or "null", row.meaning) for row in one.rows]
+        title = f"{one.name}: {one.description}\n\n" if one.name else ""
+        blocks.append("\n" + title + table(("PARAMETER", "TYPE", "BOUNDS", "DEFAULT", "DESCRIPTION"), rows))
+    return "".join(blocks) or "\nIt has no parameters.\n"
 
 
 def _markdown(loaded: LoadedPlugin) -> str:
@@ -138,20 +143,7 @@ def _markdown(loaded: LoadedPlugin) -> str:
 def _parameter(name: str, one: Mapping[str, object], schema: Mapping[str, object]) -> tuple[str, str, str]:
     required = schema.get("required", ())
     default = "(required)" if isinstance(required, Iterable) and name in required else json.dumps(one.get("default"))
-    return _type_text(one), default, str(one.get("description", ""))
-
-
-def _type_text(one: Mapping[str, object]) -> str:
-    if "enum" in one:
-        choices = one["enum"]
-        return " | ".join(json.dumps(choice) for choice in choices) if isinstance(choices, Iterable) else ""
-    alternatives = one.get("anyOf") or one.get("oneOf")
-    if isinstance(alternatives, list):
-        return " | ".join(_type_text(alternative) for alternative in alternatives)
-    if "$ref" in one:
-        return str(one["$ref"]).rpartition("/")[2]
-    items = one.get("items")
-    return f"list of {_type_text(items)}" if isinstance(items, dict) else str(one.get("type", "any"))
+    return type_of(one), default, str(one.get("description", ""))
 
 
 def _data_block(loaded: LoadedPlugin) -> str:

@@ -58,12 +58,7 @@ FLAGS = (
     LlmDFlag("drain-timeout", "duration", "30s", note="ends early where no gateway is connected any more"),
     LlmDFlag("emit-endpoint-scores", "bool", "false"),
     LlmDFlag("enable-cert-reload", "bool", "false", note="on by default"),
-    LlmDFlag(
-        "enable-grpc-stream-metrics",
-        "bool",
-        "false",
-        note="on in any case: `endpick_session_events_total`, `endpick_transport_events_total`",
-    ),
+    LlmDFlag("enable-grpc-stream-metrics", "bool", "false"),
     LlmDFlag(
         "enable-pprof", "bool", "true", Effect.NONE, "Go's profiles do not exist for Python; py-spy reads a running endpick", ("false",)
     ),

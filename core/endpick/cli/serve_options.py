@@ -26,6 +26,7 @@ CONFIGURATION = (
         type=click.Path(path_type=Path),
         help="Discover the endpoints of this file, if CONFIG names no discovery; the file is watched.",
     ),
+    boolean("--legacy-metrics", default=False, help="Repeat llm-d's metrics under their names of before August 2026, too."),
     boolean("--watch-config", default=False, help="Reload when CONFIG changes; SIGHUP reloads in any case."),
     boolean("--locked", default=False, help="Refuse every plugin that differs from the lock file."),
     click.option("--lock-file", type=click.Path(path_type=Path), default=Path("endpick.lock.json"), help="See `endpick lock`."),
@@ -263,7 +264,7 @@ OBSERVATION = (
         show_default=True,
         help="Combinations of model, target model, fairness id and priority that metrics tell apart; later ones count as `other`.",
     ),
-    boolean("--enable-grpc-stream-metrics", default=True, help="Always on: streams are counted in any case."),
+    boolean("--enable-grpc-stream-metrics", default=False, help="Show llm-d's metrics of ext_proc streams, too."),
     click.option(
         "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Default info; goes before llm-d's flags for it."
     ),

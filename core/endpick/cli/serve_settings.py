@@ -27,6 +27,7 @@ class ServeOptions(TypedDict):
     config_file: str | None
     config_text: str | None
     endpoints_file: Path | None
+    legacy_metrics: bool
     watch_config: bool
     locked: bool
     lock_file: Path
@@ -178,6 +179,8 @@ def settings_of(options: ServeOptions) -> ServeSettings:
         pool=_pool(options),
         respects_subset=not options["disable_endpoint_subset_filter"],
         emits_scores=options["emit_endpoint_scores"],
+        legacy_metrics=options["legacy_metrics"],
+        grpc_stream_metrics=options["enable_grpc_stream_metrics"],
         decision_sampling_ratio=options["decision_sampling"],
         max_metric_combinations=options["metrics_max_combinations"],
         breaker=BreakerSettings(options["plugin_time_budget"], options["circuit_faults"], cool_down_seconds=options["circuit_cool_down"]),

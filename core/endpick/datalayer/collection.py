@@ -9,7 +9,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from time import perf_counter
 
-from endpick.api.datalayer import DataCollector, PollingSource, PoolSource, StreamSource
+from endpick.api.datalayer import (
+    DataCollector,
+    EndpointChange,
+    EndpointEvent,
+    EndpointEventSource,
+    PollingSource,
+    PoolSource,
+    StreamSource,
+)
 from endpick.api.endpoints import Endpoint, Generation
 from endpick.api.plugin import Parameters
 from endpick.datalayer.pace import Pace, PollCounts, longest_stretch
@@ -144,6 +152,17 @@ class PayloadDispatcher:
     def publish_pool(self, payload: object) -> None:
         """What a pool-wide source publishes to."""
         self.deliver(payload, None)
+
+    def notify(self, source: EndpointEventSource[Parameters, object], event: EndpointEvent) -> None:
+        """Deliver what the source says to a change of the pool."""
+        try:
+            payload = source.notify(event)
+        except CALL_FAILURES as problem:
+            if is_the_hosts(problem):
+                raise
+            self.failed(event.endpoint.name, problem)
+        else:
+            self.deliver(payload, event.endpoint)
 
     def failed(self, endpoint: str, problem: BaseException | str) -> None:
         """Count that the source had nothing to deliver."""
@@ -286,6 +305,7 @@ class CollectionLoop:
         self._polled: list[PolledSource] = []
         self._streams: list[tuple[StreamSource[Parameters, object], PayloadDispatcher]] = []
         self._pool_sources: list[tuple[PoolSource[Parameters, object], PayloadDispatcher]] = []
+        self._event_sources: list[tuple[EndpointEventSource[Parameters, object], PayloadDispatcher]] = []
         self._dispatchers = [PayloadDispatcher(binding, table, telemetry) for binding in collection.bindings if binding.collectors]
         for dispatcher in self._dispatchers:
             self._sort_in(dispatcher)
@@ -319,6 +339,8 @@ class CollectionLoop:
             self._streams.append((plugin, dispatcher))
         if isinstance(plugin, PoolSource):
             self._pool_sources.append((plugin, dispatcher))
+        if isinstance(plugin, EndpointEventSource):
+            self._event_sources.append((plugin, dispatcher))
 
     def _follow(self, generation: Generation) -> None:
         """Bring what runs in line with who is in the pool."""
@@ -327,13 +349,16 @@ class CollectionLoop:
             row = generation.row_of.get(name)
             if row is None or not _same_server(generation.endpoints[row], watched.poller.endpoint):
                 self._leave(name)
+                self._tell(EndpointChange.REMOVED, watched.poller.endpoint)
         self._table.sent.intersection_update(endpoint.address for endpoint in generation.endpoints)
         for endpoint in generation.endpoints:
             watched_already = self._watched.get(endpoint.name)
             if watched_already is None:
                 self._join(endpoint)
-            else:
+                self._tell(EndpointChange.ADDED, endpoint)
+            elif watched_already.poller.endpoint is not endpoint:
                 watched_already.poller.endpoint = endpoint
+                self._tell(EndpointChange.UPDATED, endpoint)
 
     def _join(self, endpoint: Endpoint) -> None:
         tasks = TaskGroup()
@@ -345,6 +370,10 @@ class CollectionLoop:
         for source, dispatcher in self._streams:
             run = functools.partial(source.watch, endpoint, dispatcher.publisher_for(endpoint.name))
             tasks.spawn(keep_running(run, functools.partial(dispatcher.failed, endpoint.name)))
+
+    def _tell(self, change: EndpointChange, endpoint: Endpoint) -> None:
+        for source, dispatcher in self._event_sources:
+            dispatcher.notify(source, EndpointEvent(change, endpoint))
 
     def _pace_of(self, source: PollingSource[Parameters, object], every: int) -> Pace:
         """Only a source that says when nothing changed, and whose interval the operator left to endpick, is asked less often."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
@@ -192,7 +193,7 @@ class PoolGauges(Collector):
             reported = _reported(generation, key, self._clock() - self._staleness_seconds)
             if len(reported):
                 yield self._pool(f"average_{name}", f"Mean {text} over the endpoints that reported it.", float(reported.mean()))
-                yield self._pool(f"std_dev_{name}", f"Standard deviation of the {text}.", float(reported.std()))
+                yield self._pool(f"std_dev_{name}", f"Standard deviation of the {text}.", _deviation(reported))
         yield self._queues(generation)
         yield self._ages(generation)
 
@@ -207,9 +208,12 @@ class PoolGauges(Collector):
         )
         column = generation.columns.get(WAITING_QUEUE_SIZE.name)
         if column is not None:
+            # llm-d leaves the namespace out; two endpoints that differ in nothing else would make the page unreadable.
+            names = Counter(endpoint.name.rpartition("/")[2] for endpoint in generation.endpoints)
             for endpoint, size in zip(generation.endpoints, column.values.tolist(), strict=True):
                 if not np.isnan(size):
-                    family.add_metric([self._pool_name, endpoint.name], size)
+                    short = endpoint.name.rpartition("/")[2]
+                    family.add_metric([self._pool_name, short if names[short] == 1 else endpoint.name], size)
         return family
 
     def _ages(self, generation: Generation) -> GaugeMetricFamily:
@@ -221,6 +225,11 @@ class PoolGauges(Collector):
             for key, column in generation.columns.items():
                 family.add_metric([key], now - float(column.written_at.min()))
         return family
+
+
+def _deviation(values: FloatArray) -> float:
+    """Of a sample, as llm-d takes it; 0 for a single value."""
+    return float(values.std(ddof=1)) if len(values) > 1 else 0.0
 
 
 def _reported(generation: Generation, key: str, since: float) -> FloatArray:

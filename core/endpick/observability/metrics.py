@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator
+
 from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from endpick import __version__
 from endpick.api.fast_metrics import Counts, Distributions, Levels
@@ -22,7 +27,64 @@ RESPONSE_SIZE_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192
 INPUT_TOKEN_BUCKETS = (*RESPONSE_SIZE_BUCKETS, 131072, 262144, 524288, 1048576)
 OUTPUT_TOKEN_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
+TPOT_BUCKETS = (0.0005, 0.00205, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.125, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1, 2)
+ITL_BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0)
+REQUEST_PROCESSING_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.025, 0.04, 0.06, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+RESPONSE_PROCESSING_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+STREAM_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 600)
+
+RELOAD_OUTCOMES = ("applied", "refused")
 MODEL_LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
+
+
+REWRITE_OF_HEADER = "header"
+
+
+class RewriteDecisions(Collector):
+    """How often a request went to another model than it asked for: told apart at scrape time, because requests are counted by both.
+
+    llm-d puts the name of the rule there; the only rule here is the client's header, so that the name is `header`.
+    """
+
+    def __init__(self, requests: Counts) -> None:
+        self._requests = requests
+
+    def describe(self) -> Iterator[CounterMetricFamily]:
+        """The family without samples."""
+        yield self._family()
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """The family as it is now."""
+        decisions: defaultdict[tuple[str, str], float] = defaultdict(float)
+        for (model, target, *_), tally in self._requests.members().items():
+            if target != model:
+                decisions[model, target] += tally.value
+        family = self._family()
+        for models, count in decisions.items():
+            family.add_metric((REWRITE_OF_HEADER, *models), count)
+        yield family
+
+    def _family(self) -> CounterMetricFamily:
+        labels = ("model_rewrite_name", "model_name", "target_model")
+        return CounterMetricFamily(
+            PREFIX + "model_rewrite_decisions_total", "Requests sent to a model they did not ask for.", labels=labels
+        )
+
+
+class StreamMetrics:
+    """llm-d's metrics of ext_proc streams, for operators who ask for them: they cost each message a call."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Register them.
+
+        Raises:
+            ValueError: the registry already holds metrics of these names.
+        """
+        self.inflight = Levels(PREFIX + "extproc_streams_inflight", "ext_proc streams that are open.", (), registry).labels()
+        self.duration = Distributions(
+            PREFIX + "extproc_stream_duration_seconds", "How long ext_proc streams were open.", (), STREAM_BUCKETS, registry
+        ).labels()
+        self.ended = Counts(PREFIX + "extproc_streams_total", "ext_proc streams that ended, by gRPC status.", ("code",), registry)
 
 
 class EndpickMetrics:
@@ -44,7 +106,7 @@ class EndpickMetrics:
 
         self.requests = Counts(PREFIX + "request_total", "Requests sent to a model server.", MODEL_LABELS, registry)
         self.request_errors = counter("request_error_total", "Requests that ended in an error.", (*MODEL_LABELS, "error_code"))
-        self.duration = histogram("request_duration_seconds", "From request headers to the end.", MODEL_LABELS, GENERAL_BUCKETS)
+        self.duration = histogram("request_duration_seconds", "From headers to the complete response.", MODEL_LABELS, GENERAL_BUCKETS)
         self.request_size = histogram("request_size_bytes", "Request body size.", MODEL_LABELS, REQUEST_SIZE_BUCKETS)
         self.response_size = histogram("response_size_bytes", "Response body size.", MODEL_LABELS, RESPONSE_SIZE_BUCKETS)
         self.input_tokens = histogram("request_input_tokens", "Prompt tokens, as reported.", MODEL_LABELS, INPUT_TOKEN_BUCKETS)
@@ -55,6 +117,20 @@ class EndpickMetrics:
         self.ttft = histogram(
             "request_ttft_seconds", "From request headers to the first body byte.", (*MODEL_LABELS, "streaming"), TTFT_BUCKETS
         )
+        self.tpot = histogram(
+            "request_streaming_tpot_seconds", "Of a stream: time for each token after the first.", MODEL_LABELS, TPOT_BUCKETS
+        )
+        self.itl = histogram("request_streaming_itl_seconds", "Of a stream: time between two pieces.", MODEL_LABELS, ITL_BUCKETS)
+        self.request_processing = histogram(
+            "request_processing_duration_seconds", "From request headers to the decision.", (), REQUEST_PROCESSING_BUCKETS
+        ).labels()
+        self.response_processing = histogram(
+            "response_processing_duration_seconds",
+            "endpick's own work on one response.",
+            (),
+            RESPONSE_PROCESSING_BUCKETS,
+        ).labels()
+        registry.register(RewriteDecisions(self.requests))
 
         self.scheduler_duration = histogram("scheduler_e2e_duration_seconds", "One scheduling decision.", (), SCHEDULING_BUCKETS).labels()
         self.scheduler_attempts = Counts(
@@ -151,3 +227,5 @@ class EndpickMetrics:
             "endpick_body_helper_starts_total", "Times that a process that parses large bodies was started.", registry=registry
         )
         self.reloads = Counter("endpick_config_reloads_total", "Configurations read again, by outcome.", ("outcome",), registry=registry)
+        for outcome in RELOAD_OUTCOMES:
+            self.reloads.labels(outcome)

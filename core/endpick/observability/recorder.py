@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
 from prometheus_client import Gauge
 
-from endpick.api.endpoints import AccessScope
+from endpick.api.endpoints import AccessScope, Endpoint
 from endpick.api.fast_metrics import Distribution, Tally
 from endpick.api.metrics import LabelLimit
 from endpick.api.request_control import ResponseEnd, TerminationCause
 from endpick.observability.metrics import EndpickMetrics
+from endpick.observability.telemetry import ResponsePace
 from endpick.plugins.breaker import BreakerState
 from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import OnFault
@@ -31,6 +33,8 @@ _MOST_ATTEMPTS = 5000
 
 _Combination = tuple[str, str, str, int]
 _Labels = tuple[str, str, str, str]
+_Attempt = tuple[str, int, str]
+"""Name and port of an endpoint, port 0 for none, and the target model."""
 
 
 class Recorder:
@@ -60,7 +64,7 @@ class Recorder:
         self._target_model = LabelLimit(max_combinations)
         self._gateway_bodies = BodyModeGauge(metrics.gateway_bodies, clock)
         self._models: dict[_Combination, _ModelMetrics] = {}
-        self._attempts: dict[tuple[str | None, str], Tally] = {}
+        self._attempts: dict[_Attempt, Tally] = {}
 
     def plugin_timer(self, extension_point: str, instance: Instance) -> Distribution:
         """The bound histogram of one instance at one extension point."""
@@ -122,7 +126,7 @@ class Recorder:
 
     def undeclared_access(self, scope: AccessScope, key: str, access: Literal["read", "write"]) -> None:
         """Count an undeclared access, and log it once per interval."""
-        self._metrics.scope_violations.labels("", "", scope.instance, access).inc()
+        self._metrics.scope_violations.labels(scope.extension_point, scope.plugin_type, scope.instance, access).inc()
         suppressed = self._throttle.admit(f"access/{scope.instance}/{key}/{access}")
         if suppressed is not None:
             declared = "consumes" if access == "read" else "produces"
@@ -156,8 +160,12 @@ class Recorder:
                 extra={"request_bodies": request_bodies, "response_bodies": response_bodies},
             )
 
-    def request_decided(self, model: str, target_model: str, fairness_id: str, priority: int, size_bytes: int) -> None:
+    def request_decided(self, model: str, target_model: str, fairness_id: str, priority: int, size_bytes: int, seconds: float) -> None:
         """Count a request that goes to a model server."""
+        # What `Distribution.observe` does, without the call; the same in `request_ended`.
+        processing = self._metrics.request_processing
+        processing.counts[bisect_left(processing.bounds, seconds)] += 1
+        processing.total += seconds
         key = (model, target_model, fairness_id, priority)
         bound = self._models.get(key) or self._bind_model(key)
         bound.requests.value += 1.0
@@ -169,22 +177,30 @@ class Recorder:
         labels = self._combination((model, target_model, fairness_id, priority))
         self._metrics.request_errors.labels(*labels, code).inc()
 
-    def request_scheduled(self, seconds: float, destination: str | None, target_model: str) -> None:
-        """Count a scheduling decision by its destination, and record how long it took."""
+    def request_scheduled(self, seconds: float, endpoint: Endpoint | None, target_model: str) -> None:
+        """Count a scheduling decision by its endpoint, and record how long it took."""
         self._metrics.scheduler_duration.observe(seconds)
-        attempt = self._attempts.get((destination, target_model)) or self._bind_attempt(destination, target_model)
+        key = (endpoint.name, endpoint.port, target_model) if endpoint is not None else ("", 0, target_model)
+        attempt = self._attempts.get(key) or self._bind_attempt(key)
         attempt.value += 1.0
 
-    def request_ended(self, model: str, target_model: str, fairness_id: str, priority: int, streaming: bool, end: ResponseEnd) -> None:
+    def request_ended(self, model: str, target_model: str, fairness_id: str, priority: int, end: ResponseEnd, pace: ResponsePace) -> None:
         """Record sizes, times and tokens of a request that a model server answered."""
         key = (model, target_model, fairness_id, priority)
         bound = self._models.get(key) or self._bind_model(key)
         bound.running.value -= 1.0
-        bound.duration(end.duration_seconds)
+        if end.cause is TerminationCause.NATURAL:
+            bound.duration(end.duration_seconds)
+        if end.status:
+            processing = self._metrics.response_processing
+            processing.counts[bisect_left(processing.bounds, pace.processing_seconds)] += 1
+            processing.total += pace.processing_seconds
+        if pace.gaps is not None:
+            bound.itl(pace.gaps)
         if end.response_bytes:
             bound.response_size(end.response_bytes)
         if end.ttft_seconds is not None:
-            bound.ttft[streaming](end.ttft_seconds)
+            bound.ttft[pace.streaming](end.ttft_seconds)
         if end.status >= 400 or end.cause is TerminationCause.ERROR:
             code = "ModelServerError" if end.status >= 400 else "Error"
             self.request_refused(model, target_model, fairness_id, priority, code)
@@ -195,8 +211,14 @@ class Recorder:
         if end.usage.completion_tokens:
             bound.output_tokens(end.usage.completion_tokens)
             bound.ntpot(end.duration_seconds / end.usage.completion_tokens)
+            if pace.streaming and end.ttft_seconds is not None and end.usage.completion_tokens > 1:
+                bound.tpot((end.duration_seconds - end.ttft_seconds) / (end.usage.completion_tokens - 1))
         if end.usage.cached_tokens is not None:
             bound.cached_tokens(end.usage.cached_tokens)
+
+    def bodiless_ended(self, fairness_id: str, seconds: float) -> None:
+        """Record how long a request without a body took, under no model."""
+        self._metrics.duration.labels(*self._combination(("", "", fairness_id, 0))).observe(seconds)
 
     def _log_data_error(self, text: str, instance: Instance, endpoint: str, problem: BaseException | str) -> None:
         suppressed = self._throttle.admit(f"data/{instance.name}/{endpoint}")
@@ -214,14 +236,15 @@ class Recorder:
             bound = self._models[kept] = _ModelMetrics(self._metrics, labels)
         return bound
 
-    def _bind_attempt(self, destination: str | None, target_model: str) -> Tally:
+    def _bind_attempt(self, attempt: _Attempt) -> Tally:
+        endpoint, port, target_model = attempt
         label = OTHER if len(self._attempts) >= _MOST_ATTEMPTS else self._target_model(_as_label(target_model))
-        key = destination, label
+        key = endpoint, port, label
         bound = self._attempts.get(key)
         if bound is None:
-            _host, _, port = ("", "", "") if destination is None else destination.rpartition(":")
-            status = "failure" if destination is None else "success"
-            bound = self._attempts[key] = self._metrics.scheduler_attempts.labels(status, label, destination or "", "", port)
+            namespace, _, name = endpoint.rpartition("/")
+            outcome = ("success", label, name, namespace, str(port)) if port else ("failure", label, "", "", "")
+            bound = self._attempts[key] = self._metrics.scheduler_attempts.labels(*outcome)
         return bound
 
     def _overflowed(self) -> None:
@@ -281,6 +304,8 @@ class _ModelMetrics:
         self.output_tokens = metrics.output_tokens.labels(*labels).observe
         self.cached_tokens = metrics.cached_tokens.labels(*labels).observe
         self.ntpot = metrics.ntpot.labels(*labels).observe
+        self.tpot = metrics.tpot.labels(*labels).observe
+        self.itl = metrics.itl.labels(*labels).merge
 
 
 MEMORY_SECONDS = 300.0

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from endpick.api.endpoints import AccessScope
+from endpick.api.endpoints import AccessScope, Endpoint
 from endpick.api.fast_metrics import Distribution
 from endpick.api.request_control import ResponseEnd
 from endpick.plugins.breaker import BreakerState
 from endpick.plugins.instance import Instance
+
+
+@dataclass(slots=True)
+class ResponsePace:
+    """How a response came, as the exchange saw it.
+
+    Attributes:
+        streaming: It is a stream of server-sent events, whatever the client asked for.
+        processing_seconds: How long endpick itself worked on it.
+        gaps: Seconds between two pieces of a stream; None where there were none.
+    """
+
+    streaming: bool = False
+    processing_seconds: float = 0.0
+    gaps: Distribution | None = None
 
 
 class Telemetry(Protocol):
@@ -48,17 +64,20 @@ class Telemetry(Protocol):
         `losses` says which instances see less because of it; it is empty when this was reported before.
         """
 
-    def request_decided(self, model: str, target_model: str, fairness_id: str, priority: int, size_bytes: int) -> None:
-        """A request goes to a model server."""
+    def request_decided(self, model: str, target_model: str, fairness_id: str, priority: int, size_bytes: int, seconds: float) -> None:
+        """A request goes to a model server; `seconds` is how long endpick took to say so, `size_bytes` what the server gets."""
 
     def request_refused(self, model: str, target_model: str, fairness_id: str, priority: int, code: str) -> None:
         """A request was answered by endpick itself; `code` as in `Refused.code`."""
 
-    def request_scheduled(self, seconds: float, destination: str | None, target_model: str) -> None:
-        """Scheduling took this long; `destination` is the first pick, None when there was none."""
+    def request_scheduled(self, seconds: float, endpoint: Endpoint | None, target_model: str) -> None:
+        """Scheduling took this long; `endpoint` is the first pick, None when there was none."""
 
-    def request_ended(self, model: str, target_model: str, fairness_id: str, priority: int, streaming: bool, end: ResponseEnd) -> None:
+    def request_ended(self, model: str, target_model: str, fairness_id: str, priority: int, end: ResponseEnd, pace: ResponsePace) -> None:
         """A request that went to a model server is over. Called exactly once for each `request_decided`."""
+
+    def bodiless_ended(self, fairness_id: str, seconds: float) -> None:
+        """The response to a request without a body, which no profile saw, is complete after this long."""
 
 
 class NullTelemetry:
@@ -95,14 +114,17 @@ class NullTelemetry:
     def gateway_body_modes(self, request_bodies: bool, response_bodies: bool, losses: Sequence[str]) -> None:
         """Does nothing."""
 
-    def request_decided(self, model: str, target_model: str, fairness_id: str, priority: int, size_bytes: int) -> None:
+    def request_decided(self, model: str, target_model: str, fairness_id: str, priority: int, size_bytes: int, seconds: float) -> None:
         """Does nothing."""
 
     def request_refused(self, model: str, target_model: str, fairness_id: str, priority: int, code: str) -> None:
         """Does nothing."""
 
-    def request_scheduled(self, seconds: float, destination: str | None, target_model: str) -> None:
+    def request_scheduled(self, seconds: float, endpoint: Endpoint | None, target_model: str) -> None:
         """Does nothing."""
 
-    def request_ended(self, model: str, target_model: str, fairness_id: str, priority: int, streaming: bool, end: ResponseEnd) -> None:
+    def request_ended(self, model: str, target_model: str, fairness_id: str, priority: int, end: ResponseEnd, pace: ResponsePace) -> None:
+        """Does nothing."""
+
+    def bodiless_ended(self, fairness_id: str, seconds: float) -> None:
         """Does nothing."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from endpick.api import DataCollector, DataProducer, DataSource, PreRequest, ResponseObserver
+from endpick.api import DataCollector, DataProducer, DataSource, EndpointEvent, PreRequest, ResponseObserver
 from endpick.api.data import AnyKey
-from endpick.config import DataSourceSpec
+from endpick.config import DataSourceSpec, PluginRef
 from endpick.diagnostics import Code, DocumentPath, Label
 from endpick.planning.builder import DraftInstance, PlanBuilder, look_up, look_up_kind, report_wrong_kind
 from endpick.planning.instances import add_instance
@@ -64,6 +64,8 @@ def _feed(spec: DataSourceSpec, feeding: Feeding, builder: PlanBuilder, installe
         source = None
     collectors = feeding.setdefault(source.name, []) if source is not None else []
     for reference in spec.collector_refs:
+        if source is not None and _hears_anyway(source, reference, builder):
+            continue
         collector = look_up_kind(reference, DataCollector, builder)
         if collector is not None and collector.name not in collectors:
             if source is not None:
@@ -71,6 +73,22 @@ def _feed(spec: DataSourceSpec, feeding: Feeding, builder: PlanBuilder, installe
             collectors.append(collector.name)
     if source is not None and not spec.collector_refs and not builder.loaded.is_damaged(spec.path):
         _add_collectors(source, feeding, builder, installed)
+
+
+def _hears_anyway(source: DraftInstance, reference: PluginRef, builder: PlanBuilder) -> bool:
+    """Whether an instance that is no collector is named for endpoint events: every plugin is told of endpoints that leave, named or not."""
+    named = builder.instances.get(reference.plugin_ref)
+    if named is None or named.may_be_a(DataCollector) or source.loaded is None or payload_of(source.loaded.plugin) is not EndpointEvent:
+        return False
+    builder.used.add(named.name)
+    builder.report(
+        Code.W0502,
+        f"'{named.name}' is no data collector: '{source.name}' has nothing to tell it",
+        (*reference.path, "pluginRef"),
+        help="remove it here: endpick tells every instance of endpoints that leave",
+        plugin=named.plugin,
+    )
+    return True
 
 
 def _add_collectors(source: DraftInstance, feeding: Feeding, builder: PlanBuilder, installed: PluginCatalog) -> None:

@@ -31,7 +31,8 @@ def malformed(participant: Participant, key: AnyKey) -> Diagnostic:
         Code.E0609,
         f"'{participant.name}' declares a data key called '{key.name}', which is not of the form `name` or `vendor/name`",
         participant.span,
-        help="report it to the plugin's author: names are words joined by '-', '_' or '.', such as `acme.example/gpu-temperature`",
+        help="report it to the plugin's author: names are words of letters and digits joined by one of `-_:.`, such as "
+        "`acme.example/gpu-temperature`",
         plugin=participant.plugin,
         path=participant.path,
     )
@@ -189,7 +190,7 @@ def toposort(waits_for: Mapping[str, Collection[str]]) -> Toposort:
         return Toposort(tuple(order), tuple(cycles))
 
 
-_WORD = r"[A-Za-z0-9]+([._-][A-Za-z0-9]+)*"
+_WORD = r"[A-Za-z0-9]+([._:-][A-Za-z0-9]+)*"
 _KEY_NAME = re.compile(rf"{_WORD}(/{_WORD})?", re.ASCII)
 
 

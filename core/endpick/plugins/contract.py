@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from endpick.api.data import DataKey
-from endpick.api.datalayer import DataSource, PollingSource, PoolSource, StreamSource
+from endpick.api.datalayer import DataSource, EndpointEventSource, PollingSource, PoolSource, StreamSource
 from endpick.api.plugin import Parameters, Plugin, Stability
 from endpick.diagnostics import Code, Diagnostic
 from endpick.plugins.discovery import Candidate
@@ -170,13 +170,13 @@ def _class_faults(reference: Reference, candidate: Candidate, plugin: type[Plugi
             help=_blame(candidate),
             notes=(f"it derives from Plugin only; the kinds are {kinds}",),
         )
-    if issubclass(plugin, DataSource) and not issubclass(plugin, PollingSource | StreamSource | PoolSource):
+    if issubclass(plugin, DataSource) and not issubclass(plugin, PollingSource | StreamSource | PoolSource | EndpointEventSource):
         yield reference.diagnostic(
             Code.E0310,
             f"the data source {name} does not say how it delivers",
             candidate,
             help=_blame(candidate),
-            notes=("it derives from DataSource only, not from PollingSource, StreamSource or PoolSource",),
+            notes=("it derives from DataSource only, not from PollingSource, StreamSource, PoolSource or EndpointEventSource",),
         )
     missing = _unimplemented(plugin)
     if missing:

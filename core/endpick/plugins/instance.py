@@ -63,11 +63,11 @@ class Instance:
         return f"{self.name} ({self.type}, {self.distribution} {self.version})"
 
 
-def scope_of(name: str, subscriptions: Subscriptions) -> AccessScope:
+def scope_of(name: str, subscriptions: Subscriptions, plugin_type: str = "") -> AccessScope:
     """The keys an instance may touch: it reads what it consumes or produces, and writes what it produces."""
     produced = frozenset(key.name for key in subscriptions.produces)
     consumed = frozenset(key.name for key in (*subscriptions.consumes, *subscriptions.consumes_optional))
-    return AccessScope(name, consumed | produced, produced)
+    return AccessScope(name, consumed | produced, produced, plugin_type)
 
 
 T = TypeVar("T")
@@ -120,7 +120,7 @@ def build(
         plugin=plugin,
         subscriptions=declared,
         on_fault=on_fault or default_on_fault(loaded.kinds),
-        scope=scope_of(name, declared),
+        scope=scope_of(name, declared, loaded.type),
         registry=context.registry,
         place=place,
         breaker=Breaker(breaker, context.clock),

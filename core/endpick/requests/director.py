@@ -18,6 +18,8 @@ from endpick.observability.telemetry import Telemetry
 from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import KINDS, Kind
 from endpick.requests.intake import (
+    DEFAULT_FAIRNESS_ID,
+    FAIRNESS_ID,
     REQUEST_ID,
     BuiltRequest,
     HeadersForUpstream,
@@ -25,6 +27,7 @@ from endpick.requests.intake import (
     ReadElsewhere,
     build_request,
     compile_parsers,
+    first_of,
     new_id,
     within,
 )
@@ -33,9 +36,9 @@ from endpick.requests.memory import SHED_FOR_MEMORY, MemoryAccount, OverloadStag
 from endpick.requests.model import NO_CANDIDATES, NOTHING_CACHED, BodyModes, Decision, IncomingRequest, Refused, Routed, refused
 from endpick.requests.producing import after, produce_waiting
 from endpick.requests.response import (
+    BodilessExchange,
     CompiledObserver,
     ExchangeContext,
-    NullExchange,
     Observers,
     TrackedExchange,
     compile_observer,
@@ -176,8 +179,7 @@ class Director:
                 return self._decide_large(incoming, pipeline)
             built = build_request(incoming, pipeline.parsers, pipeline.objectives, access)
         if isinstance(built, Refused):
-            self._telemetry.request_refused("", "", "", 0, built.code)
-            return built
+            return self._refuse_unread(incoming, built)
 
         endpoints: Endpoints | Fault = self._pool.view(access)
         assert isinstance(endpoints, Endpoints)
@@ -216,8 +218,7 @@ class Director:
         def go_on(read: ReadElsewhere | Refused) -> Decision | Awaitable[Decision]:
             if not isinstance(read, Refused):
                 return self.decide(incoming, Begun(pipeline, read))
-            self._telemetry.request_refused("", "", "", 0, read.code)
-            return read
+            return self._refuse_unread(incoming, read)
 
         return decided_after(read_elsewhere(incoming, pipeline.parsers, self._large_bodies), go_on)
 
@@ -235,7 +236,8 @@ class Director:
         if isinstance(result, Rejection):
             self._telemetry.request_scheduled(seconds, None, request.model)
             return self._refuse(cycle.built, refused(result))
-        self._telemetry.request_scheduled(seconds, result.destinations[0], request.model)
+        picked = result.runs[result.primary].picked
+        self._telemetry.request_scheduled(seconds, None if picked is None else picked.members[0], request.model)
         if "prefer" in request.headers and wants_cached_only(request.headers) and not was_cached(result, cycle.state):
             return self._refuse(cycle.built, NOTHING_CACHED)
         return self._dispatch(cycle, result)
@@ -268,7 +270,10 @@ class Director:
         if refusal is not None:
             exchange.abandon()
             return self._refuse(cycle.built, refusal)
-        self._telemetry.request_decided(request.incoming_model, request.model, request.fairness_id, request.priority, request.size_bytes)
+        sent = cycle.built.body
+        size_bytes = request.size_bytes if sent is None else len(sent)
+        seconds = self._clock() - request.received_at
+        self._telemetry.request_decided(request.incoming_model, request.model, request.fairness_id, request.priority, size_bytes, seconds)
         self._sent.update(result.destinations)
         scores = scores_of(result) if self._emits_scores else None
         return Routed(result.destinations, exchange, headers.values, cycle.built.body, headers.metadata, headers.removed, scores)
@@ -277,12 +282,18 @@ class Director:
         """A request without a body (`GET /v1/models`) is the same to every endpoint; as in llm-d, no profile runs for it."""
         candidates = within(incoming.subset, self._pool.view(self._access)).members
         if not candidates:
-            self._telemetry.request_refused("", "", "", 0, NO_CANDIDATES.code)
-            return NO_CANDIDATES
+            return self._refuse_unread(incoming, NO_CANDIDATES)
         headers = {} if incoming.headers.get(REQUEST_ID) else {REQUEST_ID: new_id()}
         address = self._random.choice(candidates).address
         self._sent.add(address)
-        return Routed((address,), NullExchange(), headers)
+        fairness_id = first_of(incoming.headers, FAIRNESS_ID) or DEFAULT_FAIRNESS_ID
+        return Routed((address,), BodilessExchange(fairness_id, incoming.received_at, self._telemetry, self._clock), headers)
+
+    def _refuse_unread(self, incoming: IncomingRequest, refusal: Refused) -> Refused:
+        """Refuse a request of which nothing but the headers is known."""
+        fairness_id = first_of(incoming.headers, FAIRNESS_ID) or DEFAULT_FAIRNESS_ID
+        self._telemetry.request_refused("", "", fairness_id, 0, refusal.code)
+        return refusal
 
     def _refuse(self, built: BuiltRequest, refusal: Refused) -> Refused:
         request = built.request

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from endpick.api.endpoints import Access, Endpoint, Endpoints
+from endpick.api.fast_metrics import Distribution
 from endpick.api.request import InferenceRequest, Usage
 from endpick.api.request_control import Metadata, MetadataValue, ResponseEnd, ResponseHead, ResponseObserver, TerminationCause
 from endpick.api.state import CycleState
-from endpick.observability.telemetry import Telemetry
+from endpick.observability.metrics import ITL_BUCKETS
+from endpick.observability.telemetry import ResponsePace, Telemetry
 from endpick.plugins.breaker import Breaker, BreakerState
 from endpick.plugins.instance import Instance
 from endpick.requests.intake import CompiledParser
@@ -159,7 +162,7 @@ class ExchangeContext:
 class TrackedExchange:
     """The `Exchange` of a request that a profile routed."""
 
-    __slots__ = ("_bytes", "_context", "_ended", "_restorer", "_status", "_ttft", "_usage")
+    __slots__ = ("_bytes", "_context", "_ended", "_last_chunk_at", "_pace", "_restorer", "_status", "_ttft", "_usage")
 
     wants_chunks = True
 
@@ -172,29 +175,48 @@ class TrackedExchange:
         self._status = 0
         self._bytes = 0
         self._ttft: float | None = None
+        self._last_chunk_at = 0.0
+        self._pace = ResponsePace()
         self._ended = False
 
     def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str]:
         """See `Exchange`."""
+        came_at = self._context.clock()
         status = headers.get(":status", "")
         self._status = int(status) if status.isdecimal() else 0
-        self._usage = self._reader(headers.get("content-type", ""))
+        self._pace.streaming = "text/event-stream" in headers.get("content-type", "").lower()
+        self._usage = self._reader()
         observers = self._context.observers
-        if not observers.each:
-            return {}
-        served_by = _endpoint_at(served, self._context.picked, self._context.destinations)
-        return observers.started(ResponseHead(self._status, headers, served_by))
+        added: Mapping[str, str] = {}
+        if observers.each:
+            served_by = _endpoint_at(served, self._context.picked, self._context.destinations)
+            added = observers.started(ResponseHead(self._status, headers, served_by))
+        self._pace.processing_seconds += self._context.clock() - came_at
+        return added
 
     def response_chunk(self, chunk: bytes, end: bool) -> bytes | None:
         """See `Exchange`."""
+        clock, pace = self._context.clock, self._pace
+        came_at = clock()
         if chunk:
             if self._ttft is None:
-                self._ttft = self._context.clock() - self._context.request.received_at
+                self._ttft = came_at - self._context.request.received_at
                 if self._context.observers.each:
                     self._context.observers.first_chunk()
+            elif pace.streaming:
+                gaps = pace.gaps
+                if gaps is None:
+                    gaps = pace.gaps = Distribution(ITL_BUCKETS)
+                # What `Distribution.observe` does, for each chunk and without the call.
+                gap = came_at - self._last_chunk_at
+                gaps.counts[bisect_left(gaps.bounds, gap)] += 1
+                gaps.total += gap
+            self._last_chunk_at = came_at
             self._bytes += len(chunk)
             self._usage.feed(chunk)
-        return None if self._restorer is None else self._restorer.feed(chunk, end)
+        instead = None if self._restorer is None else self._restorer.feed(chunk, end)
+        pace.processing_seconds += clock() - came_at
+        return instead
 
     def response_metadata(self) -> Metadata:
         """See `Exchange`."""
@@ -207,9 +229,7 @@ class TrackedExchange:
             return
         end = self._close(TERMINATION_OF[cause])
         request = self._context.request
-        self._context.telemetry.request_ended(
-            request.incoming_model, request.model, request.fairness_id, request.priority, request.streaming, end
-        )
+        self._context.telemetry.request_ended(request.incoming_model, request.model, request.fairness_id, request.priority, end, self._pace)
 
     def abandon(self) -> None:
         """The request was refused at the last moment: observers settle what `before_request` began, but nothing was sent."""
@@ -228,21 +248,28 @@ class TrackedExchange:
             self._context.observers.ended(end)
         return end
 
-    def _reader(self, content_type: str) -> UsageReader:
+    def _reader(self) -> UsageReader:
         parser = self._context.parser
         if parser is None or parser.usage is None:
             return Unread()
         # Nothing of this exchange: a cycle would keep request and response until the garbage collector comes.
         read = partial(_read_usage, parser.usage, self._context.observers.access)
-        return StreamedUsage(read) if "text/event-stream" in content_type.lower() else WholeUsage(read)
+        return StreamedUsage(read) if self._pace.streaming else WholeUsage(read)
 
 
-class NullExchange:
+class BodilessExchange:
     """The `Exchange` of a request that no profile saw, because it has no body: no plugin has anything to learn from it."""
 
-    __slots__ = ()
+    __slots__ = ("_clock", "_ended", "_fairness_id", "_received_at", "_telemetry")
 
     wants_chunks = False
+
+    def __init__(self, fairness_id: str, received_at: float, telemetry: Telemetry, clock: Callable[[], float]) -> None:
+        self._fairness_id = fairness_id
+        self._received_at = received_at
+        self._telemetry = telemetry
+        self._clock = clock
+        self._ended = False
 
     def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str]:
         """See `Exchange`."""
@@ -258,6 +285,10 @@ class NullExchange:
 
     def finish(self, cause: CloseCause) -> None:
         """See `Exchange`."""
+        if not self._ended:
+            self._ended = True
+            if cause is CloseCause.END:
+                self._telemetry.bodiless_ended(self._fairness_id, self._clock() - self._received_at)
 
 
 def _read_usage(step: Step, access: Access, body: bytes, streaming: bool) -> Usage | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 
-from endpick.api.endpoints import Access
+from endpick.api.endpoints import Access, AccessScope
 from endpick.observability.circuits import admitted, failed, late
 from endpick.observability.telemetry import Telemetry
 from endpick.plugins.failures import CALL_FAILURES, FaultOfAnother, is_the_hosts
@@ -39,7 +39,8 @@ class Step:
     def __init__(self, call: Callable[..., object], instance: Instance, extension_point: ExtensionPoint, telemetry: Telemetry) -> None:
         self.call = call
         self.instance = instance
-        self.scope = instance.scope
+        declared = instance.scope
+        self.scope = AccessScope(declared.instance, declared.readable, declared.writable, declared.plugin_type, extension_point.value)
         self.breaker = instance.breaker
         self.extension_point = extension_point
         self.telemetry = telemetry

@@ -9,18 +9,20 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 
-from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
+from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry, disable_created_metrics
 
 from endpick.api.endpoints import Access
 from endpick.api.hooks import HostServices, HostView
 from endpick.datalayer.collection import CollectionSettings
 from endpick.datalayer.table import EndpointTable
 from endpick.diagnostics import Code, Diagnostic
+from endpick.extproc.measured import measured
 from endpick.extproc.session import SessionSettings, session_factory
 from endpick.extproc.stream import SessionCounters
 from endpick.observability.circuits import left_out_now
 from endpick.observability.exposition import EventCounts, Exposition, PoolGauges
-from endpick.observability.metrics import EndpickMetrics
+from endpick.observability.legacy import LegacyTwins
+from endpick.observability.metrics import EndpickMetrics, StreamMetrics
 from endpick.observability.recorder import MAX_COMBINATIONS, Recorder
 from endpick.planning.compile import declared_keys
 from endpick.planning.plan import Plan, PlanOutcome
@@ -84,6 +86,10 @@ class ServeSettings:
     """Share of the decisions that hook objects are shown, 0 to 1."""
     max_metric_combinations: int = MAX_COMBINATIONS
     """See `CombinationLimit`."""
+    legacy_metrics: bool = False
+    """Whether `/metrics` repeats llm-d's families under the names of before August 2026."""
+    grpc_stream_metrics: bool = False
+    """Whether ext_proc streams are counted and timed."""
     breaker: BreakerSettings = field(default_factory=BreakerSettings)
     """When a plugin that fails, or keeps the event loop busy, is left out."""
     watchdog: WatchdogSettings = field(default_factory=WatchdogSettings)
@@ -149,7 +155,8 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         account = _new_account(settings.max_memory_bytes)
         overload = OverloadWatch(account, current.instances, recorder, registry)
         readiness = Readiness(control.lifecycle, board, lambda: (*overload.remarks(), *left_out_now(current.instances())))
-        pages = admin_pages(Exposition(registry, current.instances, recorder), readiness.report)
+        exposition = Exposition(registry, current.instances, recorder)
+        pages = admin_pages(LegacyTwins(exposition) if settings.legacy_metrics else exposition, readiness.report)
         admin = AdminServer(pages, settings.metrics_host, settings.metrics_port, settings.metrics_limits, settings.metrics_tls)
         health = open_server(settings.transport, settings.health, health_methods(board))
         metrics_port = await _start(stack, admin)
@@ -188,6 +195,8 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         counters = SessionCounters()
         session_settings = SessionSettings(settings.max_request_body_bytes, respects_subset=settings.respects_subset)
         sessions = session_factory(director, session_settings, counters, account)
+        if settings.grpc_stream_metrics:
+            sessions = measured(sessions, StreamMetrics(registry), services.clock)
         methods = ext_proc_methods(sessions) | health_methods(board)
         server = open_server(settings.transport, settings.ext_proc, methods | reflection_methods(methods), account)
         registry.register(EventCounts("endpick_transport_events", "Events on the ext_proc port.", server.counters.snapshot))
@@ -231,6 +240,8 @@ def _show_phase(metrics: EndpickMetrics, entered: Phase) -> None:
 
 
 def _new_registry() -> CollectorRegistry:
+    # llm-d has no such gauges, and they double the counters of a page.
+    disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = CollectorRegistry()
     for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
         registry.register(collector)

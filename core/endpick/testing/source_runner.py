@@ -7,7 +7,16 @@ from collections.abc import AsyncIterator, Awaitable, Coroutine
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-from endpick.api.datalayer import EndpointDiscovery, EndpointRegistry, PollingSource, PoolSource, StreamSource
+from endpick.api.datalayer import (
+    EndpointChange,
+    EndpointDiscovery,
+    EndpointEvent,
+    EndpointEventSource,
+    EndpointRegistry,
+    PollingSource,
+    PoolSource,
+    StreamSource,
+)
 from endpick.api.endpoints import Endpoint
 from endpick.plugins.failures import AWAIT_FAILURES, is_the_hosts
 from endpick.testing.bench import Bench, Raised
@@ -45,6 +54,9 @@ async def payloads_from(bench: Bench, endpoint: Endpoint) -> list[object] | Rais
         found.extend(filter(_is_raised, [await _briefly(bench, plugin.watch(endpoint, found.append))]))
     elif isinstance(plugin, PoolSource):
         found.extend(filter(_is_raised, [await _briefly(bench, plugin.watch_pool(found.append))]))
+    elif isinstance(plugin, EndpointEventSource):
+        told = [bench.call(plugin.notify, EndpointEvent(change, endpoint)) for change in EndpointChange]
+        found.extend(payload for payload in told if payload is not None)
     return next((one for one in found if isinstance(one, Raised)), None) or found
 
 

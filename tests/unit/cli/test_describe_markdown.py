@@ -7,8 +7,8 @@ def test_table_has_a_row_for_each_parameter_with_type_default_and_meaning(run_cl
     lines = run_cli("describe", "metrics-data-source", "--format", "markdown").stdout.splitlines()
 
     assert lines[:2] == ["| parameter | type | default | meaning |", "| --- | --- | --- | --- |"]
-    assert '| `scheme` | "http" \\| "https" | `"http"` | `http` or `https`. |' in lines
-    assert any(line.startswith('| `interval` | string | `"0s"` |') for line in lines)
+    assert '| `scheme` | "http" or "https" | `"http"` | `http` or `https`. |' in lines
+    assert any(line.startswith('| `interval` | duration | `"0s"` |') for line in lines)
 
 
 def test_required_parameter_has_no_default(run_cli):

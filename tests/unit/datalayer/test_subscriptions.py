@@ -249,7 +249,7 @@ def test_missing_keys_tells_keys_apart_by_name_only() -> None:
     assert missing_keys([participant("reader", consumes=[LOAD]), participant("c", DataCollector, produces=[again])]) == ()
 
 
-@pytest.mark.parametrize("name", ["GPU temperature", "", "a/b/c", "acme/", "/x", "a--b", "a__b", "ü", "_a"])
+@pytest.mark.parametrize("name", ["GPU temperature", "", "a/b/c", "acme/", "/x", "a--b", "a__b", "ü", "_a", "a_", "a b"])
 def test_a_key_must_have_a_name_that_can_be_written_down(name: str) -> None:
     resolution = resolve_subscriptions([producer("p", produces=[DataKey(name, int, Scope.REQUEST)], line=5)])
 

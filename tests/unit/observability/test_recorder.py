@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from endpick.api import (
     Category,
+    Endpoint,
     Endpoints,
     FloatArray,
     InferenceRequest,
@@ -22,11 +23,14 @@ from endpick.api import (
     TerminationCause,
     Usage,
 )
+from endpick.api.fast_metrics import Distribution
 from endpick.api.metrics import LabelLimit
-from endpick.observability.metrics import EndpickMetrics
+from endpick.observability.metrics import ITL_BUCKETS, EndpickMetrics
 from endpick.observability.recorder import Recorder, Throttle
+from endpick.observability.telemetry import NullTelemetry, ResponsePace
 from endpick.plugins.instance import Instance, scope_of
-from endpick.plugins.kinds import OnFault
+from endpick.plugins.kinds import ExtensionPoint, OnFault
+from endpick.scheduling.step import Step
 
 MODEL = {"model_name": "m", "target_model_name": "m-lora", "fairness_id": "alice", "priority": "-1"}
 
@@ -52,7 +56,9 @@ class Clock:
 def instance() -> Instance:
     plugin = Half("half", Parameters(), PluginContext(random.Random(1)))
     subscriptions = Subscriptions()
-    return Instance("half", "half-scorer", "acme", "2.0", (Scorer,), plugin, subscriptions, OnFault.SKIP, scope_of("half", subscriptions))
+    return Instance(
+        "half", "half-scorer", "acme", "2.0", (Scorer,), plugin, subscriptions, OnFault.SKIP, scope_of("half", subscriptions, "half-scorer")
+    )
 
 
 @pytest.fixture
@@ -135,12 +141,16 @@ def test_faults_of_two_kinds_do_not_silence_each_other(recorder, instance, caplo
 
 
 def test_request_life_moves_running_and_fills_the_histograms(recorder, registry):
-    recorder.request_decided("m", "m-lora", "alice", -1, 1000)
+    recorder.request_decided("m", "m-lora", "alice", -1, 1000, 0.004)
     assert registry.get_sample_value("llm_d_epp_request_running", MODEL) == 1
 
     usage = Usage(prompt_tokens=200, completion_tokens=10, cached_tokens=0)
+    gaps = Distribution(ITL_BUCKETS)
+    gaps.observe(0.03)
+    gaps.observe(0.07)
+    pace = ResponsePace(streaming=True, processing_seconds=0.0007, gaps=gaps)
     end = ResponseEnd(TerminationCause.NATURAL, 200, usage, response_bytes=512, duration_seconds=2.0, ttft_seconds=0.3)
-    recorder.request_ended("m", "m-lora", "alice", -1, True, end)
+    recorder.request_ended("m", "m-lora", "alice", -1, end, pace)
 
     assert registry.get_sample_value("llm_d_epp_request_running", MODEL) == 0
     assert registry.get_sample_value("llm_d_epp_request_total", MODEL) == 1
@@ -149,28 +159,63 @@ def test_request_life_moves_running_and_fills_the_histograms(recorder, registry)
     assert registry.get_sample_value("llm_d_epp_request_ntpot_seconds_sum", MODEL) == pytest.approx(0.2)
     assert registry.get_sample_value("llm_d_epp_request_cached_tokens_count", MODEL) == 1
     assert registry.get_sample_value("llm_d_epp_request_ttft_seconds_sum", MODEL | {"streaming": "true"}) == 0.3
+    assert registry.get_sample_value("llm_d_epp_request_streaming_tpot_seconds_sum", MODEL) == pytest.approx(1.7 / 9)
+    assert registry.get_sample_value("llm_d_epp_request_streaming_itl_seconds_sum", MODEL) == pytest.approx(0.1)
+    assert registry.get_sample_value("llm_d_epp_request_streaming_itl_seconds_bucket", MODEL | {"le": "0.04"}) == 1
+    assert registry.get_sample_value("llm_d_epp_request_processing_duration_seconds_bucket", {"le": "0.005"}) == 1
+    assert registry.get_sample_value("llm_d_epp_request_processing_duration_seconds_sum") == 0.004
+    assert registry.get_sample_value("llm_d_epp_response_processing_duration_seconds_sum") == 0.0007
+    rewritten = {"model_rewrite_name": "header", "model_name": "m", "target_model": "m-lora"}
+    assert registry.get_sample_value("llm_d_epp_model_rewrite_decisions_total", rewritten) == 1
+
+
+def test_a_request_that_was_given_up_has_no_duration_and_an_answer_in_one_piece_no_pace(recorder, registry):
+    usage = Usage(prompt_tokens=200, completion_tokens=10, cached_tokens=0)
+    for cause in (TerminationCause.CLIENT_DISCONNECT, TerminationCause.NATURAL):
+        recorder.request_decided("m", "m", "alice", -1, 10, 0.004)
+        recorder.request_ended("m", "m", "alice", -1, ResponseEnd(cause, 200, usage, 9, 2.0, 0.3), ResponsePace())
+
+    own = MODEL | {"target_model_name": "m"}
+    assert registry.get_sample_value("llm_d_epp_request_duration_seconds_count", own) == 1
+    assert registry.get_sample_value("llm_d_epp_request_ttft_seconds_count", own | {"streaming": "false"}) == 2
+    assert registry.get_sample_value("llm_d_epp_request_streaming_tpot_seconds_count", own) is None
+    assert registry.get_sample_value("llm_d_epp_request_streaming_itl_seconds_count", own) is None
+    assert "model_rewrite_name=" not in generate_latest(registry).decode()
+
+
+def test_a_request_without_a_body_counts_under_no_model(recorder, registry):
+    recorder.bodiless_ended("default-flow", 0.2)
+
+    labels = {"model_name": "", "target_model_name": "", "fairness_id": "default-flow", "priority": "0"}
+    assert registry.get_sample_value("llm_d_epp_request_duration_seconds_sum", labels) == 0.2
+
+
+def test_reloads_and_durations_without_labels_are_there_before_the_first_one(registry, recorder):
+    assert registry.get_sample_value("endpick_config_reloads_total", {"outcome": "refused"}) == 0
+    assert registry.get_sample_value("llm_d_epp_scheduler_e2e_duration_seconds_count") == 0
 
 
 def test_response_without_usage_leaves_token_histograms_alone(recorder, registry):
-    recorder.request_decided("m", "m-lora", "alice", -1, 10)
-    recorder.request_ended("m", "m-lora", "alice", -1, False, ResponseEnd(TerminationCause.CLIENT_DISCONNECT, 0, None, 0, 0.1, None))
+    gone = ResponseEnd(TerminationCause.CLIENT_DISCONNECT, 0, None, 0, 0.1, None)
+    recorder.request_decided("m", "m-lora", "alice", -1, 10, 0.004)
+    recorder.request_ended("m", "m-lora", "alice", -1, gone, ResponsePace())
 
-    assert registry.get_sample_value("llm_d_epp_request_output_tokens_count", MODEL) == 0
+    assert registry.get_sample_value("llm_d_epp_request_output_tokens_count", MODEL) is None
     assert registry.get_sample_value("llm_d_epp_request_running", MODEL) == 0
 
 
 def test_server_error_is_an_error_of_the_model_server(recorder, registry):
-    recorder.request_decided("m", "m-lora", "alice", -1, 10)
-    recorder.request_ended("m", "m-lora", "alice", -1, False, ResponseEnd(TerminationCause.NATURAL, 503, None, 9, 0.1, 0.1))
+    recorder.request_decided("m", "m-lora", "alice", -1, 10, 0.004)
+    recorder.request_ended("m", "m-lora", "alice", -1, ResponseEnd(TerminationCause.NATURAL, 503, None, 9, 0.1, 0.1), ResponsePace())
 
     assert registry.get_sample_value("llm_d_epp_request_error_total", MODEL | {"error_code": "ModelServerError"}) == 1
 
 
 def test_scheduling_attempts_name_the_destination(recorder, registry):
-    recorder.request_scheduled(0.00015, "10.0.0.1:8000", "m")
+    recorder.request_scheduled(0.00015, Endpoint("default/a", "10.0.0.1", 8000), "m")
     recorder.request_scheduled(0.00015, None, "m")
 
-    success = {"status": "success", "target_model_name": "m", "endpoint_name": "10.0.0.1:8000", "namespace": "", "port": "8000"}
+    success = {"status": "success", "target_model_name": "m", "endpoint_name": "a", "namespace": "default", "port": "8000"}
     failure = {"status": "failure", "target_model_name": "m", "endpoint_name": "", "namespace": "", "port": ""}
     assert registry.get_sample_value("llm_d_epp_scheduler_attempts_total", success) == 1
     assert registry.get_sample_value("llm_d_epp_scheduler_attempts_total", failure) == 1
@@ -200,9 +245,9 @@ def test_combinations_that_clients_choose_are_bounded_and_later_ones_counted_tog
     recorder = Recorder(EndpickMetrics(registry), clock, max_combinations=3)
     with caplog.at_level(logging.WARNING):
         for number in range(200):
-            recorder.request_scheduled(0.001, "10.0.0.1:8000", f"m{number}")
-            recorder.request_decided(f"m{number}", f"m{number}", f"tenant-{number}", 0, 10)
-            recorder.request_ended(f"m{number}", f"m{number}", f"tenant-{number}", 0, False, DONE)
+            recorder.request_scheduled(0.001, Endpoint("default/a", "10.0.0.1", 8000), f"m{number}")
+            recorder.request_decided(f"m{number}", f"m{number}", f"tenant-{number}", 0, 10, 0.004)
+            recorder.request_ended(f"m{number}", f"m{number}", f"tenant-{number}", 0, DONE, ResponsePace())
             recorder.request_refused(f"r{number}", f"r{number}", "x", 0, "BadRequest")
 
     own = [(f"tenant-{n}", f"m{n}", "0", f"m{n}") for n in range(2)]
@@ -221,7 +266,7 @@ def test_combinations_that_clients_choose_are_bounded_and_later_ones_counted_tog
 def test_priorities_are_told_apart_also_beyond_the_limit(registry, clock):
     recorder = Recorder(EndpickMetrics(registry), clock, max_combinations=1)
     for number in range(5):
-        recorder.request_decided(f"m{number}", "t", "f", number % 2 - 1, 10)
+        recorder.request_decided(f"m{number}", "t", "f", number % 2 - 1, 10, 0.004)
 
     assert series(registry, "llm_d_epp_request_total") == {
         ("f", "m0", "-1", "t"): 1.0,
@@ -233,7 +278,7 @@ def test_priorities_are_told_apart_also_beyond_the_limit(registry, clock):
 def test_long_labels_are_cut_and_counted_under_what_is_left(recorder, registry):
     for end in "abc":
         recorder.request_scheduled(0.001, None, "m" * 1_000_000 + end)
-        recorder.request_decided("m" * 1_000_000 + end, "t" * 500 + end, "f" * 500, 0, 10)
+        recorder.request_decided("m" * 1_000_000 + end, "t" * 500 + end, "f" * 500, 0, 10, 0.004)
 
     cut = ("f" * 128, "m" * 128, "0", "t" * 128)
     assert series(registry, "llm_d_epp_request_total") == {cut: 3.0}
@@ -250,9 +295,11 @@ def test_plugin_timer_is_bound_to_its_instance(recorder, registry, instance):
 
 def test_undeclared_access_says_where_to_declare(recorder, registry, instance, caplog):
     with caplog.at_level(logging.WARNING):
-        recorder.undeclared_access(instance.scope, "acme/x", "write")
+        recorder.undeclared_access(Step(print, instance, ExtensionPoint.SCORER, NullTelemetry()).scope, "acme/x", "write")
 
     assert "instance 'half' writes data key 'acme/x' without declaring it in `produces`" in caplog.text
+    labels = {"extension_point": "Scorer", "plugin_type": "half-scorer", "plugin_name": "half", "access": "write"}
+    assert registry.get_sample_value("llm_d_epp_plugin_data_scope_violations_total", labels) == 1
 
 
 def test_throttle_forgets_rather_than_grows(clock):
@@ -265,8 +312,8 @@ def test_throttle_forgets_rather_than_grows(clock):
 
 def test_a_model_that_no_page_can_carry_does_not_keep_the_page_from_being_written(recorder, registry):
     for _ in range(2):
-        recorder.request_decided("half \ud800", "\ud800", "f", 0, 10)
-        recorder.request_scheduled(0.1, "10.0.0.1:8000", "\ud800")
+        recorder.request_decided("half \ud800", "\ud800", "f", 0, 10, 0.004)
+        recorder.request_scheduled(0.1, Endpoint("default/a", "10.0.0.1", 8000), "\ud800")
     recorder.request_refused("half \ud800", "\ud800", "f", 0, "BadRequest")
     written = generate_latest(registry).decode()
     assert 'llm_d_epp_request_total{fairness_id="f",model_name="half ?",priority="0",target_model_name="?"} 2.0' in written

@@ -33,7 +33,7 @@ from endpick.api.keys import (
 )
 from endpick.api.request_control import ResponseEnd
 from endpick.datalayer.table import EndpointTable
-from endpick.observability.telemetry import NullTelemetry
+from endpick.observability.telemetry import NullTelemetry, ResponsePace
 from endpick.plugins.breaker import BreakerState
 from endpick.plugins.discovery import Candidate, discover
 from endpick.plugins.instance import Instance, scope_of
@@ -63,6 +63,8 @@ class Recording(NullTelemetry):
     refused: list[tuple[str, str]] = field(default_factory=list)
     scheduled: list[tuple[str | None, str]] = field(default_factory=list)
     ended: list[ResponseEnd] = field(default_factory=list)
+    paces: list[ResponsePace] = field(default_factory=list)
+    bodiless: list[tuple[str, float]] = field(default_factory=list)
     outs: list[tuple[str, str]] = field(default_factory=list)
     circuits: list[tuple[str, str, str]] = field(default_factory=list)
     timers: dict[tuple[str, str], Distribution] = field(default_factory=dict)
@@ -95,17 +97,21 @@ class Recording(NullTelemetry):
     def gateway_body_modes(self, request_bodies: bool, response_bodies: bool, losses: Sequence[str]) -> None:
         self.delivered.append((request_bodies, response_bodies, tuple(losses)))
 
-    def request_decided(self, model: str, target_model: str, fairness_id: str, priority: int, size_bytes: int) -> None:
+    def request_decided(self, model: str, target_model: str, fairness_id: str, priority: int, size_bytes: int, seconds: float) -> None:
         self.decided.append((model, target_model, fairness_id, priority, size_bytes))
 
     def request_refused(self, model: str, target_model: str, fairness_id: str, priority: int, code: str) -> None:
         self.refused.append((model, code))
 
-    def request_scheduled(self, seconds: float, destination: str | None, target_model: str) -> None:
-        self.scheduled.append((destination, target_model))
+    def request_scheduled(self, seconds: float, endpoint: Endpoint | None, target_model: str) -> None:
+        self.scheduled.append((None if endpoint is None else endpoint.address, target_model))
 
-    def request_ended(self, model: str, target_model: str, fairness_id: str, priority: int, streaming: bool, end: ResponseEnd) -> None:
+    def request_ended(self, model: str, target_model: str, fairness_id: str, priority: int, end: ResponseEnd, pace: ResponsePace) -> None:
         self.ended.append(end)
+        self.paces.append(pace)
+
+    def bodiless_ended(self, fairness_id: str, seconds: float) -> None:
+        self.bodiless.append((fairness_id, seconds))
 
 
 def pool(columns: Mapping[object, list[object]] | None = None, size: int = 3, labels: list[dict[str, str]] | None = None) -> EndpointTable:

@@ -34,10 +34,10 @@ def test_averages_leave_out_endpoints_that_have_not_reported(table, registry):
     pool = {"name": "llama"}
     assert registry.get_sample_value("llm_d_epp_ready_endpoints", pool) == 3
     assert registry.get_sample_value("llm_d_epp_average_queue_size", pool) == 3.0
-    assert registry.get_sample_value("llm_d_epp_std_dev_queue_size", pool) == 1.0
+    assert registry.get_sample_value("llm_d_epp_std_dev_queue_size", pool) == pytest.approx(2**0.5)
     assert registry.get_sample_value("llm_d_epp_average_kv_cache_utilization", pool) is None
-    assert registry.get_sample_value("llm_d_epp_per_endpoint_queue_size", pool | {"model_server_endpoint": "default/b"}) == 4.0
-    assert registry.get_sample_value("llm_d_epp_per_endpoint_queue_size", pool | {"model_server_endpoint": "default/c"}) is None
+    assert registry.get_sample_value("llm_d_epp_per_endpoint_queue_size", pool | {"model_server_endpoint": "b"}) == 4.0
+    assert registry.get_sample_value("llm_d_epp_per_endpoint_queue_size", pool | {"model_server_endpoint": "c"}) is None
 
 
 def test_age_is_that_of_the_oldest_value(table, registry):

@@ -1,0 +1,162 @@
+"""Metrics that do not come from a model server: those of NVIDIA's GPU exporter, and those of other clusters' endpoint pickers."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from endpick.api import (
+    GPU_UTILIZATION,
+    ColumnWriter,
+    DataCollector,
+    DataKey,
+    Endpoint,
+    MetricSample,
+    MetricsPage,
+    Parameters,
+    Stability,
+    Unavailable,
+)
+from endpick_builtin.collection.engines import MetricSpec, SpecText, parse_spec
+from endpick_builtin.collection.sources import HttpSourceParameters, MetricsPageSource, MetricsSourceParameters
+
+NODE_ADDRESS_LABEL = "endpick/node-address"
+
+
+class DcgmSourceParameters(MetricsSourceParameters):
+    """Where the exporter of an endpoint's GPUs is."""
+
+    port: Annotated[int, Field(ge=0, le=65535, description="Port of the exporter; 0 is the endpoint's metrics port.")] = 9400
+    use_node_address: Annotated[
+        bool,
+        Field(
+            alias="useNodeAddress",
+            description=f"Ask at the address of the node, which the endpoint's label `{NODE_ADDRESS_LABEL}` holds, not at the endpoint's.",
+        ),
+    ] = False
+
+
+class DcgmDataSource(MetricsPageSource[DcgmSourceParameters]):
+    """Asks NVIDIA's GPU exporter (dcgm-exporter) beside every endpoint for its metrics page.
+
+    Anything but status 200, a page over 8 MiB, and with `useNodeAddress` an endpoint without the label that holds its node's address,
+    is a poll error; the columns keep their values and grow older.
+    """
+
+    default_collectors = ("dcgm-extractor",)
+    stability = Stability.EXPERIMENTAL
+
+    def _authority_of(self, endpoint: Endpoint) -> str:
+        if not self.parameters.use_node_address:
+            return super()._authority_of(endpoint)
+        node = endpoint.labels.get(NODE_ADDRESS_LABEL, "")
+        if not node:
+            raise Unavailable(f"'{endpoint.name}' has no label '{NODE_ADDRESS_LABEL}', which useNodeAddress needs")
+        port = self.parameters.port or int(endpoint.metrics_address.rpartition(":")[2])
+        return Endpoint("", node.strip("[]"), port).address
+
+
+_UTILIZATION_PERCENT = "DCGM_FI_DEV_GPU_UTIL"
+_RANK = re.compile(r"-rank-\d+$", re.ASCII)
+
+
+class DcgmExtractor(DataCollector[Parameters, MetricsPage]):
+    """Keeps how busy the GPUs of an endpoint are: the greatest `DCGM_FI_DEV_GPU_UTIL` of its pod, divided by 100.
+
+    Samples belong to the endpoint whose name, without a `-rank-0` at its end, is their label `pod`; where they have a label `namespace`
+    that must be the endpoint's, too. On a page that names no pods at all, as of an exporter outside Kubernetes, all samples count. NaN
+    and infinities are passed over, other values are cut to 0 to 100. Without a sample the value stays as it was, and grows older.
+    """
+
+    produces = (GPU_UTILIZATION,)
+    default_source = "dcgm-data-source"
+    stability = Stability.EXPERIMENTAL
+
+    def collect(self, payload: MetricsPage, writer: ColumnWriter) -> None:
+        """Read one page.
+
+        Raises:
+            Unavailable: no sample on it is of this endpoint.
+        """
+        samples = payload.samples(_UTILIZATION_PERCENT)
+        if any(sample.labels.get("pod") for sample in samples):
+            samples = [sample for sample in samples if _is_of(sample, writer.endpoint)]
+        percents = [sample.value for sample in samples if math.isfinite(sample.value)]
+        if not percents:
+            raise Unavailable(f"the page has no {_UTILIZATION_PERCENT} of this endpoint")
+        writer.set(GPU_UTILIZATION, min(max(*percents, 0.0), 100.0) / 100.0)
+
+
+def _is_of(sample: MetricSample, endpoint: Endpoint | None) -> bool:
+    if endpoint is None:
+        return False
+    namespace, _, name = endpoint.name.rpartition("/")
+    return sample.labels.get("pod") in (name, _RANK.sub("", name)) and sample.labels.get("namespace", namespace) == namespace
+
+
+class MulticlusterSourceParameters(HttpSourceParameters):
+    """Where the endpoint picker of a cluster shows its metrics."""
+
+    scheme: Annotated[Literal["http", "https"], Field(description="`http` or `https`.")] = "https"
+    path: Annotated[str, Field(pattern="^/", description="Path of the metrics page, from the root of the server.")] = "/metrics"
+    insecure_skip_verify: Annotated[bool, Field(alias="insecureSkipVerify", description="With https: accept any certificate.")] = False
+
+
+class MulticlusterMetricsDataSource(MetricsPageSource[MulticlusterSourceParameters]):
+    """Asks the endpoint picker of each cluster for its metrics page; see `multicluster-file-discovery` for where that is.
+
+    Anything but status 200, a certificate that cannot be verified, and a page over 8 MiB, is a poll error; the columns keep their values
+    and grow older.
+    """
+
+    default_collectors = ("multicluster-metrics-extractor",)
+    stability = Stability.EXPERIMENTAL
+
+
+CLUSTER_KV_CACHE_USAGE = DataKey(
+    "llm-d.ai/multicluster-kv-cache-utilization", float, doc="Share of the KV cache in use, mean over a cluster (0 to 1)."
+)
+CLUSTER_QUEUE_SIZE = DataKey("llm-d.ai/multicluster-queue-size", float, doc="Requests waiting, mean over a cluster (count, 0 or more).")
+
+
+class MulticlusterExtractorParameters(Parameters):
+    """What the endpoint pickers call what is read of them."""
+
+    kv_cache_metric: Annotated[
+        SpecText, Field(alias="kvCacheUtilizationMetric", min_length=1, description="Mean share of the KV cache in use.")
+    ] = "llm_d_epp_average_kv_cache_utilization"
+    queue_metric: Annotated[SpecText, Field(alias="queueSizeMetric", min_length=1, description="Mean length of the waiting queues.")] = (
+        "llm_d_epp_average_queue_size"
+    )
+
+
+class MulticlusterMetricsExtractor(DataCollector[MulticlusterExtractorParameters, MetricsPage]):
+    """Keeps the mean queue and KV-cache usage of a cluster, as its endpoint picker reports them.
+
+    Each value is the newest sample of its metric. A metric that is missing, NaN or infinite counts as an error, and stays as it was;
+    the other one is written all the same.
+    """
+
+    produces = (CLUSTER_KV_CACHE_USAGE, CLUSTER_QUEUE_SIZE)
+    default_source = "multicluster-metrics-data-source"
+    stability = Stability.EXPERIMENTAL
+
+    def collect(self, payload: MetricsPage, writer: ColumnWriter) -> None:
+        """Read one page.
+
+        Raises:
+            Unavailable: a metric is missing; the other one is written.
+        """
+        missing = []
+        for key, text in ((CLUSTER_KV_CACHE_USAGE, self.parameters.kv_cache_metric), (CLUSTER_QUEUE_SIZE, self.parameters.queue_metric)):
+            spec = parse_spec(text) or MetricSpec(text)
+            sample = payload.newest(spec.name, spec.labels)
+            if sample is None or not math.isfinite(sample.value):
+                missing.append(str(spec))
+            else:
+                writer.set(key, sample.value)
+        if missing:
+            raise Unavailable(f"the metrics page has no number for {', '.join(missing)}")

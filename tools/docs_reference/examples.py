@@ -1,0 +1,56 @@
+"""A configuration for each plugin type, found by trying: the places where its kinds belong, until endpick accepts one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+from generate_schemas import builtin_candidates
+
+from endpick.api import DataSource, EndpointDiscovery, Parser, PreRequest, ProfileHandler, SaturationDetector
+from endpick.cli.describing import entry_of
+from endpick.config import load_config
+from endpick.planning.planner import make_plan
+from endpick.plugins.discovery import Candidate
+from endpick.plugins.kinds import KINDS
+from endpick.plugins.loader import LoadedPlugin
+
+_HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n"
+_FILE = "- type: file-discovery\n  parameters: {path: endpoints.yaml}\n"
+_PROFILES = (("default",), ("decode",), ("decode", "prefill"), ("decode", "prefill", "encode"))
+"""Handlers insist on profiles of certain names."""
+
+
+def example(loaded: LoadedPlugin) -> str | None:
+    """A whole configuration with an instance of the type, that endpick accepts; None where none is found."""
+    return next((text for text in _attempts(loaded) if _is_accepted(text, loaded.type)), None)
+
+
+def _attempts(loaded: LoadedPlugin) -> Iterator[str]:
+    kinds = set(loaded.kinds)
+    in_profile = any(KINDS[kind].in_profile for kind in kinds)
+    discovers = EndpointDiscovery in kinds
+    plugins = entry_of(loaded) if discovers else _FILE + entry_of(loaded)
+    layer = f"dataLayer:\n  discovery: {{pluginRef: {loaded.type if discovers else 'file-discovery'}}}\n"
+    if DataSource in kinds:
+        layer += f"  sources:\n  - pluginRef: {loaded.type}\n"
+    if Parser in kinds:
+        layer += f"requestHandler:\n  parsers:\n  - pluginRef: {loaded.type}\n"
+    if SaturationDetector in kinds and not in_profile:
+        layer += f"flowControl:\n  saturationDetector: {{pluginRef: {loaded.type}}}\n"
+    for more in ("", "- type: always-disagg-pd-decider\n", "- type: disagg-profile-handler\n"):
+        for names in _PROFILES if ProfileHandler in kinds or PreRequest in kinds or more else _PROFILES[:1]:
+            listed = f"  - pluginRef: {loaded.type}\n" if in_profile else "  - pluginRef: queue-scorer\n"
+            scorer = "" if in_profile else "- type: queue-scorer\n"
+            profiles = "".join(f"- name: {name}\n  plugins:\n{listed}" for name in names)
+            yield f"{_HEAD}{plugins}{more}{scorer}schedulingProfiles:\n{profiles}{layer}"
+
+
+@cache
+def _candidates() -> tuple[Candidate, ...]:
+    return builtin_candidates()
+
+
+def _is_accepted(text: str, plugin_type: str) -> bool:
+    outcome = make_plan(load_config(text=text, name="config.yaml"), _candidates())
+    return outcome.plan is not None and any(planned.loaded.type == plugin_type for planned in outcome.plan.instances)
