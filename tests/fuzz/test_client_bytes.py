@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick.api import ParsedRequest, Rejection
-from endpick_builtin.parsers.openai import OpenAIParser, exceeded_limit
+from endpick_builtin.parsers.openai import OpenAIParser
+from endpick_builtin.parsers.structure import exceeded_limit
 from fuzz.bounds import bounded, mixed
 from unit.scheduling.workbench import instance
 

@@ -30,6 +30,9 @@ class Parser(Plugin[P]):
     reads_usage: ClassVar[bool] = False
     """True when `usage` can find token counts, so that response bodies are worth looking at."""
 
+    usage_mark: ClassVar[bytes] = b'"usage'
+    """What stands in every piece of an answer that has token counts; other pieces are not shown to `usage`. Empty: all are shown."""
+
     @abstractmethod
     def parse(self, path: str, headers: Mapping[str, str], body: bytes) -> ParsedRequest | Rejection:
         """Read a complete request body. Called once per request; malformed input is a `Rejection` with status 400, never an exception.
@@ -43,7 +46,13 @@ class Parser(Plugin[P]):
         return body
 
     def usage(self, body: bytes, streaming: bool) -> Usage | None:
-        """Token counts in a response body or, when `streaming`, in one or more complete server-sent events; None when it has none."""
+        """Token counts in a response body; None when it has none.
+
+        Args:
+            body: The whole of it or, when `streaming`, one or more complete server-sent events or gRPC frames.
+            streaming: Called for each piece of the answer as it passes. A later answer of this method counts, and what it leaves at 0 or
+                None is taken from those before: APIs may tell prompt and completion in different events.
+        """
         return None
 
 

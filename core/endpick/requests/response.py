@@ -16,7 +16,7 @@ from endpick.plugins.instance import Instance
 from endpick.requests.intake import CompiledParser
 from endpick.requests.memory import MemoryAccount
 from endpick.requests.model import CloseCause
-from endpick.requests.response_body import ModelNameRestorer, StreamedUsage, Unread, UsageReader, WholeUsage
+from endpick.requests.response_body import FramedUsage, ModelNameRestorer, StreamedUsage, Unread, UsageReader, WholeUsage
 from endpick.scheduling.step import Fault, Step, bind_settling
 
 _OPEN = BreakerState.OPEN
@@ -234,7 +234,10 @@ class TrackedExchange:
             return Unread()
         # Nothing of this exchange: a cycle would keep request and response until the garbage collector comes.
         read = partial(_read_usage, parser.usage, self._context.observers.access)
-        return StreamedUsage(read) if "text/event-stream" in content_type.lower() else WholeUsage(read)
+        kind = content_type.lower()
+        if "text/event-stream" in kind:
+            return StreamedUsage(read, parser.usage_mark)
+        return FramedUsage(read) if kind.startswith("application/grpc") else WholeUsage(read, parser.usage_mark)
 
 
 class NullExchange:
