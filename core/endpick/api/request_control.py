@@ -153,6 +153,8 @@ class ResponseHead:
     headers: Mapping[str, str]
     endpoint: Endpoint | None
     """The endpoint that served, as the gateway reported it, else the first picked; None when it has left the pool."""
+    served: str | None = None
+    """`host:port` that the gateway says has served; None where it does not say."""
 
 
 @dataclass(frozen=True, slots=True)

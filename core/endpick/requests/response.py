@@ -183,7 +183,7 @@ class TrackedExchange:
         if not observers.each:
             return {}
         served_by = _endpoint_at(served, self._context.picked, self._context.destinations)
-        return observers.started(ResponseHead(self._status, headers, served_by))
+        return observers.started(ResponseHead(self._status, headers, served_by, served))
 
     def response_chunk(self, chunk: bytes, end: bool) -> bytes | None:
         """See `Exchange`."""
