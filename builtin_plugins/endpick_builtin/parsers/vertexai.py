@@ -31,7 +31,7 @@ class VertexAIParser(Parser[OpenAIParserParameters]):
     Frames that are compressed or cut off are answered with 400.
     """
 
-    claims = ("/PredictionService/ChatCompletions", "/PredictionService/StreamRawPredict", "/PredictionService/RawPredict")
+    claims = (".PredictionService/ChatCompletions", ".PredictionService/StreamRawPredict", ".PredictionService/RawPredict")
     reads_usage = True
 
     def __init__(self, name: str, parameters: OpenAIParserParameters, context: PluginContext) -> None:

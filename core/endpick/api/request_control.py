@@ -25,7 +25,9 @@ class Parser(Plugin[P]):
     kind: ClassVar[str] = "parser"
 
     claims: ClassVar[tuple[str, ...]] = ()
-    """Path suffixes this parser is for; the longest match among all parsers wins. None: a fallback for every path."""
+    """Path suffixes this parser is for; the longest match among all parsers wins. None: a fallback for every path.
+
+    A suffix begins with a whole segment of the path, or, when it begins with a dot, with a part of the name of a gRPC service."""
 
     reads_usage: ClassVar[bool] = False
     """True when `usage` can find token counts, so that response bodies are worth looking at."""

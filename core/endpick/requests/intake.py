@@ -140,7 +140,7 @@ def compile_parsers(instances: Sequence[Instance], telemetry: Telemetry) -> Pars
             fallback = parser
             break
         for suffix in parser.claims:
-            claims.setdefault("/" + suffix.lstrip("/"), parser)
+            claims.setdefault(suffix if suffix.startswith(".") else "/" + suffix.lstrip("/"), parser)
     return Parsers(tuple(sorted(claims.items(), key=lambda claim: -len(claim[0]))), fallback)
 
 
