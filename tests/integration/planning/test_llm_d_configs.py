@@ -22,8 +22,6 @@ CONFIGS = sorted((DATA / "epp-configs").glob("*.yaml"))
 NOT_BUILT_IN = {
     "endpoint-notification-source",
     "precise-prefix-cache-scorer",
-    "probabilistic-admitter",
-    "prefix-based-pd-decider",
     "token-producer",
 }
 """What the samples use and endpick does not have. The change that builds one takes it from this list."""
