@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick.api import ParsedRequest, Rejection
-from endpick_builtin.parsers.openai import OpenAIParser, exceeded_limit
+from endpick_builtin.parsers.anthropic import AnthropicParser
+from endpick_builtin.parsers.generate import SGLangHTTPParser, VllmHTTPParser
+from endpick_builtin.parsers.openai import OpenAIParser
+from endpick_builtin.parsers.structure import exceeded_limit, without_depths
+from endpick_builtin.parsers.vertexai import VertexAIParser
+from endpick_builtin.parsers.vllm_grpc import VllmGRPCParser
 from fuzz.bounds import bounded, mixed
 from unit.scheduling.workbench import instance
 
@@ -78,6 +84,100 @@ def test_structure_is_counted_in_any_bytes(body, containers, values):
     assert bounded(lambda sent: exceeded_limit(sent, containers, values), body) in (None, "maxContainers", "maxValues")
 
 
+ENGINE_FIELDS = st.sampled_from(
+    [
+        *(
+            "model",
+            "messages",
+            "system",
+            "tools",
+            "content",
+            "role",
+            "type",
+            "text",
+            "source",
+            "data",
+            "url",
+            "input",
+            "image",
+            "tool_result",
+        ),
+        *("token_ids", "input_ids", "features", "mm_hashes", "mm_placeholders", "offset", "length", "sampling_params", "max_tokens"),
+    ]
+)
+ENGINE_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-1, 9) | st.floats() | st.sampled_from(["image", "text", "tool_result", "base64", "\ud800"]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(ENGINE_FIELDS, inner, max_size=4),
+    max_leaves=12,
+)
+ENGINE_BODY = st.one_of(st.dictionaries(ENGINE_FIELDS, ENGINE_JSON, max_size=6).map(lambda body: json.dumps(body).encode()), BODY)
+
+
+@pytest.mark.parametrize(
+    ("plugin", "path"),
+    [
+        (AnthropicParser, "/v1/messages"),
+        (VllmHTTPParser, "/inference/v1/generate"),
+        (SGLangHTTPParser, "/generate"),
+    ],
+)
+@given(data=st.data())
+def test_bodies_of_engines_are_read_or_refused(plugin, path, data):
+    check_parser(instance(plugin).plugin, path, data.draw(ENGINE_BODY))
+
+
+FRAMES = mixed(b"\0\0\0\0", b"\0\0\0\0\x07\x1a\x05test1", b"\x12\x05\x12\x03\x01\x02\x03", b"\x3a", b"\x2a", b'{"model":"m"}', b"\xff\xff")
+
+
+@pytest.mark.parametrize(
+    ("plugin", "path"),
+    [
+        (VllmGRPCParser, "/vllm.grpc.engine.VllmEngine/Generate"),
+        (VllmGRPCParser, "/vllm.grpc.engine.VllmEngine/Embed"),
+        (VertexAIParser, "/a.PredictionService/RawPredict"),
+    ],
+)
+@given(data=st.data())
+def test_frames_are_read_or_refused(plugin, path, data):
+    message = data.draw(FRAMES)
+    framed = data.draw(st.sampled_from([message, b"\0" + len(message).to_bytes(4, "big") + message]))
+    parser = instance(plugin).plugin
+    check_parser(parser, path, framed)
+    usage = bounded(lambda sent: parser.usage(sent, True), framed)
+    assert usage is None or usage.prompt_tokens >= 0
+
+
+def check_parser(parser, path, body):
+    """What is read can be rendered, and be asked for another model; or the client is told."""
+    result = bounded(lambda sent: parser.parse(path, {}, sent), body)
+    if isinstance(result, Rejection):
+        assert result.status == 400
+        return
+    assert all(isinstance(text, bytes) for text in bounded(lambda sent: result.prompt.texts, body))
+    assert len(result.prompt.media) <= len(body)
+    assert isinstance(parser.rewrite_model(body, result, "other"), bytes)
+
+
+@given(st.integers(1, 40), BODY)
+def test_depths_are_cut_in_any_bytes(deepest, body):
+    cut = bounded(lambda sent: without_depths(sent, deepest), body)
+    assert cut == body or b"null" in cut
+
+
+@given(JSON, st.integers(1, 5))
+def test_what_is_not_deep_is_not_cut(value, deepest):
+    """The rest is as it was, and nothing that is left stands deeper than allowed."""
+    cut = json.loads(without_depths(json.dumps(value).encode(errors="surrogatepass"), deepest))
+    assert depth_of(cut) <= deepest
+    if depth_of(value) <= deepest:
+        assert json.dumps(cut) == json.dumps(value)
+
+
+def depth_of(value):
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else 1 + max(map(depth_of, inner), default=0)
+
+
 ANSWER = mixed(
     b"data: ",
     b"data:",
@@ -86,6 +186,8 @@ ANSWER = mixed(
     b"event: message\n",
     b"[DONE]",
     b'{"usage":{"prompt_tokens":1,"completion_tokens":2}}',
+    b'{"type":"message_start","message":{"usage":{"input_tokens":3}}}',
+    b'{"meta_info":{"prompt_tokens":1,"completion_tokens":2}}',
     b'{"usage":',
     b'"usage"',
     b'{"prompt_tokens":',
@@ -100,8 +202,10 @@ ANSWER = mixed(
 )
 
 
-@given(ANSWER, st.booleans())
-def test_usage_is_found_in_an_answer_or_not(answer, streaming):
-    usage = bounded(lambda sent: PARSER.usage(sent, streaming), answer)
+@pytest.mark.parametrize("plugin", [OpenAIParser, AnthropicParser, SGLangHTTPParser])
+@given(answer=ANSWER, streaming=st.booleans())
+def test_usage_is_found_in_an_answer_or_not(plugin, answer, streaming):
+    parser = instance(plugin).plugin
+    usage = bounded(lambda sent: parser.usage(sent, streaming), answer)
 
     assert usage is None or all(count is None or count >= 0 for count in (usage.prompt_tokens, usage.completion_tokens))

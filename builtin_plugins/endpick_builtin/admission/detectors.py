@@ -16,22 +16,19 @@ from endpick.api import (
     Filter,
     FloatArray,
     InferenceRequest,
-    Parameters,
     PluginContext,
     SaturationDetector,
     ScoringState,
 )
+from endpick.api.fast_metrics import Levels
+from endpick_builtin.admission.fullness import FullnessParameters, fullness, mean_fullness
+
+_LOG_SECONDS = 30.0
 
 
-class UtilizationParameters(Parameters):
-    """What counts as full."""
+class UtilizationParameters(FullnessParameters):
+    """What counts as full, and as stale."""
 
-    queue_depth_threshold: Annotated[
-        int, Field(alias="queueDepthThreshold", gt=0, description="Waiting requests at which an endpoint is full.")
-    ] = 5
-    kv_cache_util_threshold: Annotated[
-        float, Field(alias="kvCacheUtilThreshold", gt=0.0, le=1.0, description="KV-cache usage (0 to 1) at which an endpoint is full.")
-    ] = 0.8
     metrics_staleness_threshold: Annotated[
         Duration,
         Field(alias="metricsStalenessThreshold", gt=0, description="Metrics older than this say nothing: the endpoint counts as full."),
@@ -46,7 +43,8 @@ class UtilizationDetector(SaturationDetector[UtilizationParameters], Filter[Util
 
     saturation = mean of max(queue / queueDepthThreshold, usage / kvCacheUtilThreshold); an endpoint without fresh metrics counts as 1, and
     no endpoint at all is 1. As a filter it keeps endpoints with fresh metrics that are below both thresholds * (1 + headroom); when that
-    leaves none, all. Of the two metrics one is enough.
+    leaves none, all. Of the two metrics one is enough. The gauge `llm_d_epp_flow_control_stale_endpoints` says how many endpoints had no
+    fresh metrics when it was last asked.
     """
 
     consumes = (WAITING_QUEUE_SIZE, KV_CACHE_USAGE)
@@ -54,13 +52,15 @@ class UtilizationDetector(SaturationDetector[UtilizationParameters], Filter[Util
     def __init__(self, name: str, parameters: UtilizationParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
         self.tolerated_age_seconds = parameters.metrics_staleness_threshold
+        told = "Endpoints without fresh metrics when the detector was last asked."
+        self._stale = Levels("llm_d_epp_flow_control_stale_endpoints", told, ("detector",), context.registry).labels(name)
+        self._logged_at = -_LOG_SECONDS
+        if parameters.headroom > 1.0:
+            context.logger.warning("headroom %g lets endpoints be more than twice as full as the thresholds say", parameters.headroom)
 
     def saturation(self, endpoints: Endpoints) -> float:
         """See the class."""
-        if not len(endpoints):
-            return 1.0
-        utilization = self._utilization(endpoints)
-        return float(np.where(np.isnan(utilization), 1.0, utilization).mean())
+        return mean_fullness(self._utilization(endpoints))
 
     def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> BoolArray:
         """See the class."""
@@ -69,7 +69,24 @@ class UtilizationDetector(SaturationDetector[UtilizationParameters], Filter[Util
 
     def _utilization(self, endpoints: Endpoints) -> FloatArray:
         """1 is full; NaN where nothing fresh is known."""
-        queue = endpoints[WAITING_QUEUE_SIZE] / self.parameters.queue_depth_threshold
-        usage = endpoints[KV_CACHE_USAGE] / self.parameters.kv_cache_util_threshold
         age = np.minimum(endpoints.age(WAITING_QUEUE_SIZE), endpoints.age(KV_CACHE_USAGE))
-        return np.where(age <= self.parameters.metrics_staleness_threshold, np.fmax(queue, usage), np.nan)
+        fresh = age <= self.parameters.metrics_staleness_threshold
+        stale = len(endpoints) - int(np.count_nonzero(fresh))
+        self._stale.value = float(stale)
+        values = fullness(endpoints, self.parameters)
+        if not stale:
+            return values
+        self._log_stale(stale, len(endpoints))
+        return np.where(fresh, values, np.nan)
+
+    def _log_stale(self, stale: int, endpoints: int) -> None:
+        """Twice a minute at most."""
+        now = self.context.clock()
+        if now - self._logged_at >= _LOG_SECONDS:
+            self._logged_at = now
+            self.context.logger.warning(
+                "%d of %d endpoints have no metrics younger than %g s and count as full; metricsStalenessThreshold is the limit",
+                stale,
+                endpoints,
+                self.parameters.metrics_staleness_threshold,
+            )

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from struct import pack
 
-import orjson
-
 from endpick.api import JSONObject, JSONValue, Media, Modality, Piece
+from endpick_builtin.parsers.json_bodies import dumped
 
 MAX_TOKEN_ID = 2**32 - 1
 _NAME_OF = {list: "a list", str: "a string", bool: "true or false", dict: "an object"}
@@ -71,7 +70,7 @@ def chat(payload: JSONObject) -> tuple[bytes, ...]:
     """The tools, because chat templates put them first, then role and content of each message."""
     pieces: list[bytes] = []
     if payload.get("tools"):
-        pieces.append(orjson.dumps(payload["tools"]))
+        pieces.append(dumped(payload["tools"]))
     for message in _sequence(payload.get("messages")):
         if isinstance(message, Mapping):
             pieces.append(_text(message.get("role")))
@@ -83,7 +82,7 @@ def chat_pieces(payload: JSONObject) -> tuple[tuple[Piece, ...], ...]:
     """The same, with media as media."""
     pieces: list[Piece] = []
     if payload.get("tools"):
-        pieces.append(orjson.dumps(payload["tools"]))
+        pieces.append(dumped(payload["tools"]))
     for message in _sequence(payload.get("messages")):
         if isinstance(message, Mapping):
             pieces.append(_text(message.get("role")))
@@ -105,12 +104,12 @@ def embeddings(payload: JSONObject) -> tuple[bytes, ...]:
 def responses(payload: JSONObject) -> tuple[bytes, ...]:
     """Instructions, tools and input, in the order in which a server shows them to the model."""
     shown = [{name: payload[name]} for name in ("instructions", "tools", "input") if payload.get(name)]
-    return (orjson.dumps(shown),)
+    return (dumped(shown),)
 
 
 def conversations(payload: JSONObject) -> tuple[bytes, ...]:
     """The items."""
-    return (orjson.dumps(payload.get("items")),)
+    return (dumped(payload.get("items")),)
 
 
 def _is_message(message: JSONValue) -> bool:
@@ -125,10 +124,11 @@ def _is_text_or_tokens(prompt: JSONValue) -> bool:
         return prompt != ""
     if not isinstance(prompt, list) or not prompt:
         return False
-    return _is_tokens(prompt) or all(isinstance(text, str) or (isinstance(text, list) and _is_tokens(text)) for text in prompt)
+    return is_tokens(prompt) or all(isinstance(text, str) or (isinstance(text, list) and is_tokens(text)) for text in prompt)
 
 
-def _is_tokens(prompt: Sequence[JSONValue]) -> bool:
+def is_tokens(prompt: Sequence[JSONValue]) -> bool:
+    """Whether all of these are token ids."""
     return all(type(token) is int and 0 <= token <= MAX_TOKEN_ID for token in prompt)
 
 
@@ -139,10 +139,11 @@ def prompts_of(prompt: JSONValue) -> Sequence[JSONValue]:
 
 
 def _texts(prompt: JSONValue) -> tuple[bytes, ...]:
-    return tuple(part.encode() if isinstance(part, str) else _packed(_sequence(part)) for part in prompts_of(prompt))
+    return tuple(part.encode() if isinstance(part, str) else packed(_sequence(part)) for part in prompts_of(prompt))
 
 
-def _packed(tokens: Sequence[JSONValue]) -> bytes:
+def packed(tokens: Sequence[JSONValue]) -> bytes:
+    """Token ids as four bytes each, the lowest first."""
     return pack(f"<{len(tokens)}I", *tokens)
 
 
@@ -154,8 +155,7 @@ def _content(content: JSONValue) -> Iterable[bytes]:
 def _part(part: JSONValue) -> bytes:
     if isinstance(part, Mapping) and part.get("type") == "text":
         return _text(part.get("text"))
-    # orjson reserves some kilobytes for each result, however short; a copy takes what it needs.
-    return b"".join((orjson.dumps(part), b""))
+    return dumped(part)
 
 
 def _piece(part: JSONValue) -> Piece:

@@ -19,7 +19,7 @@ def from_events(events: bytes) -> Usage | None:
     Events of the Responses API carry it in `response`, and it counts only once the response is completed.
     """
     found = None
-    for event in _data(events):
+    for event in events_with(b'"usage"', events):
         response = event.get("response")
         carrier = response if isinstance(response, dict) and event.get("type") == "response.completed" else event
         found = _usage(carrier.get("usage")) or found
@@ -28,17 +28,28 @@ def from_events(events: bytes) -> Usage | None:
 
 def from_body(body: bytes) -> Usage | None:
     """The usage of a plain answer, or of its end; None when it has none."""
+    return _usage(field_of("usage", body))
+
+
+def field_of(name: str, body: bytes) -> JSONValue:
+    """A field of a plain answer; of one whose beginning is missing, the last object under that name. None where there is none.
+
+    Args:
+        name: Of a field that holds an object without text in which braces may stand.
+        body: JSON, or its end.
+    """
     answer = _object(body)
     if answer is not None:
-        return _usage(answer.get("usage"))
-    start = body.rfind(b'"usage"')
+        return answer.get(name)
+    start = body.rfind(b'"%b"' % name.encode())
     begin = body.find(b"{", start)
-    return None if start < 0 or begin < 0 else _usage(_object(_balanced(body[begin:])))
+    return None if start < 0 or begin < 0 else _object(_balanced(body[begin:]))
 
 
-def _data(events: bytes) -> Iterator[JSONObject]:
+def events_with(mark: bytes, events: bytes) -> Iterator[JSONObject]:
+    """The objects of those server-sent events in which `mark` stands."""
     for line in events.splitlines():
-        if line.startswith(b"data:") and b'"usage"' in line:
+        if line.startswith(b"data:") and mark in line:
             event = _object(line[5:].strip())
             if event is not None:
                 yield event
@@ -65,7 +76,7 @@ def _balanced(text: bytes) -> bytes:
 def _usage(usage: JSONValue) -> Usage | None:
     if not isinstance(usage, dict):
         return None
-    prompt, completion = _first(usage, _PROMPT), _first(usage, _COMPLETION)
+    prompt, completion = first_of(usage, _PROMPT), first_of(usage, _COMPLETION)
     if prompt is None and completion is None:
         return None
     return Usage(prompt or 0, completion or 0, _cached(usage))
@@ -75,13 +86,14 @@ def _cached(usage: JSONObject) -> int | None:
     for name in _DETAILS:
         details = usage.get(name)
         if isinstance(details, dict):
-            return _first(details, ("cached_tokens",))
+            return first_of(details, ("cached_tokens",))
     return None
 
 
-def _first(counts: JSONObject, names: tuple[str, ...]) -> int | None:
+def first_of(counts: JSONObject, names: tuple[str, ...]) -> int | None:
+    """The first of these fields that is a whole number and not negative; None when none is."""
     for name in names:
         value = counts.get(name)
-        if isinstance(value, int) and not isinstance(value, bool):
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             return value
     return None

@@ -226,6 +226,7 @@ class ParsedRequest:
         cache_salt: Empty when absent.
         payload: The JSON object, None when the body was not decoded.
         needs_model: False for bodies that legitimately name no model.
+        skip_response: The answer has nothing for the parser: no token counts, no model name to give back.
 
     Raises:
         TypeError: a field is not what it has to be; raised where the parser makes it. What `payload` holds is not looked at.
@@ -238,6 +239,7 @@ class ParsedRequest:
     cache_salt: str = ""
     payload: JSONObject | None = field(default=None, repr=False)
     needs_model: bool = True
+    skip_response: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self, _PARSED_REQUEST)

@@ -25,10 +25,15 @@ class Parser(Plugin[P]):
     kind: ClassVar[str] = "parser"
 
     claims: ClassVar[tuple[str, ...]] = ()
-    """Path suffixes this parser is for; the longest match among all parsers wins. None: a fallback for every path."""
+    """Path suffixes this parser is for; the longest match among all parsers wins. None: a fallback for every path.
+
+    A suffix begins with a whole segment of the path, or, when it begins with a dot, with a part of the name of a gRPC service."""
 
     reads_usage: ClassVar[bool] = False
     """True when `usage` can find token counts, so that response bodies are worth looking at."""
+
+    usage_mark: ClassVar[bytes] = b'"usage'
+    """What stands in every piece of an answer that has token counts; other pieces are not shown to `usage`. Empty: all are shown."""
 
     @abstractmethod
     def parse(self, path: str, headers: Mapping[str, str], body: bytes) -> ParsedRequest | Rejection:
@@ -43,7 +48,13 @@ class Parser(Plugin[P]):
         return body
 
     def usage(self, body: bytes, streaming: bool) -> Usage | None:
-        """Token counts in a response body or, when `streaming`, in one or more complete server-sent events; None when it has none."""
+        """Token counts in a response body; None when it has none.
+
+        Args:
+            body: The whole of it or, when `streaming`, one or more complete server-sent events or gRPC frames.
+            streaming: Called for each piece of the answer as it passes. A later answer of this method counts, and what it leaves at 0 or
+                None is taken from those before: APIs may tell prompt and completion in different events.
+        """
         return None
 
 
@@ -144,6 +155,8 @@ class ResponseHead:
     headers: Mapping[str, str]
     endpoint: Endpoint | None
     """The endpoint that served, as the gateway reported it, else the first picked; None when it has left the pool."""
+    served: str | None = None
+    """`host:port` that the gateway says has served; None where it does not say."""
 
 
 @dataclass(frozen=True, slots=True)

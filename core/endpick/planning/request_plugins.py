@@ -20,8 +20,7 @@ DEFAULT_CANDIDATE_FILTER = "silent-endpoint-screener"
 def plan_parsers(builder: PlanBuilder, installed: PluginCatalog) -> tuple[str, ...]:
     """Parsers in the order in which they are asked: those named, or else llm-d's, as far as they are installed."""
     if builder.config.parser_refs:
-        named = [_named_or_added(reference, Parser, builder, installed) for reference in builder.config.parser_refs]
-        return tuple(dict.fromkeys(instance.name for instance in named if instance is not None))
+        return _named_parsers(builder, installed)
     if builder.loaded.is_damaged(("requestHandler",)) or builder.loaded.is_damaged(("parser",)):
         return ()
     chosen = []
@@ -35,6 +34,26 @@ def plan_parsers(builder: PlanBuilder, installed: PluginCatalog) -> tuple[str, .
             builder.announce(Code.N0501, parser, f"added parser '{parser}': {reason}")
             chosen.append(add_instance(builder, installed, parser, reason).name)
     return tuple(chosen)
+
+
+def _named_parsers(builder: PlanBuilder, installed: PluginCatalog) -> tuple[str, ...]:
+    """Those named, without a second one of a type and those behind a fallback, which are never asked; each of them is a warning."""
+    kept: dict[str, str] = {}
+    fallback = ""
+    for reference in builder.config.parser_refs:
+        instance = _named_or_added(reference, Parser, builder, installed)
+        if instance is None:
+            continue
+        if fallback or instance.type in kept:
+            why = f"'{fallback}' takes every path" if fallback else f"'{kept[instance.type]}' is of the same type and takes the same paths"
+            message = f"parser '{instance.name}' is never asked: {why}"
+            builder.report(Code.W0502, message, (*reference.path, "pluginRef"), help="name it further up, or remove it")
+            continue
+        kept[instance.type] = instance.name
+        parser = instance.loaded.plugin if instance.loaded is not None else None
+        if isinstance(parser, type) and issubclass(parser, Parser) and not parser.claims:
+            fallback = instance.name
+    return tuple(kept.values())
 
 
 def plan_detector(builder: PlanBuilder, installed: PluginCatalog) -> str | None:

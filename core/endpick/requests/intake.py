@@ -104,6 +104,8 @@ class CompiledParser:
     parse: Step
     rewrite_model: Step
     usage: Step | None
+    usage_mark: bytes
+    """See `Parser.usage_mark`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,7 @@ def compile_parsers(instances: Sequence[Instance], telemetry: Telemetry) -> Pars
             fallback = parser
             break
         for suffix in parser.claims:
-            claims.setdefault("/" + suffix.lstrip("/"), parser)
+            claims.setdefault(suffix if suffix.startswith(".") else "/" + suffix.lstrip("/"), parser)
     return Parsers(tuple(sorted(claims.items(), key=lambda claim: -len(claim[0]))), fallback)
 
 
@@ -147,7 +149,7 @@ def _compile(instance: Instance, telemetry: Telemetry) -> CompiledParser:
     plugin = instance.plugin
     assert isinstance(plugin, Parser)
     usage = bind(instance, Parser, "usage", telemetry) if plugin.reads_usage else None
-    return CompiledParser(plugin.claims, parse, bind(instance, Parser, "rewrite_model", telemetry), usage)
+    return CompiledParser(plugin.claims, parse, bind(instance, Parser, "rewrite_model", telemetry), usage, plugin.usage_mark)
 
 
 DEFAULT_FAIRNESS_ID = "default-flow"
@@ -161,7 +163,7 @@ class BuiltRequest:
 
     request: InferenceRequest
     parser: CompiledParser | None
-    """Reads the response, too; None when no parser read the request."""
+    """Reads the response, too; None when no parser read the request, or its answer is to be left alone."""
     body: bytes | None
     """The body to send instead of the one that came; None when nothing in it changed."""
 
@@ -245,7 +247,7 @@ def build_request(
         received_at=incoming.received_at,
         payload=parsed.payload,
     )
-    return BuiltRequest(request, parser, body)
+    return BuiltRequest(request, None if parsed.skip_response else parser, body)
 
 
 def _not_parsed(answer: object) -> str:

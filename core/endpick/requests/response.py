@@ -19,7 +19,7 @@ from endpick.plugins.instance import Instance
 from endpick.requests.intake import CompiledParser
 from endpick.requests.memory import MemoryAccount
 from endpick.requests.model import CloseCause
-from endpick.requests.response_body import ModelNameRestorer, StreamedUsage, Unread, UsageReader, WholeUsage
+from endpick.requests.response_body import FramedUsage, ModelNameRestorer, StreamedUsage, Unread, UsageReader, WholeUsage
 from endpick.scheduling.step import Fault, Step, bind_settling
 
 _OPEN = BreakerState.OPEN
@@ -184,13 +184,14 @@ class TrackedExchange:
         came_at = self._context.clock()
         status = headers.get(":status", "")
         self._status = int(status) if status.isdecimal() else 0
-        self._pace.streaming = "text/event-stream" in headers.get("content-type", "").lower()
-        self._usage = self._reader()
+        content_type = headers.get("content-type", "").lower()
+        self._pace.streaming = "text/event-stream" in content_type
+        self._usage = self._reader(content_type)
         observers = self._context.observers
         added: Mapping[str, str] = {}
         if observers.each:
             served_by = _endpoint_at(served, self._context.picked, self._context.destinations)
-            added = observers.started(ResponseHead(self._status, headers, served_by))
+            added = observers.started(ResponseHead(self._status, headers, served_by, served))
         self._pace.processing_seconds += self._context.clock() - came_at
         return added
 
@@ -248,13 +249,15 @@ class TrackedExchange:
             self._context.observers.ended(end)
         return end
 
-    def _reader(self) -> UsageReader:
+    def _reader(self, content_type: str) -> UsageReader:
         parser = self._context.parser
         if parser is None or parser.usage is None:
             return Unread()
         # Nothing of this exchange: a cycle would keep request and response until the garbage collector comes.
         read = partial(_read_usage, parser.usage, self._context.observers.access)
-        return StreamedUsage(read) if self._pace.streaming else WholeUsage(read)
+        if self._pace.streaming:
+            return StreamedUsage(read, parser.usage_mark)
+        return FramedUsage(read) if content_type.startswith("application/grpc") else WholeUsage(read, parser.usage_mark)
 
 
 class BodilessExchange:

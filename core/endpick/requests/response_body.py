@@ -56,8 +56,7 @@ MAX_BODY_BYTES: Final = 1 << 18
 """Of a longer plain body only the end is kept: model servers write usage last."""
 KEPT_TAIL_BYTES: Final = 1 << 14
 
-_WORD: Final = b'"usage'
-_NONE_YET: Final = b'"usage":null'
+_NULL: Final = b'":null'
 _SEPARATORS = (b"\n\n", b"\r\n\r\n")
 
 
@@ -84,13 +83,24 @@ class Unread:
         return None
 
 
+def merged(earlier: Usage | None, later: Usage | None) -> Usage | None:
+    """What is known after a later usage: what it does not say stays as it was."""
+    if earlier is None or later is None:
+        return earlier if later is None else later
+    cached = earlier.cached_tokens if later.cached_tokens is None else later.cached_tokens
+    return Usage(later.prompt_tokens or earlier.prompt_tokens, later.completion_tokens or earlier.completion_tokens, cached)
+
+
 class StreamedUsage:
-    """Reads server-sent events; each usage replaces the one before."""
+    """Reads server-sent events; each usage replaces what it says of the one before."""
 
-    __slots__ = ("_found", "_partial", "_read")
+    __slots__ = ("_found", "_mark", "_none_yet", "_partial", "_read")
 
-    def __init__(self, read: ReadUsage) -> None:
+    def __init__(self, read: ReadUsage, mark: bytes) -> None:
+        """`mark` is `Parser.usage_mark`."""
         self._read = read
+        self._mark = mark
+        self._none_yet = mark + _NULL
         self._partial = bytearray()
         self._found: Usage | None = None
 
@@ -116,17 +126,20 @@ class StreamedUsage:
         return self._found
 
     def _look(self, events: bytes) -> None:
-        if events.find(_WORD) >= 0 and events.count(_WORD) > events.count(_NONE_YET):
-            self._found = self._read(events, True) or self._found
+        mark = self._mark
+        if events.find(mark) >= 0 and events.count(mark) > events.count(self._none_yet):
+            self._found = merged(self._found, self._read(events, True))
 
 
 class WholeUsage:
     """Reads one JSON body."""
 
-    __slots__ = ("_body", "_found", "_read")
+    __slots__ = ("_body", "_found", "_mark", "_read")
 
-    def __init__(self, read: ReadUsage) -> None:
+    def __init__(self, read: ReadUsage, mark: bytes) -> None:
+        """`mark` is `Parser.usage_mark`."""
         self._read = read
+        self._mark = mark
         self._body = bytearray()
         self._found: Usage | None = None
 
@@ -138,9 +151,49 @@ class WholeUsage:
 
     def result(self) -> Usage | None:
         """See `UsageReader`."""
-        if self._body and self._found is None and self._body.find(_WORD) >= 0:
+        if self._body and self._found is None and self._body.find(self._mark) >= 0:
             self._found = self._read(bytes(self._body), False)
             self._body.clear()
+        return self._found
+
+
+_FRAME_HEAD: Final = 5
+"""Bytes in front of each message of a gRPC answer: a flag, and the length as four bytes, the first one the highest."""
+
+
+class FramedUsage:
+    """Reads the frames of a gRPC answer; each usage replaces what it says of the one before. A frame over 1 MiB is not looked at."""
+
+    __slots__ = ("_found", "_partial", "_read", "_skipped")
+
+    def __init__(self, read: ReadUsage) -> None:
+        self._read = read
+        self._partial = bytearray()
+        self._skipped = 0
+        self._found: Usage | None = None
+
+    def feed(self, chunk: bytes) -> None:
+        """See `UsageReader`."""
+        if self._skipped:
+            passed = min(self._skipped, len(chunk))
+            self._skipped -= passed
+            chunk = chunk[passed:]
+        self._partial += chunk
+        end = 0
+        while len(self._partial) - end >= _FRAME_HEAD:
+            size = _FRAME_HEAD + int.from_bytes(self._partial[end + 1 : end + _FRAME_HEAD], "big")
+            if end + size > len(self._partial):
+                if size > MAX_EVENT_BYTES:
+                    self._skipped = end + size - len(self._partial)
+                    del self._partial[end:]
+                break
+            end += size
+        if end:
+            self._found = merged(self._found, self._read(bytes(self._partial[:end]), True))
+            del self._partial[:end]
+
+    def result(self) -> Usage | None:
+        """See `UsageReader`."""
         return self._found
 
 

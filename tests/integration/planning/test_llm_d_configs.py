@@ -60,7 +60,7 @@ def test_the_built_in_default_compiles_to_llm_ds_pipeline() -> None:
     assert plan.profiles[0].picker == "max-score-picker"
     assert plan.handler == "single-profile-handler"
     assert plan.detector == "utilization-detector"
-    assert plan.parsers == ("openai-parser", "passthrough-parser")
+    assert plan.parsers == ("openai-parser", "anthropic-parser", "vllmhttp-parser", "passthrough-parser")
     assert plan.on_request[DataProducer] == ("approx-prefix-cache-producer",)
     assert list(pipeline.scheduler.profiles) == ["default"]
     assert [(one.source.name, [collector.name for collector in one.collectors]) for one in collection.bindings] == [

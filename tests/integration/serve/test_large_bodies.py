@@ -293,7 +293,7 @@ async def test_refusals_of_the_openai_parser_are_counted_wherever_it_parses():
     async with reading() as bodies:
         answer = await bodies.read(instance, b'{"model":"m","prompt":["a","b","c"]}', "/v1/completions")
     assert answer == Rejection("the request body holds more than 2 prompts", 400)
-    (value,) = (value for (name, _), value in page(instance).items() if name == "endpick_openai_parser_refusals_total")
+    (value,) = (value for (name, _), value in page(instance).items() if name == "endpick_parser_refusals_total")
     assert value == 1
 
 

@@ -93,7 +93,7 @@ async def test_large_bodies_are_parsed_by_a_process_that_ends_with_the_picker(fo
         status, refusal = await send(picker, b'{"model":"m","prompt":["a","b","c","d","e"]}' + LARGE)
         assert (status, b"more than 4 prompts" in refusal) == (400, True)
         assert await outcomes(picker) == {"parsed": 2, "rejected": 1}
-        refusals = await picker.samples("endpick_openai_parser_refusals_total")
+        refusals = await picker.samples("endpick_parser_refusals_total")
         assert [(dict(labels)["plugin_name"], value) for labels, value in refusals.items()] == [("openai-parser", 1)]
         assert await picker.logged("maxPrompts raises the limit")
         helper = await helper_of(picker)

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick.api import Media, Modality, ParsedRequest, Rejection, Usage
-from endpick_builtin.parsers.openai import OpenAIParser, PassthroughParser, with_model
+from endpick_builtin.parsers.model_field import with_model
+from endpick_builtin.parsers.openai import OpenAIParser, PassthroughParser
 from unit.scheduling.workbench import instance
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
@@ -94,7 +95,7 @@ def test_what_cannot_be_read_is_a_400_that_says_which_field(path, body, message)
     assert parse(path, **body) == Rejection(message, status=400)
 
 
-@pytest.mark.parametrize("body", [b"no healthy upstream", b"", b"[1]", b'"text"', b"null", b'{"a":', b"\xff\xfe", b'{"prompt":"\\ud800"}'])
+@pytest.mark.parametrize("body", [b"no healthy upstream", b"", b"[1]", b'"text"', b"null", b'{"a":', b"\xff\xfe", b'{"prompt":"\\ud800"'])
 def test_a_body_that_is_no_json_object_is_a_400(body):
     rejection = parser.parse(COMPLETIONS, {}, body)
     assert isinstance(rejection, Rejection)
@@ -287,7 +288,7 @@ def test_a_body_with_more_structure_than_allowed_is_refused_and_counted(limited,
     assert answer == Rejection(f"the request body holds more than {counted}", status=400)
     (family,) = limited.registry.collect()
     (sample,) = family.samples
-    assert (sample.name, sample.value) == ("endpick_openai_parser_refusals_total", 1.0)
+    assert (sample.name, sample.value) == ("endpick_parser_refusals_total", 1.0)
 
 
 def test_a_limit_is_logged_with_its_name_and_not_for_each_request(limited, caplog):

@@ -20,6 +20,28 @@ def test_named_parsers_are_all_there_is_and_keep_their_order() -> None:
     assert result.plan.parsers == ("csv-parser", "openai-parser")
 
 
+def test_a_second_parser_of_a_type_is_skipped_with_a_warning() -> None:
+    result = plan("""
+        plugins: [{type: csv-parser}, {type: csv-parser, name: again}]
+        requestHandler: {parsers: [{pluginRef: csv-parser}, {pluginRef: again}]}
+        """)
+
+    assert result.plan.parsers == ("csv-parser",)
+    assert result.found == [("W0502", "again")]
+    assert "'csv-parser' is of the same type" in result.one("W0502").message
+
+
+def test_parsers_behind_a_fallback_are_skipped_with_a_warning() -> None:
+    result = plan("""
+        plugins: [{type: csv-parser}]
+        requestHandler: {parsers: [{pluginRef: passthrough-parser}, {pluginRef: csv-parser}]}
+        """)
+
+    assert result.plan.parsers == ("passthrough-parser",)
+    assert result.found == [("W0502", "csv-parser")]
+    assert "'passthrough-parser' takes every path" in result.one("W0502").message
+
+
 def test_a_defined_default_parser_is_used_with_its_parameters() -> None:
     result = plan("plugins: [{type: passthrough-parser}]")
 

@@ -280,6 +280,7 @@ class _Parses:
 
 class OpenAIParser(_Parses, Parser):
     plugin_type = "openai-parser"
+    claims = ("/chat/completions",)
 
 
 class PassthroughParser(_Parses, Parser):
@@ -288,6 +289,7 @@ class PassthroughParser(_Parses, Parser):
 
 class CsvParser(_Parses, Parser):
     plugin_type = "csv-parser"
+    claims = ("/csv",)
 
 
 class PickyParser(_Parses, Parser[PickyParameters]):

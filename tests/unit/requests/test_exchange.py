@@ -271,7 +271,7 @@ class Asked:
 
 def test_events_without_usage_are_never_decoded():
     asked = Asked()
-    reader = StreamedUsage(asked)
+    reader = StreamedUsage(asked, b'"usage')
     for _ in range(50):
         reader.feed(b'data: {"choices":[{"delta":{"content":"x"}}],"usage":null}\n\n')
     reader.feed(b'data: {"usage":{"prompt_tokens":1}}\n\n')
@@ -280,7 +280,7 @@ def test_events_without_usage_are_never_decoded():
 
 
 def test_a_huge_event_is_let_go_and_the_next_one_read():
-    reader = StreamedUsage(Asked())
+    reader = StreamedUsage(Asked(), b'"usage')
     for _ in range(3):
         reader.feed(b"x" * MAX_EVENT_BYTES)
     reader.feed(b"\n\n")
@@ -290,7 +290,7 @@ def test_a_huge_event_is_let_go_and_the_next_one_read():
 
 def test_of_a_huge_body_only_the_end_is_kept():
     asked = Asked()
-    reader = WholeUsage(asked)
+    reader = WholeUsage(asked, b'"usage')
     for _ in range(20):
         reader.feed(b'{"embedding":[' + b"0.125," * (MAX_BODY_BYTES // 24))
     reader.feed(b'0.5]}],"usage":{"prompt_tokens":8,"total_tokens":8}}')

@@ -162,6 +162,7 @@ def _parsed(double: Double, job: ParseJob, body: bytes) -> tuple[dict[str, objec
         "streaming": answer.streaming,
         "max_output_tokens": answer.max_output_tokens,
         "needs_model": answer.needs_model,
+        "skip_response": answer.skip_response,
         "rewritten": bool(changed),
     }
     return head, (_bytes(answer.model), _bytes(answer.cache_salt), *cast("tuple[bytes, ...]", texts), *changed)

@@ -241,6 +241,7 @@ def _read(head: Head, pieces: tuple[bytes, ...]) -> BodyRead | Rejection | Parse
         max_output_tokens=head.max_output_tokens,
         cache_salt=_text(pieces[1]),
         needs_model=head.needs_model,
+        skip_response=head.skip_response,
     )
     return BodyRead(parsed, body, head.seconds)
 

@@ -99,6 +99,7 @@ class Head(_Closed):
     streaming: bool = False
     max_output_tokens: int | None = None
     needs_model: bool = True
+    skip_response: bool = False
     rewritten: bool = False
     """Whether the last piece is a body."""
     retires: bool = False

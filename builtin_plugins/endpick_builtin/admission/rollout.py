@@ -1,0 +1,223 @@
+"""`disaggregatedset-rollout-screener`: which revision of a disaggregated deployment serves a request while two of them run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Self
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from endpick.api import (
+    BoolArray,
+    CandidateFilter,
+    CycleState,
+    Endpoint,
+    Endpoints,
+    InferenceRequest,
+    LabelLimit,
+    Parameters,
+    PluginContext,
+    ResponseHead,
+    ResponseObserver,
+    RowArray,
+)
+from endpick.api.fast_metrics import Counts, Levels
+from endpick_builtin.filters.labels import LabelSelectorParameters
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class SelectorMode(StrEnum):
+    """What a header selector does."""
+
+    STRICT = "strict"
+    PREFER = "prefer"
+
+
+class GatingMode(StrEnum):
+    """What a revision's share of the requests is in proportion to."""
+
+    SUM = "sum"
+    MAX_ROLE = "max-role"
+    DISABLED = "disabled"
+
+
+class HeaderSelector(_Part):
+    """A header that names the value of a label."""
+
+    name: Annotated[str, Field(min_length=1, description="What messages and metrics call it.")]
+    header_name: Annotated[str, Field(alias="headerName", min_length=1, description="The header; letter case does not matter.")]
+    label_key: Annotated[str, Field(alias="labelKey", min_length=1, description="The label whose value the header names.")]
+    mode: Annotated[
+        SelectorMode,
+        Field(description="`strict`: only endpoints with this value; `prefer`: left to `header-label-affinity-scorer`."),
+    ]
+
+    @field_validator("header_name")
+    @classmethod
+    def _in_lower_case(cls, name: str) -> str:
+        return name.lower()
+
+
+class RequiredRoles(_Part):
+    """Roles that a revision cannot do without."""
+
+    values: Annotated[tuple[str, ...], Field(description="Values of the role label, each of which a revision needs an endpoint of.")] = ()
+
+
+class RevisionGating(_Part):
+    """How a revision is chosen for a request that does not name one."""
+
+    revision_label_key: Annotated[str, Field(alias="revisionLabelKey", min_length=1, description="Label that names the revision.")] = (
+        "disaggregatedset.x-k8s.io/revision"
+    )
+    role_label_key: Annotated[str, Field(alias="roleLabelKey", min_length=1, description="Label that names the role.")] = (
+        "disaggregatedset.x-k8s.io/role"
+    )
+    mode: Annotated[
+        GatingMode,
+        Field(description="Shares by all endpoints of a revision (`sum`), by those of its largest role (`max-role`), or no gating."),
+    ] = GatingMode.SUM
+    require_roles: Annotated[RequiredRoles, Field(alias="requireRoles", description="Roles without which a revision gets no requests.")] = (
+        RequiredRoles()
+    )
+
+
+class RolloutScope(_Part):
+    """The endpoints of the deployment, by their labels."""
+
+    label_selector: Annotated[LabelSelectorParameters, Field(alias="labelSelector", description="Labels of the deployment's endpoints.")]
+
+
+class RolloutParameters(Parameters):
+    """Whose revisions are told apart, and how."""
+
+    scope: Annotated[
+        RolloutScope,
+        Field(description="Which endpoints belong to the deployment.", examples=[{"labelSelector": {"matchLabels": {"app": "llama"}}}]),
+    ]
+    header_selectors: Annotated[
+        tuple[HeaderSelector, ...], Field(alias="headerSelectors", description="Headers with which clients choose by label.")
+    ] = ()
+    revision_gating: Annotated[
+        RevisionGating,
+        Field(alias="revisionGating", description="How a revision is chosen for other requests.", examples=[{"mode": "sum"}]),
+    ]
+
+    @model_validator(mode="after")
+    def _selectors_differ(self) -> Self:
+        for what in ("name", "header_name"):
+            [(value, times)] = Counter(getattr(each, what) for each in self.header_selectors).most_common(1) or [("", 0)]
+            if times > 1:
+                raise ValueError(f"two headerSelectors have the {what.replace('_', ' ')} '{value}'")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Revisions:
+    """The revisions of one pool.
+
+    Attributes:
+        names: Those that may serve.
+        weights: Of each, more than 0.
+        number_of: Position in `names` of each endpoint's revision, -1 where it has none of them. Shape `(pool,)`.
+    """
+
+    names: tuple[str, ...]
+    weights: tuple[int, ...]
+    number_of: RowArray
+
+
+def revisions_of(pool: Sequence[Endpoint], parameters: RolloutParameters) -> Revisions:
+    """The revisions that have every required role, with their weights."""
+    gating, selector = parameters.revision_gating, parameters.scope.label_selector
+    found = [endpoint.labels.get(gating.revision_label_key, "") if selector.selects(endpoint.labels) else "" for endpoint in pool]
+    roles: dict[str, Counter[str]] = {}
+    for endpoint, revision in zip(pool, found, strict=True):
+        if revision:
+            roles.setdefault(revision, Counter())[endpoint.labels.get(gating.role_label_key, "")] += 1
+    whole = {revision: counts for revision, counts in sorted(roles.items()) if counts.keys() >= set(gating.require_roles.values)}
+    weigh = max if gating.mode is GatingMode.MAX_ROLE else sum
+    number = {revision: position for position, revision in enumerate(whole)}
+    numbers = np.array([number.get(revision, -1) for revision in found], dtype=np.intp)
+    return Revisions(tuple(whole), tuple(weigh(counts.values()) for counts in whole.values()), numbers)
+
+
+class RolloutScreener(CandidateFilter[RolloutParameters], ResponseObserver[RolloutParameters]):
+    """Send each request to one revision of a deployment of prefill, decode and other roles, so that revisions do not mix.
+
+    Of the endpoints within `scope`, those of revisions that lack a required role are left out. A request without the header of a strict
+    selector gets one revision, drawn with the number of its endpoints (`sum`) or of those of its largest role (`max-role`) as weight; one
+    with such headers gets the endpoints whose labels equal all of them. When nothing is left, also because no endpoint has a revision, the
+    request is refused with 503. Every answer carries the labels of the endpoint that served it in the selectors' headers.
+    """
+
+    def __init__(self, name: str, parameters: RolloutParameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        self._gated = parameters.revision_gating.mode is not GatingMode.DISABLED
+        self._strict = tuple(each for each in parameters.header_selectors if each.mode is SelectorMode.STRICT)
+        self._pool: object = None
+        self._revisions = Revisions((), (), np.empty(0, dtype=np.intp))
+        self._unmatched = Counts(
+            "llm_d_epp_disaggregatedset_strict_header_no_match_total",
+            "Requests whose strict header names a label value that no candidate has.",
+            ("selector",),
+            context.registry,
+        )
+        self._share = Levels(
+            "llm_d_epp_disaggregatedset_revision_gating_share",
+            "Share of the requests without a strict header that a revision gets.",
+            ("revision",),
+            context.registry,
+        )
+        self._label = LabelLimit()
+        self._shown: set[str] = set()
+
+    def filter_candidates(self, request: InferenceRequest, endpoints: Endpoints) -> BoolArray:
+        """See the class."""
+        chosen = [(each, request.headers[each.header_name]) for each in self._strict if request.headers.get(each.header_name)]
+        keep = self._gate(endpoints, draws=not chosen) if self._gated else np.ones(len(endpoints), dtype=np.bool_)
+        for selector, value in chosen:
+            keep &= np.array([endpoint.labels.get(selector.label_key) == value for endpoint in endpoints], dtype=np.bool_)
+            if not keep.any():
+                self._unmatched.labels(selector.name).inc()
+                break
+        return keep
+
+    def response_started(self, request: InferenceRequest, head: ResponseHead, state: CycleState) -> Mapping[str, str]:
+        """The labels of the endpoint that served, in the selectors' headers."""
+        if head.endpoint is None:
+            return {}
+        labels = head.endpoint.labels
+        return {each.header_name: labels[each.label_key] for each in self.parameters.header_selectors if each.label_key in labels}
+
+    def _gate(self, endpoints: Endpoints, *, draws: bool) -> BoolArray:
+        if endpoints.pool_members is not self._pool:
+            self._pool = endpoints.pool_members
+            self._revisions = revisions_of(endpoints.pool_members, self.parameters)
+            self._show(self._revisions)
+        revisions = self._revisions
+        numbers = endpoints.gather(revisions.number_of)
+        if not draws or not revisions.names:
+            whole: BoolArray = numbers >= 0
+            return whole
+        [drawn] = self.context.random.choices(range(len(revisions.names)), revisions.weights)
+        of_one: BoolArray = numbers == drawn
+        return of_one
+
+    def _show(self, revisions: Revisions) -> None:
+        """The shares; 0 for revisions that are gone."""
+        total = sum(revisions.weights)
+        shares = dict.fromkeys(self._shown, 0.0)
+        for name, weight in zip(revisions.names, revisions.weights, strict=True):
+            label = self._label(name)
+            shares[label] = shares.get(label, 0.0) + weight / total
+        self._shown.update(shares)
+        for label, share in shares.items():
+            self._share.labels(label).value = share

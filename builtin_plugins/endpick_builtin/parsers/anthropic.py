@@ -1,0 +1,129 @@
+"""`anthropic-parser`: what does a request to Anthropic's Messages API ask for, and how many tokens did the answer take?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+
+from endpick.api import JSONObject, JSONValue, Media, Modality, ParsedRequest, Piece, Prompt, Rejection, Usage
+from endpick_builtin.parsers.json_bodies import JSONParser, dumped, first_count, text_of
+from endpick_builtin.parsers.openai_usage import events_with, field_of, first_of
+
+COUNT_TOKENS = "/messages/count_tokens"
+
+
+class AnthropicParser(JSONParser):
+    """Reads Anthropic's `/v1/messages`, and token counts from the answers.
+
+    The prompt is, as bytes: the tools as JSON, the system prompt, then role and content of each message; images are media.
+    `/v1/messages/count_tokens` generates nothing: its body goes to any endpoint as it is, without model or prompt, and its answer is not
+    looked at. Of a streamed answer the prompt is counted in `message_start` and the completion in `message_delta`.
+    """
+
+    claims = ("/messages", COUNT_TOKENS)
+    reads_usage = True
+
+    def parse(self, path: str, headers: Mapping[str, str], body: bytes) -> ParsedRequest | Rejection:
+        """See the class."""
+        if path.endswith(COUNT_TOKENS):
+            return ParsedRequest(needs_model=False, skip_response=True)
+        return super().parse(path, headers, body)
+
+    def parsed(self, path: str, payload: JSONObject) -> ParsedRequest | Rejection:
+        """See the class."""
+        messages = payload.get("messages")
+        if not (isinstance(messages, list) and messages and all(map(_is_message, messages))):
+            return Rejection("invalid messages request: must have valid messages field", status=400)
+        if not isinstance(payload.get("system"), str | list | None):
+            return Rejection("invalid messages request: system must be text or a list", status=400)
+        return ParsedRequest(
+            model=text_of(payload, "model"),
+            prompt=Prompt(partial(_texts, payload), partial(_pieces, payload)),
+            streaming=payload.get("stream") is True,
+            max_output_tokens=first_count(payload, ("max_tokens",)),
+            cache_salt=text_of(payload, "cache_salt"),
+            payload=payload,
+        )
+
+    def usage(self, body: bytes, streaming: bool) -> Usage | None:
+        """What the events, or the answer, say."""
+        if not streaming:
+            return _usage(field_of("usage", body), None)
+        found = None
+        for event in events_with(b'"usage"', body):
+            message = event.get("message")
+            carrier = message if isinstance(message, Mapping) and event.get("type") == "message_start" else event
+            found = _usage(carrier.get("usage"), found)
+        return found
+
+
+def _usage(usage: JSONValue, earlier: Usage | None) -> Usage | None:
+    """The counts, with those of earlier events where this one has none."""
+    if not isinstance(usage, Mapping):
+        return earlier
+    prompt, completion = first_of(usage, ("input_tokens",)), first_of(usage, ("output_tokens",))
+    if prompt is None and completion is None:
+        return earlier
+    before = earlier or Usage()
+    cached = first_of(usage, ("cache_read_input_tokens",))
+    return Usage(prompt or before.prompt_tokens, completion or before.completion_tokens, before.cached_tokens if cached is None else cached)
+
+
+def _is_message(message: JSONValue) -> bool:
+    return isinstance(message, Mapping) and isinstance(message.get("role", ""), str) and isinstance(message.get("content"), str | list)
+
+
+def _texts(payload: JSONObject) -> tuple[bytes, ...]:
+    parts = [dumped({"type": part.modality, "content": part.content}) if isinstance(part, Media) else part for part in _parts(payload)]
+    return (b"".join(parts),)
+
+
+def _pieces(payload: JSONObject) -> tuple[tuple[Piece, ...], ...]:
+    return (tuple(_parts(payload)),)
+
+
+def _parts(payload: JSONObject) -> Iterator[Piece]:
+    if payload.get("tools"):
+        yield dumped(payload["tools"])
+    yield from _content(payload.get("system"))
+    for message in _sequence(payload.get("messages")):
+        if isinstance(message, Mapping):
+            yield text_of(message, "role").encode()
+            yield from _content(message.get("content"))
+
+
+def _content(content: JSONValue) -> Iterator[Piece]:
+    if isinstance(content, str):
+        yield content.encode()
+    for block in _sequence(content):
+        if isinstance(block, Mapping):
+            yield from _block(block)
+
+
+def _block(block: JSONObject) -> Iterator[Piece]:
+    match block.get("type"):
+        case "text":
+            yield text_of(block, "text").encode()
+        case "thinking":
+            yield text_of(block, "thinking").encode()
+        case "image":
+            yield _media(block.get("source")) or dumped(block)
+        case "tool_use":
+            yield dumped([block.get("id"), block.get("name"), block.get("input")])
+        case "tool_result":
+            yield text_of(block, "tool_use_id").encode()
+            yield from _content(block.get("content"))
+        case _:
+            yield dumped(block)
+
+
+def _media(source: JSONValue) -> Media | None:
+    """An image by its URL, or as its encoded content; None where it is neither."""
+    if not isinstance(source, Mapping):
+        return None
+    content = text_of(source, "url") or (text_of(source, "data") if source.get("type") == "base64" else "")
+    return Media(Modality.IMAGE, content) if content else None
+
+
+def _sequence(value: JSONValue) -> Sequence[JSONValue]:
+    return value if isinstance(value, list) else ()

@@ -1,0 +1,96 @@
+"""`vllmhttp-parser` and `sglanghttp-parser`: the engines' own APIs, which take token ids instead of text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from endpick.api import JSONObject, JSONValue, ParsedRequest, Rejection, Usage
+from endpick_builtin.parsers.json_bodies import JSONParser, first_count, text_of
+from endpick_builtin.parsers.openai_prompts import is_tokens
+from endpick_builtin.parsers.openai_usage import events_with, field_of, first_of, from_body, from_events
+from endpick_builtin.parsers.token_prompts import features_of, token_prompt
+
+
+class VllmHTTPParser(JSONParser):
+    """Reads vLLM's `/inference/v1/generate`: token ids, and media that were encoded before.
+
+    Without `token_ids`, or with anything but whole numbers from 0 to 4294967295 in them, 400. Media are found by `features.mm_hashes`
+    and `features.mm_placeholders`; what does not fit the tokens is passed over. The limit of the output is `sampling_params.max_tokens`.
+    """
+
+    claims = ("/inference/v1/generate",)
+    reads_usage = True
+
+    def parsed(self, path: str, payload: JSONObject) -> ParsedRequest | Rejection:
+        """See the class."""
+        tokens = _tokens(payload.get("token_ids"))
+        if tokens is None:
+            return Rejection("invalid generate request: must have token_ids field", status=400)
+        features = payload.get("features")
+        return ParsedRequest(
+            model=text_of(payload, "model"),
+            prompt=token_prompt(tokens, partial(features_of, features, len(tokens)) if features else None),
+            streaming=payload.get("stream") is True,
+            max_output_tokens=first_count(_object(payload.get("sampling_params")), ("max_tokens",)),
+            cache_salt=text_of(payload, "cache_salt"),
+            payload=payload,
+        )
+
+    def usage(self, body: bytes, streaming: bool) -> Usage | None:
+        """The last usage in the body."""
+        return from_events(body) if streaming else from_body(body)
+
+
+class SGLangHTTPParser(JSONParser):
+    """Reads SGLang's `/generate`: token ids.
+
+    Without `input_ids`, or with anything but whole numbers from 0 to 4294967295 in them, 400. `extra_key` is the cache salt, the limit of
+    the output `sampling_params.max_new_tokens`, and token counts come from `meta_info`. The API names no model: none is needed.
+    """
+
+    claims = ("/generate",)
+    reads_usage = True
+    usage_mark = b'"meta_info'
+
+    def parsed(self, path: str, payload: JSONObject) -> ParsedRequest | Rejection:
+        """See the class."""
+        tokens = _tokens(payload.get("input_ids"))
+        if tokens is None:
+            return Rejection("invalid generate request: must have input_ids field", status=400)
+        return ParsedRequest(
+            model=text_of(payload, "model"),
+            prompt=token_prompt(tokens),
+            streaming=payload.get("stream") is True,
+            max_output_tokens=first_count(_object(payload.get("sampling_params")), ("max_new_tokens",)),
+            cache_salt=text_of(payload, "extra_key"),
+            payload=payload,
+            needs_model=False,
+        )
+
+    def usage(self, body: bytes, streaming: bool) -> Usage | None:
+        """The counts of the last event, or of the answer."""
+        if not streaming:
+            return _counts(field_of("meta_info", body))
+        found = None
+        for event in events_with(b'"meta_info"', body):
+            found = _counts(event.get("meta_info")) or found
+        return found
+
+
+def _tokens(value: JSONValue) -> list[JSONValue] | None:
+    """Token ids, at least one; None for anything else."""
+    return value if isinstance(value, list) and value and is_tokens(value) else None
+
+
+def _object(value: JSONValue) -> JSONObject:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _counts(info: JSONValue) -> Usage | None:
+    if not isinstance(info, Mapping):
+        return None
+    prompt, completion = first_of(info, ("prompt_tokens",)), first_of(info, ("completion_tokens",))
+    if prompt is None and completion is None:
+        return None
+    return Usage(prompt or 0, completion or 0, first_of(info, ("cached_tokens",)))

@@ -1,0 +1,102 @@
+"""gRPC bodies: the frames around messages, and the messages' fields as far as parsers read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cache
+from typing import TypeVar
+
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+
+from endpick.api import Rejection
+
+HEAD_BYTES = 5
+"""Of a frame: a flag that says whether the message is compressed, and its length as four bytes, the highest first."""
+
+Declared = Mapping[str, Mapping[str, tuple[int, str]]]
+"""Messages, each with its fields: number and type, which is `bytes`, `string`, `uint32`, `bool` or another message; `*` for a list."""
+
+_TYPES = {
+    "bytes": FieldDescriptorProto.TYPE_BYTES,
+    "string": FieldDescriptorProto.TYPE_STRING,
+    "uint32": FieldDescriptorProto.TYPE_UINT32,
+    "bool": FieldDescriptorProto.TYPE_BOOL,
+}
+
+
+def messages_of(package: str, declared: Declared) -> dict[str, type[Message]]:
+    """Classes for messages of which only some fields are known; parsing skips the others."""
+    file = FileDescriptorProto(name=f"endpick/{package}.proto", package=package, syntax="proto3")
+    for name, fields in declared.items():
+        message = file.message_type.add(name=name)
+        for field, (number, kind) in fields.items():
+            bare = kind.removesuffix("*")
+            label = FieldDescriptorProto.LABEL_REPEATED if kind.endswith("*") else FieldDescriptorProto.LABEL_OPTIONAL
+            one = message.field.add(name=field, number=number, label=label)
+            if bare in _TYPES:
+                one.type = _TYPES[bare]
+            else:
+                one.type, one.type_name = FieldDescriptorProto.TYPE_MESSAGE, f".{package}.{bare}"
+    pool = DescriptorPool()
+    pool.Add(file)
+    return {name: GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in declared}
+
+
+Read = TypeVar("Read", bound=Message)
+
+
+def request_in(body: bytes, kind: type[Read]) -> Read | Rejection:
+    """The one message of a request, or why it cannot be read."""
+    problem = _problem_with(body)
+    if problem is not None:
+        return Rejection(f"invalid or unsupported gRPC payload: {problem}", status=400)
+    try:
+        return kind.FromString(body[HEAD_BYTES : HEAD_BYTES + _length_of(body)])
+    except DecodeError as failure:
+        return Rejection(f"invalid or unsupported gRPC payload: {failure}", status=400)
+
+
+def _problem_with(body: bytes) -> str | None:
+    if len(body) < HEAD_BYTES:
+        return f"invalid gRPC frame: expected at least {HEAD_BYTES} bytes for header, got {len(body)}"
+    if body[0]:
+        return "compressed gRPC payload is not supported"
+    length, there = _length_of(body), len(body) - HEAD_BYTES
+    if length > there:
+        return f"incomplete gRPC payload: header indicates {length} bytes, but only {there} bytes are available"
+    return None
+
+
+def _length_of(frame: bytes) -> int:
+    return int.from_bytes(frame[1:HEAD_BYTES], "big")
+
+
+def answers_in(frames: bytes, kind: type[Read]) -> Iterator[Read]:
+    """The messages of an answer; those that are compressed, cut off or of another kind are passed over."""
+    start = 0
+    while start + HEAD_BYTES <= len(frames):
+        begin = start + HEAD_BYTES
+        end = begin + _length_of(frames[start:begin])
+        if not frames[start] and end <= len(frames):
+            with suppress(DecodeError):
+                yield kind.FromString(frames[begin:end])
+        start = end
+
+
+def framed(message: bytes) -> bytes:
+    """A message in its frame, not compressed."""
+    return b"\0" + len(message).to_bytes(HEAD_BYTES - 1, "big") + message
+
+
+@cache
+def http_bodies() -> tuple[type[Message], type[Message]]:
+    """`google.api.HttpBody`, and a request that has one as its second field."""
+    made = messages_of(
+        "google.api",
+        {"HttpBody": {"content_type": (1, "string"), "data": (2, "bytes")}, "Request": {"http_body": (2, "HttpBody")}},
+    )
+    return made["HttpBody"], made["Request"]

@@ -1,0 +1,96 @@
+"""Prompts that come as token ids, with the media among them, for the parsers of the engines' own APIs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from endpick.api import JSONValue, Media, Modality, Piece, Prompt
+from endpick_builtin.parsers.openai_prompts import packed
+
+TOKEN_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedMedia:
+    """Media whose tokens stand in a prompt: so many from a position on."""
+
+    media: Media
+    offset: int
+    length: int
+
+
+def token_prompt(tokens: Sequence[JSONValue], media: Callable[[], Sequence[PlacedMedia]] | None = None) -> Prompt:
+    """A prompt of token ids, four bytes each, the lowest first.
+
+    Media that stand apart, in ascending order, are pieces of their own. Their tokens are the same whatever they show, so the text has
+    bytes of their identifier in place of them, and is as long as without.
+
+    Args:
+        tokens: Checked to be ids.
+        media: Finds the media among them, if there can be any.
+    """
+    if media is None:
+        return Prompt(lambda: (packed(tokens),))
+    return Prompt(partial(_text, tokens, media), partial(_pieces, tokens, media))
+
+
+def _text(tokens: Sequence[JSONValue], find: Callable[[], Sequence[PlacedMedia]]) -> tuple[bytes, ...]:
+    text = bytearray(packed(tokens))
+    for placed in find():
+        size = placed.length * TOKEN_BYTES
+        start = placed.offset * TOKEN_BYTES
+        text[start : start + size] = hashlib.shake_128(placed.media.content.encode()).digest(size)
+    return (bytes(text),)
+
+
+def _pieces(tokens: Sequence[JSONValue], find: Callable[[], Sequence[PlacedMedia]]) -> tuple[tuple[Piece, ...], ...]:
+    pieces: list[Piece] = []
+    done = 0
+    for placed in find():
+        pieces += (packed(tokens[done : placed.offset]), placed.media)
+        done = placed.offset + placed.length
+    pieces.append(packed(tokens[done:]))
+    return (tuple(piece for piece in pieces if piece != b""),)
+
+
+def apart(found: Sequence[PlacedMedia], tokens: int) -> list[PlacedMedia]:
+    """Those that stand within so many tokens, in ascending order, each behind the one before; what overlaps is left out."""
+    kept: list[PlacedMedia] = []
+    end = 0
+    for placed in sorted(found, key=lambda each: each.offset):
+        if placed.offset >= end and placed.length > 0 and placed.offset + placed.length <= tokens:
+            kept.append(placed)
+            end = placed.offset + placed.length
+    return kept
+
+
+def features_of(features: JSONValue, tokens: int) -> list[PlacedMedia]:
+    """The media that the field `features` of vLLM's API names: hashes and places by modality, in the same order.
+
+    Args:
+        features: `mm_hashes` and `mm_placeholders`, each a list by modality. What is not so is left out.
+        tokens: How many there are.
+    """
+    if not isinstance(features, Mapping):
+        return []
+    hashes, places = features.get("mm_hashes"), features.get("mm_placeholders")
+    if not isinstance(hashes, Mapping) or not isinstance(places, Mapping):
+        return []
+    found: list[PlacedMedia] = []
+    for modality in Modality:
+        named, placed = hashes.get(modality.value), places.get(modality.value)
+        if isinstance(named, list) and isinstance(placed, list):
+            found += filter(None, map(partial(_placed, modality), named, placed))
+    return apart(found, tokens)
+
+
+def _placed(modality: Modality, identifier: JSONValue, place: JSONValue) -> PlacedMedia | None:
+    if not isinstance(identifier, str) or not isinstance(place, Mapping):
+        return None
+    offset, length = place.get("offset"), place.get("length")
+    if not isinstance(offset, int) or not isinstance(length, int) or offset < 0:
+        return None
+    return PlacedMedia(Media(modality, identifier), offset, length)

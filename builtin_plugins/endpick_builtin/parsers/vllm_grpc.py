@@ -1,0 +1,133 @@
+"""`vllmgrpc-parser`: vLLM's gRPC API, with text or token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from typing import Protocol, cast
+
+from google.protobuf.message import Message
+
+from endpick.api import Media, Modality, ParsedRequest, Parser, Prompt, Rejection, Usage
+from endpick_builtin.parsers.grpc_bodies import answers_in, messages_of, request_in
+from endpick_builtin.parsers.token_prompts import PlacedMedia, apart, token_prompt
+
+GENERATE, EMBED = "/vllm.grpc.engine.VllmEngine/Generate", "/vllm.grpc.engine.VllmEngine/Embed"
+
+
+class _Tokenized(Protocol):
+    input_ids: Sequence[int]
+
+
+class _Place(Protocol):
+    offset: int
+    length: int
+
+
+class _Media(Protocol):
+    mm_placeholders: Sequence[_Place]
+    mm_hashes: Sequence[bytes]
+
+
+class _Request(Protocol):
+    """The fields of both requests that are read."""
+
+    tokenized: _Tokenized
+    text: str
+    stream: bool
+    mm_inputs: _Media
+
+
+class _Counts(Protocol):
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+
+class _Answer(Protocol):
+    chunk: _Counts
+    complete: _Counts
+
+
+@cache
+def _messages() -> dict[str, type[Message]]:
+    """The messages of `vllm.grpc.engine`, with the fields that are read."""
+    return messages_of(
+        "vllm.grpc.engine",
+        {
+            "TokenizedInput": {"input_ids": (2, "uint32*")},
+            "PlaceholderRange": {"offset": (1, "uint32"), "length": (2, "uint32")},
+            "MultimodalInputs": {"mm_placeholders": (5, "PlaceholderRange*"), "mm_hashes": (6, "bytes*")},
+            "GenerateRequest": {
+                "tokenized": (2, "TokenizedInput"),
+                "text": (3, "string"),
+                "stream": (5, "bool"),
+                "mm_inputs": (7, "MultimodalInputs"),
+            },
+            "EmbedRequest": {"tokenized": (2, "TokenizedInput")},
+            "GenerateStreamChunk": {"prompt_tokens": (2, "uint32"), "completion_tokens": (3, "uint32"), "cached_tokens": (4, "uint32")},
+            "GenerateComplete": {"prompt_tokens": (3, "uint32"), "completion_tokens": (4, "uint32"), "cached_tokens": (5, "uint32")},
+            "GenerateResponse": {"chunk": (1, "GenerateStreamChunk"), "complete": (2, "GenerateComplete")},
+            "EmbedResponse": {"prompt_tokens": (2, "uint32")},
+        },
+    )
+
+
+class VllmGRPCParser(Parser):
+    """Reads vLLM's gRPC API: `VllmEngine/Generate` with text or token ids, `VllmEngine/Embed` with token ids.
+
+    The API names no model: none is needed, and none can be exchanged. Frames that are compressed or cut off, and a request without prompt,
+    are answered with 400. Token counts come from the chunks and the end of an answer. Media take the place of their tokens by
+    `mm_hashes` and `mm_placeholders`; all of them count as images, because the API does not say what they are.
+    """
+
+    claims = (GENERATE, EMBED)
+    reads_usage = True
+
+    def parse(self, path: str, headers: Mapping[str, str], body: bytes) -> ParsedRequest | Rejection:
+        """See the class."""
+        embeds = path.endswith(EMBED)
+        message = request_in(body, _messages()["EmbedRequest" if embeds else "GenerateRequest"])
+        if isinstance(message, Rejection):
+            return message
+        request = cast("_Request", message)
+        tokens = tuple(request.tokenized.input_ids)
+        if embeds:
+            if not tokens:
+                return Rejection("invalid embed request: must have tokenized input", status=400)
+            return ParsedRequest(prompt=token_prompt(tokens), needs_model=False)
+        if not tokens and not request.text:
+            return Rejection("invalid generate request: must have text or tokenized input", status=400)
+        prompt = token_prompt(tokens, partial(_media_of, request.mm_inputs, len(tokens))) if tokens else _text_prompt(request.text)
+        return ParsedRequest(prompt=prompt, streaming=request.stream, needs_model=False)
+
+    def usage(self, body: bytes, streaming: bool) -> Usage | None:
+        """The counts of the last message that has any."""
+        # The second field of an answer to Embed is a number, and of one to Generate a message: asked first, it is never mistaken.
+        found = _embedded(body)
+        if found is not None:
+            return found
+        for message in answers_in(body, _messages()["GenerateResponse"]):
+            answer = cast("_Answer", message)
+            counts = answer.complete if message.HasField("complete") else answer.chunk
+            if counts.prompt_tokens or counts.completion_tokens:
+                found = Usage(counts.prompt_tokens, counts.completion_tokens, counts.cached_tokens)
+        return found
+
+
+def _text_prompt(text: str) -> Prompt:
+    return Prompt(lambda: (text.encode(),))
+
+
+def _media_of(inputs: _Media, tokens: int) -> list[PlacedMedia]:
+    pairs = zip(inputs.mm_hashes, inputs.mm_placeholders, strict=False)
+    found = [PlacedMedia(Media(Modality.IMAGE, name.decode("utf-8", "replace")), place.offset, place.length) for name, place in pairs]
+    return apart(found, tokens)
+
+
+def _embedded(body: bytes) -> Usage | None:
+    for message in answers_in(body, _messages()["EmbedResponse"]):
+        count = cast("_Counts", message).prompt_tokens
+        if count:
+            return Usage(count, 0)
+    return None

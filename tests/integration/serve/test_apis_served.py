@@ -1,0 +1,125 @@
+"""`endpick serve` with requests to every API, small and large, and with objectives: what is routed, exchanged, refused and shed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from integration.plugins.serving import serving
+from integration.serve.test_large_bodies_served import begin, outcomes, send
+from unit.builtin.vectors import in_request
+
+pytestmark = pytest.mark.asyncio
+
+CONFIG = """\
+apiVersion: endpick/v1alpha1
+kind: EndpointPickerConfig
+objectives:
+- {name: batch, priority: -1}
+plugins:
+- {type: file-discovery, parameters: {path: endpoints.yaml}}
+- {type: random-picker}
+- {type: concurrency-detector, parameters: {maxConcurrency: 1}}
+schedulingProfiles:
+- {name: default, plugins: [{pluginRef: random-picker}]}
+requestHandler:
+  parsers:
+  - {pluginRef: openai-parser}
+  - {pluginRef: anthropic-parser}
+  - {pluginRef: vllmhttp-parser}
+  - {pluginRef: sglanghttp-parser}
+  - {pluginRef: vllmgrpc-parser}
+  - {pluginRef: vertexai-parser}
+  - {pluginRef: passthrough-parser}
+flowControl:
+  saturationDetector: {pluginRef: concurrency-detector}
+dataLayer:
+  discovery: {pluginRef: file-discovery}
+"""
+MESSAGES = [{"role": "user", "content": "hi"}]
+JSON_APIS = {
+    "/v1/chat/completions": {"model": "m", "messages": MESSAGES},
+    "/v1/messages": {"model": "m", "messages": MESSAGES, "max_tokens": 3},
+    "/inference/v1/generate": {"model": "m", "token_ids": [1, 2, 3]},
+}
+REWRITE = {"x-gateway-model-name-rewrite": "other"}
+LARGE = b" " * 2**21
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    (tmp_path / "endpoints.yaml").write_text('endpoints:\n- {name: a, address: 127.0.0.1, port: "1"}\n')
+    return tmp_path
+
+
+def generate(text: bytes) -> bytes:
+    """A request to generate from a text, in a gRPC frame, by hand."""
+    size = len(text)
+    varint = bytes([size & 127 | 128, size >> 7 & 127 | 128, size >> 14 & 127 | 128, size >> 21])
+    message = b"\x1a" + varint + text
+    return b"\0" + len(message).to_bytes(4, "big") + message
+
+
+async def test_requests_to_every_api_are_read_wherever_they_are_parsed(folder):
+    async with serving(folder) as picker:
+        for path, body in JSON_APIS.items():
+            for more in (b"", LARGE):
+                written = json.dumps(body, separators=(",", ":")).encode() + more
+                assert await send(picker, written, path) == (0, written)
+                assert await send(picker, written, path, REWRITE) == (0, written.replace(b'"m"', b'"other"'))
+                status, _ = await send(picker, b"[1]" + more, path)
+                assert status == 400
+        assert (await outcomes(picker)) == {"parsed": 6, "rejected": 3}
+        for path, small, large in [
+            ("/generate", b'{"input_ids":[1]}', b'{"input_ids":[1]}' + LARGE),
+            ("/v1/messages/count_tokens", b"as it is", b"as it is" + LARGE),
+            ("/vllm.grpc.engine.VllmEngine/Generate", generate(b"hi"), generate(b"hi" * 2**20)),
+            ("/anything", b"\xff", b"\xff" * 2**21),
+        ]:
+            assert await send(picker, small, path) == (0, small)
+            assert await send(picker, large, path) == (0, large)
+        vertex = in_request(b'{"model":"m","messages":[{"role":"user","content":"x"}]}')
+        path = "/google.cloud.aiplatform.v1.PredictionService/ChatCompletions"
+        assert await send(picker, vertex, path) == (0, vertex)
+        status, body = await send(picker, vertex, path, REWRITE)
+        assert (status, b'"model":"other"' in body, body[:1]) == (0, True, b"\0")
+        assert int.from_bytes(body[1:5], "big") == len(body) - 5
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model":"m","prompt":"\\ud800"}',
+        b'{"model":"m","prompt":"\xff"}',
+        b'{"model":"m","prompt":"x","deep":' + b"[" * 2000 + b"]" * 2000 + b"}",
+    ],
+    ids=["half-a-pair", "not-utf8", "deep"],
+)
+@pytest.mark.parametrize("more", [b"", LARGE], ids=["small", "large"])
+async def test_what_model_servers_may_take_is_not_refused_here(folder, body, more):
+    async with serving(folder) as picker:
+        assert await send(picker, body + more) == (0, body + more)
+        assert await send(picker, body + more, headers=REWRITE) == (0, (body + more).replace(b'"m"', b'"other"'))
+
+
+async def test_requests_of_negative_priority_are_shed_while_the_pool_is_full(folder):
+    body = json.dumps({"model": "m", "prompt": "x"}).encode()
+    batch = {"x-llm-d-inference-objective": "batch"}
+    async with serving(folder) as picker:
+        assert (await send(picker, body, headers=batch))[0] == 0
+        call = await begin(picker, body, "/v1/completions")
+        answer = await call.read()
+        assert answer.WhichOneof("response") == "request_headers"
+
+        refused = await begin(picker, body, "/v1/completions", batch)
+        refusal = (await refused.read()).immediate_response
+        assert (refusal.status.code, refusal.body) == (
+            429,
+            b"inference error: ResourceExhausted - system saturated, sheddable request dropped",
+        )
+        told = {option.header.key: option.header.raw_value for option in refusal.headers.set_headers}
+        assert told["x-llm-d-request-dropped-reason"] == b"rejected-saturated"
+        assert (await send(picker, body))[0] == 0
+        call.cancel()

@@ -1,0 +1,79 @@
+"""What is reported of a response: a number to the gateway, and who served to a test."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from endpick.api import ConfigurationError, CycleState, ResponseHead, Usage
+from endpick_builtin.observers import DestinationEndpointServedVerifier, RequestAttributeReporter
+from unit.scheduling.workbench import REQUEST, instance
+
+USAGE = Usage(10, 4, 6)
+
+
+def reported(expression, condition="", usage=USAGE, key=None):
+    pytest.importorskip("celpy", reason="the extra 'cel' is not installed")
+    attribute = {"key": key or {"name": "tokens"}, "expression": expression, "condition": condition}
+    return instance(RequestAttributeReporter, attributes=[attribute]).plugin.response_metadata(REQUEST, usage, CycleState())
+
+
+@pytest.mark.parametrize(
+    ("expression", "condition", "number"),
+    [
+        ("usage.total_tokens", "", 14),
+        ("usage.prompt_tokens + usage.completion_tokens * 2", "", 18),
+        ("double(usage.prompt_tokens) / 4.0", "", 2),
+        ("usage.prompt_token_details.cached_tokens", "", 6),
+        ("usage.prompt_tokens_details.cached_tokens", "", 6),
+        ("usage.total_tokens", "usage.completion_tokens > 3", 14),
+        ("usage.total_tokens", "usage.completion_tokens > 4", None),
+        ("usage.total_tokens - 14", "", None),
+        ("usage.total_tokens - 15", "", None),
+        ("usage.total_tokens > 3", "", None),
+        ("'text'", "", None),
+        ("usage.nothing", "", None),
+        ("1 / 0", "", None),
+    ],
+)
+def test_a_number_that_follows_from_the_usage(expression, condition, number):
+    assert reported(expression, condition) == (None if number is None else {"envoy.lb": {"tokens": number}})
+
+
+def test_namespace_and_usage_that_is_not_there():
+    assert reported("usage.total_tokens", key={"namespace": "mine", "name": "n"}) == {"mine": {"n": 14}}
+    assert reported("usage.total_tokens", usage=None) is None
+    assert reported("has(usage.prompt_token_details) ? 1 : 2", usage=Usage(1, 1)) == {"envoy.lb": {"tokens": 2}}
+
+
+def test_an_expression_without_a_value_is_logged_once(caplog):
+    pytest.importorskip("celpy", reason="the extra 'cel' is not installed")
+    plugin = instance(RequestAttributeReporter, attributes=[{"key": {"name": "n"}, "expression": "usage.nothing"}]).plugin
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert plugin.response_metadata(REQUEST, USAGE, CycleState()) is None
+
+    assert [record.message[:21] for record in caplog.records] == ["'n' is not reported: "]
+
+
+def test_what_is_no_expression_is_refused():
+    with pytest.raises(ConfigurationError, match=r"'usage\. \+' is not a CEL expression"):
+        reported("usage. +")
+
+
+def test_without_the_package_the_message_says_how_to_install_it(monkeypatch):
+    def missing(name, package=None):
+        raise ImportError(name)
+
+    monkeypatch.setattr("endpick_builtin.observers.import_module", missing)
+    with pytest.raises(ConfigurationError, match=r"pip install 'endpick\[cel\]'"):
+        instance(RequestAttributeReporter, attributes=[{"key": {"name": "n"}, "expression": "1"}])
+
+
+@pytest.mark.parametrize("served", ["10.0.0.1:8000", None])
+def test_a_conformance_test_learns_who_served(served):
+    plugin = instance(DestinationEndpointServedVerifier).plugin
+    headers = plugin.response_started(REQUEST, ResponseHead(200, {}, None, served), CycleState())
+
+    assert headers == {"x-conformance-test-served-endpoint": served or "fail: missing destination endpoint served metadata"}

@@ -1,0 +1,42 @@
+"""Golden vectors: cases as data, and the installed plugins they are about."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from endpick.plugins.discovery import discover
+from endpick.plugins.instance import Instance
+from unit.scheduling.workbench import instance
+
+FOLDER = Path(__file__).parents[2] / "fixtures" / "vectors"
+TARGETS = {candidate.type: candidate.target for candidate in discover() if candidate.is_builtin}
+
+
+def cases(topic: str) -> list:
+    """The cases of one file, each a parameter with its sentence for a name."""
+    found = YAML(typ="safe").load((FOLDER / f"{topic}.yaml").read_text(encoding="utf-8"))
+    return [pytest.param(case, id=f"{case.get('type', topic)}: {case['case']}") for case in found]
+
+
+def built(case: dict) -> Instance:
+    """An instance of the case's plugin type with the case's parameters."""
+    module, _, name = TARGETS[case["type"]].partition(":")
+    return instance(getattr(importlib.import_module(module), name), case["type"], **case.get("parameters", {}))
+
+
+def in_http_body(data: bytes) -> bytes:
+    """A `google.api.HttpBody` with these bytes as its data, by hand."""
+    assert len(data) < 128
+    return b"\x12" + bytes([len(data)]) + data
+
+
+def in_request(data: bytes) -> bytes:
+    """A request of Vertex AI with these bytes in its body, in a gRPC frame, by hand."""
+    inner = in_http_body(data)
+    assert len(inner) < 128
+    message = b"\x0a\x01e\x12" + bytes([len(inner)]) + inner
+    return b"\0" + len(message).to_bytes(4, "big") + message
