@@ -22,6 +22,7 @@ from endpick.api import (
     PreRequest,
     ProfileHandler,
     ProfileRunResult,
+    RequestHeaderProcessor,
     ResponseEnd,
     ResponseHead,
     ResponseObserver,
@@ -72,6 +73,8 @@ def walk_one(bench: Bench, scene: Scene) -> Iterator[tuple[str, object]]:
         if not isinstance(parsed, Raised):
             yield "rewrite_model", call(plugin.rewrite_model, CHAT_BODY, parsed, "other")
         yield "usage", call(plugin.usage, ANSWER, False)
+    if isinstance(plugin, RequestHeaderProcessor):
+        yield "request_headers", call(plugin.request_headers, request, state)
     if isinstance(plugin, SaturationDetector):
         yield "saturation", call(plugin.saturation, endpoints)
     if isinstance(plugin, CandidateFilter):

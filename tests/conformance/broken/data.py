@@ -24,6 +24,7 @@ from endpick.api import (
     PollingSource,
     PreRequest,
     Rejection,
+    RequestHeaderProcessor,
     ResponseObserver,
     SaturationDetector,
     StreamSource,
@@ -241,3 +242,11 @@ class Polite(Admitter):
 
     def admit(self, request, endpoints, state):
         return True
+
+
+@breaks("header_processor_admits_or_rejects", "`request_headers` raises KeyError")
+class Presuming(RequestHeaderProcessor):
+    """Takes a header for granted."""
+
+    def request_headers(self, request, state):
+        return None if request.headers["x-agent"] else Rejection("no agent", 403)

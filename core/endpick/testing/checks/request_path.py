@@ -5,7 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from endpick.api import Admitter, CandidateFilter, DataProducer, Parser, PreRequest, ProfileHandler, ResponseObserver, SaturationDetector
+from endpick.api import (
+    Admitter,
+    CandidateFilter,
+    DataProducer,
+    Parser,
+    PreRequest,
+    ProfileHandler,
+    RequestHeaderProcessor,
+    ResponseObserver,
+    SaturationDetector,
+)
 from endpick.api.endpoints import Endpoints
 from endpick.api.request import ParsedRequest, Rejection
 from endpick.api.scheduling import ProfileRunResult, SchedulingResult
@@ -53,6 +63,12 @@ def parser_finds_no_usage_in_garbage(subject: PluginUnderTest) -> Iterator[Findi
                 if isinstance(answer, Raised):
                     yield Finding(f"`usage` raises {answer} for {body[:40]!r}", "answer None: model servers, too, can send anything")
                     return
+
+
+@check(RequestHeaderProcessor)
+def header_processor_admits_or_rejects(subject: PluginUnderTest) -> Iterator[Finding]:
+    """`request_headers` answers None or a `Rejection`, whatever the headers."""
+    yield from _first(subject, "request_headers", _is_verdict, "answer None to go on, Rejection(message, status) to refuse")
 
 
 @check(CandidateFilter)
