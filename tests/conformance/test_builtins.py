@@ -10,6 +10,7 @@ from endpick.testing import conformance, parametrize_conformance
 from endpick.testing.kit import CheckStatus
 from endpick_builtin.collection.core_metrics import CoreMetricsExtractor
 from endpick_builtin.collection.sources import ModelList, ModelsDataExtractor
+from endpick_builtin.producers.session import SessionIdProducer
 
 VLLM_PAGE = MetricsPage(
     b"vllm:num_requests_waiting 3\n"
@@ -31,8 +32,13 @@ def loaded_class(plugin_type: str) -> type:
 CLASSES = list(dict.fromkeys(loaded_class(one.type) for one in discover() if one.is_builtin))
 
 
-@parametrize_conformance([plugin for plugin in CLASSES if not issubclass(plugin, DataCollector)])
+@parametrize_conformance([plugin for plugin in CLASSES if not issubclass(plugin, DataCollector) and plugin is not SessionIdProducer])
 def test_builtin_conforms(check):
+    check()
+
+
+@parametrize_conformance([SessionIdProducer], parameters={"headerName": "X-Session-Id"}, examples=[{"cookieName": "session"}])
+def test_session_id_producer_conforms(check):
     check()
 
 

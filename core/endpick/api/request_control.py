@@ -1,6 +1,7 @@
 """The kinds around scheduling: what happens to a request before a profile runs, and after.
 
-Order for one request: parse → request headers → candidates → shed → candidate filters → produce → admit → schedule → pre-request → response hooks.
+Order for one request: parse → request headers → candidates → shed → candidate filters → produce → admit → schedule → pre-request →
+response hooks.
 Only `produce` may await.
 """
 

@@ -1,4 +1,4 @@
-"""The steps around scheduling, each with the plugins it calls: request headers, candidate filters, shedding, producers, admission, pre-request."""
+"""The steps around scheduling, each with the plugins it calls: from request headers to pre-request."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -114,9 +115,9 @@ def _after_the_decision(bench: Bench, scene: Scene, result: SchedulingResult) ->
 
 
 def finished(bench: Bench, method: Callable[..., object], *arguments: object) -> object:
-    """As `Bench.call`; an awaitable answer is awaited, in an event loop of its own."""
+    """As `Bench.call`; an awaitable answer is awaited, in an event loop of its own, unless one runs: then the caller awaits it."""
     answer = bench.call(method, *arguments)
-    if not inspect.isawaitable(answer):
+    if not inspect.isawaitable(answer) or asyncio._get_running_loop() is not None:
         return answer
 
     async def wait() -> object:
