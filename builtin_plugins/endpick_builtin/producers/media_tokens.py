@@ -14,6 +14,8 @@ from endpick_builtin.producers.image_size import image_size
 MOST_MEDIA_TOKENS = 1 << 18
 """Tokens that all media of one request get together; media beyond it get one each. Headers and pictures claim any size."""
 
+_MOST = 1e9
+"""Seconds and frames of a second that are believed."""
 VIDEO_FPS = "x-llm-d-video-fps"
 VIDEO_DURATION = "x-llm-d-video-duration-seconds"
 VIDEO_RESOLUTION = "x-llm-d-video-resolution"
@@ -164,7 +166,7 @@ def _positive(text: str | None) -> float | None:
         number = float(text) if text else 0.0
     except ValueError:
         return None
-    return number if math.isfinite(number) and number > 0 else None
+    return min(number, _MOST) if math.isfinite(number) and number > 0 else None
 
 
 def _pixels(text: str | None) -> tuple[int, int] | None:
