@@ -14,6 +14,7 @@ from endpick_builtin.collection.endpoint_events import TopologyExtractor
 from endpick_builtin.collection.exporters import DcgmExtractor, MulticlusterMetricsExtractor
 from endpick_builtin.collection.sources import ModelList, ModelsDataExtractor
 from endpick_builtin.filters.labels import ByLabelFilter
+from endpick_builtin.producers.session import SessionIdProducer
 
 VLLM_PAGE = MetricsPage(
     b"vllm:num_requests_waiting 3\n"
@@ -36,11 +37,16 @@ def loaded_class(plugin_type: str) -> type:
 CLASSES = list(dict.fromkeys(loaded_class(one.type) for one in discover() if one.is_builtin))
 
 
-NEED_PARAMETERS = {ByLabelFilter}
+NEED_PARAMETERS = {ByLabelFilter, SessionIdProducer}
 
 
 @parametrize_conformance([plugin for plugin in CLASSES if set(kinds_of(plugin)) != {DataCollector} and plugin not in NEED_PARAMETERS])
 def test_builtin_conforms(check):
+    check()
+
+
+@parametrize_conformance([SessionIdProducer], parameters={"headerName": "X-Session-Id"}, examples=[{"cookieName": "session"}])
+def test_session_id_producer_conforms(check):
     check()
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
+from pydantic import ValidationError
 
 from docs_reference.builtin import builtin_plugins
 from docs_reference.markdown import code, listed, table
@@ -99,12 +100,17 @@ def _pool_families() -> Iterator[GaugeMetricFamily]:
 def _plugin_families() -> Iterator[tuple[str, ...]]:
     for loaded in builtin_plugins():
         parameters = own_model(loaded.plugin)
-        if parameters is not None and not any(field.is_required() for field in parameters.model_fields.values()):
-            registry, given = CollectorRegistry(), parameters()
-            loaded.plugin(loaded.type, given, PluginContext(registry=registry, instances=doubles(given)))
-            for family in registry.collect():
-                labels = listed(getattr(family, "_labelnames", ()))
-                yield code(family.name), family.type, labels, family.documentation, f"[`{loaded.type}`](plugins/{loaded.type}.md)"
+        if parameters is None:
+            continue
+        try:
+            given = parameters()
+        except ValidationError:
+            continue  # it needs to be told something, and what would stand here is no plugin anyone has configured
+        registry = CollectorRegistry()
+        loaded.plugin(loaded.type, given, PluginContext(registry=registry, instances=doubles(given)))
+        for family in registry.collect():
+            labels = listed(getattr(family, "_labelnames", ()))
+            yield code(family.name), family.type, labels, family.documentation, f"[`{loaded.type}`](plugins/{loaded.type}.md)"
 
 
 def _family(family: GaugeMetricFamily) -> tuple[str, str, str, str]:

@@ -67,14 +67,33 @@ class HttpPages:
         Raises:
             Unavailable: it cannot be had; the message names the URL and the reason.
         """
-        request = f"GET {path} HTTP/1.1\r\nHost: {authority}\r\n{self._headers}\r\n".encode()
+        return await self._fetch("GET", authority, path, "", b"")
+
+    async def post(self, authority: str, path: str, body: bytes, headers: str = "") -> bytes:
+        """The answer to a JSON body; arguments and what it raises are those of `get`.
+
+        Args:
+            authority: See `get`.
+            path: See `get`.
+            body: JSON.
+            headers: Further lines of the head, each with its line end.
+
+        Raises:
+            Unavailable: as `get`, and for an answer that is no success (2xx).
+        """
+        return await self._fetch(
+            "POST", authority, path, f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n{headers}", body
+        )
+
+    async def _fetch(self, method: str, authority: str, path: str, headers: str, body: bytes) -> bytes:
+        request = f"{method} {path} HTTP/1.1\r\nHost: {authority}\r\n{self._headers}{headers}\r\n".encode() + body
         try:
             answer = await self._ask(authority, request)
-            if answer.status != 200:
-                raise Unavailable(f"GET {self._scheme}://{authority}{path} answered {answer.status}")
+            if answer.status != 200 and not (method == "POST" and 200 < answer.status < 300):
+                raise Unavailable(f"{method} {self._scheme}://{authority}{path} answered {answer.status}")
             return answer.body()
         except (OSError, _BadAnswerError) as problem:
-            raise Unavailable(f"GET {self._scheme}://{authority}{path}: {_reason(problem)}") from problem
+            raise Unavailable(f"{method} {self._scheme}://{authority}{path}: {_reason(problem)}") from problem
 
     async def _ask(self, authority: str, request: bytes) -> _Answer:
         idle = self._idle.get(authority)

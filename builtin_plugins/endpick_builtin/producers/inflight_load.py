@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 
+import numpy as np
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from pydantic import Field
@@ -16,16 +18,20 @@ from endpick.api import (
     INFLIGHT_TOKENS,
     PREFIX_BLOCKS,
     PREFIX_MATCH_BLOCKS,
+    TOKENIZED_PROMPT,
+    UNCACHED_REQUEST_TOKENS,
     CycleState,
     DataProducer,
     Endpoint,
     Endpoints,
+    FloatArray,
     InferenceRequest,
     LabelLimit,
     Parameters,
     PluginContext,
     PrefixBlocks,
     PreRequest,
+    PromptTokens,
     ResponseEnd,
     ResponseObserver,
     SchedulingResult,
@@ -149,22 +155,31 @@ def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
     )
 
 
-def prompt_tokens(request: InferenceRequest) -> int:
-    """Four bytes per token of the prompt or, when no parser could read one, of the body."""
+def prompt_tokens(request: InferenceRequest, tokenized: tuple[PromptTokens, ...] | None) -> int:
+    """Tokens of all prompts as a token-producer counted them.
+
+    Without one, four bytes per token of the prompt or, when no parser could read one, of the body.
+    """
+    if tokenized:
+        return sum(len(prompt.token_ids) for prompt in tokenized)
     return request.prompt.estimated_tokens or (request.size_bytes + 3) // 4
 
 
-def uncached_tokens(tokens: int, blocks: PrefixBlocks | None, matched_blocks: float) -> int:
-    """Prompt tokens that are not cached: unmatched blocks, and what lies beyond the blocks that were looked at."""
+def uncached_tokens(tokens: int, blocks: PrefixBlocks | None, matched_blocks: FloatArray) -> FloatArray:
+    """Prompt tokens that are not cached where so many blocks matched: unmatched blocks, and what lies beyond all blocks.
+
+    (total - matched) * block size + max(0, tokens - total * block size); of the last block, which may be short, all tokens count.
+    """
     if blocks is None:
-        return tokens
-    missing = blocks.total_blocks - (int(matched_blocks) if matched_blocks > 0 else 0)
-    return missing * blocks.block_size_tokens + max(0, tokens - blocks.total_blocks * blocks.block_size_tokens)
+        return np.full(len(matched_blocks), float(tokens))
+    size, total = blocks.block_size_tokens, blocks.total_blocks
+    missing = total - np.minimum(np.floor(np.fmax(matched_blocks, 0.0)), total)
+    return missing * size + float(max(0, tokens - total * size))
 
 
 def output_tokens(prompt: int, ratio: float, *limits: int | None) -> int:
-    """Tokens of the answer: in proportion to the prompt, and no more than any of the limits there are."""
-    return min([round(prompt * ratio), *(limit for limit in limits if limit is not None)])
+    """Tokens of the answer: in proportion to the prompt, a half rounded up, and no more than any of the limits there are."""
+    return min([math.floor(prompt * ratio + 0.5), *(limit for limit in limits if limit is not None)])
 
 
 class InflightLoadParameters(Parameters):
@@ -186,22 +201,25 @@ class InflightLoadParameters(Parameters):
 class InflightLoadProducer(
     DataProducer[InflightLoadParameters], PreRequest[InflightLoadParameters], ResponseObserver[InflightLoadParameters]
 ):
-    """Keep the columns `inflight-requests` and `inflight-tokens` up to date.
+    """Keep the columns `inflight-requests` and `inflight-tokens` up to date, and say what each candidate has not cached of a prompt.
 
     A request counts for the first endpoint of every profile that picked one, with the prompt tokens that are not cached there (and, if
     asked for, min(prompt * outputRatio, the client's limit, maxEstimatedOutputTokens) tokens of the answer). Its prompt tokens, and all of
     it at endpoints other than the primary's, are released with the first piece of the answer, the rest when the request ends, however it
     ends. An endpoint to which nothing was sent has 0.
+
+    Not cached of a prompt of t tokens in n blocks of size b, m of them cached: (n - m) * b + max(0, t - n * b); all t of them where no
+    producer knows of blocks. t is what a `token-producer` in the configuration counts, else a quarter of the prompt's bytes.
     """
 
-    consumes_optional = (PREFIX_MATCH_BLOCKS, PREFIX_BLOCKS)
-    produces = (INFLIGHT_REQUESTS, INFLIGHT_TOKENS)
+    consumes_optional = (PREFIX_MATCH_BLOCKS, PREFIX_BLOCKS, TOKENIZED_PROMPT)
+    produces = (INFLIGHT_REQUESTS, INFLIGHT_TOKENS, UNCACHED_REQUEST_TOKENS)
 
     @classmethod
     def subscriptions(cls, parameters: InflightLoadParameters) -> Subscriptions:
         """The prefix matches, as the named producer finds them."""
         producer = parameters.prefix_match_info_producer_name
-        prefix = (PREFIX_MATCH_BLOCKS.from_producer(producer), PREFIX_BLOCKS.from_producer(producer))
+        prefix = (PREFIX_MATCH_BLOCKS.from_producer(producer), PREFIX_BLOCKS.from_producer(producer), TOKENIZED_PROMPT)
         return Subscriptions((), prefix, cls.produces)
 
     def __init__(self, name: str, parameters: InflightLoadParameters, context: PluginContext) -> None:
@@ -214,15 +232,18 @@ class InflightLoadProducer(
             context.registry.register(InflightGauges(name, self._ledger))
 
     def produce(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState) -> None:
-        """Give endpoints that are new in the pool their 0; other than that the columns are up to date at any time."""
+        """Give endpoints that are new in the pool their 0, and say what the request is to each candidate."""
         if endpoints.pool_members is not self._known:
             self._known = endpoints.pool_members
             for endpoint in endpoints.pool_members:
                 self._publish(self._ledger.load_of(endpoint))
+        tokens = prompt_tokens(request, state.get(TOKENIZED_PROMPT))
+        uncached = uncached_tokens(tokens, state.get(self._blocks), state.column(self._matches, endpoints))
+        state.put_column(UNCACHED_REQUEST_TOKENS, endpoints, uncached)
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
         """Charge the endpoints that will work on the request."""
-        parameters, blocks, prompt = self.parameters, state.get(self._blocks), prompt_tokens(request)
+        parameters, blocks, prompt = self.parameters, state.get(self._blocks), prompt_tokens(request, state.get(TOKENIZED_PROMPT))
         output, flow = 0, (request.fairness_id, request.priority)
         if parameters.add_estimated_output_tokens:
             output = output_tokens(prompt, parameters.output_ratio, request.max_output_tokens, parameters.max_estimated_output_tokens)
@@ -230,8 +251,8 @@ class InflightLoadProducer(
         for profile, run in result.runs.items():
             if run.picked is not None:
                 first = run.picked.take([0])
-                uncached = uncached_tokens(prompt, blocks, state.column(self._matches, first)[0])
-                charges[profile] = self._ledger.charge(first.members[0], flow, uncached, output)
+                uncached = uncached_tokens(prompt, blocks, state.column(self._matches, first))[0]
+                charges[profile] = self._ledger.charge(first.members[0], flow, int(uncached), output)
         state.private.update(charges=charges, primary=result.primary)
 
     def first_chunk(self, request: InferenceRequest, state: CycleState) -> None:

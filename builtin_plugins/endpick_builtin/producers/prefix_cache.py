@@ -15,6 +15,7 @@ from endpick.api import (
     CACHE_NUM_BLOCKS,
     PREFIX_BLOCKS,
     PREFIX_MATCH_BLOCKS,
+    TOKENIZED_PROMPT,
     CycleState,
     DataProducer,
     Endpoints,
@@ -26,6 +27,7 @@ from endpick.api import (
     PreRequest,
     RowArray,
     SchedulingResult,
+    Stability,
     UpstreamHeaders,
     ignored,
 )
@@ -108,13 +110,15 @@ def _largest(values: FloatArray) -> float:
 class ApproxPrefixCacheProducer(DataProducer[ApproxPrefixCacheParameters], PreRequest[ApproxPrefixCacheParameters]):
     """Count, for each candidate, the leading blocks of the prompt that were sent to it before and that it can still hold.
 
-    A prompt is cut into blocks of max(64, reported or configured) tokens, hashed in a chain (see `prefix_index`). When a request leaves,
-    its blocks count as held by the endpoint that serves it, and by the one picked by a profile named `prefill`, the least recently sent
-    ones making room. Unlike llm-d, a match ends at the first block an endpoint lacks, an engine's number of blocks is converted to our
-    block size, and nothing is ever remembered beyond the capacity. Of several prompts in one request the matches add up.
+    The prompt's tokens are those that a `token-producer` in the configuration leaves; without one, four bytes of text each, the last
+    one filled up with zeros. They are cut into blocks of max(64, reported or configured) tokens, hashed in a chain (see
+    `prefix_index`). When a request leaves, its blocks count as held by the endpoint that serves it, and by the one picked by a profile
+    named `prefill`, the least recently sent ones making room. Unlike llm-d, a match ends at the first block an endpoint lacks, an
+    engine's number of blocks is converted to our block size, and nothing is ever remembered beyond the capacity. Of several prompts in
+    one request the matches add up.
     """
 
-    consumes_optional = (CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS)
+    consumes_optional = (CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, TOKENIZED_PROMPT)
     produces = (PREFIX_MATCH_BLOCKS, PREFIX_BLOCKS)
 
     def __init__(self, name: str, parameters: ApproxPrefixCacheParameters, context: PluginContext) -> None:
@@ -123,6 +127,8 @@ class ApproxPrefixCacheProducer(DataProducer[ApproxPrefixCacheParameters], PreRe
         self._metrics = PrefixMetrics(context.registry, lambda: self._index.entries)
         self._pool: object = None
         self._slot_of_member: RowArray = np.empty(0, dtype=np.intp)
+        if parameters.block_size:
+            context.logger.warning("blockSize has no effect: give blockSizeTokens, four characters each")
 
     def produce(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState) -> None:
         """Hash the prompt and look it up."""
@@ -132,7 +138,8 @@ class ApproxPrefixCacheProducer(DataProducer[ApproxPrefixCacheParameters], PreRe
         root = chain_root(request.model, request.cache_salt)
         hashes: list[int] = []
         matched = np.zeros(len(slots))
-        for text in request.prompt.texts:
+        tokens = state.get(TOKENIZED_PROMPT)
+        for text in request.prompt.texts if tokens is None else [prompt.token_ids.tobytes() for prompt in tokens]:
             prompt = block_hashes(text, root, size, limit)
             matched += self._index.match(prompt)[slots]
             hashes += prompt
@@ -185,3 +192,12 @@ class ApproxPrefixCacheProducer(DataProducer[ApproxPrefixCacheParameters], PreRe
         engine_block_size = endpoint[CACHE_BLOCK_SIZE][0]
         tokens = engine_blocks * (engine_block_size if engine_block_size > 0 else block_size_tokens)
         return max(int(tokens) // block_size_tokens, 1)
+
+
+class MulticlusterApproxPrefixCacheProducer(ApproxPrefixCacheProducer):
+    """The same as `approx-prefix-cache-producer`, for endpoints that stand for whole clusters.
+
+    A configuration that has both names the one to read from at each consumer (`prefixMatchInfoProducerName`).
+    """
+
+    stability = Stability.EXPERIMENTAL

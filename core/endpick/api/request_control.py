@@ -1,6 +1,7 @@
 """The kinds around scheduling: what happens to a request before a profile runs, and after.
 
-Order for one request: parse → candidates → shed → candidate filters → produce → admit → schedule → pre-request → response hooks.
+Order for one request: parse → request headers → candidates → shed → candidate filters → produce → admit → schedule → pre-request →
+response hooks.
 Only `produce` may await.
 """
 
@@ -56,6 +57,20 @@ class Parser(Plugin[P]):
                 None is taken from those before: APIs may tell prompt and completion in different events.
         """
         return None
+
+
+class RequestHeaderProcessor(Plugin[P]):
+    """Reads the headers of a request before anything is decided about it."""
+
+    kind: ClassVar[str] = "request-header-processor"
+
+    @abstractmethod
+    def request_headers(self, request: InferenceRequest, state: CycleState) -> Rejection | None:
+        """Leave what the headers say with `state.put`, or refuse the request; called before shedding, without any candidates.
+
+        All instances run in configuration order until one refuses. What one leaves under `AGENT_IDENTITY` becomes the request's
+        `fairness_id` for all that follows, where the client sent no fairness header.
+        """
 
 
 class CandidateFilter(Plugin[P]):

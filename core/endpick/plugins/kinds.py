@@ -28,6 +28,7 @@ from endpick.api import (
     Plugin,
     PreRequest,
     ProfileHandler,
+    RequestHeaderProcessor,
     ResponseObserver,
     SaturationDetector,
     Scorer,
@@ -52,12 +53,13 @@ class Layer(enum.IntEnum):
 
     COLLECTION = 0
     PARSING = 1
-    CANDIDATES = 2
-    PRODUCTION = 3
-    ADMISSION = 4
-    SCHEDULING = 5
-    PRE_REQUEST = 6
-    RESPONSE = 7
+    REQUEST_HEADERS = 2
+    CANDIDATES = 3
+    PRODUCTION = 4
+    ADMISSION = 5
+    SCHEDULING = 6
+    PRE_REQUEST = 7
+    RESPONSE = 8
 
     @property
     def title(self) -> str:
@@ -69,6 +71,7 @@ class ExtensionPoint(enum.StrEnum):
     """Where a plugin was called: the label of its metrics, with llm-d's values where llm-d has them."""
 
     REQUEST_PARSING = "RequestParsing"
+    REQUEST_HEADERS = "RequestHeader"
     CANDIDATE_FILTER = "Screener"
     DATA_PRODUCER = "DataProducer"
     ADMISSION = "Admission"
@@ -175,6 +178,13 @@ KINDS: Mapping[Kind, KindFacts] = MappingProxyType(
             KindFacts(DataCollector, Layer.COLLECTION, named_at="dataLayer.sources[].collectors", writes=True),
             KindFacts(EndpointDiscovery, Layer.COLLECTION, named_at="dataLayer.discovery", at_most=1, article="an"),
             KindFacts(DataProducer, Layer.PRODUCTION, OnFault.SKIP, {"produce": ExtensionPoint.DATA_PRODUCER}, writes=True),
+            KindFacts(
+                RequestHeaderProcessor,
+                Layer.REQUEST_HEADERS,
+                OnFault.REFUSE,
+                {"request_headers": ExtensionPoint.REQUEST_HEADERS},
+                writes=True,
+            ),
             KindFacts(CandidateFilter, Layer.CANDIDATES, OnFault.REFUSE, {"filter_candidates": ExtensionPoint.CANDIDATE_FILTER}),
             KindFacts(Admitter, Layer.ADMISSION, OnFault.REFUSE, {"admit": ExtensionPoint.ADMISSION}, article="an"),
             KindFacts(PreRequest, Layer.PRE_REQUEST, OnFault.SKIP, {"before_request": ExtensionPoint.PRE_REQUEST}, writes=True),

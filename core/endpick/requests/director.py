@@ -11,7 +11,15 @@ from typing import Protocol
 
 from endpick.api.endpoints import Access, Endpoints
 from endpick.api.request import Rejection
-from endpick.api.request_control import Admitter, CandidateFilter, DataProducer, PreRequest, ResponseObserver, SaturationDetector
+from endpick.api.request_control import (
+    Admitter,
+    CandidateFilter,
+    DataProducer,
+    PreRequest,
+    RequestHeaderProcessor,
+    ResponseObserver,
+    SaturationDetector,
+)
 from endpick.api.scheduling import SchedulingResult
 from endpick.api.state import CycleState
 from endpick.observability.telemetry import Telemetry
@@ -50,6 +58,7 @@ from endpick.requests.steps import (
     admit,
     compile_producer,
     filter_candidates,
+    process_headers,
     produced_at_once,
     run_pre_request,
     scores_of,
@@ -156,7 +165,7 @@ class Director:
         self._pipeline = pipeline
 
     def decide(self, incoming: IncomingRequest, begun: Begun | None = None) -> Decision | Awaitable[Decision]:
-        """Parse → candidates → shed → candidate filters → produce → admit → schedule → pre-request.
+        """Parse → request headers → candidates → shed → candidate filters → produce → admit → schedule → pre-request.
 
         A decision comes back at once, without a coroutine, unless a producer has to wait or the body is large.
 
@@ -181,6 +190,15 @@ class Director:
         if isinstance(built, Refused):
             return self._refuse_unread(incoming, built)
 
+        state: CycleState | None = None
+        processors = pipeline.steps[RequestHeaderProcessor]
+        if processors:
+            state = CycleState(access)
+            processed = process_headers(processors, built.request, state, access)
+            if isinstance(processed, Refused):
+                return self._refuse(built, processed)
+            built.request = processed
+
         endpoints: Endpoints | Fault = self._pool.view(access)
         assert isinstance(endpoints, Endpoints)
         if incoming.subset is not None:
@@ -200,7 +218,7 @@ class Director:
 
         request = built.request
         parsed_bytes = request.size_bytes if request.payload is None or incoming.body is None else parsed_size(incoming.body)
-        cycle = Cycle(pipeline, incoming, built, endpoints, CycleState(access), parsed_bytes)
+        cycle = Cycle(pipeline, incoming, built, endpoints, CycleState(access) if state is None else state, parsed_bytes)
         production = Production(built.request, endpoints, cycle.state, access)
         for position, producer in enumerate(pipeline.producers):
             if producer.awaits:

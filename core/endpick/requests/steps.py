@@ -1,28 +1,44 @@
-"""The steps around scheduling, each with the plugins it calls: candidate filters, shedding, producers, admission, pre-request."""
+"""The steps around scheduling, each with the plugins it calls: from request headers to pre-request."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 
 import numpy as np
 
 from endpick.api.endpoints import Access, BoolArray, Endpoints
-from endpick.api.keys import PREFIX_MATCH_BLOCKS
+from endpick.api.keys import AGENT_IDENTITY, PREFIX_MATCH_BLOCKS
 from endpick.api.request import InferenceRequest, Rejection
 from endpick.api.request_control import DataProducer, UpstreamHeaders
 from endpick.api.scheduling import SchedulingResult
 from endpick.api.state import CycleState, ScoringState
 from endpick.observability.telemetry import Telemetry
 from endpick.plugins.instance import Instance
+from endpick.requests.intake import FAIRNESS_ID, first_of
 from endpick.requests.model import SATURATED, Refused, refused
 from endpick.scheduling.profile import as_view
 from endpick.scheduling.step import Fault, Step, bind
 
 IF_AVAILABLE = "if-available"
 """In the header `Prefer`: the client would rather have a 412 than wait for a prefill."""
+
+
+def process_headers(steps: Sequence[Step], request: InferenceRequest, state: CycleState, access: Access) -> InferenceRequest | Refused:
+    """The request as it goes on, or the first refusal, in configuration order.
+
+    Where the client does not say whose traffic it is, the identity that one of the instances found does.
+    """
+    for step in steps:
+        refusal = _verdict(step, step.run(access, request, state))
+        if refusal is not None:
+            return refusal
+    identity = state.get(AGENT_IDENTITY)
+    if not identity or first_of(request.headers, FAIRNESS_ID) is not None:
+        return request
+    return replace(request, fairness_id=identity)
 
 
 def filter_candidates(steps: Sequence[Step], request: InferenceRequest, endpoints: Endpoints, access: Access) -> Endpoints | Fault:
@@ -98,12 +114,18 @@ def admit(steps: Sequence[Step], request: InferenceRequest, endpoints: Endpoints
     """The first refusal, in configuration order; None when all admit."""
     for step in steps:
         answer = step.run(access, request, endpoints, state)
-        if isinstance(answer, Rejection):
-            return refused(answer)
-        if answer is not None and not isinstance(answer, Fault):
-            answer = step.fault(f"answered {type(answer).__name__}, not a Rejection or None")
-        if isinstance(answer, Fault) and answer.refuses:
-            return refused(answer)
+        refusal = None if answer is None else _verdict(step, answer)
+        if refusal is not None:
+            return refusal
+    return None
+
+
+def _verdict(step: Step, answer: object) -> Refused | None:
+    """The refusal in what a plugin answered that may refuse, or in its failure; None to go on."""
+    if answer is not None and not isinstance(answer, Rejection | Fault):
+        answer = step.fault(f"answered {type(answer).__name__}, not a Rejection or None")
+    if isinstance(answer, Rejection) or (isinstance(answer, Fault) and answer.refuses):
+        return refused(answer)
     return None
 
 
@@ -119,10 +141,8 @@ def run_pre_request(
     refusal: Refused | None = None
     for step in steps:
         answer = step.run(access, request, result, headers, state)
-        if answer is not None and not isinstance(answer, Rejection | Fault):
-            answer = step.fault(f"answered {type(answer).__name__}, not a Rejection or None")
-        if isinstance(answer, Rejection) or (isinstance(answer, Fault) and answer.refuses):
-            refusal = refusal or refused(answer)
+        if answer is not None:
+            refusal = refusal or _verdict(step, answer)
     return refusal
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from endpick.api import (
     PreRequest,
     ProfileHandler,
     ProfileRunResult,
+    RequestHeaderProcessor,
     ResponseEnd,
     ResponseHead,
     ResponseObserver,
@@ -73,6 +75,8 @@ def walk_one(bench: Bench, scene: Scene) -> Iterator[tuple[str, object]]:
         if not isinstance(parsed, Raised):
             yield "rewrite_model", call(plugin.rewrite_model, CHAT_BODY, parsed, "other")
         yield "usage", call(plugin.usage, ANSWER, False)
+    if isinstance(plugin, RequestHeaderProcessor):
+        yield "request_headers", call(plugin.request_headers, request, state)
     if isinstance(plugin, SaturationDetector):
         yield "saturation", call(plugin.saturation, endpoints)
     if isinstance(plugin, CandidateFilter):
@@ -114,9 +118,9 @@ def _after_the_decision(bench: Bench, scene: Scene, result: SchedulingResult) ->
 
 
 def finished(bench: Bench, method: Callable[..., object], *arguments: object) -> object:
-    """As `Bench.call`; an awaitable answer is awaited, in an event loop of its own."""
+    """As `Bench.call`; an awaitable answer is awaited, in an event loop of its own, unless one runs: then the caller awaits it."""
     answer = bench.call(method, *arguments)
-    if not inspect.isawaitable(answer):
+    if not inspect.isawaitable(answer) or asyncio._get_running_loop() is not None:
         return answer
 
     async def wait() -> object:

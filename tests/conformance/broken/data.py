@@ -25,6 +25,7 @@ from endpick.api import (
     PollingSource,
     PreRequest,
     Rejection,
+    RequestHeaderProcessor,
     ResponseObserver,
     SaturationDetector,
     StreamSource,
@@ -250,3 +251,11 @@ class Wordy(DisaggregationDecider):
 
     def disaggregate(self, request, endpoint, state):
         return 1
+
+
+@breaks("header_processor_admits_or_rejects", "`request_headers` raises KeyError")
+class Presuming(RequestHeaderProcessor):
+    """Takes a header for granted."""
+
+    def request_headers(self, request, state):
+        return None if request.headers["x-agent"] else Rejection("no agent", 403)

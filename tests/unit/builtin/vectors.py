@@ -40,3 +40,10 @@ def in_request(data: bytes) -> bytes:
     assert len(inner) < 128
     message = b"\x0a\x01e\x12" + bytes([len(inner)]) + inner
     return b"\0" + len(message).to_bytes(4, "big") + message
+
+
+def vectors(topic: str):
+    """Parametrise a test with the cases of one file; each has a sentence under `case`."""
+    found = YAML(typ="safe").load((FOLDER / f"{topic}.yaml").read_text(encoding="utf-8"))
+    assert found
+    return pytest.mark.parametrize("vector", [pytest.param(case, id=case["case"]) for case in found])

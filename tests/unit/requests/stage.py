@@ -12,6 +12,7 @@ from endpick.api import (
     DataProducer,
     Parser,
     PreRequest,
+    RequestHeaderProcessor,
     ResponseObserver,
     SaturationDetector,
 )
@@ -29,6 +30,7 @@ from unit.scheduling.workbench import Recording, instance, plugin_of, pool
 
 EVERYTHING = BodyModes()
 KIND_OF = {
+    "header_processors": RequestHeaderProcessor,
     "candidate_filters": CandidateFilter,
     "producers": DataProducer,
     "admitters": Admitter,
@@ -89,6 +91,10 @@ class Stage:
         decision = self.decide(*arguments, **keywords)
         assert isinstance(decision, Refused), decision
         return decision
+
+
+def header_processor_of(function: Callable, name: str = "headers", on_fault: OnFault | None = None) -> Instance:
+    return plugin_of(RequestHeaderProcessor, name, on_fault, request_headers=function)
 
 
 def candidate_filter_of(function: Callable, name: str = "candidate-filter", on_fault: OnFault | None = None) -> Instance:

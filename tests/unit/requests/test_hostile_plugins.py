@@ -16,6 +16,7 @@ from unit.requests.stage import (
     before_request_of,
     candidate_filter_of,
     detector_of,
+    header_processor_of,
     observer_of,
     parser_of,
     producer_of,
@@ -37,6 +38,7 @@ AWAITED = tuple(each for each in THROWN if type(each) not in (GeneratorExit, Bas
 
 PLACES = {
     "Parser": lambda throw: {"parsers": [parser_of("bad", ("/v1/chat/completions",), parse=throw)]},
+    "RequestHeaderProcessor": lambda throw: {"header_processors": [header_processor_of(throw, "bad")]},
     "CandidateFilter": lambda throw: {"candidate_filters": [candidate_filter_of(throw, "bad")]},
     "DataProducer": lambda throw: {"producers": [producer_of(throw, "bad")]},
     "Admitter": lambda throw: {"admitters": [admitter_of(throw, "bad")]},

@@ -5,6 +5,7 @@
 - `queue`: which body is next?
 - `helper`: how is the helper process started, asked and ended?
 - `wire`: what do the two processes say to each other?
+- `layout`: how do prompts with media travel?
 - `child`: what does the helper process do? Run by `helper`.
 - `double`: how does the helper process come to a parser like that of `endpick serve`, and what does that parser log and count there?
 """

@@ -20,6 +20,7 @@ from typing import BinaryIO, cast
 from endpick.api.request import ParsedRequest, Rejection
 from endpick.plugins.importing import describe, place
 from endpick.serve.bodies.double import Double, LogLines, NotBuiltError, double_of, grown_samples, starts_or_stops
+from endpick.serve.bodies.layout import laid_out
 from endpick.serve.bodies.wire import FRAME, BuildJob, Head, ParseJob, shortened
 
 _PR_SET_PDEATHSIG = 1
@@ -149,6 +150,7 @@ def _parsed(double: Double, job: ParseJob, body: bytes) -> tuple[dict[str, objec
         texts = cast("tuple[object, ...]", answer.prompt.texts)
         if not all(isinstance(text, bytes) for text in texts):
             raise _FailedError("parse", "rendered a prompt that is not bytes")
+        pieces = laid_out(answer.prompt.pieces) if answer.prompt.media else ()
     target = job.rewrite or answer.model
     rewritten: object = None
     if target != answer.model:
@@ -163,9 +165,10 @@ def _parsed(double: Double, job: ParseJob, body: bytes) -> tuple[dict[str, objec
         "max_output_tokens": answer.max_output_tokens,
         "needs_model": answer.needs_model,
         "skip_response": answer.skip_response,
+        "media": bool(pieces),
         "rewritten": bool(changed),
     }
-    return head, (_bytes(answer.model), _bytes(answer.cache_salt), *cast("tuple[bytes, ...]", texts), *changed)
+    return head, (_bytes(answer.model), _bytes(answer.cache_salt), *cast("tuple[bytes, ...]", texts), *pieces, *changed)
 
 
 @contextmanager

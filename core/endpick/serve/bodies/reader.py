@@ -17,6 +17,7 @@ from endpick.plugins.instance import Instance
 from endpick.requests.large import BodyRead, ElsewhereError, LargeBody, ParserFailed
 from endpick.requests.model import Refused
 from endpick.serve.bodies.helper import Helper, ParserNotBuiltError, Told
+from endpick.serve.bodies.layout import read_layout
 from endpick.serve.bodies.outcomes import REFUSALS, Outcome
 from endpick.serve.bodies.queue import Answer, FairQueue, Waiting
 from endpick.serve.bodies.wire import Head, ParseJob, Spec
@@ -233,10 +234,12 @@ def _read(head: Head, pieces: tuple[bytes, ...]) -> BodyRead | Rejection | Parse
     if head.kind == "rejected":
         return Rejection(_text(pieces[0]), head.status, _text(pieces[1]))
     body = pieces[-1] if head.rewritten else None
-    texts = pieces[2:-1] if head.rewritten else pieces[2:]
+    rest = pieces[2:-1] if head.rewritten else pieces[2:]
+    laid_out = read_layout(rest[-2], rest[-1]) if head.media else None
+    texts = rest if laid_out is None else rest[:-2]
     parsed = ParsedRequest(
         model=_text(pieces[0]),
-        prompt=Prompt(lambda: texts),
+        prompt=Prompt(lambda: texts, None if laid_out is None else lambda: laid_out),
         streaming=head.streaming,
         max_output_tokens=head.max_output_tokens,
         cache_salt=_text(pieces[1]),

@@ -82,8 +82,8 @@ class GrownSample(_Closed):
 class Head(_Closed):
     """The helper's answer. What follows depends on `kind`.
 
-    `built` and `unbuilt` have no pieces. `parsed` has model, cache salt, each text of the prompt, and the rewritten body if there is one;
-    `rejected` has message and reason.
+    `built` and `unbuilt` have no pieces. `parsed` has model, cache salt, each text of the prompt, with `media` layout and content of the
+    prompts (see `layout`), and the rewritten body if there is one; `rejected` has message and reason.
     """
 
     kind: Literal["built", "unbuilt", "parsed", "rejected", "failed", "exhausted"]
@@ -100,6 +100,8 @@ class Head(_Closed):
     max_output_tokens: int | None = None
     needs_model: bool = True
     skip_response: bool = False
+    media: bool = False
+    """Whether the prompts hold media, so that their pieces follow the texts."""
     rewritten: bool = False
     """Whether the last piece is a body."""
     retires: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 
 from endpick.api.datalayer import DataSource
@@ -63,8 +64,8 @@ def _use_of(bench: Bench) -> Callable[[], Awaitable[None]]:
             async with answering("an empty page") as endpoint, started(bench):
                 if isinstance(bench.instance.plugin, DataSource):
                     await payloads_from(bench, endpoint)
-                for _ in walk_one(bench, bench.scene()):
-                    await asyncio.sleep(0)
+                for _, value in walk_one(bench, bench.scene()):
+                    await _settled(value)
         except Stubborn:
             raise
         except AWAIT_FAILURES as problem:
@@ -96,8 +97,22 @@ async def _failing_after(first: Bench | None, second: Bench) -> dict[str, Raised
         async with started(second):
             if first is not None:
                 await first.instance.plugin.stop()
-            return {method: value for method, value in walk_one(second, second.scene()) if isinstance(value, Raised)}
+            said = [(method, await _settled(value)) for method, value in walk_one(second, second.scene())]
+            return {method: value for method, value in said if isinstance(value, Raised)}
     except AWAIT_FAILURES as problem:
         if is_the_hosts(problem):
             raise
         return {"start": Raised(problem)}
+
+
+async def _settled(value: object) -> object:
+    """What a method answered; for one that waits, what it came to, or `Raised`."""
+    if not inspect.isawaitable(value):
+        await asyncio.sleep(0)
+        return value
+    try:
+        return await value
+    except AWAIT_FAILURES as problem:
+        if is_the_hosts(problem):
+            raise
+        return Raised(problem)

@@ -15,6 +15,7 @@ from endpick.api import (
     Parser,
     PreRequest,
     ProfileHandler,
+    RequestHeaderProcessor,
     ResponseObserver,
     SaturationDetector,
 )
@@ -65,6 +66,12 @@ def parser_finds_no_usage_in_garbage(subject: PluginUnderTest) -> Iterator[Findi
                 if isinstance(answer, Raised):
                     yield Finding(f"`usage` raises {answer} for {body[:40]!r}", "answer None: model servers, too, can send anything")
                     return
+
+
+@check(RequestHeaderProcessor)
+def header_processor_admits_or_rejects(subject: PluginUnderTest) -> Iterator[Finding]:
+    """`request_headers` answers None or a `Rejection`, whatever the headers."""
+    yield from _first(subject, "request_headers", _is_verdict, "answer None to go on, Rejection(message, status) to refuse")
 
 
 @check(CandidateFilter)

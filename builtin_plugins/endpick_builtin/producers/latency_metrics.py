@@ -1,0 +1,76 @@
+"""The metrics of predicted latencies, under llm-d's names."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry
+
+from endpick.api import InferenceRequest, LabelLimit
+from endpick.api.fast_metrics import Counts, Distributions, Levels
+from endpick_builtin.producers.latency_ledger import Objectives
+from endpick_builtin.producers.latency_service import Prediction
+
+_PREFIX = "llm_d_epp_"
+_MODELS = ("model_name", "target_model_name")
+_BY_TYPE = (*_MODELS, "type")
+# fmt: off
+TTFT_BUCKETS = (
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 120.0,
+    180.0, 240.0, 300.0, 360.0, 480.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0,
+)
+TPOT_BUCKETS = (
+    0.0005, 0.00205, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.125, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.5, 2.0, 3.0, 4.5, 6.0,
+    12.0, 18.0, 24.0, 30.0, 36.0, 48.0, 60.0, 90.0, 120.0, 180.0, 270.0, 360.0,
+)
+DURATION_BUCKETS = (0.0001, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+# fmt: on
+
+
+class LatencyMetrics:
+    """The metrics of one instance."""
+
+    def __init__(self, registry: CollectorRegistry | None) -> None:
+        self._limits = LabelLimit(), LabelLimit()
+        last = "The newest value of each type: measured, predicted, and seconds the prediction took."
+        self._last = Levels(f"{_PREFIX}inference_request_metric", last, _BY_TYPE, registry)
+        violations = "Requests that took longer than they asked for."
+        self._violations = Counts(f"{_PREFIX}request_slo_violation_total", violations, _BY_TYPE, registry)
+
+        def distributions(name: str, told: str, buckets: tuple[float, ...]) -> Distributions:
+            return Distributions(f"{_PREFIX}request_{name}_seconds", told, _MODELS, buckets, registry)
+
+        self._predicted_ttft = distributions("predicted_ttft", "Time to the first token that was expected.", TTFT_BUCKETS)
+        self._predicted_tpot = distributions("predicted_tpot", "Time for each further token that was expected.", TPOT_BUCKETS)
+        taken = "Seconds a prediction took; both times are predicted at once."
+        self._ttft_duration = distributions("ttft_prediction_duration", taken, DURATION_BUCKETS)
+        self._tpot_duration = distributions("tpot_prediction_duration", taken, DURATION_BUCKETS)
+
+    def _models(self, request: InferenceRequest) -> tuple[str, str]:
+        return self._limits[0](request.incoming_model), self._limits[1](request.model)
+
+    def _set(self, models: tuple[str, str], kind: str, value: float) -> None:
+        self._last.labels(*models, kind).value = value
+
+    def asked(self, request: InferenceRequest, seconds: float) -> None:
+        """The predictor took so long to answer."""
+        models = self._models(request)
+        for distribution, kind in ((self._ttft_duration, "ttft"), (self._tpot_duration, "tpot")):
+            distribution.labels(*models).observe(seconds)
+            self._set(models, f"{kind}_prediction_duration", seconds)
+
+    def predicted(self, request: InferenceRequest, prediction: Prediction) -> None:
+        """A request goes where this is expected."""
+        models = self._models(request)
+        self._predicted_ttft.labels(*models).observe(prediction.ttft)
+        self._predicted_tpot.labels(*models).observe(prediction.tpot)
+        self._set(models, "predicted_ttft", prediction.ttft)
+        self._set(models, "predicted_tpot", prediction.tpot)
+
+    def ended(self, request: InferenceRequest, objectives: Objectives, ttft: float, tpot: float) -> None:
+        """A request took so long; a time it has not asked for is not violated."""
+        models = self._models(request)
+        for kind, objective, taken in (("ttft", objectives.ttft, ttft), ("tpot", objectives.tpot, tpot)):
+            self._set(models, kind, taken)
+            violated = 0 < objective < taken
+            self._set(models, f"{kind}_slo_violation", float(violated))
+            if violated:
+                self._violations.labels(*models, kind).inc()

@@ -1,0 +1,299 @@
+"""`predicted-latency-producer`: asks a predictor beside the picker how long each endpoint would take, and teaches it how long it took."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from endpick.api import (
+    INFLIGHT_TOKENS,
+    KV_CACHE_USAGE,
+    MEDIA_ITEMS,
+    MEDIA_MATCHED,
+    PREDICTED_TPOT,
+    PREDICTED_TTFT,
+    PREFIX_BLOCKS,
+    PREFIX_MATCH_BLOCKS,
+    RUNNING_REQUESTS_SIZE,
+    TOKENIZED_PROMPT,
+    TPOT_HEADROOM,
+    TTFT_HEADROOM,
+    WAITING_QUEUE_SIZE,
+    CycleState,
+    DataKey,
+    DataProducer,
+    Endpoints,
+    FloatArray,
+    InferenceRequest,
+    Parameters,
+    PluginContext,
+    PreRequest,
+    ResponseEnd,
+    ResponseObserver,
+    SchedulingResult,
+    Stability,
+    Subscriptions,
+    TerminationCause,
+    Unavailable,
+    UpstreamHeaders,
+)
+from endpick_builtin.producers.latency_ledger import DecodeLedger, Objectives, Served
+from endpick_builtin.producers.latency_metrics import LatencyMetrics
+from endpick_builtin.producers.latency_service import Features, LatencySettings, Prediction, Predictor, Trainer
+
+_OPTIONAL = (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE)
+_PREFILL = "prefill"
+
+
+class PredictedLatencyParameters(Parameters):
+    """What is predicted, and from what."""
+
+    slo_buffer_factor: Annotated[
+        float, Field(alias="sloBufferFactor", gt=0, le=1000, description="What a request's objective for further tokens is multiplied by.")
+    ] = 1.0
+    context_ttl: Annotated[
+        int,
+        Field(alias="contextTTL", gt=0, description="Ignored (nanoseconds): what is kept of a request goes when the request ends."),
+    ] = 300_000_000_000
+    streaming_mode: Annotated[
+        bool, Field(alias="streamingMode", description="Whether answers are streamed, so that the time for each further token counts.")
+    ] = False
+    endpoint_role_label: Annotated[
+        str, Field(alias="endpointRoleLabel", description="Label whose value the predictor is told as the endpoint's role; empty for none.")
+    ] = ""
+    predict_in_produce: Annotated[
+        bool, Field(alias="predictInProduce", description="Ask for predictions; without, the predictor is only taught.")
+    ] = True
+    prefix_match_info_producer_name: Annotated[
+        str, Field(alias="prefixMatchInfoProducerName", description="Instance that knows what is cached; empty for the only one.")
+    ] = ""
+    in_flight_load_producer_name: Annotated[
+        str, Field(alias="inFlightLoadProducerName", description="Instance that counts what is in flight; empty for the only one.")
+    ] = ""
+    use_encoder_cache_features: Annotated[
+        bool, Field(alias="useEncoderCacheFeatures", description="Tell the predictor how many media there are, and how many are cached.")
+    ] = False
+    encoder_cache_match_info_producer_name: Annotated[
+        str, Field(alias="encoderCacheMatchInfoProducerName", description="Instance that knows which media are; empty for the only one.")
+    ] = ""
+    sampling_mean: Annotated[float | None, Field(alias="samplingMean", description="Ignored, as in llm-d since August 2026.")] = None
+    max_decode_token_samples: Annotated[
+        int | None, Field(alias="maxDecodeTokenSamplesForPrediction", description="Ignored, as in llm-d since August 2026.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """What an instance reads, from the producers that its parameters name."""
+
+    matches: DataKey[float]
+    load: DataKey[float]
+    media: DataKey[int]
+    media_matched: DataKey[float]
+
+
+def _keys(parameters: PredictedLatencyParameters) -> _Keys:
+    media = parameters.encoder_cache_match_info_producer_name
+    return _Keys(
+        PREFIX_MATCH_BLOCKS.from_producer(parameters.prefix_match_info_producer_name),
+        INFLIGHT_TOKENS.from_producer(parameters.in_flight_load_producer_name),
+        MEDIA_ITEMS.from_producer(media),
+        MEDIA_MATCHED.from_producer(media),
+    )
+
+
+class PredictedLatencyProducer(
+    DataProducer[PredictedLatencyParameters], PreRequest[PredictedLatencyParameters], ResponseObserver[PredictedLatencyParameters]
+):
+    """Leave, for each candidate, the time to the first token and for each further one that a predictor expects, and what is to spare.
+
+    One question goes to `PREDICTION_SERVER_URL` for all candidates, with what they report (0 where they do not), the prompt's tokens and
+    the share of it they have cached. ttft-headroom = the request's objective (`x-llm-d-slo-ttft-ms`, 0 without one) - the prediction.
+    tpot-headroom = min(objective, the strictest among requests that the endpoint is streaming) * sloBufferFactor - the prediction with
+    `streamingMode`; it is 0 without, and for endpoints in the role `prefill`. A predictor that does not answer, or answers nonsense, is a
+    fault: the request goes on without predictions. When a request ends well, what it took goes to `TRAINING_SERVER_URL`.
+    """
+
+    stability = Stability.STABLE
+    consumes = (PREFIX_MATCH_BLOCKS, PREFIX_BLOCKS, INFLIGHT_TOKENS, TOKENIZED_PROMPT)
+    consumes_optional = (*_OPTIONAL, MEDIA_ITEMS, MEDIA_MATCHED)
+    produces = (PREDICTED_TTFT, PREDICTED_TPOT, TTFT_HEADROOM, TPOT_HEADROOM)
+
+    @classmethod
+    def subscriptions(cls, parameters: PredictedLatencyParameters) -> Subscriptions:
+        """What the named producers write; media only where they are asked for."""
+        keys = _keys(parameters)
+        blocks = PREFIX_BLOCKS.from_producer(parameters.prefix_match_info_producer_name)
+        media = (keys.media, keys.media_matched) if parameters.use_encoder_cache_features else ()
+        return Subscriptions((keys.matches, blocks, keys.load, TOKENIZED_PROMPT, *media), _OPTIONAL, cls.produces)
+
+    def __init__(self, name: str, parameters: PredictedLatencyParameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        settings = LatencySettings.from_environment()
+        self._keys = _keys(parameters)
+        self._blocks = PREFIX_BLOCKS.from_producer(parameters.prefix_match_info_producer_name)
+        self._flush_seconds = settings.flush_seconds
+        self._predictor = Predictor(settings, context.random)
+        self._trainer = Trainer(settings, context.random)
+        self._metrics = LatencyMetrics(context.registry)
+        self._ledger = DecodeLedger()
+        self._flushing: asyncio.Task[None] | None = None
+        ignored = [field for field in ("sampling_mean", "max_decode_token_samples") if getattr(parameters, field) is not None]
+        if ignored:
+            context.logger.warning("samplingMean and maxDecodeTokenSamplesForPrediction have no effect: leave them out")
+
+    async def start(self) -> None:
+        """Open the connections, and begin to teach."""
+        self._predictor.open()
+        self._trainer.open()
+        self._flushing = asyncio.create_task(self._flush_for_ever())
+
+    async def stop(self) -> None:
+        """Close the connections; samples that were not sent are lost."""
+        if self._flushing is not None:
+            self._flushing.cancel()
+            await asyncio.gather(self._flushing, return_exceptions=True)
+        await self._predictor.close()
+        await self._trainer.close()
+
+    async def produce(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState) -> None:
+        """Ask the predictor.
+
+        Raises:
+            Unavailable: it does not answer as a predictor does.
+        """
+        rows = self._rows(endpoints, state)
+        state.private["rows"] = dict(zip((endpoint.name for endpoint in endpoints), rows, strict=True))
+        if not self.parameters.predict_in_produce or not self._predictor.is_open:
+            for key in self.produces:
+                state.put_column(key, endpoints, np.full(len(endpoints), np.nan))
+            return
+        started = self.context.clock()
+        predictions = await self._predictor.predict(rows)
+        self._metrics.asked(request, self.context.clock() - started)
+        ttft = np.array([prediction.ttft for prediction in predictions])
+        tpot = np.array([prediction.tpot for prediction in predictions])
+        objectives = Objectives.of(request.headers)
+        state.private["predictions"] = dict(zip(state.private["rows"], predictions, strict=True))  # type: ignore[call-overload]
+        state.put_column(PREDICTED_TTFT, endpoints, ttft)
+        state.put_column(PREDICTED_TPOT, endpoints, tpot)
+        state.put_column(TTFT_HEADROOM, endpoints, objectives.ttft - ttft)
+        state.put_column(TPOT_HEADROOM, endpoints, self._tpot_headroom(objectives, endpoints, tpot))
+
+    def _tpot_headroom(self, objectives: Objectives, endpoints: Endpoints, tpot: FloatArray) -> FloatArray:
+        if not self.parameters.streaming_mode:
+            return np.zeros(len(endpoints))
+        strictest = np.array([self._ledger.strictest(endpoint.name) for endpoint in endpoints])
+        budget = np.minimum(objectives.tpot, strictest) * self.parameters.slo_buffer_factor
+        prefill = np.array([self._role(endpoints, row) == _PREFILL for row in range(len(endpoints))], dtype=np.bool_)
+        return np.where(prefill, 0.0, budget - tpot)
+
+    def _role(self, endpoints: Endpoints, row: int) -> str:
+        label = self.parameters.endpoint_role_label
+        return endpoints.members[row].labels.get(label, "") if label else ""
+
+    def _rows(self, endpoints: Endpoints, state: CycleState) -> list[Features]:
+        """One row of features for each candidate."""
+        blocks = state.get(self._blocks)
+        total = blocks.total_blocks if blocks is not None else 0
+        tokens = sum(len(prompt.token_ids) for prompt in state.get(TOKENIZED_PROMPT) or ())
+        cached = _counts(state.column(self._keys.matches, endpoints)) / total if total else np.zeros(len(endpoints))
+        media = (0, np.zeros(len(endpoints)))
+        if self.parameters.use_encoder_cache_features:
+            media = state.get(self._keys.media) or 0, _counts(state.column(self._keys.media_matched, endpoints))
+        usage = _counts(endpoints[KV_CACHE_USAGE])
+        waiting, running = _whole(endpoints[WAITING_QUEUE_SIZE]), _whole(endpoints[RUNNING_REQUESTS_SIZE])
+        prefilling, matched = _whole(endpoints[self._keys.load]), _whole(media[1])
+        return [
+            {
+                "kv_cache_percentage": float(usage[row]),
+                "input_token_length": tokens,
+                "num_request_waiting": waiting[row],
+                "num_request_running": running[row],
+                "num_tokens_generated": 1,
+                "prefix_cache_score": float(cached[row]),
+                "encoder_input_size": media[0],
+                "encoder_matched_size": matched[row],
+                "pod_type": self._role(endpoints, row),
+                "prefill_tokens_in_flight": prefilling[row],
+                "decode_tokens_in_flight": self._ledger.tokens(endpoint.name),
+            }
+            for row, endpoint in enumerate(endpoints)
+        ]
+
+    def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
+        """Note where the request goes, and what was expected of that endpoint."""
+        picked, rows = result.runs[result.primary].picked, state.private.get("rows")
+        if picked is None or not isinstance(rows, dict):
+            return
+        name = picked.take([0]).members[0].name
+        row, predictions = rows.get(name), state.private.get("predictions")
+        if row is None:
+            return
+        prediction = predictions.get(name) if isinstance(predictions, dict) else None
+        served = Served(name, row, prediction if isinstance(prediction, Prediction) else None, Objectives.of(request.headers))
+        state.private["served"] = served
+        self._ledger.begin(served)
+        if served.prediction is not None:
+            self._metrics.predicted(request, served.prediction)
+
+    def first_chunk(self, request: InferenceRequest, state: CycleState) -> None:
+        """The endpoint goes over from the prompt to the answer."""
+        served = state.private.get("served")
+        if isinstance(served, Served):
+            self._ledger.decode(served)
+
+    def response_ended(self, request: InferenceRequest, end: ResponseEnd, state: CycleState) -> None:
+        """Teach what the request took, if it ended well."""
+        served = state.private.get("served")
+        if not isinstance(served, Served):
+            return
+        self._ledger.end(served)
+        if end.cause is not TerminationCause.NATURAL or not 200 <= end.status < 300:
+            return
+        streamed = self.parameters.streaming_mode and end.ttft_seconds is not None
+        ttft = end.ttft_seconds if streamed and end.ttft_seconds is not None else end.duration_seconds
+        further = end.usage.completion_tokens - 1 if end.usage is not None else 0
+        tpot = max(end.duration_seconds - ttft, 0.0) / further if streamed and further > 0 else 0.0
+        self._metrics.ended(request, served.objectives, ttft, tpot)
+        sample: Features = {
+            **served.row,
+            "actual_ttft_ms": ttft * 1000,
+            "actual_tpot_ms": tpot * 1000,
+            "timestamp": datetime.now(UTC).isoformat(),
+        }
+        self._trainer.add(sample)
+
+    def endpoint_removed(self, name: str) -> None:
+        """Forget what it was working on."""
+        self._ledger.forget(name)
+
+    async def _flush_for_ever(self) -> None:
+        failing = False
+        while True:
+            await asyncio.sleep(self._flush_seconds)
+            try:
+                await self._trainer.flush()
+            except Unavailable as problem:
+                if not failing:
+                    self.context.logger.warning("samples are lost until TRAINING_SERVER_URL takes them: %s", problem)
+                failing = True
+            else:
+                failing = False
+
+
+def _counts(values: FloatArray) -> FloatArray:
+    """What has not been reported, and what cannot be, is 0."""
+    return np.fmax(np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0), 0.0)
+
+
+def _whole(values: FloatArray) -> Sequence[int]:
+    counts: Sequence[int] = [math.floor(value) for value in _counts(values).tolist()]
+    return counts

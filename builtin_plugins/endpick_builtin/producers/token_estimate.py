@@ -1,0 +1,59 @@
+"""Prompts as tokens without a tokenizer: four bytes of text each, and a picture's hash as often as its size asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from xxhash import xxh64_intdigest
+
+from endpick.api import InferenceRequest, Media, MediaPlace, Piece, PromptTokens
+from endpick_builtin.producers.media_tokens import MOST_MEDIA_TOKENS, EstimateParameters
+from endpick_builtin.producers.prefix_index import BYTES_PER_TOKEN
+
+_TOKEN_TYPE = np.dtype("<u4")
+_LOW_32_BITS = 0xFFFFFFFF
+
+
+def identifier_of(media: Media) -> str:
+    """The same for equal content: xxh64 of it, as 16 hexadecimal digits."""
+    return f"{_hash(media):016x}"
+
+
+def _hash(media: Media) -> int:
+    return xxh64_intdigest(media.content.encode("utf-8", "surrogatepass"))
+
+
+def packed(text: bytes) -> PromptTokens:
+    """Text as tokens: four bytes each, the first one lowest, the last one filled up with zeros."""
+    padded = text + bytes(-len(text) % BYTES_PER_TOKEN)
+    return PromptTokens(np.frombuffer(padded, dtype=_TOKEN_TYPE))
+
+
+def estimated(request: InferenceRequest, parameters: EstimateParameters) -> tuple[PromptTokens, ...]:
+    """Each prompt of a request. Media begin at a token of their own, and every one of their tokens is the low half of their hash."""
+    if not request.prompt.media:
+        return tuple(packed(text) for text in request.prompt.texts)
+    budget = MOST_MEDIA_TOKENS
+    prompts: list[PromptTokens] = []
+    for pieces in request.prompt.pieces:
+        tokens = _with_media(pieces, request.headers, parameters, budget)
+        budget -= sum(place.length for place in tokens.media)
+        prompts.append(tokens)
+    return tuple(prompts)
+
+
+def _with_media(pieces: Sequence[Piece], headers: Mapping[str, str], parameters: EstimateParameters, budget: int) -> PromptTokens:
+    content = bytearray()
+    places: list[MediaPlace] = []
+    for piece in pieces:
+        if isinstance(piece, bytes):
+            content += piece
+            continue
+        content += bytes(-len(content) % BYTES_PER_TOKEN)
+        count = max(1, min(parameters.tokens(piece, headers), budget))
+        budget -= count
+        digest = _hash(piece)
+        places.append(MediaPlace(piece.modality, f"{digest:016x}", len(content) // BYTES_PER_TOKEN, count))
+        content += (digest & _LOW_32_BITS).to_bytes(BYTES_PER_TOKEN, "little") * count
+    return PromptTokens(packed(bytes(content)).token_ids, tuple(places))

@@ -1,0 +1,64 @@
+"""Prompts with media on their way from the helper: what each piece is and how long, and all pieces in one row.
+
+The lengths do not stand in the head, whose size is limited: a body may hold a hundred thousand pictures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+import orjson
+
+from endpick.api.request import Media, Modality, Piece
+
+_TEXT = "text"
+
+
+def laid_out(prompts: Iterable[Sequence[Piece]]) -> tuple[bytes, bytes]:
+    """The layout in JSON, and the content that it lays out; texts that follow each other are sent as one.
+
+    Raises:
+        TypeError: a piece is neither bytes nor `Media`.
+    """
+    content: list[bytes] = []
+    layout: list[list[tuple[str, int]]] = []
+    for prompt in prompts:
+        places: list[tuple[str, int]] = []
+        for is_media, pieces in groupby(prompt, lambda piece: isinstance(piece, Media)):
+            parts = [_written(piece) for piece in pieces]
+            kinds = parts if is_media else [(_TEXT, b"".join([part for _, part in parts]))]
+            content += [part for _, part in kinds]
+            places += [(kind, len(part)) for kind, part in kinds]
+        layout.append(places)
+    return orjson.dumps(layout), b"".join(content)
+
+
+def _written(piece: object) -> tuple[str, bytes]:
+    if isinstance(piece, Media):
+        return piece.modality.value, piece.content.encode("utf-8", "surrogatepass")
+    if not isinstance(piece, bytes):
+        raise TypeError(f"rendered a piece of a prompt that is {type(piece).__name__}, neither bytes nor Media")
+    return _TEXT, piece
+
+
+def read_layout(layout: bytes, content: bytes) -> tuple[tuple[Piece, ...], ...]:
+    """The pieces of each prompt.
+
+    Raises:
+        ValueError, TypeError: the layout is none, or does not fit the content.
+    """
+    prompts: list[tuple[Piece, ...]] = []
+    start = 0
+    for places in orjson.loads(layout):
+        pieces: list[Piece] = []
+        for kind, length in places:
+            if type(length) is not int or not 0 <= length <= len(content) - start:
+                raise ValueError(f"a piece of {length!r} bytes in a prompt of {len(content)}")
+            part = content[start : start + length]
+            pieces.append(part if kind == _TEXT else Media(Modality(kind), part.decode("utf-8", "surrogatepass")))
+            start += length
+        prompts.append(tuple(pieces))
+    if start != len(content):
+        raise ValueError(f"{len(content) - start} bytes of a prompt that belong to no piece")
+    return tuple(prompts)
