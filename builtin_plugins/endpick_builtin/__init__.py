@@ -11,6 +11,7 @@ One folder, or module, for each kind:
 - `pairs`: what stands behind plugins that are a filter and a scorer of one idea, such as session affinity?
 - `pickers`: to which of the scored endpoints does a request go?
 - `discovery`: which endpoints are there?
+- `kubernetes`: which endpoints does the Kubernetes API know?
 - `collection`: what is fetched from each endpoint, and what does it say?
 
 No module of endpick imports it: the plugin host loads it through its entry points. It may import `endpick.api`.

@@ -164,7 +164,15 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         bodies = LargeBodies(settings.large_bodies, metrics, services.clock)
         stack.push_async_callback(bodies.stop)
         director = Director(
-            deployment.pipeline, table, recorder, services.clock, access=access, sent=table.sent, large_bodies=bodies, account=account
+            deployment.pipeline,
+            table,
+            recorder,
+            services.clock,
+            access=access,
+            sent=table.sent,
+            large_bodies=bodies,
+            account=account,
+            rules=table.rules,
         )
         current.on_replaced.append(lambda new: director.switch(new.pipeline))
         counters = SessionCounters()
