@@ -11,6 +11,7 @@ from endpick.testing.kit import CheckStatus
 from endpick_builtin.collection.core_metrics import CoreMetricsExtractor
 from endpick_builtin.collection.sources import ModelList, ModelsDataExtractor
 from endpick_builtin.filters.labels import ByLabelFilter
+from endpick_builtin.kubernetes.discovery import KubernetesDiscovery
 
 VLLM_PAGE = MetricsPage(
     b"vllm:num_requests_waiting 3\n"
@@ -32,7 +33,7 @@ def loaded_class(plugin_type: str) -> type:
 CLASSES = list(dict.fromkeys(loaded_class(one.type) for one in discover() if one.is_builtin))
 
 
-NEED_PARAMETERS = {ByLabelFilter}
+NEED_PARAMETERS = {ByLabelFilter, KubernetesDiscovery}
 
 
 @parametrize_conformance([plugin for plugin in CLASSES if not issubclass(plugin, DataCollector) and plugin not in NEED_PARAMETERS])
@@ -42,6 +43,14 @@ def test_builtin_conforms(check):
 
 @parametrize_conformance([ByLabelFilter], parameters={"label": "llm-d.ai/role", "validValues": ["decode"]})
 def test_by_label_conforms(check):
+    check()
+
+
+@parametrize_conformance([KubernetesDiscovery], parameters={"poolName": "pool"})
+def test_kubernetes_discovery_conforms(check, monkeypatch, tmp_path):
+    for variable in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
     check()
 
 

@@ -179,7 +179,7 @@ class Follower(Generic[T]):
         is_absent = problem.outcome is Outcome.ABSENT
         patient = Outcome.ABSENT if optional and is_absent else Outcome.BROKEN
         self._wait_seconds = self._pauses.after(patient, problem.retry_after_seconds)
-        if is_absent or (optional and not self.synced):
+        if optional and (is_absent or not self.synced):
             self._become({}, installed=False)
         if problem.outcome in (Outcome.EXPIRED, Outcome.SILENT):
             logger.info("%s: listing again: %s", collection.title, problem)

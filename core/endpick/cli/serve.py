@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from endpick.config import LoadedConfig
     from endpick.diagnostics import Diagnostic
     from endpick.planning.plan import PlanOutcome
+    from endpick.planning.pool import PoolSettings
     from endpick.serve.process import ServeSettings
     from endpick.transport.server import TransportName
     from endpick.transport.tls import TlsSettings
@@ -208,7 +209,11 @@ _COUNT = click.IntRange(1, 2**31 - 1)
     help="An event loop that stands still for so long makes health fail for as long; a tenth of it is logged, with the stack.",
 )
 @click.option("--watch-config", is_flag=True, help="Reload when CONFIG changes; SIGHUP reloads in any case.")
-@click.option("--pool-name", default="endpick", show_default=True, help="Label of the pool's gauges.")
+@click.option(
+    "--pool-name",
+    help="Label of the pool's gauges, `endpick` if not given; and the InferencePool to serve, if CONFIG names no discovery.",
+)
+@click.option("--kubeconfig", default="", help="Where the Kubernetes API is; default $KUBECONFIG, else the service account of the Pod.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True)
 @click.option(
     "--log-format", type=click.Choice(["auto", "text", "json"]), default="auto", show_default=True, help="auto: text on a terminal."
@@ -262,7 +267,8 @@ def command(
     circuit_cool_down: float,
     stall_limit: float,
     watch_config: bool,
-    pool_name: str,
+    pool_name: str | None,
+    kubeconfig: str,
     log_level: str,
     log_format: Literal["auto", "text", "json"],
 ) -> None:
@@ -278,6 +284,7 @@ def command(
     # What start-up makes stays, and the collector would look at all of it again and again. It works again once requests are answered.
     gc.disable()
     from endpick.observability.logs import configure_logging
+    from endpick.planning.pool import PoolSettings
     from endpick.plugins.breaker import BreakerSettings
     from endpick.serve.active_plan import WatchedFile
     from endpick.serve.admin_http import AdminLimits
@@ -315,7 +322,7 @@ def command(
             max_request_bytes=metrics_max_request,
         ),
         transport=transport,
-        pool_name=pool_name,
+        pool_name=pool_name or "endpick",
         decision_sampling_ratio=decision_sampling,
         max_metric_combinations=metrics_max_combinations,
         breaker=BreakerSettings(plugin_time_budget, circuit_faults, cool_down_seconds=circuit_cool_down),
@@ -333,7 +340,8 @@ def command(
     )
     if max_memory is not None:
         settings = replace(settings, max_memory_bytes=max_memory)
-    sys.exit(_run(lambda: _loaded(path, config_text), lock_file if locked else None, settings))
+    pool = PoolSettings(name=pool_name or "", kubeconfig=kubeconfig)
+    sys.exit(_run(lambda: _loaded(path, config_text), lock_file if locked else None, settings, pool))
 
 
 def _tls(cert_path: Path | None, client_ca_file: Path | None) -> TlsSettings:
@@ -351,7 +359,7 @@ def _loaded(path: str | None, text: str | None) -> LoadedConfig:
     return load_config(text=text, name="--config-text") if text is not None else read(path)
 
 
-def _outcome(loaded: LoadedConfig, lock_file: Path | None) -> PlanOutcome:
+def _outcome(loaded: LoadedConfig, lock_file: Path | None, pool: PoolSettings) -> PlanOutcome:
     """The lock file is read each time, so that a reload sees a new one."""
     from endpick.diagnostics import Diagnostic
     from endpick.planning.plan import PlanOutcome
@@ -360,21 +368,21 @@ def _outcome(loaded: LoadedConfig, lock_file: Path | None) -> PlanOutcome:
     from endpick.plugins.lock import load_lock
 
     lock = None if lock_file is None else load_lock(lock_file)
-    return PlanOutcome(None, (lock,)) if isinstance(lock, Diagnostic) else make_plan(loaded, discover(), lock=lock)
+    return PlanOutcome(None, (lock,)) if isinstance(lock, Diagnostic) else make_plan(loaded, discover(), lock=lock, pool=pool)
 
 
-def _run(load: Callable[[], LoadedConfig], lock_file: Path | None, settings: ServeSettings) -> int:
+def _run(load: Callable[[], LoadedConfig], lock_file: Path | None, settings: ServeSettings, pool: PoolSettings) -> int:
     from endpick.diagnostics import Code, Diagnostic, ExitCode
     from endpick.serve.deployment import StartRefused
     from endpick.serve.main import run
 
     loaded = load()
-    outcome = _outcome(loaded, lock_file)
+    outcome = _outcome(loaded, lock_file, pool)
     if outcome.plan is None:
         return _refuse(outcome.diagnostics, loaded)
     _print(outcome.diagnostics, loaded)
     try:
-        run(outcome.plan, settings, lambda: _outcome(load(), lock_file))
+        run(outcome.plan, settings, lambda: _outcome(load(), lock_file, pool))
     except StartRefused as refusal:
         return _refuse(refusal.diagnostics, loaded)
     except ExceptionGroup as group:

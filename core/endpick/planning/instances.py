@@ -38,7 +38,9 @@ def define_instances(builder: PlanBuilder, installed: PluginCatalog) -> None:
     builder.diagnostics.extend(alias_clashes(loaded))
 
 
-def add_instance(builder: PlanBuilder, installed: PluginCatalog, plugin_type: str, reason: str) -> DraftInstance:
+def add_instance(
+    builder: PlanBuilder, installed: PluginCatalog, plugin_type: str, reason: str, parameters: Mapping[str, object] | None = None
+) -> DraftInstance:
     """An instance that the document does not define, under the name of its type or, where another has that, a name made from it.
 
     Its `loaded` is None when the type cannot be loaded, which is then an error of the draft.
@@ -50,7 +52,7 @@ def add_instance(builder: PlanBuilder, installed: PluginCatalog, plugin_type: st
     loading = installed.get(place.reference)
     before = len(builder.diagnostics)
     builder.diagnostics.extend(loading.diagnostics)
-    instance = _read(DraftInstance(name, place, reason=reason), loading, {}, builder)
+    instance = _read(DraftInstance(name, place, reason=reason), loading, parameters or {}, builder)
     builder.diagnostics[before:] = _with_reason(builder.diagnostics[before:], reason)
     builder.instances[instance.name] = instance
     builder.used.add(instance.name)

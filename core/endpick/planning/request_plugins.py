@@ -8,6 +8,7 @@ from endpick.diagnostics import Code
 from endpick.planning.builder import DraftInstance, PlanBuilder, look_up_kind
 from endpick.planning.data import injects_defaults
 from endpick.planning.instances import add_instance
+from endpick.planning.pool import PoolSettings, add_pool_discovery
 from endpick.plugins.catalog import PluginCatalog
 from endpick.plugins.kinds import KINDS, Kind
 
@@ -63,11 +64,12 @@ def plan_candidate_filters(builder: PlanBuilder, installed: PluginCatalog) -> No
     add_instance(builder, installed, DEFAULT_CANDIDATE_FILTER, reason)
 
 
-def plan_discovery(builder: PlanBuilder) -> str | None:
-    """What finds endpoints, if the document names it."""
+def plan_discovery(builder: PlanBuilder, installed: PluginCatalog, pool: PoolSettings) -> str | None:
+    """What finds endpoints: what the document names, or else what follows from flags."""
     layer = builder.config.data_layer
     if layer is None or layer.discovery is None:
-        return None
+        damaged = builder.loaded.is_damaged(("dataLayer",))
+        return None if damaged else add_pool_discovery(pool, builder, installed)
     named = look_up_kind(layer.discovery, EndpointDiscovery, builder)
     return None if named is None else named.name
 

@@ -6,7 +6,7 @@ Coroutines, which the compiled build leaves to Python: that is why they do not s
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from endpick.api.request import ParsedRequest, Rejection
@@ -37,8 +37,8 @@ class LargeBody:
     body: bytes
     rewrite: str | None
     fairness_id: str
-    rewrites: RewriteTable
-    draw: float
+    rewrites: RewriteTable = field(default_factory=dict)
+    draw: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,7 +185,7 @@ def _no_discovery(deployment: Deployment) -> Diagnostic:
         Code.E0806,
         "the configuration names no endpoint discovery, so there are no endpoints to route to",
         span=Span.start_of(deployment.plan.config.path),
-        help="add one under `plugins:` and name it at `dataLayer.discovery`, for example file-discovery",
+        help="add one under `plugins:` and name it at `dataLayer.discovery`, for example file-discovery; or give --pool-name",
     )
 
 
