@@ -1,5 +1,6 @@
 """Discovery: which endpoints are there?
 
+- `static_discovery`: `static-discovery`: which endpoints does the configuration list?
 - `file_discovery`: `file-discovery`: which endpoints does a file list, now that it has changed?
 - `endpoint_file`: what does a file of endpoints say, and what is wrong with it?
 
