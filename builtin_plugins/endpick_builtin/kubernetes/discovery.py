@@ -113,12 +113,6 @@ class KubernetesDiscovery(EndpointDiscovery[KubernetesDiscoveryParameters]):
 
     def __init__(self, name: str, parameters: KubernetesDiscoveryParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
-        if bool(parameters.pool_name) == bool(parameters.endpoint_selector):
-            raise ConfigurationError("give either `poolName` (--pool-name) or `endpointSelector` (--endpoint-selector)")
-        if parameters.endpoint_selector and not parameters.endpoint_target_ports:
-            raise ConfigurationError("`endpointSelector` needs `endpointTargetPorts` (--endpoint-target-ports): 1 to 8 ports")
-        if parameters.pool_name and parameters.pool_group not in POOL_VERSIONS:
-            raise ConfigurationError(f"`poolGroup` is {' or '.join(POOL_VERSIONS)}, not '{parameters.pool_group}'")
         self._members: dict[str, Endpoint] = {}
         registry = context.registry
         self._changes = Counter("endpick_pool_changes", "Endpoints that joined, left or changed.", ("change",), registry=registry)
@@ -126,6 +120,20 @@ class KubernetesDiscovery(EndpointDiscovery[KubernetesDiscoveryParameters]):
             "endpick_kubernetes_watches", "Lists and watches that ended, by what ended them.", ("collection", "outcome"), registry=registry
         )
         self._synced = Gauge("endpick_kubernetes_synced", "1 once the collection has been listed.", ("collection",), registry=registry)
+
+    async def start(self) -> None:
+        """See whether the parameters go together.
+
+        Raises:
+            ConfigurationError: they do not.
+        """
+        parameters = self.parameters
+        if bool(parameters.pool_name) == bool(parameters.endpoint_selector):
+            raise ConfigurationError("give either `poolName` (--pool-name) or `endpointSelector` (--endpoint-selector)")
+        if parameters.endpoint_selector and not parameters.endpoint_target_ports:
+            raise ConfigurationError("`endpointSelector` needs `endpointTargetPorts` (--endpoint-target-ports): 1 to 8 ports")
+        if parameters.pool_name and parameters.pool_group not in POOL_VERSIONS:
+            raise ConfigurationError(f"`poolGroup` is {' or '.join(POOL_VERSIONS)}, not '{parameters.pool_group}'")
 
     async def run(self, registry: EndpointRegistry) -> None:
         """Follow the pool until cancelled.

@@ -63,6 +63,7 @@ class RealApiServer:
         (folder / "tokens.csv").write_text(f'{self.token},admin,admin,"system:masters"\n')
         self.tls = ssl.create_default_context(cafile=str(self.certificate))
         self.client: aiohttp.ClientSession
+        self.detour: Detour
 
     async def __aenter__(self) -> Self:
         headers = {"Authorization": f"Bearer {self.token}"}
@@ -215,10 +216,10 @@ class RealApiServer:
         )
         return str(answer["status"]["token"])
 
-    def kubeconfig(self, token: str) -> Path:
-        """A file for the discovery."""
+    def kubeconfig(self, token: str, port: int | None = None) -> Path:
+        """A file for the discovery, which may name another port than the server's own."""
         path = self.folder / "kubeconfig"
-        cluster = {"server": self.url, "certificate-authority": self.certificate.name}
+        cluster = {"server": f"https://127.0.0.1:{port or self.port}", "certificate-authority": self.certificate.name}
         content = {
             "current-context": "c",
             "clusters": [{"name": "k", "cluster": cluster}],
@@ -227,3 +228,49 @@ class RealApiServer:
         }
         path.write_text(json.dumps(content))
         return path
+
+
+class Detour:
+    """A port before the API server that can be closed, so that the server goes on without the picker's seeing it."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.port = free_port()
+
+    async def open(self) -> None:
+        self._server = await asyncio.start_server(self._carry, "127.0.0.1", self.port)
+
+    async def close(self) -> None:
+        """Refuse new connections, and cut those that there are."""
+        assert self._server is not None
+        self._server.close()
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            onward_reader, onward = await asyncio.open_connection("127.0.0.1", self._port)
+            try:
+                async with asyncio.TaskGroup() as both:
+                    both.create_task(_copy(reader, onward))
+                    both.create_task(_copy(onward_reader, writer))
+            finally:
+                onward.transport.abort()
+        except (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.transport.abort()
+            self._tasks.discard(task)
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65536):
+        writer.write(data)
+        await writer.drain()
+    writer.transport.abort()

@@ -203,5 +203,6 @@ async def test_a_question_that_the_server_calls_wrong_ends_the_start(server: Api
     ],
 )
 def test_parameters_that_cannot_work_together(parameters, message):
+    discovery = KubernetesDiscovery("k", KubernetesDiscoveryParameters.model_validate(parameters), PluginContext())
     with pytest.raises(ConfigurationError, match=message):
-        KubernetesDiscovery("k", KubernetesDiscoveryParameters.model_validate(parameters), PluginContext())
+        asyncio.run(discovery.start())

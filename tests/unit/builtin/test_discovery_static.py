@@ -37,7 +37,15 @@ def test_two_endpoints_of_one_name_are_a_mistake():
 
 @pytest.mark.parametrize(
     "change",
-    [{"address": "model.example"}, {"address": "[fd00::2]"}, {"port": 0}, {"port": 65536}, {"name": ""}, {"weight": 1}, {"labels": {"a": 1}}],
+    [
+        {"address": "model.example"},
+        {"address": "[fd00::2]"},
+        {"port": 0},
+        {"port": 65536},
+        {"name": ""},
+        {"weight": 1},
+        {"labels": {"a": 1}},
+    ],
 )
 def test_what_is_no_endpoint_is_refused(change):
     with pytest.raises(ValidationError):
