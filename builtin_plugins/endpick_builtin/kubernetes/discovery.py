@@ -89,7 +89,13 @@ class KubernetesDiscoveryParameters(Parameters):
         ),
     ] = 20.0
     longest_pause: Annotated[
-        Duration, Field(alias="longestPause", gt=0, le=60, description="Longest time between two attempts while the API server fails.")
+        Duration,
+        Field(
+            alias="longestPause",
+            gt=0,
+            le=60,
+            description="Longest time between two attempts while the API server answers with errors; 0.5 s while it does not answer.",
+        ),
     ] = 5.0
 
 

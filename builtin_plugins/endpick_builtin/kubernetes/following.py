@@ -178,7 +178,7 @@ class Follower(Generic[T]):
         optional = not collection.required and problem.status in (403, 404)
         is_absent = problem.outcome is Outcome.ABSENT
         patient = Outcome.ABSENT if optional and is_absent else Outcome.BROKEN
-        self._wait_seconds = self._pauses.after(patient, problem.retry_after_seconds)
+        self._wait_seconds = self._pauses.after(patient, problem.retry_after_seconds, answered=problem.status > 0)
         if optional and (is_absent or not self.synced):
             self._become({}, installed=False)
         if problem.outcome in (Outcome.EXPIRED, Outcome.SILENT):

@@ -71,6 +71,8 @@ QUIET_WATCHES = 6
 """After so many without a word everything is listed again: a server whose version is older than ours, because its storage was restored from
 a backup, is silent for ever."""
 FIRST_PAUSE_SECONDS = 0.1
+UNANSWERED_PAUSE_SECONDS = 0.5
+"""Longest pause while no server answers."""
 ABSENT_PAUSE_SECONDS = 30.0
 """How long to wait before looking again for a custom resource that is not installed."""
 LONGEST_RETRY_AFTER_SECONDS = 60.0
@@ -89,17 +91,19 @@ class Pauses:
         """The server has answered as it should: the next failure is the first again."""
         self._failures = 0
 
-    def after(self, outcome: Outcome, retry_after_seconds: float) -> float:
+    def after(self, outcome: Outcome, retry_after_seconds: float, *, answered: bool) -> float:
         """Seconds to wait now.
 
         Args:
             outcome: Of what failed.
             retry_after_seconds: What the server asked for; 0 where it did not.
+            answered: Whether there was an HTTP status. To ask where nothing answers costs little, and a server that is back is to be noticed.
         """
         share = self._random.uniform(0.5, 1.0)
         if outcome is Outcome.ABSENT:
             return ABSENT_PAUSE_SECONDS * share
         # 2**16 first pauses are two hours: larger exponents would only grow the number.
-        wait = min(self._longest_seconds, FIRST_PAUSE_SECONDS * 2.0 ** min(self._failures, 16)) * share
+        longest = self._longest_seconds if answered else min(self._longest_seconds, UNANSWERED_PAUSE_SECONDS)
+        wait = min(longest, FIRST_PAUSE_SECONDS * 2.0 ** min(self._failures, 16)) * share
         self._failures += 1
         return max(wait, min(retry_after_seconds, LONGEST_RETRY_AFTER_SECONDS))
