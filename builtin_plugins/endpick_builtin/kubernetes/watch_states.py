@@ -97,7 +97,7 @@ class Pauses:
         Args:
             outcome: Of what failed.
             retry_after_seconds: What the server asked for; 0 where it did not.
-            answered: Whether there was an HTTP status. To ask where nothing answers costs little, and a server that is back is to be noticed.
+            answered: Whether there was an HTTP status. Asking where nothing answers costs little, and a server may be back.
         """
         share = self._random.uniform(0.5, 1.0)
         if outcome is Outcome.ABSENT:

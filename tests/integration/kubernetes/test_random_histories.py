@@ -11,6 +11,7 @@ from integration.kubernetes.api_server import PODS, POOLS, ApiServer, pod, pool
 from integration.kubernetes.conftest import following
 
 NAMES = "abcdef"
+APPS = ("vllm", "vllm", "other")
 
 
 def expected(server: ApiServer) -> dict[str, str]:
@@ -32,15 +33,13 @@ def happen(server: ApiServer, random: Random) -> None:
     name, going = random.choice(NAMES), {"deletionTimestamp": "2026-08-22T00:00:00Z"} if random.random() < 0.2 else {}
     match random.randrange(12):
         case 0 | 1 | 2 | 3 | 4:
-            labels = {"app": random.choice(["vllm", "vllm", "other"])}
+            labels = {"app": random.choice(APPS)}
             pod(server, name, f"10.0.0.{random.randrange(1, 4)}", ready=random.random() < 0.7, labels=labels, **going)
         case 5 | 6:
             if name in server.objects[PODS]:
                 server.delete(PODS, name)
         case 7:
-            pool(
-                server, *random.sample([8000, 8001, 8002], random.randrange(1, 4)), labels={"app": random.choice(["vllm", "vllm", "other"])}
-            )
+            pool(server, *random.sample([8000, 8001, 8002], random.randrange(1, 4)), labels={"app": random.choice(APPS)})
         case 8:
             if "pool" in server.objects[POOLS]:
                 server.delete(POOLS, "pool")
