@@ -63,7 +63,7 @@ class _Asking(asyncio.DatagramProtocol):
         self._asked = asked
         self._answered = answered
 
-    def datagram_received(self, data: bytes, addr: object) -> None:
+    def datagram_received(self, data: bytes, _sender: object) -> None:
         """See `asyncio.DatagramProtocol`."""
         try:
             answer = read_answer(data, self._asked)

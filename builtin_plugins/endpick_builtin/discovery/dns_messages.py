@@ -31,7 +31,6 @@ class Status(IntEnum):
     """What the server says of a question; others count as failures, too."""
 
     NO_ERROR = 0
-    SERVER_FAILURE = 2
     NO_SUCH_NAME = 3
 
 
