@@ -11,7 +11,7 @@ export ENDPICK_ENVOY_VENV ?= $(CURDIR)/.venv-envoy
 export ENDPICK_XDS_VENV ?= $(CURDIR)/.venv-xds
 export ENDPICK_COMPILED_VENV ?= $(CURDIR)/.venv-compiled
 
-.PHONY: demo test check reachable compiled wheels bench bench-go soak mutants fuzz docs fix schemas pins clean help
+.PHONY: demo test check reachable real-kube compiled wheels bench bench-go soak mutants fuzz docs fix schemas pins clean help
 
 help: ## Say what can be made.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -33,6 +33,9 @@ check: .venv/.installed .venv-xds/.installed ## Lint, types, layers, freshness o
 
 reachable: .venv/.installed ## Find code that nothing uses, and code that no run of `endpick serve` enters.
 	$(BIN)/python tools/check_reachable.py
+
+real-kube: .venv/.installed ## Follow a real API server: make real-kube KUBE_APISERVER=/path/to/kube-apiserver ETCD=/path/to/etcd.
+	KUBE_APISERVER="$(KUBE_APISERVER)" ETCD="$(ETCD)" $(BIN)/python -m pytest -s -p no:randomly tests/integration/kubernetes/test_real_api_server.py
 
 compiled: .venv-compiled/.installed .venv-envoy/.installed .venv-xds/.installed ## Run the tests of the request path on a compiled endpick; needs a C compiler.
 	.venv-compiled/bin/endpick doctor | grep "request path compiled"

@@ -12,6 +12,7 @@ One folder, or module, for each kind:
 - `pickers`: to which of the scored endpoints does a request go?
 - `observers`: what is reported of a response?
 - `discovery`: which endpoints are there?
+- `kubernetes`: which endpoints does the Kubernetes API know?
 - `collection`: what is fetched from each endpoint, and what does it say?
 
 No module of endpick imports it: the plugin host loads it through its entry points. It may import `endpick.api`.

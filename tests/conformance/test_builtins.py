@@ -14,6 +14,7 @@ from endpick_builtin.collection.endpoint_events import TopologyExtractor
 from endpick_builtin.collection.exporters import DcgmExtractor, MulticlusterMetricsExtractor
 from endpick_builtin.collection.sources import ModelList, ModelsDataExtractor
 from endpick_builtin.filters.labels import ByLabelFilter
+from endpick_builtin.kubernetes.discovery import KubernetesDiscovery
 from endpick_builtin.producers.session import SessionIdProducer
 
 VLLM_PAGE = MetricsPage(
@@ -37,7 +38,7 @@ def loaded_class(plugin_type: str) -> type:
 CLASSES = list(dict.fromkeys(loaded_class(one.type) for one in discover() if one.is_builtin))
 
 
-NEED_PARAMETERS = {ByLabelFilter, SessionIdProducer}
+NEED_PARAMETERS = {ByLabelFilter, KubernetesDiscovery, SessionIdProducer}
 
 
 @parametrize_conformance([plugin for plugin in CLASSES if set(kinds_of(plugin)) != {DataCollector} and plugin not in NEED_PARAMETERS])
@@ -52,6 +53,14 @@ def test_session_id_producer_conforms(check):
 
 @parametrize_conformance([ByLabelFilter], parameters={"label": "llm-d.ai/role", "validValues": ["decode"]})
 def test_by_label_conforms(check):
+    check()
+
+
+@parametrize_conformance([KubernetesDiscovery], parameters={"poolName": "pool"})
+def test_kubernetes_discovery_conforms(check, monkeypatch, tmp_path):
+    for variable in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
     check()
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Generic, Protocol
 
@@ -156,6 +156,22 @@ class DataCollector(Plugin[P], Generic[P, Payload]):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class ModelTarget:
+    """One model that requests may be for instead, and how often, in proportion to the weights of the others."""
+
+    model: str
+    weight: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRewrite:
+    """Requests for one of `models`, or for any model if there are none, are for one of `targets` instead; without targets they stay."""
+
+    models: tuple[str, ...]
+    targets: tuple[ModelTarget, ...]
+
+
 class EndpointRegistry(Protocol):
     """Where a discovery reports; made by the host."""
 
@@ -168,6 +184,18 @@ class EndpointRegistry(Protocol):
     def replace_all(self, endpoints: Iterable[Endpoint]) -> None:
         """Make these the whole pool, in one step. The last of two with the same name wins."""
 
+    def set_objectives(self, priorities: Mapping[str, int]) -> None:
+        """Make these the inference objectives, by name, beside those of the configuration, which count where both have one.
+
+        See `EndpointDiscovery.publishes_objectives`.
+        """
+
+    def set_rewrites(self, rewrites: Iterable[ModelRewrite]) -> None:
+        """Make these the rules by which requests are for other models.
+
+        A rule that names the model counts before one that names none, and of several such the first.
+        """
+
     def ready(self) -> None:
         """Say that the first complete picture has been reported. endpick serves only from then on."""
 
@@ -176,6 +204,9 @@ class EndpointDiscovery(Plugin[P]):
     """Finds the endpoints of the pool. A configuration has one."""
 
     kind: ClassVar[str] = "endpoint-discovery"
+
+    publishes_objectives: ClassVar[bool] = False
+    """Whether it calls `EndpointRegistry.set_objectives`: requests may then have priorities that the configuration does not show."""
 
     @abstractmethod
     async def run(self, registry: EndpointRegistry) -> None:

@@ -15,12 +15,13 @@ from endpick.cli.llm_d_flags import REMOVED, unused_options, without_effect
 from endpick.cli.serve_options import serve_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from endpick.cli.serve_settings import ServeOptions
     from endpick.config import LoadedConfig
     from endpick.diagnostics import Diagnostic
-    from endpick.planning.plan import PlanOutcome
+    from endpick.planning.plan import Plan, PlanOutcome
+    from endpick.serve.pool_identity import PoolIdentity
     from endpick.serve.process import ServeSettings
 
 _log = logging.getLogger("endpick.serve")
@@ -53,10 +54,8 @@ def command(**options: Unpack[ServeOptions]) -> None:
 
     configure_logging(log_level(options), log_format(options))
     settings = settings_of(options)
-    idle = without_effect(click.get_current_context().meta[GIVEN])
-    if idle:
-        _log.warning("some flags have no effect here", extra={"flags": "; ".join(idle)})
-    sys.exit(_run(lambda: _loaded(path, text), _Planning(options), settings))
+    planning = _Planning(options, settings.pool)
+    sys.exit(_run(lambda: _loaded(path, text), planning, settings, click.get_current_context().meta[GIVEN]))
 
 
 def _loaded(path: str | None, text: str | None) -> LoadedConfig:
@@ -69,10 +68,13 @@ def _loaded(path: str | None, text: str | None) -> LoadedConfig:
 class _Planning:
     """How the configuration becomes a plan; again at each reload."""
 
-    def __init__(self, options: ServeOptions) -> None:
+    def __init__(self, options: ServeOptions, pool: PoolIdentity) -> None:
+        from endpick.planning.pool import PoolSettings
+
         self._lock_file = options["lock_file"] if options["locked"] else None
         self._endpoints_file = options["endpoints_file"]
         self._allow_experimental = options["allow_experimental_plugins"]
+        self._pool = PoolSettings(pool.name or "", pool.namespace, pool.group, pool.selector, pool.target_ports, options["kubeconfig"])
 
     def outcome(self, loaded: LoadedConfig) -> PlanOutcome:
         """The lock file is read each time, so that a reload sees a new one."""
@@ -85,10 +87,26 @@ class _Planning:
         lock = None if self._lock_file is None else load_lock(self._lock_file)
         if isinstance(lock, Diagnostic):
             return PlanOutcome(None, (lock,))
-        return make_plan(loaded, discover(), lock=lock, endpoints_file=self._endpoints_file, allow_experimental=self._allow_experimental)
+        return make_plan(
+            loaded,
+            discover(),
+            lock=lock,
+            endpoints_file=self._endpoints_file,
+            allow_experimental=self._allow_experimental,
+            pool=self._pool,
+        )
 
 
-def _run(load: Callable[[], LoadedConfig], planning: _Planning, settings: ServeSettings) -> int:
+def _warn_of_idle_flags(given: Mapping[str, str], plan: Plan) -> None:
+    from endpick.planning.pool import POOL_DISCOVERY
+
+    in_kubernetes = any(instance.name == plan.discovery and instance.type == POOL_DISCOVERY for instance in plan.instances)
+    idle = without_effect(given, in_kubernetes=in_kubernetes)
+    if idle:
+        _log.warning("some flags have no effect here", extra={"flags": "; ".join(idle)})
+
+
+def _run(load: Callable[[], LoadedConfig], planning: _Planning, settings: ServeSettings, given: Mapping[str, str]) -> int:
     from endpick.diagnostics import Code, Diagnostic, ExitCode
     from endpick.serve.deployment import StartRefused
     from endpick.serve.main import run
@@ -98,6 +116,7 @@ def _run(load: Callable[[], LoadedConfig], planning: _Planning, settings: ServeS
     if outcome.plan is None:
         return _refuse(outcome.diagnostics, loaded)
     _print(outcome.diagnostics, loaded)
+    _warn_of_idle_flags(given, outcome.plan)
     try:
         run(outcome.plan, settings, lambda: planning.outcome(load()))
     except StartRefused as refusal:

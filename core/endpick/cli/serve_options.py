@@ -72,8 +72,12 @@ ENDPOINTS = (
         "--pool-name", help="Label of the pool's gauges, `endpick` if not given; the InferencePool where discovery asks Kubernetes."
     ),
     click.option(
-        "--pool-namespace", envvar="NAMESPACE", default="default", help="Namespace of the pool; the environment's NAMESPACE if not given."
+        "--pool-namespace",
+        envvar="NAMESPACE",
+        default="",
+        help="Namespace of the pool; else the environment's NAMESPACE, or endpick's own.",
     ),
+    click.option("--kubeconfig", default="", help="Where the Kubernetes API is; default $KUBECONFIG, else the service account of the Pod."),
     click.option("--pool-group", default=DEFAULT_GROUP, show_default=True, help="API group of the InferencePool."),
     click.option("--endpoint-selector", default="", help="Label selector of the pods, where there is no InferencePool."),
     click.option("--endpoint-target-ports", multiple=True, help="Ports of each such pod, separated by commas."),

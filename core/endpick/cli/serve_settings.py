@@ -27,6 +27,7 @@ class ServeOptions(TypedDict):
     config_file: str | None
     config_text: str | None
     endpoints_file: Path | None
+    kubeconfig: str
     legacy_metrics: bool
     watch_config: bool
     locked: bool

@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from endpick.api.data import AnyKey, DataKey, Scope
+from endpick.api.datalayer import ModelRewrite
 from endpick.api.endpoints import Access, AccessScope, Column, Endpoint, Endpoints, FloatArray, Generation, OnViolation, refuse
 from endpick.api.errors import UnknownKey
+from endpick.datalayer.model_rules import ModelRules, compile_rewrites
 
 NEW_ROW = -1
 """In a list of origins: this row takes over nothing."""
@@ -142,6 +144,8 @@ class EndpointTable:
         """Called with the name of an endpoint whose learnt state is void: it left, or another address took over its name."""
         self.sent: set[str] = set()
         """Addresses to which requests were sent since the collection looked: an endpoint with work is asked as often as usual."""
+        self.rules = ModelRules()
+        """What the discovery says about models."""
         self.is_ready = asyncio.Event()
         """Set once a discovery has reported its first complete picture."""
         self._clock = clock
@@ -212,6 +216,14 @@ class EndpointTable:
     def replace_all(self, endpoints: Iterable[Endpoint]) -> None:
         """See `EndpointRegistry`."""
         self._become({endpoint.name: endpoint for endpoint in endpoints})
+
+    def set_objectives(self, priorities: Mapping[str, int]) -> None:
+        """See `EndpointRegistry`."""
+        self.rules.objectives = dict(priorities)
+
+    def set_rewrites(self, rewrites: Iterable[ModelRewrite]) -> None:
+        """See `EndpointRegistry`."""
+        self.rules.rewrites = compile_rewrites(rewrites)
 
     def ready(self) -> None:
         """See `EndpointRegistry`."""

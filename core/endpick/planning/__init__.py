@@ -7,6 +7,7 @@
 - `profiles`: which filters, scorers and picker run in which profile, and which handler chooses among the profiles?
 - `degenerate`: which profiles would run, and decide in a way that their authors can hardly want?
 - `request_plugins`: which parsers, candidate filters, saturation detector and endpoint discovery are used?
+- `pool`: which endpoint discovery follows from flags, for a document that names none?
 - `data`: which sources and collectors run, and which default producers are added?
 - `subscriptions`: which instance produces the data that another one reads, and in which order do producers run?
 - `references`: do the instances exist that parameters name, and in which order are instances built?

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from endpick.api.data import AnyKey
+from endpick.api.datalayer import EndpointDiscovery
 from endpick.api.plugin import Parameters, Plugin, PluginContext
 from endpick.datalayer.collection import Collection, SourceBinding
 from endpick.diagnostics import Diagnostic, sort_diagnostics
@@ -138,10 +139,17 @@ def _tolerated_age(plan: Plan, built: Built) -> float:
     """The shortest age at which an instance takes data for stale, of those that will be asked; infinite when none looks at ages."""
     asked = set(built.instances)
     filters = {name for profile in plan.profiles for name in profile.filters}
-    if plan.detector is not None and plan.detector not in filters and min(plan.objectives.values(), default=0) >= 0:
+    if plan.detector is not None and plan.detector not in filters and not _may_shed(plan, built):
         asked.discard(plan.detector)  # only requests of negative priority can be shed
     ages = (built.instances[name].plugin.tolerated_age_seconds for name in asked)
     return min((age for age in ages if age is not None), default=math.inf)
+
+
+def _may_shed(plan: Plan, built: Built) -> bool:
+    """Whether a request can have a negative priority, by the plan or by what its discovery may find."""
+    discovery = None if plan.discovery is None else built.instances[plan.discovery].plugin
+    published = isinstance(discovery, EndpointDiscovery) and discovery.publishes_objectives
+    return published or min(plan.objectives.values(), default=0) < 0
 
 
 def declared_keys(plan: Plan) -> tuple[AnyKey, ...]:

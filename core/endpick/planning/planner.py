@@ -13,6 +13,7 @@ from endpick.planning.builder import DraftInstance, PlanBuilder, look_up, report
 from endpick.planning.data import Feeding, plan_data, plan_sources
 from endpick.planning.instances import define_instances
 from endpick.planning.plan import Plan, PlannedInstance, PlannedSource, PlanOutcome
+from endpick.planning.pool import NO_POOL, PoolSettings
 from endpick.planning.profiles import plan_handler, plan_profiles
 from endpick.planning.references import References, in_order, plan_references
 from endpick.planning.request_plugins import plan_candidate_filters, plan_detector, plan_discovery, plan_parsers
@@ -114,6 +115,7 @@ def make_plan(
     lock: Lock | None = None,
     endpoints_file: Path | None = None,
     allow_experimental: bool = False,
+    pool: PoolSettings = NO_POOL,
 ) -> PlanOutcome:
     """Resolve a configuration into a plan, or say everything that is wrong with it, in the order of the document.
 
@@ -125,6 +127,7 @@ def make_plan(
             for the life of the process.
         endpoints_file: What `file-discovery` is to read where the document names no discovery.
         allow_experimental: Whether the operator knows of experimental types; else one warning names the built-in ones.
+        pool: What flags say of the pool, for a document that names no discovery.
     """
     if loaded.config is None:
         return PlanOutcome(None, loaded.diagnostics)
@@ -137,7 +140,7 @@ def make_plan(
     hooks, faults = load_named_hooks(loaded.config, loaded.source, policy, hook_objects, check)
     offered, failures = hooks.offered()
     builder = PlanBuilder(loaded, loaded.config, diagnostics=[*loaded.diagnostics, *faults, *failures], endpoints_file=endpoints_file)
-    plan = _plan(builder, PluginCatalog((*candidates, *offered), policy, check), hooks)
+    plan = _plan(builder, PluginCatalog((*candidates, *offered), policy, check), hooks, pool)
     for instance in builder.instances.values():
         if instance.loaded is not None:
             hooks.plugin_loaded(instance.loaded)
@@ -178,7 +181,7 @@ def check_statically(loaded: LoadedConfig, candidates: Sequence[Candidate]) -> t
     return sort_diagnostics(loaded.without_echoes(builder.diagnostics))
 
 
-def _plan(builder: PlanBuilder, installed: PluginCatalog, hooks: HookRegistry) -> Plan | None:
+def _plan(builder: PlanBuilder, installed: PluginCatalog, hooks: HookRegistry, pool: PoolSettings = NO_POOL) -> Plan | None:
     """Fill the draft, step by step; the plan is there when every instance is known, and good when the draft has no errors."""
     define_instances(builder, installed)
     profiles = plan_profiles(builder, installed)
@@ -187,7 +190,7 @@ def _plan(builder: PlanBuilder, installed: PluginCatalog, hooks: HookRegistry) -
     detector = plan_detector(builder, installed)
     plan_candidate_filters(builder, installed)
     feeding = plan_sources(builder, installed)
-    discovery = plan_discovery(builder, installed)
+    discovery = plan_discovery(builder, installed, pool)
     graph = plan_data(builder, feeding, installed)
     references = plan_references(builder)
     report_same_names(builder.config.objectives, "objectives", Code.E0512, builder)

@@ -8,6 +8,7 @@ from endpick.diagnostics import Code, Diagnostic, DocumentPath, Span
 from endpick.planning.builder import DraftInstance, PlanBuilder, look_up_kind
 from endpick.planning.data import injects_defaults
 from endpick.planning.instances import add_instance
+from endpick.planning.pool import PoolSettings, add_pool_discovery
 from endpick.plugins.catalog import PluginCatalog
 from endpick.plugins.kinds import KINDS, Kind
 
@@ -83,8 +84,8 @@ def plan_candidate_filters(builder: PlanBuilder, installed: PluginCatalog) -> No
     add_instance(builder, installed, DEFAULT_CANDIDATE_FILTER, reason)
 
 
-def plan_discovery(builder: PlanBuilder, installed: PluginCatalog) -> str | None:
-    """What finds endpoints: what the document names, or else what reads the endpoints file that the operator gave."""
+def plan_discovery(builder: PlanBuilder, installed: PluginCatalog, pool: PoolSettings) -> str | None:
+    """What finds endpoints: what the document names, else what reads the endpoints file that the operator gave, or what serves the pool."""
     layer = builder.config.data_layer
     if layer is not None and layer.discovery is not None:
         if builder.endpoints_file is not None:
@@ -96,8 +97,10 @@ def plan_discovery(builder: PlanBuilder, installed: PluginCatalog) -> str | None
             )
         named = look_up_kind(layer.discovery, EndpointDiscovery, builder)
         return None if named is None else named.name
-    if builder.endpoints_file is None or builder.loaded.is_damaged(("dataLayer",)):
+    if builder.loaded.is_damaged(("dataLayer",)):
         return None
+    if builder.endpoints_file is None:
+        return add_pool_discovery(pool, builder, installed)
     reason = f"--endpoints names {builder.endpoints_file}, and the document names no discovery"
     added = add_instance(builder, installed, DEFAULT_DISCOVERY, reason, {"path": str(builder.endpoints_file.absolute()), "watchFile": True})
     builder.announce(Code.N0501, added.name, f"added discovery '{added.name}': {reason}")

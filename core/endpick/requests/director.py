@@ -22,6 +22,7 @@ from endpick.api.request_control import (
 )
 from endpick.api.scheduling import SchedulingResult
 from endpick.api.state import CycleState
+from endpick.datalayer.model_rules import ModelRules
 from endpick.observability.telemetry import Telemetry
 from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import KINDS, Kind
@@ -131,6 +132,7 @@ class Director:
         large_bodies: LargeBodyReader | None = None,
         account: MemoryAccount | None = None,
         emits_scores: bool = False,
+        rules: ModelRules | None = None,
     ) -> None:
         """Keep what every decision needs.
 
@@ -139,12 +141,13 @@ class Director:
             pool: Where the endpoints are.
             telemetry: Told what is decided, and of faults.
             clock: Monotonic seconds, the same that stamps `IncomingRequest.received_at`.
-            random: Chooses an endpoint for requests without a body.
+            random: Chooses an endpoint for requests without a body, and among the targets of a rewrite.
             sent: Where the addresses go to which requests are sent.
             access: What plugins' reads and writes are checked by; undeclared ones are reported to `telemetry` when None.
             large_bodies: Parses bodies elsewhere that would hold the event loop for long; all are parsed here when None.
             account: Told what bodies become; says when to shed.
             emits_scores: Whether decisions tell the gateway what each candidate scored.
+            rules: What the discovery says about models.
         """
         self._pipeline = pipeline
         self._pool = pool
@@ -153,6 +156,7 @@ class Director:
         self._random = random or Random()  # noqa: S311 - routing needs no secrets
         self._access = access or Access(None, telemetry.undeclared_access)
         self._sent: set[str] = set() if sent is None else sent
+        self._rules = rules or ModelRules()
         self._large_bodies = large_bodies
         self._account = MemoryAccount() if account is None else account
         self._large_bytes = sys.maxsize if large_bodies is None else large_bodies.threshold_bytes
@@ -176,7 +180,7 @@ class Director:
         access = self._access
         if begun is not None:
             pipeline = begun.pipeline
-            built = build_request(incoming, pipeline.parsers, pipeline.objectives, access, begun.read)
+            built = build_request(incoming, pipeline.parsers, pipeline.objectives, access, begun.read, self._rules)
         else:
             pipeline = self._pipeline
             # Modes of one gateway are nearly always one object: comparing them by value costs a call.
@@ -186,7 +190,7 @@ class Director:
                 return self._anywhere(incoming)
             if incoming.body is not None and len(incoming.body) > self._large_bytes:
                 return self._decide_large(incoming, pipeline)
-            built = build_request(incoming, pipeline.parsers, pipeline.objectives, access)
+            built = build_request(incoming, pipeline.parsers, pipeline.objectives, access, None, self._rules, self._random)
         if isinstance(built, Refused):
             return self._refuse_unread(incoming, built)
 
@@ -238,7 +242,8 @@ class Director:
                 return self.decide(incoming, Begun(pipeline, read))
             return self._refuse_unread(incoming, read)
 
-        return decided_after(read_elsewhere(incoming, pipeline.parsers, self._large_bodies), go_on)
+        reading = read_elsewhere(incoming, pipeline.parsers, self._large_bodies, self._rules.rewrites, self._random.random())
+        return decided_after(reading, go_on)
 
     def _conclude(self, cycle: Cycle, fault: Fault | None) -> Decision:
         """What follows production: admit → schedule → pre-request."""

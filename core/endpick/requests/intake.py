@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from random import Random
 from uuid import uuid4
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from endpick.api.endpoints import Access, Endpoints
 from endpick.api.request import InferenceRequest, ParsedRequest, Rejection, check_headers
 from endpick.api.request_control import MetadataValue, Parser
+from endpick.datalayer.model_rules import ModelRules, choose_model
 from endpick.observability.telemetry import Telemetry
 from endpick.plugins.instance import Instance
 from endpick.requests.model import CODE_OF, NO_MODEL, IncomingRequest, Refused, refused
@@ -176,6 +178,8 @@ class ReadElsewhere:
     parsed: ParsedRequest
     body: bytes | None
     """As that of `BuiltRequest`."""
+    target: str
+    """The model that the request is for; empty for none."""
 
 
 def new_id() -> str:
@@ -194,7 +198,13 @@ def no_parser(path: str) -> Refused:
 
 
 def build_request(
-    incoming: IncomingRequest, parsers: Parsers, objectives: Mapping[str, int], access: Access, read: ReadElsewhere | None = None
+    incoming: IncomingRequest,
+    parsers: Parsers,
+    objectives: Mapping[str, int],
+    access: Access,
+    read: ReadElsewhere | None = None,
+    rules: ModelRules | None = None,
+    random: Random | None = None,
 ) -> BuiltRequest | Refused:
     """Parse the body, resolve the model, and gather what the headers say; or say why that is impossible.
 
@@ -204,6 +214,9 @@ def build_request(
         objectives: Priority of each inference objective, by name; a name that is missing has priority 0, as in llm-d.
         access: Of the host.
         read: The body, where it has been parsed already.
+        rules: What the discovery says about models; None for nothing. Objectives of the plan count before those of the discovery, and as
+            in llm-d, a rewrite that the discovery knows counts before the one that the client asks for.
+        random: Chooses among the targets of a rewrite; needed where there are any.
     """
     headers, body = incoming.headers, None
     # `path_of` without the call, which each request would pay for.
@@ -222,7 +235,12 @@ def build_request(
         parsed = answer
 
     rewrite, objective, fairness_id = controls_of(headers)
-    target = rewrite or parsed.model
+    if read is not None:
+        target = read.target
+    else:
+        target = rewrite or parsed.model
+        if rules is not None and rules.rewrites and parser is not None and random is not None:
+            target = choose_model(rules.rewrites, parsed.model, random.random()) or target
     if parsed.needs_model and not target:
         return NO_MODEL
     if read is None and parser is not None and incoming.body is not None and target != parsed.model:
@@ -240,7 +258,7 @@ def build_request(
         prompt=parsed.prompt,
         streaming=parsed.streaming,
         max_output_tokens=parsed.max_output_tokens,
-        priority=objectives.get(objective, 0) if objective else 0,
+        priority=priority_of(objective, objectives, rules) if objective else 0,
         fairness_id=fairness_id or DEFAULT_FAIRNESS_ID,
         cache_salt=parsed.cache_salt,
         size_bytes=len(incoming.body or b""),
@@ -248,6 +266,11 @@ def build_request(
         payload=parsed.payload,
     )
     return BuiltRequest(request, None if parsed.skip_response else parser, body)
+
+
+def priority_of(objective: str, objectives: Mapping[str, int], rules: ModelRules | None) -> int:
+    """Of an objective that a client names; 0 for one that is not known."""
+    return objectives.get(objective, 0 if rules is None else rules.objectives.get(objective, 0))
 
 
 def _not_parsed(answer: object) -> str:

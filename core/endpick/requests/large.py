@@ -6,10 +6,11 @@ Coroutines, which the compiled build leaves to Python: that is why they do not s
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from endpick.api.request import ParsedRequest, Rejection
+from endpick.datalayer.model_rules import NO_REWRITES, RewriteTable, choose_model
 from endpick.plugins.instance import Instance
 from endpick.requests.intake import DEFAULT_FAIRNESS_ID, Parsers, ReadElsewhere, controls_of, no_parser, path_of
 from endpick.requests.model import Decision, IncomingRequest, Refused, Routed, refused
@@ -26,6 +27,8 @@ class LargeBody:
         body: The whole of it.
         rewrite: The model that the request is for, where the client's headers say so; the body is to name it.
         fairness_id: Whose it is, so that bodies of one do not keep those of all others waiting.
+        rewrites: By which the request may be for another model, before `rewrite`.
+        draw: For `choose_model`.
     """
 
     instance: Instance
@@ -34,6 +37,8 @@ class LargeBody:
     body: bytes
     rewrite: str | None
     fairness_id: str
+    rewrites: RewriteTable = field(default_factory=dict)
+    draw: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +80,10 @@ class LargeBodyReader(Protocol):
         """What the parser says; `Refused` when the body could not be brought to it, or took too much. Cancelled when its stream ends."""
 
 
-async def read_elsewhere(incoming: IncomingRequest, parsers: Parsers, reader: LargeBodyReader) -> ReadElsewhere | Refused:
-    """Have the body of a request parsed; what `build_request` does with the small ones."""
+async def read_elsewhere(
+    incoming: IncomingRequest, parsers: Parsers, reader: LargeBodyReader, rewrites: RewriteTable = NO_REWRITES, draw: float = 0.0
+) -> ReadElsewhere | Refused:
+    """Have the body of a request parsed; what `build_request` does with the small ones. `draw` is for `choose_model`."""
     assert incoming.body is not None
     path = path_of(incoming.headers)
     parser = parsers.for_path(path)
@@ -86,7 +93,8 @@ async def read_elsewhere(incoming: IncomingRequest, parsers: Parsers, reader: La
     if step.breaker.state and not step.admitted():
         return refused(step.left_out())
     rewrite, _, fairness_id = controls_of(incoming.headers)
-    large = LargeBody(step.instance, path, incoming.headers, incoming.body, rewrite, fairness_id or DEFAULT_FAIRNESS_ID)
+    whose = fairness_id or DEFAULT_FAIRNESS_ID
+    large = LargeBody(step.instance, path, incoming.headers, incoming.body, rewrite, whose, rewrites, draw)
     answer = await reader.read(large)
     if isinstance(answer, Refused):
         return answer
@@ -96,7 +104,8 @@ async def read_elsewhere(incoming: IncomingRequest, parsers: Parsers, reader: La
     if isinstance(answer, ParserFailed):
         failing = step if answer.method == "parse" else parser.rewrite_model
         return refused(failing.fault(answer.problem))
-    return ReadElsewhere(parser, answer.parsed, answer.body)
+    model = answer.parsed.model
+    return ReadElsewhere(parser, answer.parsed, answer.body, choose_model(rewrites, model, draw) or rewrite or model)
 
 
 async def decided_after(

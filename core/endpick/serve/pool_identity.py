@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 DEFAULT_GROUP = "inference.networking.k8s.io"
-DEFAULT_NAMESPACE = "default"
 MAX_TARGET_PORTS = 8
 _MAX_PORT = 65535
 _POD_OF_DEPLOYMENT = re.compile(r"(.+)-[a-z0-9]+-[a-z0-9]+")
@@ -23,7 +22,7 @@ class PoolIdentity:
 
     Attributes:
         name: Of the InferencePool; None where `--pool-name` is not given.
-        namespace: Of the pool, or of the pods that `selector` finds.
+        namespace: Of the pool, or of the pods that `selector` finds; empty for the one that this process runs in.
         group: API group of the InferencePool.
         selector: A label selector that finds pods without a pool; empty where a pool is meant.
         target_ports: Ports of each such pod at which a model server listens, each once, in the order given.
@@ -33,7 +32,7 @@ class PoolIdentity:
     """
 
     name: str | None = None
-    namespace: str = DEFAULT_NAMESPACE
+    namespace: str = ""
     group: str = DEFAULT_GROUP
     selector: str = ""
     target_ports: tuple[int, ...] = ()

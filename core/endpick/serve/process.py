@@ -190,6 +190,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
             large_bodies=bodies,
             account=account,
             emits_scores=settings.emits_scores,
+            rules=table.rules,
         )
         current.on_replaced.append(lambda new: director.switch(new.pipeline))
         counters = SessionCounters()

@@ -150,6 +150,7 @@ class Host:
             self.clock,
             random=random.Random(draws.random()),  # noqa: S311
             access=access,
+            rules=self.table.rules,
         )
         self._runner = asyncio.Runner()
         self._started: list[Instance] = []

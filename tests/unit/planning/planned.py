@@ -10,6 +10,7 @@ from endpick.config import load_config
 from endpick.diagnostics import Diagnostic, Span, render_text
 from endpick.planning.plan import Plan, PlanOutcome
 from endpick.planning.planner import make_plan
+from endpick.planning.pool import NO_POOL, PoolSettings
 from unit.planning.zoo import HOOK_OBJECTS, candidates
 
 
@@ -46,7 +47,8 @@ class Result:
         return [one.message for one in self.plan.announcements if word in one.message]
 
 
-def plan(body: str, *, version: str = "endpick/v1alpha1", without: Iterable[str] = ()) -> Result:
+def plan(body: str, *, version: str = "endpick/v1alpha1", without: Iterable[str] = (), pool: PoolSettings = NO_POOL) -> Result:
     """Plan a document of which only the interesting part is given; line 3 is the first of `body`."""
     text = f"apiVersion: {version}\nkind: EndpointPickerConfig\n{dedent(body).lstrip()}"
-    return Result(make_plan(load_config(text=text, name="config.yaml"), candidates(without), hook_objects=HOOK_OBJECTS), text)
+    loaded = load_config(text=text, name="config.yaml")
+    return Result(make_plan(loaded, candidates(without), hook_objects=HOOK_OBJECTS, pool=pool), text)

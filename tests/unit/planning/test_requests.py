@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from endpick.api import Admitter, CandidateFilter, ResponseObserver
+from endpick.planning.pool import PoolSettings
 from unit.planning.planned import plan
 
 
@@ -130,3 +131,27 @@ def test_a_type_that_a_faulty_entry_may_define_is_not_added() -> None:
         """)
 
     assert [code for code, _ in result.found] == ["E0202"]
+
+
+def test_a_pool_that_flags_name_adds_its_discovery_where_the_document_names_none() -> None:
+    pool = PoolSettings(name="vllm", namespace="models", kubeconfig="/k")
+    result = plan("", pool=pool)
+
+    assert result.plan.discovery == "kubernetes-discovery"
+    parameters = result.plan.by_name["kubernetes-discovery"].parameters
+    assert parameters.model_dump(by_alias=True, exclude_defaults=True) == {
+        "poolName": "vllm",
+        "poolNamespace": "models",
+        "kubeconfig": "/k",
+    }
+    assert "--pool-name vllm is given" in result.announced("kubernetes-discovery")[0]
+
+    selected = plan("", pool=PoolSettings(selector="app=vllm", target_ports=(8000, 8001))).plan
+    assert selected.by_name["kubernetes-discovery"].parameters.endpoint_target_ports == (8000, 8001)
+
+
+def test_a_discovery_of_the_document_counts_before_the_pool_of_flags() -> None:
+    named = "plugins: [{type: file-discovery}]\ndataLayer: {discovery: {pluginRef: file-discovery}}"
+
+    assert plan(named, pool=PoolSettings(name="vllm")).plan.discovery == "file-discovery"
+    assert plan("", pool=PoolSettings(kubeconfig="/k")).plan.discovery is None

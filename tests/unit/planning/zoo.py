@@ -33,6 +33,7 @@ from endpick.api import (
     hookimpl,
 )
 from endpick.plugins.discovery import Candidate
+from endpick_builtin.kubernetes.discovery import KubernetesDiscoveryParameters
 
 QUEUE = DataKey("zoo/queue", float, default_producer="core-metrics-extractor")
 TOKENS = DataKey("zoo/tokens", int, Scope.REQUEST, default_producer="tokenizer")
@@ -268,6 +269,13 @@ class TailChaser(_Produces, DataProducer):
 
 class FileDiscovery(EndpointDiscovery):
     plugin_type = "file-discovery"
+
+    async def run(self, registry):
+        registry.ready()
+
+
+class PoolDiscovery(EndpointDiscovery[KubernetesDiscoveryParameters]):
+    plugin_type = "kubernetes-discovery"
 
     async def run(self, registry):
         registry.ready()

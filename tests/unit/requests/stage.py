@@ -72,7 +72,9 @@ class Stage:
             objectives=objectives,
             telemetry=self.telemetry,
         )
-        self.director = Director(self.pipeline, self.table, self.telemetry, lambda: self.now, random=random, sent=self.table.sent)
+        self.director = Director(
+            self.pipeline, self.table, self.telemetry, lambda: self.now, random=random, sent=self.table.sent, rules=self.table.rules
+        )
 
     def decide(self, body: object = CHAT, path: str = "/v1/chat/completions", subset=None, body_modes=None, **headers: str):
         """The decision about a request; header names are written with underscores."""

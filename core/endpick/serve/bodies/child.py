@@ -18,6 +18,7 @@ from time import perf_counter
 from typing import BinaryIO, cast
 
 from endpick.api.request import ParsedRequest, Rejection
+from endpick.datalayer.model_rules import choose_model
 from endpick.plugins.importing import describe, place
 from endpick.serve.bodies.double import Double, LogLines, NotBuiltError, double_of, grown_samples, starts_or_stops
 from endpick.serve.bodies.layout import laid_out
@@ -151,7 +152,7 @@ def _parsed(double: Double, job: ParseJob, body: bytes) -> tuple[dict[str, objec
         if not all(isinstance(text, bytes) for text in texts):
             raise _FailedError("parse", "rendered a prompt that is not bytes")
         pieces = laid_out(answer.prompt.pieces) if answer.prompt.media else ()
-    target = job.rewrite or answer.model
+    target = choose_model(job.rewrites, answer.model, job.draw) or job.rewrite or answer.model
     rewritten: object = None
     if target != answer.model:
         with _blamed_on("rewrite_model"):

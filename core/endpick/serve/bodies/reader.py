@@ -167,7 +167,8 @@ class LargeBodies:
         number, said = await self._helper.build(spec_of(large.instance, settings.lock_file))
         if said is not None:
             self._note(said, large.instance)
-        job = ParseJob(number, large.path, dict(large.headers), large.rewrite, settings.memory_bytes)
+        rewrites = dict(large.rewrites)  # what the table is kept in cannot be pickled
+        job = ParseJob(number, large.path, dict(large.headers), large.rewrite, rewrites, large.draw, settings.memory_bytes)
         async with asyncio.timeout(0 if waiting.answer.done() else settings.timeout_seconds) as waiting.limit:
             return await self._helper.parse(job, large.body)
 

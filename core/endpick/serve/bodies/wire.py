@@ -13,6 +13,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from endpick.datalayer.model_rules import RewriteTable
 from endpick.plugins.discovery import Candidate
 
 FRAME = Struct("!IQ")
@@ -54,6 +55,8 @@ class ParseJob:
     path: str
     headers: Mapping[str, str]
     rewrite: str | None
+    rewrites: RewriteTable
+    draw: float
     memory_bytes: int
 
 

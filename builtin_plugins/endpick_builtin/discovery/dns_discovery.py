@@ -1,0 +1,130 @@
+"""`dns-discovery`: an endpoint for each address of a name, asked for again when the answer has come to its end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from endpick.api import ConfigurationError, Duration, Endpoint, EndpointDiscovery, EndpointRegistry, Parameters, PluginContext
+from endpick_builtin.discovery.dns_client import PORT, LookupFailedError, look_up, servers_of
+from endpick_builtin.discovery.dns_messages import Answer, Record, RecordType, Status, question
+
+_MOST_ALIASES = 16
+
+
+class DnsDiscoveryParameters(Parameters):
+    """Which name, and how often it is asked for."""
+
+    hostname: Annotated[
+        str,
+        Field(
+            min_length=1,
+            description="Full domain name, without search domains: of servers, or, with `records: SRV`, of a service.",
+            examples=["vllm.models.svc.cluster.local", "_http._tcp.vllm.models.svc.cluster.local"],
+        ),
+    ]
+    port: Annotated[int, Field(ge=1, le=65535, description="Port of each address; SRV records bring their own.")] = 8000
+    records: Annotated[Literal["A", "AAAA", "SRV"], Field(description="Which records are asked for.")] = "A"
+    nameserver: Annotated[str, Field(description="IP address of the name server; empty for those of /etc/resolv.conf.")] = ""
+    nameserver_port: Annotated[int, Field(alias="nameserverPort", ge=1, le=65535, description="Port of name servers.")] = PORT
+    shortest_interval: Annotated[
+        Duration, Field(alias="shortestInterval", gt=0, description="Soonest after an answer that the name is asked for again.")
+    ] = 1.0
+    longest_interval: Annotated[
+        Duration, Field(alias="longestInterval", gt=0, description="Latest after an answer, for records that live longer.")
+    ] = 30.0
+    labels: Annotated[dict[str, str], Field(default_factory=dict, description="Of every endpoint.")]
+
+
+class DnsDiscovery(EndpointDiscovery[DnsDiscoveryParameters]):
+    """Takes the pool from DNS: the addresses of a name (a headless Service), or the targets and ports of SRV records.
+
+    An endpoint is named `dns/address:port`. The name is asked for again when its shortest-lived record ends, but not before
+    `shortestInterval` and no later than `longestInterval`. While no server can say, the pool stays as it is, and the log says so once;
+    a name that does not exist, or has no records, has no endpoints. Of SRV records those of the lowest priority count; their weights do
+    not, for scorers know better.
+    """
+
+    def __init__(self, name: str, parameters: DnsDiscoveryParameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        self._trouble = ""
+
+    async def run(self, registry: EndpointRegistry) -> None:
+        """Follow the name until cancelled.
+
+        Raises:
+            ConfigurationError: it is no domain name.
+        """
+        parameters = self.parameters
+        try:
+            question(0, parameters.hostname, RecordType.A)
+        except ValueError as problem:
+            raise ConfigurationError(f"`hostname` is no domain name: '{parameters.hostname}'") from problem
+        while True:
+            try:
+                endpoints, seconds = await self._found()
+            except LookupFailedError as problem:
+                seconds = parameters.shortest_interval
+                if str(problem) != self._trouble:
+                    self._trouble = str(problem)
+                    self.context.logger.warning("endpoints stay as they are: %s", problem)
+            else:
+                self._trouble = ""
+                registry.replace_all(endpoints)
+                registry.ready()
+            await asyncio.sleep(max(parameters.shortest_interval, min(seconds, parameters.longest_interval)))
+
+    async def _found(self) -> tuple[list[Endpoint], float]:
+        """The endpoints of now, and for how many seconds they hold."""
+        parameters = self.parameters
+        named = (parameters.nameserver,) if parameters.nameserver else await asyncio.to_thread(servers_of)
+        servers = [(server, parameters.nameserver_port) for server in named]
+        kind = RecordType[parameters.records]
+        answer = await look_up(servers, parameters.hostname, kind)
+        found = _of_name(answer, parameters.hostname, kind)
+        if kind is not RecordType.SRV:
+            return self._endpoints({(record.value, parameters.port) for record in found}), _life(found)
+        first = min((record.priority for record in found), default=0)
+        services = [record for record in found if record.priority == first]
+        addresses: set[tuple[str, int]] = set()
+        seconds = _life(found)
+        for service in services:
+            records = _addresses(answer, service.value)
+            if not records:
+                records = _of_name(await look_up(servers, service.value, RecordType.A), service.value, RecordType.A)
+            addresses |= {(record.value, service.port) for record in records}
+            seconds = min(seconds, _life(records))
+        return self._endpoints(addresses), seconds
+
+    def _endpoints(self, addresses: set[tuple[str, int]]) -> list[Endpoint]:
+        labels = dict(self.parameters.labels)
+        made = (Endpoint("", host, port) for host, port in sorted(addresses))
+        return [Endpoint(f"dns/{each.address}", each.host, each.port, labels) for each in made]
+
+
+def _of_name(answer: Answer, name: str, kind: RecordType) -> list[Record]:
+    """The records of a name, or of what it is an alias for; each lives no longer than the aliases that lead to it."""
+    wanted, life = name.rstrip(".").lower(), 2**31
+    if answer.status == Status.NO_SUCH_NAME:
+        return []
+    for _ in range(_MOST_ALIASES):
+        found = [record for record in answer.records if record.name == wanted and record.type == kind]
+        if found:
+            return [Record(one.name, one.type, min(one.ttl, life), one.value, one.port, one.priority) for one in found]
+        alias = next((record for record in answer.records if record.name == wanted and record.type == RecordType.CNAME), None)
+        if alias is None:
+            return []
+        wanted, life = alias.value, min(life, alias.ttl)
+    return []
+
+
+def _addresses(answer: Answer, name: str) -> list[Record]:
+    """Addresses that the server sent along."""
+    return [record for record in answer.records if record.name == name and record.type in (RecordType.A, RecordType.AAAA)]
+
+
+def _life(records: list[Record]) -> float:
+    """Seconds until the first of them ends; none where there are none, so that the shortest interval holds."""
+    return min((record.ttl for record in records), default=0)

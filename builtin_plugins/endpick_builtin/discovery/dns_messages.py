@@ -1,0 +1,162 @@
+"""DNS messages as RFC 1035 and RFC 2782 define them: one question out, addresses and servers with their time to live in."""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+_HEADER = struct.Struct("!HHHHHH")
+_RECORD = struct.Struct("!HHIH")
+_SRV = struct.Struct("!HHH")
+_RECURSION_DESIRED = 0x0100
+_IS_ANSWER, _IS_TRUNCATED = 0x8000, 0x0200
+_INTERNET = 1
+_LONGEST_NAME = 255
+_MOST_JUMPS = 64
+"""Of one compressed name; more is a circle."""
+
+
+class RecordType(IntEnum):
+    """What is asked for."""
+
+    A = 1
+    CNAME = 5
+    AAAA = 28
+    SRV = 33
+
+
+class Status(IntEnum):
+    """What the server says of a question; others count as failures, too."""
+
+    NO_ERROR = 0
+    NO_SUCH_NAME = 3
+
+
+class MessageError(Exception):
+    """The bytes are no answer to the question."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record of an answer.
+
+    Attributes:
+        name: Of whom it speaks: lower case, without a dot at its end.
+        type: As a number, also one that `RecordType` does not have.
+        ttl: Seconds for which it holds.
+        value: The address of A and AAAA, the name of CNAME, the target of SRV; empty for others.
+        port: Of SRV.
+        priority: Of SRV; lower comes first.
+    """
+
+    name: str
+    type: int
+    ttl: int
+    value: str
+    port: int = 0
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server answered; additional records (addresses of the targets of SRV) included."""
+
+    status: int
+    truncated: bool
+    records: tuple[Record, ...]
+
+
+def question(number: int, name: str, kind: RecordType) -> bytes:
+    """A query for one name.
+
+    Raises:
+        ValueError: the name cannot be one.
+    """
+    labels = [label.encode("ascii") for label in name.rstrip(".").split(".")]
+    if not all(0 < len(label) < 64 for label in labels) or sum(map(len, labels)) + len(labels) >= _LONGEST_NAME:
+        raise ValueError(f"'{name}' is no domain name")
+    encoded = b"".join(bytes((len(label),)) + label for label in labels) + b"\0"
+    return _HEADER.pack(number, _RECURSION_DESIRED, 1, 0, 0, 0) + encoded + struct.pack("!HH", kind, _INTERNET)
+
+
+def read_answer(message: bytes, asked: bytes) -> Answer:
+    """The answer to a question.
+
+    Args:
+        message: What came.
+        asked: What was sent; an answer repeats its number and its question.
+
+    Raises:
+        MessageError: it is no answer to it.
+    """
+    try:
+        number, flags, questions, answers, authorities, additional = _HEADER.unpack_from(message)
+        name, kind, _ = _question(message, _HEADER.size)
+        if number != _HEADER.unpack_from(asked)[0] or not flags & _IS_ANSWER or questions != 1:
+            raise MessageError("an answer to another question")
+        expected_name, expected_kind, _ = _question(asked, _HEADER.size)
+        if (name, kind) != (expected_name, expected_kind):
+            raise MessageError("an answer to another question")
+        truncated = bool(flags & _IS_TRUNCATED)
+        records = () if truncated else _records(message, answers + authorities + additional)
+    except (struct.error, IndexError, ValueError) as problem:
+        raise MessageError("no DNS message") from problem
+    return Answer(flags & 0xF, truncated, records)
+
+
+def _question(message: bytes, offset: int) -> tuple[str, int, int]:
+    name, offset = _name(message, offset)
+    kind, _ = struct.unpack_from("!HH", message, offset)
+    return name, kind, offset + 4
+
+
+def _records(message: bytes, count: int) -> tuple[Record, ...]:
+    offset = _question(message, _HEADER.size)[2]
+    found = []
+    for _ in range(count):
+        name, offset = _name(message, offset)
+        kind, _, ttl, length = _RECORD.unpack_from(message, offset)
+        offset += _RECORD.size
+        if offset + length > len(message):
+            raise ValueError
+        # The highest bit is no part of a time to live: RFC 2181, section 8.
+        found.append(_record(message, offset, length, Record(name, kind, 0 if ttl >> 31 else ttl, "")))
+        offset += length
+    return tuple(found)
+
+
+def _record(message: bytes, offset: int, length: int, bare: Record) -> Record:
+    data = message[offset : offset + length]
+    if bare.type in (RecordType.A, RecordType.AAAA):
+        if length != (4 if bare.type == RecordType.A else 16):
+            raise ValueError
+        return Record(bare.name, bare.type, bare.ttl, str(ipaddress.ip_address(data)))
+    if bare.type == RecordType.CNAME:
+        return Record(bare.name, bare.type, bare.ttl, _name(message, offset)[0])
+    if bare.type == RecordType.SRV:
+        priority, _, port = _SRV.unpack_from(message, offset)
+        return Record(bare.name, bare.type, bare.ttl, _name(message, offset + _SRV.size)[0], port, priority)
+    return bare
+
+
+def _name(message: bytes, offset: int) -> tuple[str, int]:
+    """A name, and where what follows it begins."""
+    labels: list[str] = []
+    after = -1
+    jumps = length = 0
+    while size := message[offset]:
+        if size >= 0xC0:
+            jumps += 1
+            if jumps > _MOST_JUMPS:
+                raise ValueError
+            after = offset + 2 if after < 0 else after
+            offset = (size & 0x3F) << 8 | message[offset + 1]
+            continue
+        length += size + 1
+        if size > 63 or length > _LONGEST_NAME or offset + size >= len(message):
+            raise ValueError
+        labels.append(message[offset + 1 : offset + 1 + size].decode("ascii").lower())
+        offset += size + 1
+    return ".".join(labels), offset + 1 if after < 0 else after

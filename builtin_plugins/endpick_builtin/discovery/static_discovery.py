@@ -1,0 +1,61 @@
+"""`static-discovery`: endpoints that the configuration itself lists."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from endpick.api import ConfigurationError, Endpoint, EndpointDiscovery, EndpointRegistry, Parameters
+
+
+def _ip_address(text: str) -> str:
+    return str(ipaddress.ip_address(text))
+
+
+class StaticEndpoint(BaseModel):
+    """One endpoint, in the words of an endpoints file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Annotated[str, Field(min_length=1, description="Unique in its namespace.")]
+    namespace: Annotated[str, Field(min_length=1, description="Part of the endpoint's name.")] = "default"
+    address: Annotated[str, AfterValidator(_ip_address), Field(description="IP address, without brackets.")]
+    port: Annotated[int, Field(ge=1, le=65535, description="TCP port of the model server; a number, or text as in an endpoints file.")]
+    labels: Annotated[dict[str, str], Field(description="What label filters and engines go by.")] = {}
+
+
+class StaticDiscoveryParameters(Parameters):
+    """The endpoints."""
+
+    endpoints: Annotated[
+        tuple[StaticEndpoint, ...],
+        Field(
+            min_length=1,
+            description="All endpoints of the pool.",
+            examples=[[{"name": "a", "address": "10.0.0.1", "port": 8000, "labels": {"llm-d.ai/role": "decode"}}]],
+        ),
+    ]
+
+
+class StaticDiscovery(EndpointDiscovery[StaticDiscoveryParameters]):
+    """Takes the pool from its parameters: for a few servers whose addresses stay. A reload with other parameters changes the pool.
+
+    Two endpoints of one name are a mistake, where an endpoints file lets the last one win: there is no second place to look for it.
+    """
+
+    async def run(self, registry: EndpointRegistry) -> None:
+        """Report the endpoints, once.
+
+        Raises:
+            ConfigurationError: two of them have the same name.
+        """
+        found: dict[str, Endpoint] = {}
+        for each in self.parameters.endpoints:
+            name = f"{each.namespace}/{each.name}"
+            if name in found:
+                raise ConfigurationError(f"two of its endpoints are called '{name}'; give one of them another name")
+            found[name] = Endpoint(name, each.address, each.port, dict(each.labels))
+        registry.replace_all(found.values())
+        registry.ready()

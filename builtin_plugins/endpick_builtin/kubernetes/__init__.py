@@ -1,0 +1,12 @@
+"""Kubernetes: which endpoints, objectives and rewrites does the API server know?
+
+- `discovery`: `kubernetes-discovery`: what does a change of the pool, of a Pod or of an objective come to?
+- `objects`: what do Pods, pools, objectives and rewrites say, and which endpoints follow from them?
+- `following`: how is a copy of one collection kept current, whatever the API server does?
+- `watch_states`: what follows when a list or a watch ends in this way or that?
+- `client`: how is the API server asked, and what do its answers mean?
+- `access`: where is the API server, and who are we to it?
+- `kubeconfig`: what does a kubeconfig file say of that?
+
+The plugin host loads it through its entry point. It may import `endpick.api`.
+"""

@@ -1,0 +1,98 @@
+"""Where the API server is, and with what we show who we are: from a kubeconfig file, or as every Pod finds it."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from endpick.api import ConfigurationError
+from endpick_builtin.kubernetes.kubeconfig import merged, read_kubeconfig
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where Kubernetes puts the token, the authority and the namespace of a Pod's service account."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How one API server is reached.
+
+    Attributes:
+        server: URL, without a slash at its end.
+        tls: For https; None for http.
+        token: Bearer token; empty where a client certificate, or nothing, says who we are.
+        token_file: Where the token stands, if it is a file that is renewed; None for one that stays.
+        namespace: The one to use where the configuration names none.
+        found_in: For messages: what said all this.
+    """
+
+    server: str
+    tls: ssl.SSLContext | None
+    token: str
+    token_file: Path | None
+    namespace: str
+    found_in: str
+
+
+def find_access(kubeconfig: str, environment: Mapping[str, str], service_account: Path = SERVICE_ACCOUNT) -> Access:
+    """The first that there is: `kubeconfig`, the files of `KUBECONFIG`, the service account of this Pod, `~/.kube/config`. Reads files.
+
+    Args:
+        kubeconfig: Path of a file; empty to look for one.
+        environment: Of the process.
+        service_account: Folder of the service account.
+
+    Raises:
+        ConfigurationError: none of them is there, or the first of them cannot be used.
+    """
+    named = kubeconfig or environment.get("KUBECONFIG", "")
+    home = Path(environment.get("HOME", "/nonexistent")) / ".kube" / "config"
+    if named:
+        paths = [Path(kubeconfig)] if kubeconfig else [Path(path) for path in named.split(os.pathsep) if path]
+        return _of_kubeconfig(paths)
+    if environment.get("KUBERNETES_SERVICE_HOST"):
+        return _in_cluster(environment, service_account)
+    if home.is_file():
+        return _of_kubeconfig([home])
+    raise ConfigurationError(
+        "no API server is known: this is no Pod (KUBERNETES_SERVICE_HOST is not set), and there is no kubeconfig; "
+        "name one with --kubeconfig, the parameter `kubeconfig`, or KUBECONFIG"
+    )
+
+
+def _in_cluster(environment: Mapping[str, str], folder: Path) -> Access:
+    host, port = environment["KUBERNETES_SERVICE_HOST"], environment.get("KUBERNETES_SERVICE_PORT", "443")
+    token_file = folder / "token"
+    try:
+        token = token_file.read_text().strip()
+        tls = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+    except (OSError, ssl.SSLError) as problem:
+        raise ConfigurationError(
+            f"the service account in {folder} cannot be used: {problem}; the Pod needs `automountServiceAccountToken: true`"
+        ) from problem
+    namespace_file = folder / "namespace"
+    namespace = namespace_file.read_text().strip() if namespace_file.is_file() else ""
+    return Access(f"https://{_bracketed(host)}:{port}", tls, token, token_file, namespace, f"the service account in {folder}")
+
+
+def _of_kubeconfig(paths: list[Path]) -> Access:
+    found_in = os.pathsep.join(map(str, paths))
+    entry = merged([read_kubeconfig(path) for path in paths], found_in)
+    token_file = entry.file("user", "tokenFile")
+    token = entry.text("user", "token")
+    if token_file is not None and not token:
+        try:
+            token = token_file.read_text().strip()
+        except OSError as problem:
+            raise ConfigurationError(f"{found_in}: tokenFile {token_file} cannot be read: {problem.strerror}") from problem
+    server = entry.text("cluster", "server").rstrip("/")
+    if not server.startswith(("http://", "https://")):
+        raise ConfigurationError(f"{found_in}: `server` of the cluster must be an URL of http or https, not '{server}'")
+    tls = entry.tls() if server.startswith("https://") else None
+    return Access(server, tls, token, token_file, entry.namespace, found_in)
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

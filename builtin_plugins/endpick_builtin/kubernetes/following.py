@@ -1,0 +1,203 @@
+"""Keeps a copy of one collection of the API server current: list, watch, watch on, and list again where nothing else helps."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from time import monotonic
+from typing import Generic, TypeVar
+
+from prometheus_client import Counter
+
+from endpick.api import ConfigurationError
+from endpick_builtin.kubernetes.client import ApiClient, ApiError, Event, JSONMapping, Page
+from endpick_builtin.kubernetes.watch_states import QUIET_WATCHES, TRANSITIONS, Outcome, Pauses, WatchState
+
+T = TypeVar("T")
+
+STEADY_SECONDS = 1.0
+"""A watch that ended sooner, and brought nothing, was refused in effect."""
+GRACE_SECONDS = 5.0
+"""How long a watch may go on after its time before it is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collection(Generic[T]):
+    """What to follow.
+
+    Attributes:
+        title: What messages and metrics call it.
+        path: On the API server.
+        read: What to keep of an object; None for an object that does not count.
+        query: Selectors.
+        required: Whether the pool is unknown without it; a collection that is not may be missing, or forbidden.
+    """
+
+    title: str
+    path: str
+    read: Callable[[JSONMapping], T | None]
+    query: Mapping[str, str] = field(default_factory=dict)
+    required: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """What all collections of one discovery share.
+
+    Attributes:
+        client: Asks the API server.
+        random: For the jitter.
+        logger: Of the instance.
+        steps: Counts the lists and watches that ended, by collection and outcome.
+        watch_seconds: After which a watch is begun anew: how long silence is taken for peace.
+        longest_pause_seconds: Between two attempts.
+    """
+
+    client: ApiClient
+    random: Random
+    logger: logging.Logger
+    steps: Counter
+    watch_seconds: float
+    longest_pause_seconds: float
+
+
+class Follower(Generic[T]):
+    """The copy of one collection."""
+
+    def __init__(self, collection: Collection[T], shared: Following, changed: Callable[[], None]) -> None:
+        """`changed` is called after the first list, and whenever an object has come, gone or become another."""
+        self.objects: dict[str, T] = {}
+        """By name."""
+        self.synced = False
+        """Whether the copy has been complete at least once, or is known to be unneeded."""
+        self.installed = False
+        """Whether the server has such a collection."""
+        self.state = WatchState.LISTING
+        self.title = collection.title
+        self._collection = collection
+        self._shared = shared
+        self._changed = changed
+        self._pauses = Pauses(shared.random, shared.longest_pause_seconds)
+        self._version = ""
+        self._heard = 0
+        """Events of all watches."""
+        self._quiet = 0
+        """Watches in a row that brought no event."""
+        self._wait_seconds = 0.0
+        self._trouble = ""
+
+    async def run(self) -> None:
+        """Follow until cancelled.
+
+        Raises:
+            ConfigurationError: the server says before the first list that the question itself is wrong.
+        """
+        while True:
+            try:
+                outcome = await self._step()
+            except ApiError as problem:
+                outcome = problem.outcome
+                self._failed(problem)
+            if self.state in (WatchState.LISTING, WatchState.WATCHING):
+                self._shared.steps.labels(self._collection.title, outcome.value).inc()
+            self.state = TRANSITIONS[self.state, outcome]
+
+    async def _step(self) -> Outcome:
+        if self.state is WatchState.LISTING:
+            return await self._list()
+        if self.state is WatchState.WATCHING:
+            return await self._watch()
+        await asyncio.sleep(self._wait_seconds)
+        return Outcome.ELAPSED
+
+    async def _list(self) -> Outcome:
+        collection = self._collection
+        found: dict[str, T] = {}
+        page = Page([], "", "")
+        while True:
+            page = await self._shared.client.page(collection.path, collection.query, page.rest)
+            found |= {name: kept for item in page.items for name, kept in [(_name(item), collection.read(item))] if kept is not None}
+            if not page.rest:
+                break
+        self._version = page.version
+        self._recovered()
+        self._become(found, installed=True)
+        return Outcome.LISTED
+
+    async def _watch(self) -> Outcome:
+        collection, shared = self._collection, self._shared
+        seconds = max(1, round(shared.watch_seconds * shared.random.uniform(0.8, 1.0)))
+        begun, heard = monotonic(), self._heard
+        try:
+            await shared.client.watch(collection.path, collection.query, self._version, seconds, GRACE_SECONDS, self._apply)
+        finally:
+            lasted = monotonic() - begun
+            if lasted > STEADY_SECONDS:
+                self._pauses.progressed()
+        if self._heard != heard:
+            self._quiet = 0
+            return Outcome.ENDED
+        if lasted < min(STEADY_SECONDS, seconds / 2):
+            raise ApiError("the watch ended as soon as it had begun", Outcome.BROKEN)
+        self._quiet = (self._quiet + 1) % QUIET_WATCHES
+        return Outcome.QUIET if self._quiet else Outcome.SILENT
+
+    def _apply(self, events: list[Event]) -> None:
+        self._heard += len(events)
+        self._pauses.progressed()
+        self._recovered()
+        objects = dict(self.objects)
+        for event in events:
+            metadata = event.object.get("metadata")
+            version = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
+            if isinstance(version, str) and version:
+                self._version = version
+            if event.type == "BOOKMARK":
+                continue
+            kept = None if event.type == "DELETED" else self._collection.read(event.object)
+            if kept is None:
+                objects.pop(_name(event.object), None)
+            else:
+                objects[_name(event.object)] = kept
+        self._become(objects, installed=True)
+
+    def _become(self, objects: dict[str, T], *, installed: bool) -> None:
+        if self.synced and objects == self.objects and installed == self.installed:
+            return
+        self.objects, self.installed, self.synced = objects, installed, True
+        self._changed()
+
+    def _failed(self, problem: ApiError) -> None:
+        """Say it once, and decide how long to wait."""
+        collection, logger = self._collection, self._shared.logger
+        if problem.status in (400, 422) and not self.synced:
+            raise ConfigurationError(f"the API server refuses to list {collection.title}: {problem}") from problem
+        optional = not collection.required and problem.status in (403, 404)
+        is_absent = problem.outcome is Outcome.ABSENT
+        patient = Outcome.ABSENT if optional and is_absent else Outcome.BROKEN
+        self._wait_seconds = self._pauses.after(patient, problem.retry_after_seconds, answered=problem.status > 0)
+        if optional and (is_absent or not self.synced):
+            self._become({}, installed=False)
+        if problem.outcome in (Outcome.EXPIRED, Outcome.SILENT):
+            logger.info("%s: listing again: %s", collection.title, problem)
+        elif str(problem) != self._trouble:
+            self._trouble = str(problem)
+            level = logging.INFO if optional and problem.status == 404 else logging.WARNING
+            logger.log(level, "%s cannot be %s, trying again: %s", collection.title, _DONE[self.state], problem)
+
+    def _recovered(self) -> None:
+        if self._trouble:
+            self._trouble = ""
+            self._shared.logger.info("%s are followed again", self._collection.title)
+
+
+_DONE = {WatchState.LISTING: "listed", WatchState.WATCHING: "watched"}
+
+
+def _name(item: JSONMapping) -> str:
+    metadata = item.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    return name if isinstance(name, str) else ""

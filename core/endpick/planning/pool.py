@@ -1,0 +1,63 @@
+"""The pool that flags name: which discovery follows from them for a document that names none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from endpick.diagnostics import Code
+from endpick.planning.builder import PlanBuilder
+from endpick.planning.instances import add_instance
+from endpick.plugins.catalog import PluginCatalog
+
+POOL_DISCOVERY = "kubernetes-discovery"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSettings:
+    """What flags say of the pool, under the names of llm-d's flags; empty where they say nothing.
+
+    Attributes:
+        name: Of the InferencePool.
+        namespace: Of the pool and its Pods.
+        group: API group of the InferencePool.
+        selector: Label selector of the Pods, where there is no pool.
+        target_ports: Of each Pod that the selector finds.
+        kubeconfig: File that says where the API server is.
+    """
+
+    name: str = ""
+    namespace: str = ""
+    group: str = ""
+    selector: str = ""
+    target_ports: tuple[int, ...] = ()
+    kubeconfig: str = ""
+
+    @property
+    def names_a_pool(self) -> bool:
+        """Whether they say which Pods are meant."""
+        return bool(self.name or self.selector)
+
+    def parameters(self) -> dict[str, object]:
+        """The `parameters:` block of the discovery; what the flags leave open is left to its defaults."""
+        given: dict[str, object] = {
+            "poolName": self.name,
+            "poolNamespace": self.namespace,
+            "poolGroup": self.group,
+            "endpointSelector": self.selector,
+            "endpointTargetPorts": list(self.target_ports),
+            "kubeconfig": self.kubeconfig,
+        }
+        return {name: value for name, value in given.items() if value}
+
+
+NO_POOL = PoolSettings()
+
+
+def add_pool_discovery(pool: PoolSettings, builder: PlanBuilder, installed: PluginCatalog) -> str | None:
+    """The name of the discovery that follows from flags, added to the draft; None where they name no pool."""
+    if not pool.names_a_pool:
+        return None
+    flag = f"--pool-name {pool.name}" if pool.name else f"--endpoint-selector '{pool.selector}'"
+    reason = f"{flag} is given, and dataLayer.discovery names none"
+    builder.announce(Code.N0501, POOL_DISCOVERY, f"added endpoint discovery '{POOL_DISCOVERY}': {reason}")
+    return add_instance(builder, installed, POOL_DISCOVERY, reason, pool.parameters()).name

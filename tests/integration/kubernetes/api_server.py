@@ -1,0 +1,222 @@
+"""A small API server over real sockets: collections that can be listed and watched, and everything that can go wrong with that."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aiohttp import web
+
+PODS = "/api/v1/namespaces/default/pods"
+POOLS = "/apis/inference.networking.k8s.io/v1/namespaces/default/inferencepools"
+NEW = "/apis/llm-d.ai/v1alpha2/namespaces/default"
+OLD = "/apis/inference.networking.x-k8s.io/v1alpha2/namespaces/default"
+RULES = tuple(f"{group}/{kind}" for group in (NEW, OLD) for kind in ("inferenceobjectives", "inferencemodelrewrites"))
+HTML = "<html><body>Please log in</body></html>"
+
+Answer = Callable[[web.Request], web.StreamResponse | None]
+
+
+@dataclass
+class Asked:
+    """One request that came."""
+
+    path: str
+    query: Mapping[str, str]
+    token: str
+
+    @property
+    def is_watch(self) -> bool:
+        return "watch" in self.query
+
+
+@dataclass
+class Watch:
+    """One that is open, or that has ended."""
+
+    path: str
+    query: Mapping[str, str]
+    lines: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
+    """None ends it in order, an empty line cuts the connection."""
+
+
+class ApiServer:
+    """Objects by path and name, one version counter, a history that can be compacted."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, dict[str, dict]] = {path: {} for path in (PODS, POOLS, *RULES)}
+        self.history: list[tuple[int, str, str, dict, dict | None]] = []
+        self.version = 100
+        self.compacted = 0
+        """A watch from before this version is Expired."""
+        self.asked: list[Asked] = []
+        self.watches: list[Watch] = []
+        self.instead: Answer = lambda _request: None
+        """What to answer in place of what was asked for; None for the truth."""
+        self.mute = False
+        """Whether watches bring nothing of what happens."""
+        self.page_objects: int | None = None
+        """Most objects of one page."""
+        self.url = ""
+
+    def put(self, path: str, name: str, **content: object) -> None:
+        """Create or replace an object."""
+        before = self.objects[path].get(name)
+        self.version += 1
+        metadata = {"name": name, "namespace": "default", "resourceVersion": str(self.version), **content.pop("metadata", {})}
+        self._happened(path, name, {"metadata": metadata, **content}, before)
+
+    def delete(self, path: str, name: str) -> None:
+        """Drop an object."""
+        before = self.objects[path].pop(name)
+        self.version += 1
+        self._tell("DELETED", path, {**before, "metadata": {**before["metadata"], "resourceVersion": str(self.version)}}, before)
+
+    def bookmark(self, path: str) -> None:
+        """Tell every watch of a path the version of now."""
+        self.say(path, {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(self.version)}}})
+
+    def say(self, path: str, *events: object) -> None:
+        """Send any lines to every open watch of a path; what is bytes goes as it is."""
+        for watch in self.watches:
+            if watch.path == path:
+                for event in events:
+                    watch.lines.put_nowait(event if isinstance(event, bytes) else json.dumps(event).encode() + b"\n")
+
+    def end_watches(self, path: str, *, cut: bool = False) -> None:
+        """End every open watch of a path: in order, or by cutting its connection."""
+        for watch in self.watches:
+            if watch.path == path:
+                watch.lines.put_nowait(b"" if cut else None)
+
+    def lists(self, path: str) -> int:
+        """How often the first page of a path was asked for."""
+        return sum(1 for asked in self.asked if asked.path == path and not asked.is_watch and "continue" not in asked.query)
+
+    def watched(self, path: str) -> list[str]:
+        """The versions from which a path was watched."""
+        return [asked.query["resourceVersion"] for asked in self.asked if asked.path == path and asked.is_watch]
+
+    def _happened(self, path: str, name: str, after: dict, before: dict | None) -> None:
+        self.objects[path][name] = after
+        self._tell("ADDED" if before is None else "MODIFIED", path, after, before)
+
+    def _tell(self, kind: str, path: str, after: dict, before: dict | None) -> None:
+        self.history.append((self.version, path, kind, after, before))
+        for watch in self.watches if not self.mute else ():
+            self._tell_one(watch, path, kind, after, before)
+
+    def _tell_one(self, watch: Watch, path: str, kind: str, after: dict, before: dict | None) -> None:
+        """As the API server does, an object that no longer matches the selectors of a watch is deleted for it."""
+        if watch.path != path:
+            return
+        was, is_ = before is not None and matches(watch.query, before), kind != "DELETED" and matches(watch.query, after)
+        if was or is_:
+            told = ("MODIFIED" if was else "ADDED") if is_ else "DELETED"
+            watch.lines.put_nowait(json.dumps({"type": told, "object": after}).encode() + b"\n")
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Answer one request."""
+        self.asked.append(Asked(request.path, dict(request.query), request.headers.get("Authorization", "").removeprefix("Bearer ")))
+        instead = self.instead(request)
+        if instead is not None:
+            return instead
+        if request.path not in self.objects:
+            return status(404, "NotFound")
+        return await self._watch(request) if "watch" in request.query else self._list(request)
+
+    def _list(self, request: web.Request) -> web.Response:
+        items = [item for item in self.objects[request.path].values() if matches(request.query, item)]
+        begin = int(request.query.get("continue", "0"))
+        end = begin + min(int(request.query["limit"]), self.page_objects or 10**9)
+        rest = str(end) if end < len(items) else ""
+        return web.json_response({"metadata": {"resourceVersion": str(self.version), "continue": rest}, "items": items[begin:end]})
+
+    async def _watch(self, request: web.Request) -> web.StreamResponse:
+        begin = int(request.query["resourceVersion"])
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        if begin < self.compacted:
+            await response.write(json.dumps({"type": "ERROR", "object": gone()}).encode() + b"\n")
+            return response
+        watch = Watch(request.path, dict(request.query))
+        for version, path, kind, after, before in self.history if not self.mute else ():
+            if version > begin:
+                self._tell_one(watch, path, kind, after, before)
+        self.watches.append(watch)
+        try:
+            async with asyncio.timeout(float(request.query["timeoutSeconds"])):
+                while (line := await watch.lines.get()) is not None:
+                    if not line and request.transport is not None:
+                        request.transport.abort()
+                        return response
+                    await response.write(line)
+        except TimeoutError:
+            pass
+        finally:
+            self.watches.remove(watch)
+        return response
+
+
+def gone() -> dict:
+    return {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
+
+
+def status(code: int, reason: str, headers: Mapping[str, str] | None = None) -> web.Response:
+    """An error as the API server writes it."""
+    body = {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": f"{reason}: as the test wants it"}
+    return web.json_response(body, status=code, headers=headers)
+
+
+def matches(query: Mapping[str, str], item: dict) -> bool:
+    """Whether an object fits the selectors, which are equalities here."""
+    labels = item["metadata"].get("labels", {})
+    wanted = dict(part.split("=") for part in query.get("labelSelector", "").split(",") if part)
+    name = query.get("fieldSelector", "").removeprefix("metadata.name=")
+    return all(labels.get(label) == value for label, value in wanted.items()) and name in ("", item["metadata"]["name"])
+
+
+def pool(server: ApiServer, *ports: int, labels: Mapping[str, str] | None = None, name: str = "pool") -> None:
+    """Make, or change, an InferencePool."""
+    targets = [{"number": port} for port in ports or (8000,)]
+    server.put(POOLS, name, spec={"selector": {"matchLabels": labels or {"app": "vllm"}}, "targetPorts": targets})
+
+
+def pod(server: ApiServer, name: str, ip: str, *, ready: bool = True, **metadata: object) -> None:
+    """Make, or change, a Pod."""
+    conditions = [{"type": "Ready", "status": str(ready)}]
+    server.put(PODS, name, metadata={"labels": {"app": "vllm"}, **metadata}, status={"podIP": ip, "conditions": conditions})
+
+
+@asynccontextmanager
+async def serving(server: ApiServer, port: int = 0) -> AsyncIterator[str]:
+    """The server on a port of the loopback; gives its URL."""
+    app = web.Application()
+    app.router.add_get("/{path:.*}", server.handle)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", port)
+    await site.start()
+    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        yield server.url
+    finally:
+        for watch in tuple(server.watches):
+            watch.lines.put_nowait(b"")
+        await runner.cleanup()
+
+
+def kubeconfig(path: Path, url: str, **user: object) -> Path:
+    """A file that names the server."""
+    content = {
+        "current-context": "c",
+        "clusters": [{"name": "k", "cluster": {"server": url}}],
+        "users": [{"name": "u", "user": user}],
+        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+    }
+    path.write_text(json.dumps(content))
+    return path

@@ -1,0 +1,155 @@
+"""kubernetes-discovery against a real kube-apiserver and etcd; skipped unless the environment says where these are."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from endpick.api import ModelTarget
+from integration.kubernetes.conftest import Followed, discovering, eventually, ready
+from integration.kubernetes.real_api_server import Detour, RealApiServer, path_of
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
+
+MANIFESTS = Path(__file__).parents[3] / "deploy" / "kustomize"
+COLLECTIONS = {
+    "ServiceAccount": "/api/v1/namespaces/default/serviceaccounts",
+    "ConfigMap": "/api/v1/namespaces/default/configmaps",
+    "Service": "/api/v1/namespaces/default/services",
+    "Deployment": "/apis/apps/v1/namespaces/default/deployments",
+    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles",
+    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings",
+    "InferencePool": path_of("inferencepools"),
+}
+ONE = {"a-rank-0": "10.1.0.1:8000"}
+
+
+def manifests(*kinds: str) -> list[dict]:
+    listed = YAML(typ="safe", pure=True).load(MANIFESTS / "kustomization.yaml")["resources"]
+    found = [YAML(typ="safe", pure=True).load(MANIFESTS / name) for name in listed]
+    return [item for item in found if not kinds or item["kind"] in kinds]
+
+
+async def apply(real: RealApiServer, item: dict, *, dry_run: bool = False) -> dict:
+    if item["kind"] == "RoleBinding":
+        item["subjects"][0]["namespace"] = "default"  # as kustomize does
+    return await real.apply(f"{COLLECTIONS[item['kind']]}/{item['metadata']['name']}", item, dry_run=dry_run)
+
+
+@asynccontextmanager
+async def cluster(folder: Path) -> AsyncIterator[tuple[RealApiServer, Followed]]:
+    """A pool of one Pod, followed by a picker that may do no more than the manifests let it."""
+    async with RealApiServer(folder) as real:
+        for item in manifests("ServiceAccount", "Role", "RoleBinding"):
+            await apply(real, item)
+        await real.pool()
+        await real.pod("a", "10.1.0.1")
+        real.detour = Detour(real.port)
+        await real.detour.open()
+        file = real.kubeconfig(await real.service_account_token("default", "endpick"), real.detour.port)
+        async with discovering(real, file, longestPause="2s") as followed:
+            await ready(followed)
+            assert followed.members() == ONE
+            yield real, followed
+            assert not followed.task.done()
+        await real.detour.close()
+
+
+async def measured(followed: Followed, members: dict[str, str], what: str, change: Callable[[], object]) -> float:
+    """Milliseconds from the moment that a change is asked for to the moment that the pool shows it."""
+    begun = time.perf_counter()
+    arrived = asyncio.ensure_future(_arrival(followed, members))
+    await change()  # type: ignore[misc]
+    elapsed = 1000 * (await arrived - begun)
+    print(f"  {what}: {elapsed:.1f} ms")
+    return elapsed
+
+
+async def _arrival(followed: Followed, members: dict[str, str]) -> float:
+    async with asyncio.timeout(120):
+        while followed.members() != members:  # noqa: ASYNC110 - what is waited for happens in the plugin
+            await asyncio.sleep(0.0005)
+    return time.perf_counter()
+
+
+async def test_pods_pools_objectives_and_rewrites_are_followed(tmp_path):
+    async with cluster(tmp_path) as (real, followed):
+        for turn in range(10):
+            await measured(followed, {}, f"unready {turn}", lambda: real.status("a", ip="10.1.0.1", ready=False))
+            await measured(followed, ONE, f"ready {turn}", lambda: real.status("a", ip="10.1.0.1", ready=True))
+        two = {**ONE, "b-rank-0": "10.1.0.2:8000"}
+        await measured(followed, two, "created", lambda: real.pod("b", "10.1.0.2"))
+        await measured(followed, ONE, "terminating", lambda: real.delete("b"))
+        await real.delete("b", at_once=True)
+        ranks = {**ONE, "a-rank-1": "10.1.0.1:8001"}
+        await measured(followed, ranks, "another port", lambda: real.pool(8000, 8001))
+        await measured(followed, {}, "pool deleted", lambda: real.call("DELETE", path_of("inferencepools", "pool")))
+        await measured(followed, ONE, "pool made again", real.pool)
+
+        reference = {"poolRef": {"name": "pool"}}
+        rules = followed.table.rules
+        await real.object("inferenceobjectives", "batch", {"priority": -1, **reference})
+        await eventually(lambda: rules.objectives == {"batch": -1}, lambda: f"{rules.objectives}")
+        rule = {"matches": [{"model": {"type": "Exact", "value": "m"}}], "targets": [{"modelRewrite": "n", "weight": 2}]}
+        await real.object("inferencemodelrewrites", "m", {"rules": [rule], **reference})
+        await eventually(lambda: rules.rewrites == {"m": (ModelTarget("n", 2),)}, lambda: f"{rules.rewrites}")
+
+
+async def test_the_api_server_crashes_and_comes_back(tmp_path):
+    async with cluster(tmp_path) as (real, followed):
+        for crash in (True, False):
+            begun = time.perf_counter()
+            await real.stop(crash=crash)
+            stopped = time.perf_counter() - begun
+            assert followed.members() == ONE, "what was known last still serves"
+            up = await real.start()
+            print(f"  {'killed' if crash else 'terminated'}: gone after {stopped:.1f} s, up again in {up:.1f} s")
+            await measured(followed, {}, "first change after that", lambda: real.status("a", ip="10.1.0.1", ready=False))
+            await measured(followed, ONE, "and the next", lambda: real.status("a", ip="10.1.0.1", ready=True))
+        listed = {plural: followed.outcomes(plural, "listed") for plural in ("pods", "inferencepools")}
+        print(f"  lists: {listed}")
+        assert max(listed.values()) <= 1 + 2 * 2, "each restart costs a list, and one more where the server was not ready for it"
+
+
+async def test_a_history_that_was_forgotten_while_the_picker_could_not_look(tmp_path):
+    async with cluster(tmp_path) as (real, followed):
+        await real.detour.close()
+        answer: dict = {}
+        for turn in range(20):
+            answer = await real.status("a", ip="10.1.0.1", ready=turn % 2 == 1)
+        await real.status("a", ip="10.1.0.1", ready=False)
+        await real.stop(crash=True)
+        await real.start()
+        await real.compact(answer["metadata"]["resourceVersion"])
+        assert followed.members() == ONE
+        await measured(followed, {}, "way open again: list after 410", real.detour.open)
+        assert followed.outcomes("pods", "expired") == 1
+        assert followed.outcomes("pods", "listed") == 2
+        await measured(followed, ONE, "and the next change", lambda: real.status("a", ip="10.1.0.1", ready=True))
+
+
+async def test_the_service_account_of_the_manifests_may_do_no_more_than_it_needs(tmp_path):
+    async with cluster(tmp_path) as (real, _):
+        token = await real.service_account_token("default", "endpick")
+        refused = {}
+        asked = ("secrets", "configmaps", "services", "nodes")
+        for plural in asked:
+            path = "/api/v1/nodes" if plural == "nodes" else path_of(plural)
+            async with real.client.get(path, headers={"Authorization": f"Bearer {token}"}) as response:
+                refused[plural] = response.status
+        async with real.client.delete(path_of("pods", "a"), headers={"Authorization": f"Bearer {token}"}) as response:
+            refused["delete pods"] = response.status
+    assert refused == dict.fromkeys((*asked, "delete pods"), 403)
+
+
+async def test_the_api_server_accepts_every_manifest(tmp_path):
+    async with RealApiServer(tmp_path) as real:
+        for item in manifests():
+            await apply(real, item, dry_run=True)
+    assert {item["kind"] for item in manifests()} == set(COLLECTIONS)

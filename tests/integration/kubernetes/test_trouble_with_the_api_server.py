@@ -1,0 +1,276 @@
+"""What kubernetes-discovery does when the API server forgets, resets, is silent, refuses, or answers what is no answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from endpick_builtin.kubernetes import access, client, watch_states
+from endpick_builtin.kubernetes import following as module
+from integration.kubernetes.api_server import HTML, NEW, PODS, ApiServer, kubeconfig, pod, pool, serving, status
+from integration.kubernetes.conftest import discovering, eventually, following, ready
+
+ONE = {"a-rank-0": "10.0.0.1:8000"}
+TWO = {**ONE, "b-rank-0": "10.0.0.2:8000"}
+
+
+@pytest.fixture
+def one(server) -> ApiServer:
+    pool(server)
+    pod(server, "a", "10.0.0.1")
+    return server
+
+
+async def watching(server: ApiServer, times: int = 1) -> None:
+    """Wait until Pods have been watched so often."""
+    await eventually(lambda: len(server.watched(PODS)) >= times, lambda: f"Pods were watched {len(server.watched(PODS))} times")
+    await eventually(lambda: any(watch.path == PODS for watch in server.watches), lambda: "no watch is open")
+
+
+@pytest.mark.asyncio
+async def test_bookmarks_keep_the_version_fresh_so_that_a_watch_goes_on_without_a_list(one, tmp_path):
+    async with following(one, tmp_path) as followed:
+        await watching(one)
+        first = one.watched(PODS)[0]
+        one.version = 500
+        one.bookmark(PODS)
+        one.end_watches(PODS)
+        await watching(one, 2)
+        one.compacted = 400
+        one.end_watches(PODS, cut=True)
+        await watching(one, 3)
+        pod(one, "b", "10.0.0.2")
+        await followed.becomes(TWO)
+
+        assert one.watched(PODS) == [first, "500", "500"]
+        assert one.lists(PODS) == 1
+        assert (followed.outcomes("pods", "ended"), followed.outcomes("pods", "broken")) == (1, 1)
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["inside the stream", "as the status"])
+@pytest.mark.asyncio
+async def test_a_version_that_the_server_has_forgotten_is_listed_anew(one, tmp_path, inside):
+    async with following(one, tmp_path) as followed:
+        await watching(one)
+        missed = one.version + 1
+        one.mute = True
+        pod(one, "b", "10.0.0.2")
+        one.mute = False
+        if inside:
+            one.compacted = missed
+        else:
+            one.instead = lambda request: status(410, "Expired") if request.query.get("resourceVersion") == str(missed - 1) else None
+        one.history.clear()
+        one.end_watches(PODS, cut=True)
+        await followed.becomes(TWO)
+        assert one.lists(PODS) == 2
+        assert followed.outcomes("pods", "expired") == 1
+
+
+@pytest.mark.asyncio
+async def test_a_list_whose_next_page_has_expired_begins_again(one, tmp_path):
+    pod(one, "b", "10.0.0.2")
+    one.page_objects = 1
+    expired = iter([True])
+    one.instead = lambda request: status(410, "Expired") if request.query.get("continue") and next(expired, False) else None
+    async with following(one, tmp_path) as followed:
+        assert followed.members() == TWO
+        assert one.lists(PODS) == 2
+
+
+@pytest.mark.asyncio
+async def test_a_server_that_goes_and_comes_back_is_followed_again_and_the_pool_stays_meanwhile(one, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    async with serving(one) as url:
+        port = int(url.rpartition(":")[2])
+        going = discovering(one, kubeconfig(tmp_path / "k", url))
+        followed = await going.__aenter__()
+        await ready(followed)
+        await watching(one)
+    try:
+        await eventually(lambda: "pods cannot be watched, trying again" in caplog.text, lambda: caplog.text)
+        assert followed.members() == ONE
+        pod(one, "b", "10.0.0.2")
+        one.compacted = one.version
+        async with serving(one, port):
+            await followed.becomes(TWO)
+        assert "pods are followed again" in caplog.text
+    finally:
+        await going.__aexit__(None, None, None)
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        lambda: status(403, "Forbidden"),
+        lambda: status(429, "TooManyRequests", {"Retry-After": "0"}),
+        lambda: status(500, "InternalError"),
+        lambda: web.Response(text=HTML, content_type="text/html"),
+        lambda: web.Response(text=HTML, content_type="text/html", status=503),
+        lambda: web.Response(status=302, headers={"Location": "/login"}),
+        lambda: web.Response(text="{", content_type="application/json"),
+        lambda: web.Response(text="[]", content_type="application/json"),
+        lambda: web.json_response({"items": 5, "metadata": {}}),
+        lambda: web.json_response({"message": 5}, status=404),
+    ],
+)
+@pytest.mark.asyncio
+async def test_what_is_no_list_is_asked_for_again_and_changes_nothing(one, tmp_path, refusal):
+    wrong = iter([True] * 3)
+    one.instead = lambda request: refusal() if request.path == PODS and "watch" not in request.query and next(wrong, False) else None
+    async with following(one, tmp_path) as followed:
+        assert followed.members() == ONE
+        assert one.lists(PODS) == 4
+
+
+@pytest.mark.asyncio
+async def test_retry_after_is_heeded(one, tmp_path, monkeypatch):
+    slept: list[float] = []
+
+    class Clock:
+        @staticmethod
+        async def sleep(seconds: float) -> None:
+            slept.append(seconds)
+
+    monkeypatch.setattr(module, "asyncio", Clock)
+    busy = iter([True, True])
+    one.instead = lambda request: (
+        status(429, "TooManyRequests", {"Retry-After": "7"}) if request.path == PODS and next(busy, False) else None
+    )
+    async with following(one, tmp_path) as followed:
+        assert followed.members() == ONE
+    assert slept[:2] == [7, 7]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"no JSON\n", b"[1]\n", b'{"type": 5, "object": {}}\n', b'{"type": "ADDED"}\n', b"x" * 70_000 + b"\n"],
+)
+@pytest.mark.asyncio
+async def test_what_is_no_event_makes_it_list_again(one, tmp_path, line):
+    async with following(one, tmp_path) as followed:
+        await watching(one)
+        one.mute = True
+        pod(one, "b", "10.0.0.2")
+        one.mute = False
+        one.say(PODS, line)
+        await followed.becomes(TWO)
+        assert followed.outcomes("pods", "malformed") == 1
+
+
+@pytest.mark.asyncio
+async def test_an_event_that_comes_in_two_pieces_and_one_before_an_error_count(one, tmp_path):
+    async with following(one, tmp_path) as followed:
+        await watching(one)
+        one.say(PODS, b'{"type": "DELETED", "object": {"metadata"', b': {"name": "a", "resourceVersion": "900"}}}\n')
+        await followed.becomes({})
+        one.say(PODS, {"type": "ERROR", "object": {"code": 500, "reason": "InternalError", "message": "etcd"}})
+        await watching(one, 2)
+        assert one.watched(PODS)[1] == "900"
+        one.say(PODS, b'{"type": "ADDED", "object":')
+        one.end_watches(PODS)
+        await watching(one, 3)
+        assert one.watched(PODS)[2] == "900"
+
+
+@pytest.mark.asyncio
+async def test_a_watch_that_is_silent_for_long_ends_in_a_list(one, tmp_path):
+    one.mute = True
+    async with following(one, tmp_path, watchTimeout="1s") as followed:
+        await watching(one)
+        pod(one, "b", "10.0.0.2")
+        await followed.becomes(TWO)
+        assert followed.outcomes("pods", "quiet") == watch_states.QUIET_WATCHES - 1
+        assert followed.outcomes("pods", "silent") == 1
+        assert one.lists(PODS) == 2
+
+
+@pytest.mark.asyncio
+async def test_a_watch_that_does_not_end_at_its_time_is_given_up(one, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "GRACE_SECONDS", 0.2)
+
+    async def never(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        await asyncio.Event().wait()
+        return response
+
+    truth = one.handle
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return await (never(request) if request.path == PODS and "watch" in request.query else truth(request))
+
+    monkeypatch.setattr(one, "handle", handle)
+    async with following(one, tmp_path, watchTimeout="1s") as followed:
+        pod(one, "b", "10.0.0.2")
+        await followed.becomes(TWO)
+        assert followed.outcomes("pods", "silent") == 1
+
+
+@pytest.mark.asyncio
+async def test_a_token_that_has_expired_is_read_again(one, tmp_path, monkeypatch):
+    token = tmp_path / "token"
+    token.write_text("first\n")
+    valid = {"first"}
+    one.instead = lambda request: (
+        None if request.headers.get("Authorization", "").removeprefix("Bearer ") in valid else status(401, "Unauthorized")
+    )
+    async with serving(one) as url:
+        file = kubeconfig(tmp_path / "k", url, tokenFile="token")
+        async with discovering(one, file) as followed:
+            await ready(followed)
+            await watching(one)
+            token.write_text("second")
+            valid = {"second"}
+            one.end_watches(PODS, cut=True)
+            await watching(one, 2)
+            pod(one, "b", "10.0.0.2")
+            await followed.becomes(TWO)
+            assert {asked.token for asked in one.asked} == {"first", "second"}
+
+
+@pytest.mark.asyncio
+async def test_a_token_file_is_read_again_from_time_to_time(one, tmp_path, monkeypatch):
+    monkeypatch.setattr(client, "TOKEN_SECONDS", 0.0)
+    token = tmp_path / "token"
+    token.write_text("first\n")
+    async with serving(one) as url, discovering(one, kubeconfig(tmp_path / "k", url, tokenFile="token")) as followed:
+        await ready(followed)
+        await watching(one)
+        token.write_text("second")
+        one.end_watches(PODS)
+        await watching(one, 2)
+        assert one.asked[-1].token == "second"
+
+
+@pytest.mark.asyncio
+async def test_watches_that_end_at_once_are_not_begun_in_a_hot_loop(one, tmp_path, monkeypatch):
+    monkeypatch.setattr(watch_states, "FIRST_PAUSE_SECONDS", 0.05)
+
+    def empty(request: web.Request) -> web.Response | None:
+        return web.Response(content_type="application/json") if request.path == PODS and "watch" in request.query else None
+
+    one.instead = empty
+    async with following(one, tmp_path, longestPause="50ms") as followed:
+        await eventually(lambda: followed.outcomes("pods", "broken") >= 3, lambda: "the watches do not count as broken")
+        assert one.lists(PODS) == 1
+
+
+@pytest.mark.asyncio
+async def test_a_custom_resource_that_is_installed_later_is_found(one, tmp_path, monkeypatch):
+    monkeypatch.setattr(watch_states, "ABSENT_PAUSE_SECONDS", 0.05)
+    path = f"{NEW}/inferenceobjectives"
+    del one.objects[path]
+    async with following(one, tmp_path) as followed:
+        assert followed.table.rules.objectives == {}
+        one.objects[path] = {}
+        one.put(path, "batch", spec={"priority": -1, "poolRef": {"name": "pool"}})
+        await eventually(lambda: followed.table.rules.objectives == {"batch": -1}, lambda: "it was not found")
+
+
+def test_the_service_account_is_where_kubernetes_puts_it():
+    assert Path("/var/run/secrets/kubernetes.io/serviceaccount") == access.SERVICE_ACCOUNT

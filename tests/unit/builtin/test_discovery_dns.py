@@ -1,0 +1,155 @@
+"""DNS discovery: addresses and services of a name, for as long as they live."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import asynccontextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from endpick.api import ConfigurationError, PluginContext
+from endpick.datalayer.table import EndpointTable
+from endpick_builtin.discovery import dns_client
+from endpick_builtin.discovery.dns_client import servers_of
+from endpick_builtin.discovery.dns_discovery import DnsDiscovery, DnsDiscoveryParameters
+from endpick_builtin.discovery.dns_messages import MessageError, RecordType, question, read_answer
+from unit.builtin.name_server import AAAA, CNAME, SRV, A, NameServer, answering, record
+
+NAME = "vllm.models.svc"
+
+
+@asynccontextmanager
+async def discovering(server: NameServer, **parameters: object):
+    """The table of a discovery that asks this server; nothing says that it is ready."""
+    given = {"hostname": NAME, "nameserver": "127.0.0.1", "nameserverPort": server.port, "shortestInterval": "20ms", **parameters}
+    context = PluginContext(logger=logging.getLogger("tests.dns"))
+    table = EndpointTable(lambda: 0.0)
+    task = asyncio.create_task(DnsDiscovery("dns", DnsDiscoveryParameters.model_validate(given), context).run(table))
+    try:
+        yield table
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def addresses(table: EndpointTable) -> list[str]:
+    return [endpoint.address for endpoint in table.view()]
+
+
+async def becomes(table: EndpointTable, expected: list[str]) -> None:
+    async with asyncio.timeout(10):
+        while not table.is_ready.is_set() or addresses(table) != expected:  # noqa: ASYNC110 - what is waited for happens in the plugin
+            await asyncio.sleep(0.002)
+
+
+@pytest.mark.asyncio
+async def test_addresses_come_and_go_with_the_answers(caplog):
+    one, two = record(NAME, A, 0, "10.0.0.1"), record(NAME, A, 0, "10.0.0.2")
+    async with answering(NameServer([one])) as server, discovering(server, labels={"app": "vllm"}) as table:
+        await becomes(table, ["10.0.0.1:8000"])
+        assert [(each.name, dict(each.labels)) for each in table.view()] == [("dns/10.0.0.1:8000", {"app": "vllm"})]
+        server.records = [two, one]
+        await becomes(table, ["10.0.0.1:8000", "10.0.0.2:8000"])
+        server.status = 2
+        async with asyncio.timeout(10):
+            while "127.0.0.1 answers with status 2" not in caplog.text:  # noqa: ASYNC110
+                await asyncio.sleep(0.002)
+        assert addresses(table) == ["10.0.0.1:8000", "10.0.0.2:8000"], "nothing is known, so nothing changes"
+        server.status = 3
+        await becomes(table, [])
+
+
+@pytest.mark.asyncio
+async def test_an_answer_holds_for_as_long_as_its_shortest_lived_record():
+    records = [record(NAME, CNAME, 1, "other"), record("other", A, 3600, "10.0.0.1")]
+    async with answering(NameServer(records)) as server, discovering(server, hostname=NAME.upper() + ".") as table:
+        await becomes(table, ["10.0.0.1:8000"])
+        asked = server.asked
+        server.records = [record(NAME, A, 3600, "10.0.0.2")]
+        await becomes(table, ["10.0.0.2:8000"])
+        assert server.asked == asked + 1
+
+
+@pytest.mark.asyncio
+async def test_records_that_live_long_are_asked_for_again_at_the_longest_interval():
+    async with answering(NameServer([record(NAME, A, 3600, "10.0.0.1")])) as server, discovering(server, longestInterval="20ms") as table:
+        await becomes(table, ["10.0.0.1:8000"])
+        server.records = []
+        await becomes(table, [])
+
+
+@pytest.mark.asyncio
+async def test_services_bring_their_ports_and_only_the_first_priority_counts():
+    records = [
+        record(NAME, SRV, 0, "a.example", 8001, priority=1),
+        record(NAME, SRV, 0, "b.example", 8002, priority=1),
+        record(NAME, SRV, 0, "c.example", 8003, priority=2),
+        record("a.example", A, 0, "10.0.0.1"),
+        record("b.example", AAAA, 0, "fd00::2"),
+        record("c.example", A, 0, "10.0.0.3"),
+    ]
+    async with answering(NameServer(records)) as server, discovering(server, records="SRV") as table:
+        await becomes(table, ["10.0.0.1:8001", "[fd00::2]:8002"])
+        server.records = [record(NAME, SRV, 0, "lonely", 8004)]
+        await becomes(table, [])
+
+
+@pytest.mark.asyncio
+async def test_ipv6_addresses():
+    both = NameServer([record(NAME, AAAA, 0, "fd00::2"), record(NAME, A, 0, "10.0.0.1")])
+    async with answering(both) as server, discovering(server, records="AAAA") as table:
+        await becomes(table, ["[fd00::2]:8000"])
+
+
+@pytest.mark.asyncio
+async def test_an_answer_that_does_not_fit_a_datagram_comes_by_stream_and_a_forged_one_is_passed_over():
+    many = [record(NAME, A, 60, f"10.0.1.{last}") for last in range(1, 101)]
+    async with answering(NameServer(many, truncates=True, lies=True)) as server, discovering(server) as table:
+        await becomes(table, [f"{host}:8000" for host in sorted(f"10.0.1.{last}" for last in range(1, 101))])
+        assert server.by_stream >= 1
+
+
+@pytest.mark.asyncio
+async def test_a_server_that_does_not_answer_is_passed_over(monkeypatch):
+    monkeypatch.setattr(dns_client, "ANSWER_SECONDS", 0.05)
+    silent, _ = await asyncio.get_running_loop().create_datagram_endpoint(asyncio.DatagramProtocol, local_addr=("127.0.0.1", 0))
+    async with answering(NameServer([record(NAME, A, 0, "10.0.0.1")])) as server:
+        servers = [silent.get_extra_info("sockname"), ("127.0.0.1", server.port)]
+        assert (await dns_client.look_up(servers, NAME, RecordType.A)).records[0].value == "10.0.0.1"
+        with pytest.raises(dns_client.LookupFailedError, match=r"127\.0\.0\.1 does not answer"):
+            await dns_client.look_up(servers[:1], NAME, RecordType.A)
+    silent.close()
+
+
+def test_the_name_servers_of_the_system(tmp_path):
+    path = tmp_path / "resolv.conf"
+    path.write_text("# nameserver 1.1.1.1\nsearch a b\nnameserver 10.96.0.10\nnameserver fd00::1 # local\n")
+    assert servers_of(path) == ("10.96.0.10", "fd00::1")
+    assert servers_of(tmp_path / "nowhere") == ("127.0.0.1",)
+
+
+@pytest.mark.parametrize("name", ["a..b", "a" * 64, ".".join(["abcdefgh"] * 30), "ä.example"])
+def test_what_is_no_domain_name(name):
+    parameters = DnsDiscoveryParameters.model_validate({"hostname": name, "nameserver": "127.0.0.1"})
+    with pytest.raises(ConfigurationError, match="is no domain name"):
+        asyncio.run(DnsDiscovery("dns", parameters, PluginContext()).run(EndpointTable(lambda: 0.0)))
+
+
+ASKED = question(7, NAME, RecordType.A)
+
+
+@given(st.binary(max_size=200) | st.binary(max_size=100).map(lambda tail: ASKED[:2] + b"\x80\0\0\1\0\3\0\1\0\1" + ASKED[12:] + tail))
+def test_bytes_of_any_kind_are_an_answer_or_none(message):
+    try:
+        answer = read_answer(message, ASKED)
+    except MessageError:
+        return
+    assert all(record.ttl >= 0 for record in answer.records)
+
+
+def test_names_that_point_in_a_circle_are_no_answer():
+    with pytest.raises(MessageError, match="no DNS message"):
+        read_answer(ASKED[:2] + b"\x80\0\0\1\0\1\0\0\0\0" + ASKED[12:] + bytes([0xC0, len(ASKED)]) + b"\0" * 10, ASKED)

@@ -1,0 +1,68 @@
+"""The table of what follows from what, and how long the pauses between are."""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from endpick_builtin.kubernetes.watch_states import (
+    ABSENT_PAUSE_SECONDS,
+    FIRST_PAUSE_SECONDS,
+    TRANSITIONS,
+    UNANSWERED_PAUSE_SECONDS,
+    Outcome,
+    Pauses,
+    WatchState,
+)
+
+OUTCOMES = {state: [outcome for one, outcome in TRANSITIONS if one is state] for state in WatchState}
+
+
+@given(st.lists(st.integers(0, 100), max_size=50))
+def test_whatever_happens_a_list_is_reached_again_and_a_watch_follows_only_what_has_been_listed(draws):
+    state, listed = WatchState.LISTING, False
+    for draw in draws:
+        assert listed or state in (WatchState.LISTING, WatchState.BEFORE_LIST)
+        outcome = OUTCOMES[state][draw % len(OUTCOMES[state])]
+        listed = listed or outcome is Outcome.LISTED
+        state = TRANSITIONS[state, outcome]
+    back = {
+        WatchState.WATCHING: [Outcome.EXPIRED, Outcome.ELAPSED],
+        WatchState.BEFORE_WATCH: [Outcome.ELAPSED, Outcome.EXPIRED, Outcome.ELAPSED],
+        WatchState.BEFORE_LIST: [Outcome.ELAPSED],
+        WatchState.LISTING: [],
+    }
+    for outcome in back[state]:
+        state = TRANSITIONS[state, outcome]
+    assert state is WatchState.LISTING
+
+
+def test_only_after_a_pause_is_asked_again_what_failed():
+    failures = {Outcome.EXPIRED, Outcome.BROKEN, Outcome.MALFORMED, Outcome.ABSENT}
+    after = {TRANSITIONS[state, outcome] for state, outcome in TRANSITIONS if outcome in failures}
+    assert after == {WatchState.BEFORE_LIST, WatchState.BEFORE_WATCH}
+
+
+@given(st.integers(0, 2**32), st.integers(1, 40))
+def test_pauses_double_up_to_the_longest_and_begin_anew_after_progress(seed, failures):
+    pauses = Pauses(Random(seed), 5.0)
+    waits = [pauses.after(Outcome.BROKEN, 0.0, answered=True) for _ in range(failures)]
+    for position, wait in enumerate(waits):
+        full = min(5.0, FIRST_PAUSE_SECONDS * 2**position)
+        assert full / 2 <= wait <= full
+    pauses.progressed()
+    assert pauses.after(Outcome.EXPIRED, 0.0, answered=True) <= FIRST_PAUSE_SECONDS
+
+
+def test_a_server_may_ask_for_a_longer_pause_but_not_for_hours():
+    pauses = Pauses(Random(1), 5.0)
+    assert [pauses.after(Outcome.BROKEN, seconds, answered=True) for seconds in (7.0, 10_000.0)] == [7.0, 60.0]
+    assert ABSENT_PAUSE_SECONDS / 2 <= pauses.after(Outcome.ABSENT, 0.0, answered=True) <= ABSENT_PAUSE_SECONDS
+
+
+def test_a_server_that_does_not_answer_is_looked_for_often():
+    pauses = Pauses(Random(1), 5.0)
+    assert max(pauses.after(Outcome.BROKEN, 0.0, answered=False) for _ in range(20)) <= UNANSWERED_PAUSE_SECONDS
+    assert pauses.after(Outcome.BROKEN, 0.0, answered=True) >= 2.5
