@@ -15,6 +15,8 @@ from endpick_builtin.collection.exporters import DcgmExtractor, MulticlusterMetr
 from endpick_builtin.collection.sources import ModelList, ModelsDataExtractor
 from endpick_builtin.filters.labels import ByLabelFilter
 from endpick_builtin.producers.session import SessionIdProducer
+from endpick_builtin.producers.precise_prefix_cache import PrecisePrefixCacheProducer
+from endpick_builtin.scorers.precise_prefix_cache import PrecisePrefixCacheScorer
 
 VLLM_PAGE = MetricsPage(
     b"vllm:num_requests_waiting 3\n"
@@ -85,6 +87,18 @@ FED_ABOVE = {CoreMetricsExtractor, ModelsDataExtractor, TopologyExtractor, DcgmE
 
 def test_no_collector_is_forgotten():
     assert {plugin for plugin in CLASSES if set(kinds_of(plugin)) == {DataCollector}} == FED_ABOVE
+@parametrize_conformance([PrecisePrefixCacheProducer, PrecisePrefixCacheScorer], payloads=["an endpoint has joined"])
+def test_what_follows_the_pool_conforms(check):
+    check()
+
+
+def test_no_collector_is_forgotten():
+    assert {plugin for plugin in CLASSES if issubclass(plugin, DataCollector)} == {
+        CoreMetricsExtractor,
+        ModelsDataExtractor,
+        PrecisePrefixCacheProducer,
+        PrecisePrefixCacheScorer,
+    }
 
 
 def test_a_collector_without_payloads_is_judged_by_everything_else():
