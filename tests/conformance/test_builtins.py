@@ -93,12 +93,7 @@ def test_what_follows_the_pool_conforms(check):
 
 
 def test_no_collector_is_forgotten():
-    assert {plugin for plugin in CLASSES if issubclass(plugin, DataCollector)} == {
-        CoreMetricsExtractor,
-        ModelsDataExtractor,
-        PrecisePrefixCacheProducer,
-        PrecisePrefixCacheScorer,
-    }
+    assert {plugin for plugin in CLASSES if issubclass(plugin, DataCollector)} == {CoreMetricsExtractor, ModelsDataExtractor}
 
 
 def test_a_collector_without_payloads_is_judged_by_everything_else():

@@ -14,9 +14,7 @@ from endpick.api import (
     PREFIX_MATCH_BLOCKS,
     PREFIX_MATCH_SHARE,
     TOKENIZED_PROMPT,
-    ColumnWriter,
     CycleState,
-    DataCollector,
     DataProducer,
     Endpoint,
     Endpoints,
@@ -51,15 +49,13 @@ class PrecisePrefixCacheProducer(
     DataProducer[PrecisePrefixCacheParameters],
     PreRequest[PrecisePrefixCacheParameters],
     ResponseObserver[PrecisePrefixCacheParameters],
-    DataCollector[PrecisePrefixCacheParameters],
 ):
     """Count, for each candidate, the leading full blocks of the tokenized prompt that its engine says it holds.
 
     match = floor(sum over the leading blocks of the greatest weight among the tiers that hold the block), of several prompts their sum;
     times the endpoint's calibration where `selfCheck` is on (see `self_check`). A block counts from the engine's `BlockStored` to its
     `BlockRemoved`, and with `speculativeIndexing` also for `speculativeTTL` after a request was sent. Without tokens, and for an endpoint
-    that has reported nothing, the match is 0. As a collector it may be bound to any source: what that brings makes it look at the pool
-    at once, which it does every second by itself. Messages that are missing are fetched from the replay port; where they cannot be had,
+    that has reported nothing, the match is 0. It looks at the pool with every request and every second. Messages that are missing are fetched from the replay port; where they cannot be had,
     all that is known of the endpoint is forgotten if they were asked for, and kept if no replay port is configured.
     """
 
@@ -89,10 +85,6 @@ class PrecisePrefixCacheProducer(
     async def stop(self) -> None:
         """Listen no more."""
         await self._cache.stop()
-
-    def collect(self, payload: object, writer: ColumnWriter) -> None:
-        """Something has happened to an endpoint: look at the pool."""
-        self._cache.endpoints_changed()
 
     def produce(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState) -> None:
         """Look the prompt up."""

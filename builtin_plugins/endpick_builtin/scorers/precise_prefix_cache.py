@@ -34,7 +34,6 @@ class PrecisePrefixCacheScorer(Scorer[PrecisePrefixCacheParameters], PrecisePref
 
     category = Category.AFFINITY
     consumes: ClassVar[tuple[AnyKey, ...]] = (PREFIX_MATCH_SHARE,)
-    produces: ClassVar[tuple[AnyKey, ...]] = ()
 
     @classmethod
     def subscriptions(cls, parameters: PrecisePrefixCacheParameters) -> Subscriptions:

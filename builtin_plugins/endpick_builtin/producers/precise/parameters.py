@@ -156,7 +156,7 @@ class KvEventsParameters(Parameters):
     engine_type: Annotated[EngineType, Field(alias="engineType", description="Whose events: both are read alike.")] = EngineType.VLLM
     discover_pods: Annotated[bool, Field(alias="discoverPods", description="Dial the publisher of each endpoint.")] = True
     pod_discovery: Annotated[
-        PodDiscoveryParameters, Field(alias="podDiscoveryConfig", description="Where the publisher of each endpoint listens.")
+        PodDiscoveryParameters, Field(alias="podDiscoveryConfig", description="Ports of the endpoints' publishers.")
     ] = PodDiscoveryParameters()
 
     @model_validator(mode="after")

@@ -69,12 +69,6 @@ class PrecisePrefixCache:
         if self._intake is not None:
             await self._intake.stop()
 
-    def endpoints_changed(self) -> None:
-        """The pool is not what it was."""
-        columns = self._context.columns
-        if self._intake is not None and columns is not None:
-            self._intake.follow(columns.endpoints())
-
     def look_up(self, model: str, prompts: Sequence[PromptTokens], cache_salt: str, endpoints: Endpoints) -> Lookup:
         """Find the prompts' blocks; matches of several prompts add up."""
         began = self._context.clock()
