@@ -55,8 +55,8 @@ class PrecisePrefixCacheProducer(
     match = floor(sum over the leading blocks of the greatest weight among the tiers that hold the block), of several prompts their sum;
     times the endpoint's calibration where `selfCheck` is on (see `self_check`). A block counts from the engine's `BlockStored` to its
     `BlockRemoved`, and with `speculativeIndexing` also for `speculativeTTL` after a request was sent. Without tokens, and for an endpoint
-    that has reported nothing, the match is 0. It looks at the pool with every request and every second. Messages that are missing are fetched from the replay port; where they cannot be had,
-    all that is known of the endpoint is forgotten if they were asked for, and kept if no replay port is configured.
+    that has reported nothing, the match is 0. The pool is looked at with every request and every second. Messages that are missing are
+    fetched from the replay port; where that fails, all that is known of the endpoint is forgotten. Without a replay port it is kept.
     """
 
     consumes: ClassVar[tuple[AnyKey, ...]] = (TOKENIZED_PROMPT,)

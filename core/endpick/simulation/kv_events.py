@@ -122,9 +122,9 @@ class KvEventPublisher:
                 self._replay = self._open(zmq.ROUTER, settings.replay_address, listen=True)
                 self._descriptor = int(self._replay.getsockopt(zmq.FD))
                 self._loop.add_reader(self._descriptor, self._answer)
-        except OSError:
+        except zmq.ZMQError as problem:
             self._context.destroy(linger=0)
-            raise
+            raise OSError(problem.errno, f"{problem.strerror} ({settings.address}, {settings.replay_address})") from problem
         self.address = settings.address if "*" not in settings.address else self._socket.get_string(zmq.LAST_ENDPOINT)
         self.replay_address = None if self._replay is None else self._replay.get_string(zmq.LAST_ENDPOINT)
 

@@ -248,7 +248,9 @@ class KvIntake:
                 self._metrics.errors.labels("", "bind").inc()
                 self._logger.warning("zmqEndpoint %s is taken: no KV events until it is free", address)
                 return False
+            self._running = False
             central.close()
+            self._context.destroy(linger=0)
             raise ConfigurationError(f"cannot listen on zmqEndpoint '{address}': {problem}") from problem
         return True
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,6 +24,17 @@ _RECONNECT_MILLISECONDS = 200
 _RECONNECT_MAX_MILLISECONDS = 5_000
 _HEARTBEAT_MILLISECONDS = 5_000
 END_OF_REPLAY = -1
+
+
+@contextmanager
+def _told_as_os_errors() -> Iterator[None]:
+    """ZeroMQ's errors are the system's, of a type of their own."""
+    import zmq  # noqa: PLC0415
+
+    try:
+        yield
+    except zmq.ZMQError as problem:
+        raise OSError(problem.errno or 0, problem.strerror or str(problem)) from problem
 
 
 def new_context(sockets: int) -> zmq.Context[zmq.Socket[bytes]]:
@@ -64,19 +76,21 @@ class Subscriber:
         """Dial a publisher, again and again until it answers, and whenever it is lost.
 
         Raises:
-            zmq.ZMQError: the address is none.
+            OSError: the address is none.
         """
-        self._socket.connect(address)
+        with _told_as_os_errors():
+            self._socket.connect(address)
 
     def bind(self, address: str) -> str:
         """Listen for publishers that dial; where, as ZeroMQ says it.
 
         Raises:
-            zmq.ZMQError: the address is taken, or none.
+            OSError: the address is taken, or none.
         """
         import zmq  # noqa: PLC0415
 
-        self._socket.bind(address)
+        with _told_as_os_errors():
+            self._socket.bind(address)
         return self._socket.get_string(zmq.LAST_ENDPOINT)
 
     def close(self) -> None:
@@ -103,7 +117,7 @@ async def fetch(context: zmq.Context[zmq.Socket[bytes]], address: str, number: i
 
     Raises:
         TimeoutError: nothing came for that long.
-        zmq.ZMQError: the address is none.
+        OSError: the address is none.
     """
     import zmq  # noqa: PLC0415
 
@@ -113,8 +127,9 @@ async def fetch(context: zmq.Context[zmq.Socket[bytes]], address: str, number: i
     try:
         for option, value in ((zmq.LINGER, 0), (zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES), (zmq.IPV6, 1)):
             socket.setsockopt(option, value)
-        socket.connect(address)
-        socket.send_multipart([b"", number.to_bytes(8, "big")], zmq.NOBLOCK)
+        with _told_as_os_errors():
+            socket.connect(address)
+        socket.send_multipart([b"", number.to_bytes(8, "big")])
         until = loop.time() + TURN_SECONDS
         while True:
             try:
