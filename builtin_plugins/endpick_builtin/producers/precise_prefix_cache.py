@@ -130,3 +130,11 @@ class PrecisePrefixCacheProducer(
     def endpoint_removed(self, name: str) -> None:
         """Forget what it held."""
         self._cache.forget(name)
+
+    def learnt_bytes(self) -> int:
+        """What the index takes."""
+        return self._cache.learnt_bytes()
+
+    def forget_some(self) -> None:
+        """Of each endpoint, the half of its blocks that has been known for longest; their removal is not noticed then."""
+        self._cache.forget_some()

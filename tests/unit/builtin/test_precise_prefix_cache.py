@@ -104,6 +104,22 @@ async def test_tiers_are_told_apart_in_what_it_produces():
         publisher.close()
 
 
+@pytest.mark.asyncio
+async def test_when_memory_is_short_the_older_half_is_forgotten():
+    publisher = Publisher()
+    try:
+        async with picking([endpoint()], **ports(publisher)) as picker:
+            await publisher.found()
+            publisher.send(0, stored(1, count=4), stored(11, count=4))
+            await until(lambda: picker.matches(4, first=11) == [4.0])
+            before = picker.plugin.learnt_bytes()
+            picker.plugin.forget_some()
+            assert (picker.matches(4), picker.matches(4, first=11)) == ([0.0], [4.0])
+            assert picker.plugin.learnt_bytes() == before / 2 > 0
+    finally:
+        publisher.close()
+
+
 def scores(picker, blocks):
     request, endpoints, state = picker.look_up(prompt(blocks))
     return picker.plugin.score(request, endpoints, state).tolist()

@@ -107,6 +107,10 @@ class EngineBlocks:
         self._places.clear()
         return count
 
+    def halve(self) -> None:
+        """Forget the half that has been known for longest."""
+        self._drop((len(self._keys) + 1) // 2)
+
     def watch(self) -> None:
         """From now on remember which blocks are stored, until as many calls of `unwatch`."""
         self._watchers += 1

@@ -73,6 +73,10 @@ class KvIntake:
         publisher = self._publishers.get(name)
         return None if publisher is None else publisher.stream.blocks
 
+    def all_blocks(self) -> list[EngineBlocks]:
+        """Those of every endpoint."""
+        return [publisher.stream.blocks for publisher in self._publishers.values()]
+
     async def start(self, endpoints: Callable[[], Iterable[Endpoint]]) -> None:
         """Listen; `endpoints` gives those of the pool at any time.
 

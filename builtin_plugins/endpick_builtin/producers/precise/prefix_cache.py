@@ -12,7 +12,7 @@ from endpick_builtin.producers.precise.block_keys import BlockKeys, Extras
 from endpick_builtin.producers.precise.engine_blocks import EngineBlocks
 from endpick_builtin.producers.precise.kv_intake import KvIntake
 from endpick_builtin.producers.precise.metrics import KvMetrics
-from endpick_builtin.producers.precise.parameters import PrecisePrefixCacheParameters
+from endpick_builtin.producers.precise.parameters import BYTES_PER_BLOCK, PrecisePrefixCacheParameters
 from endpick_builtin.producers.precise.speculation import Speculation
 from endpick_builtin.producers.precise.tier_index import DEFAULT_TIER, SPECULATIVE, TierIndex
 from endpick_builtin.producers.self_check import Finding, Promise, SelfCheck
@@ -118,6 +118,15 @@ class PrecisePrefixCache:
                 self._check.purged(promise.endpoint, blocks.disprove(wrong))
         if blocks is not None:
             blocks.unwatch()
+
+    def learnt_bytes(self) -> int:
+        """What the index takes."""
+        return sum(map(len, self._intake.all_blocks())) * BYTES_PER_BLOCK if self._intake is not None else 0
+
+    def forget_some(self) -> None:
+        """Of each endpoint, the half of its blocks that has been known for longest."""
+        for blocks in self._intake.all_blocks() if self._intake is not None else ():
+            blocks.halve()
 
     def forget(self, name: str) -> None:
         """The endpoint has left."""
