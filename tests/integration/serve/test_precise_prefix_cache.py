@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import socket
 
@@ -39,7 +40,7 @@ PRECISE = """\
     tokenProcessorConfig: {{blockSizeTokens: 16, hashAlgorithm: xxh64}}
     kvEventsConfig: {{zmqEndpoint: "{address}", discoverPods: false}}"""
 DOCUMENTS = 12
-REQUESTS = 120
+REQUESTS = 60
 
 
 def free_address() -> str:
@@ -55,7 +56,7 @@ def document(number: int) -> str:
 
 async def complete(gateway: Gateway, url: str, prompt: str) -> int:
     """One completion; the cached tokens that the server reports."""
-    body = {"model": "m", "prompt": prompt, "max_tokens": 32, "ignore_eos": True}
+    body = {"model": "m", "prompt": prompt, "max_tokens": 16, "ignore_eos": True}
     async with gateway.client.post(url, json=body) as response:
         assert response.status == 200, await response.text()
         return (await response.json())["usage"]["prompt_tokens_details"]["cached_tokens"]
@@ -88,10 +89,12 @@ async def test_precise_routing_finds_more_in_caches_that_evict_than_a_guess_does
     async with running_gateway(tmp_path / "precise", config, server_options=(*SERVERS, *SPEED, "--kv-events", address)) as gateway:
         messages = "llm_d_epp_kv_cache_events_messages_received_total"
 
+        fresh = itertools.count(1000)
+
         async def all_are_heard() -> bool:
-            """Send each server a prompt of its own until each was heard: what is published before is lost."""
-            for number, url in enumerate(gateway.stack.servers.values()):
-                await complete(gateway, f"{url}/v1/completions", document(1000 + number))
+            """Send each server new prompts until it was heard: what is published before is lost, and what is cached not published."""
+            for url in gateway.stack.servers.values():
+                await complete(gateway, f"{url}/v1/completions", document(next(fresh)))
             pods = {sample.labels["pod_identifier"] for sample in await samples(gateway.stack.metrics) if sample.name == messages}
             return len(pods) == 3
 

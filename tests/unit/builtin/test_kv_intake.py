@@ -65,6 +65,21 @@ async def test_publishers_that_dial_are_told_apart_by_their_topics():
 
 
 @pytest.mark.asyncio
+async def test_a_publisher_that_is_quicker_than_the_look_at_the_pool_is_heard(monkeypatch):
+    monkeypatch.setattr(kv_intake, "_LOOK_SECONDS", 1000.0)
+    with publishing() as unused:
+        free = unused.address
+    async with picking([], kvEventsConfig={"zmqEndpoint": free, "discoverPods": False}) as picker:
+        with publishing(connect=free, pod=POD) as publisher:
+            await publisher.found()
+            picker.table.upsert(endpoint())
+            publisher.send(0, stored(1))
+            await until(lambda: picker.events("messages_received_total", POD) == 1)
+            assert picker.matches(1) == [1.0]
+            assert picker.count("endpick_kv_events_bad_total", reason="unknown-endpoint") == 0
+
+
+@pytest.mark.asyncio
 async def test_a_gap_without_a_replay_port_is_counted_and_the_stream_goes_on():
     with publishing() as publisher:
         async with picking([endpoint()], **ports(publisher)) as picker:

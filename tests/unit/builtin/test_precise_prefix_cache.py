@@ -178,7 +178,7 @@ def test_parameters_that_make_no_sense_are_refused(block):
 
 def test_a_memory_bound_becomes_a_number_of_blocks():
     block = {"indexerConfig": {"kvBlockIndexConfig": {"costAwareMemoryConfig": {"size": "1.5GiB"}, "inMemoryConfig": {"size": 7}}}}
-    assert PrecisePrefixCacheParameters.model_validate(block).indexer.block_index.blocks_per_endpoint == 3 * 2**29 // 500
+    assert PrecisePrefixCacheParameters.model_validate(block).indexer.block_index.blocks_per_endpoint == 3 * 2**29 // 320
 
 
 def test_what_has_no_effect_is_named():

@@ -83,6 +83,7 @@ class KvIntake:
         Raises:
             ConfigurationError: `zmqEndpoint` cannot be listened on.
         """
+        self._endpoints = endpoints
         self._metrics, self._loop = self._find_metrics(), asyncio.get_running_loop()
         self._replays = asyncio.Semaphore(MAX_REPLAYS)
         self._context = new_context(MAX_SOCKETS)
@@ -91,7 +92,7 @@ class KvIntake:
             self._central = Subscriber(self._context, self._parameters.topic_filter, self._from_anyone)
             if not self._bind(self._central):
                 self._spawn(self._bind_later(self._central), self._tasks)
-        self._spawn(self._follow_pool(endpoints), self._tasks)
+        self._spawn(self._follow_pool(), self._tasks)
 
     async def stop(self) -> None:
         """Listen no more."""
@@ -179,6 +180,9 @@ class KvIntake:
         """A message of a publisher that dialled: its topic says whose it is."""
         pod, _ = _topic(frames)
         publisher = self._by_address.get(pod) or self._only_one_at(pod)
+        if publisher is None:  # It may have joined since the pool was last looked at.
+            self.follow(self._endpoints())
+            publisher = self._by_address.get(pod) or self._only_one_at(pod)
         if publisher is None:
             self._metrics.bad.labels("unknown-endpoint").inc()
         else:
@@ -265,9 +269,9 @@ class KvIntake:
             if self._bind(central):
                 return
 
-    async def _follow_pool(self, endpoints: Callable[[], Iterable[Endpoint]]) -> None:
+    async def _follow_pool(self) -> None:
         while True:
-            self.follow(endpoints())
+            self.follow(self._endpoints())
             await asyncio.sleep(_LOOK_SECONDS)
 
     def _spawn(self, work: Coroutine[None, None, None], among: set[asyncio.Task[None]]) -> None:

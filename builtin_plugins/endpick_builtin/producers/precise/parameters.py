@@ -15,7 +15,7 @@ from endpick_builtin.producers.self_check import SELF_CHECK
 
 DEFAULT_BLOCK_SIZE = 16
 _NEEDED = ("zmq", "msgspec")
-BYTES_PER_BLOCK = 500
+BYTES_PER_BLOCK = 320
 """What one block of one endpoint takes in memory, measured and rounded up."""
 _SIZE = r"([0-9]+(?:\.[0-9]+)?) ?(B|[KMG]i?B)"
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
