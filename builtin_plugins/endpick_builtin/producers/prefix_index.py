@@ -129,10 +129,11 @@ class PrefixIndex:
             credit(counts, alive, len(hashes))
         return counts
 
-    def last_use(self, name: str, block: int) -> int:
-        """The number of the insertion that last used this block at the endpoint; 0 when it does not hold it."""
+    def last_uses(self, name: str, blocks: Iterable[int]) -> list[int]:
+        """The numbers of the insertions that last used these blocks at the endpoint; 0 for those that it does not hold."""
         slot = self._slots.find(name)
-        return 0 if slot is None else self._recent[slot].get(block, 0)
+        recent = {} if slot is None else self._recent[slot]
+        return [recent.get(block, 0) for block in blocks]
 
     def insert(self, name: str, hashes: Sequence[int], capacity: int) -> None:
         """Note that the endpoint now holds these blocks, and drop its least recently used ones beyond `capacity`.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
@@ -26,7 +26,7 @@ class _Sent:
 
     promise: Promise
     hashes: Sequence[int]
-    uses: tuple[tuple[int, int], ...]
+    uses: Mapping[int, int]
 
 
 class PrefixPromises:
@@ -47,11 +47,13 @@ class PrefixPromises:
 
     def promise(self, state: CycleState, endpoint: Endpoint, hashes: Sequence[int], matched: float) -> None:
         """The request goes to this endpoint, which has not been noted in the index yet."""
-        count, uses = int(matched), []
+        count = int(matched)
+        uses: Mapping[int, int] = {}
         if count > 0:
-            positions = sorted({number * (count - 1) // (_SAMPLES - 1) for number in range(_SAMPLES)})
-            uses = [(position, self._index.last_use(endpoint.name, hashes[position])) for position in positions]
-        state.private["sent"] = _Sent(Promise(endpoint, matched, len(hashes)), hashes, tuple(uses))
+            positions = range(count) if count <= _SAMPLES else [number * (count - 1) // (_SAMPLES - 1) for number in range(_SAMPLES)]
+            last = self._index.last_uses(endpoint.name, [hashes[position] for position in positions])
+            uses = dict(zip(positions, last, strict=True))
+        state.private["sent"] = _Sent(Promise(endpoint, matched, len(hashes)), hashes, uses)
 
     def started(self, head: ResponseHead, state: CycleState) -> None:
         """Another endpoint may have served, or none: then there is nothing to compare."""
@@ -69,7 +71,7 @@ class PrefixPromises:
         if finding is Finding.KEPT:
             return
         found, name = promise.found_blocks(end.usage), promise.endpoint.name
-        used = next((insertion for position, insertion in sent.uses if position >= found), 0)
+        used = next((insertion for position, insertion in sent.uses.items() if position >= found), 0)
         purged = self._index.forget_unused_since(name, used)
         if finding is Finding.BROKEN_AGAIN:
             purged += self._index.forget(name, sent.hashes[found:])

@@ -15,13 +15,16 @@ wrong, and what it believed for the same reason has to go.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Annotated, TypeAlias
 
 import numpy as np
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 from pydantic import Field
 
 from endpick.api import Endpoint, FloatArray, Usage
@@ -67,9 +70,38 @@ class Promise:
 
 @dataclass(slots=True)
 class _Record:
-    endpoint: Endpoint
     factor: float = 1.0
     drift: float = 0.0
+    checks: int = 0
+    broken: int = 0
+    purged: int = 0
+
+
+_DRIFT = "Smoothed share by which the index promised more (above 0) or less (below 0) than the server found."
+_COUNTS = (
+    ("endpick_prefix_checks", "Promises compared with the server's report.", "checks"),
+    ("endpick_prefix_broken_promises", "Promises not kept by half.", "broken"),
+    ("endpick_prefix_purged_blocks", "Blocks dropped because they proved false.", "purged"),
+)
+_LEVELS = (("endpick_prefix_drift", _DRIFT, "drift"), ("endpick_prefix_calibration", "What matches are multiplied by.", "factor"))
+_LABELS = ("endpoint_name",)
+
+
+class _Records(Collector):
+    """The metrics of the endpoints that have a record, read when Prometheus asks: they cost requests nothing."""
+
+    def __init__(self, records: Mapping[str, _Record]) -> None:
+        self._records = records
+
+    def collect(self) -> Iterator[Metric]:
+        """A family for each field."""
+        families: list[tuple[CounterMetricFamily | GaugeMetricFamily, str]] = []
+        families += [(CounterMetricFamily(name, text, labels=_LABELS), field) for name, text, field in _COUNTS]
+        families += [(GaugeMetricFamily(name, text, labels=_LABELS), field) for name, text, field in _LEVELS]
+        for family, field in families:
+            for name, record in self._records.items():
+                family.add_metric((name.rpartition("/")[2],), getattr(record, field))
+            yield family
 
 
 class SelfCheck:
@@ -78,13 +110,8 @@ class SelfCheck:
     def __init__(self, registry: CollectorRegistry | None) -> None:
         self._records: dict[str, _Record] = {}
         self._factors: tuple[object, FloatArray] = (None, np.ones(0))
-        label = ("endpoint_name",)
-        self._checks = Counter("endpick_prefix_checks_total", "Promises compared with the server's report.", label, registry=registry)
-        self._broken = Counter("endpick_prefix_broken_promises_total", "Promises not kept by half.", label, registry=registry)
-        self._purged = Counter("endpick_prefix_purged_blocks_total", "Blocks dropped because they proved false.", label, registry=registry)
-        drift = "Smoothed share by which the index promised more (above 0) or less (below 0) than the server found."
-        self._drift = Gauge("endpick_prefix_drift", drift, label, registry=registry)
-        self._factor = Gauge("endpick_prefix_calibration", "What matches are multiplied by.", label, registry=registry)
+        if registry is not None:
+            registry.register(_Records(self._records))
 
     def factors(self, members: Sequence[Endpoint]) -> FloatArray:
         """What to multiply matches by, shape `(len(members),)`, for the endpoints of a pool: the same sequence until one changes."""
@@ -103,32 +130,29 @@ class SelfCheck:
         reported = min(1.0, cached + 1 / promise.total)
         if promised <= 0 and not cached:
             return Finding.KEPT
-        record = self._records.setdefault(promise.endpoint.name, _Record(promise.endpoint))
-        name = promise.endpoint.name.rpartition("/")[2]
-        self._checks.labels(name).inc()
+        record = self._records.get(promise.endpoint.name)
+        if record is None:
+            record = self._records[promise.endpoint.name] = _Record()
+        record.checks += 1
         if promised > 0:
             record.factor += _STEP * (min(1.0, reported / promised) - record.factor)
             record.factor = min(max(record.factor, LOWEST_FACTOR), 1.0)
             self._factors = (None, self._factors[1])
         nearest = reported if reported < promised else max(promised, cached)
         record.drift += _STEP * ((promised - nearest) / max(promised, nearest) - record.drift)
-        self._factor.labels(name).set(record.factor)
-        self._drift.labels(name).set(record.drift)
         missing = promise.matched - promise.total * cached
         if cached >= promised * _KEPT or missing < _BLOCKS_MISSING:
             return Finding.KEPT
-        self._broken.labels(name).inc()
+        record.broken += 1
         return Finding.BROKEN_AGAIN if record.factor < UNRELIABLE else Finding.BROKEN
 
     def purged(self, endpoint: Endpoint, blocks: int) -> None:
         """So many blocks were dropped."""
-        if blocks:
-            self._purged.labels(endpoint.name.rpartition("/")[2]).inc(blocks)
+        record = self._records.get(endpoint.name)
+        if record is not None:
+            record.purged += blocks
 
     def forget(self, name: str) -> None:
         """The endpoint has left; one that takes its name starts with a clean record."""
-        record = self._records.pop(name, None)
+        self._records.pop(name, None)
         self._factors = (None, self._factors[1])
-        if record is not None:
-            for metric in (self._checks, self._broken, self._purged, self._drift, self._factor):
-                metric.remove_by_labels({"endpoint_name": name.rpartition("/")[2]})
