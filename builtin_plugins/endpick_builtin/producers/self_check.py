@@ -15,7 +15,7 @@ wrong, and what it believed for the same reason has to go.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Annotated, TypeAlias
@@ -78,12 +78,16 @@ class _Record:
 
 
 _DRIFT = "Smoothed share by which the index promised more (above 0) or less (below 0) than the server found."
-_COUNTS = (
-    ("endpick_prefix_checks", "Promises compared with the server's report.", "checks"),
-    ("endpick_prefix_broken_promises", "Promises not kept by half.", "broken"),
-    ("endpick_prefix_purged_blocks", "Blocks dropped because they proved false.", "purged"),
+_Family: TypeAlias = tuple[str, str, Callable[[_Record], float]]
+_COUNTS: tuple[_Family, ...] = (
+    ("endpick_prefix_checks", "Promises compared with the server's report.", lambda record: record.checks),
+    ("endpick_prefix_broken_promises", "Promises not kept by half.", lambda record: record.broken),
+    ("endpick_prefix_purged_blocks", "Blocks dropped because they proved false.", lambda record: record.purged),
 )
-_LEVELS = (("endpick_prefix_drift", _DRIFT, "drift"), ("endpick_prefix_calibration", "What matches are multiplied by.", "factor"))
+_LEVELS: tuple[_Family, ...] = (
+    ("endpick_prefix_drift", _DRIFT, lambda record: record.drift),
+    ("endpick_prefix_calibration", "What matches are multiplied by.", lambda record: record.factor),
+)
 _LABELS = ("endpoint_name",)
 
 
@@ -95,12 +99,12 @@ class _Records(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """A family for each field."""
-        families: list[tuple[CounterMetricFamily | GaugeMetricFamily, str]] = []
-        families += [(CounterMetricFamily(name, text, labels=_LABELS), field) for name, text, field in _COUNTS]
-        families += [(GaugeMetricFamily(name, text, labels=_LABELS), field) for name, text, field in _LEVELS]
-        for family, field in families:
+        families: list[tuple[CounterMetricFamily | GaugeMetricFamily, Callable[[_Record], float]]] = []
+        families += [(CounterMetricFamily(name, text, labels=_LABELS), read) for name, text, read in _COUNTS]
+        families += [(GaugeMetricFamily(name, text, labels=_LABELS), read) for name, text, read in _LEVELS]
+        for family, read in families:
             for name, record in self._records.items():
-                family.add_metric((name.rpartition("/")[2],), getattr(record, field))
+                family.add_metric((name.rpartition("/")[2],), read(record))
             yield family
 
 
