@@ -12,8 +12,7 @@ import uvloop
 
 from endpick.diagnostics import ExitCode
 from endpick.simulation.server import serve
-from endpick.simulation.settings import ROLES, EngineSettings, ServerSettings, Timing
-from endpick.simulation.settings import EngineSettings, KvEventSettings, ServerSettings, Timing
+from endpick.simulation.settings import ROLES, EngineSettings, KvEventSettings, ServerSettings, Timing
 
 _ENGINE = EngineSettings()
 _AT_LEAST_ONE = click.IntRange(min=1)
@@ -80,10 +79,8 @@ def command(
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    settings = ServerSettings(host, port, name, model, adapters, engine, seed, role or "")
-    settings = ServerSettings(
-        host, port, name, model, adapters, engine, seed, None if kv_events is None else KvEventSettings(kv_events, kv_events_replay)
-    )
+    publishing = None if kv_events is None else KvEventSettings(kv_events, kv_events_replay)
+    settings = ServerSettings(host, port, name, model, adapters, engine, seed, role or "", publishing)
     sys.exit(uvloop.run(_serve_until_told_to_stop(settings)))
 
 

@@ -153,7 +153,6 @@ def plan_job(request: AnyRequest, settings: ServerSettings) -> Job:
     adapter = request.model if request.model != settings.model else None
     return Job(
         generation=GenerationRequest(uuid4().hex, prompt_tokens, length, hashes, adapter, prompt_tokens if request.is_prefilled else 0),
-        generation=GenerationRequest(uuid4().hex, prompt_tokens, length, hashes, adapter),
         content=content,
         answer=answer,
         finish_reason="length" if request.ignore_eos or natural > limit else "stop",

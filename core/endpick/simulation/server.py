@@ -51,12 +51,10 @@ async def serve(settings: ServerSettings) -> SimulatedServer:
     Raises:
         OSError: the address cannot be bound.
     """
-    live = LiveEngine(Engine(settings.engine, random.Random(settings.seed)))  # noqa: S311 - repeatable by design
-    routes = _Routes(settings, live)
-    app = routes.application()
     log = None if settings.kv_events is None else KvEventLog(settings.engine.block_size)
     live = LiveEngine(Engine(settings.engine, random.Random(settings.seed), log))  # noqa: S311 - repeatable by design
-    app = _Routes(settings, live, log).application()
+    routes = _Routes(settings, live, log)
+    app = routes.application()
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1, keepalive_timeout=600)
     await runner.setup()
     try:
@@ -69,7 +67,6 @@ async def serve(settings: ServerSettings) -> SimulatedServer:
         await runner.cleanup()
         raise
     routes.port = int(runner.addresses[0][1])
-    return SimulatedServer(settings, live, runner)
     return server
 
 
