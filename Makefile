@@ -3,8 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 ENVOY_VERSION := 1.40.0
 XDS_PROTOS_VERSION := 1.85.0
-EXTRAS := '.[cel,graph,scaffold]'
-EXTRAS := '.[graph,kv-events,scaffold]'
+EXTRAS := '.[cel,graph,kv-events,scaffold]'
 PIP_INSTALL = install --quiet --disable-pip-version-check --constraint constraints.txt
 # The tests start some hundred processes of endpick: without byte code each would compile every module it imports.
 export PYTHONDONTWRITEBYTECODE =

@@ -87,13 +87,6 @@ FED_ABOVE = {CoreMetricsExtractor, ModelsDataExtractor, TopologyExtractor, DcgmE
 
 def test_no_collector_is_forgotten():
     assert {plugin for plugin in CLASSES if set(kinds_of(plugin)) == {DataCollector}} == FED_ABOVE
-@parametrize_conformance([PrecisePrefixCacheProducer, PrecisePrefixCacheScorer], payloads=["an endpoint has joined"])
-def test_what_follows_the_pool_conforms(check):
-    check()
-
-
-def test_no_collector_is_forgotten():
-    assert {plugin for plugin in CLASSES if issubclass(plugin, DataCollector)} == {CoreMetricsExtractor, ModelsDataExtractor}
 
 
 def test_a_collector_without_payloads_is_judged_by_everything_else():
