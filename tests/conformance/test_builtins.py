@@ -15,8 +15,6 @@ from endpick_builtin.collection.exporters import DcgmExtractor, MulticlusterMetr
 from endpick_builtin.collection.sources import ModelList, ModelsDataExtractor
 from endpick_builtin.filters.labels import ByLabelFilter
 from endpick_builtin.producers.session import SessionIdProducer
-from endpick_builtin.producers.precise_prefix_cache import PrecisePrefixCacheProducer
-from endpick_builtin.scorers.precise_prefix_cache import PrecisePrefixCacheScorer
 
 VLLM_PAGE = MetricsPage(
     b"vllm:num_requests_waiting 3\n"

@@ -124,10 +124,6 @@ class ApproxPrefixCacheProducer(
     named `prefill`, the least recently sent ones making room. Unlike llm-d, a match ends at the first block an endpoint lacks, an
     engine's number of blocks is converted to our block size, and nothing is ever remembered beyond the capacity. Of several prompts in
     one request the matches add up.
-    A prompt is cut into blocks of max(64, reported or configured) tokens, hashed in a chain (see `prefix_index`). When a request leaves,
-    its blocks count as held by the endpoint that serves it, and by the one picked by a profile named `prefill`, the least recently sent
-    ones making room. Unlike llm-d, a match ends at the first block an endpoint lacks, an engine's number of blocks is converted to our
-    block size, and nothing is ever remembered beyond the capacity. Of several prompts in one request the matches add up.
     With `selfCheck` each match is multiplied by its endpoint's calibration (see `self_check`), and what the server's report proves false is
     purged; servers that report no cached tokens are believed.
     """
