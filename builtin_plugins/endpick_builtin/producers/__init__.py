@@ -1,6 +1,10 @@
 """Data producers: what is found out about a request before it is scheduled?
 
 - `prefix_cache`: `approx-prefix-cache-producer`: how much of a prompt does each endpoint have cached?
+- `precise_prefix_cache`: `precise-prefix-cache-producer`: how much of a prompt does each engine say it has cached?
+- `precise/`: what that is made of
+- `prefix_promises`: what does a broken promise say of everything else that was sent there?
+- `self_check`: was what an index promised true?
 - `prefix_index`: which endpoint was sent which beginning of a prompt?
 - `inflight_load`: `inflight-load-producer`: how much work is each endpoint still doing for this picker?
 - `token_producer`: `token-producer`: of which tokens is the prompt made?

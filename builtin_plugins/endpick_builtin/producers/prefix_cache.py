@@ -25,6 +25,9 @@ from endpick.api import (
     PluginContext,
     PrefixBlocks,
     PreRequest,
+    ResponseEnd,
+    ResponseHead,
+    ResponseObserver,
     RowArray,
     SchedulingResult,
     Stability,
@@ -33,6 +36,8 @@ from endpick.api import (
 )
 from endpick.api.fast_metrics import Distributions
 from endpick_builtin.producers.prefix_index import BYTES_PER_ENTRY, BYTES_PER_TOKEN, PrefixIndex, block_hashes, chain_root
+from endpick_builtin.producers.prefix_promises import PrefixPromises
+from endpick_builtin.producers.self_check import SELF_CHECK
 
 RATIO_BUCKETS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 BYTES_BUCKETS = (0.0, *(float(2**power) for power in range(4, 17)))
@@ -81,6 +86,7 @@ class ApproxPrefixCacheParameters(Parameters):
     lru_capacity_per_server: Annotated[
         int, Field(alias="lruCapacityPerServer", gt=0, description="Blocks an endpoint holds that does not report how many it has.")
     ] = 31250
+    self_check: SELF_CHECK = True
 
     @model_validator(mode="after")
     def _has_a_block_size(self) -> Self:
@@ -107,7 +113,9 @@ def _largest(values: FloatArray) -> float:
     return float(np.fmax.reduce(values))
 
 
-class ApproxPrefixCacheProducer(DataProducer[ApproxPrefixCacheParameters], PreRequest[ApproxPrefixCacheParameters]):
+class ApproxPrefixCacheProducer(
+    DataProducer[ApproxPrefixCacheParameters], PreRequest[ApproxPrefixCacheParameters], ResponseObserver[ApproxPrefixCacheParameters]
+):
     """Count, for each candidate, the leading blocks of the prompt that were sent to it before and that it can still hold.
 
     The prompt's tokens are those that a `token-producer` in the configuration leaves; without one, four bytes of text each, the last
@@ -116,6 +124,8 @@ class ApproxPrefixCacheProducer(DataProducer[ApproxPrefixCacheParameters], PreRe
     named `prefill`, the least recently sent ones making room. Unlike llm-d, a match ends at the first block an endpoint lacks, an
     engine's number of blocks is converted to our block size, and nothing is ever remembered beyond the capacity. Of several prompts in
     one request the matches add up.
+    With `selfCheck` each match is multiplied by its endpoint's calibration (see `self_check`), and what the server's report proves false is
+    purged; servers that report no cached tokens are believed.
     """
 
     consumes_optional = (CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, TOKENIZED_PROMPT)
@@ -125,6 +135,7 @@ class ApproxPrefixCacheProducer(DataProducer[ApproxPrefixCacheParameters], PreRe
         super().__init__(name, parameters, context)
         self._index = PrefixIndex()
         self._metrics = PrefixMetrics(context.registry, lambda: self._index.entries)
+        self._promises = PrefixPromises(self._index, context.registry) if parameters.self_check else None
         self._pool: object = None
         self._slot_of_member: RowArray = np.empty(0, dtype=np.intp)
         if parameters.block_size:
@@ -146,7 +157,8 @@ class ApproxPrefixCacheProducer(DataProducer[ApproxPrefixCacheParameters], PreRe
         blocks = PrefixBlocks(len(hashes), size, tuple(hashes))
         state.private["found"] = _Found(blocks, matched)
         state.put(PREFIX_BLOCKS, blocks)
-        state.put_column(PREFIX_MATCH_BLOCKS, endpoints, endpoints.gather(matched))
+        believed = matched if self._promises is None else self._promises.calibrated(matched, endpoints.pool_members)
+        state.put_column(PREFIX_MATCH_BLOCKS, endpoints, endpoints.gather(believed))
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
         """Remember where the prompt goes."""
@@ -157,13 +169,27 @@ class ApproxPrefixCacheProducer(DataProducer[ApproxPrefixCacheParameters], PreRe
             run = result.runs.get(profile)
             if run is not None and run.picked is not None:
                 first = run.picked if len(run.picked) == 1 else run.picked.take([0])
+                if profile == result.primary:
+                    self._promise(state, first, found)
                 self._index.insert(first.members[0].name, found.blocks.hashes, self._capacity(first, found.blocks.block_size_tokens))
                 if profile == result.primary:
                     self._metrics.found(first.gather(found.matched)[0], found.blocks.total_blocks, found.blocks.block_size_tokens)
 
+    def response_started(self, request: InferenceRequest, head: ResponseHead, state: CycleState) -> None:
+        """Note whether the picked endpoint served."""
+        if self._promises is not None:
+            self._promises.started(head, state)
+
+    def response_ended(self, request: InferenceRequest, end: ResponseEnd, state: CycleState) -> None:
+        """Hold what was promised against what the server reports."""
+        if self._promises is not None:
+            self._promises.ended(end, state)
+
     def endpoint_removed(self, name: str) -> None:
         """Forget what it held; an endpoint that takes its name begins with an empty cache."""
         self._index.remove(name)
+        if self._promises is not None:
+            self._promises.forget(name)
         self._pool = None
 
     def learnt_bytes(self) -> int:
@@ -173,6 +199,10 @@ class ApproxPrefixCacheProducer(DataProducer[ApproxPrefixCacheParameters], PreRe
     def forget_some(self) -> None:
         """Of each endpoint, the half of its blocks that were used least recently."""
         self._index.halve()
+
+    def _promise(self, state: CycleState, endpoint: Endpoints, found: _Found) -> None:
+        if self._promises is not None:
+            self._promises.promise(state, endpoint.members[0], found.blocks.hashes, endpoint.gather(found.matched)[0])
 
     def _slots(self, endpoints: Endpoints) -> RowArray:
         """The slot of every endpoint of the pool, also of those that are no candidates."""

@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 from xxhash import xxh64_intdigest
 
-from endpick.api.endpoints import FloatArray
+from endpick.api.endpoints import BoolArray, FloatArray
 
 BYTES_PER_TOKEN = 4
 """Where no tokenizer is at hand, four bytes of text count as one token."""
@@ -50,23 +50,55 @@ def block_hashes(text: bytes, root: int, block_size_tokens: int, limit: int | No
     return hashes
 
 
-_ALL_SLOTS = -1
+ALL_SLOTS = -1
 """All bits set: the endpoints that may still hold the prompt before its first block was looked up."""
 _MANY = 12
+
+
+class EndpointSlots:
+    """A slot for each known endpoint, so that a set of endpoints is an integer with the bits of their slots."""
+
+    def __init__(self) -> None:
+        self._slot_of: dict[str, int] = {}
+        self._free: list[int] = []
+
+    def __len__(self) -> int:
+        """Slots there are, taken or free: bits of sets, and lengths of arrays by slot."""
+        return len(self._slot_of) + len(self._free)
+
+    def find(self, name: str) -> int | None:
+        """The endpoint's slot; None for an unknown one."""
+        return self._slot_of.get(name)
+
+    def of(self, name: str) -> int:
+        """The endpoint's slot; an unknown one gets one, and keeps it until `release`."""
+        slot = self._slot_of.get(name)
+        if slot is None:
+            slot = self._free.pop() if self._free else len(self._slot_of)
+            self._slot_of[name] = slot
+        return slot
+
+    def release(self, name: str) -> int | None:
+        """Give the endpoint's slot to the next one that needs any; which it was."""
+        slot = self._slot_of.pop(name, None)
+        if slot is not None:
+            self._free.append(slot)
+        return slot
 
 
 class PrefixIndex:
     """The blocks that were sent to each endpoint, as far as its cache can still hold them.
 
-    An endpoint has a slot while it is known; the set of endpoints that hold a block is an integer with the bits of their slots. Walking
-    a prompt then costs one dictionary look-up and one AND per block, however many endpoints there are.
+    The endpoints that hold a block are one integer, see `EndpointSlots`. Walking a prompt then costs one dictionary look-up and one AND
+    per block, however many endpoints there are. Each endpoint has its blocks in the order of their last use, each with the number of the
+    insertion that used it last: equal numbers were used together, lower ones earlier.
     """
 
     def __init__(self) -> None:
         self._holders: dict[int, int] = {}
-        self._slots: dict[str, int] = {}
-        self._recent: dict[int, OrderedDict[int, None]] = {}
-        self._free: list[int] = []
+        self._slots = EndpointSlots()
+        self._recent: dict[int, OrderedDict[int, int]] = {}
+        self._insertions = 0
 
     def __len__(self) -> int:
         """Different blocks held by any endpoint."""
@@ -83,19 +115,25 @@ class PrefixIndex:
 
     def match(self, hashes: Sequence[int]) -> FloatArray:
         """How many of these blocks, from the first one on and without a gap, the endpoint of each slot holds. Shape `(slots,)`."""
-        counts = np.zeros(len(self._slots) + len(self._free))
-        holders_of, alive = self._holders.get, _ALL_SLOTS
+        counts = np.zeros(len(self._slots))
+        holders_of, alive = self._holders.get, ALL_SLOTS
         for depth, block in enumerate(hashes):
             still = alive & holders_of(block, 0)
             if still != alive:
                 if depth:
-                    _credit(counts, alive ^ still, depth)
+                    credit(counts, alive ^ still, depth)
                 alive = still
                 if not still:
                     break
         if alive > 0:
-            _credit(counts, alive, len(hashes))
+            credit(counts, alive, len(hashes))
         return counts
+
+    def last_uses(self, name: str, blocks: Iterable[int]) -> list[int]:
+        """The numbers of the insertions that last used these blocks at the endpoint; 0 for those that it does not hold."""
+        slot = self._slots.find(name)
+        recent = {} if slot is None else self._recent[slot]
+        return [recent.get(block, 0) for block in blocks]
 
     def insert(self, name: str, hashes: Sequence[int], capacity: int) -> None:
         """Note that the endpoint now holds these blocks, and drop its least recently used ones beyond `capacity`.
@@ -103,16 +141,21 @@ class PrefixIndex:
         The last blocks count as used first, so that a prompt loses its end before its beginning, as in the engines. An endpoint
         without a slot is ignored: it has left.
         """
-        slot = self._slots.get(name)
+        slot = self._slots.find(name)
         if slot is None:
             return
-        recent, holders, bit = self._recent[slot], self._holders, 1 << slot
+        self._insertions += 1
+        stamp, recent, holders, bit = self._insertions, self._recent[slot], self._holders, 1 << slot
+        before = after = 0  # Blocks of one prompt mostly have the same holders: they then share one integer.
         for block in reversed(hashes):
             if block in recent:
                 recent.move_to_end(block)
             else:
-                recent[block] = None
-                holders[block] = holders.get(block, 0) | bit
+                held = holders.get(block, 0)
+                if held != before or not after:
+                    before, after = held, held | bit
+                holders[block] = after
+            recent[block] = stamp
         while len(recent) > capacity:
             self._forget(recent.popitem(last=False)[0], bit)
 
@@ -122,19 +165,39 @@ class PrefixIndex:
             for _ in range((len(recent) + 1) // 2):
                 self._forget(recent.popitem(last=False)[0], 1 << slot)
 
+    def forget_unused_since(self, name: str, insertion: int) -> int:
+        """Drop the endpoint's blocks that this insertion, or an earlier one, used last; how many there were."""
+        slot = self._slots.find(name)
+        if slot is None:
+            return 0
+        recent, bit, dropped = self._recent[slot], 1 << slot, 0
+        while recent and next(iter(recent.values())) <= insertion:
+            self._forget(recent.popitem(last=False)[0], bit)
+            dropped += 1
+        return dropped
+
+    def forget(self, name: str, hashes: Iterable[int]) -> int:
+        """Drop these blocks of the endpoint, as far as it holds them; how many there were."""
+        slot = self._slots.find(name)
+        if slot is None:
+            return 0
+        recent, bit = self._recent[slot], 1 << slot
+        held = [block for block in dict.fromkeys(hashes) if block in recent]
+        for block in held:
+            del recent[block]
+            self._forget(block, bit)
+        return len(held)
+
     def remove(self, name: str) -> None:
         """Forget everything about an endpoint."""
-        slot = self._slots.pop(name, None)
+        slot = self._slots.release(name)
         if slot is not None:
             for block in self._recent.pop(slot):
                 self._forget(block, 1 << slot)
-            self._free.append(slot)
 
     def _slot(self, name: str) -> int:
-        slot = self._slots.get(name)
-        if slot is None:
-            slot = self._free.pop() if self._free else len(self._slots)
-            self._slots[name] = slot
+        slot = self._slots.of(name)
+        if slot not in self._recent:
             self._recent[slot] = OrderedDict()
         return slot
 
@@ -146,13 +209,18 @@ class PrefixIndex:
             del self._holders[block]
 
 
-def _credit(counts: FloatArray, slots: int, blocks: int) -> None:
+def credit(counts: FloatArray, slots: int, blocks: float) -> None:
     """Give the slots whose bits are set this many blocks: one by one while they are few, all at once when they are many."""
     if slots.bit_count() > _MANY:
-        octets = np.frombuffer(slots.to_bytes((len(counts) + 7) // 8, "little"), dtype=np.uint8)
-        counts[np.unpackbits(octets, count=len(counts), bitorder="little").view(np.bool_)] = blocks
+        counts[chosen(slots, len(counts))] = blocks
         return
     while slots:
         lowest = slots & -slots
         counts[lowest.bit_length() - 1] = blocks
         slots ^= lowest
+
+
+def chosen(slots: int, size: int) -> BoolArray:
+    """The bits of a set of slots, as an array of `size` of them."""
+    octets = np.frombuffer(slots.to_bytes((size + 7) // 8, "little"), dtype=np.uint8)
+    return np.unpackbits(octets, count=size, bitorder="little").view(np.bool_)

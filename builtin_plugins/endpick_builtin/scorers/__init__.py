@@ -5,6 +5,7 @@
 - `latency`: `latency-scorer`: how quick will it probably be?
 - `no_hit_lru`: `no-hit-lru-scorer`: whose turn is it with a prompt that none has cached?
 - `multicluster`: how busy is a cluster, and what was it sent, where endpoints stand for clusters?
+- `precise_prefix_cache`: how much of a prompt does an endpoint's engine say it has cached?
 
 The plugin host loads them through their entry points. They may import `endpick.api` and `filters`.
 """

@@ -112,6 +112,29 @@ PREFIX_BLOCKS = DataKey(
     default_producer="approx-prefix-cache-producer",
 )
 
+_PRECISE = "precise-prefix-cache-producer"
+PREFIX_CACHED_BLOCKS = DataKey(
+    "prefix-cached-blocks",
+    float,
+    Scope.CANDIDATE,
+    doc="Leading blocks of the prompt that the endpoint's engine says it holds, in whatever memory (count).",
+    default_producer=_PRECISE,
+)
+PREFIX_HOST_BLOCKS = DataKey(
+    "prefix-host-blocks",
+    float,
+    Scope.CANDIDATE,
+    doc="Of the leading blocks that an endpoint holds, those in memory beside its device's, such as the CPU's (count).",
+    default_producer=_PRECISE,
+)
+PREFIX_MATCH_SHARE = DataKey(
+    "prefix-match-share",
+    float,
+    Scope.CANDIDATE,
+    doc="Share of the prompt's blocks that the endpoint's engine says it holds, weighted by tier of memory (0 to 1).",
+    default_producer=_PRECISE,
+)
+
 
 @dataclass(frozen=True, slots=True)
 class MediaPlace:

@@ -12,7 +12,7 @@ import uvloop
 
 from endpick.diagnostics import ExitCode
 from endpick.simulation.server import serve
-from endpick.simulation.settings import ROLES, EngineSettings, ServerSettings, Timing
+from endpick.simulation.settings import ROLES, EngineSettings, KvEventSettings, ServerSettings, Timing
 
 _ENGINE = EngineSettings()
 _AT_LEAST_ONE = click.IntRange(min=1)
@@ -38,6 +38,8 @@ _AT_LEAST_ONE = click.IntRange(min=1)
     type=click.Choice(ROLES),
     help="Stage of disaggregated serving. A server that decodes has others prefill and encode first, as the headers of a request say.",
 )
+@click.option("--kv-events", metavar="ADDRESS", help="Publish KV events: at tcp://*:5557, or to a subscriber without a * in its address.")
+@click.option("--kv-events-replay", metavar="ADDRESS", default="", help="Send past KV events to those who ask at this address.")
 @click.option("--seed", type=int, default=0, help="Same seed, same answers and same jitter.")
 def command(
     host: str,
@@ -55,6 +57,8 @@ def command(
     decode_ms: float,
     jitter: float,
     role: str | None,
+    kv_events: str | None,
+    kv_events_replay: str,
     seed: int,
 ) -> None:
     """Run one simulated model server.
@@ -75,7 +79,8 @@ def command(
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    settings = ServerSettings(host, port, name, model, adapters, engine, seed, role or "")
+    publishing = None if kv_events is None else KvEventSettings(kv_events, kv_events_replay)
+    settings = ServerSettings(host, port, name, model, adapters, engine, seed, role or "", publishing)
     sys.exit(uvloop.run(_serve_until_told_to_stop(settings)))
 
 
@@ -85,6 +90,10 @@ async def _serve_until_told_to_stop(settings: ServerSettings) -> ExitCode:
         asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
     try:
         server = await serve(settings)
+    except ImportError as error:
+        click.echo(f"error: --kv-events needs {error.name}, which is not installed", err=True)
+        click.echo("help: pip install 'endpick[kv-events]'", err=True)
+        return ExitCode.FAILED
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
         click.echo(f"error: cannot listen on {settings.host}:{settings.port}: {reason}", err=True)

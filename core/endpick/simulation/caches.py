@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
+from typing import Protocol
+
+
+class BlockWatcher(Protocol):
+    """Is told what the prefix index of a pool gains and loses."""
+
+    def stored(self, chained: int) -> None:
+        """A block with this content can be shared from now on."""
+
+    def removed(self, chained: int) -> None:
+        """It no longer can."""
 
 
 class BlockPool:
@@ -13,10 +24,11 @@ class BlockPool:
     the prefix index, until a new block is needed and it is the one idle for longest.
     """
 
-    __slots__ = ("_hashes", "_holders", "_idle", "_index", "capacity")
+    __slots__ = ("_hashes", "_holders", "_idle", "_index", "_watcher", "capacity")
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, watcher: BlockWatcher | None = None) -> None:
         self.capacity = capacity
+        self._watcher = watcher
         self._holders = [0] * capacity
         self._hashes: list[int | None] = [None] * capacity
         self._index: dict[int, int] = {}
@@ -58,6 +70,8 @@ class BlockPool:
         if chained_hash not in self._index:
             self._index[chained_hash] = block
             self._hashes[block] = chained_hash
+            if self._watcher is not None:
+                self._watcher.stored(chained_hash)
 
     def release(self, blocks: Sequence[int]) -> None:
         """Stop holding a sequence's blocks, given in sequence order.
@@ -78,6 +92,8 @@ class BlockPool:
         if chained_hash is not None:
             del self._index[chained_hash]
             self._hashes[block] = None
+            if self._watcher is not None:
+                self._watcher.removed(chained_hash)
         self._holders[block] = 1
         return block
 

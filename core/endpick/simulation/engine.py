@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from random import Random
 
-from endpick.simulation.caches import AdapterSlots, BlockPool
+from endpick.simulation.caches import AdapterSlots, BlockPool, BlockWatcher
 from endpick.simulation.settings import EngineSettings
 
 
@@ -90,11 +90,11 @@ class Engine:
     misses a step that began then.
     """
 
-    def __init__(self, settings: EngineSettings, random: Random | None = None) -> None:
-        """`random` is drawn from only when `settings.timing.jitter` is above 0."""
+    def __init__(self, settings: EngineSettings, random: Random | None = None, watcher: BlockWatcher | None = None) -> None:
+        """`random` is drawn from only when `settings.timing.jitter` is above 0; `watcher` is told of blocks as they come and go."""
         self.settings = settings
         self._random = random or Random(0)  # noqa: S311 - repeatable by design
-        self._pool = BlockPool(settings.kv_blocks)
+        self._pool = BlockPool(settings.kv_blocks, watcher)
         self._adapters = AdapterSlots(settings.max_loras)
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []

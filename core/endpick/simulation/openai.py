@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import xxhash
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from endpick.simulation.engine import GenerationRequest, TokenUsage
+from endpick.simulation.kv_events import BlockContent
 from endpick.simulation.settings import ServerSettings
 
 Kind = Literal["chat.completion", "text_completion"]
@@ -125,6 +127,8 @@ class Job:
     """A request that has been accepted, and its answer."""
 
     generation: GenerationRequest
+    content: bytes
+    """Prompt and answer, four bytes a token."""
     answer: str
     finish_reason: FinishReason
 
@@ -144,10 +148,12 @@ def plan_job(request: AnyRequest, settings: ServerSettings) -> Job:
     natural = max(NATURAL_LENGTHS[seed % len(NATURAL_LENGTHS)], request.min_tokens)
     length = limit if request.ignore_eos else min(natural, limit)
     answer = answer_text(seed, length)
-    hashes = chained_hashes(prompt + answer.encode(), settings.engine.block_size, salt=request.model)
+    content = prompt + answer.encode()
+    hashes = chained_hashes(content, settings.engine.block_size, salt=request.model)
     adapter = request.model if request.model != settings.model else None
     return Job(
         generation=GenerationRequest(uuid4().hex, prompt_tokens, length, hashes, adapter, prompt_tokens if request.is_prefilled else 0),
+        content=content,
         answer=answer,
         finish_reason="length" if request.ignore_eos or natural > limit else "stop",
     )
@@ -286,6 +292,14 @@ def chained_hashes(content: bytes, block_size: int, salt: str = "") -> tuple[int
     width = block_size * BYTES_PER_TOKEN
     blocks = (content[start : start + width] for start in range(0, len(content) - width + 1, width))
     return tuple(_chain(blocks, xxhash.xxh3_64_intdigest(salt.encode())))
+
+
+def block_contents(job: Job, block_size: int) -> list[BlockContent]:
+    """What each hashed block of a job consists of."""
+    width, hashes = block_size * BYTES_PER_TOKEN, job.generation.block_hashes
+    parents = (None, *hashes)
+    tokens = [struct.unpack(f"<{block_size}I", job.content[number * width : (number + 1) * width]) for number in range(len(hashes))]
+    return [BlockContent(parent, own, job.generation.adapter) for parent, own in zip(parents, tokens, strict=False)]
 
 
 def _chain(blocks: Iterable[bytes], parent: int) -> Iterator[int]:

@@ -21,6 +21,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from endpick.simulation.engine import Engine, EngineMetrics, Event, Finished, GenerationRequest, Token, TokenUsage
+from endpick.simulation.kv_events import KvEventLog, KvEventPublisher
 from endpick.simulation.openai import (
     AnyRequest,
     ApiError,
@@ -30,6 +31,7 @@ from endpick.simulation.openai import (
     Job,
     RequestT,
     ResponseFormat,
+    block_contents,
     parse_request,
     plan_job,
     split_tokens,
@@ -49,18 +51,23 @@ async def serve(settings: ServerSettings) -> SimulatedServer:
     Raises:
         OSError: the address cannot be bound.
     """
-    live = LiveEngine(Engine(settings.engine, random.Random(settings.seed)))  # noqa: S311 - repeatable by design
-    routes = _Routes(settings, live)
+    log = None if settings.kv_events is None else KvEventLog(settings.engine.block_size)
+    live = LiveEngine(Engine(settings.engine, random.Random(settings.seed), log))  # noqa: S311 - repeatable by design
+    routes = _Routes(settings, live, log)
     app = routes.application()
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1, keepalive_timeout=600)
     await runner.setup()
     try:
         await web.TCPSite(runner, settings.host, settings.port, backlog=1024).start()
+        server = SimulatedServer(settings, live, runner)
+        if settings.kv_events is not None and log is not None:
+            topic = f"kv@{server.address}@{settings.model}"
+            live.publisher = KvEventPublisher(settings.kv_events, log, topic)
     except OSError:
         await runner.cleanup()
         raise
     routes.port = int(runner.addresses[0][1])
-    return SimulatedServer(settings, live, runner)
+    return server
 
 
 class SimulatedServer:
@@ -84,13 +91,16 @@ class SimulatedServer:
     async def close(self) -> None:
         """Stop listening, end requests still running, and free the port."""
         self.live.close()
+        if self.live.publisher is not None:
+            self.live.publisher.close()
         await self._runner.cleanup()
 
 
 class _Routes:
-    def __init__(self, settings: ServerSettings, live: LiveEngine) -> None:
+    def __init__(self, settings: ServerSettings, live: LiveEngine, log: KvEventLog | None) -> None:
         self._settings = settings
         self._live = live
+        self._log = log
         self._page = SimulatedMetricsPage(settings.model, settings.engine, live.metrics)
         self._started = int(time.time())
         self._sidecar = Sidecar(self._page.count_stage) if settings.has_sidecar else None
@@ -107,6 +117,7 @@ class _Routes:
                 web.get("/v1/models", self._models),
                 web.get("/health", self._health),
                 web.get("/metrics", self._metrics),
+                web.get("/kv_event_sources", self._event_sources),
             ]
         )
         return app
@@ -136,6 +147,10 @@ class _Routes:
 
     async def _metrics(self, request: web.Request) -> web.Response:
         return web.Response(body=self._page.render(), headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"})
+
+    async def _event_sources(self, request: web.Request) -> web.Response:
+        publisher = self._live.publisher
+        return web.Response(body=orjson.dumps([] if publisher is None else publisher.sources()), content_type="application/json")
 
     async def _models(self, request: web.Request) -> web.Response:
         common = {"object": "model", "created": self._started, "owned_by": "vllm"}
@@ -180,6 +195,9 @@ class _Routes:
     async def _generate(self, job: Job, on_token: Callable[[Token], Awaitable[None]] | None = None) -> TokenUsage:
         """Run a job to its end, observing its latencies; when the client disconnects, this ends early and aborts the job."""
         reason: FinishReason | Literal["abort"] = "abort"
+        hashes = job.generation.block_hashes
+        if self._log is not None:
+            self._log.expect(hashes, block_contents(job, self._settings.engine.block_size))
         try:
             with self._live.generating(job.generation) as (submitted, events):
                 previous = submitted
@@ -195,6 +213,8 @@ class _Routes:
                         await on_token(event)
         finally:
             self._page.count_end(reason)
+            if self._log is not None:
+                self._log.forget(hashes)
         raise AssertionError("a generation ends with Finished")
 
     async def _stream(self, http: web.Request, job: Job, form: ResponseFormat, include_usage: bool) -> web.StreamResponse:
@@ -219,6 +239,7 @@ class LiveEngine:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self.publisher: KvEventPublisher | None = None
         self._loop = asyncio.get_running_loop()
         self._queues: dict[str, asyncio.Queue[Event]] = {}
         self._alarm: asyncio.TimerHandle | None = None
@@ -256,6 +277,8 @@ class LiveEngine:
             queue = self._queues.get(event.request_id)
             if queue is not None:
                 queue.put_nowait(event)
+        if self.publisher is not None:
+            self.publisher.flush()
         return now
 
     def _set_alarm(self) -> None:

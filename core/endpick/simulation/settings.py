@@ -66,6 +66,16 @@ ROLES = ("decode", "prefill", "encode", "prefill-decode", "encode-prefill", "enc
 
 
 @dataclass(frozen=True, slots=True)
+class KvEventSettings:
+    """Where a server publishes what its KV cache stores and evicts."""
+
+    address: str
+    """`tcp://*:5557` listens; an address without `*` is dialled."""
+    replay_address: str = ""
+    """Where past messages can be had; empty: nowhere."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSettings:
     """What one simulated model server serves, and where."""
 
@@ -83,6 +93,7 @@ class ServerSettings:
     role: str = ""
     """One of `ROLES`, as the label `llm-d.ai/role` says it; empty for a server outside any. One that decodes heeds the headers by which
     a picker says where the other stages run."""
+    kv_events: KvEventSettings | None = None
 
     def __post_init__(self) -> None:
         if self.adapters and not self.engine.max_loras:

@@ -127,9 +127,9 @@ def names_its_payload(subject: PluginUnderTest) -> Iterator[Finding]:
 
 @check(DataCollector, DataProducer)
 def produces_something(subject: PluginUnderTest) -> Iterator[Finding]:
-    """A collector or producer declares what it writes in `produces`."""
+    """A collector or producer declares what it writes in `produces`; the class does for one that may leave it to another instance."""
     for block, parameters in subject.valid_blocks():
-        if not subject.plugin.subscriptions(parameters).produces:
+        if not subject.plugin.subscriptions(parameters).produces and not subject.plugin.produces:
             yield Finding(f"it produces nothing with {block.origin}", "list the data keys it writes in `produces`")
 
 

@@ -1,0 +1,248 @@
+"""The blocks of one engine, by the engine's own hashes: what each event means for the index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+
+from endpick_builtin.producers.precise.block_keys import BlockKeys, Tokens
+from endpick_builtin.producers.precise.kv_events import AllBlocksCleared, BlocksRemoved, BlocksStored, KvEvent
+from endpick_builtin.producers.precise.tier_index import TierIndex
+
+FULL_ATTENTION = frozenset({"", "full_attention", "mla_attention", "sink_full_attention"})
+"""Kinds of cache that a whole prefix can be found in; those of sliding windows and of states hold parts of it only."""
+_DROPPED_AT_ONCE = 16
+MAX_RESTORED = 100_000
+
+
+@dataclass(slots=True)
+class Applied:
+    """What became of events; counts.
+
+    Attributes:
+        admitted: Blocks that were stored.
+        evicted: Blocks that were removed.
+        suppressed: Blocks whose removal left them stored once more.
+        dropped: Blocks forgotten because there were too many.
+        skipped_stores, skipped_removals: Events, by kind of cache and reason.
+    """
+
+    admitted: int = 0
+    evicted: int = 0
+    suppressed: int = 0
+    dropped: int = 0
+    skipped_stores: dict[tuple[str, str], int] | None = None
+    skipped_removals: dict[tuple[str, str], int] | None = None
+
+    def skip_store(self, kind: str, reason: str) -> None:
+        """A store that the index can do nothing with."""
+        self.skipped_stores = _counted(self.skipped_stores, (kind or "unknown", reason))
+
+    def skip_removal(self, kind: str, reason: str) -> None:
+        """A removal of blocks that the index does not have."""
+        self.skipped_removals = _counted(self.skipped_removals, (kind or "unknown", reason))
+
+
+def _counted(counts: dict[tuple[str, str], int] | None, key: tuple[str, str]) -> dict[tuple[str, str], int]:
+    counts = {} if counts is None else counts
+    counts[key] = counts.get(key, 0) + 1
+    return counts
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """Where an engine's block ends inside one of ours: what has come of ours so far."""
+
+    key: int
+    tokens: Tokens
+    extras: tuple[str, ...]
+    hashes: tuple[int, ...]
+
+
+class EngineBlocks:
+    """What one engine says that it holds.
+
+    A block may be stored several times in one tier and group: it is there until it was removed as often. Engines and picker may cut
+    prompts differently: a block of the picker is held when all of the engine's blocks that it consists of are.
+    """
+
+    def __init__(self, index: TierIndex, name: str, keys: BlockKeys, capacity: int) -> None:
+        """`capacity`: blocks to remember; beyond it the oldest are dropped, some at once."""
+        self._index, self._slot, self._block_keys, self._capacity = index, index.slot(name), keys, capacity
+        self._keys: dict[int, tuple[int, ...]] = {}
+        self._open: dict[int, _Open] = {}
+        self._places: dict[tuple[str, int], dict[int, int]] = {}
+        self._excluded: dict[int, str] = {}
+        self._watchers = 0
+        self._restored: set[int] | None = None
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def apply(self, events: Iterable[KvEvent], model: str) -> Applied:
+        """Follow the events of one message; `model` is that of blocks without an adapter."""
+        applied = Applied()
+        for event in events:
+            if isinstance(event, BlocksStored):
+                self._store(event, event.adapter or model, applied)
+            elif isinstance(event, BlocksRemoved):
+                self._remove(event, applied)
+            elif isinstance(event, AllBlocksCleared):
+                applied.evicted += self.clear()
+        if len(self._keys) > self._capacity:
+            applied.dropped += self._drop(len(self._keys) - self._capacity + self._capacity // _DROPPED_AT_ONCE)
+        return applied
+
+    def clear(self) -> int:
+        """Nothing is held; how many blocks were."""
+        count = len(self._keys)
+        for (tier, _), place in self._places.items():
+            for engine_hash in place:
+                self._index.discard(self._slot, tier, self._keys[engine_hash])
+        self._keys.clear()
+        self._open.clear()
+        self._places.clear()
+        return count
+
+    def halve(self) -> None:
+        """Forget the half that has been known for longest."""
+        self._drop((len(self._keys) + 1) // 2)
+
+    def watch(self) -> None:
+        """From now on remember which blocks are stored, until as many calls of `unwatch`."""
+        self._watchers += 1
+        if self._restored is None:
+            self._restored = set()
+
+    def unwatch(self) -> None:
+        """The end of a `watch`."""
+        self._watchers -= 1
+        if not self._watchers:
+            self._restored = None
+
+    def disprove(self, keys: Iterable[int]) -> int:
+        """Forget blocks that the engine turned out not to hold, except those that it has stored while watched; how many."""
+        if self._restored is None or len(self._restored) >= MAX_RESTORED:
+            return 0
+        wrong = [key for key in keys if key not in self._restored]
+        self._index.discard_everywhere(self._slot, wrong)
+        return len(wrong)
+
+    def _store(self, event: BlocksStored, model: str, applied: Applied) -> None:
+        if event.cache_kind not in FULL_ATTENTION:
+            self._excluded[event.group] = event.cache_kind
+            applied.skip_store(event.cache_kind, "cache-kind")
+        elif not self._index.admits(event.tier):
+            applied.skip_store(event.cache_kind, "tier")
+        elif not len(event.tokens):
+            known = [engine_hash for engine_hash in event.hashes if engine_hash in self._keys]
+            if not known:
+                applied.skip_store(event.cache_kind, "no-tokens")
+            self._place(event, known, applied)
+        elif event.parent is not None and event.parent not in self._keys:
+            applied.skip_store(event.cache_kind, "unknown-parent")
+        else:
+            self._map(event, model)
+            self._place(event, event.hashes, applied)
+
+    def _map(self, event: BlocksStored, model: str) -> None:
+        """Find our blocks for the engine's."""
+        start = self._beginning(event, model)
+        ours, theirs = self._block_keys.block_size_tokens, event.block_size
+        if ours == theirs and not start.hashes:
+            chain = self._block_keys.chain(start.key, event.tokens, event.extras)
+            self._keys.update(zip(event.hashes, [(key,) for key in chain], strict=True))
+            return
+        tokens = np.concatenate((start.tokens, event.tokens))
+        spans = _spans(len(start.tokens), theirs, len(event.hashes))
+        extras = _realigned(start, event, spans, ours, len(tokens))
+        chain = self._block_keys.chain(start.key, tokens, extras[: len(tokens) // ours])
+        if chain:
+            for engine_hash in start.hashes:
+                self._keys[engine_hash] = (*self._keys.get(engine_hash, ()), chain[0])
+                self._index_completed(event, engine_hash)
+        for engine_hash, (begin, end) in zip(event.hashes, spans, strict=True):
+            self._keys[engine_hash] = tuple(chain[begin // ours : -(-end // ours)])
+            full, rest = divmod(end, ours)
+            if rest:
+                pending = event.hashes[: event.hashes.index(engine_hash) + 1]
+                inside = tuple(one for one, (_, last) in zip(pending, spans, strict=False) if last > full * ours)
+                before = start.hashes if not full else ()
+                key = chain[full - 1] if full else start.key
+                self._open[engine_hash] = _Open(key, tokens[full * ours : end], extras[full], (*before, *inside))
+
+    def _index_completed(self, event: BlocksStored, engine_hash: int) -> None:
+        """A block that an earlier event had begun is complete now."""
+        if engine_hash in self._places.get((event.tier, event.group), {}):
+            self._index.add(self._slot, event.tier, self._keys[engine_hash])
+
+    def _beginning(self, event: BlocksStored, model: str) -> _Open:
+        """What comes before the event's first token."""
+        nothing = event.tokens[:0]
+        if event.parent is None:
+            return _Open(self._block_keys.root(model), nothing, (), ())
+        begun = self._open.get(event.parent)
+        return begun or _Open(self._keys[event.parent][-1], nothing, (), ())
+
+    def _place(self, event: BlocksStored, hashes: Iterable[int], applied: Applied) -> None:
+        place = self._places.setdefault((event.tier, event.group), {})
+        stored: list[int] = []
+        for engine_hash in hashes:
+            place[engine_hash] = place.get(engine_hash, 0) + 1
+            stored += self._keys[engine_hash]
+            applied.admitted += 1
+        self._index.add(self._slot, event.tier, stored)
+        if self._restored is not None and len(self._restored) < MAX_RESTORED:
+            self._restored.update(stored)
+
+    def _remove(self, event: BlocksRemoved, applied: Applied) -> None:
+        place = self._places.get((event.tier, event.group), {})
+        for engine_hash in event.hashes:
+            count = place.get(engine_hash)
+            if count is None:
+                kind = self._excluded.get(event.group, "")
+                applied.skip_removal(kind, "cache-kind" if kind else "unknown-block")
+            elif count > 1:
+                place[engine_hash] = count - 1
+                applied.suppressed += 1
+            else:
+                del place[engine_hash]
+                applied.evicted += 1
+                self._leave(engine_hash, event.tier)
+
+    def _leave(self, engine_hash: int, tier: str) -> None:
+        """The block has left one place; it may be in others."""
+        places = [other for (other, _), place in self._places.items() if engine_hash in place]
+        if tier not in places:
+            self._index.discard(self._slot, tier, self._keys[engine_hash])
+        if not places:
+            del self._keys[engine_hash]
+            self._open.pop(engine_hash, None)
+
+    def _drop(self, count: int) -> int:
+        oldest = list(islice(self._keys, count))
+        for engine_hash in oldest:
+            for (tier, _), place in self._places.items():
+                if place.pop(engine_hash, 0):
+                    self._index.discard(self._slot, tier, self._keys[engine_hash])
+            del self._keys[engine_hash]
+            self._open.pop(engine_hash, None)
+        return len(oldest)
+
+
+def _spans(offset: int, size: int, count: int) -> list[tuple[int, int]]:
+    """From which token to which each block reaches."""
+    return [(offset + number * size, offset + (number + 1) * size) for number in range(count)]
+
+
+def _realigned(start: _Open, event: BlocksStored, spans: list[tuple[int, int]], ours: int, length: int) -> list[tuple[str, ...]]:
+    """Extras of each of our blocks, the incomplete last one included: those of every block of the engine that it overlaps."""
+    found: list[dict[str, None]] = [{} for _ in range(-(-length // ours) + 1)]
+    found[0].update(dict.fromkeys(start.extras))
+    for extras, (begin, end) in zip(event.extras, spans, strict=False):
+        for number in range(begin // ours, -(-end // ours)):
+            found[number].update(dict.fromkeys(extras))
+    return [tuple(one) for one in found]

@@ -1,0 +1,74 @@
+"""Asks model servers where they publish their KV events: `GET /kv_event_sources`, which vLLM answers since 2026."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass
+
+import orjson
+
+from endpick.api import Endpoint, Unavailable
+from endpick_builtin.collection.http_pages import HttpPages
+
+PATH = "/kv_event_sources"
+TRIES = 12
+PAUSE_SECONDS = 5.0
+ANSWER_SECONDS = 2.0
+_ANY_HOST = re.compile(r"^(tcp://)(\*|0\.0\.0\.0|\[::\])(:\d+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class EventSource:
+    """Addresses of one rank's publisher."""
+
+    events: str
+    replay: str = ""
+    """Where past messages can be had; empty: nowhere."""
+
+
+class EventSources:
+    """Asks servers, one by one."""
+
+    def __init__(self) -> None:
+        self._pages = HttpPages(None, "application/json")
+
+    async def close(self) -> None:
+        """Ask no more."""
+        await self._pages.close()
+
+    async def find(self, endpoint: Endpoint, rank: int) -> EventSource | None:
+        """Where this rank of the server publishes; None when the server does not say, or has not answered for a minute."""
+        for attempt in range(TRIES):
+            if attempt:
+                await asyncio.sleep(PAUSE_SECONDS)
+            try:
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    answer = await self._pages.get(endpoint.address, PATH)
+            except Unavailable as problem:
+                if "answered 404" in str(problem):
+                    return None
+            except TimeoutError:
+                continue
+            else:
+                return source_of(answer, endpoint, rank)
+        return None
+
+
+def source_of(answer: bytes, endpoint: Endpoint, rank: int) -> EventSource | None:
+    """The entry of one rank in a server's answer; None where there is none that can be read."""
+    try:
+        listed = orjson.loads(answer)
+    except orjson.JSONDecodeError:
+        return None
+    for one in listed if isinstance(listed, list) else ():
+        if isinstance(one, dict) and (one.get("data_parallel_rank") or 0) == rank and isinstance(one.get("endpoint"), str):
+            replay = one.get("replay_endpoint")
+            return EventSource(_at(endpoint, one["endpoint"]), _at(endpoint, replay) if isinstance(replay, str) else "")
+    return None
+
+
+def _at(endpoint: Endpoint, address: str) -> str:
+    """A server that listens on all its addresses is dialled at the endpoint's."""
+    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+    return _ANY_HOST.sub(lambda found: f"{found[1]}{host}{found[3]}", address)

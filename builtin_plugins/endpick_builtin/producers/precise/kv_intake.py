@@ -1,0 +1,299 @@
+"""Listens to the publishers of KV events: dials those of the pool's endpoints, waits for those that dial, and fetches what was missed."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import re
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
+
+from endpick.api import ConfigurationError, Endpoint
+from endpick_builtin.producers.precise.engine_blocks import EngineBlocks
+from endpick_builtin.producers.precise.event_sources import EventSources
+from endpick_builtin.producers.precise.kv_events import Batch, UnreadableError, read_batch
+from endpick_builtin.producers.precise.kv_sockets import Frames, Subscriber, fetch, new_context
+from endpick_builtin.producers.precise.kv_stream import KvStream, Message
+from endpick_builtin.producers.precise.metrics import KvMetrics
+from endpick_builtin.producers.precise.parameters import KvEventsParameters
+
+MAX_SOCKETS = 16_384
+MAX_REPLAYS = 8
+REPLAY_SECONDS = 120.0
+REPLAY_IDLE_SECONDS = 2.0
+REPLAY_PAUSE_SECONDS = 30.0
+_LOOK_SECONDS = 1.0
+_RANK = re.compile(r"-rank-(\d{1,3})$")
+
+
+@dataclass(slots=True, eq=False)
+class _Publisher:
+    """One endpoint's."""
+
+    endpoint: Endpoint
+    stream: KvStream
+    subscriber: Subscriber | None = None
+    replay_address: str = ""
+    may_replay_at: float = 0.0
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+
+class KvIntake:
+    """All publishers of one index. Everything runs on the event loop, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        parameters: KvEventsParameters,
+        blocks: Callable[[str], EngineBlocks],
+        metrics: Callable[[], KvMetrics],
+        logger: logging.Logger,
+    ) -> None:
+        """`blocks` makes what an endpoint's events are applied to; `metrics` is asked for only later."""
+        import msgspec  # noqa: PLC0415 - an extra that only configurations with KV events need
+
+        self._parameters, self._blocks, self._find_metrics, self._logger = parameters, blocks, metrics, logger
+        self._decoder = msgspec.msgpack.Decoder()
+        self._undecodable = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, UnreadableError)
+        self._publishers: dict[str, _Publisher] = {}
+        self._by_address: dict[str, _Publisher] = {}
+        self._members: object = None
+        self._central: Subscriber | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sources = EventSources()
+        self._running = False
+
+    @property
+    def subscribers(self) -> int:
+        """Publishers dialled, and one for those that dial."""
+        return sum(one.subscriber is not None for one in self._publishers.values()) + (self._central is not None)
+
+    def blocks_of(self, name: str) -> EngineBlocks | None:
+        """What an endpoint's events have said; None for an unknown one."""
+        publisher = self._publishers.get(name)
+        return None if publisher is None else publisher.stream.blocks
+
+    def all_blocks(self) -> list[EngineBlocks]:
+        """Those of every endpoint."""
+        return [publisher.stream.blocks for publisher in self._publishers.values()]
+
+    async def start(self, endpoints: Callable[[], Iterable[Endpoint]]) -> None:
+        """Listen; `endpoints` gives those of the pool at any time.
+
+        Raises:
+            ConfigurationError: `zmqEndpoint` cannot be listened on.
+        """
+        self._endpoints = endpoints
+        self._metrics, self._loop = self._find_metrics(), asyncio.get_running_loop()
+        self._replays = asyncio.Semaphore(MAX_REPLAYS)
+        self._context = new_context(MAX_SOCKETS)
+        self._running = True
+        if self._parameters.zmq_endpoint:
+            self._central = Subscriber(self._context, self._parameters.topic_filter, self._from_anyone)
+            if not self._bind(self._central):
+                self._spawn(self._bind_later(self._central), self._tasks)
+        self._spawn(self._follow_pool(), self._tasks)
+
+    async def stop(self) -> None:
+        """Listen no more."""
+        if not self._running:
+            return
+        self._running = False
+        for name in list(self._publishers):
+            self.remove(name)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._central is not None:
+            self._central.close()
+        await self._sources.close()
+        self._context.destroy(linger=0)
+
+    def follow(self, members: Iterable[Endpoint]) -> None:
+        """Listen to the publishers of these endpoints, and to no others; cheap while `members` is the same object."""
+        if members is self._members or not self._running:
+            return
+        self._members = members
+        wanted = {one.name: one for one in members}
+        for name, publisher in list(self._publishers.items()):
+            if wanted.get(name) is not publisher.endpoint:
+                self.remove(name)
+        for name, endpoint in wanted.items():
+            if name not in self._publishers:
+                self._add(endpoint)
+
+    def remove(self, name: str) -> None:
+        """Forget an endpoint and what it held."""
+        publisher = self._publishers.pop(name, None)
+        if publisher is None:
+            return
+        self._members = None
+        self._by_address.pop(publisher.endpoint.address, None)
+        if publisher.subscriber is not None:
+            publisher.subscriber.close()
+        for task in publisher.tasks:
+            task.cancel()
+        publisher.stream.blocks.clear()
+        self._metrics.forget(publisher.endpoint.address)
+
+    def _add(self, endpoint: Endpoint) -> None:
+        pod, metrics = endpoint.address, self._metrics
+        stream = KvStream(
+            self._blocks(endpoint.name),
+            lambda number: self._begin_replay(publisher, number),
+            metrics.applied,
+            lambda verdict: metrics.judged(pod, verdict),
+        )
+        publisher = self._publishers[endpoint.name] = self._by_address[pod] = _Publisher(endpoint, stream)
+        discovery = self._parameters.pod_discovery
+        rank = _rank(endpoint)
+        if discovery.replay_socket_port:
+            publisher.replay_address = _tcp(endpoint, discovery.replay_socket_port + rank)
+        if discovery.ask_servers:
+            self._spawn(self._ask(publisher, rank), publisher.tasks)
+        else:
+            self._listen(publisher, _tcp(endpoint, discovery.socket_port + rank))
+
+    async def _ask(self, publisher: _Publisher, rank: int) -> None:
+        """Learn both addresses from the server; where it does not say, those of the parameters hold."""
+        source = await self._sources.find(publisher.endpoint, rank)
+        if source is None:
+            self._metrics.errors.labels(publisher.endpoint.address, "event-sources").inc()
+        elif source.replay:
+            publisher.replay_address = source.replay
+        fallback = _tcp(publisher.endpoint, self._parameters.pod_discovery.socket_port + rank)
+        self._listen(publisher, source.events if source is not None else fallback)
+
+    def _listen(self, publisher: _Publisher, address: str) -> None:
+        if self._parameters.discover_pods:
+            subscriber = Subscriber(self._context, self._parameters.topic_filter, lambda frames: self._received(publisher, frames))
+            try:
+                subscriber.connect(address)
+                publisher.subscriber = subscriber
+            except OSError as problem:
+                subscriber.close()
+                self._metrics.errors.labels(publisher.endpoint.address, "connect").inc()
+                self._logger.warning("cannot dial %s for KV events of %s: %s", address, publisher.endpoint.name, problem)
+        publisher.stream.begin_replay(0)
+
+    def _from_anyone(self, frames: Frames) -> None:
+        """A message of a publisher that dialled: its topic says whose it is."""
+        pod, _ = _topic(frames)
+        publisher = self._by_address.get(pod) or self._only_one_at(pod)
+        if publisher is None:  # It may have joined since the pool was last looked at.
+            self.follow(self._endpoints())
+            publisher = self._by_address.get(pod) or self._only_one_at(pod)
+        if publisher is None:
+            self._metrics.bad.labels("unknown-endpoint").inc()
+        else:
+            self._received(publisher, frames)
+
+    def _only_one_at(self, host: str) -> _Publisher | None:
+        """Some publishers name their host alone, which is enough where one endpoint has it."""
+        found = [one for one in self._publishers.values() if one.endpoint.host == host]
+        return found[0] if len(found) == 1 else None
+
+    def _received(self, publisher: _Publisher, frames: Frames) -> None:
+        message = self._read(frames)
+        if message is not None:
+            publisher.stream.message(message)
+
+    def _read(self, frames: Frames) -> Message | None:
+        if len(frames) != 3 or len(frames[1]) != 8:
+            self._metrics.bad.labels("frames").inc()
+            return None
+        try:
+            batch = read_batch(self._decoder.decode(frames[2]))
+        except self._undecodable:
+            self._metrics.bad.labels("garbage").inc()
+            batch = Batch(float("-inf"), ())
+        if batch.unknown:
+            self._metrics.bad.labels("unknown-event").inc(batch.unknown)
+        if batch.garbage:
+            self._metrics.bad.labels("garbage-event").inc(batch.garbage)
+        return Message(int.from_bytes(frames[1], "big"), batch, _topic(frames)[1])
+
+    def _begin_replay(self, publisher: _Publisher, number: int) -> bool:
+        if not publisher.replay_address or not self._running or self._loop.time() < publisher.may_replay_at:
+            return False
+        self._spawn(self._replay(publisher, number), publisher.tasks)
+        return True
+
+    async def _replay(self, publisher: _Publisher, number: int) -> None:
+        pod, stream, complete = publisher.endpoint.address, publisher.stream, False
+        self._metrics.replaying.labels(pod).set(1)
+        try:
+            async with asyncio.timeout(REPLAY_SECONDS), self._replays:
+                async for frames in fetch(self._context, publisher.replay_address, number, REPLAY_IDLE_SECONDS):
+                    message = self._read(frames)
+                    if message is not None:
+                        self._metrics.replayed.labels(pod).inc()
+                        stream.replayed(message)
+            complete = True
+        except (TimeoutError, OSError) as problem:
+            self._metrics.errors.labels(pod, "replay").inc()
+            self._logger.warning(
+                "no replay of KV events of %s from %s (%s): what it holds is unknown until it says more; check replaySocketPort",
+                publisher.endpoint.name,
+                publisher.replay_address,
+                str(problem) or "no answer",
+            )
+        if complete:
+            self._metrics.replays.labels(pod).inc()
+            self._metrics.last_replay.labels(pod).set_to_current_time()
+        else:
+            self._metrics.failed_replays.labels(pod).inc()
+            publisher.may_replay_at = self._loop.time() + REPLAY_PAUSE_SECONDS
+        self._metrics.replaying.labels(pod).set(0)
+        stream.replay_ended(complete)
+
+    def _bind(self, central: Subscriber) -> bool:
+        address = self._parameters.zmq_endpoint
+        try:
+            self._logger.info("listening on %s for KV events", central.bind(address))
+        except OSError as problem:
+            if problem.errno == errno.EADDRINUSE:
+                self._metrics.errors.labels("", "bind").inc()
+                self._logger.warning("zmqEndpoint %s is taken: no KV events until it is free", address)
+                return False
+            self._running = False
+            central.close()
+            self._context.destroy(linger=0)
+            raise ConfigurationError(f"cannot listen on zmqEndpoint '{address}': {problem}") from problem
+        return True
+
+    async def _bind_later(self, central: Subscriber) -> None:
+        """A configuration that replaces another one with the same address gets it when the other has ended."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            if self._bind(central):
+                return
+
+    async def _follow_pool(self) -> None:
+        while True:
+            self.follow(self._endpoints())
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def _spawn(self, work: Coroutine[None, None, None], among: set[asyncio.Task[None]]) -> None:
+        task = self._loop.create_task(work)
+        among.add(task)
+        task.add_done_callback(among.discard)
+
+
+def _topic(frames: Frames) -> tuple[str, str]:
+    """Whose message it is and of which model, from `kv@<address>@<model>`; any other topic names the endpoint alone."""
+    topic = frames[0].decode("utf-8", "replace") if frames else ""
+    _, _, rest = topic.partition("@")
+    pod, separator, model = rest.partition("@")
+    return (pod, model) if separator else (topic, "")
+
+
+def _rank(endpoint: Endpoint) -> int:
+    """Which of its pod's engines an endpoint is, from its name."""
+    found = _RANK.search(endpoint.name)
+    return int(found[1]) if found else 0
+
+
+def _tcp(endpoint: Endpoint, port: int) -> str:
+    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+    return f"tcp://{host}:{port}"

@@ -1,0 +1,158 @@
+"""ZeroMQ sockets on the event loop: messages of publishers as they come, and those that a publisher still keeps.
+
+A socket is read for at most `TURN_SECONDS` at a time, so that a flood of messages leaves room for requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import zmq
+
+Frames = list[bytes]
+
+TURN_SECONDS = 0.002
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+"""A publisher that sends more at once is cut off; a step of an engine with a million new tokens fits."""
+_RECEIVE_QUEUE = 10_000
+_RECONNECT_MILLISECONDS = 200
+_RECONNECT_MAX_MILLISECONDS = 5_000
+_HEARTBEAT_MILLISECONDS = 5_000
+END_OF_REPLAY = -1
+
+
+@contextmanager
+def _told_as_os_errors() -> Iterator[None]:
+    """ZeroMQ's errors are the system's, of a type of their own."""
+    import zmq  # noqa: PLC0415
+
+    try:
+        yield
+    except zmq.ZMQError as problem:
+        raise OSError(problem.errno or 0, problem.strerror or str(problem)) from problem
+
+
+def new_context(sockets: int) -> zmq.Context[zmq.Socket[bytes]]:
+    """A context for that many sockets; ZeroMQ's own limit is 1023."""
+    import zmq  # noqa: PLC0415 - an extra that only configurations with KV events need
+
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    context.set(zmq.MAX_SOCKETS, sockets)
+    return context
+
+
+class Subscriber:
+    """One subscription, to publishers that it dials or that dial it."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], topic: str, deliver: Callable[[Frames], None]) -> None:
+        """For topics that begin with `topic`; `deliver` is called with the frames of each message."""
+        import zmq  # noqa: PLC0415
+
+        self._again, self._noblock = zmq.Again, zmq.NOBLOCK
+        self._deliver = deliver
+        self._loop = asyncio.get_running_loop()
+        self._socket = socket = context.socket(zmq.SUB)
+        for option, value in (
+            (zmq.LINGER, 0),
+            (zmq.RCVHWM, _RECEIVE_QUEUE),
+            (zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES),
+            (zmq.RECONNECT_IVL, _RECONNECT_MILLISECONDS),
+            (zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MILLISECONDS),
+            (zmq.HEARTBEAT_IVL, _HEARTBEAT_MILLISECONDS),
+            (zmq.IPV6, 1),
+        ):
+            socket.setsockopt(option, value)
+        socket.setsockopt(zmq.SUBSCRIBE, topic.encode())
+        self._descriptor = int(socket.getsockopt(zmq.FD))
+        self._loop.add_reader(self._descriptor, self._read)
+        self._loop.call_soon(self._read)
+
+    def connect(self, address: str) -> None:
+        """Dial a publisher, again and again until it answers, and whenever it is lost.
+
+        Raises:
+            OSError: the address is none.
+        """
+        with _told_as_os_errors():
+            self._socket.connect(address)
+
+    def bind(self, address: str) -> str:
+        """Listen for publishers that dial; where, as ZeroMQ says it.
+
+        Raises:
+            OSError: the address is taken, or none.
+        """
+        import zmq  # noqa: PLC0415
+
+        with _told_as_os_errors():
+            self._socket.bind(address)
+        return self._socket.get_string(zmq.LAST_ENDPOINT)
+
+    def close(self) -> None:
+        """Deliver no more."""
+        if not self._socket.closed:
+            self._loop.remove_reader(self._descriptor)
+            self._socket.close(0)
+
+    def _read(self) -> None:
+        until = time.monotonic() + TURN_SECONDS
+        while not self._socket.closed:
+            try:
+                frames = self._socket.recv_multipart(self._noblock)
+            except self._again:
+                return
+            self._deliver(frames)
+            if time.monotonic() > until:
+                self._loop.call_soon(self._read)
+                return
+
+
+async def fetch(context: zmq.Context[zmq.Socket[bytes]], address: str, number: int, idle_seconds: float) -> AsyncIterator[Frames]:
+    """The messages that a publisher keeps, from this number on, as `[topic, number, payload]`; ends with the last one.
+
+    Raises:
+        TimeoutError: nothing came for that long.
+        OSError: the address is none.
+    """
+    import zmq  # noqa: PLC0415
+
+    loop = asyncio.get_running_loop()
+    socket = context.socket(zmq.DEALER)
+    descriptor = int(socket.getsockopt(zmq.FD))
+    try:
+        for option, value in ((zmq.LINGER, 0), (zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES), (zmq.IPV6, 1)):
+            socket.setsockopt(option, value)
+        with _told_as_os_errors():
+            socket.connect(address)
+        socket.send_multipart([b"", number.to_bytes(8, "big")])
+        until = loop.time() + TURN_SECONDS
+        while True:
+            try:
+                frames = socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                await asyncio.wait_for(_readable(loop, descriptor), idle_seconds)
+                until = loop.time() + TURN_SECONDS
+                continue
+            frames = frames[1:] if frames and not frames[0] and len(frames) > 3 else frames
+            if len(frames) == 3 and int.from_bytes(frames[1], "big", signed=True) == END_OF_REPLAY:
+                return
+            yield frames
+            if loop.time() > until:
+                await asyncio.sleep(0)
+                until = loop.time() + TURN_SECONDS
+    finally:
+        socket.close(0)
+
+
+async def _readable(loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
+    ready = asyncio.Event()
+    loop.add_reader(descriptor, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(descriptor)

@@ -1,0 +1,161 @@
+"""One publisher's messages in their order: what has been seen, what is missing, and what to do about it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from endpick_builtin.producers.precise.engine_blocks import Applied, EngineBlocks
+from endpick_builtin.producers.precise.kv_events import Batch
+
+MAX_HELD = 10_000
+"""Messages kept while the ones before them are fetched: as many as vLLM keeps for that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One numbered batch, and the model its blocks were computed with."""
+
+    number: int
+    batch: Batch
+    model: str
+
+
+class Verdict(Enum):
+    """How a message's number stands to the last one's."""
+
+    FIRST = auto()
+    NEXT = auto()
+    SEEN = auto()
+    """It, or a later one, has come before."""
+    GAP = auto()
+    RESET = auto()
+    """The publisher has begun to count again: a lower number of a later time."""
+
+
+class Phase(Enum):
+    """Where the stream stands."""
+
+    LIVE = auto()
+    REPLAYING = auto()
+
+
+class Step(Enum):
+    """What is done with a message."""
+
+    APPLY = auto()
+    DROP = auto()
+    CATCH_UP = auto()
+    """Fetch what is missing, and keep the message until then."""
+    START_OVER = auto()
+    """Forget everything, then as `CATCH_UP`."""
+    HOLD = auto()
+
+
+_STEPS: Mapping[tuple[Phase, Verdict], Step] = {
+    (Phase.LIVE, Verdict.FIRST): Step.CATCH_UP,
+    (Phase.LIVE, Verdict.NEXT): Step.APPLY,
+    (Phase.LIVE, Verdict.SEEN): Step.DROP,
+    (Phase.LIVE, Verdict.GAP): Step.CATCH_UP,
+    (Phase.LIVE, Verdict.RESET): Step.START_OVER,
+    (Phase.REPLAYING, Verdict.FIRST): Step.HOLD,
+    (Phase.REPLAYING, Verdict.NEXT): Step.HOLD,
+    (Phase.REPLAYING, Verdict.SEEN): Step.DROP,
+    (Phase.REPLAYING, Verdict.GAP): Step.HOLD,
+    (Phase.REPLAYING, Verdict.RESET): Step.HOLD,
+}
+
+
+class KvStream:
+    """The messages of one publisher, applied in order to what its engine holds."""
+
+    def __init__(
+        self, blocks: EngineBlocks, ask: Callable[[int], bool], tell: Callable[[Applied], None], judged: Callable[[Verdict], None]
+    ) -> None:
+        """For one endpoint.
+
+        Args:
+            blocks: What the engine holds.
+            ask: Begins to fetch messages from this number on, if that is possible; `replayed` and `replay_ended` follow if it is.
+            tell: Called with what became of each message.
+            judged: Called with the verdict on each message.
+        """
+        self.blocks = blocks
+        self._ask, self._tell, self._judged = ask, tell, judged
+        self._phase = Phase.LIVE
+        self._last: tuple[int, float] | None = None
+        self._held: deque[Message] = deque()
+        self._expected = 0
+
+    @property
+    def next_number(self) -> int:
+        """The number that continues what has been seen; 0 for the beginning."""
+        return 0 if self._last is None else self._last[0] + 1
+
+    def begin_replay(self, number: int) -> bool:
+        """Fetch what is kept from this number on, and let what comes meanwhile wait; False when that is impossible now."""
+        if self._phase is Phase.REPLAYING or not self._ask(number):
+            return False
+        self._phase, self._expected = Phase.REPLAYING, number
+        return True
+
+    def message(self, message: Message) -> None:
+        """A message that was published just now."""
+        verdict = self._judge(message)
+        self._judged(verdict)
+        step = _STEPS[self._phase, verdict]
+        if step is Step.DROP:
+            return
+        if step is Step.START_OVER:
+            self.blocks.clear()
+            self._last = None
+        if step in (Step.CATCH_UP, Step.START_OVER) and message.number > self.next_number and self.begin_replay(self.next_number):
+            step = Step.HOLD
+        if step is not Step.HOLD:
+            self._apply(message)
+        elif len(self._held) < MAX_HELD:
+            self._held.append(message)
+
+    def replayed(self, message: Message) -> None:
+        """A message that was fetched. Where older ones are no longer kept, blocks may have been removed unseen: all are forgotten."""
+        if message.number > self._expected:
+            self.blocks.clear()
+        if message.number >= self.next_number:
+            self._apply(message)
+        self._expected = message.number + 1
+
+    def replay_ended(self, complete: bool) -> None:
+        """All that is kept has been fetched, or it failed: then what is known may be wrong, and is forgotten."""
+        self._phase = Phase.LIVE
+        if not complete:
+            self.blocks.clear()
+        held, self._held = self._held, deque()
+        for message in held:
+            if self._phase is Phase.REPLAYING:
+                self._held.append(message)
+            elif not complete:
+                self._apply(message)
+            else:
+                self._again(message)
+
+    def _again(self, message: Message) -> None:
+        """A message that had to wait; it has been counted."""
+        verdict = self._judge(message)
+        if verdict is Verdict.RESET:
+            self.blocks.clear()
+        if verdict is not Verdict.SEEN:
+            self._apply(message)
+
+    def _judge(self, message: Message) -> Verdict:
+        if self._last is None:
+            return Verdict.FIRST
+        number, time = self._last
+        if message.number <= number:
+            return Verdict.RESET if message.batch.time > time else Verdict.SEEN
+        return Verdict.NEXT if message.number == number + 1 else Verdict.GAP
+
+    def _apply(self, message: Message) -> None:
+        self._last = message.number, message.batch.time
+        self._tell(self.blocks.apply(message.batch.events, message.model))

@@ -1,0 +1,206 @@
+"""The parameters of the precise prefix cache, as llm-d writes them."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from importlib.util import find_spec
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from endpick.api import Duration, Parameters
+from endpick_builtin.producers.precise.block_keys import HashAlgorithm
+from endpick_builtin.producers.self_check import SELF_CHECK
+
+DEFAULT_BLOCK_SIZE = 16
+_NEEDED = ("zmq", "msgspec")
+BYTES_PER_BLOCK = 320
+"""What one block of one endpoint takes in memory, measured and rounded up."""
+_SIZE = r"([0-9]+(?:\.[0-9]+)?) ?(B|[KMG]i?B)"
+_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_IGNORED = "Accepted for llm-d's configurations and without effect: "
+
+
+class EngineType(StrEnum):
+    """Whose events they are. The fields that are read are the same."""
+
+    VLLM = "vllm"
+    SGLANG = "sglang"
+
+
+class TokenProcessorParameters(Parameters):
+    """How prompts are cut into blocks, and blocks get their keys."""
+
+    block_size_tokens: Annotated[
+        int, Field(alias="blockSizeTokens", ge=0, description=f"Tokens per block; 0 leaves it to blockSize, or to {DEFAULT_BLOCK_SIZE}.")
+    ] = 0
+    block_size: Annotated[int, Field(alias="blockSize", ge=0, description="Former name of blockSizeTokens.")] = 0
+    hash_seed: Annotated[str, Field(alias="hashSeed", description="Where chains of keys begin; engines need not know it.")] = ""
+    hash_algorithm: Annotated[
+        HashAlgorithm,
+        Field(alias="hashAlgorithm", description="How keys are made; xxh64 takes a twentieth of the time, and finds the same."),
+    ] = HashAlgorithm.CBOR_FNV
+
+    @property
+    def tokens_per_block(self) -> int:
+        """The block size in effect."""
+        return self.block_size_tokens or self.block_size or DEFAULT_BLOCK_SIZE
+
+
+class InMemoryParameters(Parameters):
+    """An index bounded by its number of blocks."""
+
+    size: Annotated[int, Field(gt=0, description="Blocks to remember for one endpoint at most.")] = 10_000_000
+    pod_cache_size: Annotated[int, Field(alias="podCacheSize", gt=0, description=_IGNORED + "any number may hold a block.")] = 10
+
+
+class CostAwareParameters(Parameters):
+    """An index bounded by its memory."""
+
+    size: Annotated[
+        str, Field(pattern=f"^{_SIZE}$", description=f"Memory for the blocks of one endpoint, at {BYTES_PER_BLOCK} bytes a block.")
+    ] = "2GiB"
+
+
+class RedisParameters(Parameters):
+    """An index in another process."""
+
+    address: Annotated[str, Field(description=_IGNORED + "the index is in the picker's memory.")] = ""
+
+
+class BlockIndexParameters(Parameters):
+    """How much the index remembers; `costAwareMemoryConfig` goes before the others."""
+
+    in_memory: Annotated[InMemoryParameters, Field(alias="inMemoryConfig", description="Bounded by blocks.")] = InMemoryParameters()
+    cost_aware: Annotated[
+        CostAwareParameters | None, Field(alias="costAwareMemoryConfig", description="Bounded by memory; none: by blocks.")
+    ] = None
+    redis: Annotated[RedisParameters | None, Field(alias="redisConfig", description=_IGNORED + "the index is in memory.")] = None
+    valkey: Annotated[RedisParameters | None, Field(alias="valkeyConfig", description=_IGNORED + "the index is in memory.")] = None
+    enable_metrics: Annotated[bool, Field(alias="enableMetrics", description=_IGNORED + "the metrics are there in any case.")] = False
+    metrics_logging_interval: Annotated[
+        Duration | int, Field(alias="metricsLoggingInterval", description=_IGNORED + "metrics are not logged.")
+    ] = 0
+    max_prefix_blocks_to_match: Annotated[
+        int | None, Field(alias="maxPrefixBlocksToMatch", description=_IGNORED + "prompts are looked at in full.")
+    ] = None
+
+    @property
+    def blocks_per_endpoint(self) -> int:
+        """The bound in effect."""
+        if self.cost_aware is None:
+            return self.in_memory.size
+        number, unit = re.fullmatch(_SIZE, self.cost_aware.size).groups()  # type: ignore[union-attr]
+        return max(int(float(number) * _UNITS[unit]) // BYTES_PER_BLOCK, 1)
+
+
+class TierParameters(Parameters):
+    """What a block is worth in one kind of memory."""
+
+    name: Annotated[str, Field(min_length=1, description="The tier, as engines call it; capitals do not matter.")]
+    weight: Annotated[float, Field(ge=0.0, le=1.0, description="Worth of a block there, beside one in the device's memory.")]
+
+
+_TIERS = (TierParameters(name="gpu", weight=1.0), TierParameters(name="cpu", weight=0.8))
+
+
+class IndexerParameters(Parameters):
+    """What is remembered, and what it is worth."""
+
+    block_index: Annotated[BlockIndexParameters, Field(alias="kvBlockIndexConfig", description="How much is remembered.")] = (
+        BlockIndexParameters()
+    )
+    tiers: Annotated[
+        tuple[TierParameters, ...],
+        Field(alias="kvCacheBackendConfigs", description="Worth of a block by tier; 1 for tiers that are not listed."),
+    ] = _TIERS
+    token_processor: Annotated[
+        TokenProcessorParameters | None,
+        Field(alias="tokenProcessorConfig", description=_IGNORED + "it belongs beside indexerConfig, not into it."),
+    ] = None
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Worth of a block by tier, in lower case."""
+        return {tier.name.lower(): tier.weight for tier in self.tiers}
+
+
+class PodDiscoveryParameters(Parameters):
+    """Where the publisher of each endpoint listens."""
+
+    socket_port: Annotated[
+        int, Field(alias="socketPort", ge=1, le=65535, description="Port of the first rank's publisher; the next ones follow.")
+    ] = 5557
+    replay_socket_port: Annotated[
+        int, Field(alias="replaySocketPort", ge=0, le=65535, description="Port where past messages can be had, likewise; 0: nowhere.")
+    ] = 0
+    ask_servers: Annotated[
+        bool,
+        Field(alias="askServers", description="Ask servers at /kv_event_sources; the ports above are for those without."),
+    ] = False
+    pod_label_selector: Annotated[
+        str | None, Field(alias="podLabelSelector", description=_IGNORED + "every endpoint of the pool counts.")
+    ] = None
+    pod_namespace: Annotated[str | None, Field(alias="podNamespace", description=_IGNORED + "every endpoint of the pool counts.")] = None
+
+
+class KvEventsParameters(Parameters):
+    """How KV events reach the picker."""
+
+    zmq_endpoint: Annotated[str, Field(alias="zmqEndpoint", description="Listen here for publishers that dial, as tcp://0.0.0.0:5557.")] = (
+        ""
+    )
+    topic_filter: Annotated[str, Field(alias="topicFilter", description="What the topics of messages begin with.")] = "kv@"
+    concurrency: Annotated[int, Field(ge=1, description=_IGNORED + "events are read on the event loop.")] = 4
+    engine_type: Annotated[EngineType, Field(alias="engineType", description="Whose events: both are read alike.")] = EngineType.VLLM
+    discover_pods: Annotated[bool, Field(alias="discoverPods", description="Dial the publisher of each endpoint.")] = True
+    pod_discovery: Annotated[
+        PodDiscoveryParameters, Field(alias="podDiscoveryConfig", description="Ports of the endpoints' publishers.")
+    ] = PodDiscoveryParameters()
+
+    @model_validator(mode="after")
+    def _has_what_it_needs(self) -> Self:
+        if self.zmq_endpoint and not re.match(r"(tcp|ipc)://.", self.zmq_endpoint):
+            raise ValueError(f"zmqEndpoint '{self.zmq_endpoint}' is no address of ZeroMQ; write for example tcp://0.0.0.0:5557")
+        return self
+
+    @property
+    def in_use(self) -> bool:
+        """Whether there is anything to listen to."""
+        return bool(self.zmq_endpoint) or self.discover_pods
+
+
+class PrecisePrefixCacheParameters(Parameters):
+    """What `precise-prefix-cache-producer` and `precise-prefix-cache-scorer` take."""
+
+    token_processor: Annotated[TokenProcessorParameters, Field(alias="tokenProcessorConfig", description="Blocks and their keys.")] = (
+        TokenProcessorParameters()
+    )
+    indexer: Annotated[IndexerParameters, Field(alias="indexerConfig", description="What is remembered.")] = IndexerParameters()
+    kv_events: Annotated[KvEventsParameters, Field(alias="kvEventsConfig", description="Where events come from.")] = KvEventsParameters()
+    speculative_indexing: Annotated[
+        bool, Field(alias="speculativeIndexing", description="Count the blocks of a request as held from the moment that it is sent.")
+    ] = False
+    speculative_ttl: Annotated[
+        Duration, Field(alias="speculativeTTL", gt=0, description="How long they count without the engine's word.")
+    ] = 2.0
+    self_check: SELF_CHECK = True
+
+    @model_validator(mode="after")
+    def _can_hear(self) -> Self:
+        missing = [module for module in _NEEDED if find_spec(module) is None]
+        if missing and self.kv_events.in_use:
+            raise ValueError(f"KV events need {' and '.join(missing)}, which are not installed: run pip install 'endpick[kv-events]'")
+        return self
+
+    def without_effect(self) -> list[str]:
+        """Names of the parameters that were given and do nothing, each with what to know of it."""
+        found: list[str] = []
+        discovery, index = self.kv_events.pod_discovery, self.indexer.block_index
+        for part in (self.indexer, index, index.in_memory, self.kv_events, discovery):
+            for key, field in type(part).model_fields.items():
+                text = field.description or ""
+                if key in part.model_fields_set and text.startswith(_IGNORED):
+                    found.append(f"{field.alias or key} ({text.removeprefix(_IGNORED).rstrip('.')})")
+        return found

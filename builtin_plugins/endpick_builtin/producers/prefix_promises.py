@@ -1,0 +1,82 @@
+"""The self-check of an index of what was sent: what a broken promise says of everything else that was sent there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+
+from endpick.api import CycleState, Endpoint, FloatArray, ResponseEnd, ResponseHead, TerminationCause
+from endpick_builtin.producers.prefix_index import PrefixIndex
+from endpick_builtin.producers.self_check import Finding, Promise, SelfCheck
+
+_SAMPLES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A request that is being answered.
+
+    Attributes:
+        promise: What the index said.
+        hashes: Of the prompt's blocks.
+        uses: Of some of the matched blocks, by position: the insertion that had used it last, before this request.
+    """
+
+    promise: Promise
+    hashes: Sequence[int]
+    uses: Mapping[int, int]
+
+
+class PrefixPromises:
+    """Keeps what was promised of each request in flight.
+
+    Engines drop what was used least recently. Where a block proved missing, all that was last used before it is gone as well, by eviction
+    or by a restart, and is purged. The prompt itself stays, for the engine has just computed it anew; an endpoint that keeps breaking
+    promises does not even keep that, and loses it, too.
+    """
+
+    def __init__(self, index: PrefixIndex, registry: CollectorRegistry | None) -> None:
+        self._index = index
+        self._check = SelfCheck(registry)
+
+    def calibrated(self, matched: FloatArray, members: Sequence[Endpoint]) -> FloatArray:
+        """Matches of all endpoints of a pool, each times its endpoint's calibration."""
+        return matched * self._check.factors(members)
+
+    def promise(self, state: CycleState, endpoint: Endpoint, hashes: Sequence[int], matched: float) -> None:
+        """The request goes to this endpoint, which has not been noted in the index yet."""
+        count = int(matched)
+        uses: Mapping[int, int] = {}
+        if count > 0:
+            positions = range(count) if count <= _SAMPLES else [number * (count - 1) // (_SAMPLES - 1) for number in range(_SAMPLES)]
+            last = self._index.last_uses(endpoint.name, [hashes[position] for position in positions])
+            uses = dict(zip(positions, last, strict=True))
+        state.private["sent"] = _Sent(Promise(endpoint, matched, len(hashes)), hashes, uses)
+
+    def started(self, head: ResponseHead, state: CycleState) -> None:
+        """Another endpoint may have served, or none: then there is nothing to compare."""
+        sent = state.private.get("sent")
+        if isinstance(sent, _Sent) and (head.endpoint is not sent.promise.endpoint or head.status != 200):
+            del state.private["sent"]
+
+    def ended(self, end: ResponseEnd, state: CycleState) -> None:
+        """Compare, and purge what proved false."""
+        sent = state.private.pop("sent", None)
+        if not isinstance(sent, _Sent) or end.usage is None or end.cause is not TerminationCause.NATURAL:
+            return
+        promise = sent.promise
+        finding = self._check.judge(promise, end.usage)
+        if finding is Finding.KEPT:
+            return
+        found, name = promise.found_blocks(end.usage), promise.endpoint.name
+        used = next((insertion for position, insertion in sent.uses.items() if position >= found), 0)
+        purged = self._index.forget_unused_since(name, used)
+        if finding is Finding.BROKEN_AGAIN:
+            purged += self._index.forget(name, sent.hashes[found:])
+        self._check.purged(promise.endpoint, purged)
+
+    def forget(self, name: str) -> None:
+        """The endpoint has left."""
+        self._check.forget(name)

@@ -1,0 +1,105 @@
+"""Golden vectors of the precise prefix cache: keys of blocks, and what sequences of events leave to be found."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from ruamel.yaml import YAML
+
+from endpick.api import MediaPlace, Modality, PromptTokens
+from endpick_builtin.producers.precise.block_keys import BlockKeys, HashAlgorithm
+from endpick_builtin.producers.precise.engine_blocks import EngineBlocks
+from endpick_builtin.producers.precise.kv_events import BlocksStored, read_batch
+from endpick_builtin.producers.precise.prefix_cache import block_extras
+from endpick_builtin.producers.precise.tier_index import TierIndex
+
+ROOT = Path(__file__).parents[3]
+VECTORS = ROOT / "tests/fixtures/vectors"
+CAPTURED = Path(os.environ.get("ENDPICK_TEST_DATA", ROOT.parent / "shared/data")) / "kv-events/vllm-0.32.0.jsonl"
+WEIGHTS = {"gpu": 1.0, "cpu": 0.8}
+
+
+def cases(topic):
+    loaded = YAML(typ="safe").load((VECTORS / f"{topic}.yaml").read_text(encoding="utf-8"))
+    return [pytest.param(case, id=f"{case.get('algorithm', '')} {case['case']}".strip()) for case in loaded]
+
+
+def tokens(ids):
+    return np.array(ids, dtype=np.uint32)
+
+
+@pytest.mark.parametrize("case", cases("block-keys"))
+def test_keys_of_blocks(case):
+    keys = BlockKeys(case["block_size_tokens"], HashAlgorithm(case["algorithm"]), case["seed"])
+    chain = keys.chain(keys.root(case["model"]), tokens(case["tokens"]), [tuple(one) for one in case["extras"]])
+    assert [f"{key:016x}" for key in chain] == case["expect"]
+
+
+@pytest.mark.parametrize("case", cases("kv-events"))
+@pytest.mark.parametrize("algorithm", HashAlgorithm)
+def test_what_events_leave_to_be_found(case, algorithm):
+    keys, index = BlockKeys(4, algorithm), TierIndex(WEIGHTS)
+    for name, messages in case["events"].items():
+        engine = EngineBlocks(index, name, keys, 1000)
+        for events in messages:
+            engine.apply(read_batch(msgspec.msgpack.decode(msgspec.msgpack.encode([1.5, events, 0]))).events, "m")
+    media = tuple(MediaPlace(Modality.IMAGE, **place) for place in case.get("media", ()))
+    prompt = PromptTokens(tokens(case["prompt"]), media)
+    chain = keys.chain(keys.root(case.get("model", "m")), prompt.token_ids, block_extras(prompt, case.get("salt", ""), 4))
+    slots = dict(zip(case["expect"], index.slots(case["expect"]), strict=True))
+    match = index.match(chain)
+    found = {name: [match.blocks[slot], pytest.approx(match.weighted[slot])] for name, slot in slots.items()}
+    assert found == case["expect"]
+
+
+def captured():
+    if not CAPTURED.exists():
+        pytest.skip(f"there are no captured events at {CAPTURED}; set ENDPICK_TEST_DATA to the folder that holds kv-events/")
+    for line in CAPTURED.read_text().splitlines():
+        frames = json.loads(line)
+        yield msgspec.msgpack.decode(base64.b64decode(frames["payload"]))
+
+
+@pytest.mark.parametrize("block_size", [16, 32, 64])
+def test_real_events_of_vllm_are_all_understood_and_followed_to_the_reset_at_their_end(block_size):
+    index = TierIndex(WEIGHTS)
+    engine = EngineBlocks(index, "a", BlockKeys(block_size), 10_000)
+    stored = removed = most = 0
+    skipped: dict[str, int] = {}
+    for document in captured():
+        batch = read_batch(document)
+        assert (batch.unknown, batch.garbage) == (0, 0)
+        applied = engine.apply(batch.events, "tiny")
+        stored += applied.admitted
+        removed += applied.evicted
+        most = max(most, len(engine))
+        for (_, reason), count in [*(applied.skipped_stores or {}).items(), *(applied.skipped_removals or {}).items()]:
+            skipped[reason] = skipped.get(reason, 0) + count
+    # Messages 30 to 207 of the run are not in the file: blocks that they stored are unknown to those after them.
+    assert stored == removed == 284
+    assert skipped == {"unknown-parent": 38, "unknown-block": 40}
+    assert most > 100
+    assert (len(engine), index.size) == (0, 0)
+
+
+def test_a_prompt_that_vllm_stored_is_found_as_it_was_stored_with_its_adapter_or_without():
+    index, keys = TierIndex(WEIGHTS), BlockKeys(32)
+    engine = EngineBlocks(index, "a", keys, 10_000)
+    prompts = {}
+    for document in list(captured())[:30]:
+        batch = read_batch(document)
+        engine.apply(batch.events, "tiny")
+        for event in batch.events:
+            if isinstance(event, BlocksStored) and event.parent is None:
+                prompts[event.adapter or "tiny"] = event.tokens
+    assert set(prompts) == {"tiny", "tiny-lora"}
+    for model, ids in prompts.items():
+        assert index.match(keys.chain(keys.root(model), ids)).blocks.tolist() == [len(ids) // 32]
+        other = {"tiny": "tiny-lora", "tiny-lora": "tiny"}[model]
+        assert index.match(keys.chain(keys.root(other), ids)).blocks[0] < len(ids) // 32
