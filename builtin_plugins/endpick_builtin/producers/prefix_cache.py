@@ -157,7 +157,8 @@ class ApproxPrefixCacheProducer(
         blocks = PrefixBlocks(len(hashes), size, tuple(hashes))
         state.private["found"] = _Found(blocks, matched)
         state.put(PREFIX_BLOCKS, blocks)
-        believed = matched if self._promises is None else self._promises.calibrated(matched, endpoints.pool_members)
+        promises = self._promises
+        believed = promises.calibrated(matched, endpoints.pool_members) if promises is not None and promises.heard else matched
         state.put_column(PREFIX_MATCH_BLOCKS, endpoints, endpoints.gather(believed))
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
@@ -177,7 +178,7 @@ class ApproxPrefixCacheProducer(
 
     def response_started(self, request: InferenceRequest, head: ResponseHead, state: CycleState) -> None:
         """Note whether the picked endpoint served."""
-        if self._promises is not None:
+        if self._promises is not None and self._promises.heard:
             self._promises.started(head, state)
 
     def response_ended(self, request: InferenceRequest, end: ResponseEnd, state: CycleState) -> None:
@@ -201,7 +202,7 @@ class ApproxPrefixCacheProducer(
         self._index.halve()
 
     def _promise(self, state: CycleState, endpoint: Endpoints, found: _Found) -> None:
-        if self._promises is not None:
+        if self._promises is not None and self._promises.heard:
             self._promises.promise(state, endpoint.members[0], found.blocks.hashes, endpoint.gather(found.matched)[0])
 
     def _slots(self, endpoints: Endpoints) -> RowArray:

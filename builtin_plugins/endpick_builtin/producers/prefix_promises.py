@@ -40,6 +40,8 @@ class PrefixPromises:
     def __init__(self, index: PrefixIndex, registry: CollectorRegistry | None) -> None:
         self._index = index
         self._check = SelfCheck(registry)
+        self.heard = False
+        """Whether any server has reported cached tokens: until then promises are not worth keeping, and most fleets never do."""
 
     def calibrated(self, matched: FloatArray, members: Sequence[Endpoint]) -> FloatArray:
         """Matches of all endpoints of a pool, each times its endpoint's calibration."""
@@ -63,6 +65,9 @@ class PrefixPromises:
 
     def ended(self, end: ResponseEnd, state: CycleState) -> None:
         """Compare, and purge what proved false."""
+        if not self.heard:
+            self.heard = end.usage is not None and end.usage.cached_tokens is not None
+            return
         sent = state.private.pop("sent", None)
         if not isinstance(sent, _Sent) or end.usage is None or end.cause is not TerminationCause.NATURAL:
             return
