@@ -20,7 +20,7 @@ from endpick.transport.server import EXT_PROC_PATH
 
 READY_SECONDS = 60.0
 LISTEN = (
-    *("--host", "127.0.0.1", "--secure-serving", "false", "--log-format", "json"),
+    *("--host", "127.0.0.1", "--secure-serving=false", "--log-format", "json"),
     *("--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0"),
 )
 
