@@ -17,7 +17,7 @@ from endpick.demo.processes import Children
 READY_SECONDS = 30.0
 ENDPOINTS_FILE = "endpoints.yaml"
 _PICKER_OPTIONS = (
-    *("--host", "127.0.0.1", "--secure-serving", "false", "--log-format", "json"),
+    *("--host", "127.0.0.1", "--secure-serving=false", "--log-format", "json"),
     *("--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0"),
 )
 
