@@ -24,6 +24,7 @@ from endpick.api import (
     ResponseHead,
     ResponseObserver,
     RowArray,
+    Stability,
 )
 from endpick.api.fast_metrics import Counts, Levels
 from endpick_builtin.filters.labels import LabelSelectorParameters
@@ -157,6 +158,8 @@ class RolloutScreener(CandidateFilter[RolloutParameters], ResponseObserver[Rollo
     with such headers gets the endpoints whose labels equal all of them. When nothing is left, also because no endpoint has a revision, the
     request is refused with 503. Every answer carries the labels of the endpoint that served it in the selectors' headers.
     """
+
+    stability = Stability.EXPERIMENTAL
 
     def __init__(self, name: str, parameters: RolloutParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)

@@ -149,6 +149,8 @@ class LabelSelectorFilter(Filter[LabelSelectorParameters]):
 class ByLabelParameters(Parameters):
     """Values of one label."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"label": "llm-d.ai/role", "validValues": ["decode", "both"]}]})
+
     label: Annotated[str, Field(min_length=1, description="Label name.", examples=["llm-d.ai/role"])]
     valid_values: Annotated[
         tuple[str, ...], Field(alias="validValues", description="Values of the label that are kept.", examples=[["decode", "both"]])

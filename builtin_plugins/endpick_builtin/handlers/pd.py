@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from endpick.api import (
     PEER_ENDPOINT,
@@ -21,6 +21,7 @@ from endpick.api import (
     SchedulingResult,
     Stability,
     UpstreamHeaders,
+    ignored,
 )
 from endpick_builtin.handlers.outcome import (
     DATA_PARALLEL_HEADER,
@@ -33,11 +34,13 @@ from endpick_builtin.handlers.outcome import (
     stage_headers,
 )
 
-_IGNORED = "Ignored, as in llm-d: the decider says whose matches it reads."
+_READ_BY_THE_DECIDER = "the decider says whose matches it reads"
 
 
 class PdParameters(Parameters):
     """Which profile does what, and who decides about prefill."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"deciderPluginName": "always-disagg-pd-decider"}]})
 
     decode_profile: Annotated[
         str, Field(alias="decodeProfile", min_length=1, description="Profile that finds the endpoint that decodes.")
@@ -59,12 +62,8 @@ class PdParameters(Parameters):
             description="As that of `data-parallel-profile-handler`; 0: the port of the pick itself.",
         ),
     ] = 0
-    prefix_plugin_type: Annotated[
-        str | None, Field(alias="prefixPluginType", description=_IGNORED, json_schema_extra={"deprecated": True})
-    ] = None
-    prefix_plugin_name: Annotated[
-        str | None, Field(alias="prefixPluginName", description=_IGNORED, json_schema_extra={"deprecated": True})
-    ] = None
+    prefix_plugin_type: Annotated[str | None, ignored("prefixPluginType", _READ_BY_THE_DECIDER)] = None
+    prefix_plugin_name: Annotated[str | None, ignored("prefixPluginName", _READ_BY_THE_DECIDER)] = None
 
 
 class PdProfileHandler(ProfileHandler[PdParameters]):

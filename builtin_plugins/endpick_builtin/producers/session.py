@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from endpick.api import (
     AGENT_IDENTITY,
@@ -32,6 +32,8 @@ def cookie(header: str, name: str) -> str:
 
 class SessionIdParameters(Parameters):
     """Where the session stands: exactly one of the two."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"headerName": "x-session-id"}]})
 
     header_name: Annotated[str, Field(alias="headerName", description="The header that holds it; upper and lower case are the same.")] = ""
     cookie_name: Annotated[str, Field(alias="cookieName", description="The cookie that holds it; upper and lower case differ.")] = ""

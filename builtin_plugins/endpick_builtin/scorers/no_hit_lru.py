@@ -24,6 +24,7 @@ from endpick.api import (
     ScoringState,
     Subscriptions,
     UpstreamHeaders,
+    ignored,
 )
 from endpick_builtin.filters.labels import PerPool
 
@@ -80,19 +81,11 @@ class NoHitLRUParameters(Parameters):
     ] = ""
     prefix_plugin_type: Annotated[
         str | None,
-        Field(
-            alias="prefixPluginType",
-            description="No effect, as in llm-d: name the producer with prefixMatchInfoProducerName.",
-            json_schema_extra={"deprecated": True},
-        ),
+        ignored("prefixPluginType", "name the producer with prefixMatchInfoProducerName"),
     ] = None
     prefix_plugin_name: Annotated[
         str | None,
-        Field(
-            alias="prefixPluginName",
-            description="No effect, as in llm-d: name the producer with prefixMatchInfoProducerName.",
-            json_schema_extra={"deprecated": True},
-        ),
+        ignored("prefixPluginName", "name the producer with prefixMatchInfoProducerName"),
     ] = None
 
 

@@ -30,6 +30,7 @@ Verbs for plugins:
 
 - `listing`: `endpick list` tells which plugin types are installed.
 - `describe`: `endpick describe` tells everything about one plugin type.
+- `describing`: what there is to tell about it, for the verb and for its page in the reference?
 - `doctor`: `endpick doctor` tells what is wrong with the environment.
 - `lock`: `endpick lock` pins which distribution provides which plugin type.
 - `new`: `endpick new` makes a project for a new plugin.

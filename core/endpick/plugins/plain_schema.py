@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Mapping, Sized
 from typing import Any, TypeAlias, cast
 
+from endpick.api.plugin import HAS_NO_EFFECT
+
 Schema: TypeAlias = dict[str, object]
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -91,6 +93,7 @@ _FORMS: Mapping[str, _Form] = {
     "deprecated": _alone(lambda said: isinstance(said, bool)),
     "default": _alone(lambda _said: True),
     "examples": _alone(lambda said: isinstance(said, list)),
+    HAS_NO_EFFECT: _alone(lambda said: isinstance(said, str)),
     "type": _alone(lambda said: isinstance(said, str) and said in _TYPES),
     "properties": _are_schemas,
     "additionalProperties": lambda root, said, depth: isinstance(said, bool) or _is_schema(root, said, depth),

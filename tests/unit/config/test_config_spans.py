@@ -130,6 +130,7 @@ CASES = {
     ),
     "a section without its gate": ("W0204", f"{HEAD}«flowControl»:\n  maxBytes: 1Gi\n"),
     "a look-alike name": ("W0206", f"{HEAD}plugins: [{{type: «qu\u0435ue-scorer»}}]\n"),
+    "a variable that nothing filled in": ("W0208", f"{HEAD}plugins: [{{type: a, parameters: {{path: «'${{POOL}}'»}}}}]\n"),
     "a negative weight": (
         "W0207",
         f"{HEAD}schedulingProfiles: [{{name: a, plugins: [{{pluginRef: b, weight: «-1»}}]}}]\n",
