@@ -15,7 +15,7 @@ from endpick.config import load_config
 from endpick.diagnostics import Code, Diagnostic, render_text
 from endpick.plugins.lock import Lock, read_lock
 from endpick.plugins.record import read_record
-from endpick.transport.tls import CertificateFiles, TlsError, make_self_signed, server_context
+from endpick.transport.tls import CertificateFiles, TlsError, TlsSettings, make_self_signed, server_context
 from endpick_builtin.discovery.endpoint_file import read_endpoint_file
 from fuzz.bounds import bounded, mixed
 
@@ -64,7 +64,7 @@ PEM = mixed(CERTIFICATE, KEY, ENCRYPTED_KEY, b"-----BEGIN CERTIFICATE-----\n", b
 )
 def test_tls_material_is_taken_or_refused(certificate, key, client_ca):
     with suppress(TlsError):
-        server_context(CertificateFiles(certificate, key, client_ca))
+        server_context(CertificateFiles(certificate, key, client_ca), TlsSettings())
 
 
 @given(

@@ -145,7 +145,7 @@ async def test_a_hook_object_vetoes_a_reload_and_the_old_configuration_keeps_ser
 
         assert (await picker.ask())[1] == 0
         outcomes = await picker.samples("endpick_config_reloads_total")
-        assert outcomes == {(("outcome", "refused"),): 1}
+        assert outcomes == {(("outcome", "refused"),): 1, (("outcome", "applied"),): 0}
 
     (veto,) = [event for event in picker.events if event.get("code") == "E0707"]
     assert "the house does not change its profiles during office hours" in veto["event"]

@@ -53,8 +53,7 @@ async def test_killed_model_server_fails_only_what_was_sent_to_it(tmp_path):
             await load.beyond(60)
             load.stopping = True
 
-        dead = gateway.stack.servers["sim-1"].removeprefix("http://")
-        sent_to_dead = await gateway.sample("llm_d_epp_scheduler_attempts_total", {"endpoint_name": dead})
+        sent_to_dead = await gateway.sample("llm_d_epp_scheduler_attempts_total", {"endpoint_name": "sim-1"})
         errors = await gateway.sample("llm_d_epp_datalayer_poll_errors_total")
 
     assert len(load.failed) == sent_to_dead - load.served["sim-1"] > 0

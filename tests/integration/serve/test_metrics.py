@@ -43,8 +43,12 @@ CALLED_BY_THREE_REQUESTS = {
     ("PreRequest", "small-cache"): 3,
     ("PreRequest", "large-cache"): 3,
     ("PreRequest", "inflight-load-producer"): 3,
+    ("ResponseReceived", "small-cache"): 3,
+    ("ResponseReceived", "large-cache"): 3,
     ("ResponseParsing", "openai-parser"): 3,
     ("ResponseStreaming", "inflight-load-producer"): 3,
+    ("ResponseComplete", "small-cache"): 3,
+    ("ResponseComplete", "large-cache"): 3,
     ("ResponseComplete", "inflight-load-producer"): 3,
 }
 PROMPT = "You are a careful assistant. " * 300

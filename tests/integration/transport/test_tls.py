@@ -168,7 +168,8 @@ async def test_an_encrypted_key_is_refused_and_its_password_not_asked_for(tmp_pa
     pair.key.write_bytes(load_pem_private_key(pair.key.read_bytes(), None).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption))
     program = (
         "import sys; from pathlib import Path; from endpick.transport.tls import *\n"
-        "try:\n    server_context(read_certificate(TlsSettings(*map(Path, sys.argv[1:]))))\n"
+        "settings = TlsSettings(*map(Path, sys.argv[1:]))\n"
+        "try:\n    server_context(read_certificate(settings), settings)\n"
         "except TlsError as error:\n    print(error)\n"
     )
     process = await asyncio.create_subprocess_exec(
