@@ -203,7 +203,8 @@ async def _plain(folder: Path, model_server: int) -> None:
 
     limits = ("--max-request-body", "20k", "--large-body", "10k", "--decision-sampling", "1")
     limits = (*limits, "--drain-timeout", "500ms", "--finish-timeout", "500ms")
-    run = await _start(folder, "plain", model_server, PLAIN, *limits, "--grpc-keepalive-time", "300ms")
+    shown = ("--enable-grpc-stream-metrics", "--emit-endpoint-scores")
+    run = await _start(folder, "plain", model_server, PLAIN, *limits, "--grpc-keepalive-time", "300ms", *shown)
     await run.until("serving")
     config = (run.folder / "config.yaml").read_text()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{run.ports['ext_proc_port']}") as channel:
@@ -343,7 +344,7 @@ async def _refused(folder: Path, model_server: int) -> None:
     }
     for name, (options, text) in starts.items():
         run = await _start(folder, name, model_server, *options, config=text)
-        _expect(run, await asyncio.wait_for(run.process.wait(), SECONDS), 5)
+        _expect(run, await asyncio.wait_for(run.process.wait(), SECONDS), 3 if name == "no-discovery" else 5)
 
 
 def _expect(run: Run, status: int, expected: int) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 DEFAULT_GROUP = "inference.networking.k8s.io"
 MAX_TARGET_PORTS = 8
 _MAX_PORT = 65535
-_POD_OF_DEPLOYMENT = re.compile(r"(.+)-[a-z0-9]+-[a-z0-9]+")
 
 
 class PoolIdentityError(ValueError):
@@ -45,12 +43,6 @@ class PoolIdentity:
             raise PoolIdentityError("give --pool-name or --endpoint-selector, not both: the one names a pool, the other does without")
         if self.selector and not 1 <= len(self.target_ports) <= MAX_TARGET_PORTS:
             raise PoolIdentityError(f"--endpoint-selector needs 1 to {MAX_TARGET_PORTS} ports in --endpoint-target-ports")
-
-    @property
-    def deployment(self) -> str:
-        """The Deployment whose pod this process runs in, which names a pool made by `selector`; empty where it cannot be told."""
-        match = _POD_OF_DEPLOYMENT.fullmatch(self.pod_name)
-        return match[1] if match else ""
 
 
 def target_ports(given: Sequence[str]) -> tuple[int, ...]:

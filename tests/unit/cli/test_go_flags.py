@@ -175,8 +175,6 @@ def test_what_is_said_of_kubernetes_is_kept(monkeypatch):
         None, "prod", selector="app in (a,b)", target_ports=(8000, 8001), pod_name="epp-gpu-7d9f-x2x", leader_election=True,
         authorised_metrics=False,
     )  # fmt: skip
-    assert pool.deployment == "epp-gpu"
-    assert PoolIdentity(pod_name="alone").deployment == ""
 
 
 @pytest.mark.parametrize(
