@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Annotated
 
 import numpy as np
@@ -26,6 +25,7 @@ from endpick.api import (
     Subscriptions,
 )
 from endpick_builtin.admission.fullness import FullnessParameters, fullness, mean_fullness
+from endpick_builtin.producers.latency_ledger import Objectives
 
 SATURATED = "rejected-saturated"
 
@@ -64,21 +64,7 @@ class ProbabilisticAdmitter(Admitter[ProbabilisticAdmitterParameters]):
             return 1.0
 
 
-SLO_TTFT = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
-SLO_TPOT = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
 _COLD_USAGE = 0.02
-
-
-def asks_for(headers: Mapping[str, str], names: tuple[str, ...]) -> bool:
-    """Whether the first of these headers that is there holds a number above 0: what the client asks for, in milliseconds."""
-    for name in names:
-        value = headers.get(name)
-        if value:
-            try:
-                return 0.0 < float(value) < float("inf")
-            except ValueError:
-                return False
-    return False
 
 
 class LatencySLOAdmitterParameters(Parameters):
@@ -110,7 +96,8 @@ class LatencySLOAdmitter(Admitter[LatencySLOAdmitterParameters]):
         super().__init__(name, parameters, context)
         producer = parameters.latency_prediction_info_producer_name
         self._predicted = PREDICTED_TTFT.from_producer(producer)
-        self._headrooms = ((SLO_TTFT, TTFT_HEADROOM.from_producer(producer)), (SLO_TPOT, TPOT_HEADROOM.from_producer(producer)))
+        self._ttft_headroom = TTFT_HEADROOM.from_producer(producer)
+        self._tpot_headroom = TPOT_HEADROOM.from_producer(producer)
 
     def admit(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> Rejection | None:
         """See the class."""
@@ -119,12 +106,13 @@ class LatencySLOAdmitter(Admitter[LatencySLOAdmitterParameters]):
         predicted = state.column(self._predicted, endpoints)
         will_do = (endpoints[RUNNING_REQUESTS_SIZE] == 0.0) | (endpoints[KV_CACHE_USAGE] < _COLD_USAGE)
         in_time = ~np.isnan(predicted)
-        asks = False
-        for names, key in self._headrooms:
-            headroom = state.column(key, endpoints)
-            if asks_for(request.headers, names):
-                asks = True
+        objectives = Objectives.of(request.headers)
+        for objective, headroom in (
+            (objectives.ttft, state.column(self._ttft_headroom, endpoints)),
+            (objectives.tpot, state.column(self._tpot_headroom, endpoints)),
+        ):
+            if objective:
                 in_time &= headroom >= 0.0
-        if not asks or np.isnan(predicted).all() or (will_do | in_time).any():
+        if not (objectives.ttft or objectives.tpot) or np.isnan(predicted).all() or (will_do | in_time).any():
             return None
         return Rejection("no valid endpoint available to serve the request", 429, SATURATED)

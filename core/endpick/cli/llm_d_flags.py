@@ -68,13 +68,13 @@ FLAGS = (
     LlmDFlag("grpc-max-recv-msg-size", "quantity", "4Mi", note="64Mi by default"),
     LlmDFlag("grpc-max-send-msg-size", "quantity", "", Effect.NONE, "replies are cut into pieces of 62 kB, and have no other limit"),
     LlmDFlag("grpc-port", "int", "9002"),
-    LlmDFlag("ha-enable-leader-election", "bool", "false", Effect.KUBERNETES, "every replica serves", ("false",)),
+    LlmDFlag("ha-enable-leader-election", "bool", "false", Effect.NONE, "every replica serves", ("false",)),
     LlmDFlag(
         "health-checking", "bool", "false", note="on in any case, and NOT_SERVING while endpick is not ready, where llm-d says SERVING"
     ),
     LlmDFlag("metrics-cert-dir", "string"),
     LlmDFlag("metrics-client-ca-file", "string"),
-    LlmDFlag("metrics-endpoint-auth", "bool", "true", Effect.KUBERNETES, "who reads metrics is not asked for a token", ("false",)),
+    LlmDFlag("metrics-endpoint-auth", "bool", "true", Effect.NONE, "who reads metrics is not asked for a token", ("false",)),
     LlmDFlag("metrics-port", "int", "9090"),
     LlmDFlag("metrics-staleness-threshold", "duration", "2s"),
     LlmDFlag("pool-group", "string", "inference.networking.k8s.io", Effect.KUBERNETES, _WITH_POOL),

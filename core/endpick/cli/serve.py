@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from endpick.config import LoadedConfig
     from endpick.diagnostics import Diagnostic
     from endpick.planning.plan import Plan, PlanOutcome
-    from endpick.serve.pool_identity import PoolIdentity
     from endpick.serve.process import ServeSettings
 
 _log = logging.getLogger("endpick.serve")
@@ -54,7 +53,7 @@ def command(**options: Unpack[ServeOptions]) -> None:
 
     configure_logging(log_level(options), log_format(options))
     settings = settings_of(options)
-    planning = _Planning(options, settings.pool)
+    planning = _Planning(options)
     sys.exit(_run(lambda: _loaded(path, text), planning, settings, click.get_current_context().meta[GIVEN]))
 
 
@@ -68,13 +67,13 @@ def _loaded(path: str | None, text: str | None) -> LoadedConfig:
 class _Planning:
     """How the configuration becomes a plan; again at each reload."""
 
-    def __init__(self, options: ServeOptions, pool: PoolIdentity) -> None:
-        from endpick.planning.pool import PoolSettings
+    def __init__(self, options: ServeOptions) -> None:
+        from endpick.cli.serve_settings import pool_of
 
         self._lock_file = options["lock_file"] if options["locked"] else None
         self._endpoints_file = options["endpoints_file"]
         self._allow_experimental = options["allow_experimental_plugins"]
-        self._pool = PoolSettings(pool.name or "", pool.namespace, pool.group, pool.selector, pool.target_ports, options["kubeconfig"])
+        self._pool = pool_of(options)
 
     def outcome(self, loaded: LoadedConfig) -> PlanOutcome:
         """The lock file is read each time, so that a reload sees a new one."""

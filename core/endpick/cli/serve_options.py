@@ -9,7 +9,6 @@ import click
 
 from endpick.cli.go_flags import boolean
 from endpick.cli.quantities import DURATION, POSITIVE_DURATION, QUANTITY
-from endpick.serve.pool_identity import DEFAULT_GROUP
 
 Command = Callable[..., None]
 
@@ -78,11 +77,9 @@ ENDPOINTS = (
         help="Namespace of the pool; else the environment's NAMESPACE, or endpick's own.",
     ),
     click.option("--kubeconfig", default="", help="Where the Kubernetes API is; default $KUBECONFIG, else the service account of the Pod."),
-    click.option("--pool-group", default=DEFAULT_GROUP, show_default=True, help="API group of the InferencePool."),
+    click.option("--pool-group", default="", help="API group of the InferencePool; else inference.networking.k8s.io."),
     click.option("--endpoint-selector", default="", help="Label selector of the pods, where there is no InferencePool."),
     click.option("--endpoint-target-ports", multiple=True, help="Ports of each such pod, separated by commas."),
-    boolean("--ha-enable-leader-election", default=False, help="Whether only one of several replicas serves."),
-    boolean("--metrics-endpoint-auth", default=True, help="Whether readers of metrics show a token to Kubernetes."),
     boolean("--disable-endpoint-subset-filter", default=False, help="Ignore the gateway's choice of endpoints (its subset hint)."),
     boolean(
         "--emit-endpoint-scores",

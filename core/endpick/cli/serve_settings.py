@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict
@@ -11,7 +10,7 @@ import click
 
 if TYPE_CHECKING:
     from endpick.observability.logs import LogFormat
-    from endpick.serve.pool_identity import PoolIdentity
+    from endpick.planning.pool import PoolSettings
     from endpick.serve.process import ServeSettings
     from endpick.transport.server import TransportName
     from endpick.transport.tls import TlsSettings
@@ -53,8 +52,6 @@ class ServeOptions(TypedDict):
     pool_group: str
     endpoint_selector: str
     endpoint_target_ports: tuple[str, ...]
-    ha_enable_leader_election: bool
-    metrics_endpoint_auth: bool
     disable_endpoint_subset_filter: bool
     emit_endpoint_scores: bool
     discovery_timeout: float
@@ -177,7 +174,6 @@ def settings_of(options: ServeOptions) -> ServeSettings:
         metrics_staleness_seconds=options["metrics_staleness_threshold"],
         transport=options["transport"],
         pool_name=options["pool_name"] or DEFAULT_POOL,
-        pool=_pool(options),
         respects_subset=not options["disable_endpoint_subset_filter"],
         emits_scores=options["emit_endpoint_scores"],
         legacy_metrics=options["legacy_metrics"],
@@ -237,19 +233,22 @@ def _certificate(folder: Path | None, client_ca_file: Path | None) -> TlsSetting
     return TlsSettings(folder / "tls.crt", folder / "tls.key", client_ca_file)
 
 
-def _pool(options: ServeOptions) -> PoolIdentity:
-    from endpick.serve.pool_identity import PoolIdentity, PoolIdentityError, target_ports
+def pool_of(options: ServeOptions) -> PoolSettings:
+    """What the flags say about Kubernetes.
+
+    Raises:
+        click.UsageError: they contradict each other.
+    """
+    from endpick.planning.pool import PoolSettings, PoolSettingsError, target_ports
 
     try:
-        return PoolIdentity(
-            options["pool_name"],
+        return PoolSettings(
+            options["pool_name"] or "",
             options["pool_namespace"],
             options["pool_group"],
             options["endpoint_selector"],
             target_ports(options["endpoint_target_ports"]),
-            os.environ.get("POD_NAME", ""),
-            options["ha_enable_leader_election"],
-            options["metrics_endpoint_auth"],
+            options["kubeconfig"],
         )
-    except PoolIdentityError as problem:
+    except PoolSettingsError as problem:
         raise click.UsageError(str(problem)) from problem

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from endpick.diagnostics import Code
@@ -10,6 +11,12 @@ from endpick.planning.instances import add_instance
 from endpick.plugins.catalog import PluginCatalog
 
 POOL_DISCOVERY = "kubernetes-discovery"
+MAX_TARGET_PORTS = 8
+_MAX_PORT = 65535
+
+
+class PoolSettingsError(ValueError):
+    """The flags contradict each other, or one makes no sense; the message says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +38,13 @@ class PoolSettings:
     selector: str = ""
     target_ports: tuple[int, ...] = ()
     kubeconfig: str = ""
+
+    def __post_init__(self) -> None:
+        """Raise PoolSettingsError where the flags contradict each other."""
+        if self.name and self.selector:
+            raise PoolSettingsError("give --pool-name or --endpoint-selector, not both: the one names a pool, the other does without")
+        if self.selector and not 1 <= len(self.target_ports) <= MAX_TARGET_PORTS:
+            raise PoolSettingsError(f"--endpoint-selector needs 1 to {MAX_TARGET_PORTS} ports in --endpoint-target-ports")
 
     @property
     def names_a_pool(self) -> bool:
@@ -61,3 +75,16 @@ def add_pool_discovery(pool: PoolSettings, builder: PlanBuilder, installed: Plug
     reason = f"{flag} is given, and dataLayer.discovery names none"
     builder.announce(Code.N0501, POOL_DISCOVERY, f"added endpoint discovery '{POOL_DISCOVERY}': {reason}")
     return add_instance(builder, installed, POOL_DISCOVERY, reason, pool.parameters()).name
+
+
+def target_ports(given: Sequence[str]) -> tuple[int, ...]:
+    """The ports of `--endpoint-target-ports`, which may be repeated or list several; each once, in the order given.
+
+    Raises:
+        PoolSettingsError: one of them is no port.
+    """
+    words = [word.strip() for text in given for word in text.split(",")]
+    for word in words:
+        if not (word.isascii() and word.isdigit() and int(word) <= _MAX_PORT):
+            raise PoolSettingsError(f"'{word}' in --endpoint-target-ports is no port; write for example 8000,8001")
+    return tuple(dict.fromkeys(int(word) for word in words))

@@ -1,6 +1,6 @@
 """One account of what a process holds for requests, and the stages of overload that follow from it.
 
-Every part that keeps bytes for longer than a call has a `MemoryBudget` of the account, or adds to it. Whoever could take more
+Every part that keeps bytes for longer than a call has a `MemoryBudget` of the account, or adds to it. A part that could take more
 looks at `MemoryAccount.stage` first.
 """
 
@@ -120,7 +120,7 @@ class MemoryAccount:
         self.refused = 0
         self.streams_refused = 0
         self.alarm_bytes = self._next_alarm()
-        """Whoever adds to `held_bytes` calls `reconsider` when there is more than this."""
+        """A part that adds to `held_bytes` calls `reconsider` when there is more than this."""
 
     @property
     def limit_bytes(self) -> int:

@@ -3,7 +3,6 @@
 - `main`: how does `endpick serve` run a process, and what does it report at start-up? Start here: `run`.
 - `process`: in which order do the parts of a process start and stop, and with which settings?
 - `lifecycle`: in which phase is a process, and how long does it still take requests once it is to end?
-- `pool_identity`: which Kubernetes pool do the flags mean?
 - `deployment`: how are the instances of a plan built and started, and which are carried over from the previous plan?
 - `active_plan`: which deployment serves now, and how does a reload replace it?
 - `watchdog`: what holds the event loop when it stands still?

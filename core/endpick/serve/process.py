@@ -37,7 +37,6 @@ from endpick.serve.decisions import DecisionObservers
 from endpick.serve.deployment import Deployment, Runtime, StartRefused, deploy, document_of
 from endpick.serve.lifecycle import DrainTime, Lifecycle, Phase, Readiness, unless
 from endpick.serve.overload import OverloadWatch, available_bytes, resident_bytes
-from endpick.serve.pool_identity import PoolIdentity
 from endpick.serve.watchdog import Watchdog, WatchdogSettings
 from endpick.transport.health import HealthBoard, health_methods
 from endpick.transport.limits import Limits
@@ -67,8 +66,6 @@ class ServeSettings:
     transport: TransportName = "h2"
     pool_name: str = "endpick"
     """Label `name` of the pool's gauges."""
-    pool: PoolIdentity = field(default_factory=PoolIdentity)
-    """What flags say about Kubernetes: for discovery that asks it."""
     respects_subset: bool = True
     """Whether the gateway may narrow the candidates by its subset hint."""
     emits_scores: bool = False

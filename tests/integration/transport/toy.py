@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 
@@ -66,9 +65,6 @@ class ToySession:
                 raise ProtocolError(GrpcStatus(int(rest)), "not like this: 100% ü")
             case b"finish":
                 self.finished = True
-            case b"block":
-                time.sleep(int(rest) / 1000)
-                return ()
             case b"reply":
                 return (b"r" * int(rest),)
             case b"split":

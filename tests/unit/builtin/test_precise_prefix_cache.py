@@ -23,6 +23,8 @@ from endpick.api import (
 )
 from endpick.requests.intake import HeadersForUpstream
 from endpick_builtin.producers.precise.parameters import PrecisePrefixCacheParameters
+from endpick_builtin.producers.precise.speculation import Speculation
+from endpick_builtin.producers.precise.tier_index import TierIndex
 from endpick_builtin.producers.precise_prefix_cache import PrecisePrefixCacheProducer
 from endpick_builtin.scorers.precise_prefix_cache import PrecisePrefixCacheScorer
 from unit.builtin.kv_publisher import BLOCK, Picker, Publisher, endpoint, picking, ports, prompt, stored, until
@@ -245,3 +247,13 @@ def test_without_the_self_check_nothing_is_compared():
 
 def test_it_is_what_its_type_says():
     assert PrecisePrefixCacheProducer.consumes == (TOKENIZED_PROMPT,)
+
+
+def test_equal_prompts_of_one_request_are_removed_once():
+    index = TierIndex({})
+    slot = index.slot("pool/a")
+    speculation = Speculation(index, 2.0)
+    speculation.add(slot, [1, 2, 1, 2], 0.0)
+    assert index.size == 2
+    speculation.expire(2.0)
+    assert index.size == 0

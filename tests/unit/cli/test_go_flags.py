@@ -8,8 +8,8 @@ import pytest
 from endpick.cli.go_flags import GIVEN
 from endpick.cli.llm_d_flags import FLAGS, REMOVED, Effect, without_effect
 from endpick.cli.serve import command
-from endpick.cli.serve_settings import log_format, log_level, settings_of
-from endpick.serve.pool_identity import PoolIdentity, PoolIdentityError, target_ports
+from endpick.cli.serve_settings import log_format, log_level, pool_of, settings_of
+from endpick.planning.pool import PoolSettings, PoolSettingsError, target_ports
 
 LLM_DS_38 = [
     "allow-experimental-plugins",
@@ -167,14 +167,9 @@ def test_a_level_that_zap_does_not_know_is_wrong_usage():
 
 def test_what_is_said_of_kubernetes_is_kept(monkeypatch):
     monkeypatch.setenv("NAMESPACE", "prod")
-    monkeypatch.setenv("POD_NAME", "epp-gpu-7d9f-x2x")
     arguments = ["--endpoint-selector=app in (a,b)", "--endpoint-target-ports=8000,8001", "--endpoint-target-ports=8000"]
-    pool = settings_of(options(*arguments, "--ha-enable-leader-election", "--metrics-endpoint-auth=false")).pool
 
-    assert pool == PoolIdentity(
-        None, "prod", selector="app in (a,b)", target_ports=(8000, 8001), pod_name="epp-gpu-7d9f-x2x", leader_election=True,
-        authorised_metrics=False,
-    )  # fmt: skip
+    assert pool_of(options(*arguments, "--kubeconfig=here")) == PoolSettings("", "prod", "", "app in (a,b)", (8000, 8001), "here")
 
 
 @pytest.mark.parametrize(
@@ -184,17 +179,21 @@ def test_what_is_said_of_kubernetes_is_kept(monkeypatch):
         (["--endpoint-selector=b=c"], "needs 1 to 8 ports"),
         (["--endpoint-selector=b=c", "--endpoint-target-ports=1,2,3,4,5,6,7,8,9"], "needs 1 to 8 ports"),
         (["--endpoint-target-ports=http"], "'http' in --endpoint-target-ports is no port"),
-        (["--tls-cipher-suites=TLS_NULL"], "'TLS_NULL' is no cipher suite"),
     ],
 )
 def test_flags_that_contradict_each_other_are_wrong_usage(arguments, complaint):
     with pytest.raises(click.UsageError, match=complaint):
-        settings_of(options(*arguments))
+        pool_of(options(*arguments))
+
+
+def test_a_cipher_suite_that_does_not_exist_is_wrong_usage():
+    with pytest.raises(click.UsageError, match="'TLS_NULL' is no cipher suite"):
+        settings_of(options("--tls-cipher-suites=TLS_NULL"))
 
 
 def test_ports_beyond_the_last_are_none():
     assert target_ports(["0,65535"]) == (0, 65535)
-    with pytest.raises(PoolIdentityError):
+    with pytest.raises(PoolSettingsError):
         target_ports(["65536"])
 
 

@@ -19,10 +19,10 @@ class Speculation:
 
     def add(self, slot: int, keys: Sequence[int], now: float) -> None:
         """A request with these blocks is on its way to the endpoint."""
-        until = now + self._seconds
+        until, keys = now + self._seconds, tuple(dict.fromkeys(keys))  # equal prompts of one request have equal blocks
         self._index.add(slot, SPECULATIVE, keys)
         self._until.update(((slot, key), until) for key in keys)
-        self._due.append((until, slot, tuple(keys)))
+        self._due.append((until, slot, keys))
 
     def expire(self, now: float) -> None:
         """Remove what has counted long enough."""
