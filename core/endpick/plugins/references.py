@@ -46,7 +46,8 @@ def _in_model(model: BaseModel, block: object, path: DocumentPath) -> Iterator[N
     written = block if isinstance(block, Mapping) else {}
     for name, field in type(model).model_fields.items():
         segment = name if name in written else field.alias or name
-        value, inner, place = getattr(model, name), written.get(segment), (*path, segment)
+        # Not by attribute: pydantic warns of reading a deprecated field, and this reads every field.
+        value, inner, place = vars(model)[name], written.get(segment), (*path, segment)
         mark = _mark_of(field)
         if mark is None:
             yield from _in_value(value, inner, place)

@@ -147,6 +147,12 @@ def test_a_mistake_is_marked_where_the_name_is_written(body, found) -> None:
     assert [one for one in result.found if one[0].startswith("E") and one != found] == []
 
 
+def test_a_deprecated_parameter_is_looked_through_without_a_warning() -> None:
+    written = "plugins: [{type: token-producer, parameters: {modelName: m, vllm: {http: 'http://localhost:9'}}}]"
+
+    assert [code for code, _ in plan(written).found if code.startswith("E")] == []
+
+
 def test_a_misspelt_name_gets_a_suggestion() -> None:
     diagnostic = plan("plugins: [{type: acme.yes}, {type: acme.stages, parameters: {last: acme.jes}}]").one("E0501")
 
