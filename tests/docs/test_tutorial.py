@@ -14,6 +14,8 @@ import pytest
 from docs.pages import ROOT, TUTORIAL, Block, blocks
 from docs.replay import Shell, as_shown, commands
 
+pytestmark = pytest.mark.long
+
 DOWNLOAD_SECONDS = 400
 
 

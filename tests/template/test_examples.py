@@ -15,6 +15,8 @@ from endpick.scaffold import draft, write
 from template.gateway import serving
 from template.workshop import ROOT
 
+pytestmark = pytest.mark.long
+
 EXAMPLES = ROOT / "examples" / "plugins"
 TYPES = {
     "acme-carbon": {"acme.carbon-scorer", "acme.carbon-source", "acme.carbon-collector"},

@@ -14,6 +14,8 @@ import pytest
 from endpick.scaffold import KINDS
 from template.gateway import serving
 
+pytestmark = pytest.mark.long
+
 TYPES = {kind: {f"acme.sample-{kind}"} for kind in KINDS} | {"data-source": {"acme.sample-data-source", "acme.sample-collector"}}
 ENDPOINTS = {"127.0.0.1:8001", "127.0.0.1:8002"}
 

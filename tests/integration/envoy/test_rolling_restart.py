@@ -7,6 +7,8 @@ import pytest
 from integration.envoy.gateway import find_envoy
 from integration.envoy.rolling import rolling
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("transport", ["h2", "grpcio"])

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 HEAD = "apiVersion: endpick/v1alpha1\nkind: EndpointPickerConfig\n"
 WEIGHTED = (
     HEAD + "plugins: [{type: queue-scorer}]\nschedulingProfiles: [{name: default, plugins: [{pluginRef: queue-scorer, weight: %s}]}]\n"

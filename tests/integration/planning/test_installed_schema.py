@@ -11,6 +11,8 @@ import pytest
 from jsonschema import Draft7Validator
 from ruamel.yaml import YAML
 
+pytestmark = pytest.mark.long
+
 EXAMPLES = Path(__file__).parents[3] / "examples" / "plugins"
 TYPES = {"acme-carbon": "acme.carbon-scorer", "acme-cost": "acme.cost-picker", "acme-tenant": "acme.tenant-filter"}
 

@@ -18,6 +18,8 @@ import pytest
 from conftest import SOURCES, record_line
 from installing import make_venv, site_packages
 
+pytestmark = pytest.mark.long
+
 OPTIONS = ("--host=127.0.0.1", "--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0", "--secure-serving=false", "--log-format=json")
 TAIL = "dataLayer:\n  discovery: {pluginRef: file-discovery}\n"
 EVIL = "from pathlib import Path\nPath({mark!r}).touch()\n"

@@ -9,6 +9,8 @@ import pytest
 
 from endpick import __version__
 
+pytestmark = pytest.mark.long
+
 
 def test_behaviour_24_a_plugin_for_a_later_endpick_is_refused_with_the_remedy_and_never_imported(
     fixture_project, config_with, validate, run_cli

@@ -20,7 +20,7 @@ INSTALLED = {one.type for one in discover()}
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
 UNKNOWN = {"EPP-Profile": "encode"}
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.long]
 
 
 def sample(name: str) -> dict:

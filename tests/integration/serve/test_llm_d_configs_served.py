@@ -15,6 +15,7 @@ ELSEWHERE = {"dp-epp-config"}
 NAMES = sorted(path.stem for path in CONFIGS.glob("*.yaml") if path.stem not in ELSEWHERE)
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.asyncio,
     pytest.mark.skipif(not NAMES, reason="needs llm-d's sample configurations; set ENDPICK_TEST_DATA"),
 ]

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+pytestmark = pytest.mark.long
+
 H2SPEC = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible"
 INSTALL_SECONDS = 240
 RUN_SECONDS = 100
