@@ -120,11 +120,14 @@ class Gateway(asyncio.Protocol):
         self.lost = True
 
     def data_received(self, data: bytes) -> None:
-        for kind, flags, stream_id, start, stop in self._parser.feed(data):
-            if kind == FrameType.DATA:
-                self._received(stream_id, self._parser.buffer[start:stop])
-            else:
-                self.frame_received(kind, flags, stream_id, self._parser.buffer[start:stop])
+        batch = self._parser.feed(data)
+        while batch:
+            for kind, flags, stream_id, start, stop in batch:
+                if kind == FrameType.DATA:
+                    self._received(stream_id, self._parser.buffer[start:stop])
+                else:
+                    self.frame_received(kind, flags, stream_id, self._parser.buffer[start:stop])
+            batch = self._parser.more()
         self.flush()
 
     def frame_received(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:

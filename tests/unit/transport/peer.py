@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from jh2._hazmat import Decoder
@@ -164,8 +164,8 @@ class Peer:
     def take(self) -> list[Frame]:
         """Frames since last asked."""
         taken = []
-        for kind, flags, stream, start, stop in self._parser.feed(self.connection.take_output()):
-            frame = Frame(FrameType(kind), flags, stream, self._parser.buffer[start:stop])
+        for kind, flags, stream, payload in parsed(self._parser, self.connection.take_output()):
+            frame = Frame(FrameType(kind), flags, stream, payload)
             if frame.kind is FrameType.HEADERS:
                 frame.headers = {name.decode(): value.decode() for name, value, _ in self._decoder.decode(frame.payload, True)}
             taken.append(frame)
@@ -192,6 +192,14 @@ def raw_headers(stream: int, fields: Sequence[tuple[str, str]], *, end: bool = F
 
 def data(stream: int, payload: bytes, *, end: bool = False) -> bytes:
     return frame(FrameType.DATA, END_STREAM if end else 0, stream, payload)
+
+
+def parsed(parser: FrameParser, data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
+    """Type, flags, stream and payload of each whole frame."""
+    batch = parser.feed(data)
+    while batch:
+        yield from ((kind, flags, stream, parser.buffer[start:stop]) for kind, flags, stream, start, stop in batch)
+        batch = parser.more()
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:

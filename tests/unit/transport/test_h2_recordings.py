@@ -19,7 +19,7 @@ from endpick.transport.h2.connection import Connection
 from endpick.transport.h2.frames import FrameParser, FrameType
 from endpick.transport.limits import Limits, TransportCounters
 from endpick.transport.server import EXT_PROC_PATH, Method
-from unit.transport.peer import EchoSession, FakeTask
+from unit.transport.peer import EchoSession, FakeTask, parsed
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures" / "transport"
 RECORDINGS = {path.stem: path.read_bytes() for path in sorted(FIXTURES.glob("*.bin"))}
@@ -112,10 +112,10 @@ def assert_readable(output: bytes) -> None:
     """Whatever was sent, a client can read what came back."""
     parser, decoder = FrameParser(2**14), Decoder(2**16)
     ended = set()
-    for kind, flags, stream, start, stop in parser.feed(output):
+    for kind, flags, stream, payload in parsed(parser, output):
         assert kind <= FrameType.CONTINUATION
         if kind == FrameType.HEADERS:
-            decoder.decode(parser.buffer[start:stop], True)
+            decoder.decode(payload, True)
         if kind in (FrameType.HEADERS, FrameType.DATA):
             assert stream not in ended, "a frame after the end of its stream"
         if flags & 1 and kind in (FrameType.HEADERS, FrameType.DATA):

@@ -118,25 +118,28 @@ class Connection:
         parser, handler = self._parser, self._handler
         until_look = _FRAMES_PER_LOOK
         blocks = handler.blocks
-        for kind, flags, stream_id, start, stop in parser.feed(data):
-            try:
-                if blocks.stream_id and (kind != CONTINUATION or stream_id != blocks.stream_id):
-                    raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "a header block is interrupted by another frame")
-                if kind == DATA:
-                    handler.data(flags, stream_id, parser.buffer, start, stop, now)
-                elif kind in (HEADERS, CONTINUATION):
-                    handler.headers(kind, flags, stream_id, parser.buffer[start:stop], now)
-                else:
-                    self._control.receive(kind, flags, stream_id, parser.buffer[start:stop], now)
-            except H2StreamError as error:
-                error.count(self._counters)
-                self.streams.reset(error.stream_id, error.code)
-                self._stream_errors.require(now, "errors of streams", "stream_error_floods")
-            until_look -= 1
-            if not until_look:
-                until_look = _FRAMES_PER_LOOK
-                if clock is not None and clock() - now > self._turn_seconds:
-                    return parser.leave(stop)
+        batch = parser.feed(data)
+        while batch:
+            for kind, flags, stream_id, start, stop in batch:
+                try:
+                    if blocks.stream_id and (kind != CONTINUATION or stream_id != blocks.stream_id):
+                        raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "a header block is interrupted by another frame")
+                    if kind == DATA:
+                        handler.data(flags, stream_id, parser.buffer, start, stop, now)
+                    elif kind in (HEADERS, CONTINUATION):
+                        handler.headers(kind, flags, stream_id, parser.buffer[start:stop], now)
+                    else:
+                        self._control.receive(kind, flags, stream_id, parser.buffer[start:stop], now)
+                except H2StreamError as error:
+                    error.count(self._counters)
+                    self.streams.reset(error.stream_id, error.code)
+                    self._stream_errors.require(now, "errors of streams", "stream_error_floods")
+                until_look -= 1
+                if not until_look:
+                    until_look = _FRAMES_PER_LOOK
+                    if clock is not None and clock() - now > self._turn_seconds:
+                        return parser.leave(stop)
+            batch = parser.more()
         return b""
 
     def tick(self, now: float) -> None:

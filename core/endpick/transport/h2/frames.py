@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from enum import IntEnum
 from struct import Struct
 from typing import Final
@@ -59,6 +58,9 @@ WINDOW_UPDATE: Final = 0x8
 CONTINUATION: Final = 0x9
 
 
+_FRAMES_AT_ONCE: Final = 32
+
+
 class FrameParser:
     """Splits the bytes that arrive into whole frames, however the network cut them."""
 
@@ -68,45 +70,62 @@ class FrameParser:
         self._max_payload_bytes = max_payload_bytes
         self._partial = bytearray()
         self._needed = FRAME_HEAD_BYTES
+        self._position = 0
+        """Where in the buffer the next frame begins."""
 
-    def feed(self, data: bytes) -> Iterator[Frame]:
-        """Whole frames, in order. Exhaust the iterator before feeding again, or call `leave`.
+    def feed(self, data: bytes) -> list[Frame]:
+        """The first whole frames of what arrived, in order; `more` gives those behind them, until it gives none.
 
         Payloads are offsets rather than bytes, so that a message is copied once, out of the bytes that the socket returned.
 
         Raises:
-            H2ConnectionError: a frame is longer than was announced as acceptable; the frames before it have been yielded.
+            H2ConnectionError: as `more`.
         """
         if self._partial:
-            self._partial += data
-            if len(self._partial) < self._needed:
-                return
-            data = bytes(self._partial)
+            if len(self._partial) + len(data) < self._needed:
+                self._partial += data
+                return []
+            data = b"".join((self._partial, data))
             self._partial.clear()
         self.buffer = data
+        self._position = 0
+        return self.more()
+
+    def more(self) -> list[Frame]:
+        """The next whole frames, a few dozen at most: what is not acted on in one turn is parsed again in the next, see `leave`.
+
+        Raises:
+            H2ConnectionError: a frame is longer than was announced as acceptable; the frames before it have been given out.
+        """
+        data, position = self.buffer, self._position
         unpack = FRAME_HEAD.unpack_from
-        position = 0
         end = len(data)
-        while end - position >= FRAME_HEAD_BYTES:
+        self._needed = FRAME_HEAD_BYTES
+        found: list[Frame] = []
+        while end - position >= FRAME_HEAD_BYTES and len(found) < _FRAMES_AT_ONCE:
             high, low, kind, flags, stream_id = unpack(data, position)
             length = high << 8 | low
             if length > self._max_payload_bytes:
+                if found:
+                    break
                 raise H2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes, {self._max_payload_bytes} is the most")
             stop = position + FRAME_HEAD_BYTES + length
             if stop > end:
                 self._needed = stop - position
                 break
-            yield kind, flags, stream_id & MAX_STREAM_ID, position + FRAME_HEAD_BYTES, stop
+            found.append((kind, flags, stream_id & MAX_STREAM_ID, position + FRAME_HEAD_BYTES, stop))
             position = stop
-        else:
-            self._needed = FRAME_HEAD_BYTES
-        self._partial += data[position:]
-        # One read from the socket can be a quarter of a megabyte, and a connection may be silent for hours.
-        self.buffer = b""
+        self._position = position
+        if not found:
+            self._partial += data[position:]
+            # One read from the socket can be a quarter of a megabyte, and a connection may be silent for hours.
+            self.buffer = b""
+            self._position = 0
+        return found
 
     def leave(self, stop: int) -> bytes:
         """Feed no more for now: what stands behind the frame that ended at `stop`, to be fed again later, before anything else."""
-        rest, self.buffer, self._needed = self.buffer[stop:], b"", FRAME_HEAD_BYTES
+        rest, self.buffer, self._position, self._needed = self.buffer[stop:], b"", 0, FRAME_HEAD_BYTES
         return rest
 
 
