@@ -15,7 +15,7 @@ Kinds = tuple[tuple[str, type | tuple[type, ...]], ...]
 def check_fields(record: object, kinds: Kinds) -> None:
     """Raise TypeError when a field holds something else than its annotation says."""
     for name, kind in kinds:
-        value = getattr(record, name)
+        value: object = getattr(record, name)
         # The first question answers nearly always, and costs a third of the second.
         if type(value) is not kind and not isinstance(value, kind):
             raise TypeError(f"{name} of a {type(record).__name__} must be {_listed(kind)}, not {type(value).__name__}")

@@ -269,7 +269,9 @@ class Session:
             answers = self._request.on_body(chunk, end, routed=self.state is _ROUTED)
         except UnroutableError as error:
             return self._unroutable(error)
-        return self._decided_if_ready(answers)
+        if self._request.ready and self.state is not _ROUTED:
+            answers += self._decide()
+        return answers
 
     def _accept_request_part(self, kind: str, message: ProcessingRequest) -> list[bytes]:
         if self.state is _BYPASSED:
@@ -287,17 +289,14 @@ class Session:
                 answers = self._request.on_trailers(routed=self.state is _ROUTED)
         except UnroutableError as error:
             return self._unroutable(error)
-        return self._decided_if_ready(answers)
+        if self._request.ready and self.state is not _ROUTED:
+            answers += self._decide()
+        return answers
 
     def _unroutable(self, error: UnroutableError) -> list[bytes]:
         self._counters.unroutable += 1
         self._counters.buffer_exhaustions += error.refused is NO_MEMORY
         return self._refuse(error.refused)
-
-    def _decided_if_ready(self, answers: list[bytes]) -> list[bytes]:
-        if self._request.ready and self.state is not _ROUTED:
-            answers += self._decide()
-        return answers
 
     def _decide(self) -> list[bytes]:
         assert self.body_modes is not None

@@ -25,7 +25,7 @@ from endpick.api.state import CycleState
 from endpick.datalayer.model_rules import ModelRules
 from endpick.observability.telemetry import Telemetry
 from endpick.plugins.instance import Instance
-from endpick.plugins.kinds import KINDS, Kind
+from endpick.plugins.kinds import Kind
 from endpick.requests.intake import (
     DEFAULT_FAIRNESS_ID,
     FAIRNESS_ID,
@@ -41,21 +41,18 @@ from endpick.requests.intake import (
     within,
 )
 from endpick.requests.large import LargeBodyReader, decided_after, read_elsewhere
-from endpick.requests.memory import SHED_FOR_MEMORY, MemoryAccount, OverloadStage, parsed_size
+from endpick.requests.memory import SHED_FOR_MEMORY, MemoryAccount, OverloadStage
 from endpick.requests.model import NO_CANDIDATES, NOTHING_CACHED, BodyModes, Decision, IncomingRequest, Refused, Routed, refused
-from endpick.requests.producing import after, produce_waiting
+from endpick.requests.producing import Production, after, produce_waiting
 from endpick.requests.response import (
     BodilessExchange,
-    CompiledObserver,
-    ExchangeContext,
+    ExchangeHost,
     Observers,
     TrackedExchange,
-    compile_observer,
-    taking_part,
+    compile_observers,
 )
 from endpick.requests.steps import (
     CompiledProducer,
-    Production,
     admit,
     compile_producer,
     filter_candidates,
@@ -88,24 +85,13 @@ class Pipeline:
     detector: Step | None
     producers: tuple[CompiledProducer, ...]
     scheduler: Scheduler
-    observers: tuple[CompiledObserver, ...]
-    steps: Mapping[Kind, tuple[Step, ...]]
-    """The instances of every other kind that takes part in each request, in the order in which they are called."""
+    observers: Observers
+    header_processors: tuple[Step, ...]
+    candidate_filters: tuple[Step, ...]
+    admitters: tuple[Step, ...]
+    pre_requests: tuple[Step, ...]
     objectives: Mapping[str, int] = field(default_factory=dict)
     """Priority of each inference objective, by name."""
-
-
-@dataclass(slots=True)  # made for each request: `frozen` would make it five times as expensive, here and in its neighbours
-class Cycle:
-    """One request on its way through one pipeline; a reload does not touch it."""
-
-    pipeline: Pipeline
-    incoming: IncomingRequest
-    built: BuiltRequest
-    endpoints: Endpoints
-    state: CycleState
-    parsed_bytes: int
-    """What the body became takes so much, about."""
 
 
 @dataclass(slots=True)
@@ -163,6 +149,7 @@ class Director:
         self._emits_scores = emits_scores
         self._last_body_modes: BodyModes | None = None
         self._known_body_modes: set[BodyModes] = set()
+        self._exchange_host = ExchangeHost(self._access, telemetry, clock, self._account)
 
     def switch(self, pipeline: Pipeline) -> None:
         """Begin requests with this pipeline from now on, after a reload; each request in flight keeps the one it began with."""
@@ -195,10 +182,9 @@ class Director:
             return self._refuse_unread(incoming, built)
 
         state: CycleState | None = None
-        processors = pipeline.steps[RequestHeaderProcessor]
-        if processors:
+        if pipeline.header_processors:
             state = CycleState(access)
-            processed = process_headers(processors, built.request, state, access)
+            processed = process_headers(pipeline.header_processors, built.request, state, access)
             if isinstance(processed, Refused):
                 return self._refuse(built, processed)
             built.request = processed
@@ -214,24 +200,21 @@ class Director:
             refusal = shed(pipeline.detector, built.request, endpoints, access)
             if refusal is not None:
                 return self._refuse(built, refusal)
-        endpoints = filter_candidates(pipeline.steps[CandidateFilter], built.request, endpoints, access)
-        if isinstance(endpoints, Fault):
-            return self._refuse(built, refused(endpoints))
+        if pipeline.candidate_filters:
+            endpoints = filter_candidates(pipeline.candidate_filters, built.request, endpoints, access)
+            if isinstance(endpoints, Fault):
+                return self._refuse(built, refused(endpoints))
         if not len(endpoints):
             return self._refuse(built, NO_CANDIDATES)
 
-        request = built.request
-        parsed_bytes = request.size_bytes if request.payload is None or incoming.body is None else parsed_size(incoming.body)
-        cycle = Cycle(pipeline, incoming, built, endpoints, CycleState(access) if state is None else state, parsed_bytes)
-        production = Production(built.request, endpoints, cycle.state, access)
+        cycle_state = CycleState(access) if state is None else state
         for position, producer in enumerate(pipeline.producers):
             if producer.awaits:
-                waiting = produce_waiting(pipeline.producers[position:], production, self._account, cycle.parsed_bytes)
-                return after(waiting, lambda fault: self._conclude(cycle, fault))
-            fault = produced_at_once(producer, production)
+                return self._decide_later(pipeline, position, built, endpoints, cycle_state)
+            fault = produced_at_once(producer, built.request, endpoints, cycle_state, access)
             if fault is not None and fault.refuses:
                 return self._refuse(built, refused(fault))
-        return self._conclude(cycle, None)
+        return self._conclude(pipeline, built, endpoints, cycle_state)
 
     def _decide_large(self, incoming: IncomingRequest, pipeline: Pipeline) -> Awaitable[Decision]:
         """Have the body parsed elsewhere, and go on with the pipeline of now, whatever a reload makes of it meanwhile."""
@@ -245,61 +228,60 @@ class Director:
         reading = read_elsewhere(incoming, pipeline.parsers, self._large_bodies, self._rules.rewrites, self._random.random())
         return decided_after(reading, go_on)
 
-    def _conclude(self, cycle: Cycle, fault: Fault | None) -> Decision:
+    def _decide_later(
+        self, pipeline: Pipeline, position: int, built: BuiltRequest, endpoints: Endpoints, state: CycleState
+    ) -> Awaitable[Decision]:
+        """Go on once the producers from this position on, of which the first has to wait, have done their work."""
+
+        def conclude(fault: Fault | None) -> Decision:
+            return self._conclude(pipeline, built, endpoints, state) if fault is None else self._refuse(built, refused(fault))
+
+        production = Production(built.request, endpoints, state, self._access)
+        return after(produce_waiting(pipeline.producers[position:], production, self._account, built.parsed_bytes), conclude)
+
+    def _conclude(self, pipeline: Pipeline, built: BuiltRequest, endpoints: Endpoints, state: CycleState) -> Decision:
         """What follows production: admit → schedule → pre-request."""
-        request, access = cycle.built.request, self._access
-        if fault is not None:
-            return self._refuse(cycle.built, refused(fault))
-        refusal = admit(cycle.pipeline.steps[Admitter], request, cycle.endpoints, cycle.state, access)
-        if refusal is not None:
-            return self._refuse(cycle.built, refusal)
+        request, access = built.request, self._access
+        if pipeline.admitters:
+            refusal = admit(pipeline.admitters, request, endpoints, state, access)
+            if refusal is not None:
+                return self._refuse(built, refusal)
         started = perf_counter()
-        result = cycle.pipeline.scheduler.schedule(request, cycle.endpoints, cycle.state, access)
+        result = pipeline.scheduler.schedule(request, endpoints, state, access)
         seconds = perf_counter() - started
         if isinstance(result, Rejection):
             self._telemetry.request_scheduled(seconds, None, request.model)
-            return self._refuse(cycle.built, refused(result))
+            return self._refuse(built, refused(result))
         picked = result.runs[result.primary].picked
-        self._telemetry.request_scheduled(seconds, None if picked is None else picked.members[0], request.model)
-        if "prefer" in request.headers and wants_cached_only(request.headers) and not was_cached(result, cycle.state):
-            return self._refuse(cycle.built, NOTHING_CACHED)
-        return self._dispatch(cycle, result)
-
-    def _dispatch(self, cycle: Cycle, result: SchedulingResult) -> Decision:
-        """Tell the pre-request plugins, and send the request on its way."""
-        request, picked = cycle.built.request, result.runs[result.primary].picked
         assert picked is not None
+        self._telemetry.request_scheduled(seconds, picked.members[0], request.model)
+        if "prefer" in request.headers and wants_cached_only(request.headers) and not was_cached(result, state):
+            return self._refuse(built, NOTHING_CACHED)
+        return self._dispatch(pipeline, built, state, result, picked)
+
+    def _dispatch(
+        self, pipeline: Pipeline, built: BuiltRequest, state: CycleState, result: SchedulingResult, picked: Endpoints
+    ) -> Decision:
+        """Tell the pre-request plugins, and send the request on its way."""
+        request, refusal = built.request, None
         headers = HeadersForUpstream(result.headers, result.removed_headers)
         if not request.headers.get(REQUEST_ID):
             headers.set(REQUEST_ID, request.id)
-        refusal = run_pre_request(cycle.pipeline.steps[PreRequest], request, result, headers, cycle.state, self._access)
+        if pipeline.pre_requests:
+            refusal = run_pre_request(pipeline.pre_requests, request, result, headers, state, self._access)
         # Only now: an instance whose circuit opened meanwhile has nothing to settle, and one that has seen the request leave settles it.
-        observers = Observers(taking_part(cycle.pipeline.observers), request, cycle.state, self._access)
-        parsed_bytes = cycle.parsed_bytes
-        self._account.hold_parsed(parsed_bytes)
-        exchange = TrackedExchange(
-            ExchangeContext(
-                request,
-                picked,
-                cycle.built.parser,
-                observers,
-                self._telemetry,
-                self._clock,
-                self._account,
-                parsed_bytes,
-                result.destinations,
-            )
-        )
+        observers = pipeline.observers.taking_part()
+        self._account.hold_parsed(built.parsed_bytes)
+        exchange = TrackedExchange(self._exchange_host, built, state, observers, picked, result.destinations)
         if refusal is not None:
             exchange.abandon()
-            return self._refuse(cycle.built, refusal)
-        sent = cycle.built.body
-        size_bytes = request.size_bytes if sent is None else len(sent)
+            return self._refuse(built, refusal)
+        size_bytes = request.size_bytes if built.body is None else len(built.body)
         seconds = self._clock() - request.received_at
         self._telemetry.request_decided(request.incoming_model, request.model, request.fairness_id, request.priority, size_bytes, seconds)
         self._sent.update(result.destinations)
         scores = scores_of(result) if self._emits_scores else None
-        return Routed(result.destinations, exchange, headers.values, cycle.built.body, headers.metadata, headers.removed, scores)
+        return Routed(result.destinations, exchange, headers.values, built.body, headers.metadata, headers.removed, scores)
 
     def _anywhere(self, incoming: IncomingRequest) -> Decision:
         """A request without a body (`GET /v1/models`) is the same to every endpoint; as in llm-d, no profile runs for it."""
@@ -345,24 +327,22 @@ def compile_pipeline(
     Raises:
         TypeError: an instance is not of the kind its place needs: a mistake in the plan.
     """
+
+    def bound(kind: Kind, method: str) -> tuple[Step, ...]:
+        return tuple([bind(instance, kind, method, telemetry) for instance in on_request.get(kind, ())])
+
     return Pipeline(
         compile_parsers(parsers, telemetry),
         None if detector is None else bind(detector, SaturationDetector, "saturation", telemetry),
         tuple([compile_producer(each, telemetry) for each in on_request.get(DataProducer, ())]),
         scheduler,
-        tuple([compile_observer(each, telemetry) for each in on_request.get(ResponseObserver, ())]),
-        {
-            kind: tuple([bind(each, kind, method, telemetry) for each in on_request.get(kind, ())])
-            for kind, row in KINDS.items()
-            if row.on_request and kind not in _COMPILED_APART
-            for method in row.methods
-        },
+        compile_observers(on_request.get(ResponseObserver, ()), telemetry),
+        bound(RequestHeaderProcessor, "request_headers"),
+        bound(CandidateFilter, "filter_candidates"),
+        bound(Admitter, "admit"),
+        bound(PreRequest, "before_request"),
         objectives or {},
     )
-
-
-_COMPILED_APART = (DataProducer, ResponseObserver)
-"""Producers may wait, and observers have several methods, of which most define few."""
 
 
 def hidden_by_body_modes(pipeline: Pipeline, modes: BodyModes) -> tuple[str, ...]:
@@ -374,13 +354,10 @@ def hidden_by_body_modes(pipeline: Pipeline, modes: BodyModes) -> tuple[str, ...
     if not modes.sees_response_body:
         lost += [f"{parser.parse.instance.name} reads no usage" for parser in pipeline.parsers.each if parser.usage is not None]
         observers = pipeline.observers
-        lost += [
-            f"{each.first_chunk.instance.name} does not learn when a response begins" for each in observers if each.first_chunk is not None
-        ]
+        lost += [f"{step.instance.name} does not learn when a response begins" for step in observers.first_chunk]
         # Whether the gateway sends trailers is in no message of the protocol until they come.
         lost += [
-            f"{each.ended.instance.name} takes responses for over at their headers unless the gateway has response_trailer_mode: SEND"
-            for each in observers
-            if each.ended is not None
+            f"{step.instance.name} takes responses for over at their headers unless the gateway has response_trailer_mode: SEND"
+            for step in observers.ended
         ]
     return tuple(lost)

@@ -15,6 +15,7 @@ from endpick.api.request_control import MetadataValue, Parser
 from endpick.datalayer.model_rules import ModelRules, choose_model
 from endpick.observability.telemetry import Telemetry
 from endpick.plugins.instance import Instance
+from endpick.requests.memory import parsed_size
 from endpick.requests.model import CODE_OF, NO_MODEL, IncomingRequest, Refused, refused
 from endpick.scheduling.step import Fault, Step, bind
 
@@ -159,15 +160,19 @@ UNSEEN = ParsedRequest(needs_model=False)
 """What is known of a body that the gateway keeps to itself."""
 
 
-@dataclass(slots=True)
 class BuiltRequest:
     """A request that was understood."""
 
-    request: InferenceRequest
-    parser: CompiledParser | None
-    """Reads the response, too; None when no parser read the request, or its answer is to be left alone."""
-    body: bytes | None
-    """The body to send instead of the one that came; None when nothing in it changed."""
+    __slots__ = ("body", "parsed_bytes", "parser", "request")
+
+    def __init__(self, request: InferenceRequest, parser: CompiledParser | None, body: bytes | None, parsed_bytes: int) -> None:
+        self.request = request
+        self.parser = parser
+        """Reads the response, too; None when no parser read the request, or its answer is to be left alone."""
+        self.body = body
+        """The body to send instead of the one that came; None when nothing in it changed."""
+        self.parsed_bytes = parsed_bytes
+        """What the body became takes so much, about."""
 
 
 @dataclass(slots=True)
@@ -249,6 +254,7 @@ def build_request(
             problem = f"answered {type(rewritten).__name__}, not the bytes of a body"
             return refused(rewritten if isinstance(rewritten, Fault) else parser.rewrite_model.fault(problem))
         body = None if rewritten == incoming.body else rewritten
+    size_bytes = 0 if incoming.body is None else len(incoming.body)
     request = InferenceRequest(
         id=headers.get(REQUEST_ID) or new_id(),
         model=target,
@@ -261,11 +267,12 @@ def build_request(
         priority=priority_of(objective, objectives, rules) if objective else 0,
         fairness_id=fairness_id or DEFAULT_FAIRNESS_ID,
         cache_salt=parsed.cache_salt,
-        size_bytes=len(incoming.body or b""),
+        size_bytes=size_bytes,
         received_at=incoming.received_at,
         payload=parsed.payload,
     )
-    return BuiltRequest(request, None if parsed.skip_response else parser, body)
+    parsed_bytes = size_bytes if parsed.payload is None or incoming.body is None else parsed_size(incoming.body)
+    return BuiltRequest(request, None if parsed.skip_response else parser, body, parsed_bytes)
 
 
 def priority_of(objective: str, objectives: Mapping[str, int], rules: ModelRules | None) -> int:

@@ -10,6 +10,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final
+
+import numpy as np
 
 from endpick.requests.model import CODE_OF, Refused
 
@@ -193,4 +196,13 @@ def parsed_size(body: bytes) -> int:
     """
     size = len(body)
     text = size if body.isascii() else 4 * size
-    return size + text + 80 * body.count(b",") + 200 * body.count(b"{") + 64 * body.count(b"[")
+    if size > _LONG_BYTES:
+        # `count` looks at one byte after the other: of 220 KB it took a sixth of the whole request.
+        octets = np.frombuffer(body, dtype=np.uint8)
+        commas, objects, lists = [int(np.count_nonzero(octets == mark)) for mark in b",{["]
+    else:
+        commas, objects, lists = body.count(b","), body.count(b"{"), body.count(b"[")
+    return size + text + 80 * commas + 200 * objects + 64 * lists
+
+
+_LONG_BYTES: Final = 4096

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 from endpick.api.request import Rejection
 from endpick.api.request_control import Metadata
@@ -52,19 +52,36 @@ class BodyModes:
         object.__setattr__(self, "sees_response_body", self.response_body is not BodyMode.NONE)
 
 
-@dataclass(slots=True)
+EVERYTHING_SENT = BodyModes()
+
+
 class IncomingRequest:
     """What `Decider.decide` decides about."""
 
-    headers: Mapping[str, str]
-    """Lower-case names, pseudo headers (`:path`, `:method`) included; of a repeated header the last value."""
-    body: bytes | None
-    """The whole body, or None: the request has none, or `body_modes` says that the gateway keeps it."""
-    subset: tuple[str, ...] | None
-    """Addresses the gateway allows (see `requests.intake.within`); None: no restriction, (): nothing is allowed."""
-    received_at: float
-    """Seconds on the monotonic clock when the headers came."""
-    body_modes: BodyModes = BodyModes()
+    # Here and in `Routed`: the methods that `dataclass` would write stay Python where everything else is compiled, and cost most of a call.
+    __slots__ = ("body", "body_modes", "headers", "received_at", "subset")
+
+    def __init__(
+        self,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        subset: tuple[str, ...] | None,
+        received_at: float,
+        body_modes: BodyModes = EVERYTHING_SENT,
+    ) -> None:
+        self.headers = headers
+        """Lower-case names, pseudo headers (`:path`, `:method`) included; of a repeated header the last value."""
+        self.body = body
+        """The whole body, or None: the request has none, or `body_modes` says that the gateway keeps it."""
+        self.subset = subset
+        """Addresses the gateway allows (see `requests.intake.within`); None: no restriction, (): nothing is allowed."""
+        self.received_at = received_at
+        """Seconds on the monotonic clock when the headers came."""
+        self.body_modes = body_modes
+
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+"""No headers, or no metadata."""
 
 
 class CloseCause(StrEnum):
@@ -124,23 +141,34 @@ class Exchange(Protocol):
         """The exchange is over: called exactly once, always, and last, also when the client went away before the response."""
 
 
-@dataclass(slots=True)
 class Routed:
     """Send the request to a model server."""
 
-    destinations: tuple[str, ...]
-    """`ip:port`, an IPv6 address in brackets; best first, at least one, the others are fallbacks."""
-    exchange: Exchange
-    set_headers: Mapping[str, str] = field(default_factory=dict)
-    """Further headers for the model server."""
-    body: bytes | None = None
-    """The body to send instead; None: the bytes that came, untouched."""
-    dynamic_metadata: Metadata = field(default_factory=dict)
-    """Namespaces beside the one that names the destination."""
-    remove_headers: tuple[str, ...] = ()
-    """Headers that the request loses; one that is in `set_headers`, too, is set."""
-    scores: Mapping[str, float] | None = None
-    """The weighted total of each candidate, by its address, if the gateway is to be told."""
+    __slots__ = ("body", "destinations", "dynamic_metadata", "exchange", "remove_headers", "scores", "set_headers")
+
+    def __init__(
+        self,
+        destinations: tuple[str, ...],
+        exchange: Exchange,
+        set_headers: Mapping[str, str] = NOTHING,
+        body: bytes | None = None,
+        dynamic_metadata: Metadata = NOTHING,
+        remove_headers: tuple[str, ...] = (),
+        scores: Mapping[str, float] | None = None,
+    ) -> None:
+        self.destinations = destinations
+        """`ip:port`, an IPv6 address in brackets; best first, at least one, the others are fallbacks."""
+        self.exchange = exchange
+        self.set_headers = set_headers
+        """Further headers for the model server."""
+        self.body = body
+        """The body to send instead; None: the bytes that came, untouched."""
+        self.dynamic_metadata = dynamic_metadata
+        """Namespaces beside the one that names the destination."""
+        self.remove_headers = remove_headers
+        """Headers that the request loses; one that is in `set_headers`, too, is set."""
+        self.scores = scores
+        """The weighted total of each candidate, by its address, if the gateway is to be told."""
 
 
 @dataclass(frozen=True, slots=True)

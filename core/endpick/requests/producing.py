@@ -7,19 +7,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from time import perf_counter
 
-from endpick.api.endpoints import Access
+from endpick.api.endpoints import Access, Endpoints
+from endpick.api.request import InferenceRequest
+from endpick.api.state import CycleState
 from endpick.plugins.failures import AWAIT_FAILURES, FaultOfAnother, is_the_hosts
 from endpick.requests.memory import MemoryAccount
 from endpick.requests.model import Decision
-from endpick.requests.steps import CompiledProducer, Production, produced_at_once
+from endpick.requests.steps import CompiledProducer, produced_at_once
 from endpick.scheduling.step import Fault
 
 
 async def after(producing: Coroutine[None, None, Fault | None], conclude: Callable[[Fault | None], Decision]) -> Decision:
     """What `conclude` makes of the outcome, once there is one."""
     return conclude(await producing)
+
+
+@dataclass(slots=True)
+class Production:
+    """What one request asks of the producers."""
+
+    request: InferenceRequest
+    endpoints: Endpoints
+    state: CycleState
+    access: Access
 
 
 async def produce_waiting(
@@ -32,7 +45,10 @@ async def produce_waiting(
     account.hold_parsed(parsed_bytes)
     try:
         for producer in producers:
-            fault = await _produce_later(producer, production) if producer.awaits else produced_at_once(producer, production)
+            if producer.awaits:
+                fault = await _produce_later(producer, production)
+            else:
+                fault = produced_at_once(producer, production.request, production.endpoints, production.state, production.access)
             if fault is not None and fault.refuses:
                 return fault
         return None

@@ -9,14 +9,14 @@ from functools import partial
 
 from endpick.api.endpoints import Access, Endpoint, Endpoints
 from endpick.api.fast_metrics import Distribution
-from endpick.api.request import InferenceRequest, Usage
+from endpick.api.request import Usage
 from endpick.api.request_control import Metadata, MetadataValue, ResponseEnd, ResponseHead, ResponseObserver, TerminationCause
 from endpick.api.state import CycleState
 from endpick.observability.metrics import ITL_BUCKETS
 from endpick.observability.telemetry import ResponsePace, Telemetry
 from endpick.plugins.breaker import Breaker, BreakerState
 from endpick.plugins.instance import Instance
-from endpick.requests.intake import CompiledParser
+from endpick.requests.intake import BuiltRequest
 from endpick.requests.memory import MemoryAccount
 from endpick.requests.model import CloseCause
 from endpick.requests.response_body import FramedUsage, ModelNameRestorer, StreamedUsage, Unread, UsageReader, WholeUsage
@@ -26,81 +26,44 @@ _OPEN = BreakerState.OPEN
 
 
 @dataclass(frozen=True, slots=True)
-class CompiledObserver:
-    """An observer's methods; those it left as they are in `ResponseObserver` are None and cost nothing."""
-
-    breaker: Breaker
-    started: Step | None
-    first_chunk: Step | None
-    metadata: Step | None
-    ended: Step | None
-
-
-def compile_observer(instance: Instance, telemetry: Telemetry) -> CompiledObserver:
-    """Bind the methods that the instance defines. Raises TypeError when it is no observer: a mistake in the plan."""
-    return CompiledObserver(
-        instance.breaker,
-        bind_settling(instance, ResponseObserver, "response_started", telemetry),
-        bind_settling(instance, ResponseObserver, "first_chunk", telemetry),
-        bind_settling(instance, ResponseObserver, "response_metadata", telemetry),
-        bind_settling(instance, ResponseObserver, "response_ended", telemetry),
-    )
-
-
-def taking_part(observers: Sequence[CompiledObserver]) -> Sequence[CompiledObserver]:
-    """The observers of a request that leaves now: an instance whose circuit is open did not see it leave, so it does not see it end."""
-    for observer in observers:
-        if observer.breaker.state is _OPEN:
-            return [each for each in observers if each.breaker.state is not _OPEN]
-    return observers
-
-
-@dataclass(slots=True)
 class Observers:
-    """The observers of one request."""
+    """The methods of a plan's observers; those that plugins left as they are in `ResponseObserver` are not among them and cost nothing."""
 
-    each: Sequence[CompiledObserver]
-    request: InferenceRequest
-    state: CycleState
-    access: Access
+    breakers: tuple[Breaker, ...] = ()
+    started: tuple[Step, ...] = ()
+    first_chunk: tuple[Step, ...] = ()
+    metadata: tuple[Step, ...] = ()
+    ended: tuple[Step, ...] = ()
 
-    def started(self, head: ResponseHead) -> dict[str, str]:
-        """Tell all of them; returns the headers they want on the response, of equal names the last."""
-        added: dict[str, str] = {}
-        for observer in self.each:
-            if observer.started is None:
-                continue
-            answer = observer.started.run(self.access, self.request, head, self.state)
-            if isinstance(answer, Mapping):
-                _add(answer, added, observer.started)
-            elif answer is not None and not isinstance(answer, Fault):
-                observer.started.fault(f"answered {type(answer).__name__}, not headers or None")
-        return added
+    def taking_part(self) -> Observers:
+        """Those of a request that leaves now: an instance whose circuit is open did not see it leave, so it does not see it end."""
+        for breaker in self.breakers:
+            if breaker.state is _OPEN:
+                return self._without_open_circuits()
+        return self
 
-    def first_chunk(self) -> None:
-        """Tell all of them."""
-        for observer in self.each:
-            if observer.first_chunk is not None:
-                observer.first_chunk.run(self.access, self.request, self.state)
+    def _without_open_circuits(self) -> Observers:
+        return Observers((), *map(_callable_now, (self.started, self.first_chunk, self.metadata, self.ended)))
 
-    def metadata(self, usage: Callable[[], Usage | None]) -> Metadata:
-        """What all of them tell the gateway at the end of the response; of equal keys the last. `usage` is asked only if one wants it."""
-        told: dict[str, dict[str, MetadataValue]] = {}
-        for observer in self.each:
-            if observer.metadata is None:
-                continue
-            answer = observer.metadata.run(self.access, self.request, usage(), self.state)
-            if isinstance(answer, Mapping):
-                _add_metadata(answer, told, observer.metadata)
-            elif answer is not None and not isinstance(answer, Fault):
-                observer.metadata.fault(f"answered {type(answer).__name__}, not metadata or None")
-        return told
 
-    def ended(self, end: ResponseEnd) -> None:
-        """Tell all of them, also when one fails."""
-        for observer in self.each:
-            if observer.ended is not None:
-                observer.ended.run(self.access, self.request, end, self.state)
+def _callable_now(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    return tuple([step for step in steps if step.breaker.state is not _OPEN])
+
+
+def compile_observers(instances: Sequence[Instance], telemetry: Telemetry) -> Observers:
+    """Bind the methods that the instances define. Raises TypeError when one is no observer: a mistake in the plan."""
+
+    def bound(method: str) -> tuple[Step, ...]:
+        steps = [bind_settling(instance, ResponseObserver, method, telemetry) for instance in instances]
+        return tuple([step for step in steps if step is not None])
+
+    return Observers(
+        tuple([instance.breaker for instance in instances]),
+        bound("response_started"),
+        bound("first_chunk"),
+        bound("response_metadata"),
+        bound("response_ended"),
+    )
 
 
 def _add_metadata(answer: Mapping[object, object], told: dict[str, dict[str, MetadataValue]], step: Step) -> None:
@@ -132,44 +95,72 @@ TERMINATION_OF: Mapping[CloseCause, TerminationCause] = {
 }
 
 
-@dataclass(slots=True)
-class ExchangeContext:
-    """A request on its way, and what is told about it.
+@dataclass(frozen=True, slots=True)
+class ExchangeHost:
+    """What all exchanges of a process share.
 
     Attributes:
-        request: As plugins know it.
-        picked: The endpoints it may be served by, best first.
-        parser: Can read usage from the response; None when no parser read the request.
-        observers: Told how the response goes.
-        telemetry: Told when it is over.
+        access: What plugins' reads and writes are checked by.
+        telemetry: Told when an exchange is over.
         clock: Monotonic seconds.
-        account: Where what the body became is accounted for until the request is over.
-        parsed_bytes: How much that is.
-        destinations: Where each of `picked` is reached; their own addresses unless the profile handler said otherwise.
+        account: Where what bodies became is accounted for until their requests are over.
     """
 
-    request: InferenceRequest
-    picked: Endpoints
-    parser: CompiledParser | None
-    observers: Observers
+    access: Access
     telemetry: Telemetry
     clock: Callable[[], float]
     account: MemoryAccount
-    parsed_bytes: int
-    destinations: tuple[str, ...] = ()
 
 
 class TrackedExchange:
     """The `Exchange` of a request that a profile routed."""
 
-    __slots__ = ("_bytes", "_context", "_ended", "_last_chunk_at", "_pace", "_restorer", "_status", "_ttft", "_usage")
+    __slots__ = (
+        "_built",
+        "_bytes",
+        "_destinations",
+        "_ended",
+        "_host",
+        "_last_chunk_at",
+        "_observers",
+        "_pace",
+        "_picked",
+        "_restorer",
+        "_state",
+        "_status",
+        "_ttft",
+        "_usage",
+    )
 
     wants_chunks = True
 
-    def __init__(self, sent: ExchangeContext) -> None:
-        request = sent.request
+    def __init__(
+        self,
+        host: ExchangeHost,
+        built: BuiltRequest,
+        state: CycleState,
+        observers: Observers,
+        picked: Endpoints,
+        destinations: tuple[str, ...],
+    ) -> None:
+        """A request that leaves now; what its body became is in the account already.
+
+        Args:
+            host: See there.
+            built: The request.
+            state: As plugins left it.
+            observers: Told how the response goes.
+            picked: The endpoints it may be served by, best first.
+            destinations: Where each of them is reached; their own addresses unless the profile handler said otherwise.
+        """
+        request = built.request
         renamed = request.incoming_model and request.model != request.incoming_model
-        self._context = sent
+        self._host = host
+        self._built = built
+        self._state = state
+        self._observers = observers
+        self._picked = picked
+        self._destinations = destinations
         self._restorer = ModelNameRestorer(request.model, request.incoming_model) if renamed else None
         self._usage: UsageReader = Unread()
         self._status = 0
@@ -181,29 +172,25 @@ class TrackedExchange:
 
     def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str]:
         """See `Exchange`."""
-        came_at = self._context.clock()
+        came_at = self._host.clock()
         status = headers.get(":status", "")
         self._status = int(status) if status.isdecimal() else 0
         content_type = headers.get("content-type", "").lower()
         self._pace.streaming = "text/event-stream" in content_type
         self._usage = self._reader(content_type)
-        observers = self._context.observers
-        added: Mapping[str, str] = {}
-        if observers.each:
-            served_by = _endpoint_at(served, self._context.picked, self._context.destinations)
-            added = observers.started(ResponseHead(self._status, headers, served_by, served))
-        self._pace.processing_seconds += self._context.clock() - came_at
+        added: Mapping[str, str] = self._tell_started(headers, served) if self._observers.started else {}
+        self._pace.processing_seconds += self._host.clock() - came_at
         return added
 
     def response_chunk(self, chunk: bytes, end: bool) -> bytes | None:
         """See `Exchange`."""
-        clock, pace = self._context.clock, self._pace
-        came_at = clock()
+        pace = self._pace
+        came_at = self._host.clock()
         if chunk:
             if self._ttft is None:
-                self._ttft = came_at - self._context.request.received_at
-                if self._context.observers.each:
-                    self._context.observers.first_chunk()
+                self._ttft = came_at - self._built.request.received_at
+                for step in self._observers.first_chunk:
+                    step.run(self._host.access, self._built.request, self._state)
             elif pace.streaming:
                 gaps = pace.gaps
                 if gaps is None:
@@ -216,21 +203,27 @@ class TrackedExchange:
             self._bytes += len(chunk)
             self._usage.feed(chunk)
         instead = None if self._restorer is None else self._restorer.feed(chunk, end)
-        pace.processing_seconds += clock() - came_at
+        pace.processing_seconds += self._host.clock() - came_at
         return instead
 
     def response_metadata(self) -> Metadata:
-        """See `Exchange`."""
-        observers = self._context.observers
-        return observers.metadata(self._usage.result) if observers.each else {}
+        """See `Exchange`: what all observers tell the gateway; of equal keys the last."""
+        told: dict[str, dict[str, MetadataValue]] = {}
+        for step in self._observers.metadata:
+            answer = step.run(self._host.access, self._built.request, self._usage.result(), self._state)
+            if isinstance(answer, Mapping):
+                _add_metadata(answer, told, step)
+            elif answer is not None and not isinstance(answer, Fault):
+                step.fault(f"answered {type(answer).__name__}, not metadata or None")
+        return told
 
     def finish(self, cause: CloseCause) -> None:
         """See `Exchange`."""
         if self._ended:
             return
         end = self._close(TERMINATION_OF[cause])
-        request = self._context.request
-        self._context.telemetry.request_ended(request.incoming_model, request.model, request.fairness_id, request.priority, end, self._pace)
+        request = self._built.request
+        self._host.telemetry.request_ended(request.incoming_model, request.model, request.fairness_id, request.priority, end, self._pace)
 
     def abandon(self) -> None:
         """The request was refused at the last moment: observers settle what `before_request` began, but nothing was sent."""
@@ -239,22 +232,37 @@ class TrackedExchange:
 
     def _close(self, cause: TerminationCause) -> ResponseEnd:
         self._ended = True
+        request = self._built.request
         # As `hold_parsed`, without the call, which each request would pay for.
-        account = self._context.account
-        account.parsed_bytes -= self._context.parsed_bytes
-        account.held_bytes -= self._context.parsed_bytes
-        duration = self._context.clock() - self._context.request.received_at
+        account = self._host.account
+        account.parsed_bytes -= self._built.parsed_bytes
+        account.held_bytes -= self._built.parsed_bytes
+        duration = self._host.clock() - request.received_at
         end = ResponseEnd(cause, self._status, self._usage.result(), self._bytes, duration, self._ttft)
-        if self._context.observers.each:
-            self._context.observers.ended(end)
+        for step in self._observers.ended:  # all of them, also when one fails
+            step.run(self._host.access, request, end, self._state)
         return end
 
+    def _tell_started(self, headers: Mapping[str, str], served: str | None) -> dict[str, str]:
+        """Tell all observers; returns the headers they want on the response, of equal names the last."""
+        head = ResponseHead(self._status, headers, _endpoint_at(served, self._picked, self._destinations), served)
+        added: dict[str, str] = {}
+        for step in self._observers.started:
+            answer = step.run(self._host.access, self._built.request, head, self._state)
+            if answer is None:
+                continue
+            if isinstance(answer, Mapping):
+                _add(answer, added, step)
+            elif not isinstance(answer, Fault):
+                step.fault(f"answered {type(answer).__name__}, not headers or None")
+        return added
+
     def _reader(self, content_type: str) -> UsageReader:
-        parser = self._context.parser
+        parser = self._built.parser
         if parser is None or parser.usage is None:
             return Unread()
         # Nothing of this exchange: a cycle would keep request and response until the garbage collector comes.
-        read = partial(_read_usage, parser.usage, self._context.observers.access)
+        read = partial(_read_usage, parser.usage, self._host.access)
         if self._pace.streaming:
             return StreamedUsage(read, parser.usage_mark)
         return FramedUsage(read) if content_type.startswith("application/grpc") else WholeUsage(read, parser.usage_mark)

@@ -82,16 +82,6 @@ class CompiledProducer:
     timeout_seconds: float
 
 
-@dataclass(slots=True)
-class Production:
-    """What one request asks of the producers."""
-
-    request: InferenceRequest
-    endpoints: Endpoints
-    state: CycleState
-    access: Access
-
-
 def compile_producer(instance: Instance, telemetry: Telemetry) -> CompiledProducer:
     """Bind the instance's `produce`. Raises TypeError when it has none: a mistake in the plan."""
     step = bind(instance, DataProducer, "produce", telemetry)
@@ -100,9 +90,11 @@ def compile_producer(instance: Instance, telemetry: Telemetry) -> CompiledProduc
     return CompiledProducer(step, inspect.iscoroutinefunction(plugin.produce), plugin.timeout_seconds)
 
 
-def produced_at_once(producer: CompiledProducer, production: Production) -> Fault | None:
+def produced_at_once(
+    producer: CompiledProducer, request: InferenceRequest, endpoints: Endpoints, state: CycleState, access: Access
+) -> Fault | None:
     """Run one producer that does not wait; its fault, if there is one."""
-    answer = producer.step.run(production.access, production.request, production.endpoints, production.state)
+    answer = producer.step.run(access, request, endpoints, state)
     if answer is None or isinstance(answer, Fault):
         return answer
     if inspect.iscoroutine(answer):

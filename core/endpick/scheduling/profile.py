@@ -110,7 +110,10 @@ class Profile:
         step = self.picker
         answer = step.run(access, request, scored, state)
         if isinstance(answer, Endpoints):
-            problem = validate_subset(scored.endpoints, answer) if len(answer) else "picked no endpoint"
+            rows, given = answer._rows, scored.endpoints
+            if rows is not None and len(rows) == 1 and given._rows is None and answer._generation is given._generation:
+                return answer  # one endpoint of the whole pool, as nearly always
+            problem = validate_subset(given, answer) if len(answer) else "picked no endpoint"
             if problem is None:
                 return answer
             fault = step.fault(problem)

@@ -60,13 +60,15 @@ class Scheduler:
             answer = self.pick_profiles.run(access, request, self.names, runs, state)
             if isinstance(answer, Fault):
                 return answer
-            names = self._named(answer, runs)
+            # Nearly every handler wants all profiles at once, which leaves nothing to check.
+            names = self.names if answer is self.names and not runs else self._named(answer, runs)
             if isinstance(names, str):
                 return self.pick_profiles.fault(names)
             if not names:
                 return runs
             for name in names:
-                state._begin_profile_run()
+                if runs:
+                    state._begin_profile_run()
                 runs[name] = self.profiles[name].run(request, endpoints, state, access)
         return runs
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from endpick.api import Admitter, DataProducer, PluginContext
+from endpick.api import DataProducer, PluginContext
 from endpick.observability.telemetry import NullTelemetry
 from endpick.planning.compile import Built, build_plan, compile_collection, compile_plan, compile_profiles, declared_keys
 from endpick.planning.plan import Plan
@@ -53,8 +53,8 @@ def test_the_pipeline_holds_every_group_in_the_plans_order() -> None:
     assert list(pipeline.scheduler.profiles) == ["a", "b"]
     assert pipeline.detector is not None
     assert len(pipeline.producers) == len(made.on_request[DataProducer]) == 2
-    assert [step.instance.name for step in pipeline.steps[Admitter]] == ["doorman"]
-    assert len(pipeline.observers) == 1
+    assert [step.instance.name for step in pipeline.admitters] == ["doorman"]
+    assert len(pipeline.observers.breakers) == 1
 
 
 def test_only_what_an_instance_reads_is_collected() -> None:

@@ -20,6 +20,7 @@ from endpick.datalayer.table import EndpointTable
 from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import OnFault
 from endpick.requests.director import Director, compile_pipeline
+from endpick.requests.memory import MemoryAccount
 from endpick.requests.model import BodyModes, IncomingRequest, Refused, Routed
 from endpick.scheduling.profile import compile_profile
 from endpick.scheduling.scheduler import compile_scheduler
@@ -54,6 +55,7 @@ class Stage:
         random: Random | None = None,
         objectives: Mapping[str, int] | None = None,
         detector: Instance | None = None,
+        account: MemoryAccount | None = None,
         **groups: Sequence[Instance],
     ) -> None:
         self.telemetry = Recording()
@@ -73,7 +75,14 @@ class Stage:
             telemetry=self.telemetry,
         )
         self.director = Director(
-            self.pipeline, self.table, self.telemetry, lambda: self.now, random=random, sent=self.table.sent, rules=self.table.rules
+            self.pipeline,
+            self.table,
+            self.telemetry,
+            lambda: self.now,
+            random=random,
+            sent=self.table.sent,
+            rules=self.table.rules,
+            account=account,
         )
 
     def decide(self, body: object = CHAT, path: str = "/v1/chat/completions", subset=None, body_modes=None, **headers: str):

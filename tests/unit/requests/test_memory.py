@@ -177,9 +177,14 @@ async def test_a_request_that_has_waited_is_accounted_for_once():
     assert account.parsed_bytes == 0
 
 
+@pytest.mark.parametrize("piece", [b'{"a":[1,2]},', "[ä,{ö}]".encode(), b"no structure"])
+def test_the_estimate_of_a_long_body_is_that_of_its_pieces(piece):
+    assert parsed_size(1000 * piece) == 1000 * parsed_size(piece)
+
+
 def test_requests_of_negative_priority_are_shed_when_memory_is_short_and_no_others():
-    stage = Stage(objectives={"batch": -1})
-    account = stage.director._account = MemoryAccount(1000)
+    account = MemoryAccount(1000)
+    stage = Stage(objectives={"batch": -1}, account=account)
     account.measured(850, 0)
     refused = stage.refuse(x_llm_d_inference_objective="batch")
     assert (refused.status, refused.reason) == (429, "rejected-overloaded")

@@ -14,15 +14,6 @@ from endpick.transport.limits import Limits
 _PRIORITY_BYTES = 5
 
 
-@dataclass(slots=True)
-class HeaderBlock:
-    """A whole header block, decoded."""
-
-    fields: Fields
-    ends_stream: bool
-    depends_on_itself: bool
-
-
 class HeaderBlocks:
     """Puts header blocks together, bounded in bytes and frames."""
 
@@ -31,14 +22,16 @@ class HeaderBlocks:
         self._decoder = HeaderDecoder(limits.max_header_bytes)
         self._block = bytearray()
         self._continuations = 0
-        self._ends_stream = False
-        self._depends_on_itself = False
+        self.ends_stream = False
+        """Whether the block that was returned last ends its stream."""
+        self.depends_on_itself = False
+        """Whether it makes its stream depend on itself."""
         self.stream_id = 0
         """The stream whose block is unfinished; 0: none is."""
         self._started_at = 0.0
 
-    def add(self, kind: int, flags: int, stream_id: int, payload: bytes, now: float) -> HeaderBlock | None:
-        """Take a HEADERS or CONTINUATION frame; the block if that was its last.
+    def add(self, kind: int, flags: int, stream_id: int, payload: bytes, now: float) -> Fields | None:
+        """Take a HEADERS or CONTINUATION frame; the fields of the block, decoded, if that was its last.
 
         Raises:
             H2ConnectionError: the frame is out of place or malformed, the block is too long or cannot be decoded.
@@ -46,8 +39,8 @@ class HeaderBlocks:
         if stream_id == 0:
             raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "a header block on stream 0")
         if kind == HEADERS:
-            self._ends_stream = bool(flags & END_STREAM)
-            self._depends_on_itself = False
+            self.ends_stream = bool(flags & END_STREAM)
+            self.depends_on_itself = False
             if flags & PADDED:
                 start, stop = unpad(payload, 0, len(payload))
                 payload = payload[start:stop]
@@ -56,7 +49,7 @@ class HeaderBlocks:
             if flags & END_HEADERS:
                 if len(payload) > self._limits.max_header_bytes:
                     raise _too_long()
-                return HeaderBlock(self._decoder.decode(payload), self._ends_stream, self._depends_on_itself)
+                return self._decoder.decode(payload)
             self.stream_id = stream_id
             self._started_at = now
             self._continuations = 0
@@ -73,7 +66,7 @@ class HeaderBlocks:
         if kind == HEADERS or not flags & END_HEADERS:
             return None
         self.stream_id = 0
-        return HeaderBlock(self._decoder.decode(bytes(self._block)), self._ends_stream, self._depends_on_itself)
+        return self._decoder.decode(bytes(self._block))
 
     def require_end(self, now: float) -> None:
         """Raise `H2ConnectionError` if the end of a header block is overdue."""
@@ -84,7 +77,7 @@ class HeaderBlocks:
         """The payload without the priority fields at its start."""
         if len(payload) < _PRIORITY_BYTES:
             raise H2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, "HEADERS without room for its priority")
-        self._depends_on_itself = int.from_bytes(payload[:4], "big") & MAX_STREAM_ID == stream_id
+        self.depends_on_itself = int.from_bytes(payload[:4], "big") & MAX_STREAM_ID == stream_id
         return payload[_PRIORITY_BYTES:]
 
 

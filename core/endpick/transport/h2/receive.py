@@ -221,21 +221,22 @@ class FrameHandler:
 
     def headers(self, kind: int, flags: int, stream_id: int, payload: bytes, now: float) -> None:
         """Take a HEADERS or CONTINUATION frame."""
-        block = self.blocks.add(kind, flags, stream_id, payload, now)
-        if block is None:
+        blocks = self.blocks
+        fields = blocks.add(kind, flags, stream_id, payload, now)
+        if fields is None:
             return
         stream = self._streams.open.get(stream_id)
         if stream is not None:
-            self._trailers(stream, block.fields, ends=block.ends_stream)
+            self._trailers(stream, fields, ends=blocks.ends_stream)
         elif stream_id > self._streams.last_id:
-            self._request(stream_id, block.fields, now, ends=block.ends_stream)
+            self._request(stream_id, fields, now, ends=blocks.ends_stream)
         elif stream_id <= self._streams.forgotten_id:
             raise H2StreamError(stream_id, ErrorCode.STREAM_CLOSED, "HEADERS on a stream that is long gone")
         elif stream_id not in self._streams.closed:
             raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, f"stream {stream_id} is opened after a later one")
         elif not self._streams.closed[stream_id]:
             raise H2ConnectionError(ErrorCode.STREAM_CLOSED, f"HEADERS on stream {stream_id}, which is closed")
-        if block.depends_on_itself:
+        if blocks.depends_on_itself:
             raise H2StreamError(stream_id, ErrorCode.PROTOCOL_ERROR, "a stream depends on itself")
 
     def send_window_update(self) -> None:
