@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Annotated
 
 from pydantic import Field
@@ -110,6 +110,7 @@ def read_as(api: Api, payload: JSONObject) -> ParsedRequest | Rejection:
     )
 
 
+@lru_cache(maxsize=16)
 def _api_for(path: str) -> Api:
     for suffix, api in _BY_LENGTH:
         if path.endswith(suffix):

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from struct import pack
+from typing import Final
 
 from endpick.api import JSONObject, JSONValue, Media, Modality, Piece
 from endpick_builtin.parsers.json_bodies import dumped
 
-MAX_TOKEN_ID = 2**32 - 1
-_NAME_OF = {list: "a list", str: "a string", bool: "true or false", dict: "an object"}
+MAX_TOKEN_ID: Final = 2**32 - 1
+_NAME_OF: Final = {list: "a list", str: "a string", bool: "true or false", dict: "an object"}
 
 
-_URL_FIELDS = {"image_url": Modality.IMAGE, "video_url": Modality.VIDEO, "audio_url": Modality.AUDIO}
-CHAT_FIELDS: Mapping[str, type] = {
+_URL_FIELDS: Final = {"image_url": Modality.IMAGE, "video_url": Modality.VIDEO, "audio_url": Modality.AUDIO}
+CHAT_FIELDS: Final[Mapping[str, type]] = {
     "tools": list,
     "documents": list,
     "chat_template": str,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import orjson
 
 from endpick.api import JSONObject, JSONValue, Usage
 
-_PROMPT = ("prompt_tokens", "input_tokens")
-_COMPLETION = ("completion_tokens", "output_tokens")
-_DETAILS = ("prompt_tokens_details", "input_tokens_details", "prompt_token_details")
+_PROMPT: Final = ("prompt_tokens", "input_tokens")
+_COMPLETION: Final = ("completion_tokens", "output_tokens")
+_DETAILS: Final = ("prompt_tokens_details", "input_tokens_details", "prompt_token_details")
 
 
 def from_events(events: bytes) -> Usage | None:
@@ -28,7 +29,8 @@ def from_events(events: bytes) -> Usage | None:
 
 def from_body(body: bytes) -> Usage | None:
     """The usage of a plain answer, or of its end; None when it has none."""
-    return _usage(field_of("usage", body))
+    answer = _object(body)
+    return _usage(answer.get("usage") if answer is not None else _last_object("usage", body))
 
 
 def field_of(name: str, body: bytes) -> JSONValue:
@@ -39,8 +41,10 @@ def field_of(name: str, body: bytes) -> JSONValue:
         body: JSON, or its end.
     """
     answer = _object(body)
-    if answer is not None:
-        return answer.get(name)
+    return answer.get(name) if answer is not None else _last_object(name, body)
+
+
+def _last_object(name: str, body: bytes) -> JSONValue:
     start = body.rfind(b'"%b"' % name.encode())
     begin = body.find(b"{", start)
     return None if start < 0 or begin < 0 else _object(_balanced(body[begin:]))

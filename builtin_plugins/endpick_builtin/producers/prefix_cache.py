@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Self
 
 import numpy as np
@@ -101,14 +100,6 @@ class ApproxPrefixCacheParameters(Parameters):
         return self.max_prefix_blocks_to_match or None
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """What became of one prompt: its blocks, and how many of them each row of the generation holds."""
-
-    blocks: PrefixBlocks
-    matched: FloatArray
-
-
 def _largest(values: FloatArray) -> float:
     return float(np.fmax.reduce(values))
 
@@ -155,7 +146,7 @@ class ApproxPrefixCacheProducer(
             matched += self._index.match(prompt)[slots]
             hashes += prompt
         blocks = PrefixBlocks(len(hashes), size, tuple(hashes))
-        state.private["found"] = _Found(blocks, matched)
+        state.private["found"] = blocks, matched  # by row of the generation
         state.put(PREFIX_BLOCKS, blocks)
         promises = self._promises
         believed = promises.calibrated(matched, endpoints.pool_members) if promises is not None and promises.heard else matched
@@ -164,17 +155,22 @@ class ApproxPrefixCacheProducer(
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
         """Remember where the prompt goes."""
         found = state.private.get("found")
-        if not isinstance(found, _Found) or not found.blocks.hashes:
+        if not isinstance(found, tuple):
+            return
+        blocks: PrefixBlocks = found[0]
+        matched: FloatArray = found[1]
+        if not blocks.hashes:
             return
         for profile in dict.fromkeys((result.primary, PREFILL_PROFILE)):
             run = result.runs.get(profile)
             if run is not None and run.picked is not None:
                 first = run.picked if len(run.picked) == 1 else run.picked.take([0])
+                endpoint, promises = first.members[0], self._promises
+                if profile == result.primary and promises is not None and promises.heard:
+                    promises.promise(state, endpoint, blocks.hashes, first.gather(matched)[0])
+                self._index.insert(endpoint.name, blocks.hashes, self._capacity(first, blocks.block_size_tokens))
                 if profile == result.primary:
-                    self._promise(state, first, found)
-                self._index.insert(first.members[0].name, found.blocks.hashes, self._capacity(first, found.blocks.block_size_tokens))
-                if profile == result.primary:
-                    self._metrics.found(first.gather(found.matched)[0], found.blocks.total_blocks, found.blocks.block_size_tokens)
+                    self._metrics.found(first.gather(matched)[0], blocks.total_blocks, blocks.block_size_tokens)
 
     def response_started(self, request: InferenceRequest, head: ResponseHead, state: CycleState) -> None:
         """Note whether the picked endpoint served."""
@@ -200,10 +196,6 @@ class ApproxPrefixCacheProducer(
     def forget_some(self) -> None:
         """Of each endpoint, the half of its blocks that were used least recently."""
         self._index.halve()
-
-    def _promise(self, state: CycleState, endpoint: Endpoints, found: _Found) -> None:
-        if self._promises is not None and self._promises.heard:
-            self._promises.promise(state, endpoint.members[0], found.blocks.hashes, endpoint.gather(found.matched)[0])
 
     def _slots(self, endpoints: Endpoints) -> RowArray:
         """The slot of every endpoint of the pool, also of those that are no candidates."""

@@ -8,17 +8,18 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from typing import Final
 
 import numpy as np
 from xxhash import xxh64_intdigest
 
 from endpick.api.endpoints import BoolArray, FloatArray
 
-BYTES_PER_TOKEN = 4
+BYTES_PER_TOKEN: Final = 4
 """Where no tokenizer is at hand, four bytes of text count as one token."""
 
 
-BYTES_PER_ENTRY = 200
+BYTES_PER_ENTRY: Final = 200
 """What one block of one endpoint takes in the index, measured."""
 
 
@@ -50,9 +51,9 @@ def block_hashes(text: bytes, root: int, block_size_tokens: int, limit: int | No
     return hashes
 
 
-ALL_SLOTS = -1
+ALL_SLOTS: Final = -1
 """All bits set: the endpoints that may still hold the prompt before its first block was looked up."""
-_MANY = 12
+_MANY: Final = 12
 
 
 class EndpointSlots:

@@ -166,7 +166,8 @@ class Endpoints:
     def members(self) -> tuple[Endpoint, ...]:
         """The endpoints themselves, in order. Costs one pass over them the first time; prefer columns."""
         if self._members is None:
-            pool, rows = self._generation.endpoints, self._row_numbers()
+            pool, rows = self._generation.endpoints, self._rows
+            assert rows is not None  # else they have been there from the start
             self._members = (pool[rows[0]],) if len(rows) == 1 else tuple([pool[row] for row in rows.tolist()])
         return self._members
 
@@ -211,7 +212,10 @@ class Endpoints:
         if not key.is_number:
             raise UnknownKey(f"'{key.name}' holds {key.type.__name__} objects, not numbers; read it with endpoints.objects(...)")
         values: FloatArray = column.values  # type: ignore[assignment]
-        return values if self._rows is None else _read_only(values[self._rows])
+        if self._rows is not None:
+            values = values[self._rows]
+            values.flags.writeable = False
+        return values
 
     def derived(self, key: DataKey[float], work: Callable[[FloatArray], T]) -> T:
         """What `work` makes of a column; for the whole pool it is worked out again only when a value of the column has changed.

@@ -5,27 +5,28 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from google.protobuf.struct_pb2 import Struct, Value
 
 from endpick._proto.ext_proc_pb2 import HeaderMap, HeaderMutation, HeaderValue, HeaderValueOption, ProcessingRequest
 from endpick.api.request_control import Metadata
 
-DESTINATION_HEADER = "x-gateway-destination-endpoint"
+DESTINATION_HEADER: Final = "x-gateway-destination-endpoint"
 """Also the key below `DESTINATION_NAMESPACE`; both carry the same value."""
-DESTINATION_NAMESPACE = "envoy.lb"
-SERVED_KEY = "x-gateway-destination-endpoint-served"
+DESTINATION_NAMESPACE: Final = "envoy.lb"
+SERVED_KEY: Final = "x-gateway-destination-endpoint-served"
 """Below `DESTINATION_NAMESPACE` in the response phase: the endpoint the gateway used in the end."""
-SCORES_KEY = "x-gateway-destination-endpoint-scores"
+SCORES_KEY: Final = "x-gateway-destination-endpoint-scores"
 """Below `DESTINATION_NAMESPACE`, on request: what each candidate scored, by its address."""
-SUBSET_NAMESPACE = "envoy.lb.subset_hint"
-SUBSET_KEY = "x-gateway-destination-endpoint-subset"
-DROPPED_REASON_HEADER = "x-llm-d-request-dropped-reason"
+SUBSET_NAMESPACE: Final = "envoy.lb.subset_hint"
+SUBSET_KEY: Final = "x-gateway-destination-endpoint-subset"
+DROPPED_REASON_HEADER: Final = "x-llm-d-request-dropped-reason"
 
 
 logger = logging.getLogger(__name__)
 
-HOP_BY_HOP = frozenset(
+HOP_BY_HOP: Final = frozenset(
     {
         "connection",
         "keep-alive",
@@ -40,14 +41,14 @@ HOP_BY_HOP = frozenset(
 )
 """Belong to one connection: repeating `transfer-encoding` on the next has truncated streamed responses."""
 
-OURS = frozenset({DESTINATION_HEADER, SERVED_KEY, SUBSET_KEY, "content-length"})
+OURS: Final = frozenset({DESTINATION_HEADER, SERVED_KEY, SUBSET_KEY, "content-length"})
 """Only the session or the gateway sets them."""
 
-_NEVER_SET = HOP_BY_HOP | OURS
-_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
-_NOT_IN_A_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_NEVER_SET: Final = HOP_BY_HOP | OURS
+_NAME: Final = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
+_NOT_IN_A_VALUE: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
-_OVERWRITE = HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
+_OVERWRITE: Final = HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
 
 
 def read_headers(header_map: HeaderMap) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from enum import IntEnum
+from typing import Final
 
 from endpick._proto.ext_proc_pb2 import HeaderMutation, HttpHeaders
 from endpick.extproc import replies
@@ -16,10 +17,10 @@ from endpick.requests.model import BodyMode, BodyModes, Exchange, Refused, Route
 
 logger = logging.getLogger(__name__)
 
-_ONE_MESSAGE = frozenset({BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL})
-_PIECE_BYTES = 64
+_ONE_MESSAGE: Final = frozenset({BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL})
+_PIECE_BYTES: Final = 64
 """What a piece of a body costs beside its bytes: a body may come byte by byte."""
-NO_MEMORY = Refused(503, "ServiceUnavailable", "the requests under way hold all the memory that there is for them")
+NO_MEMORY: Final = Refused(503, "ServiceUnavailable", "the requests under way hold all the memory that there is for them")
 
 
 class MessageState(IntEnum):
@@ -44,7 +45,7 @@ class MessagePart(IntEnum):
     TRAILERS = 4
 
 
-MESSAGE_TRANSITIONS: Mapping[tuple[int, int], MessageState] = {
+MESSAGE_TRANSITIONS: Final[Mapping[tuple[int, int], MessageState]] = {
     (MessageState.IDLE, MessagePart.HEADERS): MessageState.BODY,
     (MessageState.IDLE, MessagePart.LAST_HEADERS): MessageState.DONE,
     (MessageState.BODY, MessagePart.BODY): MessageState.BODY,
@@ -55,12 +56,19 @@ MESSAGE_TRANSITIONS: Mapping[tuple[int, int], MessageState] = {
 """What is not here, the gateway may not send. A gateway that buffers a body sends trailers after a body that is over."""
 
 # Globals, because a member of an enumeration costs several times as much to look up, and each message looks up some.
-_BODY, _DONE, _TRAILED = MessageState.BODY, MessageState.DONE, MessageState.TRAILED
-_BODY_PART, _LAST_BODY, _TRAILERS = MessagePart.BODY, MessagePart.LAST_BODY, MessagePart.TRAILERS
-_REFUSING = OverloadStage.REFUSING
-_NONE, _FULL_DUPLEX = BodyMode.NONE, BodyMode.FULL_DUPLEX_STREAMED
+_BODY: Final = MessageState.BODY
+_DONE: Final = MessageState.DONE
+_TRAILED: Final = MessageState.TRAILED
+_BODY_PART: Final = MessagePart.BODY
+_LAST_BODY: Final = MessagePart.LAST_BODY
+_TRAILERS: Final = MessagePart.TRAILERS
+_TO_SERVER: Final = Direction.REQUEST
+_TO_CLIENT: Final = Direction.RESPONSE
+_REFUSING: Final = OverloadStage.REFUSING
+_NONE: Final = BodyMode.NONE
+_FULL_DUPLEX: Final = BodyMode.FULL_DUPLEX_STREAMED
 
-_PLURAL = {MessagePart.HEADERS: "headers", MessagePart.LAST_HEADERS: "headers", MessagePart.TRAILERS: "trailers"}
+_PLURAL: Final = {MessagePart.HEADERS: "headers", MessagePart.LAST_HEADERS: "headers", MessagePart.TRAILERS: "trailers"}
 
 
 def misplaced(message: str, state: MessageState, part: MessagePart) -> ProtocolError:
@@ -262,7 +270,7 @@ class RequestPhase:
         if body is None:
             return []
         if self._mode is _FULL_DUPLEX:
-            return replies.streamed(Direction.REQUEST, body if replaced is None else replaced, end=self.state is not _TRAILED)
+            return replies.streamed(_TO_SERVER, body if replaced is None else replaced, end=self.state is not _TRAILED)
         if replaced is None:
             return [replies.CONTINUE_REQUEST_BODY] * self._messages
         pieces = (replaced if position == 0 else b"" for position in range(self._messages))
@@ -323,7 +331,7 @@ class ResponsePhase:
             raise out_of_order("a response body came although response_body_mode is NONE")
         instead = self._instead_of(chunk, end)
         if self._mode is _FULL_DUPLEX:
-            answers = replies.streamed(Direction.RESPONSE, chunk if instead is None else instead, end)
+            answers = replies.streamed(_TO_CLIENT, chunk if instead is None else instead, end)
         elif instead is None:
             answers = [replies.CONTINUE_RESPONSE_BODY]
         else:
@@ -348,7 +356,7 @@ class ResponsePhase:
         held_back = self._instead_of(b"", end=True) or b""
         if held_back and self._mode is not _FULL_DUPLEX:
             raise ProtocolError(GrpcStatus.INTERNAL, "the end of a response was held back until there was no place for it")
-        answers = replies.streamed(Direction.RESPONSE, held_back, end=False)
+        answers = replies.streamed(_TO_CLIENT, held_back, end=False)
         return [*answers, self._with_closing_metadata(replies.CONTINUE_RESPONSE_TRAILERS)]
 
     def _headers_answer(self, exchange: Exchange, headers: Mapping[str, str], served: str | None) -> bytes:

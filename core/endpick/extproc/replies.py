@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import Enum
 from functools import lru_cache
+from typing import Final
 
 from google.protobuf.struct_pb2 import Struct
 
@@ -24,7 +25,7 @@ from endpick.extproc.headers import DESTINATION_HEADER, DROPPED_REASON_HEADER, d
 from endpick.extproc.pieces import varint
 from endpick.requests.model import Refused
 
-MAX_CHUNK_BYTES = 62_000
+MAX_CHUNK_BYTES: Final = 62_000
 """The most body bytes in one streamed reply: some gateways limit a message to 64 KiB."""
 
 
@@ -38,16 +39,16 @@ class Direction(bytes, Enum):
     RESPONSE = b"\x22"
 
 
-CONTINUE_REQUEST_HEADERS = ProcessingResponse(request_headers=HeadersResponse()).SerializeToString()
-CONTINUE_REQUEST_BODY = ProcessingResponse(request_body=BodyResponse()).SerializeToString()
-CONTINUE_REQUEST_TRAILERS = ProcessingResponse(request_trailers=TrailersResponse()).SerializeToString()
-CONTINUE_RESPONSE_HEADERS = ProcessingResponse(response_headers=HeadersResponse()).SerializeToString()
-CONTINUE_RESPONSE_BODY = ProcessingResponse(response_body=BodyResponse()).SerializeToString()
-CONTINUE_RESPONSE_TRAILERS = ProcessingResponse(response_trailers=TrailersResponse()).SerializeToString()
+CONTINUE_REQUEST_HEADERS: Final = ProcessingResponse(request_headers=HeadersResponse()).SerializeToString()
+CONTINUE_REQUEST_BODY: Final = ProcessingResponse(request_body=BodyResponse()).SerializeToString()
+CONTINUE_REQUEST_TRAILERS: Final = ProcessingResponse(request_trailers=TrailersResponse()).SerializeToString()
+CONTINUE_RESPONSE_HEADERS: Final = ProcessingResponse(response_headers=HeadersResponse()).SerializeToString()
+CONTINUE_RESPONSE_BODY: Final = ProcessingResponse(response_body=BodyResponse()).SerializeToString()
+CONTINUE_RESPONSE_TRAILERS: Final = ProcessingResponse(response_trailers=TrailersResponse()).SerializeToString()
 
-_FINAL_STATUSES = frozenset(number for number in StatusCode.values() if number >= StatusCode.OK)
+_FINAL_STATUSES: Final = frozenset(number for number in StatusCode.values() if number >= StatusCode.OK)
 
-_END = b"\x10\x01"
+_END: Final = b"\x10\x01"
 """`end_of_stream: true` of a StreamedBodyResponse."""
 
 

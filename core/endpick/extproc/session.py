@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache, partial
+from typing import Final
 
 from google.protobuf.message import DecodeError
 
@@ -21,7 +22,7 @@ from endpick.observability.recorder import Throttle
 from endpick.requests.memory import MemoryAccount, MemoryBudget
 from endpick.requests.model import BodyMode, BodyModes, CloseCause, Decider, Decision, Exchange, IncomingRequest, Refused, Routed
 
-_GRPC_MODE = 5
+_GRPC_MODE: Final = 5
 
 
 def body_modes_of(message: ProcessingRequest) -> BodyModes:
@@ -60,7 +61,7 @@ def _mode(value: int, option: str) -> BodyMode:
 
 logger = logging.getLogger(__name__)
 
-_parsed = ProcessingRequest.FromString
+_parsed: Final = ProcessingRequest.FromString
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +76,10 @@ class SessionSettings:
     """Whether the gateway may narrow the candidates by its subset hint."""
 
 
-DEFAULT_SETTINGS = SessionSettings()
-COMPLAINT_INTERVAL_SECONDS = 30.0
+DEFAULT_SETTINGS: Final = SessionSettings()
+COMPLAINT_INTERVAL_SECONDS: Final = 30.0
 """How often a gateway that breaks the protocol is complained of in the log; the counter counts every time."""
-_MESSAGE_BYTES = 512
+_MESSAGE_BYTES: Final = 512
 """What a parsed message costs beside its bytes, about."""
 
 
@@ -99,7 +100,7 @@ class SessionState(IntEnum):
     """The stream is over."""
 
 
-SESSION_TRANSITIONS: Mapping[SessionState, frozenset[SessionState]] = {
+SESSION_TRANSITIONS: Final[Mapping[SessionState, frozenset[SessionState]]] = {
     SessionState.RECEIVING: frozenset(
         {SessionState.BYPASSED, SessionState.DECIDING, SessionState.ROUTED, SessionState.ANSWERED, SessionState.CLOSED}
     ),
@@ -112,8 +113,11 @@ SESSION_TRANSITIONS: Mapping[SessionState, frozenset[SessionState]] = {
 """A director that answers at once takes a stream from RECEIVING to ROUTED or ANSWERED without DECIDING."""
 
 # Globals, because a member of an enumeration costs several times as much to look up, and each message looks up some.
-_RECEIVING, _BYPASSED, _DECIDING, _ROUTED = SessionState.RECEIVING, SessionState.BYPASSED, SessionState.DECIDING, SessionState.ROUTED
-_DONE = MessageState.DONE
+_RECEIVING: Final = SessionState.RECEIVING
+_BYPASSED: Final = SessionState.BYPASSED
+_DECIDING: Final = SessionState.DECIDING
+_ROUTED: Final = SessionState.ROUTED
+_DONE: Final = MessageState.DONE
 
 
 class Session:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from time import perf_counter
-from typing import Protocol
+from typing import Final, Protocol
 
 from endpick.api.endpoints import Access, Endpoints
 from endpick.api.request import Rejection
@@ -67,7 +67,7 @@ from endpick.requests.steps import (
 from endpick.scheduling.scheduler import Scheduler
 from endpick.scheduling.step import Fault, Step, bind
 
-_SHEDDING = OverloadStage.SHEDDING
+_SHEDDING: Final = OverloadStage.SHEDDING
 
 
 class Pool(Protocol):

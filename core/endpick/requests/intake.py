@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Final
 from uuid import uuid4
 
 import numpy as np
@@ -19,14 +20,14 @@ from endpick.requests.memory import parsed_size
 from endpick.requests.model import CODE_OF, NO_MODEL, IncomingRequest, Refused, refused
 from endpick.scheduling.step import Fault, Step, bind
 
-REQUEST_ID = "x-request-id"
-FAIRNESS_ID = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
-OBJECTIVE = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
-MODEL_REWRITE = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
-PATH = (":path", "x-original-path", "x-forwarded-path")
+REQUEST_ID: Final = "x-request-id"
+FAIRNESS_ID: Final = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
+OBJECTIVE: Final = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
+MODEL_REWRITE: Final = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
+PATH: Final = (":path", "x-original-path", "x-forwarded-path")
 """Where the path of the request is found; the first that is present counts."""
 
-OWNED = frozenset(
+OWNED: Final = frozenset(
     (
         *FAIRNESS_ID,
         *OBJECTIVE,
@@ -40,7 +41,7 @@ OWNED = frozenset(
 """Set by the client to control the picker, or by the picker itself: nothing that a plugin may set for the model server."""
 
 
-_CONTROLS = frozenset((*FAIRNESS_ID, *OBJECTIVE, *MODEL_REWRITE))
+_CONTROLS: Final = frozenset((*FAIRNESS_ID, *OBJECTIVE, *MODEL_REWRITE))
 
 
 def controls_of(headers: Mapping[str, str]) -> tuple[str | None, str | None, str | None]:
@@ -96,7 +97,7 @@ def _for_plugins(name: str) -> str:
     return lowered
 
 
-DEFAULT_PATH = "/v1/completions"
+DEFAULT_PATH: Final = "/v1/completions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +156,8 @@ def _compile(instance: Instance, telemetry: Telemetry) -> CompiledParser:
     return CompiledParser(plugin.claims, parse, bind(instance, Parser, "rewrite_model", telemetry), usage, plugin.usage_mark)
 
 
-DEFAULT_FAIRNESS_ID = "default-flow"
-UNSEEN = ParsedRequest(needs_model=False)
+DEFAULT_FAIRNESS_ID: Final = "default-flow"
+UNSEEN: Final = ParsedRequest(needs_model=False)
 """What is known of a body that the gateway keeps to itself."""
 
 

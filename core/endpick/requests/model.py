@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from endpick.api.request import Rejection
 from endpick.api.request_control import Metadata
@@ -52,7 +52,7 @@ class BodyModes:
         object.__setattr__(self, "sees_response_body", self.response_body is not BodyMode.NONE)
 
 
-EVERYTHING_SENT = BodyModes()
+EVERYTHING_SENT: Final = BodyModes()
 
 
 class IncomingRequest:
@@ -80,7 +80,7 @@ class IncomingRequest:
         self.body_modes = body_modes
 
 
-NOTHING: Mapping[str, Any] = MappingProxyType({})
+NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 """No headers, or no metadata."""
 
 
@@ -184,7 +184,7 @@ class Refused:
     """Why the request was dropped: the client's `x-llm-d-request-dropped-reason`, e.g. `rejected-saturated`."""
 
 
-CODE_OF: Mapping[int, str] = MappingProxyType(
+CODE_OF: Final[Mapping[int, str]] = MappingProxyType(
     {
         400: "BadRequest",
         401: "Unauthorized",
@@ -199,10 +199,14 @@ CODE_OF: Mapping[int, str] = MappingProxyType(
 )
 """The names llm-d gives to HTTP statuses."""
 
-NO_CANDIDATES = Refused(503, CODE_OF[503], "failed to find endpoint candidates for serving the request", reason="rejected-no-endpoints")
-SATURATED = Refused(429, CODE_OF[429], "system saturated, sheddable request dropped", reason="rejected-saturated")
-NO_MODEL = Refused(400, CODE_OF[400], "model not found in request body")
-NOTHING_CACHED = Refused(412, CODE_OF[412], "no endpoint has the beginning of this prompt in its cache, and the client asked for that")
+NO_CANDIDATES: Final = Refused(
+    503, CODE_OF[503], "failed to find endpoint candidates for serving the request", reason="rejected-no-endpoints"
+)
+SATURATED: Final = Refused(429, CODE_OF[429], "system saturated, sheddable request dropped", reason="rejected-saturated")
+NO_MODEL: Final = Refused(400, CODE_OF[400], "model not found in request body")
+NOTHING_CACHED: Final = Refused(
+    412, CODE_OF[412], "no endpoint has the beginning of this prompt in its cache, and the client asked for that"
+)
 
 
 def refused(why: Rejection | Fault) -> Refused:

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from endpick.api.endpoints import Access, Endpoint, Endpoints
 from endpick.api.fast_metrics import Distribution
@@ -22,7 +23,7 @@ from endpick.requests.model import CloseCause
 from endpick.requests.response_body import FramedUsage, ModelNameRestorer, StreamedUsage, Unread, UsageReader, WholeUsage
 from endpick.scheduling.step import Fault, Step, bind_settling
 
-_OPEN = BreakerState.OPEN
+_OPEN: Final = BreakerState.OPEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ def _add(answer: Mapping[object, object], added: dict[str, str], step: Step) -> 
             step.fault(f"wants header {name!r} set to {value!r}; names and values must be strings")
 
 
-TERMINATION_OF: Mapping[CloseCause, TerminationCause] = {
+TERMINATION_OF: Final[Mapping[CloseCause, TerminationCause]] = {
     CloseCause.END: TerminationCause.NATURAL,
     CloseCause.RESET: TerminationCause.CLIENT_DISCONNECT,
     CloseCause.DISCONNECT: TerminationCause.ERROR,

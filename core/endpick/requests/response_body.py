@@ -57,7 +57,7 @@ MAX_BODY_BYTES: Final = 1 << 18
 KEPT_TAIL_BYTES: Final = 1 << 14
 
 _NULL: Final = b'":null'
-_SEPARATORS = (b"\n\n", b"\r\n\r\n")
+_SEPARATORS: Final = (b"\n\n", b"\r\n\r\n")
 
 
 class UsageReader(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
@@ -14,9 +15,9 @@ from endpick.observability.telemetry import Telemetry
 from endpick.plugins.instance import Instance
 from endpick.scheduling.step import Fault, Step, bind
 
-NO_ENDPOINTS = "no endpoints available for the given request"
+NO_ENDPOINTS: Final = "no endpoints available for the given request"
 
-_REAL_NUMBERS = "fiub"
+_REAL_NUMBERS: Final = "fiub"
 """numpy's kinds of numbers that can be a score: floats, integers, booleans."""
 
 

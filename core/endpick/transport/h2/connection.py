@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from endpick.requests.memory import MemoryBudget
 from endpick.transport.h2 import frames
@@ -14,11 +15,11 @@ from endpick.transport.h2.streams import Spawn, Streams
 from endpick.transport.limits import Limits, TransportCounters
 from endpick.transport.server import Methods
 
-_HTTP1_METHODS = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"CONNECT ", b"TRACE ")
-_FRAMES_PER_LOOK = 4
+_HTTP1_METHODS: Final = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"CONNECT ", b"TRACE ")
+_FRAMES_PER_LOOK: Final = 4
 """So many frames are acted on between two looks at the clock: two requests, if they are short."""
-_TLS_HANDSHAKE = b"\x16\x03"
-_STARTS = (PREFACE, *_HTTP1_METHODS, _TLS_HANDSHAKE)
+_TLS_HANDSHAKE: Final = b"\x16\x03"
+_STARTS: Final = (PREFACE, *_HTTP1_METHODS, _TLS_HANDSHAKE)
 
 
 class PrefaceReader:

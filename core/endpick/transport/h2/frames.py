@@ -9,12 +9,12 @@ from typing import Final
 from endpick.transport.h2.errors import ErrorCode, H2ConnectionError
 from endpick.transport.limits import Limits
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-MAX_STREAM_ID = 2**31 - 1
-MAX_WINDOW_BYTES = 2**31 - 1
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+MAX_STREAM_ID: Final = 2**31 - 1
+MAX_WINDOW_BYTES: Final = 2**31 - 1
 DEFAULT_WINDOW_BYTES: Final = 65_535
 DEFAULT_FRAME_BYTES: Final = 16_384
-_MAX_FRAME_BYTES = 2**24 - 1
+_MAX_FRAME_BYTES: Final = 2**24 - 1
 
 END_STREAM: Final = 0x1
 ACK: Final = 0x1
@@ -22,13 +22,13 @@ END_HEADERS: Final = 0x4
 PADDED: Final = 0x8
 PRIORITY_FIELDS: Final = 0x20
 
-FRAME_HEAD = Struct(">HBBBI")
+FRAME_HEAD: Final = Struct(">HBBBI")
 """Payload length in two parts (struct has no 24 bits), type, flags, stream."""
 FRAME_HEAD_BYTES: Final = 9
 
-_WINDOW_UPDATE = Struct(">HBBBII")
-_RST_STREAM = _WINDOW_UPDATE
-_SETTING = Struct(">HI")
+_WINDOW_UPDATE: Final = Struct(">HBBBII")
+_RST_STREAM: Final = _WINDOW_UPDATE
+_SETTING: Final = Struct(">HI")
 
 Frame = tuple[int, int, int, int, int]
 """Type, flags, stream, and where in `FrameParser.buffer` the payload starts and ends."""
@@ -135,7 +135,7 @@ def settings(values: dict[int, int]) -> bytes:
     return FRAME_HEAD.pack(0, length, FrameType.SETTINGS, 0, 0) + b"".join(_SETTING.pack(*item) for item in values.items())
 
 
-SETTINGS_ACK = FRAME_HEAD.pack(0, 0, FrameType.SETTINGS, ACK, 0)
+SETTINGS_ACK: Final = FRAME_HEAD.pack(0, 0, FrameType.SETTINGS, ACK, 0)
 
 
 def headers(stream_id: int, block: bytes, *, end_stream: bool) -> bytes:

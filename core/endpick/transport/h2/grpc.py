@@ -23,14 +23,14 @@ __all__ = [
     "trailers",
 ]
 
-MESSAGE_HEAD = Struct(">BI")
+MESSAGE_HEAD: Final = Struct(">BI")
 """Compressed flag, length."""
 MESSAGE_HEAD_BYTES: Final = 5
 
-RESPONSE_HEADERS = encode(((b":status", b"200"), (b"content-type", b"application/grpc")))
+RESPONSE_HEADERS: Final = encode(((b":status", b"200"), (b"content-type", b"application/grpc")))
 
-_TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
-_UNIT_SECONDS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
+_TIMEOUT: Final = re.compile(rb"([0-9]{1,8})([HMSmun])")
+_UNIT_SECONDS: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 
 
 class MessageTooLargeError(Exception):
@@ -67,10 +67,15 @@ class MessageAssembler:
         """
         if self._partial:
             self._partial += data
-            if len(self._partial) < self._needed:
-                if self._needed > self._max_short_bytes:
-                    self._require_small_envelope(self._partial, 0, len(self._partial))
+            held, needed = len(self._partial), self._needed
+            if held <= needed and needed > self._max_short_bytes:
+                self._require_small_envelope(self._partial, 0, held)
+            if held < needed:
                 return []
+            if held == needed > MESSAGE_HEAD_BYTES:  # a message ends where its frame does, as nearly always: it is copied once
+                message = bytes(memoryview(self._partial)[MESSAGE_HEAD_BYTES:])
+                self._partial, self._needed = bytearray(), MESSAGE_HEAD_BYTES
+                return [message]
             data = bytes(self._partial)
             self._partial.clear()
         messages = []
@@ -109,7 +114,7 @@ def trailers(status: int, message: str = "") -> bytes:
     return encode(fields)
 
 
-OK_TRAILERS = trailers(GrpcStatus.OK)
+OK_TRAILERS: Final = trailers(GrpcStatus.OK)
 
 
 def parse_timeout(value: bytes) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Final
 
 from endpick.transport.h2.errors import ErrorCode, H2ConnectionError
 from endpick.transport.h2.frames import END_HEADERS, END_STREAM, HEADERS, MAX_STREAM_ID, PADDED, PRIORITY_FIELDS
@@ -11,7 +12,7 @@ from endpick.transport.h2.grpc import parse_timeout
 from endpick.transport.h2.hpack import Fields, HeaderDecoder, encode
 from endpick.transport.limits import Limits
 
-_PRIORITY_BYTES = 5
+_PRIORITY_BYTES: Final = 5
 
 
 class HeaderBlocks:
@@ -99,10 +100,10 @@ def unpad(buffer: bytes, start: int, stop: int) -> tuple[int, int]:
     return start + 1, stop - padding
 
 
-_NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
-_FORBIDDEN_IN_VALUE = re.compile(rb"[\x00\r\n]")
-_CONNECTION_SPECIFIC = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"))
-_USUAL = frozenset(
+_NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
+_FORBIDDEN_IN_VALUE: Final = re.compile(rb"[\x00\r\n]")
+_CONNECTION_SPECIFIC: Final = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"))
+_USUAL: Final = frozenset(
     (
         b"te",
         b"content-type",
@@ -207,15 +208,15 @@ def _content_length(value: bytes, before: int | None) -> int:
     return int(value)
 
 
-_BODY = b"This port speaks gRPC: POST with content-type application/grpc.\n"
+_BODY: Final = b"This port speaks gRPC: POST with content-type application/grpc.\n"
 
 
 def _block(status: bytes, *more: tuple[bytes, bytes]) -> bytes:
     return encode(((b":status", status), (b"content-type", b"text/plain"), (b"content-length", b"%d" % len(_BODY)), *more))
 
 
-_METHOD_NOT_ALLOWED = _block(b"405", (b"allow", b"POST"))
-_UNSUPPORTED_MEDIA_TYPE = _block(b"415")
+_METHOD_NOT_ALLOWED: Final = _block(b"405", (b"allow", b"POST"))
+_UNSUPPORTED_MEDIA_TYPE: Final = _block(b"415")
 
 
 def _refusal(method: bytes, *, is_grpc: bool) -> tuple[bytes, bytes] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from jh2._hazmat import Decoder, HPACKError, OversizedHeaderListError
 
@@ -16,13 +17,13 @@ Fields = list[tuple[bytes, bytes, bool]]
 CodedString = tuple[int, int, int, int]
 """Number of the field, 0 for its name or 1 for its value, where the string stops, its coded length."""
 
-EMPTY_TABLE = b"\x20"
+EMPTY_TABLE: Final = b"\x20"
 """Says that our dynamic table has no room. Sent once, in the first block, it stays valid whatever size the client's settings allow."""
 
-_REFERENCE = 0x80
+_REFERENCE: Final = 0x80
 """The lowest first byte of a field whose name and value are both in the table."""
-_MAX_INTEGER_SHIFT = 28
-_CODE_BITS = bytes.fromhex(
+_MAX_INTEGER_SHIFT: Final = 28
+_CODE_BITS: Final = bytes.fromhex(
     "0d171c1c1c1c1c1c1c181e1c1c1e1c1c1c1c1c1c1c1c1e1c1c1c1c1c1c1c1c1c060a0a0c0d06080b0a0a080b080606060505050606060606060607080f060c0a"
     "0d06070707070707070707070707070707070707070707070807080d130d0e060f05060506050606060507070606060506070605050607070707070f0b0e0d1c"
     "14161414161616171617171717171817181816171817171717151617161717181615141616171715171616181516171715151615171617171416161617161617"
@@ -30,7 +31,7 @@ _CODE_BITS = bytes.fromhex(
     "1e"
 )
 """How long the Huffman code of each byte is, and of the end (RFC 7541, appendix B); the library has it beside all its tables in Python."""
-_code_bits = _CODE_BITS.__getitem__
+_code_bits: Final = _CODE_BITS.__getitem__
 
 
 class MalformedBlockError(Exception):

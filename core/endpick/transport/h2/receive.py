@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from endpick.extproc.stream import GrpcStatus
 from endpick.requests.memory import OverloadStage
@@ -25,7 +26,7 @@ from endpick.transport.h2.stream import AWAITED, CLOSED, HALF_CLOSED_REMOTE, REC
 from endpick.transport.h2.streams import Streams
 from endpick.transport.limits import Limits, TransportCounters
 
-_NO_MEMORY = OverloadStage.CLOSING
+_NO_MEMORY: Final = OverloadStage.CLOSING
 
 
 class ControlFrames:
@@ -162,7 +163,7 @@ def _require_length(payload: bytes, length: int, frame: str) -> None:
         raise H2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"{frame} of {len(payload)} bytes")
 
 
-_message_head = MESSAGE_HEAD.unpack_from
+_message_head: Final = MESSAGE_HEAD.unpack_from
 
 
 class FrameHandler:

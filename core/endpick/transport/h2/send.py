@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from struct import Struct
+from typing import Final
 
 from endpick.requests.memory import MemoryBudget
 from endpick.transport.h2.errors import ErrorCode, H2ConnectionError, H2StreamError
@@ -21,9 +22,9 @@ from endpick.transport.h2.grpc import MESSAGE_HEAD, MESSAGE_HEAD_BYTES, RESPONSE
 from endpick.transport.h2.hpack import EMPTY_TABLE
 from endpick.transport.h2.stream import AWAITED, COMPLETE, STARTED, Stream
 
-_MESSAGE_FRAME = Struct(">HBBBIBI")
+_MESSAGE_FRAME: Final = Struct(">HBBBIBI")
 """Heads of a DATA frame and of the only message in it."""
-_SHARED_BYTES = 2048
+_SHARED_BYTES: Final = 2048
 """Short replies that wait are joined up to this: each alone costs two hundred bytes beside its own, which no budget counts."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import logging
 from collections.abc import Awaitable, Callable, Container, Sequence
+from typing import Final
 
 from endpick.extproc.stream import GrpcStatus, ProtocolError, StreamSession
 from endpick.requests.memory import MemoryBudget
@@ -35,7 +36,7 @@ logger = logging.getLogger(__name__)
 Spawn = Callable[[Stream, Awaitable[object]], None]
 """Starts a task that awaits what the stream waits for and then calls `Streams.resume` or `Streams.fail`; sets `Stream.task`."""
 
-_REMEMBERED_STREAMS = 1024
+_REMEMBERED_STREAMS: Final = 1024
 
 
 class Deadlines:
