@@ -147,10 +147,11 @@ class PrefixIndex:
             return
         self._insertions += 1
         stamp, recent, holders, bit = self._insertions, self._recent[slot], self._holders, 1 << slot
+        move_to_end = recent.move_to_end
         before = after = 0  # Blocks of one prompt mostly have the same holders: they then share one integer.
         for block in reversed(hashes):
             if block in recent:
-                recent.move_to_end(block)
+                move_to_end(block)
             else:
                 held = holders.get(block, 0)
                 if held != before or not after:

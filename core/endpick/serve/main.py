@@ -32,7 +32,7 @@ Python's own 5 ms are half of what a pick may take."""
 
 _COLLECTED_AT = 10_000
 """So many new objects are searched for garbage. A request under way has about a hundred, which are freed when it is over: with Python's
-own 700 the collector would look at those of each seven requests that overlap, find nothing, and take a twentieth of the CPU."""
+own 700 the collector would look at those of seven requests that overlap, again and again, and find nothing."""
 
 
 def run(plan: Plan, settings: ServeSettings, replan: Callable[[], PlanOutcome]) -> None:

@@ -72,6 +72,9 @@ class FrameParser:
         self._needed = FRAME_HEAD_BYTES
         self._position = 0
         """Where in the buffer the next frame begins."""
+        self._behind = b""
+        """What follows the buffer, from the next position on."""
+        self._behind_at = 0
 
     def feed(self, data: bytes) -> list[Frame]:
         """The first whole frames of what arrived, in order; `more` gives those behind them, until it gives none.
@@ -82,10 +85,15 @@ class FrameParser:
             H2ConnectionError: as `more`.
         """
         if self._partial:
-            if len(self._partial) + len(data) < self._needed:
+            missing = self._needed - len(self._partial)
+            if len(data) < missing:
                 self._partial += data
                 return []
-            data = b"".join((self._partial, data))
+            # A frame that was cut is put together alone, so that those behind it are not copied again; a cut head says not where it ends.
+            alone = missing if self._needed > FRAME_HEAD_BYTES else len(data)
+            if alone < len(data):
+                self._behind, self._behind_at = data, alone
+            data = b"".join((self._partial, data[:alone]))
             self._partial.clear()
         self.buffer = data
         self._position = 0
@@ -97,6 +105,8 @@ class FrameParser:
         Raises:
             H2ConnectionError: a frame is longer than was announced as acceptable; the frames before it have been given out.
         """
+        if self._behind and self._position == len(self.buffer):
+            self.buffer, self._position, self._behind = self._behind, self._behind_at, b""
         data, position = self.buffer, self._position
         unpack = FRAME_HEAD.unpack_from
         end = len(data)
@@ -125,7 +135,11 @@ class FrameParser:
 
     def leave(self, stop: int) -> bytes:
         """Feed no more for now: what stands behind the frame that ended at `stop`, to be fed again later, before anything else."""
-        rest, self.buffer, self._position, self._needed = self.buffer[stop:], b"", 0, FRAME_HEAD_BYTES
+        rest = self.buffer[stop:]
+        if self._behind:
+            rest += self._behind[self._behind_at :]
+        self.buffer = self._behind = b""
+        self._position, self._needed = 0, FRAME_HEAD_BYTES
         return rest
 
 

@@ -57,8 +57,8 @@ class MessageAssembler:
         """Bytes of a message whose end has not arrived."""
         return len(self._partial)
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """Messages that `data` completes.
+    def feed(self, payload: bytes | memoryview) -> list[bytes]:
+        """Messages that a payload completes.
 
         Raises:
             MessageTooLargeError: as soon as the length is known.
@@ -66,7 +66,7 @@ class MessageAssembler:
             EnvelopeError: as soon as the fields that are too long have begun.
         """
         if self._partial:
-            self._partial += data
+            self._partial += payload
             held, needed = len(self._partial), self._needed
             if held <= needed and needed > self._max_short_bytes:
                 self._require_small_envelope(self._partial, 0, held)
@@ -78,6 +78,8 @@ class MessageAssembler:
                 return [message]
             data = bytes(self._partial)
             self._partial.clear()
+        else:
+            data = bytes(payload)
         messages = []
         position = 0
         self._needed = MESSAGE_HEAD_BYTES

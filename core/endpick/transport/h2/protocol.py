@@ -168,7 +168,8 @@ class SocketConnection(asyncio.Protocol):
 
     def _take_unread(self, size: int) -> None:
         """Read that much of what was kept, or less if it takes long."""
-        piece = bytes(self._unread[:size])
+        with memoryview(self._unread) as unread:
+            piece = bytes(unread[:size])
         del self._unread[:size]
         if piece and self._connection is not None and not self._closed:
             self._unread[:0] = self._connection.receive(piece, time.monotonic(), time.monotonic)

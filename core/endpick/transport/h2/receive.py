@@ -254,13 +254,13 @@ class FrameHandler:
         if stream.content_left is not None:
             stream.content_left -= stop - start
         if stop > start:
-            self._messages(stream, buffer[start:stop])
+            self._messages(stream, memoryview(buffer)[start:stop])
         elif not flags & END_STREAM:
             self._control.spend_empty_frame(now)
         if flags & END_STREAM and stream.state != CLOSED:
             self._end_request(stream)
 
-    def _messages(self, stream: Stream, payload: bytes) -> None:
+    def _messages(self, stream: Stream, payload: memoryview) -> None:
         """Deliver the gRPC messages that a DATA payload holds or completes."""
         if stream.session is None:
             return
