@@ -8,6 +8,7 @@ import time
 
 from endpick.requests.memory import MemoryAccount, MemoryBudget
 from endpick.transport.h2.protocol import SocketConnection
+from endpick.transport.h2.turns import Turns
 from endpick.transport.limits import TransportCounters
 from endpick.transport.listener import Listener
 from endpick.transport.server import ListenError, ListenSettings, Methods, listening_socket
@@ -29,6 +30,7 @@ class H2Server:
         self.limits = settings.limits
         self.counters = TransportCounters()
         self.memory = MemoryBudget(settings.limits.max_buffered_bytes, account)
+        self.turns = Turns(settings.limits.read_seconds_per_turn)
         self._settings = settings
         self._connections: set[SocketConnection] = set()
         self._empty = asyncio.Event()
