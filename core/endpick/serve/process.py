@@ -35,6 +35,7 @@ from endpick.serve.admin_http import AdminLimits
 from endpick.serve.bodies.reader import LargeBodies, LargeBodySettings
 from endpick.serve.decisions import DecisionObservers
 from endpick.serve.deployment import Deployment, Runtime, StartRefused, deploy, document_of
+from endpick.serve.hook_circuits import HookCircuits
 from endpick.serve.lifecycle import DrainTime, Lifecycle, Phase, Readiness, unless
 from endpick.serve.overload import OverloadWatch, available_bytes, resident_bytes
 from endpick.serve.watchdog import Watchdog, WatchdogSettings
@@ -142,7 +143,8 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         _refuse_if_any(plan.hooks.configure(services))
         recorder = Recorder(metrics, services.clock, settings.max_metric_combinations)
         table = EndpointTable(services.clock, declared_keys(plan), recorder.undeclared_access)
-        observers = DecisionObservers(plan.hooks, settings.decision_sampling_ratio)
+        circuits = HookCircuits(plan.hooks, settings.breaker, metrics, services.clock)
+        observers = DecisionObservers(plan.hooks, settings.decision_sampling_ratio, circuits)
         runtime = Runtime(services, table, recorder, observers.watched, settings.breaker)
         collection = CollectionSettings(settings.refresh_metrics_interval_seconds, settings.idle_metrics_interval_seconds)
         current = ActivePlan(runtime, collection, settings.finish_timeout_seconds)
@@ -151,7 +153,9 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         control.lifecycle.on_entered(lambda phase: _show_phase(metrics, phase))
         account = _new_account(settings.max_memory_bytes)
         overload = OverloadWatch(account, current.instances, recorder, registry)
-        readiness = Readiness(control.lifecycle, board, lambda: (*overload.remarks(), *left_out_now(current.instances())))
+        readiness = Readiness(
+            control.lifecycle, board, lambda: (*overload.remarks(), *left_out_now(current.instances()), *circuits.remarks())
+        )
         exposition = Exposition(registry, current.instances, recorder)
         pages = admin_pages(LegacyTwins(exposition) if settings.legacy_metrics else exposition, readiness.report)
         admin = AdminServer(pages, settings.metrics_host, settings.metrics_port, settings.metrics_limits, settings.metrics_tls)
