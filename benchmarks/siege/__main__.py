@@ -136,6 +136,11 @@ def write_endpoints(folder: Path, port: int, count: int) -> None:
     whole.replace(folder / "endpoints.yaml")
 
 
+def waited_seconds(pid: int) -> float:
+    """How long the main thread of a process was ready to run, and no processor was free."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
+
+
 async def behave(serving: Serving, until: float, report: Report, seed: int) -> None:
     """One well-behaved gateway."""
     scripts = [phases(conversation, "plan") for conversation in conversations()[:3]]
@@ -184,7 +189,7 @@ async def observe(serving: Serving, until: float, report: Report) -> None:
         except (TimeoutError, aiohttp.ClientError):
             report.failed_probes += 1
         report.resident.append(resident_mebibytes(serving.process.pid))
-        report.waited_seconds = int(Path(f"/proc/{serving.process.pid}/schedstat").read_text().split()[1]) / 1e9
+        report.waited_seconds = waited_seconds(serving.process.pid)
         if time.monotonic() - printed >= 30:
             printed = time.monotonic()
             figures = f"{len(report.picks)} | {report.p99_ms():.1f} | {report.lost} | {report.resident[-1]:.1f}"

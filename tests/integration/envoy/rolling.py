@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -53,6 +54,15 @@ class Rolling:
         await self.start(port)
         self.restarts += 1
 
+    async def kill(self, port: int) -> None:
+        """Kill a picker as the kernel does that runs out of memory, and wait until Envoy has noticed."""
+        picker, running = self.pickers.pop(port)
+        picker.process.kill()
+        await picker.process.wait()
+        await self.healthy(lambda ports: port not in ports)
+        with suppress(AssertionError):  # it tells that the exit code is that of a process that was killed
+            await running.aclose()
+
     async def stop(self) -> None:
         """Stop the pickers; they wait for Envoy to go first."""
         for _, running in self.pickers.values():
@@ -92,7 +102,9 @@ class Rolling:
 
 
 @asynccontextmanager
-async def rolling(folder: Path, binary: Path, *options: str, clients: int = 8, threads: int = 2) -> AsyncIterator[Rolling]:
+async def rolling(
+    folder: Path, binary: Path, *options: str, clients: int = 8, threads: int = 2, tls: Mapping[str, Any] | None = None
+) -> AsyncIterator[Rolling]:
     """Everything up and under load, until the caller has done with it."""
     async with AsyncExitStack() as stack:
         models = await asyncio.start_server(_answer_slowly, "127.0.0.1", 0)
@@ -101,7 +113,7 @@ async def rolling(folder: Path, binary: Path, *options: str, clients: int = 8, t
         model_port = models.sockets[0].getsockname()[1]
         (folder / "endpoints.yaml").write_text(f'endpoints: [{{name: a, address: 127.0.0.1, port: "{model_port}"}}]\n')
         ports = [stack.enter_context(_reserved()).getsockname()[1] for _ in range(2)]
-        envoy = await asyncio.to_thread(start_envoy, binary, folder, *ports, threads=threads)
+        envoy = await asyncio.to_thread(start_envoy, binary, folder, *ports, threads=threads, tls=tls)
         run = Rolling(folder, envoy, options)
         stack.push_async_callback(run.stop)
         stack.push_async_callback(asyncio.to_thread, stop_envoy, envoy.process)

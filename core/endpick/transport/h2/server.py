@@ -50,8 +50,7 @@ class H2Server:
             self._certificate = CertificateWatch(self._settings.tls)
         socket = listening_socket(self._settings)
         port: int = socket.getsockname()[1]
-        tls = None if self._certificate is None else self._certificate.context
-        self._listener = Listener(socket, self.limits.accepting, self.counters, lambda: SocketConnection(self), tls)
+        self._listener = Listener(socket, self.limits.accepting, self.counters, lambda: SocketConnection(self), self._certificate)
         try:
             self._listener.open()
         except OSError as error:
