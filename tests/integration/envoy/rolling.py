@@ -32,6 +32,9 @@ class Rolling:
     served: int = 0
     failed: list[str] = field(default_factory=list)
     restarts: int = 0
+    calm: bool = False
+    """Whether a request that begins now must not fail."""
+    failed_in_calm: list[str] = field(default_factory=list)
 
     async def start(self, port: int) -> None:
         """Start a picker, and wait until Envoy sends it requests."""
@@ -89,16 +92,22 @@ class Rolling:
         """Send one request after the other."""
         async with aiohttp.ClientSession(f"http://127.0.0.1:{self.envoy.ports['full_duplex']}") as client:
             while True:
+                calm = self.calm
                 try:
                     async with client.post("/v1/chat/completions", json=CHAT) as response:
                         body = await response.text()
                 except (OSError, aiohttp.ClientError) as problem:
-                    self.failed.append(repr(problem))
+                    self._fail(repr(problem), calm=calm)
                     continue
                 if response.status == 200 and body.count("data:") == CHUNKS:
                     self.served += 1
                 else:
-                    self.failed.append(f"{response.status} {body}")
+                    self._fail(f"{response.status} {body}", calm=calm)
+
+    def _fail(self, what: str, *, calm: bool) -> None:
+        self.failed.append(what)
+        if calm:
+            self.failed_in_calm.append(what)
 
 
 @asynccontextmanager
