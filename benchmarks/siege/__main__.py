@@ -105,7 +105,7 @@ class Serving:
 
 
 @contextmanager
-def besieged(folder: Path, model_server_port: int) -> Iterator[Serving]:
+def besieged(folder: Path, model_server_port: int, transport: str = "h2") -> Iterator[Serving]:
     """`endpick serve` with everything that is wrong with its surroundings."""
     moody.install(folder / "site")
     (folder / "config.yaml").write_text(_CONFIG.replace("WEIGHT", "1"))
@@ -117,6 +117,7 @@ def besieged(folder: Path, model_server_port: int) -> Iterator[Serving]:
         "--metrics-port=0",
         "--secure-serving=false",
         "--log-format=json",
+        f"--transport={transport}",
     ]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder / "site"), *filter(None, [os.environ.get("PYTHONPATH")])])}
     command = [sys.executable, "-m", "endpick", "serve", "config.yaml", *options]
@@ -225,8 +226,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.siege", description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("attacks", nargs="*", metavar="ATTACK", help="methods of `Attacker`, to see what one of them does; default all")
+    parser.add_argument("--transport", choices=("h2", "grpcio"), default="h2", help="that the picker serves on")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place, model_server(1) as port, besieged(Path(place), port) as serving:
+    with tempfile.TemporaryDirectory() as place, model_server(1) as port, besieged(Path(place), port, options.transport) as serving:
         report = uvloop.run(siege(serving, options.seconds, port, options.attacks))
         ended = serving.process.poll()
     slowest = max(report.probes, default=0.0) * 1000

@@ -22,6 +22,7 @@ from endpick.extproc.stream import SessionCounters
 from endpick.observability.circuits import left_out_now
 from endpick.observability.exposition import EventCounts, Exposition, PoolGauges
 from endpick.observability.legacy import LegacyTwins
+from endpick.observability.log_lines import LOST
 from endpick.observability.metrics import EndpickMetrics, StreamMetrics
 from endpick.observability.recorder import MAX_COMBINATIONS, Recorder
 from endpick.planning.compile import declared_keys
@@ -204,6 +205,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         registry.register(EventCounts("endpick_transport_events", "Events on the ext_proc port.", server.counters.snapshot))
         registry.register(EventCounts("endpick_health_events", "Events on the port of gRPC health.", health.counters.snapshot))
         registry.register(EventCounts("endpick_admin_events", "Events on the port of metrics and /healthz.", admin.counters.snapshot))
+        registry.register(EventCounts("endpick_log_lines", "Log lines that could not be written at once.", LOST.snapshot))
         registry.register(EventCounts("endpick_session_events", "Events in ext_proc streams.", counters.snapshot))
         registry.register(EventCounts("endpick_decision_records", "Decisions that were to be shown to hook objects.", observers.counts))
         ext_proc_port = await _start(stack, server)

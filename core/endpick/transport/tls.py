@@ -229,7 +229,7 @@ def load_certificate(context: ssl.SSLContext, files: CertificateFiles) -> None:
         if files.client_ca is not None:
             context.verify_mode = ssl.CERT_REQUIRED
             context.load_verify_locations(cadata=files.client_ca.decode("ascii"))
-    except (ssl.SSLError, ValueError) as error:  # the latter for a CA that is empty or not ASCII
+    except (OSError, ValueError) as error:  # no room for the file, or what OpenSSL says; the latter for a CA that is empty or not ASCII
         raise TlsError(f"the TLS certificate, key or client CA is not usable: {error}") from error
 
 
