@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -46,6 +47,13 @@ async def _ports(reader: int) -> dict[str, object]:
     raise AssertionError("it did not start")
 
 
+def _fill(writer: int) -> None:
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"." * 4096)
+
+
 @pytest.mark.asyncio
 async def test_a_log_that_is_not_read_holds_up_neither_requests_nor_the_end(folder):
     reader, writer = os.pipe()
@@ -54,17 +62,14 @@ async def test_a_log_that_is_not_read_holds_up_neither_requests_nor_the_end(fold
     process = await asyncio.create_subprocess_exec(*command, cwd=folder, env=environment, stderr=writer)
     try:
         ports = await asyncio.wait_for(_ports(reader), 40)
-        os.set_blocking(writer, False)
-        with pytest.raises(BlockingIOError):
-            while True:
-                os.write(writer, b"." * 4096)
+        _fill(writer)
         async with grpc.aio.insecure_channel(f"127.0.0.1:{ports['ext_proc_port']}") as channel:
             picker = Picker(process, channel, int(str(ports["metrics_port"])))
             for _ in range(3):
                 picker.reload()
                 assert await asyncio.wait_for(picker.ask(), 20) == ("127.0.0.1:1", 0)
             async with asyncio.timeout(20):
-                while not (await picker.samples("endpick_log_lines_total"))[(("event", "delayed"),)]:
+                while not (await picker.samples("endpick_log_lines_total"))[(("event", "delayed"),)]:  # noqa: ASYNC110 - told by another process
                     await asyncio.sleep(0.02)
             assert (await picker.health())[0] == 200
         process.send_signal(signal.SIGTERM)
@@ -86,7 +91,7 @@ async def test_a_wall_clock_that_jumps_by_years_changes_nothing(folder, tmp_path
         assert {await picker.ask() for _ in range(20)} == {("127.0.0.1:1", 0)}
         await asyncio.to_thread(_replace, folder / "endpoints.yaml", ENDPOINTS.format(name="b", port=2))
         async with asyncio.timeout(20):
-            while await picker.ask() != ("127.0.0.1:2", 0):
+            while await picker.ask() != ("127.0.0.1:2", 0):  # noqa: ASYNC110 - read by another process
                 await asyncio.sleep(0.05)
         picker.reload()
         await picker.logged("configuration")
