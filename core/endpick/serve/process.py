@@ -38,6 +38,7 @@ from endpick.serve.decisions import DecisionObservers
 from endpick.serve.deployment import Deployment, Runtime, StartRefused, deploy, document_of
 from endpick.serve.hook_circuits import HookCircuits
 from endpick.serve.lifecycle import DrainTime, Lifecycle, Phase, Readiness, unless
+from endpick.serve.limit_log import ADMIN, SESSION, TRANSPORT, LimitLog
 from endpick.serve.overload import OverloadWatch, available_bytes, resident_bytes
 from endpick.serve.watchdog import Watchdog, WatchdogSettings
 from endpick.transport.health import HealthBoard, health_methods
@@ -209,6 +210,9 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         registry.register(EventCounts("endpick_session_events", "Events in ext_proc streams.", counters.snapshot))
         registry.register(EventCounts("endpick_decision_records", "Decisions that were to be shown to hook objects.", observers.counts))
         ext_proc_port = await _start(stack, server)
+        told = LimitLog({TRANSPORT: server.counters.snapshot, ADMIN: admin.counters.snapshot, SESSION: counters.snapshot}, services.clock)
+        stack.callback(told.stop)
+        told.start()
 
         control.lifecycle.enter(Phase.SERVING)
         started(Ports(ext_proc_port, health_port, metrics_port))
