@@ -73,7 +73,8 @@ class TextFormatter(logging.Formatter):
         return "\n  ".join((line, *map(_shown, self.formatException(record.exc_info).split("\n"))))
 
 
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+"""Those that write from right to left, or nothing, are among them: what stands there would look like something else."""
 _AMBIGUOUS = re.compile(r'["\s]')
 
 

@@ -71,7 +71,9 @@ LIMITS = (
     Limit("", TRANSPORT, "slow_readers", "a connection closed that took no answers: find out what keeps the gateway"),
     Limit("--max-memory", TRANSPORT, "buffer_exhaustions", "streams ended: connections hold too much; more replicas help"),
     Limit("--max-request-body", SESSION, "unroutable", "requests refused: bodies beyond --max-request-body, or too many held at once"),
-    Limit("--metrics-header-timeout", ADMIN, "header_timeouts", "requests to --metrics-port given up: longer than --metrics-header-timeout"),
+    Limit(
+        "--metrics-header-timeout", ADMIN, "header_timeouts", "requests to --metrics-port given up: longer than --metrics-header-timeout"
+    ),
     Limit("--metrics-max-request", ADMIN, "requests_too_large", "requests to --metrics-port refused: beyond --metrics-max-request"),
     Limit("--grpc-max-connections", TRANSPORT, "connections_refused", "connections refused: there are as many as allowed", here=False),
     Limit("--max-connections-share", TRANSPORT, "connections_refused_peer", "connections refused: one address has its share", here=False),
