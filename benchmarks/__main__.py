@@ -50,6 +50,7 @@ BENCHMARKS = {
     "scraped": Benchmark("What scraping /metrics costs requests", ("scraped", "--rounds", "3"), 120),
     "startup": Benchmark("The command line", ("startup", "--runs", "7"), 120),
     "start": Benchmark("From the start to the first decision, and memory when idle", ("start",), 120),
+    "limits": Benchmark("What the limits cost on the normal path", ("limits",), 180),
     "large_bodies": Benchmark("The largest request bodies: parsing, rendering, another model", ("large_bodies",), 120),
 }
 

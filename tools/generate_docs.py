@@ -12,7 +12,7 @@ from docs_reference import api, cli, configuration, data_keys, diagnostics, hook
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "reference"
 REPAIR = "run `make schemas`"
-HAND_WRITTEN = frozenset({"index.md", "endpoint-files.md", "protocol.md"})
+HAND_WRITTEN = frozenset({"index.md", "endpoint-files.md", "limits.md", "protocol.md"})
 
 PAGES: dict[str, Callable[[], str]] = {
     "api.md": api.page,

@@ -37,6 +37,11 @@ def bodies(rng: random.Random) -> Iterator[bytes]:
     yield json.dumps({"model": "m" * 100_000, "prompt": "x" * 4 * _MEBIBYTE}).encode()
     yield json.dumps({"model": f"made-up-{rng.random()}", "prompt": "x"}).encode()
     yield rng.randbytes(100_000)
+    # As long as a body may be that is parsed on the event loop.
+    yield b'{"model":"m","messages":[{"role":"user","content":[' + b"{}," * 130_000 + b"{}]}]}"
+    yield b'{"model":"m","prompt":[' + b"0," * 500_000 + b"0]}"
+    yield b'{"model":"m","prompt":"p","x":[' + b'"",' * 300_000 + b'""]}'
+    yield b'{"model":"m","prompt":"' + b"\xff" * (_MEBIBYTE - 100) + b'"}'
 
 
 def request(body: bytes, headers: dict[str, str]) -> bytes:

@@ -7,17 +7,38 @@ from pathlib import Path
 _SOURCE = '''\
 """Unreliable on purpose."""
 
+import asyncio
 import time
 
 import numpy as np
+from prometheus_client import Gauge
 
 from endpick.api import Scorer
+
+BEAT_SECONDS = 0.001
 
 
 class Moody(Scorer):
     """Every ninth call raises, every eleventh answers NaN, every 997th blocks for 60 ms; for some time of each minute every call fails."""
 
     calls = 0
+
+    async def start(self):
+        """Measure the processor time that the event loop's thread takes between two beats: no turn of the loop takes more."""
+        Moody.longest = Gauge("siege_longest_turn_seconds", "Processor time.", registry=self.context.registry)
+        Moody.over = Gauge("siege_long_turns", "Of more than 10 ms.", registry=self.context.registry)
+        Moody.turns = Gauge("siege_turns", "All.", registry=self.context.registry)
+        self.beat(time.thread_time())
+
+    def beat(self, before):
+        now = time.thread_time()
+        Moody.turns.inc()
+        Moody.over.inc(now - before > 0.01)
+        Moody.longest.set(max(now - before, Moody.longest._value.get()))
+        self.beating = asyncio.get_running_loop().call_later(BEAT_SECONDS, self.beat, now)
+
+    async def stop(self):
+        self.beating.cancel()
 
     def score(self, request, endpoints, state):
         Moody.calls += 1

@@ -140,6 +140,13 @@ LIMITS = (
         help="A request body of more bytes is parsed by a process of its own.",
     ),
     click.option(
+        "--large-body-structure",
+        type=QUANTITY,
+        default="32Ki",
+        show_default=True,
+        help="So is one of more structure: 1 for each comma, 2 for each quote, 16 for each object or list.",
+    ),
+    click.option(
         "--large-body-timeout", type=POSITIVE_DURATION, default="10s", show_default=True, help="How long parsing a large body may take."
     ),
     click.option(

@@ -64,6 +64,7 @@ class ServeOptions(TypedDict):
     grpc_max_envelope_size: int
     max_request_body: int
     large_body: int
+    large_body_structure: int
     large_body_timeout: float
     large_body_memory: int
     large_body_queue: int
@@ -191,6 +192,7 @@ def settings_of(options: ServeOptions) -> ServeSettings:
         max_request_body_bytes=options["max_request_body"],
         large_bodies=LargeBodySettings(
             options["large_body"],
+            options["large_body_structure"],
             options["large_body_timeout"],
             options["large_body_memory"],
             options["large_body_queue"],

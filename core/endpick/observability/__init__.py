@@ -7,6 +7,7 @@
 - `exposition`: what does `/metrics` show, including the metrics of plugins and of the pool?
 - `legacy`: which old names of llm-d's metrics does `/metrics` repeat for dashboards that ask for them?
 - `logs`: how does a log line look, as text and as JSON?
+- `log_lines`: where do log lines go, when what reads them is slow or has no room?
 
 `cli`, `serve`, `testing`, `planning`, `extproc`, `requests`, `scheduling` and `datalayer` call it. It may import `plugins`, `config`,
 `diagnostics` and `api`.

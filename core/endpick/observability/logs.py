@@ -10,6 +10,7 @@ from typing import Literal, TextIO
 
 import orjson
 
+from endpick.observability.log_lines import LineHandler
 from endpick.plugins.importing import Attribution
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -21,10 +22,18 @@ def configure_logging(level: str, log_format: LogFormat, stream: TextIO | None =
     """Send every logger of the process to `stream` (standard error by default); replaces earlier handlers."""
     target = sys.stderr if stream is None else stream
     text = log_format == "text" or (log_format == "auto" and target.isatty())
-    handler = logging.StreamHandler(target)
+    handler = _handler_for(target)
     handler.setFormatter(TextFormatter() if text else JSONFormatter())
     handler.addFilter(Attribution())
     logging.basicConfig(level=LEVELS[level], handlers=[handler], force=True)
+
+
+def _handler_for(stream: TextIO) -> logging.Handler:
+    try:
+        descriptor = stream.fileno()
+    except (OSError, AttributeError):  # not a file: there is nothing to wait for
+        return logging.StreamHandler(stream)
+    return LineHandler(descriptor)
 
 
 class JSONFormatter(logging.Formatter):
@@ -64,7 +73,8 @@ class TextFormatter(logging.Formatter):
         return "\n  ".join((line, *map(_shown, self.formatException(record.exc_info).split("\n"))))
 
 
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+"""Those that write from right to left, or nothing, are among them: what stands there would look like something else."""
 _AMBIGUOUS = re.compile(r'["\s]')
 
 

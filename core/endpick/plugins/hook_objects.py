@@ -11,6 +11,7 @@ from endpick.api.hooks import PROJECT_NAME, HookSpecs
 from endpick.diagnostics import Code, Diagnostic, did_you_mean
 from endpick.installation import API_MAJOR, HOOKS_ENTRY_POINT_GROUP
 from endpick.plugins.discovery import Candidate, Identity, candidate_of
+from endpick.plugins.failures import CALL_FAILURES, is_the_hosts
 from endpick.plugins.importing import describe, import_target, trace_notes
 from endpick.plugins.lock_check import LockCheck
 from endpick.plugins.metadata import effective, read_relevant
@@ -53,7 +54,9 @@ def load_hook_object(
         return imported if imported.code is Code.E0308 else _unloadable(reference, candidate, imported.message, imported.notes)
     try:
         return candidate, imported.value() if inspect.isclass(imported.value) else imported.value
-    except Exception as error:
+    except CALL_FAILURES as error:
+        if is_the_hosts(error):
+            raise
         return _unloadable(reference, candidate, f"its constructor raised {describe(error)}", trace_notes(error))
 
 

@@ -18,7 +18,7 @@ from endpick.config.source import SourceMap
 from endpick.diagnostics import Code, Diagnostic, DocumentPath
 from endpick.installation import API_MAJOR
 from endpick.plugins.discovery import Candidate
-from endpick.plugins.failures import AWAIT_FAILURES, is_the_hosts
+from endpick.plugins.failures import AWAIT_FAILURES, CALL_FAILURES, is_the_hosts
 from endpick.plugins.hook_objects import hook_faults, load_hook_object
 from endpick.plugins.importing import attributed, describe, trace_notes
 from endpick.plugins.loader import LoadedPlugin
@@ -64,6 +64,10 @@ class HookCall:
         """A diagnostic that says what the implementation raised; in its own words where it raised on purpose."""
         on_purpose = isinstance(error, ConfigurationError | ReloadRejected)
         return self.fault(code, f"failed in {self.hook}: {error}" if on_purpose else f"failed in {self.hook}: {describe(error)}", error)
+
+    def failure_message(self, error: BaseException) -> str:
+        """`failure` in one sentence."""
+        return self.failure(Code.E0705, error).message
 
     def fault(self, code: Code, what: str, error: BaseException | None = None) -> Diagnostic:
         """A diagnostic that blames this implementation."""
@@ -164,7 +168,9 @@ class HookRegistry:
         for call in self.calls("endpick_register"):
             try:
                 plugins = dict(cast("Mapping[object, object]", call() or {}))
-            except Exception as error:
+            except CALL_FAILURES as error:
+                if is_the_hosts(error):
+                    raise
                 faults.append(call.failure(Code.E0705, error))
                 continue
             for plugin_type, plugin in plugins.items():
@@ -189,7 +195,9 @@ class HookRegistry:
             report = HookConfigReport(call, source)
             try:
                 call(config=source.data, report=report)
-            except Exception as error:
+            except CALL_FAILURES as error:
+                if is_the_hosts(error):
+                    raise
                 found.append(call.failure(Code.E0705, error))
             found.extend(report.diagnostics)
         return tuple(found)
@@ -215,19 +223,17 @@ class HookRegistry:
         """Ask whether a new configuration may replace the old one; any diagnostic is a veto, and so is a failure."""
         return await self._await_each(self.calls("endpick_config_reload"), Code.E0707, deadline_seconds, old=old, new=new)
 
-    def decision(self, record: Document) -> None:
-        """Show a decision record to the observers. An observer that fails is logged the first time, and never stops the others."""
-        self._notify("endpick_decision", record=record)
-
     def _notify(self, hook: str, **offered: object) -> None:
         for call in self.calls(hook):
             try:
                 call(**offered)
-            except Exception as error:
+            except CALL_FAILURES as error:
+                if is_the_hosts(error):
+                    raise
                 self._log_once(call, error)
 
-    def _log_once(self, call: HookCall, error: Exception) -> None:
-        message = call.failure(Code.E0705, error).message
+    def _log_once(self, call: HookCall, error: BaseException) -> None:
+        message = call.failure_message(error)
         if message not in self._logged:
             self._logged.add(message)
             _log.warning(message, exc_info=error)
@@ -237,7 +243,9 @@ class HookRegistry:
         for call in self.calls(hook):
             try:
                 call(**offered)
-            except Exception as error:
+            except CALL_FAILURES as error:
+                if is_the_hosts(error):
+                    raise
                 faults.append(call.failure(code, error))
         return tuple(faults)
 

@@ -6,6 +6,7 @@
 - `steps`: what do candidate filters, shedding, producers that answer at once, admission and pre-request do to a request?
 - `producing`: how are producers that wait run, and for how long?
 - `large`: how does a request go on whose body another process parses?
+- `weight`: how long would parsing a body hold the event loop?
 - `memory`: what do all requests together hold, and which stage of overload follows from it?
 - `response`: who is told while a response passes, and what is settled at its end?
 - `response_body`: what is read and rewritten in a response while it passes?

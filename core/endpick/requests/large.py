@@ -76,6 +76,10 @@ class LargeBodyReader(Protocol):
     def threshold_bytes(self) -> int:
         """A body of more bytes than this is large."""
 
+    @property
+    def threshold_weight(self) -> int:
+        """A body of more structure than this is large as well: see `endpick.requests.weight`."""
+
     async def read(self, large: LargeBody) -> BodyRead | Rejection | ParserFailed | Refused:
         """What the parser says; `Refused` when the body could not be brought to it, or took too much. Cancelled when its stream ends."""
 

@@ -6,11 +6,13 @@
 - `deployment`: how are the instances of a plan built and started, and which are carried over from the previous plan?
 - `active_plan`: which deployment serves now, and how does a reload replace it?
 - `watchdog`: what holds the event loop when it stands still?
+- `limit_log`: which limits are there, and what does the log say when one acts?
 - `overload`: how short of memory is the process, and who forgets what?
 - `admin`: what do `/metrics` and `/healthz` answer, also in a flood?
 - `admin_http`: how does a connection to the admin port speak HTTP?
 - `bodies`: who parses large request bodies, so that the event loop need not?
 - `decisions`: how are hook objects shown a sample of the decisions?
+- `hook_circuits`: which hook objects are left out, because they fail or take too long?
 
 `cli` calls it. It may import `planning`, `transport` and every layer below them.
 """

@@ -65,10 +65,9 @@ class AdminServer:
         """
         if self._address.tls is not None:
             self._certificate = CertificateWatch(self._address.tls)
-        context = None if self._certificate is None else self._certificate.context
         bound = listening_socket(self._address)
         port: int = bound.getsockname()[1]
-        self._listener = Listener(bound, self._limits.accepting, self.counters, self._new_connection, context)
+        self._listener = Listener(bound, self._limits.accepting, self.counters, self._new_connection, self._certificate)
         try:
             self._listener.open()
         except OSError as error:

@@ -12,6 +12,7 @@ from threading import Thread
 from endpick.plugins.hooks import HookRegistry
 from endpick.requests.director import Pipeline
 from endpick.scheduling.trace import DecisionTrace, sampled, to_json
+from endpick.serve.hook_circuits import HookCircuits
 
 WAITING_RECORDS = 256
 """How many records may wait for the observers; further ones are dropped and counted."""
@@ -24,8 +25,9 @@ _log = logging.getLogger("endpick.serve")
 class DecisionObservers:
     """The hook objects that implement `endpick_decision`, and the thread in which they are called."""
 
-    def __init__(self, hooks: HookRegistry, ratio: float) -> None:
-        """`ratio` of all decisions is shown, chosen at random: 0 none, 1 all. Nothing runs until `start`."""
+    def __init__(self, hooks: HookRegistry, ratio: float, circuits: HookCircuits) -> None:
+        """`ratio` of all decisions is shown through `circuits`, chosen at random: 0 none, 1 all. Nothing runs until `start`."""
+        self._circuits = circuits
         self._hooks = hooks
         self._ratio = ratio
         self._random = Random()  # noqa: S311 - sampling needs no secrets
@@ -92,5 +94,5 @@ class DecisionObservers:
         while (record := self._waiting.get()) is not None:
             document = to_json(record)
             assert isinstance(document, Mapping)
-            self._hooks.decision(document)
+            self._circuits.decision(document)
             self._counts["shown"] += 1

@@ -22,6 +22,7 @@ from endpick.extproc.stream import SessionCounters
 from endpick.observability.circuits import left_out_now
 from endpick.observability.exposition import EventCounts, Exposition, PoolGauges
 from endpick.observability.legacy import LegacyTwins
+from endpick.observability.log_lines import LOST
 from endpick.observability.metrics import EndpickMetrics, StreamMetrics
 from endpick.observability.recorder import MAX_COMBINATIONS, Recorder
 from endpick.planning.compile import declared_keys
@@ -35,7 +36,9 @@ from endpick.serve.admin_http import AdminLimits
 from endpick.serve.bodies.reader import LargeBodies, LargeBodySettings
 from endpick.serve.decisions import DecisionObservers
 from endpick.serve.deployment import Deployment, Runtime, StartRefused, deploy, document_of
+from endpick.serve.hook_circuits import HookCircuits
 from endpick.serve.lifecycle import DrainTime, Lifecycle, Phase, Readiness, unless
+from endpick.serve.limit_log import ADMIN, SESSION, TRANSPORT, LimitLog
 from endpick.serve.overload import OverloadWatch, available_bytes, resident_bytes
 from endpick.serve.watchdog import Watchdog, WatchdogSettings
 from endpick.transport.health import HealthBoard, health_methods
@@ -142,7 +145,8 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         _refuse_if_any(plan.hooks.configure(services))
         recorder = Recorder(metrics, services.clock, settings.max_metric_combinations)
         table = EndpointTable(services.clock, declared_keys(plan), recorder.undeclared_access)
-        observers = DecisionObservers(plan.hooks, settings.decision_sampling_ratio)
+        circuits = HookCircuits(plan.hooks, settings.breaker, metrics, services.clock)
+        observers = DecisionObservers(plan.hooks, settings.decision_sampling_ratio, circuits)
         runtime = Runtime(services, table, recorder, observers.watched, settings.breaker)
         collection = CollectionSettings(settings.refresh_metrics_interval_seconds, settings.idle_metrics_interval_seconds)
         current = ActivePlan(runtime, collection, settings.finish_timeout_seconds)
@@ -151,7 +155,9 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         control.lifecycle.on_entered(lambda phase: _show_phase(metrics, phase))
         account = _new_account(settings.max_memory_bytes)
         overload = OverloadWatch(account, current.instances, recorder, registry)
-        readiness = Readiness(control.lifecycle, board, lambda: (*overload.remarks(), *left_out_now(current.instances())))
+        readiness = Readiness(
+            control.lifecycle, board, lambda: (*overload.remarks(), *left_out_now(current.instances()), *circuits.remarks())
+        )
         exposition = Exposition(registry, current.instances, recorder)
         pages = admin_pages(LegacyTwins(exposition) if settings.legacy_metrics else exposition, readiness.report)
         admin = AdminServer(pages, settings.metrics_host, settings.metrics_port, settings.metrics_limits, settings.metrics_tls)
@@ -200,9 +206,13 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         registry.register(EventCounts("endpick_transport_events", "Events on the ext_proc port.", server.counters.snapshot))
         registry.register(EventCounts("endpick_health_events", "Events on the port of gRPC health.", health.counters.snapshot))
         registry.register(EventCounts("endpick_admin_events", "Events on the port of metrics and /healthz.", admin.counters.snapshot))
+        registry.register(EventCounts("endpick_log_lines", "Log lines that could not be written at once.", LOST.snapshot))
         registry.register(EventCounts("endpick_session_events", "Events in ext_proc streams.", counters.snapshot))
         registry.register(EventCounts("endpick_decision_records", "Decisions that were to be shown to hook objects.", observers.counts))
         ext_proc_port = await _start(stack, server)
+        told = LimitLog({TRANSPORT: server.counters.snapshot, ADMIN: admin.counters.snapshot, SESSION: counters.snapshot}, services.clock)
+        stack.callback(told.stop)
+        told.start()
 
         control.lifecycle.enter(Phase.SERVING)
         started(Ports(ext_proc_port, health_port, metrics_port))

@@ -7,6 +7,7 @@
 - `envelope`: how much of a message is not a body?
 - `limits`: how much may a client ask for, and what is counted?
 - `tls`: which certificate does a port show?
+- `validity`: from when to when is a certificate valid?
 - `health`: is endpick alive, and ready for requests?
 - `reflection`: which services does a port offer, for tools such as grpcurl?
 - `descriptors`: which protobuf files describe those services?

@@ -31,6 +31,8 @@ _CANCEL_SECONDS = 0.001
 _CLOSE_SECONDS = 2.0
 _NEVER_MILLISECONDS = 2**31 - 1
 _MOST_BYTES = 2**31 - 1
+_PENDING_CONNECTIONS = 16
+"""So many connections may have all their streams wait for Python before grpcio begins to cancel streams of any connection, by lot."""
 _MOST_CONNECTIONS = 2**31 - 2
 """With one more, grpcio ends the process."""
 
@@ -266,6 +268,8 @@ def _options(settings: ListenSettings) -> list[tuple[str, int]]:
         ("grpc.max_connection_idle_ms", _milliseconds(limits.max_connection_idle_seconds)),
         ("grpc.max_connection_age_ms", _NEVER_MILLISECONDS if age is None else _milliseconds(age)),
         ("grpc.max_connection_age_grace_ms", _milliseconds(limits.max_connection_age_grace_seconds)),
+        ("grpc.server.max_pending_requests", _PENDING_CONNECTIONS * limits.max_concurrent_streams),
+        ("grpc.server.max_pending_requests_hard_limit", 2 * _PENDING_CONNECTIONS * limits.max_concurrent_streams),
         ("grpc.enable_channelz", 1),
         ("grpc.so_reuseport", int(settings.reuse_port)),
     ]

@@ -8,7 +8,6 @@ import ipaddress
 import logging
 import resource
 import socket
-import ssl
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from endpick.transport.limits import AcceptLimits
+from endpick.transport.tls import CertificateWatch
 
 __all__ = ["AcceptCounters", "Guest", "Listener"]
 
@@ -73,7 +73,7 @@ class Listener:
         limits: AcceptLimits,
         counters: AcceptCounters,
         new_guest: Callable[[], Guest],
-        tls: ssl.SSLContext | None = None,
+        tls: CertificateWatch | None = None,
     ) -> None:
         """`bound` is a socket that does not listen yet; the listener owns it."""
         self._socket = bound
@@ -174,7 +174,7 @@ class Listener:
             await self._loop.connect_accepted_socket(
                 lambda: cast("asyncio.Protocol", guest),
                 accepted,
-                ssl=self._tls,
+                ssl=None if self._tls is None else self._tls.context,
                 ssl_handshake_timeout=None if self._tls is None else self._limits.handshake_seconds,
             )
         except OSError:  # TLS errors and time-outs are among them

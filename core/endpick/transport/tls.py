@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from endpick.transport.validity import outside_validity
+
 __all__ = [
     "CertificateFiles",
     "CertificateWatch",
@@ -60,6 +62,10 @@ class CertificateCounters(Protocol):
     certificate_reload_failures: int
 
 
+class CertificateTimeError(TlsError):
+    """A certificate that is not valid now."""
+
+
 class CertificateWatch:
     """A context whose certificate follows its files; after a change that cannot be used, it logs a warning and keeps the old one."""
 
@@ -70,6 +76,8 @@ class CertificateWatch:
         self.context = server_context(self.files, settings)
         self._paths = tuple(path for path in (settings.certificate_file, settings.key_file, settings.client_ca_file) if path is not None)
         self._stamp = self._look()
+        self._refused: tuple[tuple[int, int, int], ...] | None = None
+        """What the files looked like when they were refused for their time only: it may come, so they are looked at again."""
 
     def refresh(self, counters: CertificateCounters) -> bool:
         """Load the files again if they look different; a few `stat` calls otherwise.
@@ -80,20 +88,36 @@ class CertificateWatch:
         stamp = self._look() if self._settings.reload else self._stamp
         if stamp == self._stamp:
             return False
-        self._stamp = stamp
         try:
             files = read_certificate(self._settings)
-            # A context that failed half-way would hold a certificate without its key, so the files are tried on a new one first.
-            server_context(files, self._settings)
-            load_certificate(self.context, files)
-        except TlsError as error:
-            counters.certificate_reload_failures += 1
-            logger.warning("the changed TLS certificate is not usable, the old one stays in use: %s", error)
+            context = server_context(files, self._settings)
+            self._require_time(files)
+        except CertificateTimeError as error:
+            if stamp != self._refused:
+                self._refused = stamp
+                self._keep_the_old(error, counters)
             return False
-        self.files = files
+        except TlsError as error:
+            self._stamp = stamp
+            self._keep_the_old(error, counters)
+            return False
+        # A new context rather than new files in the old one: that would go on trusting the client CA of before.
+        self._stamp, self.files, self.context = stamp, files, context
         counters.certificate_reloads += 1
         logger.info("the TLS certificate has been reloaded")
         return True
+
+    def _require_time(self, files: CertificateFiles) -> None:
+        """Refuse a certificate that no client would take, unless the one in use is no better."""
+        now = dt.datetime.now(dt.UTC)
+        problem = outside_validity(files.certificate, now)
+        if problem is not None and outside_validity(self.files.certificate, now) is None:
+            raise CertificateTimeError(f"it {problem}")
+
+    @staticmethod
+    def _keep_the_old(error: TlsError, counters: CertificateCounters) -> None:
+        counters.certificate_reload_failures += 1
+        logger.warning("the changed TLS certificate is not usable, the old one stays in use: %s; write files that belong together", error)
 
     def _look(self) -> tuple[tuple[int, int, int], ...]:
         stamps = []
@@ -205,12 +229,12 @@ def load_certificate(context: ssl.SSLContext, files: CertificateFiles) -> None:
         if files.client_ca is not None:
             context.verify_mode = ssl.CERT_REQUIRED
             context.load_verify_locations(cadata=files.client_ca.decode("ascii"))
-    except (ssl.SSLError, ValueError) as error:  # the latter for a CA that is empty or not ASCII
+    except (OSError, ValueError) as error:  # no room for the file, or what OpenSSL says; the latter for a CA that is empty or not ASCII
         raise TlsError(f"the TLS certificate, key or client CA is not usable: {error}") from error
 
 
-def make_self_signed() -> tuple[bytes, bytes]:
-    """A certificate and its key, PEM, valid for ten years. It encrypts, but clients cannot tell by it who the server is."""
+def make_self_signed(valid_days: int = 3650) -> tuple[bytes, bytes]:
+    """A certificate and its key, PEM, by default for ten years. It encrypts, but clients cannot tell by it who the server is."""
     # Imported here: a server with a certificate of its own, or with plain text, need not load it.
     from cryptography import x509  # noqa: PLC0415
     from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
@@ -226,8 +250,8 @@ def make_self_signed() -> tuple[bytes, bytes]:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(hours=1))
-        .not_valid_after(now + dt.timedelta(days=3650))
+        .not_valid_before(now - dt.timedelta(days=2))
+        .not_valid_after(now + dt.timedelta(days=valid_days))
         .add_extension(x509.SubjectAlternativeName(local), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(key, hashes.SHA256())

@@ -10,7 +10,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -89,10 +89,13 @@ class Envoy:
             return str(reply.read().decode())
 
 
-def start_envoy(binary: Path, folder: Path, *ext_proc_ports: int, threads: int = 1) -> Envoy:
-    """Start Envoy and wait until every listener is bound; of several pickers it checks the health."""
+def start_envoy(binary: Path, folder: Path, *ext_proc_ports: int, threads: int = 1, tls: Mapping[str, Any] | None = None) -> Envoy:
+    """Start Envoy and wait until every listener is bound; of several pickers it checks the health.
+
+    `tls` is the transport socket with which it reaches pickers; plain text without it.
+    """
     bootstrap = folder / "bootstrap.json"
-    bootstrap.write_text(json.dumps(_bootstrap(ext_proc_ports)))
+    bootstrap.write_text(json.dumps(_bootstrap(ext_proc_ports, tls)))
     admin_file = folder / "admin.txt"
     log = (folder / "envoy.log").open("wb")
     process = subprocess.Popen(
@@ -137,12 +140,12 @@ def stop_envoy(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _bootstrap(ext_proc_ports: Sequence[int]) -> dict[str, Any]:
+def _bootstrap(ext_proc_ports: Sequence[int], tls: Mapping[str, Any] | None) -> dict[str, Any]:
     return {
         "admin": {"address": _address(0)},
         "static_resources": {
             "listeners": [_listener(name, dialect) for name, dialect in DIALECTS.items()],
-            "clusters": [_ext_proc_cluster(ext_proc_ports), _model_servers()],
+            "clusters": [_ext_proc_cluster(ext_proc_ports, tls), _model_servers()],
         },
     }
 
@@ -229,7 +232,7 @@ def _header_to_metadata(rules: dict[str, Any]) -> dict[str, Any]:
     return {"name": "envoy.filters.http.header_to_metadata", "typed_config": {"@type": config, **rules}}
 
 
-def _ext_proc_cluster(ports: Sequence[int]) -> dict[str, Any]:
+def _ext_proc_cluster(ports: Sequence[int], tls: Mapping[str, Any] | None) -> dict[str, Any]:
     options = "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
     health_check = {
         "interval": "0.1s",
@@ -245,6 +248,7 @@ def _ext_proc_cluster(ports: Sequence[int]) -> dict[str, Any]:
         "name": "picker",
         "type": "STATIC",
         "connect_timeout": "5s",
+        **({} if tls is None else {"transport_socket": tls}),
         "typed_extension_protocol_options": {
             "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
                 "@type": options,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -31,6 +32,9 @@ class Rolling:
     served: int = 0
     failed: list[str] = field(default_factory=list)
     restarts: int = 0
+    calm: bool = False
+    """Whether a request that begins now must not fail."""
+    failed_in_calm: list[str] = field(default_factory=list)
 
     async def start(self, port: int) -> None:
         """Start a picker, and wait until Envoy sends it requests."""
@@ -52,6 +56,15 @@ class Rolling:
         await running.aclose()
         await self.start(port)
         self.restarts += 1
+
+    async def kill(self, port: int) -> None:
+        """Kill a picker as the kernel does that runs out of memory, and wait until Envoy has noticed."""
+        picker, running = self.pickers.pop(port)
+        picker.process.kill()
+        await picker.process.wait()
+        await self.healthy(lambda ports: port not in ports)
+        with suppress(AssertionError):  # it tells that the exit code is that of a process that was killed
+            await running.aclose()
 
     async def stop(self) -> None:
         """Stop the pickers; they wait for Envoy to go first."""
@@ -79,20 +92,28 @@ class Rolling:
         """Send one request after the other."""
         async with aiohttp.ClientSession(f"http://127.0.0.1:{self.envoy.ports['full_duplex']}") as client:
             while True:
+                calm = self.calm
                 try:
                     async with client.post("/v1/chat/completions", json=CHAT) as response:
                         body = await response.text()
                 except (OSError, aiohttp.ClientError) as problem:
-                    self.failed.append(repr(problem))
+                    self._fail(repr(problem), calm=calm)
                     continue
                 if response.status == 200 and body.count("data:") == CHUNKS:
                     self.served += 1
                 else:
-                    self.failed.append(f"{response.status} {body}")
+                    self._fail(f"{response.status} {body}", calm=calm)
+
+    def _fail(self, what: str, *, calm: bool) -> None:
+        self.failed.append(what)
+        if calm:
+            self.failed_in_calm.append(what)
 
 
 @asynccontextmanager
-async def rolling(folder: Path, binary: Path, *options: str, clients: int = 8, threads: int = 2) -> AsyncIterator[Rolling]:
+async def rolling(
+    folder: Path, binary: Path, *options: str, clients: int = 8, threads: int = 2, tls: Mapping[str, Any] | None = None
+) -> AsyncIterator[Rolling]:
     """Everything up and under load, until the caller has done with it."""
     async with AsyncExitStack() as stack:
         models = await asyncio.start_server(_answer_slowly, "127.0.0.1", 0)
@@ -101,7 +122,7 @@ async def rolling(folder: Path, binary: Path, *options: str, clients: int = 8, t
         model_port = models.sockets[0].getsockname()[1]
         (folder / "endpoints.yaml").write_text(f'endpoints: [{{name: a, address: 127.0.0.1, port: "{model_port}"}}]\n')
         ports = [stack.enter_context(_reserved()).getsockname()[1] for _ in range(2)]
-        envoy = await asyncio.to_thread(start_envoy, binary, folder, *ports, threads=threads)
+        envoy = await asyncio.to_thread(start_envoy, binary, folder, *ports, threads=threads, tls=tls)
         run = Rolling(folder, envoy, options)
         stack.push_async_callback(run.stop)
         stack.push_async_callback(asyncio.to_thread, stop_envoy, envoy.process)

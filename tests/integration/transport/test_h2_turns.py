@@ -56,3 +56,27 @@ async def test_messages_that_take_long_make_a_turn_shorter(open_h2):
         assert serving.server.counters.reads_deferred == 1, "one read, which took many turns"
         await fast.close()
         await slow.close()
+
+
+async def test_many_connections_that_send_much_take_turns_with_each_other_not_with_the_rest(open_h2):
+    """The queue of turns is served for no time at all here, so that one connection has its turn between two looks at the others."""
+    async with open_h2(limits=Limits(read_seconds_per_turn=0.0)) as serving:
+        greedy = [await RawClient.connect(serving.port) for _ in range(20)]
+        slow = await RawClient.connect(serving.port)
+        for client in (*greedy, slow):
+            assert await client.echo(1, b"hello") == b"hello"
+        serving.log.received.clear()
+        message = b"reply:1" + b" " * 93
+        frame = FRAME_HEAD.pack(0, len(message) + MESSAGE_HEAD.size, FrameType.DATA, 0, 1) + MESSAGE_HEAD.pack(0, len(message)) + message
+        for client in greedy:
+            os.write(client.writer.get_extra_info("socket").fileno(), frame * 100)
+        await serving.log.until_received(200)  # all of them stand in the queue
+        before = len(serving.log.received)
+        slow.message(1, b"slow")
+        assert (await slow.read_until(FrameType.DATA, 1)).payload.endswith(b"slow")
+
+        assert serving.log.received.index(b"slow") - before <= 10 * 4, "some turns of four frames, and not twenty for each look"
+        received = await serving.log.until_received(20 * 100 + 1)
+        assert received.count(message) == 20 * 100
+        for client in (*greedy, slow):
+            await client.close()

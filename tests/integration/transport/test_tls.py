@@ -28,9 +28,9 @@ class Pair:
         self.certificate, self.key = folder / f"{name}.crt", folder / f"{name}.key"
         self.renew()
 
-    def renew(self) -> None:
+    def renew(self, valid_days: int = 3650) -> None:
         """Replace both as a secret volume does: whole files, renamed into place."""
-        for path, content in zip((self.certificate, self.key), make_self_signed(), strict=True):
+        for path, content in zip((self.certificate, self.key), make_self_signed(valid_days), strict=True):
             fresh = path.with_suffix(".new")
             fresh.write_bytes(content)
             fresh.replace(path)
@@ -114,6 +114,43 @@ async def test_a_renewed_certificate_that_is_broken_is_reported_and_not_used(ope
                 await asyncio.sleep(0.05)
         assert await echo(serving.port, before) == b"hi"
     assert "the old one stays in use" in caplog.text
+
+
+async def test_a_certificate_that_has_expired_is_reported_and_not_used(open_transport, pair, caplog):
+    async with open_transport(tls=pair.settings) as serving:
+        before = pair.certificate.read_bytes()
+        pair.renew(valid_days=-1)
+        async with asyncio.timeout(15):
+            while not serving.server.counters.certificate_reload_failures:
+                assert (await shown_certificate(serving.port)).split() == before.decode().split()
+                await asyncio.sleep(0.05)
+        assert await echo(serving.port, before) == b"hi"
+        assert "the old one stays in use: it expired on" in caplog.text
+
+        pair.renew()
+        async with asyncio.timeout(15):
+            while not serving.server.counters.certificate_reloads:
+                await shown_certificate(serving.port)
+                await asyncio.sleep(0.05)
+        assert await echo(serving.port, pair.certificate.read_bytes()) == b"hi"
+
+
+async def test_a_client_ca_that_was_replaced_is_trusted_no_longer(open_transport, pair, tmp_path):
+    client = Pair(tmp_path, "client")
+    old_key, old_chain = client.key.read_bytes(), client.certificate.read_bytes()
+    settings = TlsSettings(pair.certificate, pair.key, client_ca_file=client.certificate)
+    async with open_transport(tls=settings) as serving:
+        root = pair.certificate.read_bytes()
+        assert await echo(serving.port, root, key=old_key, chain=old_chain) == b"hi"
+        client.renew()
+        async with asyncio.timeout(15):
+            while not serving.server.counters.certificate_reloads:
+                with suppress(ConnectionError, OSError):
+                    await shown_certificate(serving.port)
+                await asyncio.sleep(0.05)
+        assert await echo(serving.port, root, key=client.key.read_bytes(), chain=client.certificate.read_bytes()) == b"hi"
+        with pytest.raises((ConnectionError, grpc.aio.AioRpcError)):
+            await echo(serving.port, root, key=old_key, chain=old_chain)
 
 
 async def test_a_client_ca_is_asked_for_its_signature(open_transport, pair, tmp_path):

@@ -75,6 +75,13 @@ def test_what_a_client_chooses_begins_no_line_and_commands_no_terminal():
     assert not set(stream.getvalue()) & (set(FORGED) - set(map(chr, range(32, 127))) - {"\n"})
 
 
+def test_nothing_in_a_line_is_shown_in_another_order_or_not_at_all():
+    stream = io.StringIO()
+    configure_logging("info", "text", stream)
+    logging.getLogger("x").info("refused %s", "m\u202edesufer\u2066\u200b\ufeff")
+    assert stream.getvalue().endswith("refused m\\u202edesufer\\u2066\\u200b\\ufeff\n")
+
+
 def test_a_field_with_blanks_cannot_pass_for_two():
     stream = io.StringIO()
     configure_logging("info", "text", stream)

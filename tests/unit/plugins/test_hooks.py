@@ -7,15 +7,19 @@ import logging
 
 import click
 import pytest
+from prometheus_client import CollectorRegistry
 
 from endpick.api import hookimpl
 from endpick.api.hooks import HookSpecs, HostServices, HostView, PluginRecord
 from endpick.config.source import read_source
 from endpick.diagnostics import Code, Span
+from endpick.observability.metrics import EndpickMetrics
+from endpick.plugins.breaker import BreakerSettings
 from endpick.plugins.discovery import Candidate
 from endpick.plugins.hook_objects import HOOKS, discover_hook_objects, hook_faults
 from endpick.plugins.hooks import HookCall, HookConfigReport, HookRegistry, load_hooks
 from endpick.plugins.resolution import Policy, Reference
+from endpick.serve.hook_circuits import HookCircuits
 from plugin_classes import load_class, scorer_class
 
 VIEW = HostView({}, {"one": None, "two": None})
@@ -46,6 +50,12 @@ def calls(fixture_project, monkeypatch):
     return CALLS
 
 
+def shown(registry, *records):
+    circuits = HookCircuits(registry, BreakerSettings(), EndpickMetrics(CollectorRegistry()), lambda: 0.0)
+    for record in records:
+        circuits.decision(record)
+
+
 def sound(loaded):
     registry, faults = loaded
     assert faults == ()
@@ -74,7 +84,7 @@ def test_no_hook_objects_are_a_registry_that_does_nothing():
     assert registry.offered() == ((), ())
     assert registry.configure(HostServices(lambda: 0.0)) == ()
     assert asyncio.run(registry.startup(VIEW)) == ()
-    registry.decision({"id": "x"})
+    shown(registry, {"id": "x"})
 
 
 def test_hook_objects_are_called_in_the_order_of_the_configuration(hooks, calls):
@@ -198,8 +208,7 @@ async def test_every_hook_object_is_called_although_one_fails(hooks, calls, capl
     (configure,) = registry.configure(HostServices(lambda: 0.0))
     with caplog.at_level(logging.WARNING):
         registry.plugin_loaded(loaded)
-        registry.decision({"id": "a"})
-        registry.decision({"id": "b"})
+        shown(registry, {"id": "a"}, {"id": "b"})
 
     assert [call.split()[0] for call in calls] == ["first", "second", "second", "first"] + ["first", "second"] * 4
     assert start.code is Code.E0706

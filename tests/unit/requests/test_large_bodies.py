@@ -28,6 +28,7 @@ class Elsewhere:
     answer: object
     asked: list[LargeBody] = field(default_factory=list)
     threshold_bytes: int = len(SMALL)
+    threshold_weight: int = 32 * 1024
     release: asyncio.Event = field(default_factory=asyncio.Event)
     cancelled: int = 0
 
@@ -68,6 +69,20 @@ async def test_a_body_of_more_bytes_than_the_threshold_is_read_elsewhere():
     assert (request.streaming, request.max_output_tokens, request.cache_salt) == (True, 7, "s")
     assert (request.prompt.texts, request.payload) == ((b"elsewhere",), None)
     assert stage.telemetry.timers["RequestParsing", "openai-parser"].total >= 0.5
+
+
+@pytest.mark.asyncio
+async def test_a_body_of_much_structure_is_read_elsewhere_however_short():
+    stage, elsewhere = stage_with(BodyRead(PARSED, None, 0.1))
+    elsewhere.threshold_bytes = 1024 * 1024
+    stage.director = Director(stage.pipeline, stage.table, stage.telemetry, lambda: stage.now, large_bodies=elsewhere)
+    long_text = json.dumps({"model": "m", "messages": [{"role": "user", "content": '{"a": [1, 2]},' * 20_000}]}).encode()
+    assert isinstance(stage.decide(long_text), Routed), "what is within a string is no structure"
+    assert elsewhere.asked == []
+
+    parts = b'{"model":"m","messages":[{"role":"user","content":[%s{}]}]}' % (b"{}," * 6000)
+    assert isinstance(await stage.decide(parts), Routed)
+    assert [large.body for large in elsewhere.asked] == [parts]
 
 
 @pytest.mark.asyncio

@@ -35,6 +35,7 @@ class LargeBodySettings:
 
     Attributes:
         threshold_bytes: A body of more bytes is parsed in the helper process.
+        threshold_weight: So is one of more structure: see `endpick.requests.weight.is_heavy`.
         timeout_seconds: How long one may take, from the first byte that the helper gets.
         memory_bytes: How much memory parsing one may take, beside the body itself.
         queue_bytes: How many bytes of them may wait.
@@ -43,6 +44,7 @@ class LargeBodySettings:
     """
 
     threshold_bytes: int = 1024 * 1024
+    threshold_weight: int = 32 * 1024
     timeout_seconds: float = 10.0
     memory_bytes: int = 1024 * 1024 * 1024
     queue_bytes: int = 256 * 1024 * 1024
@@ -71,6 +73,11 @@ class LargeBodies:
     def threshold_bytes(self) -> int:
         """See `LargeBodyReader.threshold_bytes`."""
         return self._settings.threshold_bytes
+
+    @property
+    def threshold_weight(self) -> int:
+        """See `LargeBodyReader.threshold_weight`."""
+        return self._settings.threshold_weight
 
     async def read(self, large: LargeBody) -> Answer:
         """See `LargeBodyReader.read`."""

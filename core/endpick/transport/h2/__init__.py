@@ -5,6 +5,7 @@ A map, from the socket inwards. Each module imports only modules below it; outsi
 
 - `server`: the listening port and its connections, called by `transport.server.open_server`; imports `transport.tls` as well.
 - `protocol`: one connection on its socket, called by asyncio: bytes and time go into a `Connection`, output comes out.
+- `turns`: the queue in which connections that send much wait to be read on.
 - `await_bridge`: the task in which a stream awaits what its session waits for. Not compiled, as it holds a coroutine.
 - `connection`: one connection without its socket; calls the handler of each frame and turns errors into GOAWAY and RST_STREAM.
 - `receive`: one handler for each type of frame: is it allowed here, and what does it do?
@@ -19,5 +20,5 @@ A map, from the socket inwards. Each module imports only modules below it; outsi
 - `errors`: error codes, the two kinds of error, and the rates that a client must keep to.
 
 On the way in, a message goes from `protocol` over `connection`, `receive` and `streams` to its session; on the way out, from `streams`
-over `send` and `connection` to `protocol`. Nothing but `protocol`, `await_bridge` and `server` knows asyncio or the clock.
+over `send` and `connection` to `protocol`. Nothing but `protocol`, `turns`, `await_bridge` and `server` knows asyncio or the clock.
 """

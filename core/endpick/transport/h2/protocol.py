@@ -13,6 +13,7 @@ from endpick.transport.h2.await_bridge import begin_to_await
 from endpick.transport.h2.connection import Connection
 from endpick.transport.h2.errors import ErrorCode, H2ConnectionError
 from endpick.transport.h2.stream import Stream
+from endpick.transport.h2.turns import Turns
 from endpick.transport.limits import Limits, TransportCounters
 from endpick.transport.server import Methods
 
@@ -30,6 +31,7 @@ class ConnectionOwner(Protocol):
     limits: Limits
     counters: TransportCounters
     memory: MemoryBudget
+    turns: Turns
 
     def admit(self, protocol: SocketConnection) -> None:
         """Take the connection in."""
@@ -74,11 +76,13 @@ class SocketConnection(asyncio.Protocol):
         if self._connection is None or self._closed:
             return
         self._may_read -= len(data)
-        if self._may_read < 0 or self._unread:
+        crowded = self._owner.turns.must_wait(len(data))
+        if self._may_read < 0 or self._unread or crowded:
             self._unread += data
             if not self._turn_scheduled:
+                may_read = 0 if crowded else self._may_read + len(data)
                 self._defer()
-                self._take_unread(self._may_read + len(data))
+                self._take_unread(may_read)
         else:
             rest = self._connection.receive(data, time.monotonic(), time.monotonic)
             self._flush()
@@ -164,7 +168,7 @@ class SocketConnection(asyncio.Protocol):
 
     def _schedule_turn(self) -> None:
         self._turn_scheduled = True
-        self._loop.call_soon(self._next_turn)
+        self._owner.turns.join(self._next_turn)
 
     def _take_unread(self, size: int) -> None:
         """Read that much of what was kept, or less if it takes long."""

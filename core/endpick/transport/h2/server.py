@@ -8,6 +8,7 @@ import time
 
 from endpick.requests.memory import MemoryAccount, MemoryBudget
 from endpick.transport.h2.protocol import SocketConnection
+from endpick.transport.h2.turns import Turns
 from endpick.transport.limits import TransportCounters
 from endpick.transport.listener import Listener
 from endpick.transport.server import ListenError, ListenSettings, Methods, listening_socket
@@ -29,6 +30,7 @@ class H2Server:
         self.limits = settings.limits
         self.counters = TransportCounters()
         self.memory = MemoryBudget(settings.limits.max_buffered_bytes, account)
+        self.turns = Turns(settings.limits.read_seconds_per_turn)
         self._settings = settings
         self._connections: set[SocketConnection] = set()
         self._empty = asyncio.Event()
@@ -48,8 +50,7 @@ class H2Server:
             self._certificate = CertificateWatch(self._settings.tls)
         socket = listening_socket(self._settings)
         port: int = socket.getsockname()[1]
-        tls = None if self._certificate is None else self._certificate.context
-        self._listener = Listener(socket, self.limits.accepting, self.counters, lambda: SocketConnection(self), tls)
+        self._listener = Listener(socket, self.limits.accepting, self.counters, lambda: SocketConnection(self), self._certificate)
         try:
             self._listener.open()
         except OSError as error:

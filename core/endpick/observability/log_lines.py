@@ -1,0 +1,103 @@
+"""Where log lines go: to a file descriptor, without ever waiting for it.
+
+Who reads the log may be slow, or have gone, and its disk may be full. A process that waits for that serves no requests. So a line that
+cannot be written at once waits for a thread, and where too many wait, or none can be written, lines are dropped and counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+from collections import deque
+from contextlib import suppress
+
+AT_ONCE_BYTES = select.PIPE_BUF
+"""Of a pipe that takes bytes at all: POSIX promises that it takes so many without waiting."""
+MOST_WAITING = 10_000
+_FLUSH_SECONDS = 1.0
+
+
+class LostLines:
+    """What became of the log lines of this process that could not be written at once."""
+
+    def __init__(self) -> None:
+        self.delayed = 0
+        self.dropped = 0
+
+    def snapshot(self) -> dict[str, int]:
+        """Both counts by name."""
+        return {"delayed": self.delayed, "dropped": self.dropped}
+
+
+LOST = LostLines()
+
+
+class LineHandler(logging.Handler):
+    """Writes to a file descriptor, which it does not own."""
+
+    def __init__(self, descriptor: int, lost: LostLines = LOST) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+        self._lost = lost
+        self._waiting: deque[bytes] = deque()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._told = lost.dropped
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, or have it written."""
+        try:
+            line = self.format(record).encode(errors="backslashreplace") + b"\n"
+        except Exception:
+            self.handleError(record)
+            return
+        with self._changed:
+            if not self._waiting and len(line) <= AT_ONCE_BYTES and _is_ready(self._descriptor):
+                self._write(line)
+            else:
+                self._keep(line)
+
+    def flush(self) -> None:
+        """Wait until nothing waits, but not for long."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._waiting, _FLUSH_SECONDS)
+
+    def _keep(self, line: bytes) -> None:
+        if len(self._waiting) >= MOST_WAITING:
+            self._lost.dropped += 1
+            return
+        self._lost.delayed += 1
+        self._waiting.append(line)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._write_waiting, name="endpick-log", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
+    def _write_waiting(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: bool(self._waiting))
+                line = self._waiting[0]
+            self._write(line)  # may take as long as it likes
+            with self._changed:
+                self._waiting.popleft()
+                self._changed.notify_all()
+
+    def _write(self, line: bytes) -> None:
+        missed = self._lost.dropped - self._told
+        try:
+            while line:
+                line = line[os.write(self._descriptor, line) :]
+            if missed and _is_ready(self._descriptor):
+                os.write(self._descriptor, f"{missed} log lines were dropped: what reads the log is too slow, or has no room\n".encode())
+                self._told += missed
+        except OSError:
+            self._lost.dropped += 1
+
+
+def _is_ready(descriptor: int) -> bool:
+    with suppress(OSError, ValueError):
+        return bool(select.select([], [descriptor], [], 0)[1])
+    return True

@@ -1,0 +1,124 @@
+"""Every limit on what others may ask, in one table: the flag that sets it, the metric that counts it, and what the log says when it acts.
+
+Most limits act deep in a transport, which counts and goes on. Once a second the counts are looked at here, and those that grew are told
+with what to change. Limits that need more words are told where they act; the table has them as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from endpick.observability.recorder import Throttle
+
+_log = logging.getLogger("endpick.limits")
+
+LOOK_SECONDS = 1.0
+_LOG_SECONDS = 30.0
+TRANSPORT, ADMIN, SESSION = "endpick_transport_events_total", "endpick_admin_events_total", "endpick_session_events_total"
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One limit.
+
+    Attributes:
+        flag: Of `endpick serve`; empty for a guard against abuse that nothing sets.
+        metric: On the metrics page, and the value of its label `event` where it has one.
+        told: What the log says; for a limit that is told where it acts, words of that line.
+        here: Whether this module tells it.
+    """
+
+    flag: str
+    metric: str
+    event: str
+    told: str
+    here: bool = True
+
+
+LIMITS = (
+    Limit("--grpc-max-recv-msg-size", TRANSPORT, "messages_too_large", "messages refused: longer than --grpc-max-recv-msg-size"),
+    Limit(
+        "--grpc-max-envelope-size",
+        TRANSPORT,
+        "envelopes_too_large",
+        "messages refused: more headers, attributes and metadata than --grpc-max-envelope-size allows",
+    ),
+    Limit(
+        "--grpc-max-concurrent-streams",
+        TRANSPORT,
+        "streams_refused",
+        "streams refused: draining, short of memory, or more on one connection than --grpc-max-concurrent-streams allows",
+    ),
+    Limit("--grpc-handshake-timeout", TRANSPORT, "handshake_timeouts", "connections closed: no SETTINGS within --grpc-handshake-timeout"),
+    Limit(
+        "--grpc-handshake-timeout",
+        TRANSPORT,
+        "tls_handshake_failures",
+        "TLS handshakes failed, or took longer than --grpc-handshake-timeout: compare certificates and client CA",
+    ),
+    Limit("--grpc-keepalive-timeout", TRANSPORT, "keepalive_timeouts", "gateways gone: no answer to a PING in --grpc-keepalive-timeout"),
+    Limit("", TRANSPORT, "reset_floods", "a connection closed for resetting streams before their answer: find out who connects"),
+    Limit("", TRANSPORT, "ping_floods", "a connection closed for its PINGs: find out who connects"),
+    Limit("", TRANSPORT, "settings_floods", "a connection closed for its SETTINGS: find out who connects"),
+    Limit("", TRANSPORT, "empty_frame_floods", "a connection closed for empty frames: find out who connects"),
+    Limit("", TRANSPORT, "control_frame_floods", "a connection closed for control frames: find out who connects"),
+    Limit("", TRANSPORT, "stream_error_floods", "a connection closed for errors on its streams: find out who connects"),
+    Limit("", TRANSPORT, "header_floods", "a connection closed for its header blocks: find out who connects"),
+    Limit("", TRANSPORT, "header_timeouts", "a connection closed: its header block did not end; find out who connects"),
+    Limit("", TRANSPORT, "slow_readers", "a connection closed that took no answers: find out what keeps the gateway"),
+    Limit("--max-memory", TRANSPORT, "buffer_exhaustions", "streams ended: connections hold too much; more replicas help"),
+    Limit("--max-request-body", SESSION, "unroutable", "requests refused: bodies beyond --max-request-body, or too many held at once"),
+    Limit(
+        "--metrics-header-timeout", ADMIN, "header_timeouts", "requests to --metrics-port given up: longer than --metrics-header-timeout"
+    ),
+    Limit("--metrics-max-request", ADMIN, "requests_too_large", "requests to --metrics-port refused: beyond --metrics-max-request"),
+    Limit("--grpc-max-connections", TRANSPORT, "connections_refused", "connections refused: there are as many as allowed", here=False),
+    Limit("--max-connections-share", TRANSPORT, "connections_refused_peer", "connections refused: one address has its share", here=False),
+    Limit("--grpc-health-max-connections", "endpick_health_events_total", "connections_refused", "connections refused", here=False),
+    Limit("--metrics-max-connections", ADMIN, "connections_refused", "connections refused", here=False),
+    Limit("--reserved-descriptors", TRANSPORT, "accept_pauses", "accept", here=False),
+    Limit("--large-body-timeout", "endpick_large_bodies_total", "", "--large-body-timeout", here=False),
+    Limit("--large-body-memory", "endpick_large_bodies_total", "", "--large-body-memory", here=False),
+    Limit("--large-body-queue", "endpick_large_bodies_total", "", "--large-body-queue", here=False),
+    Limit("--max-memory", "endpick_overload_stage", "", "--max-memory", here=False),
+    Limit("--plugin-time-budget", "endpick_plugin_late_calls_total", "", "--plugin-time-budget", here=False),
+    Limit("--circuit-faults", "endpick_plugin_circuit_state", "", "is left out for", here=False),
+    Limit("--circuit-cool-down", "endpick_plugin_left_out_total", "", "is called again", here=False),
+    Limit("--stall-limit", "endpick_loop_stalls_total", "", "the event loop stood still", here=False),
+    Limit("--metrics-max-combinations", "endpick_metric_overflows_total", "", "--metrics-max-combinations", here=False),
+)
+
+
+class LimitLog:
+    """Tells, on the event loop, which limits have acted."""
+
+    def __init__(self, counts: Mapping[str, Callable[[], Mapping[str, int]]], clock: Callable[[], float]) -> None:
+        """`counts` gives for each metric its counts by event; `clock` monotonic seconds."""
+        self._counts = counts
+        self._throttle = Throttle(clock, _LOG_SECONDS)
+        self._before: dict[Limit, int] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Look from now on."""
+        self.look()
+        self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self.start)
+
+    def stop(self) -> None:
+        """Look once more, and no more then."""
+        self.look()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def look(self) -> None:
+        """Tell which counts grew since the last time."""
+        now = {metric: counts() for metric, counts in self._counts.items()}
+        for limit in LIMITS:
+            count = now.get(limit.metric, {}).get(limit.event, 0)
+            if limit.here and count > self._before.get(limit, 0) and self._throttle.admit(limit.told) is not None:
+                times = count - self._before.get(limit, 0)
+                self._before[limit] = count
+                _log.warning("%s", limit.told, extra={"times": times, "metric": limit.metric, "count_of": limit.event})

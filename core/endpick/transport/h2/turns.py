@@ -1,0 +1,48 @@
+"""The turns in which connections that send much are read: one after another, and all of them together briefly.
+
+A turn of one connection is short. A hundred connections with a turn each are not, and everything else of the process would wait for all
+of them. So connections that have more to be read stand in a queue of their server, which is served for `read_seconds_per_turn` between
+two looks at everything else, however many stand in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+
+_LARGE_READ_BYTES = 4096
+"""A read of no more is acted on at once, whatever waits: it is what a gateway sends for some requests."""
+
+
+class Turns:
+    """The queue of one server."""
+
+    def __init__(self, seconds: float) -> None:
+        """`seconds` is for how long turns are taken before everything else has its own."""
+        self._seconds = seconds
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._scheduled = False
+
+    def join(self, turn: Callable[[], None]) -> None:
+        """Call it once, when all that joined before have been called; it may join again meanwhile."""
+        self._waiting.append(turn)
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._serve)
+
+    def must_wait(self, size: int) -> bool:
+        """Whether so many bytes that have arrived have to stand in the queue, because others do."""
+        return self._scheduled and size > _LARGE_READ_BYTES
+
+    def _serve(self) -> None:
+        ends_at = time.monotonic() + self._seconds
+        for _ in range(len(self._waiting)):
+            self._waiting.popleft()()
+            if time.monotonic() >= ends_at:
+                break
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._serve)
+        else:
+            self._scheduled = False

@@ -1,0 +1,102 @@
+"""Each limit in a real `endpick serve`: its metric stands on the metrics page, and a real excess is counted and told with its flag."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import aiohttp
+import grpc
+import pytest
+
+from endpick.serve.limit_log import LIMITS
+from endpick.transport.h2 import frames
+from integration.plugins.serving import Picker, serving
+from integration.transport.raw_client import RawClient
+
+pytestmark = pytest.mark.asyncio
+
+CONFIG = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- {type: file-discovery, parameters: {path: endpoints.yaml}}
+- {type: random-picker}
+dataLayer: {discovery: {pluginRef: file-discovery}}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    (tmp_path / "endpoints.yaml").write_text('endpoints:\n- {name: a, address: 127.0.0.1, port: "1"}\n')
+    return tmp_path
+
+
+async def test_the_metric_of_each_limit_is_on_the_page(folder):
+    async with serving(folder) as picker, aiohttp.ClientSession() as client:  # noqa: SIM117
+        async with client.get(f"http://127.0.0.1:{picker.metrics_port}/metrics") as response:
+            page = await response.text()
+    lines = page.splitlines()
+    for limit in LIMITS:
+        name = limit.metric.removesuffix("_total")
+        assert any(line.startswith((f"# TYPE {name} ", f"# TYPE {name}_total ")) for line in lines), limit.metric
+        assert not limit.event or f'{limit.metric}{{event="{limit.event}"}}' in page, limit
+
+
+async def ask_long(picker: Picker) -> None:
+    with suppress(grpc.aio.AioRpcError):
+        await picker.ask("x" * 100_000)
+
+
+async def ask_with_a_long_header(picker: Picker) -> None:
+    with suppress(grpc.aio.AioRpcError):
+        await picker.ask(request_id="x" * 10_000)
+
+
+async def raw(picker: Picker, data: bytes, port: int | None = None) -> None:
+    """Say something, and wait until the other side hangs up."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", picker.port if port is None else port)
+    writer.write(data)
+    with suppress(ConnectionError):
+        await reader.read()
+    writer.close()
+
+
+async def two_streams(picker: Picker) -> None:
+    client = await RawClient.connect(picker.port)
+    client.open(1)
+    client.open(3)
+    await client.read_until(frames.FrameType.RST_STREAM, 3)
+    await client.close()
+
+
+HELLO = frames.PREFACE + frames.settings({})
+EXCESSES = {
+    "messages_too_large": (("--grpc-max-recv-msg-size=64Ki",), ask_long),
+    "envelopes_too_large": (("--grpc-max-envelope-size=4Ki",), ask_with_a_long_header),
+    "streams_refused": (("--grpc-max-concurrent-streams=1",), two_streams),
+    "handshake_timeouts": (("--grpc-handshake-timeout=100ms",), lambda picker: raw(picker, frames.PREFACE)),
+    "keepalive_timeouts": (("--grpc-keepalive-time=100ms", "--grpc-keepalive-timeout=100ms"), lambda picker: raw(picker, HELLO)),
+    "ping_floods": ((), lambda picker: raw(picker, HELLO + frames.ping(b"12345678", ack=False) * 3000)),
+    "settings_floods": ((), lambda picker: raw(picker, HELLO + frames.settings({}) * 300)),
+    "unroutable": (("--max-request-body=1Ki",), ask_long),
+    "header_timeouts": (("--metrics-header-timeout=100ms",), lambda picker: raw(picker, b"GET / HTTP/1.1\r\n", picker.metrics_port)),
+    "requests_too_large": (
+        ("--metrics-max-request=4Ki",),
+        lambda picker: raw(picker, b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 1000, picker.metrics_port),
+    ),
+}
+
+
+@pytest.mark.parametrize("event", EXCESSES)
+async def test_a_real_excess_is_counted_and_told_with_what_to_change(folder, event):
+    options, act = EXCESSES[event]
+    limit = next(limit for limit in LIMITS if limit.event == event and limit.here and (limit.flag or event.endswith("floods")))
+    async with serving(folder, *options) as picker:
+        await asyncio.wait_for(act(picker), 30)
+        (line, *_) = await picker.logged(limit.told)
+        assert (line["level"], line["metric"], line["count_of"]) == ("warning", limit.metric, event)
+        samples = {dict(labels)["event"]: value for labels, value in (await picker.samples(limit.metric)).items()}
+        assert samples[event] >= 1
+        assert (await picker.health())[0] == 200

@@ -1,0 +1,87 @@
+"""Log lines never wait for what reads them."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+import pytest
+
+from endpick.observability import log_lines
+from endpick.observability.log_lines import LineHandler, LostLines
+
+
+@pytest.fixture
+def pipe():
+    reader, writer = os.pipe()
+    yield reader, writer
+    os.close(writer)
+
+
+def log(handler: LineHandler, text: str) -> None:
+    handler.emit(logging.makeLogRecord({"msg": text}))
+
+
+def fill(writer: int) -> int:
+    os.set_blocking(writer, False)
+    count = 0
+    try:
+        while True:
+            count += os.write(writer, b"." * 4096)
+    except BlockingIOError:
+        os.set_blocking(writer, True)
+        return count
+
+
+def test_lines_wait_while_nothing_reads_and_come_in_order(pipe):
+    reader, writer = pipe
+    lost = LostLines()
+    handler = LineHandler(writer, lost)
+    log(handler, "first")
+    filled = fill(writer)
+    for number in range(10):
+        log(handler, f"later {number}")
+    assert lost.snapshot() == {"delayed": 10, "dropped": 0}
+
+    with os.fdopen(reader, "rb") as log_file:
+        lines = [log_file.readline()]
+        assert log_file.read(filled) == b"." * filled
+        lines += [log_file.readline() for _ in range(10)]
+        handler.flush()
+    assert lines == [b"first\n", *(b"later %d\n" % number for number in range(10))]
+
+
+def test_too_many_are_dropped_counted_and_told(pipe, monkeypatch):
+    monkeypatch.setattr(log_lines, "MOST_WAITING", 3)
+    reader, writer = pipe
+    lost = LostLines()
+    handler = LineHandler(writer, lost)
+    filled = fill(writer)
+    for number in range(5):
+        log(handler, str(number))
+    assert lost.snapshot() == {"delayed": 3, "dropped": 2}
+    with os.fdopen(reader, "rb") as log_file:
+        log_file.read(filled)
+        told = b"2 log lines were dropped: what reads the log is too slow, or has no room\n"
+        assert [log_file.readline() for _ in range(4)] == [b"0\n", told, b"1\n", b"2\n"]
+        handler.flush()
+
+
+def test_a_long_line_is_whole(pipe):
+    reader, writer = pipe
+    handler = LineHandler(writer, LostLines())
+    log(handler, "x" * 300_000)
+    with os.fdopen(reader, "rb") as log_file:
+        assert log_file.readline() == b"x" * 300_000 + b"\n"
+        handler.flush()
+
+
+def test_no_room_and_no_reader_cost_lines_and_nothing_else(pipe):
+    reader, writer = pipe
+    os.close(reader)
+    full = os.open("/dev/full", os.O_WRONLY)
+    for descriptor in (writer, full):
+        lost = LostLines()
+        log(LineHandler(descriptor, lost), "x")
+        assert lost.dropped == 1
+    os.close(full)
