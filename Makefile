@@ -13,7 +13,7 @@ VLLM ?= $(CURDIR)/.venv-vllm
 PREDICTOR_VENV ?= $(CURDIR)/.venv-predictor
 export ENDPICK_COMPILED_VENV ?= $(CURDIR)/.venv-compiled
 
-.PHONY: demo test test-long check reachable real real-kube compiled wheels bench bench-go soak mutants fuzz docs fix schemas pins clean help
+.PHONY: demo test test-long check reachable real real-kube compiled wheels bench bench-go bench-scale soak mutants fuzz docs fix schemas pins clean help
 
 help: ## Say what can be made.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -63,6 +63,9 @@ soak: .venv/.installed ## Besiege a picker for ten minutes; well-behaved gateway
 
 bench-go: .venv/.installed ## Compare with llm-d's endpoint picker in Go: make bench-go GO_EPP=/path/to/epp.
 	$(BIN)/python -m benchmarks.go --epp "$(GO_EPP)"
+
+bench-scale: .venv/.installed ## Follow pools of 16, 100 and 1000 endpoints whose pages change: CPU, and memory over MINUTES=10.
+	$(BIN)/python -m benchmarks.scale --minutes $(or $(MINUTES),10)
 
 mutants: .venv/.installed ## Change the code in small ways and say what no test noticed; takes half an hour.
 	$(BIN)/python -m pip $(PIP_INSTALL) --group mutants
