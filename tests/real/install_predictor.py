@@ -1,4 +1,4 @@
-"""Installs what llm-d's latency predictor needs: `python tests/real/install_predictor.py VENV SOURCES`, where SOURCES is a copy of its repository.
+"""Installs what llm-d's latency predictor needs: `python tests/real/install_predictor.py VENV SOURCES`, with a copy of its repository.
 
 Without SOURCES there is nothing to do. What went wrong is left in VENV/reason.
 """

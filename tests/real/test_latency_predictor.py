@@ -150,7 +150,9 @@ async def test_every_row_that_endpick_can_send_is_one_that_the_servers_take(tmp_
     sample = {**row, "actual_ttft_ms": 0.0, "actual_tpot_ms": 0.0, "timestamp": "2026-11-22T21:00:00+00:00"}
     async with predictors(tmp_path, monkeypatch) as servers, aiohttp.ClientSession() as client:
         for role in ("", "prefill", "decode", "both"):
-            async with client.post(f"{servers.training}/add_training_data_bulk", json={"entries": [sample | {"pod_type": role}]}) as response:
+            async with client.post(
+                f"{servers.training}/add_training_data_bulk", json={"entries": [sample | {"pod_type": role}]}
+            ) as response:
                 assert response.status == 202, await response.text()
         for beyond in ({"kv_cache_percentage": 1.01}, {"prefix_cache_score": 1.01}, {"num_request_waiting": -1}):
             async with client.post(f"{servers.prediction}/predict/bulk/strict", json={"requests": [row, row | beyond]}) as response:

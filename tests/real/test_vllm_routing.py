@@ -51,7 +51,7 @@ RECEIVED, REPLAYED = "llm_d_epp_kv_cache_events_messages_received_total", "llm_d
 INDEXED, ADMITTED = "endpick_kv_cache_index_blocks", "llm_d_epp_kv_cache_index_admissions_total"
 EVICTED, BAD = "llm_d_epp_kv_cache_index_evictions_total", "endpick_kv_events_bad_total"
 CHECKS, BROKEN = "endpick_prefix_checks_total", "endpick_prefix_broken_promises_total"
-WORDS = "def class return import raise while lambda yield assert global except finally".split()
+WORDS = ["def", "class", "return", "import", "raise", "while", "lambda", "yield", "assert", "global", "except", "finally"]
 
 
 def story(seed: int, words: int = 300) -> str:

@@ -26,7 +26,7 @@ WANTED = (
     'vllm:lora_requests_info{max_lora="4",running_lora_adapters="a,b",waiting_lora_adapters="c"} 1.7e9',
     "vllm:num_requests_waiting 1 1700000000000",
     'vllm:num_requests_waiting{a="}"} 5',
-    "vllm:num_requests_waiting\t6 # {trace_id=\"vllm:num_requests_waiting 1\"} 0.5",
+    'vllm:num_requests_waiting\t6 # {trace_id="vllm:num_requests_waiting 1"} 0.5',
     "  vllm:num_requests_running 2",
     "\tvllm:num_requests_running 2",
     "vllm:num_requests_runnin",

@@ -43,7 +43,9 @@ def test_endpoints_that_join_together_are_polled_in_a_few_groups(run_virtual, re
     run_virtual(scenario())
     third = Counter(round(source.plugin.times_of(f"e{number}")[2] % 0.1, 6) for number in range(10))
     assert sorted(third.values()) == [2, 2, 3, 3]
-    assert {round(at % 0.1, 6) for at in source.plugin.times_of("late")[1:]} < set(third), "one that joins later wakes the process no more often"
+    assert {round(at % 0.1, 6) for at in source.plugin.times_of("late")[1:]} < set(third), (
+        "one that joins later wakes the process no more often"
+    )
 
 
 def test_a_loop_that_was_held_up_goes_on_at_the_moments_of_before(run_virtual, recorder, make_instance, keep):
