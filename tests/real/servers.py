@@ -18,7 +18,7 @@ BLOCK = 32
 """Tokens per KV-cache block: vLLM's CPU attention takes multiples of 32 only."""
 BLOCKS = 256
 RUNNING_AT_ONCE = 4
-START_SECONDS = 400.0
+START_SECONDS = 600.0
 STOP_SECONDS = 20.0
 _QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 _SMALL = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}

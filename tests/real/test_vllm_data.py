@@ -36,7 +36,7 @@ from endpick_builtin.collection.sources import (
 from endpick_builtin.producers.precise.event_sources import EventSource, EventSources
 from real.servers import ADAPTER, BLOCK, BLOCKS, MODEL, RUNNING_AT_ONCE, Server
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(900)]
 
 CROWD = 3 * RUNNING_AT_ONCE
 

@@ -15,7 +15,7 @@ import pytest
 from integration.serve.gateway import Gateway, running_gateway, samples, until
 from real.servers import ADAPTER, BLOCK, BLOCKS, MODEL, Server
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(900)]
 
 CONFIG = """\
 apiVersion: llm-d.ai/v1alpha1
