@@ -9,9 +9,11 @@ PIP_INSTALL = install --quiet --disable-pip-version-check --constraint constrain
 export PYTHONDONTWRITEBYTECODE =
 export ENDPICK_ENVOY_VENV ?= $(CURDIR)/.venv-envoy
 export ENDPICK_XDS_VENV ?= $(CURDIR)/.venv-xds
+VLLM ?= $(CURDIR)/.venv-vllm
+PREDICTOR_VENV ?= $(CURDIR)/.venv-predictor
 export ENDPICK_COMPILED_VENV ?= $(CURDIR)/.venv-compiled
 
-.PHONY: demo test test-long check reachable real-kube compiled wheels bench bench-go soak mutants fuzz docs fix schemas pins clean help
+.PHONY: demo test test-long check reachable real real-kube compiled wheels bench bench-go bench-scale soak mutants fuzz docs fix schemas pins clean help
 
 help: ## Say what can be made.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -40,6 +42,11 @@ reachable: .venv/.installed ## Find code that nothing uses, and code that no run
 real-kube: .venv/.installed ## Follow a real API server: make real-kube KUBE_APISERVER=/path/to/kube-apiserver ETCD=/path/to/etcd.
 	KUBE_APISERVER="$(KUBE_APISERVER)" ETCD="$(ETCD)" $(BIN)/python -m pytest -s -p no:randomly tests/integration/kubernetes/test_real_api_server.py
 
+real: .venv/.installed .venv-envoy/.installed ## Route to a real vLLM on CPU, and ask llm-d's latency predictor: make real VLLM=/folder/of/6GB LATENCY_PREDICTOR=/its/sources.
+	-$(BIN)/python tests/real/install_vllm.py "$(VLLM)"
+	-$(BIN)/python tests/real/install_predictor.py "$(PREDICTOR_VENV)" "$(LATENCY_PREDICTOR)"
+	ENDPICK_VLLM="$(VLLM)" ENDPICK_LATENCY_PREDICTOR="$(LATENCY_PREDICTOR)" ENDPICK_PREDICTOR_VENV="$(PREDICTOR_VENV)" timeout 1800 $(BIN)/python -m pytest -s -p no:randomly tests/real
+
 compiled: .venv-compiled/.installed .venv-envoy/.installed .venv-xds/.installed ## Run the tests of the request path on a compiled endpick; needs a C compiler.
 	.venv-compiled/bin/endpick doctor | grep "request path compiled"
 	.venv-compiled/bin/python -m pytest -n auto tests/unit tests/conformance tests/integration/transport tests/integration/envoy tests/integration/serve tests/integration/packaging/test_make_wheels.py
@@ -56,6 +63,9 @@ soak: .venv/.installed ## Besiege a picker for ten minutes; well-behaved gateway
 
 bench-go: .venv/.installed ## Compare with llm-d's endpoint picker in Go: make bench-go GO_EPP=/path/to/epp.
 	$(BIN)/python -m benchmarks.go --epp "$(GO_EPP)"
+
+bench-scale: .venv/.installed ## Follow pools of 16, 100 and 1000 endpoints whose pages change: CPU, and memory over MINUTES=10.
+	$(BIN)/python -m benchmarks.scale --minutes $(or $(MINUTES),10)
 
 mutants: .venv/.installed ## Change the code in small ways and say what no test noticed; takes half an hour.
 	$(BIN)/python -m pip $(PIP_INSTALL) --group mutants
@@ -84,7 +94,7 @@ pins: ## Renew constraints.txt: what a fresh environment gets without it.
 	rm -rf .venv-pins
 
 clean: ## Remove the virtual environments, what was built, and caches.
-	rm -rf build dist .venv .venv-compiled .venv-envoy .venv-pins .venv-xds .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf build dist .venv .venv-compiled .venv-envoy .venv-pins .venv-predictor .venv-vllm .venv-xds .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 .venv/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("endpick needs Python 3.11 or newer; say which: make PYTHON=python3.11 ...")'

@@ -42,6 +42,8 @@ class Served:
     row: Features
     prediction: Prediction | None
     objectives: Objectives
+    prefill: Features | None = None
+    """What the endpoint was like that works on the prompt, where that is another one."""
 
 
 class DecodeLedger:

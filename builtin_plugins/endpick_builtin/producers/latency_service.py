@@ -17,6 +17,8 @@ TRAIN = "/add_training_data_bulk"
 Features: TypeAlias = dict[str, str | float | int]
 """One endpoint as the predictor sees it, under the names of its protocol."""
 _MOST_MS = 1e9
+MOST_ROWS = 10_000
+"""The predictor refuses questions with more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class LatencySettings:
         flush_seconds: Between two flushes.
         timeout_seconds: For an answer.
         window_seconds: How long questions are gathered, to be asked together.
-        most_rows: Rows that end the window at once; 0: no limit.
+        most_rows: Rows that end the window at once; 0: as many as the predictor takes.
         most_questions: Asked at the same time.
     """
 
@@ -142,12 +144,17 @@ class Predictor:
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[list[Prediction]] = loop.create_future()
+        if self._rows() + len(rows) > MOST_ROWS:
+            self._dispatch()
         self._gathered.append((rows, future))
         if self._window is None:
             self._window = loop.call_later(self._settings.window_seconds, self._dispatch)
-        if 0 < self._settings.most_rows <= sum(len(each) for each, _ in self._gathered):
+        if 0 < self._settings.most_rows <= self._rows():
             self._dispatch()
         return await future
+
+    def _rows(self) -> int:
+        return sum(len(each) for each, _ in self._gathered)
 
     def _dispatch(self) -> None:
         gathered, self._gathered = self._gathered, []

@@ -118,7 +118,8 @@ class PredictedLatencyProducer(
     the share of it they have cached. ttft-headroom = the request's objective (`x-llm-d-slo-ttft-ms`, 0 without one) - the prediction.
     tpot-headroom = min(objective, the strictest among requests that the endpoint is streaming) * sloBufferFactor - the prediction with
     `streamingMode`; it is 0 without, and for endpoints in the role `prefill`. A predictor that does not answer, or answers nonsense, is a
-    fault: the request goes on without predictions. When a request ends well, what it took goes to `TRAINING_SERVER_URL`.
+    fault: the request goes on without predictions. When a request ends well, what it took goes to `TRAINING_SERVER_URL`: of a profile
+    `prefill`, the time to the first token is that of its endpoint. The time for each further token is known from the usage in the answer.
     """
 
     stability = Stability.STABLE
@@ -200,7 +201,7 @@ class PredictedLatencyProducer(
         return endpoints.members[row].labels.get(label, "") if label else ""
 
     def _rows(self, endpoints: Endpoints, state: CycleState) -> list[Features]:
-        """One row of features for each candidate."""
+        """One row of features for each candidate; the predictor refuses a whole question for one share above 1."""
         blocks = state.get(self._blocks)
         total = blocks.total_blocks if blocks is not None else 0
         tokens = sum(len(prompt.token_ids) for prompt in state.get(TOKENIZED_PROMPT) or ())
@@ -213,14 +214,14 @@ class PredictedLatencyProducer(
         prefilling, matched = _whole(endpoints[self._keys.load]), _whole(media[1])
         return [
             {
-                "kv_cache_percentage": float(usage[row]),
+                "kv_cache_percentage": min(float(usage[row]), 1.0),
                 "input_token_length": tokens,
                 "num_request_waiting": waiting[row],
                 "num_request_running": running[row],
                 "num_tokens_generated": 1,
-                "prefix_cache_score": float(cached[row]),
+                "prefix_cache_score": min(float(cached[row]), 1.0),
                 "encoder_input_size": media[0],
-                "encoder_matched_size": matched[row],
+                "encoder_matched_size": min(matched[row], media[0]),
                 "pod_type": self._role(endpoints, row),
                 "prefill_tokens_in_flight": prefilling[row],
                 "decode_tokens_in_flight": self._ledger.tokens(endpoint.name),
@@ -238,7 +239,15 @@ class PredictedLatencyProducer(
         if row is None:
             return
         prediction = predictions.get(name) if isinstance(predictions, dict) else None
-        served = Served(name, row, prediction if isinstance(prediction, Prediction) else None, Objectives.of(request.headers))
+        prefilling = result.runs.get(_PREFILL)
+        prefill = rows.get(prefilling.picked.take([0]).members[0].name) if prefilling is not None and prefilling.picked else None
+        served = Served(
+            name,
+            row,
+            prediction if isinstance(prediction, Prediction) else None,
+            Objectives.of(request.headers),
+            prefill if prefill is not row else None,
+        )
         state.private["served"] = served
         self._ledger.begin(served)
         if served.prediction is not None:
@@ -263,13 +272,8 @@ class PredictedLatencyProducer(
         further = end.usage.completion_tokens - 1 if end.usage is not None else 0
         tpot = max(end.duration_seconds - ttft, 0.0) / further if streamed and further > 0 else 0.0
         self._metrics.ended(request, served.objectives, ttft, tpot)
-        sample: Features = {
-            **served.row,
-            "actual_ttft_ms": ttft * 1000,
-            "actual_tpot_ms": tpot * 1000,
-            "timestamp": datetime.now(UTC).isoformat(),
-        }
-        self._trainer.add(sample)
+        for sample in _samples(served, ttft, tpot):
+            self._trainer.add(sample)
 
     def endpoint_removed(self, name: str) -> None:
         """Forget what it was working on."""
@@ -287,6 +291,19 @@ class PredictedLatencyProducer(
                 failing = True
             else:
                 failing = False
+
+
+def _samples(served: Served, ttft: float, tpot: float) -> list[Features]:
+    """What was learnt of each endpoint: both times of the only one; else the first of the prefilling one, and the other of the other."""
+
+    def sample(row: Features, first: float, further: float) -> Features:
+        times = {"actual_ttft_ms": first * 1000, "actual_tpot_ms": further * 1000}
+        return {**row, **times, "timestamp": datetime.now(UTC).isoformat()}
+
+    if served.prefill is None:
+        return [sample(served.row, ttft, tpot)]
+    prefilled = sample(served.prefill, ttft, 0.0)
+    return [prefilled, sample(served.row, 0.0, tpot)] if tpot else [prefilled]
 
 
 def _counts(values: FloatArray) -> FloatArray:

@@ -13,6 +13,7 @@ endpoint table (`endpoints[KEY]`), the request itself (`request`), and what prod
 - `data`: how does a plugin declare the data that it reads and writes?
 - `keys`: which data does endpick itself define?
 - `metrics`: how is a Prometheus page read, and how are the labels of a plugin's own metrics bounded?
+- `line_index`: where on a long page may a metric be? Plugins have no use for it themselves.
 - `fast_metrics`: how does a plugin count at little cost what happens in each request?
 - `duration`: how does a configuration write a duration?
 - `errors`: which exceptions may a plugin raise, and which does it get to see?

@@ -8,15 +8,18 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
+from endpick.api.line_index import BYTES_TOLD_APART, LineIndex, index_lines
+
 _BLANKS = b" \t"
-_NEWLINE = ord("\n")
+_NEWLINE, _BRACE = ord("\n"), ord("{")
+_BEFORE_VALUES = (b"{", b" ", b"\t")
 _LABEL = re.compile(rb'[ \t,]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\\n]++|\\[^\n])*+)"[ \t]*(?=[,}])')
 _LABELS_END = re.compile(rb"[ \t,]*\}")
 _MOST_MENTIONS = 10_000
 _MOST_BLANKS = 64
 """In front of a name; exporters write none."""
-_LONGEST_KNOWN = 512
-"""Bytes of labels that are remembered; a server that writes longer ones pays for reading them each time."""
+_LONGEST_KNOWN = 2048
+"""Bytes of labels that are remembered (vLLM's cache_config_info has 1100); longer ones are read anew each time."""
 _NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -37,7 +40,7 @@ class MetricsPage:
     a metric by name, and then only that metric's lines. Lines that make no sense are passed over, as if they were not there.
     """
 
-    __slots__ = ("_mentions", "_read", "body")
+    __slots__ = ("_is_indexed", "_lines", "_mentions", "_read", "body")
 
     def __init__(self, body: bytes) -> None:
         """Made by a data source, for one poll.
@@ -48,6 +51,8 @@ class MetricsPage:
         self.body = body
         self._read: dict[str, tuple[MetricSample, ...]] = {}
         self._mentions = 0
+        self._lines: LineIndex | None = None
+        self._is_indexed = False
 
     def samples(self, name: str) -> Sequence[MetricSample]:
         """Every sample of this name, in page order, wherever on the page it is; read once, however often and by whom it is asked for.
@@ -61,21 +66,34 @@ class MetricsPage:
         """
         found = self._read.get(name)
         if found is None:
-            found = self._read[name] = tuple(self._find(name))
+            found = self._read[name] = tuple(self._find(name.encode()))
         return found
 
-    def _find(self, name: str) -> Iterator[MetricSample]:
-        body, needle = self.body, name.encode()
-        at = body.find(needle) if needle else -1
-        while at >= 0 and self._mentions < _MOST_MENTIONS:
+    def _find(self, name: bytes) -> list[MetricSample]:
+        body, size, found = self.body, len(name), []
+        for at in self._mentions_of(name):
             self._mentions += 1
-            after = at + len(needle)
-            if body[after : after + 1] in (b"{", b" ", b"\t") and _starts_line(body, at):
-                end = body.find(b"\n", after)
-                sample = _read_sample(body[after:] if end < 0 else body[after:end])
+            if self._mentions > _MOST_MENTIONS:
+                break
+            after = at + size
+            if body[after : after + 1] in _BEFORE_VALUES and (at == 0 or body[at - 1] == _NEWLINE or _starts_line(body, at)):
+                sample = _sample_at(body, after)
                 if sample is not None:
-                    yield sample
-            at = body.find(needle, after)
+                    found.append(sample)
+        return found
+
+    def _mentions_of(self, name: bytes) -> Iterator[int]:
+        """Where the name stands at the start of a line, in page order, and perhaps elsewhere."""
+        body = self.body
+        if not self._is_indexed:
+            self._is_indexed, self._lines = True, index_lines(body)
+        if self._lines is not None and len(name) >= BYTES_TOLD_APART:
+            yield from (at for at in self._lines.lines_like(name) if body.startswith(name, at))
+            return
+        at = body.find(name) if name else -1
+        while at >= 0:
+            yield at
+            at = body.find(name, at + len(name))
 
     def newest(self, name: str, labels: Mapping[str, str] | None = None) -> MetricSample | None:
         """The sample of this name with at least these labels: the latest by timestamp, the first on the page among equals; else None."""
@@ -92,6 +110,27 @@ def _starts_line(body: bytes, at: int) -> bool:
     """Whether nothing but blanks, and not very many, stands between the start of the line and `at`."""
     before = body[max(0, at - _MOST_BLANKS) : at].rstrip(_BLANKS)
     return before[-1] == _NEWLINE if before else at <= _MOST_BLANKS
+
+
+def _sample_at(body: bytes, after: int) -> MetricSample | None:
+    """The sample whose name ends at `after`; None when its line is malformed.
+
+    Nearly every line is a name, labels seen before and a number: that is tried first, and anything else is taken apart with care.
+    """
+    end = body.find(b"\n", after)
+    if end < 0:
+        end = len(body)
+    labels, value_at = _NO_LABELS, after
+    if body[after] == _BRACE:
+        value_at = body.find(b"}", after, end) + 1
+        known = _known_labels(body[after:value_at]) if 0 < value_at <= after + _LONGEST_KNOWN else None
+        if known is None:
+            return _read_sample(body[after:end])
+        labels = known
+    try:
+        return MetricSample(labels, _number(body[value_at:end]), None)
+    except ValueError:
+        return _read_sample(body[after:end])
 
 
 def _read_sample(rest: bytes) -> MetricSample | None:

@@ -2,6 +2,7 @@
 
 - `table`: which endpoints are in the pool, and what was last reported of each? Start here: `EndpointTable`.
 - `collection`: when is each data source asked, and what happens to what it brings? Start here: `CollectionLoop`.
+- `moments`: when within a tick has each endpoint its turn?
 - `pace`: which polls of an endpoint with nothing to do are left out?
 - `tasks`: how are tasks restarted when they end, and how are they ended?
 - `model_rules`: which priorities and other models has the discovery found?

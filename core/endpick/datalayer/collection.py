@@ -20,6 +20,7 @@ from endpick.api.datalayer import (
 )
 from endpick.api.endpoints import Endpoint, Generation
 from endpick.api.plugin import Parameters
+from endpick.datalayer.moments import PhaseSequence, first_at
 from endpick.datalayer.pace import Pace, PollCounts, longest_stretch
 from endpick.datalayer.table import EndpointTable
 from endpick.datalayer.tasks import TaskGroup, keep_running, stop_all
@@ -71,20 +72,6 @@ def cadence_of(refresh_interval_seconds: float, intervals: Iterable[float | None
     wanted = tuple(refresh_interval_seconds if interval is None else interval for interval in intervals)
     tick = max(SHORTEST_TICK_SECONDS, min((refresh_interval_seconds, *wanted)))
     return Cadence(tick, tuple(max(1, round(interval / tick)) for interval in wanted))
-
-
-class PhaseSequence:
-    """Spreads endpoints over the tick, however many there are and whenever they come, so that they are not all polled at once."""
-
-    _GOLDEN_RATIO = 0.6180339887498949
-
-    def __init__(self) -> None:
-        self._last = 0.0
-
-    def next(self) -> float:
-        """A share of the tick, 0 to 1, far from those given before."""
-        self._last = (self._last + self._GOLDEN_RATIO) % 1.0
-        return self._last
 
 
 class PayloadDispatcher:
@@ -233,10 +220,10 @@ class EndpointPoller:
         self._in_flight: list[asyncio.Task[None] | None] = [None] * len(sources)
 
     async def run(self, phase: float) -> None:
-        """Poll until cancelled: everything at once, then tick by tick, the first wait stretched by `phase` (0 to 1) of a tick."""
+        """Poll until cancelled: everything at once, then tick by tick, at the moment of the tick that `phase` (0 to 1) says."""
         loop = asyncio.get_running_loop()
         tick_seconds = self._cadence.tick_seconds
-        next_at = loop.time() + tick_seconds * (phase - 0.5)
+        next_at = first_at(loop.time(), tick_seconds, phase) - tick_seconds
         tick = 0
         while True:
             tick += 1
@@ -247,8 +234,9 @@ class EndpointPoller:
             for position in self._cadence.due(tick):
                 if self._paces[position].is_due():
                     self._poll_unless_busy(position)
-            next_at = max(next_at + tick_seconds, loop.time())
-            await asyncio.sleep(next_at - loop.time())
+            now = loop.time()
+            next_at = next_at + tick_seconds if next_at + tick_seconds >= now else first_at(now, tick_seconds, phase)
+            await asyncio.sleep(next_at - now)
 
     def _poll_unless_busy(self, position: int) -> None:
         running = self._in_flight[position]
@@ -366,7 +354,7 @@ class CollectionLoop:
         poller = EndpointPoller(endpoint, tuple(self._polled), paces, self._cadence, self._table.sent, tasks)
         self._watched[endpoint.name] = _Watched(poller, tasks)
         if self._polled:
-            tasks.spawn(poller.run(self._phases.next()))
+            tasks.spawn(poller.run(self._phases.next(len(self._table.generation.endpoints))))
         for source, dispatcher in self._streams:
             run = functools.partial(source.watch, endpoint, dispatcher.publisher_for(endpoint.name))
             tasks.spawn(keep_running(run, functools.partial(dispatcher.failed, endpoint.name)))

@@ -128,10 +128,9 @@ class KvEventPublisher:
         self.address = settings.address if "*" not in settings.address else self._socket.get_string(zmq.LAST_ENDPOINT)
         self.replay_address = None if self._replay is None else self._replay.get_string(zmq.LAST_ENDPOINT)
 
-    def sources(self) -> list[dict[str, object]]:
-        """The body of `GET /kv_event_sources`."""
-        topic = self._topic.decode()
-        return [{"data_parallel_rank": 0, "endpoint": self.address, "replay_endpoint": self.replay_address, "topic": topic}]
+    def sources(self) -> dict[str, dict[str, object]]:
+        """The body of `GET /kv_event_sources`: by rank, as vLLM answers it."""
+        return {"0": {"endpoint": self.address, "replay_endpoint": self.replay_address, "topic": self._topic.decode()}}
 
     def flush(self) -> None:
         """Publish what has happened since the last time, if anything."""

@@ -150,7 +150,7 @@ class _Routes:
 
     async def _event_sources(self, request: web.Request) -> web.Response:
         publisher = self._live.publisher
-        return web.Response(body=orjson.dumps([] if publisher is None else publisher.sources()), content_type="application/json")
+        return web.Response(body=orjson.dumps({} if publisher is None else publisher.sources()), content_type="application/json")
 
     async def _models(self, request: web.Request) -> web.Response:
         common = {"object": "model", "created": self._started, "owned_by": "vllm"}

@@ -156,6 +156,14 @@ def test_the_newest_sample_is_the_latest_by_timestamp_and_the_first_among_equals
     assert page.newest("unknown") is None
 
 
+def test_labels_as_long_as_vllms_cache_config_are_read_once_for_all_scrapes():
+    line = "vllm:cache_config_info{" + ",".join(f'setting_{number}="None"' for number in range(60)) + "} 1.0\n"
+    assert 1000 < len(line) < 2000
+    first, second = (MetricsPage((line + f"up {moment}\n").encode()).newest("vllm:cache_config_info") for moment in range(2))
+    assert len(first.labels) == 60
+    assert first.labels is second.labels
+
+
 def test_a_huge_page_is_searched_without_being_copied():
     body = b"# HELP noise " + b"x" * 80 + b"\n"
     page = MetricsPage(body * 80_000 + b"up 1\n")

@@ -245,8 +245,8 @@ async def test_the_rank_in_an_endpoints_name_is_added_to_the_ports():
 @pytest.mark.asyncio
 async def test_a_server_that_is_asked_tells_both_addresses():
     async def sources(request):
-        listed = [{"data_parallel_rank": 0, "endpoint": f"tcp://*:{publisher.port}", "replay_endpoint": publisher.replay_address}]
-        return web.json_response(listed)
+        settings = {"publisher": "zmq", "endpoint": f"tcp://*:{publisher.port}", "replay_endpoint": publisher.replay_address}
+        return web.json_response({"0": settings})
 
     app = web.Application()
     app.router.add_get("/kv_event_sources", sources)

@@ -35,6 +35,7 @@ from endpick.api import (
 from endpick.api.state import CycleState
 from endpick.requests.intake import HeadersForUpstream
 from endpick.testing import make_pool
+from endpick_builtin.producers import latency_service
 from endpick_builtin.producers.latency_service import LatencySettings
 from endpick_builtin.producers.predicted_latency import PredictedLatencyProducer
 from unit.builtin.pages import serving, started
@@ -103,8 +104,11 @@ class Cycle:
     def column(self, key):
         return self.state.column(key, self.endpoints).round(6).tolist()
 
-    def send(self, row=0):
-        result = SchedulingResult("p", {"p": ProfileRunResult("p", self.endpoints.take([row]))}, ("x:1",))
+    def send(self, row=0, prefill=None):
+        runs = {"p": ProfileRunResult("p", self.endpoints.take([row]))}
+        if prefill is not None:
+            runs["prefill"] = ProfileRunResult("prefill", self.endpoints.take([prefill]))
+        result = SchedulingResult("p", runs, ("x:1",))
         self.producer.plugin.before_request(self.request, result, HeadersForUpstream({}), self.state)
         return self
 
@@ -195,6 +199,25 @@ async def test_questions_of_one_moment_are_asked_as_one(producer_at, monkeypatch
     assert second.column(PREDICTED_TTFT) == [0.3, 0.4]
 
 
+async def test_a_share_above_1_is_1_because_the_predictor_refuses_a_question_for_it(producer_at, monkeypatch):
+    monkeypatch.setitem(COLUMNS, KV_CACHE_USAGE, [1.7, 1.0])
+    async with serving(sidecar := Sidecar()) as port, started((producer := producer_at(port)).plugin):
+        cycle = Cycle(producer)
+        cycle.access.scope = None
+        cycle.state.put_column(PREFIX_MATCH_BLOCKS, cycle.endpoints, np.array([5.0, 4.0]))
+        cycle.access.scope = producer.scope
+        await cycle.produce()
+    assert [(row["kv_cache_percentage"], row["prefix_cache_score"]) for row in sidecar.asked[0]] == [(1.0, 1.0), (1.0, 1.0)]
+
+
+async def test_no_question_has_more_rows_than_the_predictor_takes(producer_at, monkeypatch):
+    monkeypatch.setattr(latency_service, "MOST_ROWS", 5)
+    monkeypatch.setenv("LATENCY_COALESCE_WINDOW_MS", "50")
+    async with serving(sidecar := Sidecar()) as port, started((producer := producer_at(port)).plugin):
+        await asyncio.gather(*(Cycle(producer).produce() for _ in range(5)))
+    assert sorted(len(rows) for rows in sidecar.asked) == [2, 4, 4]
+
+
 async def test_enough_rows_end_the_window(producer_at, monkeypatch):
     monkeypatch.setenv("LATENCY_COALESCE_WINDOW_MS", "999999")
     monkeypatch.setenv("LATENCY_MAX_COALESCED_ROWS", "4")
@@ -246,6 +269,24 @@ async def test_what_a_request_took_is_taught(producer_at, monkeypatch):
     assert samples["llm_d_epp_request_predicted_ttft_seconds_sum", None] == pytest.approx(0.3)
     assert samples["llm_d_epp_request_ttft_prediction_duration_seconds_count", None] == 3
     assert samples["llm_d_epp_inference_request_metric", "ttft"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("prefill", "usage", "expected"),
+    [
+        (1, Usage(250, 4), [(0, 500, 0), (3, 0, 500)]),
+        (1, None, [(0, 500, 0)]),
+        (0, Usage(250, 4), [(3, 500, 500)]),
+    ],
+)
+async def test_the_first_token_is_the_prefilling_endpoints_where_there_is_one(producer_at, prefill, usage, expected):
+    async with serving(sidecar := Sidecar()) as port:
+        producer = producer_at(port, streamingMode=True)
+        producer.plugin._flush_seconds = 0.01
+        async with started(producer.plugin):
+            (await Cycle(producer).produce()).send(0, prefill).end(usage=usage)
+            entries = await asyncio.wait_for(sidecar.taught.get(), 10)
+    assert [(entry["num_request_waiting"], entry["actual_ttft_ms"], entry["actual_tpot_ms"]) for entry in entries] == expected
 
 
 async def test_an_answer_that_is_not_streamed_has_no_time_for_further_tokens(producer_at):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
+import math
+from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.datalayer.collection import PhaseSequence, cadence_of
+from endpick.datalayer.collection import cadence_of
+from endpick.datalayer.moments import PhaseSequence, first_at
 from endpick.datalayer.tasks import Backoff
 
 
@@ -35,14 +37,21 @@ def test_every_source_is_due_at_the_first_tick():
     assert [cadence.due(tick) for tick in range(1, 8)] == [(0, 1, 2), (0,), (0, 1), (0, 2), (0, 1), (0,), (0, 1, 2)]
 
 
-@given(st.integers(2, 200))
-def test_phases_spread_any_number_of_endpoints_over_the_tick(count):
+@given(st.integers(1, 2000))
+def test_phases_put_endpoints_into_groups_that_are_small_and_alike(count):
     sequence = PhaseSequence()
-    phases = sorted(sequence.next() for _ in range(count))
-    gaps = [later - earlier for earlier, later in itertools.pairwise(phases)]
-    assert all(0 <= phase < 1 for phase in phases)
-    assert min(gaps) > 0.3 / count
-    assert max(gaps) < 2.7 / count
+    groups = Counter(sequence.next(count) for _ in range(count))
+    moments = max(4, 2 ** math.ceil(math.log2(count / 8)))
+    assert all(0 <= phase < 1 and (phase * moments).is_integer() for phase in groups)
+    assert max(groups.values()) - min(count // moments, *groups.values()) <= 3
+    assert max(groups.values()) <= 10
+
+
+@given(st.floats(0, 1e7), st.sampled_from([0.05, 0.2, 1.0]), st.integers(0, 127))
+def test_the_first_turn_comes_within_a_tick_and_a_half_and_is_that_of_the_phase(now, tick, moment):
+    at = first_at(now, tick, moment / 128)
+    assert tick * 0.5 - 1e-6 <= at - now < tick * 1.5 + 1e-6
+    assert (at / tick - moment / 128) == pytest.approx(round(at / tick - moment / 128), abs=1e-6)
 
 
 def test_delays_double_up_to_half_a_minute():

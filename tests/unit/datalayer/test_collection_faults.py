@@ -14,7 +14,7 @@ from unit.datalayer.collecting import SEEN, Keep, Polling, Rig, endpoint
 
 def test_a_source_that_hangs_is_cut_off_counted_and_delays_no_other(run_virtual, recorder, make_instance, keep):
     class Hanging(Polling):
-        timeout_seconds = 0.35
+        timeout_seconds = 0.37
 
         async def answer(self, endpoint):
             await asyncio.Event().wait()
@@ -24,12 +24,12 @@ def test_a_source_that_hangs_is_cut_off_counted_and_delays_no_other(run_virtual,
     async def scenario():
         async with Rig(recorder, [hanging, healthy], [keep]) as table:
             table.upsert(endpoint("a"))
-            await asyncio.sleep(2.0)
+            await asyncio.sleep(2.03)
 
     run_virtual(scenario())
     assert len(healthy.plugin.polls) == pytest.approx(20, abs=1)
     assert len(hanging.plugin.polls) == 5, "a busy source misses its turn; a second poll never queues up"
-    assert set(recorder.polls) == {("hanging", "a", "no answer within 0.35 s")}
+    assert set(recorder.polls) == {("hanging", "a", "no answer within 0.37 s")}
     assert len(recorder.polls) == 5
 
 

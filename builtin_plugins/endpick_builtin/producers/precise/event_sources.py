@@ -56,16 +56,21 @@ class EventSources:
 
 
 def source_of(answer: bytes, endpoint: Endpoint, rank: int) -> EventSource | None:
-    """The entry of one rank in a server's answer; None where there is none that can be read."""
+    """The entry of one rank in a server's answer; None where there is none that can be read.
+
+    vLLM answers an object, the settings of each rank's publisher by its number; a server that runs one rank of several knows only that.
+    """
     try:
-        listed = orjson.loads(answer)
+        ranks = orjson.loads(answer)
     except orjson.JSONDecodeError:
         return None
-    for one in listed if isinstance(listed, list) else ():
-        if isinstance(one, dict) and (one.get("data_parallel_rank") or 0) == rank and isinstance(one.get("endpoint"), str):
-            replay = one.get("replay_endpoint")
-            return EventSource(_at(endpoint, one["endpoint"]), _at(endpoint, replay) if isinstance(replay, str) else "")
-    return None
+    if not isinstance(ranks, dict):
+        return None
+    one = next(iter(ranks.values())) if len(ranks) == 1 else ranks.get(str(rank))
+    if not isinstance(one, dict) or not isinstance(one.get("endpoint"), str):
+        return None
+    replay = one.get("replay_endpoint")
+    return EventSource(_at(endpoint, one["endpoint"]), _at(endpoint, replay) if isinstance(replay, str) else "")
 
 
 def _at(endpoint: Endpoint, address: str) -> str:
