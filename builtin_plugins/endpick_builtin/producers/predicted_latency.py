@@ -43,6 +43,7 @@ from endpick.api import (
     TerminationCause,
     Unavailable,
     UpstreamHeaders,
+    ignored,
 )
 from endpick_builtin.producers.latency_ledger import DecodeLedger, Objectives, Served
 from endpick_builtin.producers.latency_metrics import LatencyMetrics
@@ -50,6 +51,7 @@ from endpick_builtin.producers.latency_service import Features, LatencySettings,
 
 _OPTIONAL = (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE)
 _PREFILL = "prefill"
+_NOTHING_WHILE_STREAMING = "remove it; nothing is predicted while an answer is streamed"
 
 
 class PredictedLatencyParameters(Parameters):
@@ -60,7 +62,7 @@ class PredictedLatencyParameters(Parameters):
     ] = 1.0
     context_ttl: Annotated[
         int,
-        Field(alias="contextTTL", gt=0, description="Ignored (nanoseconds): what is kept of a request goes when the request ends."),
+        ignored("contextTTL", "remove it; what is kept of a request goes when the request ends"),
     ] = 300_000_000_000
     streaming_mode: Annotated[
         bool, Field(alias="streamingMode", description="Whether answers are streamed, so that the time for each further token counts.")
@@ -83,10 +85,8 @@ class PredictedLatencyParameters(Parameters):
     encoder_cache_match_info_producer_name: Annotated[
         str, Field(alias="encoderCacheMatchInfoProducerName", description="Instance that knows which media are; empty for the only one.")
     ] = ""
-    sampling_mean: Annotated[float | None, Field(alias="samplingMean", description="Ignored, as in llm-d since August 2026.")] = None
-    max_decode_token_samples: Annotated[
-        int | None, Field(alias="maxDecodeTokenSamplesForPrediction", description="Ignored, as in llm-d since August 2026.")
-    ] = None
+    sampling_mean: Annotated[float | None, ignored("samplingMean", _NOTHING_WHILE_STREAMING)] = None
+    max_decode_token_samples: Annotated[int | None, ignored("maxDecodeTokenSamplesForPrediction", _NOTHING_WHILE_STREAMING)] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +145,6 @@ class PredictedLatencyProducer(
         self._metrics = LatencyMetrics(context.registry)
         self._ledger = DecodeLedger()
         self._flushing: asyncio.Task[None] | None = None
-        ignored = [field for field in ("sampling_mean", "max_decode_token_samples") if getattr(parameters, field) is not None]
-        if ignored:
-            context.logger.warning("samplingMean and maxDecodeTokenSamplesForPrediction have no effect: leave them out")
 
     async def start(self) -> None:
         """Open the connections, and begin to teach."""

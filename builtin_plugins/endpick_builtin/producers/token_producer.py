@@ -33,7 +33,7 @@ class RenderParameters(Parameters):
     """Where a vLLM renders prompts (`vllm launch render MODEL`)."""
 
     url: Annotated[str, Field(description=f"Where it is; paths such as {COMPLETIONS} are appended.")] = DEFAULT_URL
-    http: Annotated[str, Field(description="The former name of `url`.", deprecated=True)] = ""
+    http: Annotated[str, Field(description="The former name of `vllm.url`.", deprecated=True)] = ""
     timeout: Annotated[Duration, Field(gt=0, le=600, description="Longest wait for a prompt that is text alone.")] = 5.0
     mm_timeout: Annotated[
         Duration, Field(alias="mmTimeout", gt=0, le=600, description="Longest wait for a conversation whose content comes in parts.")
@@ -110,8 +110,6 @@ class TokenProducer(DataProducer[TokenProducerParameters]):
             self.timeout_seconds = max(self._render.timeout, self._render.mm_timeout)
             # Awaiting costs a task for each request, which those that estimate need not pay.
             self.produce = self._produce_rendered  # type: ignore[method-assign, assignment]
-            if self._render.__dict__["http"]:
-                context.logger.warning("vllm.http is the former name of vllm.url, and will go with llm-d's")
 
     async def start(self) -> None:
         """Open the connections; the renderer may still be loading its model, so it is asked until it answers."""

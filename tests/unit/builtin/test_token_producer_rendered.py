@@ -234,10 +234,9 @@ async def test_parameters_that_cannot_work_together_are_refused(parameters, says
         instance(TokenProducer, **parameters)
 
 
-async def test_the_former_name_of_the_url_still_works(caplog):
+async def test_the_former_name_of_the_url_still_works():
     async with serving(Renderer({"token_ids": [4]})) as port:
         producer = instance(TokenProducer, modelName="m", vllm={"http": f"http://127.0.0.1:{port}"})
         async with started(producer.plugin):
             (prompt,) = await tokens_of(producer, request_of(CHAT))
     assert prompt.token_ids.tolist() == [4]
-    assert "vllm.http is the former name of vllm.url" in caplog.text
