@@ -120,9 +120,11 @@ def scene(size: int, subscriptions: Subscriptions, *, matches: bool) -> Scene:
         else:
             state.put(key, endpoints.members[size // 2] if key == PEER_ENDPOINT else values[0])
     headers = {"x-role": "decode", "x-session-id": "s", "x-session-token": "YmVuY2gvOA=="}
+    headers |= {"x-llm-d-slo-ttft-ms": "250", "x-llm-d-slo-tpot-ms": "40"}
     headers["test-epp-endpoint-selection"] = ",".join(each.host for each in endpoints.members[:4])
     columns = tuple(key for key in keys if key.scope is Scope.ENDPOINT and key != TOPOLOGY)
-    request = InferenceRequest(id="bench", model="a", headers=headers, prompt=Prompt(lambda: (TEXT.encode(),)), size_bytes=len(TEXT))
+    prompt = Prompt(lambda: (TEXT.encode(),))
+    request = InferenceRequest(id="bench", model="a", headers=headers, prompt=prompt, size_bytes=len(TEXT), priority=-1)
     return Scene(table, endpoints, state, request, columns)
 
 
