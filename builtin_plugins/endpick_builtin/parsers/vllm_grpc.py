@@ -84,8 +84,9 @@ class VllmGRPCParser(Parser):
     """Reads vLLM's gRPC API: `VllmEngine/Generate` with text or token ids, `VllmEngine/Embed` with token ids.
 
     The API names no model: none is needed, and none can be exchanged. Frames that are compressed or cut off, and a request without prompt,
-    are answered with 400. `sampling_params.max_tokens` limits the answer. Token counts come from the chunks and the end of an answer. Media take the place of their tokens by
-    `mm_hashes` and `mm_placeholders`; all of them count as images, because the API does not say what they are.
+    are answered with 400. `sampling_params.max_tokens` limits the answer. Token counts come from the chunks and the end of an answer. Media
+    take the place of their tokens by `mm_hashes` and `mm_placeholders`; all of them count as images, because the API does not say what they
+    are.
     """
 
     claims = (GENERATE, EMBED)

@@ -118,7 +118,8 @@ class PredictedLatencyProducer(
     the share of it they have cached. ttft-headroom = the request's objective (`x-llm-d-slo-ttft-ms`, 0 without one) - the prediction.
     tpot-headroom = min(objective, the strictest among requests that the endpoint is streaming) * sloBufferFactor - the prediction with
     `streamingMode`; it is 0 without, and for endpoints in the role `prefill`. A predictor that does not answer, or answers nonsense, is a
-    fault: the request goes on without predictions. When a request ends well, what it took goes to `TRAINING_SERVER_URL`.
+    fault: the request goes on without predictions. When a request ends well, what it took goes to `TRAINING_SERVER_URL`; where a profile
+    named `prefill` picked an endpoint for the prompt, that one is taught the time to the first token, and the other the time for each more.
     """
 
     stability = Stability.STABLE
@@ -234,8 +235,10 @@ class PredictedLatencyProducer(
         row, predictions = rows.get(name), state.private.get("predictions")
         if row is None:
             return
-        prediction = predictions.get(name) if isinstance(predictions, dict) else None
-        served = Served(name, row, prediction if isinstance(prediction, Prediction) else None, Objectives.of(request.headers))
+        first = _prefilled_by(result) or name
+        prediction = predictions.get(first) if isinstance(predictions, dict) else None
+        known = prediction if isinstance(prediction, Prediction) else None
+        served = Served(name, row, known, Objectives.of(request.headers), rows.get(first) if first != name else None)
         state.private["served"] = served
         self._ledger.begin(served)
         if served.prediction is not None:
@@ -260,13 +263,8 @@ class PredictedLatencyProducer(
         further = end.usage.completion_tokens - 1 if end.usage is not None else 0
         tpot = max(end.duration_seconds - ttft, 0.0) / further if streamed and further > 0 else 0.0
         self._metrics.ended(request, served.objectives, ttft, tpot)
-        sample: Features = {
-            **served.row,
-            "actual_ttft_ms": ttft * 1000,
-            "actual_tpot_ms": tpot * 1000,
-            "timestamp": datetime.now(UTC).isoformat(),
-        }
-        self._trainer.add(sample)
+        for sample in served.samples(ttft * 1000, tpot * 1000, datetime.now(UTC).isoformat()):
+            self._trainer.add(sample)
 
     def endpoint_removed(self, name: str) -> None:
         """Forget what it was working on."""
@@ -284,6 +282,13 @@ class PredictedLatencyProducer(
                 failing = True
             else:
                 failing = False
+
+
+def _prefilled_by(result: SchedulingResult) -> str:
+    """The endpoint that works on the prompt before the one that answers; empty where none does."""
+    run = result.runs.get(_PREFILL)
+    picked = run.picked if run is not None and result.primary != _PREFILL else None
+    return picked.take([0]).members[0].name if picked is not None else ""
 
 
 def _counts(values: FloatArray) -> FloatArray:

@@ -103,8 +103,11 @@ class Cycle:
     def column(self, key):
         return self.state.column(key, self.endpoints).round(6).tolist()
 
-    def send(self, row=0):
-        result = SchedulingResult("p", {"p": ProfileRunResult("p", self.endpoints.take([row]))}, ("x:1",))
+    def send(self, row=0, prefill=None):
+        runs = {"p": ProfileRunResult("p", self.endpoints.take([row]))}
+        if prefill is not None:
+            runs["prefill"] = ProfileRunResult("prefill", self.endpoints.take([prefill]))
+        result = SchedulingResult("p", runs, ("x:1",))
         self.producer.plugin.before_request(self.request, result, HeadersForUpstream({}), self.state)
         return self
 
@@ -246,6 +249,27 @@ async def test_what_a_request_took_is_taught(producer_at, monkeypatch):
     assert samples["llm_d_epp_request_predicted_ttft_seconds_sum", None] == pytest.approx(0.3)
     assert samples["llm_d_epp_request_ttft_prediction_duration_seconds_count", None] == 3
     assert samples["llm_d_epp_inference_request_metric", "ttft"] == 0.5
+
+
+async def test_of_a_prompt_that_is_worked_on_elsewhere_both_endpoints_teach_their_part(producer_at):
+    async with serving(sidecar := Sidecar()) as port:
+        producer = producer_at(port, streamingMode=True, endpointRoleLabel="role")
+        producer.plugin._flush_seconds = 0.01
+        async with started(producer.plugin):
+            labels = [{"role": "decode"}, {"role": "prefill"}]
+            (await Cycle(producer, labels=labels).produce()).send(0, prefill=1).end(usage=Usage(250, 4))
+            first, further = await asyncio.wait_for(sidecar.taught.get(), 10)
+            (await Cycle(producer, labels=labels).produce()).send(0, prefill=1).end(usage=Usage(250, 1))
+            (alone,) = await asyncio.wait_for(sidecar.taught.get(), 10)
+    assert [
+        (one["pod_type"], one["kv_cache_percentage"], one["actual_ttft_ms"], one["actual_tpot_ms"]) for one in (first, further, alone)
+    ] == [
+        ("prefill", 0.0, 500, 0),
+        ("decode", 0.5, 0, 500),
+        ("prefill", 0.0, 500, 0),
+    ]
+    predicted = [one for family in producer.registry.collect() for one in family.samples if one.name.endswith("predicted_ttft_seconds_sum")]
+    assert predicted[0].value == pytest.approx(0.4)
 
 
 async def test_an_answer_that_is_not_streamed_has_no_time_for_further_tokens(producer_at):
