@@ -1,8 +1,8 @@
-"""What each built-in filter, scorer and picker costs: `python -m benchmarks.plugins`.
+"""What each built-in plugin of the request path costs: `python -m benchmarks.plugins [TYPE ...]`.
 
-Prints microseconds of one CPU per call, the median of several rounds, for a pool in which every endpoint has reported. One value of each
-column changes before each call, as while metrics come in; *unchanged* is the same without that. Where endpoints run changes only with the
-pool, as labels do, and so it never changes here.
+Prints microseconds of one CPU per call, the median of several rounds, for a pool in which every endpoint has reported; `plugin_calls` says
+what plugins are asked that neither filter nor score nor pick. One value of each column changes before each call, as while metrics come in;
+*unchanged* is the same without that. Where endpoints run changes only with the pool, as labels do, and so it never changes here.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import logging
 import random
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import cycle
@@ -19,6 +20,7 @@ from time import process_time
 import numpy as np
 
 from benchmarks.__main__ import machine
+from benchmarks.plugin_calls import KINDS, TEXT, request_calls
 from endpick.api import (
     PEER_ENDPOINT,
     TOPOLOGY,
@@ -32,6 +34,7 @@ from endpick.api import (
     Picker,
     Plugin,
     PluginContext,
+    Prompt,
     Scope,
     ScoredEndpoints,
     Scorer,
@@ -39,11 +42,13 @@ from endpick.api import (
     Topology,
 )
 from endpick.api.data import AnyKey
-from endpick.datalayer.table import EndpointTable
+from endpick.datalayer.table import EndpointTable, TableWriter
 from endpick.plugins.discovery import discover
+from endpick.plugins.instance import scope_of
 from endpick.plugins.loader import load
 from endpick.plugins.resolution import Reference
 from endpick.plugins.schema import own_model
+from endpick.testing.bench import doubles
 from endpick.testing.made_up import value_of
 
 SIZES = (16, 1000)
@@ -62,6 +67,19 @@ PARAMETERS: Mapping[str, Mapping[str, object]] = {
     },
     "context-length-aware": {"enableFiltering": True},
     "header-label-affinity-scorer": {"headerName": "x-role", "labelKey": "llm-d.ai/role"},
+    "session-id-producer": {"headerName": "x-session-id"},
+    "disagg-profile-handler": {"deciders": {"prefill": "decider", "encode": "decider"}},
+    "pd-profile-handler": {"deciderPluginName": "decider"},
+    "prefix-based-pd-decider": {"nonCachedTokens": 16},
+    "request-attribute-reporter": {
+        "attributes": [{"key": {"namespace": "envoy.lb", "name": "cost"}, "expression": "usage.completion_tokens"}]
+    },
+    "disaggregatedset-rollout-screener": {
+        "scope": {"labelSelector": {}},
+        "revisionGating": {"mode": "sum", "requireRoles": {"values": ["decode"]}},
+    },
+    "precise-prefix-cache-producer": {"kvEventsConfig": {"discoverPods": False}},
+    "precise-prefix-cache-scorer": {"kvEventsConfig": {"discoverPods": False}},
 }
 VARIANTS: Mapping[str, Mapping[str, object]] = {
     "session-affinity-scorer": {"strategy": "session_id"},
@@ -88,7 +106,7 @@ def scene(size: int, subscriptions: Subscriptions, *, matches: bool) -> Scene:
     """Endpoints with plausible, different values under all keys the plugin reads."""
     keys: tuple[AnyKey, ...] = (*subscriptions.consumes, *subscriptions.consumes_optional)
     draw = random.Random(7)
-    table = EndpointTable(clock=lambda: 1.0, keys=keys)
+    table = EndpointTable(clock=lambda: 1.0, keys=(*keys, *subscriptions.produces))
     table.replace_all(endpoint(number) for number in range(size))
     endpoints, state = table.view(), CycleState()
     for key in keys:
@@ -102,9 +120,12 @@ def scene(size: int, subscriptions: Subscriptions, *, matches: bool) -> Scene:
         else:
             state.put(key, endpoints.members[size // 2] if key == PEER_ENDPOINT else values[0])
     headers = {"x-role": "decode", "x-session-id": "s", "x-session-token": "YmVuY2gvOA=="}
+    headers |= {"x-llm-d-slo-ttft-ms": "250", "x-llm-d-slo-tpot-ms": "40"}
     headers["test-epp-endpoint-selection"] = ",".join(each.host for each in endpoints.members[:4])
     columns = tuple(key for key in keys if key.scope is Scope.ENDPOINT and key != TOPOLOGY)
-    return Scene(table, endpoints, state, InferenceRequest(id="bench", model="a", headers=headers), columns)
+    prompt = Prompt(lambda: (TEXT.encode(),))
+    request = InferenceRequest(id="bench", model="a", headers=headers, prompt=prompt, size_bytes=len(TEXT), priority=-1)
+    return Scene(table, endpoints, state, request, columns)
 
 
 def endpoint(number: int) -> Endpoint:
@@ -172,10 +193,10 @@ def touched(given: Scene) -> Callable[[], None]:
 
 
 def plugin_types() -> Iterator[tuple[str, type[Plugin]]]:
-    """Built-in filters, scorers and pickers by type, without aliases."""
+    """Built-in plugins that take part in requests, by type, without aliases."""
     for candidate in sorted(discover(), key=lambda one: one.type):
         loaded = load(candidate, Reference(candidate.type)).loaded if candidate.is_builtin else None
-        if loaded and issubclass(loaded.plugin, Filter | Scorer | Picker) and candidate.type not in loaded.plugin.aliases:
+        if loaded and issubclass(loaded.plugin, (Filter, Scorer, Picker, *KINDS)) and candidate.type not in loaded.plugin.aliases:
             yield candidate.type, loaded.plugin
 
 
@@ -184,11 +205,13 @@ def main() -> int:
     logging.disable(logging.WARNING)
     print(machine())
     print("\n| plugin | kind | 16 endpoints | 1000 endpoints | 1000, unchanged | 1000 : 16 |\n|---|---|---|---|---|---|")
-    slow = []
+    slow, wanted = [], set(sys.argv[1:])
     for name, kind in plugin_types():
+        if wanted and name not in wanted:
+            continue
         for variant in (PARAMETERS.get(name, {}), *((VARIANTS[name],) if name in VARIANTS else ())):
             label = f"`{name}`" + (f" ({next(iter(VARIANTS[name].values()))})" if variant is VARIANTS.get(name) else "")
-            for role, figures in measured(kind, variant, matches=name not in WITHOUT_MATCHES).items():
+            for role, figures in measured(name, kind, variant, matches=name not in WITHOUT_MATCHES).items():
                 small, large, unchanged = figures
                 print(f"| {label} | {role} | {small:.1f} | {large:.1f} | {unchanged:.1f} | {large / small:.1f} |", flush=True)
                 slow += [label] if role == "scorer" and large > LIMIT_MICROSECONDS else []
@@ -196,16 +219,19 @@ def main() -> int:
     return int(bool(slow))
 
 
-def measured(kind: type[Plugin], parameters: Mapping[str, object], *, matches: bool) -> dict[str, tuple[float, float, float]]:
-    """For each kind it is: among few endpoints, among many, and among many of which nothing is new."""
+def measured(name: str, kind: type[Plugin], parameters: Mapping[str, object], *, matches: bool) -> dict[str, tuple[float, float, float]]:
+    """For each part it has in a request: among few endpoints, among many, and among many of which nothing is new."""
     model = own_model(kind)
     assert model is not None
     values = model(**parameters)
     found: dict[str, list[float]] = {}
     for size in SIZES:
-        given = scene(size, kind.subscriptions(values), matches=matches)
-        plugin = kind("bench", values, PluginContext(random=random.Random(1)))
-        for role, call in calls(plugin, given):
+        subscriptions = kind.subscriptions(values)
+        given = scene(size, subscriptions, matches=matches)
+        writer = TableWriter(given.table, scope_of("bench", subscriptions), None, lambda *_: None)
+        plugin = kind("bench", values, PluginContext(random=random.Random(1), columns=writer, instances=doubles(values)))
+        others = request_calls(name, plugin, given.request, given.endpoints, given.state)
+        for role, call in (*calls(plugin, given), *others):
             found.setdefault(role, []).append(microseconds(call, touched(given)))
             if size == SIZES[-1]:
                 found[role].append(microseconds(call, lambda: None))

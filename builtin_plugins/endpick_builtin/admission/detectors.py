@@ -47,7 +47,7 @@ class UtilizationDetector(SaturationDetector[UtilizationParameters], Filter[Util
     fresh metrics when it was last asked.
     """
 
-    consumes = (WAITING_QUEUE_SIZE, KV_CACHE_USAGE)
+    consumes_optional = (WAITING_QUEUE_SIZE, KV_CACHE_USAGE)
 
     def __init__(self, name: str, parameters: UtilizationParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)

@@ -29,11 +29,16 @@ class _Media(Protocol):
     mm_hashes: Sequence[bytes]
 
 
+class _Sampling(Protocol):
+    max_tokens: int
+
+
 class _Request(Protocol):
     """The fields of both requests that are read."""
 
     tokenized: _Tokenized
     text: str
+    sampling_params: _Sampling
     stream: bool
     mm_inputs: _Media
 
@@ -58,9 +63,11 @@ def _messages() -> dict[str, type[Message]]:
             "TokenizedInput": {"input_ids": (2, "uint32*")},
             "PlaceholderRange": {"offset": (1, "uint32"), "length": (2, "uint32")},
             "MultimodalInputs": {"mm_placeholders": (5, "PlaceholderRange*"), "mm_hashes": (6, "bytes*")},
+            "SamplingParams": {"max_tokens": (8, "uint32")},
             "GenerateRequest": {
                 "tokenized": (2, "TokenizedInput"),
                 "text": (3, "string"),
+                "sampling_params": (4, "SamplingParams"),
                 "stream": (5, "bool"),
                 "mm_inputs": (7, "MultimodalInputs"),
             },
@@ -77,8 +84,9 @@ class VllmGRPCParser(Parser):
     """Reads vLLM's gRPC API: `VllmEngine/Generate` with text or token ids, `VllmEngine/Embed` with token ids.
 
     The API names no model: none is needed, and none can be exchanged. Frames that are compressed or cut off, and a request without prompt,
-    are answered with 400. Token counts come from the chunks and the end of an answer. Media take the place of their tokens by
-    `mm_hashes` and `mm_placeholders`; all of them count as images, because the API does not say what they are.
+    are answered with 400. `sampling_params.max_tokens` limits the answer. Token counts come from the chunks and the end of an answer. Media
+    take the place of their tokens by `mm_hashes` and `mm_placeholders`; all of them count as images, because the API does not say what they
+    are.
     """
 
     claims = (GENERATE, EMBED)
@@ -99,7 +107,8 @@ class VllmGRPCParser(Parser):
         if not tokens and not request.text:
             return Rejection("invalid generate request: must have text or tokenized input", status=400)
         prompt = token_prompt(tokens, partial(_media_of, request.mm_inputs, len(tokens))) if tokens else _text_prompt(request.text)
-        return ParsedRequest(prompt=prompt, streaming=request.stream, needs_model=False)
+        limit = request.sampling_params.max_tokens or None
+        return ParsedRequest(prompt=prompt, streaming=request.stream, max_output_tokens=limit, needs_model=False)
 
     def usage(self, body: bytes, streaming: bool) -> Usage | None:
         """The counts of the last message that has any."""

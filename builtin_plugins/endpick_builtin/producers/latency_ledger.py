@@ -36,14 +36,27 @@ def _milliseconds(headers: Mapping[str, str], names: tuple[str, ...]) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Served:
-    """One request on its way: where to, what the endpoint was like, what was expected, and what the request asks for."""
+    """One request on its way: where to, what the endpoint was like, what was expected, and what the request asks for.
+
+    `prefill_row` is what the endpoint was like that works on the prompt, where that is another one; None where it is the same.
+    """
 
     endpoint: str
     row: Features
     prediction: Prediction | None
     objectives: Objectives
-    prefill: Features | None = None
-    """What the endpoint was like that works on the prompt, where that is another one."""
+    prefill_row: Features | None = None
+
+    def samples(self, ttft_ms: float, tpot_ms: float, timestamp: str) -> list[Features]:
+        """What there is to learn; with an endpoint of its own for the prompt, that one took the time to the first token."""
+
+        def took(row: Features, ttft: float, tpot: float) -> Features:
+            return {**row, "actual_ttft_ms": ttft, "actual_tpot_ms": tpot, "timestamp": timestamp}
+
+        if self.prefill_row is None:
+            return [took(self.row, ttft_ms, tpot_ms)]
+        first, further = took(self.prefill_row, ttft_ms, 0.0), took(self.row, 0.0, tpot_ms)
+        return [first, further] if tpot_ms > 0 else [first]
 
 
 class DecodeLedger:

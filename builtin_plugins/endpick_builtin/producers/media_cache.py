@@ -53,15 +53,21 @@ class MediaCacheParameters(Parameters):
     ] = DEFAULT_CACHE_MB
     cache_size_in_mb: Annotated[
         int | None,
-        Field(alias="cacheSizeInMB", le=1 << 30, description="A misspelling of cacheSizeInMBPerServer, which wins where both are given."),
+        Field(
+            alias="cacheSizeInMB",
+            le=1 << 30,
+            deprecated=True,
+            description="A misspelling of `cacheSizeInMBPerServer`, which wins where both are given.",
+        ),
     ] = None
 
     @property
     def capacity(self) -> int:
         """Items an endpoint holds."""
         given = self.cache_size_in_mb_per_server
-        if self.cache_size_in_mb is not None and "cache_size_in_mb_per_server" not in self.model_fields_set:
-            given = self.cache_size_in_mb
+        misspelt: int | None = self.__dict__["cache_size_in_mb"]
+        if misspelt is not None and "cache_size_in_mb_per_server" not in self.model_fields_set:
+            given = misspelt
         return max(1, (given if given > 0 else DEFAULT_CACHE_MB) // ITEM_MB)
 
 
@@ -118,8 +124,6 @@ class MediaCacheProducer(DataProducer[MediaCacheParameters], PreRequest[MediaCac
         self._metrics = EncoderCacheMetrics(context.registry)
         self._pool: object = None
         self._slot_of_member: RowArray = np.empty(0, dtype=np.intp)
-        if parameters.cache_size_in_mb is not None:
-            context.logger.warning("cacheSizeInMB is not a parameter of llm-d's plugin: write cacheSizeInMBPerServer")
 
     def produce(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState) -> None:
         """Look the request's media up."""

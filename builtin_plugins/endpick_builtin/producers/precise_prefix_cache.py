@@ -71,8 +71,6 @@ class PrecisePrefixCacheProducer(
     def __init__(self, name: str, parameters: PrecisePrefixCacheParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
         self._cache = PrecisePrefixCache(parameters, context)
-        for text in parameters.without_effect():
-            context.logger.warning("no effect: %s", text)
 
     async def start(self) -> None:
         """Listen to the engines.

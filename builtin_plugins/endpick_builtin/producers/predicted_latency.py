@@ -43,6 +43,7 @@ from endpick.api import (
     TerminationCause,
     Unavailable,
     UpstreamHeaders,
+    ignored,
 )
 from endpick_builtin.producers.latency_ledger import DecodeLedger, Objectives, Served
 from endpick_builtin.producers.latency_metrics import LatencyMetrics
@@ -50,6 +51,7 @@ from endpick_builtin.producers.latency_service import Features, LatencySettings,
 
 _OPTIONAL = (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE)
 _PREFILL = "prefill"
+_NOTHING_WHILE_STREAMING = "remove it; nothing is predicted while an answer is streamed"
 
 
 class PredictedLatencyParameters(Parameters):
@@ -60,7 +62,7 @@ class PredictedLatencyParameters(Parameters):
     ] = 1.0
     context_ttl: Annotated[
         int,
-        Field(alias="contextTTL", gt=0, description="Ignored (nanoseconds): what is kept of a request goes when the request ends."),
+        ignored("contextTTL", "remove it; what is kept of a request goes when the request ends"),
     ] = 300_000_000_000
     streaming_mode: Annotated[
         bool, Field(alias="streamingMode", description="Whether answers are streamed, so that the time for each further token counts.")
@@ -83,10 +85,8 @@ class PredictedLatencyParameters(Parameters):
     encoder_cache_match_info_producer_name: Annotated[
         str, Field(alias="encoderCacheMatchInfoProducerName", description="Instance that knows which media are; empty for the only one.")
     ] = ""
-    sampling_mean: Annotated[float | None, Field(alias="samplingMean", description="Ignored, as in llm-d since August 2026.")] = None
-    max_decode_token_samples: Annotated[
-        int | None, Field(alias="maxDecodeTokenSamplesForPrediction", description="Ignored, as in llm-d since August 2026.")
-    ] = None
+    sampling_mean: Annotated[float | None, ignored("samplingMean", _NOTHING_WHILE_STREAMING)] = None
+    max_decode_token_samples: Annotated[int | None, ignored("maxDecodeTokenSamplesForPrediction", _NOTHING_WHILE_STREAMING)] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +118,8 @@ class PredictedLatencyProducer(
     the share of it they have cached. ttft-headroom = the request's objective (`x-llm-d-slo-ttft-ms`, 0 without one) - the prediction.
     tpot-headroom = min(objective, the strictest among requests that the endpoint is streaming) * sloBufferFactor - the prediction with
     `streamingMode`; it is 0 without, and for endpoints in the role `prefill`. A predictor that does not answer, or answers nonsense, is a
-    fault: the request goes on without predictions. When a request ends well, what it took goes to `TRAINING_SERVER_URL`: of a profile
-    `prefill`, the time to the first token is that of its endpoint. The time for each further token is known from the usage in the answer.
+    fault: the request goes on without predictions. When a request ends well, what it took goes to `TRAINING_SERVER_URL`; where a profile
+    named `prefill` picked an endpoint for the prompt, that one is taught the time to the first token, and the other the time for each more.
     """
 
     stability = Stability.STABLE
@@ -146,9 +146,6 @@ class PredictedLatencyProducer(
         self._metrics = LatencyMetrics(context.registry)
         self._ledger = DecodeLedger()
         self._flushing: asyncio.Task[None] | None = None
-        ignored = [field for field in ("sampling_mean", "max_decode_token_samples") if getattr(parameters, field) is not None]
-        if ignored:
-            context.logger.warning("samplingMean and maxDecodeTokenSamplesForPrediction have no effect: leave them out")
 
     async def start(self) -> None:
         """Open the connections, and begin to teach."""
@@ -238,16 +235,10 @@ class PredictedLatencyProducer(
         row, predictions = rows.get(name), state.private.get("predictions")
         if row is None:
             return
-        prediction = predictions.get(name) if isinstance(predictions, dict) else None
-        prefilling = result.runs.get(_PREFILL)
-        prefill = rows.get(prefilling.picked.take([0]).members[0].name) if prefilling is not None and prefilling.picked else None
-        served = Served(
-            name,
-            row,
-            prediction if isinstance(prediction, Prediction) else None,
-            Objectives.of(request.headers),
-            prefill if prefill is not row else None,
-        )
+        first = _prefilled_by(result) or name
+        prediction = predictions.get(first) if isinstance(predictions, dict) else None
+        known = prediction if isinstance(prediction, Prediction) else None
+        served = Served(name, row, known, Objectives.of(request.headers), rows.get(first) if first != name else None)
         state.private["served"] = served
         self._ledger.begin(served)
         if served.prediction is not None:
@@ -272,7 +263,7 @@ class PredictedLatencyProducer(
         further = end.usage.completion_tokens - 1 if end.usage is not None else 0
         tpot = max(end.duration_seconds - ttft, 0.0) / further if streamed and further > 0 else 0.0
         self._metrics.ended(request, served.objectives, ttft, tpot)
-        for sample in _samples(served, ttft, tpot):
+        for sample in served.samples(ttft * 1000, tpot * 1000, datetime.now(UTC).isoformat()):
             self._trainer.add(sample)
 
     def endpoint_removed(self, name: str) -> None:
@@ -293,17 +284,11 @@ class PredictedLatencyProducer(
                 failing = False
 
 
-def _samples(served: Served, ttft: float, tpot: float) -> list[Features]:
-    """What was learnt of each endpoint: both times of the only one; else the first of the prefilling one, and the other of the other."""
-
-    def sample(row: Features, first: float, further: float) -> Features:
-        times = {"actual_ttft_ms": first * 1000, "actual_tpot_ms": further * 1000}
-        return {**row, **times, "timestamp": datetime.now(UTC).isoformat()}
-
-    if served.prefill is None:
-        return [sample(served.row, ttft, tpot)]
-    prefilled = sample(served.prefill, ttft, 0.0)
-    return [prefilled, sample(served.row, 0.0, tpot)] if tpot else [prefilled]
+def _prefilled_by(result: SchedulingResult) -> str:
+    """The endpoint that works on the prompt before the one that answers; empty where none does."""
+    run = result.runs.get(_PREFILL)
+    picked = run.picked if run is not None and result.primary != _PREFILL else None
+    return picked.take([0]).members[0].name if picked is not None else ""
 
 
 def _counts(values: FloatArray) -> FloatArray:

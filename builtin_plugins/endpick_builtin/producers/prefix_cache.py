@@ -80,7 +80,13 @@ class ApproxPrefixCacheParameters(Parameters):
         Field(alias="maxPrefixTokensToMatch", ge=0, description="Tokens of a prompt to look at; 0 leaves it to maxPrefixBlocksToMatch."),
     ] = 131072
     max_prefix_blocks_to_match: Annotated[
-        int, Field(alias="maxPrefixBlocksToMatch", ge=0, description="Blocks of a prompt to look at if not limited by tokens; 0: all.")
+        int,
+        Field(
+            alias="maxPrefixBlocksToMatch",
+            ge=0,
+            deprecated=True,
+            description="Blocks of a prompt to look at if `maxPrefixTokensToMatch`, which is to be preferred, is 0; 0: all.",
+        ),
     ] = 2048
     lru_capacity_per_server: Annotated[
         int, Field(alias="lruCapacityPerServer", gt=0, description="Blocks an endpoint holds that does not report how many it has.")
@@ -97,7 +103,7 @@ class ApproxPrefixCacheParameters(Parameters):
         """How many blocks of a prompt are looked at; None for all."""
         if self.max_prefix_tokens_to_match:
             return self.max_prefix_tokens_to_match // block_size_tokens
-        return self.max_prefix_blocks_to_match or None
+        return self.__dict__["max_prefix_blocks_to_match"] or None
 
 
 def _largest(values: FloatArray) -> float:

@@ -47,8 +47,13 @@ def has_tokens(request: InferenceRequest) -> bool:
     return all(type(part) is int or (isinstance(part, list) and all(type(token) is int for token in part)) for part in prompt)
 
 
+def was_parsed_elsewhere(request: InferenceRequest) -> bool:
+    """Whether a request that the renderer knows came in a body that another process has parsed: then its prompt is all there is."""
+    return request.payload is None and request.path.removesuffix("/render").endswith("/completions") and bool(request.prompt.texts)
+
+
 def question_of(request: InferenceRequest, model: str) -> Question | None:
-    """What to ask about a request; None for one that the renderer has no API for, and for one whose body was parsed elsewhere."""
+    """What to ask about a request; None for one that the renderer has no API for."""
     payload, path = request.payload, request.path.removesuffix("/render")
     if payload is None:
         return None

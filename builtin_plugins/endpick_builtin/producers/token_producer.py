@@ -21,19 +21,20 @@ from endpick.api import (
 from endpick.api.fast_metrics import Counts
 from endpick_builtin.producers.json_service import JsonService, problem_with_url
 from endpick_builtin.producers.media_tokens import EstimateParameters
-from endpick_builtin.producers.render import COMPLETIONS, Question, has_tokens, prompts_in, question_of
+from endpick_builtin.producers.render import COMPLETIONS, Question, has_tokens, prompts_in, question_of, was_parsed_elsewhere
 from endpick_builtin.producers.token_estimate import estimated, packed
 
 DEFAULT_URL = "http://localhost:8000"
 WARM_UP_TRIES = 24
 WARM_UP_SECONDS = 5.0
+_LOG_SECONDS = 30.0
 
 
 class RenderParameters(Parameters):
     """Where a vLLM renders prompts (`vllm launch render MODEL`)."""
 
     url: Annotated[str, Field(description=f"Where it is; paths such as {COMPLETIONS} are appended.")] = DEFAULT_URL
-    http: Annotated[str, Field(description="The former name of `url`.", deprecated=True)] = ""
+    http: Annotated[str, Field(description="The former name of `vllm.url`.", deprecated=True)] = ""
     timeout: Annotated[Duration, Field(gt=0, le=600, description="Longest wait for a prompt that is text alone.")] = 5.0
     mm_timeout: Annotated[
         Duration, Field(alias="mmTimeout", gt=0, le=600, description="Longest wait for a conversation whose content comes in parts.")
@@ -85,8 +86,9 @@ class TokenProducer(DataProducer[TokenProducerParameters]):
     of a picture, frames * tokens of a frame of a film, ceil(bytes / 4) of a sound (see the parameters). All media of a request together
     get 262144 tokens at most, and at least one each.
 
-    Rendered: a vLLM is asked for the tokens of chats and completions. Other requests, and those whose body is so large that another
-    process parses it, have none then. A renderer that does not answer, or answers nonsense, is a fault: the request goes on without
+    Rendered: a vLLM is asked for the tokens of chats and completions. Other requests have none then, and neither have those whose body is
+    larger than `--large-body`: another process parses it, and its messages stay there. They are counted as `too_large`, and the log says
+    so. A renderer that does not answer, or answers nonsense, is a fault: the request goes on without
     tokens, and while the circuit of the instance is open no request waits for it.
 
     Prompts that come as token ids are passed on as they are. A request without a prompt that can be read has no tokens.
@@ -98,10 +100,12 @@ class TokenProducer(DataProducer[TokenProducerParameters]):
     def __init__(self, name: str, parameters: TokenProducerParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
         self._estimate = parameters.estimate or EstimateParameters()
-        told = "Requests by what became of their tokens: estimated, sent (as token ids), rendered, unsupported, failed."
+        told = "Requests by what became of their tokens: estimated, sent (as token ids), rendered, unsupported, too_large, failed."
         counts = Counts("endpick_token_producer_requests_total", told, ("outcome",), context.registry)
         self._estimated, self._sent = counts.labels("estimated"), counts.labels("sent")
         self._rendered, self._unsupported, self._failed = map(counts.labels, ("rendered", "unsupported", "failed"))
+        self._too_large = counts.labels("too_large")
+        self._told_at = -_LOG_SECONDS
         self._warming: asyncio.Task[None] | None = None
         self._service: JsonService | None = None
         if parameters.model_name:
@@ -110,8 +114,6 @@ class TokenProducer(DataProducer[TokenProducerParameters]):
             self.timeout_seconds = max(self._render.timeout, self._render.mm_timeout)
             # Awaiting costs a task for each request, which those that estimate need not pay.
             self.produce = self._produce_rendered  # type: ignore[method-assign, assignment]
-            if self._render.__dict__["http"]:
-                context.logger.warning("vllm.http is the former name of vllm.url, and will go with llm-d's")
 
     async def start(self) -> None:
         """Open the connections; the renderer may still be loading its model, so it is asked until it answers."""
@@ -145,6 +147,9 @@ class TokenProducer(DataProducer[TokenProducerParameters]):
             self._sent.inc()
             state.put(TOKENIZED_PROMPT, tuple(packed(text) for text in request.prompt.texts))
             return
+        if was_parsed_elsewhere(request):
+            self._leave_out(request)
+            return
         question = question_of(request, self.parameters.model_name)
         if question is None or service is None or not service.is_open:
             self._unsupported.inc()
@@ -161,6 +166,17 @@ class TokenProducer(DataProducer[TokenProducerParameters]):
             raise
         self._rendered.inc()
         state.put(TOKENIZED_PROMPT, tokens)
+
+    def _leave_out(self, request: InferenceRequest) -> None:
+        """Count a body that cannot be rendered, and say twice a minute at most what would change that."""
+        self._too_large.inc()
+        now = self.context.clock()
+        if now - self._told_at >= _LOG_SECONDS:
+            self._told_at = now
+            self.context.logger.warning(
+                "a body of %d bytes is parsed in another process and so has no rendered tokens; --large-body above that has it rendered",
+                request.size_bytes,
+            )
 
     async def _warm_up(self, service: JsonService) -> None:
         question, problem = Question(COMPLETIONS, {"model": self.parameters.model_name, "prompt": "warm up"}), ""

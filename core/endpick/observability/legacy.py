@@ -94,6 +94,19 @@ TWINS = (
         "model_rewrite_decisions_total",
         _same("model_rewrite_name", "model_name", "target_model"),
     ),
+    *(
+        Twin(f"kvcache_index_{name}", f"kv_cache_index_{name}")
+        for name in (
+            "admissions_total",
+            "evictions_total",
+            "lookup_requests_total",
+            "lookup_hits_total",
+            "max_pod_hit_count_total",
+            "lookup_latency_seconds",
+        )
+    ),
+    Twin("kvcache_kvevents_dedup_removed_hashes_suppressed_total", "kv_cache_events_dedup_removed_hashes_suppressed_total"),
+    Twin("kvcache_kvevents_dedup_removed_hashes_forwarded_total", "kv_cache_events_dedup_removed_hashes_forwarded_total"),
     Twin(_SCHEDULER + "disagg_decision_total", "disagg_decision_total", _DECISION),
     Twin(_SCHEDULER + "pd_decision_total", "pd_decision_total", _DECISION),
     Twin(_SCHEDULER + "datalayer_poll_errors_total", "datalayer_poll_errors_total", _same("source_type")),

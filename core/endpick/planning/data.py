@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from endpick.api import DataCollector, DataProducer, DataSource, EndpointEvent, PreRequest, ResponseObserver
+from endpick.api import DataCollector, DataProducer, DataSource, EndpointEvent, Plugin, PreRequest, ResponseObserver
 from endpick.api.data import AnyKey
 from endpick.config import DataSourceSpec, PluginRef
 from endpick.diagnostics import Code, DocumentPath, Label
@@ -76,16 +76,21 @@ def _feed(spec: DataSourceSpec, feeding: Feeding, builder: PlanBuilder, installe
 
 
 def _hears_anyway(source: DraftInstance, reference: PluginRef, builder: PlanBuilder) -> bool:
-    """Whether an instance that is no collector is named for endpoint events: every plugin is told of endpoints that leave, named or not."""
+    """Whether an instance that is no collector is named for endpoint events: every plugin is told of endpoints that leave, named or not.
+
+    llm-d wants those named that keep something about endpoints, so naming one is no mistake; naming one that does not listen is.
+    """
     named = builder.instances.get(reference.plugin_ref)
     if named is None or named.may_be_a(DataCollector) or source.loaded is None or payload_of(source.loaded.plugin) is not EndpointEvent:
         return False
     builder.used.add(named.name)
+    if named.loaded is not None and named.loaded.plugin.endpoint_removed is not Plugin.endpoint_removed:
+        return True
     builder.report(
         Code.W0502,
         f"'{named.name}' is no data collector: '{source.name}' has nothing to tell it",
         (*reference.path, "pluginRef"),
-        help="remove it here: endpick tells every instance of endpoints that leave",
+        help="remove it here: it keeps nothing about endpoints",
         plugin=named.plugin,
     )
     return True

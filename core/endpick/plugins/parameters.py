@@ -119,16 +119,23 @@ def _properties(schema: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def described_by(schema: Mapping[str, object], path: DocumentPath) -> Mapping[str, object]:
-    """The part of a schema that describes what is at a path; empty where it cannot be told without judging values."""
-    root = schema
+    """The part of a schema that describes what is at a path; empty where it cannot be told without judging values.
+
+    What a property says of itself goes before what the model says that it refers to.
+    """
+    definitions = schema.get("$defs", {})
     for segment in path:
         inner = _properties(schema).get(str(segment), {})
-        target = inner.get("$ref", "") if isinstance(inner, Mapping) else ""
-        definitions = root.get("$defs", {})
-        name = str(target).removeprefix("#/$defs/")
-        found = definitions.get(name, inner) if isinstance(definitions, Mapping) else inner
-        schema = found if isinstance(found, Mapping) else {}
+        schema = _followed(inner, definitions if isinstance(definitions, Mapping) else {}) if isinstance(inner, Mapping) else {}
     return schema
+
+
+def _followed(inner: Mapping[str, object], definitions: Mapping[str, object]) -> Mapping[str, object]:
+    """A property with the model it refers to, by `$ref` or as the only choice beside null."""
+    choices = inner.get("anyOf")
+    real = [one for one in choices if isinstance(one, Mapping) and one.get("type") != "null"] if isinstance(choices, list) else [inner]
+    target = definitions.get(str(real[0].get("$ref", "")).removeprefix("#/$defs/")) if len(real) == 1 else None
+    return {**target, **inner} if isinstance(target, Mapping) else inner
 
 
 def description_of(schema: Mapping[str, object], path: DocumentPath) -> str | None:
@@ -182,20 +189,20 @@ def deprecated_parameters(
     path: DocumentPath = (),
     reference: Reference | None = None,
 ) -> tuple[Diagnostic, ...]:
-    """A warning for each parameter that is given and that the schema calls deprecated."""
+    """A warning for each parameter that is given and that the schema calls deprecated, in nested mappings, too."""
     place = ParameterSource(reference or Reference(loaded.candidate.type), path, source)
-    plugin = place.reference.plugin(loaded.candidate)
+    plugin, schema = place.reference.plugin(loaded.candidate), parameters_schema(loaded)
     return tuple(
         Diagnostic(
             Code.W0401,
-            f"parameter '{name}' of {place.reference.owner} is deprecated",
-            span=place.key_span((name,)),
-            help=description_of(parameters_schema(loaded), (name,)),
+            f"parameter '{_dotted(inner)}' of {place.reference.owner} is deprecated",
+            span=place.key_span(inner),
+            help=description_of(schema, inner),
             plugin=plugin,
-            path=(*path, name),
+            path=(*path, *inner),
         )
-        for name in raw
-        if described_by(parameters_schema(loaded), (name,)).get("deprecated") is True
+        for inner in _given_names(raw, ())
+        if described_by(schema, inner).get("deprecated") is True
     )
 
 

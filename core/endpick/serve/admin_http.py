@@ -35,7 +35,7 @@ class AdminLimits:
     """For one more, one without a request is closed."""
     max_peer_share: float = 1.0
     header_seconds: float = 10.0
-    """From the first byte of a request to its last header."""
+    """From the first byte of a request to its last header; also for a TLS handshake."""
     idle_seconds: float = 75.0
     """Without a request; longer than scrapers usually wait between two."""
     max_request_bytes: int = 16 * 1024
@@ -45,7 +45,7 @@ class AdminLimits:
     def accepting(self) -> AcceptLimits:
         """Those of the listening socket; it takes what others leave to it."""
         flag = "--metrics-max-connections"
-        return AcceptLimits(self.max_connections, self.max_peer_share, 0.0, 0, flag, flag)
+        return AcceptLimits(self.max_connections, self.max_peer_share, self.header_seconds, 0, flag, flag)
 
 
 @dataclass(slots=True)

@@ -185,6 +185,10 @@ class Listener:
         self._unwanted.discard(guest)
         if task.cancelled():
             accepted.close()
+        elif (fault := task.exception()) is not None:
+            accepted.close()
+            self.left(guest)
+            raise fault  # a mistake of ours: the loop logs it, where a task that no caller awaits would keep it to itself
 
     def _evict(self, concerned: Callable[[_Seat], bool]) -> bool:
         """Make room among these: first a connection that has never been of use, of the address that has most, idle for longest."""

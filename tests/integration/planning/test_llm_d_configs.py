@@ -1,4 +1,4 @@
-"""llm-d's own sample configurations, and the built-in default: they plan, build and compile as they are."""
+"""llm-d's own sample configurations, what charts write, and the built-in default: they plan, build and compile as they are."""
 
 from __future__ import annotations
 
@@ -18,12 +18,44 @@ from endpick.plugins.discovery import discover
 
 DATA = Path(os.environ.get("ENDPICK_TEST_DATA", Path(__file__).parents[4] / "shared" / "data"))
 CONFIGS = sorted((DATA / "epp-configs").glob("*.yaml"))
+NEWER = sorted((Path(__file__).parents[2] / "fixtures/configs").glob("*.yaml"))
+"""llm-d's samples of August 2026, and what the Helm charts write."""
 
-needs_data = pytest.mark.skipif(not CONFIGS, reason="needs llm-d's sample configurations; set ENDPICK_TEST_DATA")
+WARNED_OF = {
+    "burst-prefix-cache": ["W0309"],
+    "chart-latency-predictor": ["W0301", "W0301", "W0301", "W0502"],
+    "chart-payload-agnostic": ["W0309"],
+    "gie-chart-default": ["W0202"],
+    "gie-chart-latency-predictor": ["W0202", "W0301", "W0301", "W0301", "W0502"],
+    "gie-chart-triton": ["W0202", "W0203"],
+    "gpu": ["W0309"],
+    "mm-embeddings-cache": ["W0401", "W0401"],
+    "pd-topology": ["W0309"],
+    "precise-prefix-cache": ["W0401"],
+    "program-aware": ["W0202"],
+    "soft-reflective-ceiling": ["W0309"],
+}
+"""What a file of `NEWER` is warned of; others are not warned."""
 
 
-@needs_data
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_llm_ds_samples_are_there_or_missed() -> None:
+    if not CONFIGS:
+        pytest.skip("needs llm-d's sample configurations; set ENDPICK_TEST_DATA")
+    assert len(CONFIGS) >= 13
+
+
+@pytest.mark.parametrize("path", NEWER, ids=lambda path: path.stem)
+def test_newer_samples_and_charts_are_warned_of_what_is_odd_in_them_and_nothing_else(path: Path) -> None:
+    loaded = load_config(path)
+    assert loaded.config is not None
+    outcome = make_plan(loaded, discover(), endpoints_file=Path("pool.yaml"))
+    if any(one.is_error for one in outcome.diagnostics):
+        pytest.skip("the test that follows says which types are not installed")
+    warnings = sorted(one.code.name for one in outcome.diagnostics if one.code.name.startswith("W") and one.code.name != "W0204")
+    assert warnings == WARNED_OF.get(path.stem, [])
+
+
+@pytest.mark.parametrize("path", [*CONFIGS, *NEWER], ids=lambda path: path.stem)
 def test_a_sample_plans_and_builds_where_every_type_is_installed(path: Path) -> None:
     loaded = load_config(path)
     assert loaded.config is not None

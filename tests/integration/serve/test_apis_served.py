@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -86,6 +87,15 @@ async def test_requests_to_every_api_are_read_wherever_they_are_parsed(folder):
         status, body = await send(picker, vertex, path, REWRITE)
         assert (status, b'"model":"other"' in body, body[:1]) == (0, True, b"\0")
         assert int.from_bytes(body[1:5], "big") == len(body) - 5
+
+
+async def test_what_llm_ds_charts_write_for_grpc_servers_reads_their_requests(folder):
+    text = (Path(__file__).parents[2] / "fixtures/configs/chart-vllm-grpc.yaml").read_text()
+    (folder / "config.yaml").write_text(text)
+    async with serving(folder, "--endpoints", "endpoints.yaml") as picker:
+        body = generate(b"hi")
+        assert await send(picker, body, "/vllm.grpc.engine.VllmEngine/Generate") == (0, body)
+        assert (await send(picker, b"{}", "/v1/chat/completions"))[0] == 400
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,16 @@ async def test_what_an_engine_stores_and_removes_is_followed():
 
 
 @pytest.mark.asyncio
+async def test_a_publisher_that_does_not_answer_is_dialled_again_and_that_is_counted():
+    with publishing() as gone:
+        where = ports(gone)
+    async with picking([endpoint()], **where) as picker:
+        await until(lambda: picker.events("subscriber_reconnections_total", POD) >= 2)
+        assert picker.events("pool_capacity") == 1
+        assert picker.events("pool_queue_depth") == 0
+
+
+@pytest.mark.asyncio
 async def test_publishers_that_dial_are_told_apart_by_their_topics():
     endpoints = [endpoint("pool/a", 8000), endpoint("pool/b", 8001), endpoint("pool/c", 8002, "127.0.0.9")]
     with publishing() as unused:

@@ -168,7 +168,6 @@ def test_the_block_size_is_the_one_given_or_sixteen(block, blocks):
         {"kvEventsConfig": {"engineType": "triton"}},
         {"speculativeTTL": "0s"},
         {"speculativeTTL": "soon"},
-        {"indexerConfig": {"tokenizersPoolConfig": {"modelName": "m"}}},
         {"indexerConfig": {"kvBlockIndexConfig": {"costAwareMemoryConfig": {"size": "much"}}}},
         {"selfcheck": False},
     ],
@@ -181,15 +180,6 @@ def test_parameters_that_make_no_sense_are_refused(block):
 def test_a_memory_bound_becomes_a_number_of_blocks():
     block = {"indexerConfig": {"kvBlockIndexConfig": {"costAwareMemoryConfig": {"size": "1.5GiB"}, "inMemoryConfig": {"size": 7}}}}
     assert PrecisePrefixCacheParameters.model_validate(block).indexer.block_index.blocks_per_endpoint == 3 * 2**29 // 320
-
-
-def test_what_has_no_effect_is_named():
-    block = {
-        "indexerConfig": {"tokenProcessorConfig": {"blockSize": 5}, "kvBlockIndexConfig": {"maxPrefixBlocksToMatch": 256}},
-        "kvEventsConfig": {"podDiscoveryConfig": {"podNamespace": "x"}},
-    }
-    texts = PrecisePrefixCacheParameters.model_validate(block).without_effect()
-    assert [text.split(" ")[0] for text in texts] == ["tokenProcessorConfig", "maxPrefixBlocksToMatch", "podNamespace"]
 
 
 def test_a_configuration_that_needs_the_extra_says_how_to_get_it(monkeypatch):

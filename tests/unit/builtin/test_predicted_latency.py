@@ -271,22 +271,25 @@ async def test_what_a_request_took_is_taught(producer_at, monkeypatch):
     assert samples["llm_d_epp_inference_request_metric", "ttft"] == 0.5
 
 
-@pytest.mark.parametrize(
-    ("prefill", "usage", "expected"),
-    [
-        (1, Usage(250, 4), [(0, 500, 0), (3, 0, 500)]),
-        (1, None, [(0, 500, 0)]),
-        (0, Usage(250, 4), [(3, 500, 500)]),
-    ],
-)
-async def test_the_first_token_is_the_prefilling_endpoints_where_there_is_one(producer_at, prefill, usage, expected):
+async def test_of_a_prompt_that_is_worked_on_elsewhere_both_endpoints_teach_their_part(producer_at):
     async with serving(sidecar := Sidecar()) as port:
-        producer = producer_at(port, streamingMode=True)
+        producer = producer_at(port, streamingMode=True, endpointRoleLabel="role")
         producer.plugin._flush_seconds = 0.01
         async with started(producer.plugin):
-            (await Cycle(producer).produce()).send(0, prefill).end(usage=usage)
-            entries = await asyncio.wait_for(sidecar.taught.get(), 10)
-    assert [(entry["num_request_waiting"], entry["actual_ttft_ms"], entry["actual_tpot_ms"]) for entry in entries] == expected
+            labels = [{"role": "decode"}, {"role": "prefill"}]
+            (await Cycle(producer, labels=labels).produce()).send(0, prefill=1).end(usage=Usage(250, 4))
+            first, further = await asyncio.wait_for(sidecar.taught.get(), 10)
+            (await Cycle(producer, labels=labels).produce()).send(0, prefill=1).end(usage=Usage(250, 1))
+            (alone,) = await asyncio.wait_for(sidecar.taught.get(), 10)
+    assert [
+        (one["pod_type"], one["kv_cache_percentage"], one["actual_ttft_ms"], one["actual_tpot_ms"]) for one in (first, further, alone)
+    ] == [
+        ("prefill", 0.0, 500, 0),
+        ("decode", 0.5, 0, 500),
+        ("prefill", 0.0, 500, 0),
+    ]
+    predicted = [one for family in producer.registry.collect() for one in family.samples if one.name.endswith("predicted_ttft_seconds_sum")]
+    assert predicted[0].value == pytest.approx(0.4)
 
 
 async def test_an_answer_that_is_not_streamed_has_no_time_for_further_tokens(producer_at):

@@ -129,11 +129,6 @@ def test_media_are_counted_by_kind_and_endpoint():
     assert counted[f"{prefix}_hit_ratio_sum",] == 1
 
 
-def test_a_parameter_by_its_wrong_name_is_named_right(caplog):
-    instance(MediaCacheProducer, cacheSizeInMB=8)
-    assert "write cacheSizeInMBPerServer" in caplog.text
-
-
 def test_tokens_in_flight_are_those_of_the_tokenizer_less_what_is_cached():
     table = pool(size=3)
     producer = instance(InflightLoadProducer, columns=table.writer(instance(InflightLoadProducer).scope))

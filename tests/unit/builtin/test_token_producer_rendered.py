@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from aiohttp import web
 
-from endpick.api import TOKENIZED_PROMPT, InferenceRequest, MediaPlace, Modality, Unavailable
+from endpick.api import TOKENIZED_PROMPT, InferenceRequest, MediaPlace, Modality, Prompt, Unavailable
 from endpick.api.state import CycleState
 from endpick.requests.model import Routed
 from endpick_builtin.parsers.openai import OpenAIParser
@@ -170,6 +170,21 @@ async def test_token_ids_need_no_renderer_and_other_apis_have_none():
     assert outcomes(producer) == {"sent": 1, "unsupported": 1}
 
 
+async def test_a_body_that_another_process_has_parsed_is_not_rendered_and_the_log_says_what_would_change_that(caplog):
+    renderer = Renderer()
+    async with serving(renderer) as port, started((producer := producer_at(port)).plugin):
+        for path in ("/v1/chat/completions", "/v1/completions"):
+            large = InferenceRequest("r", "m", path=path, prompt=Prompt(lambda: (b"user hi",)), size_bytes=2_000_000)
+            assert await tokens_of(producer, large) is None
+        without_prompt = InferenceRequest("r", "m", path="/v1/chat/completions")
+        assert await tokens_of(producer, without_prompt) is None
+    assert renderer.asked == []
+    assert outcomes(producer) == {"too_large": 2, "unsupported": 1}
+    told = [record.message for record in caplog.records if "--large-body" in record.message]
+    assert len(told) == 1
+    assert "a body of 2000000 bytes" in told[0]
+
+
 async def test_before_the_start_nothing_is_asked():
     producer = producer_at(1)
     assert await tokens_of(producer, request_of(CHAT)) is None
@@ -234,10 +249,9 @@ async def test_parameters_that_cannot_work_together_are_refused(parameters, says
         instance(TokenProducer, **parameters)
 
 
-async def test_the_former_name_of_the_url_still_works(caplog):
+async def test_the_former_name_of_the_url_still_works():
     async with serving(Renderer({"token_ids": [4]})) as port:
         producer = instance(TokenProducer, modelName="m", vllm={"http": f"http://127.0.0.1:{port}"})
         async with started(producer.plugin):
             (prompt,) = await tokens_of(producer, request_of(CHAT))
     assert prompt.token_ids.tolist() == [4]
-    assert "vllm.http is the former name of vllm.url" in caplog.text

@@ -68,6 +68,11 @@ class KvIntake:
         """Publishers dialled, and one for those that dial."""
         return sum(one.subscriber is not None for one in self._publishers.values()) + (self._central is not None)
 
+    @property
+    def waiting(self) -> int:
+        """Messages that wait until those before them have been fetched."""
+        return sum(one.stream.waiting for one in self._publishers.values())
+
     def blocks_of(self, name: str) -> EngineBlocks | None:
         """What an endpoint's events have said; None for an unknown one."""
         publisher = self._publishers.get(name)
@@ -89,7 +94,7 @@ class KvIntake:
         self._context = new_context(MAX_SOCKETS)
         self._running = True
         if self._parameters.zmq_endpoint:
-            self._central = Subscriber(self._context, self._parameters.topic_filter, self._from_anyone)
+            self._central = Subscriber(self._context, self._parameters.topic_filter, self._from_anyone, lambda: None)
             if not self._bind(self._central):
                 self._spawn(self._bind_later(self._central), self._tasks)
         self._spawn(self._follow_pool(), self._tasks)
@@ -166,7 +171,8 @@ class KvIntake:
 
     def _listen(self, publisher: _Publisher, address: str) -> None:
         if self._parameters.discover_pods:
-            subscriber = Subscriber(self._context, self._parameters.topic_filter, lambda frames: self._received(publisher, frames))
+            again = self._metrics.reconnections.labels(publisher.endpoint.address).inc
+            subscriber = Subscriber(self._context, self._parameters.topic_filter, lambda frames: self._received(publisher, frames), again)
             try:
                 subscriber.connect(address)
                 publisher.subscriber = subscriber

@@ -49,8 +49,10 @@ def new_context(sockets: int) -> zmq.Context[zmq.Socket[bytes]]:
 class Subscriber:
     """One subscription, to publishers that it dials or that dial it."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], topic: str, deliver: Callable[[Frames], None]) -> None:
-        """For topics that begin with `topic`; `deliver` is called with the frames of each message."""
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], topic: str, deliver: Callable[[Frames], None], dialled_again: Callable[[], None]
+    ) -> None:
+        """For topics that begin with `topic`; `deliver` is called with the frames of each message, `dialled_again` for each new attempt."""
         import zmq  # noqa: PLC0415
 
         self._again, self._noblock = zmq.Again, zmq.NOBLOCK
@@ -71,6 +73,11 @@ class Subscriber:
         self._descriptor = int(socket.getsockopt(zmq.FD))
         self._loop.add_reader(self._descriptor, self._read)
         self._loop.call_soon(self._read)
+        self._dialled_again = dialled_again
+        self._monitor = socket.get_monitor_socket(zmq.EVENT_CONNECT_RETRIED)
+        self._monitor_descriptor = int(self._monitor.getsockopt(zmq.FD))
+        self._loop.add_reader(self._monitor_descriptor, self._count)
+        self._loop.call_soon(self._count)
 
     def connect(self, address: str) -> None:
         """Dial a publisher, again and again until it answers, and whenever it is lost.
@@ -96,8 +103,20 @@ class Subscriber:
     def close(self) -> None:
         """Deliver no more."""
         if not self._socket.closed:
+            self._loop.remove_reader(self._monitor_descriptor)
+            self._socket.disable_monitor()
+            self._monitor.close(0)
             self._loop.remove_reader(self._descriptor)
             self._socket.close(0)
+
+    def _count(self) -> None:
+        """One call for each attempt; they come every 200 ms at most."""
+        while not self._socket.closed:
+            try:
+                self._monitor.recv_multipart(self._noblock)
+            except self._again:
+                return
+            self._dialled_again()
 
     def _read(self) -> None:
         until = time.monotonic() + TURN_SECONDS

@@ -94,6 +94,11 @@ class KvStream:
         """The number that continues what has been seen; 0 for the beginning."""
         return 0 if self._last is None else self._last[0] + 1
 
+    @property
+    def waiting(self) -> int:
+        """Messages that wait for those before them."""
+        return len(self._held)
+
     def begin_replay(self, number: int) -> bool:
         """Fetch what is kept from this number on, and let what comes meanwhile wait; False when that is impossible now."""
         if self._phase is Phase.REPLAYING or not self._ask(number):

@@ -21,14 +21,24 @@ _UNUSUAL = {Verdict.SEEN: "seen", Verdict.GAP: "gap", Verdict.RESET: "reset"}
 class KvMetrics:
     """All of one instance."""
 
-    def __init__(self, registry: CollectorRegistry | None, subscribers: Callable[[], int], blocks: Callable[[], int]) -> None:
-        """`subscribers` and `blocks` give the publishers listened to and the blocks held; they are called when Prometheus asks."""
+    def __init__(
+        self,
+        registry: CollectorRegistry | None,
+        subscribers: Callable[[], int],
+        blocks: Callable[[], int],
+        waiting: Callable[[], int],
+    ) -> None:
+        """The callables give publishers listened to, blocks held and messages that wait; they are called when Prometheus asks."""
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(name, text, labels, registry=registry)
 
         active = Gauge(f"{_EVENTS}active_subscribers", "Publishers of KV events listened to, or dialled.", registry=registry)
         active.set_function(subscribers)
+        depth = Gauge(f"{_EVENTS}pool_queue_depth", "Messages that wait until those before them are fetched.", registry=registry)
+        depth.set_function(waiting)
+        Gauge(f"{_EVENTS}pool_capacity", "Workers that apply messages: the event loop.", registry=registry).set(1)
+        self.reconnections = counter(f"{_EVENTS}subscriber_reconnections_total", "New attempts to dial a publisher.", *_POD)
         size = Gauge("endpick_kv_cache_index_blocks", "Different blocks that some endpoint holds, by tier.", registry=registry)
         size.set_function(blocks)
         self.admissions = counter(f"{_INDEX}admissions_total", "Blocks that engines said they store.")
@@ -88,7 +98,15 @@ class KvMetrics:
 
     def forget(self, pod: str) -> None:
         """The publisher is gone."""
-        for metric in (self.messages, self.replaying, self.replays, self.failed_replays, self.replayed, self.last_replay):
+        for metric in (
+            self.messages,
+            self.reconnections,
+            self.replaying,
+            self.replays,
+            self.failed_replays,
+            self.replayed,
+            self.last_replay,
+        ):
             metric.remove_by_labels({"pod_identifier": pod})
         self.errors.remove_by_labels({"pod_identifier": pod})
         self.unusual.remove_by_labels({"pod_identifier": pod})

@@ -7,9 +7,9 @@ from enum import StrEnum
 from importlib.util import find_spec
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, model_validator
 
-from endpick.api import Duration, Parameters
+from endpick.api import Duration, Parameters, ignored
 from endpick_builtin.producers.precise.block_keys import HashAlgorithm
 from endpick_builtin.producers.self_check import SELF_CHECK
 
@@ -19,7 +19,8 @@ BYTES_PER_BLOCK = 320
 """What one block of one endpoint takes in memory, measured and rounded up."""
 _SIZE = r"([0-9]+(?:\.[0-9]+)?) ?(B|[KMG]i?B)"
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-_IGNORED = "Accepted for llm-d's configurations and without effect: "
+_ALL_ENDPOINTS = "remove it; every endpoint of the pool counts"
+_IN_MEMORY = "remove it; the index is in the picker's memory"
 
 
 class EngineType(StrEnum):
@@ -35,7 +36,7 @@ class TokenProcessorParameters(Parameters):
     block_size_tokens: Annotated[
         int, Field(alias="blockSizeTokens", ge=0, description=f"Tokens per block; 0 leaves it to blockSize, or to {DEFAULT_BLOCK_SIZE}.")
     ] = 0
-    block_size: Annotated[int, Field(alias="blockSize", ge=0, description="Former name of blockSizeTokens.")] = 0
+    block_size: Annotated[int, Field(alias="blockSize", ge=0, deprecated=True, description="The former name of `blockSizeTokens`.")] = 0
     hash_seed: Annotated[str, Field(alias="hashSeed", description="Where chains of keys begin; engines need not know it.")] = ""
     hash_algorithm: Annotated[
         HashAlgorithm,
@@ -45,14 +46,14 @@ class TokenProcessorParameters(Parameters):
     @property
     def tokens_per_block(self) -> int:
         """The block size in effect."""
-        return self.block_size_tokens or self.block_size or DEFAULT_BLOCK_SIZE
+        return self.block_size_tokens or self.__dict__["block_size"] or DEFAULT_BLOCK_SIZE
 
 
 class InMemoryParameters(Parameters):
     """An index bounded by its number of blocks."""
 
     size: Annotated[int, Field(gt=0, description="Blocks to remember for one endpoint at most.")] = 10_000_000
-    pod_cache_size: Annotated[int, Field(alias="podCacheSize", gt=0, description=_IGNORED + "any number may hold a block.")] = 10
+    pod_cache_size: Annotated[int, ignored("podCacheSize", "remove it; any number of endpoints may hold a block")] = 10
 
 
 class CostAwareParameters(Parameters):
@@ -66,7 +67,7 @@ class CostAwareParameters(Parameters):
 class RedisParameters(Parameters):
     """An index in another process."""
 
-    address: Annotated[str, Field(description=_IGNORED + "the index is in the picker's memory.")] = ""
+    address: Annotated[str, Field(description="Where it would be.")] = ""
 
 
 class BlockIndexParameters(Parameters):
@@ -76,15 +77,11 @@ class BlockIndexParameters(Parameters):
     cost_aware: Annotated[
         CostAwareParameters | None, Field(alias="costAwareMemoryConfig", description="Bounded by memory; none: by blocks.")
     ] = None
-    redis: Annotated[RedisParameters | None, Field(alias="redisConfig", description=_IGNORED + "the index is in memory.")] = None
-    valkey: Annotated[RedisParameters | None, Field(alias="valkeyConfig", description=_IGNORED + "the index is in memory.")] = None
-    enable_metrics: Annotated[bool, Field(alias="enableMetrics", description=_IGNORED + "the metrics are there in any case.")] = False
-    metrics_logging_interval: Annotated[
-        Duration | int, Field(alias="metricsLoggingInterval", description=_IGNORED + "metrics are not logged.")
-    ] = 0
-    max_prefix_blocks_to_match: Annotated[
-        int | None, Field(alias="maxPrefixBlocksToMatch", description=_IGNORED + "prompts are looked at in full.")
-    ] = None
+    redis: Annotated[RedisParameters | None, ignored("redisConfig", _IN_MEMORY)] = None
+    valkey: Annotated[RedisParameters | None, ignored("valkeyConfig", _IN_MEMORY)] = None
+    enable_metrics: Annotated[bool, Field(alias="enableMetrics", description="The metrics of the index are there in any case.")] = False
+    metrics_logging_interval: Annotated[Duration | int, ignored("metricsLoggingInterval", "remove it; `/metrics` shows them")] = 0
+    max_prefix_blocks_to_match: Annotated[int | None, ignored("maxPrefixBlocksToMatch", "remove it; prompts are looked at in full")] = None
 
     @property
     def blocks_per_endpoint(self) -> int:
@@ -117,7 +114,10 @@ class IndexerParameters(Parameters):
     ] = _TIERS
     token_processor: Annotated[
         TokenProcessorParameters | None,
-        Field(alias="tokenProcessorConfig", description=_IGNORED + "it belongs beside indexerConfig, not into it."),
+        ignored("tokenProcessorConfig", "give `tokenProcessorConfig` beside `indexerConfig`, not in it"),
+    ] = None
+    tokenizers_pool: Annotated[
+        JsonValue, ignored("tokenizersPoolConfig", "define a `token-producer` with `modelName` and `vllm`, which makes the tokens")
     ] = None
 
     @property
@@ -139,10 +139,8 @@ class PodDiscoveryParameters(Parameters):
         bool,
         Field(alias="askServers", description="Ask servers at /kv_event_sources; the ports above are for those without."),
     ] = False
-    pod_label_selector: Annotated[
-        str | None, Field(alias="podLabelSelector", description=_IGNORED + "every endpoint of the pool counts.")
-    ] = None
-    pod_namespace: Annotated[str | None, Field(alias="podNamespace", description=_IGNORED + "every endpoint of the pool counts.")] = None
+    pod_label_selector: Annotated[str | None, ignored("podLabelSelector", _ALL_ENDPOINTS)] = None
+    pod_namespace: Annotated[str | None, ignored("podNamespace", _ALL_ENDPOINTS)] = None
 
 
 class KvEventsParameters(Parameters):
@@ -152,7 +150,7 @@ class KvEventsParameters(Parameters):
         ""
     )
     topic_filter: Annotated[str, Field(alias="topicFilter", description="What the topics of messages begin with.")] = "kv@"
-    concurrency: Annotated[int, Field(ge=1, description=_IGNORED + "events are read on the event loop.")] = 4
+    concurrency: Annotated[int, ignored("concurrency", "remove it; events are read on the event loop")] = 4
     engine_type: Annotated[EngineType, Field(alias="engineType", description="Whose events: both are read alike.")] = EngineType.VLLM
     discover_pods: Annotated[bool, Field(alias="discoverPods", description="Dial the publisher of each endpoint.")] = True
     pod_discovery: Annotated[
@@ -193,14 +191,3 @@ class PrecisePrefixCacheParameters(Parameters):
         if missing and self.kv_events.in_use:
             raise ValueError(f"KV events need {' and '.join(missing)}, which are not installed: run pip install 'endpick[kv-events]'")
         return self
-
-    def without_effect(self) -> list[str]:
-        """Names of the parameters that were given and do nothing, each with what to know of it."""
-        found: list[str] = []
-        discovery, index = self.kv_events.pod_discovery, self.indexer.block_index
-        for part in (self.indexer, index, index.in_memory, self.kv_events, discovery):
-            for key, field in type(part).model_fields.items():
-                text = field.description or ""
-                if key in part.model_fields_set and text.startswith(_IGNORED):
-                    found.append(f"{field.alias or key} ({text.removeprefix(_IGNORED).rstrip('.')})")
-        return found

@@ -48,7 +48,12 @@ class PrecisePrefixCache:
         self._intake = (
             KvIntake(parameters.kv_events, self._new_blocks, lambda: self._metrics, context.logger) if parameters.kv_events.in_use else None
         )
-        self._metrics = KvMetrics(context.registry, lambda: self._intake.subscribers if self._intake else 0, lambda: self._index.size)
+        self._metrics = KvMetrics(
+            context.registry,
+            lambda: self._intake.subscribers if self._intake else 0,
+            lambda: self._index.size,
+            lambda: self._intake.waiting if self._intake else 0,
+        )
         self._check = SelfCheck(context.registry) if parameters.self_check else None
         self._pool: object = None
         self._slot_of_member: RowArray = np.empty(0, dtype=np.intp)

@@ -1,0 +1,145 @@
+"""Golden vectors of pickers, of what was sent where and of silent endpoints; and that every type has vectors, or a reason for none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ruamel.yaml import YAML
+
+from endpick.api import (
+    PREFIX_MATCH_BLOCKS,
+    WAITING_QUEUE_SIZE,
+    InferenceRequest,
+    ProfileRunResult,
+    Prompt,
+    SchedulingResult,
+    ScoredEndpoints,
+)
+from endpick.api.state import CycleState
+from endpick.plugins.discovery import discover
+from endpick.plugins.loader import load
+from endpick.plugins.resolution import Reference
+from endpick.requests.intake import HeadersForUpstream
+from endpick.scheduling.profile import as_view
+from endpick.testing.made_up import make_pool
+from unit.builtin.vectors import FOLDER, cases
+from unit.scheduling.workbench import REQUEST, access, instance, names, pool
+
+INSTALLED = {one.type: one for one in discover() if one.is_builtin}
+OF_ONE_TYPE = {
+    "agent_identities": "agent-identity",
+    "session_ids": "session-id-producer",
+    "media_matches": "mm-embeddings-cache-producer",
+    "burst_groups": "burst-prefix-cache-producer",
+    "kv-events": "precise-prefix-cache-producer",
+    "p2p_draws": "p2p-source-producer",
+    "token_estimates": "token-producer",
+    "uncached_tokens": "inflight-load-producer",
+    "output_tokens": "inflight-load-producer",
+}
+"""Files whose cases need not say what they are about."""
+ELSEWHERE = {
+    "dcgm-data-source": "fetches pages: test_sources_exporters.py; its collector has vectors",
+    "metrics-data-source": "fetches pages: test_sources_http.py; its collector has vectors",
+    "models-data-source": "fetches pages: test_sources_http.py",
+    "models-data-extractor": "reads a JSON page: test_collectors_models.py",
+    "multicluster-metrics-data-source": "fetches pages: test_sources_exporters.py; its collector has vectors",
+    "endpoint-notification-source": "hands events on: test_endpoint_event_sources.py; its collector has vectors",
+    "k8s-notification-source": "delivers nothing",
+    "dns-discovery": "asks name servers: test_discovery_dns.py",
+    "file-discovery": "reads files: test_endpoint_file.py",
+    "multicluster-file-discovery": "reads files: test_discovery_clusters.py",
+    "static-discovery": "has its endpoints from its parameters: test_discovery_static.py",
+    "kubernetes-discovery": "follows the Kubernetes API: test_kubernetes_objects.py and test_kubernetes_watch_states.py",
+    "predicted-latency-producer": "asks a predictor: test_predicted_latency.py holds questions and answers",
+    "request-attribute-reporter": "evaluates expressions: test_observers.py",
+    "destination-endpoint-served-verifier": "copies one value to one header: test_observers.py",
+    "disagg-headers-handler": "sets the headers that the vectors of disagg-profile-handler have: test_disaggregation_flow.py",
+    "disaggregatedset-rollout-screener": "counts Pods over time: test_rollout_screener.py",
+}
+"""Types without vectors, each with what tests it instead."""
+
+
+def plugin_class(name):
+    return load(INSTALLED[name], Reference(name)).loaded.plugin
+
+
+@pytest.mark.parametrize("case", cases("pickers"))
+def test_picked(case):
+    built, shared = instance(plugin_class(case["type"]), **case.get("parameters", {})), access()
+    scored = ScoredEndpoints(pool(size=len(case["totals"])).view(shared), np.array(case["totals"], dtype=float))
+    shared.scope = built.scope
+    for _ in range(40):
+        picked = names(built.plugin.pick(REQUEST, scored, CycleState(shared)))
+        if "picks" in case:
+            assert picked == [f"e{position}" for position in case["picks"]]
+        else:
+            assert len(set(picked)) == len(picked) == case["count"]
+            assert set(picked) <= {f"e{position}" for position in case["among"]}
+
+
+@pytest.mark.parametrize("case", cases("prefix_steps"))
+def test_what_was_sent_is_found(case):
+    producer, table = instance(plugin_class(case["type"]), autoTune=False, **case.get("parameters", {})), pool(size=3)
+    for step in case["steps"]:
+        if "gone" in step:
+            producer.plugin.endpoint_removed(table.generation.endpoints[step["gone"]].name)
+        text = b"".join(letter.encode() * 256 for letter in step["blocks"]) + b"." * step.get("tail", 0)
+        request = InferenceRequest(
+            "r", step.get("model", "m"), cache_salt=step.get("salt", ""), prompt=Prompt(lambda text=text: (text,) * bool(text))
+        )
+        shared = access()
+        endpoints, state = table.view(shared), CycleState(shared)
+        shared.scope = producer.scope
+        producer.plugin.produce(request, endpoints, state)
+        (key,) = (one for one in type(producer.plugin).produces if one.name == PREFIX_MATCH_BLOCKS.name)
+        assert np.nan_to_num(state.column(key, endpoints)).tolist() == step["matched"]
+        result = SchedulingResult("default", {"default": ProfileRunResult("default", endpoints.take([step["to"]]))}, ("x:1",))
+        producer.plugin.before_request(request, result, HeadersForUpstream({}), state)
+
+
+@pytest.mark.parametrize("case", cases("silent_endpoints"))
+def test_who_is_silent(case):
+    clock = [100.0]
+    table = make_pool(len(case["ages"]), keys=(WAITING_QUEUE_SIZE,), clock=lambda: clock[0])
+    for endpoint, age in zip(table.generation.endpoints, case["ages"], strict=True):
+        if age is not None:
+            clock[0] = 100.0 - age
+            table.write(WAITING_QUEUE_SIZE, endpoint, 0.0)
+    clock[0] = 100.0
+    screener = instance(plugin_class(case["type"]), **case.get("parameters", {})).plugin
+    endpoints = table.view()
+    kept = as_view(endpoints, screener.filter_candidates(InferenceRequest("r"), endpoints))
+    assert [endpoint.name for endpoint in kept] == [f"default/e{position}" for position in case["kept"]]
+
+
+def vectors_by_type() -> Counter[str]:
+    counted: Counter[str] = Counter()
+    for path in FOLDER.glob("*.yaml"):
+        for case in YAML(typ="safe").load(path):
+            plugin_type = case.get("type") or case.get("plugin") or OF_ONE_TYPE.get(path.stem)
+            counted[plugin_type] += plugin_type is not None
+    return counted
+
+
+def test_every_type_has_two_vectors_at_least_or_says_what_tests_it():
+    counted = vectors_by_type()
+    present = {load(one, Reference(name)).loaded.type for name, one in INSTALLED.items()}
+    assert {name for name in present if counted[name] < 2} == ELSEWHERE.keys() & present
+    assert sum(counted.values()) >= 600
+
+
+def test_no_vector_is_about_a_type_that_is_not_installed_and_no_exception_either():
+    assert vectors_by_type().keys() - INSTALLED.keys() - {None} == set()
+    assert ELSEWHERE.keys() - INSTALLED.keys() == set()
+
+
+@pytest.mark.parametrize("why", ELSEWHERE.values(), ids=ELSEWHERE)
+def test_the_tests_that_an_exception_names_are_there(why):
+    tests = Path(__file__).parents[1]
+    named = [word.rstrip(";,") for word in why.split() if word.rstrip(";,").endswith(".py")]
+    assert named or why == "delivers nothing"
+    assert all(list(tests.rglob(name)) for name in named)
