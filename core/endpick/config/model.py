@@ -125,6 +125,10 @@ class PluginSpec(Part):
         "FailClose fails the profile run. Scorers fail open by default, filters and pickers fail closed.",
     )
 
+    max_age: Annotated[Duration | None, EndpickOnly()] = Field(
+        None, description="Data of endpoints and of the pool that was written longer ago is missing for this instance; any age if 0 or omitted."
+    )
+
     @property
     def instance(self) -> str:
         """The name other parts of the document refer to."""

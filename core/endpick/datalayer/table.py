@@ -152,6 +152,7 @@ class EndpointTable:
         self._on_violation = on_violation
         self._pool_keys: frozenset[str] = frozenset()
         self._pool: dict[str, object] = {}
+        self._pool_written_at: dict[str, float] = {}
         self._cells: dict[str, Cells] = {}
         self._generation = self._next_generation(())
         self.declare(keys)
@@ -178,7 +179,7 @@ class EndpointTable:
         declared = {key.name: key for key in keys}
         self._pool_keys = frozenset(name for name, key in declared.items() if key.scope is Scope.POOL)
         for name in self._pool.keys() - self._pool_keys:
-            del self._pool[name]
+            del self._pool[name], self._pool_written_at[name]
         rows = len(self._generation.endpoints)
         self._cells = {
             name: self._carried_over(key) or Cells.empty(key, rows) for name, key in declared.items() if key.scope is Scope.ENDPOINT
@@ -202,6 +203,7 @@ class EndpointTable:
         """Put a value that belongs to the whole pool, unless no instance declared the key."""
         if key.name in self._pool_keys:
             self._pool[key.name] = value
+            self._pool_written_at[key.name] = self._clock()
 
     def upsert(self, endpoint: Endpoint) -> None:
         """See `EndpointRegistry`."""
@@ -247,7 +249,7 @@ class EndpointTable:
 
     def _next_generation(self, members: tuple[Endpoint, ...]) -> Generation:
         columns = MappingProxyType({name: cells.column() for name, cells in self._cells.items()})
-        return Generation(members, columns, MappingProxyType(self._pool), self._clock)
+        return Generation(members, columns, MappingProxyType(self._pool), self._clock, MappingProxyType(self._pool_written_at))
 
     def _carried_over(self, key: AnyKey) -> Cells | None:
         cells = self._cells.get(key.name)

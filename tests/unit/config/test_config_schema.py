@@ -75,6 +75,7 @@ def test_parameters_are_judged_by_the_schema_of_their_type_alone(section: dict[s
         ({"pluginPolicy": {}}, "$.pluginPolicy"),
         ({"plugins": [{"type": "queue-scorer", "from": "a"}]}, "$.plugins[0].from"),
         ({"plugins": [{"type": "queue-scorer", "onFault": "FailOpen"}]}, "$.plugins[0].onFault"),
+        ({"plugins": [{"type": "queue-scorer", "maxAge": "2s"}]}, "$.plugins[0].maxAge"),
         ({"dataLayer": {"sources": [{"pluginRef": "a", "collectors": []}]}}, "$.dataLayer.sources[0].collectors"),
     ],
 )
