@@ -191,7 +191,7 @@ class EndpointRegistry(Protocol):
         """
 
     def set_rewrites(self, rewrites: Iterable[ModelRewrite]) -> None:
-        """Make these the rules by which requests are for other models.
+        """Make these the rules by which requests are for other models, beside those of the configuration, which count before them.
 
         A rule that names the model counts before one that names none, and of several such the first.
         """

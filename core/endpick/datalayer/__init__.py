@@ -4,7 +4,7 @@
 - `collection`: when is each data source asked, and what happens to what it brings? Start here: `CollectionLoop`.
 - `pace`: which polls of an endpoint with nothing to do are left out?
 - `tasks`: how are tasks restarted when they end, and how are they ended?
-- `model_rules`: which priorities and other models has the discovery found?
+- `model_rules`: which priorities and other models have configuration and discovery for requests?
 - `discovery`: how does endpoint discovery start, and what happens when it fails?
 
 `serve`, `testing` and `planning` call it. It may import `observability` and every layer below it, but not `scheduling`.

@@ -15,7 +15,7 @@ from endpick.api.data import AnyKey, DataKey, Scope
 from endpick.api.datalayer import ModelRewrite
 from endpick.api.endpoints import Access, AccessScope, Column, Endpoint, Endpoints, FloatArray, Generation, OnViolation, refuse
 from endpick.api.errors import UnknownKey
-from endpick.datalayer.model_rules import ModelRules, compile_rewrites
+from endpick.datalayer.model_rules import ModelRules
 
 NEW_ROW = -1
 """In a list of origins: this row takes over nothing."""
@@ -145,7 +145,7 @@ class EndpointTable:
         self.sent: set[str] = set()
         """Addresses to which requests were sent since the collection looked: an endpoint with work is asked as often as usual."""
         self.rules = ModelRules()
-        """What the discovery says about models."""
+        """What configuration and discovery say about models."""
         self.is_ready = asyncio.Event()
         """Set once a discovery has reported its first complete picture."""
         self._clock = clock
@@ -225,7 +225,7 @@ class EndpointTable:
 
     def set_rewrites(self, rewrites: Iterable[ModelRewrite]) -> None:
         """See `EndpointRegistry`."""
-        self.rules.rewrites = compile_rewrites(rewrites)
+        self.rules.discovered(rewrites)
 
     def ready(self) -> None:
         """See `EndpointRegistry`."""

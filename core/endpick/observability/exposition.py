@@ -218,7 +218,9 @@ class PoolGauges(Collector):
 
     def _ages(self, generation: Generation) -> GaugeMetricFamily:
         family = GaugeMetricFamily(
-            "endpick_data_age_seconds", "Age of the oldest value of a data key, or of the one of the pool; +Inf while an endpoint has none.", labels=["key"]
+            "endpick_data_age_seconds",
+            "Age of the oldest value of a data key, or of the one of the pool; +Inf while an endpoint has none.",
+            labels=["key"],
         )
         now = self._clock()
         for key, written_at in generation.pool_written_at.items():

@@ -142,6 +142,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         _refuse_if_any(plan.hooks.configure(services))
         recorder = Recorder(metrics, services.clock, settings.max_metric_combinations)
         table = EndpointTable(services.clock, declared_keys(plan), recorder.undeclared_access)
+        table.rules.configure(plan.models)
         observers = DecisionObservers(plan.hooks, settings.decision_sampling_ratio)
         runtime = Runtime(services, table, recorder, observers.watched, settings.breaker)
         collection = CollectionSettings(settings.refresh_metrics_interval_seconds, settings.idle_metrics_interval_seconds)

@@ -23,9 +23,7 @@ schedulingProfiles:
 """
 
 
-@pytest.mark.parametrize(
-    ("age", "ages", "expected"), [("1s", (0.5, 0.5), "idle"), ("1s", (1.5, 0.5), "busy"), ("0s", (1.5, 0.5), "idle")]
-)
+@pytest.mark.parametrize(("age", "ages", "expected"), [("1s", (0.5, 0.5), "idle"), ("1s", (1.5, 0.5), "busy"), ("0s", (1.5, 0.5), "idle")])
 def test_a_figure_that_is_too_old_counts_as_one_that_was_never_reported(host, age: str, ages: tuple[float, float], expected: str) -> None:
     picker = host(CONFIG.format(age=age))
     picker.put(2)
