@@ -58,6 +58,10 @@ class AnyKey(Protocol):
     def max_age_seconds(self) -> float:
         """See `DataKey`."""
 
+    @property
+    def is_shared(self) -> bool:
+        """See `DataKey`."""
+
     def no_older_than(self, seconds: float) -> AnyKey:
         """See `DataKey`."""
 
@@ -83,6 +87,7 @@ class DataKey(Generic[T]):
         producer: Instance name the value must come from; empty for the key's one producer.
         has_substitute: True where readers have something else to go by while no instance writes it: its absence is worth no warning.
         max_age_seconds: What `no_older_than` was called with; no matter to those who write.
+        is_shared: True for what `beside_others` gives; no matter to those who read.
     """
 
     name: str
@@ -94,6 +99,7 @@ class DataKey(Generic[T]):
     producer: str = ""
     has_substitute: bool = False
     max_age_seconds: float = math.inf
+    is_shared: bool = False
     is_number: bool = field(init=False, default=False)
     """True for float64 columns: the type is `float`."""
 
@@ -119,6 +125,20 @@ class DataKey(Generic[T]):
         if not instance or instance == self.producer:
             return self
         return replace(self, name=f"{self.name}@{instance}", producer=instance, default_producer=None)
+
+    def beside_others(self) -> DataKey[T]:
+        """The same data, written by one instance beside another that produces it: put into `produces`, and write with it.
+
+        For what comes by another way as well, and fresher: what model servers tell in their answers, beside what their metrics page says.
+        The latest value counts. What an answer told while a poll was under way is not overwritten by that poll, and endpoints that keep
+        telling what plugins must have are polled less often meanwhile. Only for scope `ENDPOINT`.
+
+        Raises:
+            ValueError: the key has another scope.
+        """
+        if self.scope is not Scope.ENDPOINT:
+            raise ValueError(f"'{self.name}' has scope '{self.scope}': only what belongs to endpoints can have two producers")
+        return replace(self, is_shared=True)
 
     def no_older_than(self, seconds: float) -> DataKey[T]:
         """The same data as long as it is fresh: put into `consumes` or `consumes_optional`, it turns older values into missing ones.

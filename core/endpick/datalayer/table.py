@@ -16,6 +16,7 @@ from endpick.api.datalayer import ModelRewrite
 from endpick.api.endpoints import Access, AccessScope, Column, Endpoint, Endpoints, FloatArray, Generation, OnViolation, refuse
 from endpick.api.errors import UnknownKey
 from endpick.datalayer.model_rules import ModelRules
+from endpick.datalayer.told import Told
 
 NEW_ROW = -1
 """In a list of origins: this row takes over nothing."""
@@ -75,8 +76,8 @@ class Writable(Protocol):
     def generation(self) -> Generation:
         """The rows as they are now."""
 
-    def write(self, key: AnyKey, endpoint: Endpoint, value: object) -> None:
-        """Put a value into a column."""
+    def write(self, key: AnyKey, endpoint: Endpoint, value: object, since: float | None = None) -> None:
+        """Put a value into a column, unless it was told otherwise `since` then."""
 
     def write_pool(self, key: AnyKey, value: object) -> None:
         """Put a value that belongs to the whole pool."""
@@ -85,11 +86,19 @@ class Writable(Protocol):
 class TableWriter:
     """The `ColumnWriter` of one instance, for one payload or, without an endpoint, for as long as it likes."""
 
-    __slots__ = ("_on_violation", "_scope", "_table", "endpoint")
+    __slots__ = ("_on_violation", "_scope", "_since", "_table", "endpoint")
 
-    def __init__(self, table: Writable, scope: AccessScope | None, endpoint: Endpoint | None, on_violation: OnViolation) -> None:
+    def __init__(
+        self,
+        table: Writable,
+        scope: AccessScope | None,
+        endpoint: Endpoint | None,
+        on_violation: OnViolation,
+        since: float | None = None,
+    ) -> None:
         """Made by the table."""
         self._table = table
+        self._since = since
         self._scope = scope
         self._on_violation = on_violation
         self.endpoint = endpoint
@@ -101,7 +110,7 @@ class TableWriter:
         if target is None:
             raise ValueError(f"'{key.name}' belongs to an endpoint: this payload is pool-wide, so name one")
         if self._may_write(key, Scope.ENDPOINT):
-            self._table.write(key, target, value)
+            self._table.write(key, target, value, self._since)
 
     def set_pool(self, key: DataKey[T], value: T) -> None:
         """See `ColumnWriter`."""
@@ -144,6 +153,8 @@ class EndpointTable:
         """Called with the name of an endpoint whose learnt state is void: it left, or another address took over its name."""
         self.sent: set[str] = set()
         """Addresses to which requests were sent since the collection looked: an endpoint with work is asked as often as usual."""
+        self.told = Told(clock)
+        """What endpoints have told beside being polled."""
         self.rules = ModelRules()
         """What configuration and discovery say about models."""
         self.is_ready = asyncio.Event()
@@ -186,18 +197,29 @@ class EndpointTable:
         }
         self._generation = self._next_generation(self._generation.endpoints)
 
-    def writer(self, scope: AccessScope | None, endpoint: Endpoint | None = None) -> TableWriter:
-        """Where an instance with this scope writes; `endpoint` is whose payload it read. No scope: host code, nothing is checked."""
-        return TableWriter(self, scope, endpoint, self._on_violation)
+    def writer(self, scope: AccessScope | None, endpoint: Endpoint | None = None, since: float | None = None) -> TableWriter:
+        """Where an instance with this scope writes; `endpoint` is whose payload it read. No scope: host code, nothing is checked.
 
-    def write(self, key: AnyKey, endpoint: Endpoint, value: object) -> None:
-        """Put a value into a column, unless the endpoint has left, moved to another address, or no instance declared the key."""
+        `since` is when the payload was asked for; None for one that came by itself.
+        """
+        return TableWriter(self, scope, endpoint, self._on_violation, since)
+
+    def write(self, key: AnyKey, endpoint: Endpoint, value: object, since: float | None = None) -> None:
+        """Put a value into a column, unless the endpoint has left, moved to another address, or no instance declared the key.
+
+        Nor where the endpoint has told another by itself `since` the value was asked for, which is then the older one.
+        """
         cells = self._cells.get(key.name)
         row = self._generation.row_of.get(endpoint.name)
         if cells is None or row is None:
             return
-        if self._generation.endpoints[row].address == endpoint.address:
-            cells.write(row, value, self._clock())
+        if self._generation.endpoints[row].address != endpoint.address:
+            return
+        if since is not None and self.told.any and self.told.is_later(endpoint.name, key.name, since):
+            return
+        cells.write(row, value, self._clock())
+        if key.is_shared:
+            self.told.note(endpoint.name, key.name)
 
     def write_pool(self, key: AnyKey, value: object) -> None:
         """Put a value that belongs to the whole pool, unless no instance declared the key."""
@@ -244,6 +266,7 @@ class EndpointTable:
         for changed in tuple(self.on_changed):
             changed(self._generation)
         for name in before.keys() - stay:
+            self.told.forget(name)
             for removed in tuple(self.on_removed):
                 removed(name)
 

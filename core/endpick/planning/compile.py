@@ -130,12 +130,17 @@ def compile_collection(plan: Plan, built: Built) -> Collection:
     instances = built.instances
     return Collection(
         tuple(
-            SourceBinding(instances[source.instance], tuple(instances[name] for name in source.active))
+            SourceBinding(instances[source.instance], tuple(instances[name] for name in source.active), _needed(plan, source.active))
             for source in plan.sources
             if source.active
         ),
         _tolerated_age(plan, built),
     )
+
+
+def _needed(plan: Plan, collectors: tuple[str, ...]) -> frozenset[str]:
+    """What these collectors write and some instance must have."""
+    return frozenset(one.key.partition("@")[0] for one in plan.graph.subscriptions if one.required and one.producer in collectors)
 
 
 def _tolerated_age(plan: Plan, built: Built) -> float:

@@ -64,9 +64,9 @@ class Observers:
     state: CycleState
     access: Access
 
-    def started(self, head: ResponseHead) -> dict[str, str]:
-        """Tell all of them; returns the headers they want on the response, of equal names the last."""
-        added: dict[str, str] = {}
+    def started(self, head: ResponseHead) -> dict[str, str | None]:
+        """Tell all of them; returns the headers they want on the response, None for those they want gone, of equal names the last."""
+        added: dict[str, str | None] = {}
         for observer in self.each:
             if observer.started is None:
                 continue
@@ -115,9 +115,9 @@ def _add_metadata(answer: Mapping[object, object], told: dict[str, dict[str, Met
                 step.fault(f"wants metadata {key!r} set to {value!r}; it takes strings, numbers and booleans")
 
 
-def _add(answer: Mapping[object, object], added: dict[str, str], step: Step) -> None:
+def _add(answer: Mapping[object, object], added: dict[str, str | None], step: Step) -> None:
     for name, value in answer.items():
-        if isinstance(name, str) and isinstance(value, str):
+        if isinstance(name, str) and (value is None or isinstance(value, str)):
             added[name] = value
         else:
             step.fault(f"wants header {name!r} set to {value!r}; names and values must be strings")
@@ -179,7 +179,7 @@ class TrackedExchange:
         self._pace = ResponsePace()
         self._ended = False
 
-    def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str]:
+    def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str | None]:
         """See `Exchange`."""
         came_at = self._context.clock()
         status = headers.get(":status", "")
@@ -188,7 +188,7 @@ class TrackedExchange:
         self._pace.streaming = "text/event-stream" in content_type
         self._usage = self._reader(content_type)
         observers = self._context.observers
-        added: Mapping[str, str] = {}
+        added: Mapping[str, str | None] = {}
         if observers.each:
             served_by = _endpoint_at(served, self._context.picked, self._context.destinations)
             added = observers.started(ResponseHead(self._status, headers, served_by, served))
@@ -274,7 +274,7 @@ class BodilessExchange:
         self._clock = clock
         self._ended = False
 
-    def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str]:
+    def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str | None]:
         """See `Exchange`."""
         return {}
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.datalayer.collection import PhaseSequence, cadence_of
+from endpick.datalayer.pace import PhaseSequence, cadence_of
 from endpick.datalayer.tasks import Backoff
 
 
