@@ -14,6 +14,7 @@ from endpick.api.datalayer import (
     EndpointChange,
     EndpointEvent,
     EndpointEventSource,
+    PollingPoolSource,
     PollingSource,
     PoolSource,
     StreamSource,
@@ -21,6 +22,7 @@ from endpick.api.datalayer import (
 from endpick.api.endpoints import Endpoint, Generation
 from endpick.api.plugin import Parameters
 from endpick.datalayer.pace import Cadence, Pace, PhaseSequence, PollCounts, cadence_of, longest_stretch
+from endpick.datalayer.pool_poller import PoolPoller
 from endpick.datalayer.table import EndpointTable
 from endpick.datalayer.tasks import TaskGroup, keep_running, stop_all
 from endpick.observability.telemetry import Telemetry
@@ -279,6 +281,7 @@ class CollectionLoop:
         self._phases = PhaseSequence()
         self._polled: list[PolledSource] = []
         self._streams: list[tuple[StreamSource[Parameters, object], PayloadDispatcher]] = []
+        self._pool_pollers: list[PoolPoller] = []
         self._pool_sources: list[tuple[PoolSource[Parameters, object], PayloadDispatcher]] = []
         self._event_sources: list[tuple[EndpointEventSource[Parameters, object], PayloadDispatcher]] = []
         self._dispatchers = [PayloadDispatcher(binding, table, telemetry) for binding in collection.bindings if binding.collectors]
@@ -294,6 +297,8 @@ class CollectionLoop:
         for source, dispatcher in self._pool_sources:
             run = functools.partial(source.watch_pool, dispatcher.publish_pool)
             self._pool_tasks.spawn(keep_running(run, functools.partial(dispatcher.failed, "")))
+        for poller in self._pool_pollers:
+            self._pool_tasks.spawn(poller.run())
         self._table.on_changed.append(self._follow)
         self._follow(self._table.generation)
 
@@ -312,6 +317,8 @@ class CollectionLoop:
             self._polled.append(PolledSource(plugin, plugin.timeout_seconds, dispatcher))
         if isinstance(plugin, StreamSource):
             self._streams.append((plugin, dispatcher))
+        if isinstance(plugin, PollingPoolSource):
+            self._pool_pollers.append(PoolPoller(plugin, dispatcher.publish_pool, functools.partial(dispatcher.failed, "")))
         if isinstance(plugin, PoolSource):
             self._pool_sources.append((plugin, dispatcher))
         if isinstance(plugin, EndpointEventSource):
