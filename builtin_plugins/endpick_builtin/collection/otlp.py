@@ -38,7 +38,7 @@ class OtlpParameters(Parameters):
         Field(
             alias="endpointAttribute",
             min_length=1,
-            description="Resource attribute that names the endpoint: its name, with or without namespace, or `host:port`, of its metrics or its own.",
+            description="Resource attribute that names the endpoint: its name, with or without namespace, or a `host:port` of it.",
         ),
     ] = "service.instance.id"
     max_body_bytes: Annotated[
