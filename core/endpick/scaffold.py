@@ -15,8 +15,8 @@ from endpick import __version__
 from endpick.installation import HOST_DISTRIBUTION, resource
 from endpick.plugins.discovery import Candidate, find, is_valid_type
 
-KINDS = ("filter", "scorer", "picker", "profile-handler", "data-source", "data-producer")
-"""Kinds of plugin the template can make; a data source comes with a data collector."""
+KINDS = ("filter", "scorer", "picker", "profile-handler", "data-source", "pool-source", "data-producer")
+"""What the template can make. A data source comes with a data collector; a `pool-source` asks for what concerns the whole pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def draft(plugin_type: str, kind: str) -> ProjectDraft:
 def project_of(names: Mapping[str, str]) -> Project:
     """Read a project from the variables of the template."""
     kind = names["kind"]
-    collects = kind == "data-source"
+    collects = names["__collects"] != ""
     has_key = names["__keys_file"] != ""
     return Project(
         types=(names["plugin_type"], *([names["__collector_type"]] if collects else [])),

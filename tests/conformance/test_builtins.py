@@ -12,6 +12,8 @@ from endpick.testing.kit import CheckStatus
 from endpick_builtin.collection.core_metrics import CoreMetricsExtractor
 from endpick_builtin.collection.endpoint_events import TopologyExtractor
 from endpick_builtin.collection.exporters import DcgmExtractor, MulticlusterMetricsExtractor
+from endpick_builtin.collection.otlp import OtlpSource
+from endpick_builtin.collection.pool_data import HttpPoolSource, JsonDocument, JsonValuesExtractor
 from endpick_builtin.collection.sources import ModelList, ModelsDataExtractor
 from endpick_builtin.filters.labels import ByLabelFilter
 from endpick_builtin.kubernetes.discovery import KubernetesDiscovery
@@ -38,7 +40,7 @@ def loaded_class(plugin_type: str) -> type:
 CLASSES = list(dict.fromkeys(loaded_class(one.type) for one in discover() if one.is_builtin))
 
 
-NEED_PARAMETERS = {ByLabelFilter, KubernetesDiscovery, SessionIdProducer}
+NEED_PARAMETERS = {ByLabelFilter, HttpPoolSource, KubernetesDiscovery, OtlpSource, SessionIdProducer}
 
 
 @parametrize_conformance([plugin for plugin in CLASSES if set(kinds_of(plugin)) != {DataCollector} and plugin not in NEED_PARAMETERS])
@@ -71,6 +73,28 @@ def test_core_metrics_extractor_conforms(check):
 
 @parametrize_conformance([ModelsDataExtractor], payloads=[ModelList((ServedModel("base"), ServedModel("a", "base")))])
 def test_models_data_extractor_conforms(check):
+    check()
+
+
+@parametrize_conformance([HttpPoolSource], parameters={"url": "http://127.0.0.1:9/pool.json"}, examples=[{"path": "pool.json"}])
+def test_http_pool_source_conforms(check):
+    check()
+
+
+@parametrize_conformance([OtlpSource], parameters={"port": 0})
+def test_otlp_source_conforms(check):
+    check()
+
+
+PRICES = {"values": [{"attributeKey": "price", "pointer": "/price"}, {"attributeKey": "quota", "pointer": "/quota", "perEndpoint": True}]}
+
+
+@parametrize_conformance(
+    [JsonValuesExtractor],
+    parameters=PRICES,
+    payloads=[JsonDocument({"price": 2.5, "quota": {f"default/e{n}": n for n in range(16)}})],
+)
+def test_json_values_extractor_conforms(check):
     check()
 
 

@@ -16,7 +16,8 @@ from template.gateway import serving
 
 pytestmark = pytest.mark.long
 
-TYPES = {kind: {f"acme.sample-{kind}"} for kind in KINDS} | {"data-source": {"acme.sample-data-source", "acme.sample-collector"}}
+COLLECTING = ("data-source", "pool-source")
+TYPES = {kind: {f"acme.sample-{kind}", *(["acme.sample-collector"] if kind in COLLECTING else [])} for kind in KINDS}
 ENDPOINTS = {"127.0.0.1:8001", "127.0.0.1:8002"}
 
 
@@ -43,7 +44,7 @@ def test_behaviour_46_verbs_know_the_plugin(kind, project):
         facts = json.loads(project.run("endpick", "describe", plugin_type, "--format", "json"))
         assert facts["distribution"] == project.name
         assert all(parameter["description"] for parameter in facts["parameters"].get("properties", {}).values())
-    strictly = [] if kind.startswith("data-") else ["--strict"]  # warns that the data has no reader yet
+    strictly = [] if kind in (*COLLECTING, "data-producer") else ["--strict"]  # warns that the data has no reader yet
     project.run("endpick", "validate", *strictly, "examples/config.yaml")
 
 
@@ -58,7 +59,7 @@ async def test_request_is_routed_through_the_plugin(kind, project):
 
     assert destinations
     assert set(destinations) <= ENDPOINTS
-    if kind != "data-source":  # which the next test is about
+    if kind not in COLLECTING:  # of which the next test is about one
         assert runs[f"acme.sample-{kind}"] >= 1
 
 

@@ -21,6 +21,7 @@ MODULES = {
     "picker": {"picker.py"},
     "profile-handler": {"handler.py"},
     "data-source": {"source.py", "collector.py", "keys.py"},
+    "pool-source": {"source.py", "collector.py", "keys.py"},
     "data-producer": {"producer.py", "keys.py"},
 }
 COMMON = {

@@ -3,6 +3,10 @@
 - `sources`: which pages are fetched from each endpoint, and which models does it say it serves?
 - `exporters`: what do GPU exporters and the endpoint pickers of other clusters report?
 - `endpoint_events`: what do collectors learn when an endpoint joins, changes or leaves?
+- `answers`: what do model servers say of their load in the headers of their answers?
+- `pool_data`: what is known of the whole pool from a document on a server or in a file?
+- `otlp`: how do metrics reach endpick that are pushed over OTLP?
+- `otlp_messages`: what does such a push say of which server?
 - `http_pages`: how is a page fetched, over connections that are kept?
 - `core_metrics`: `core-metrics-extractor`: what does a metrics page say about queue, load, KV cache and LoRA adapters?
 - `engines`: under which names does each model-server engine report this?

@@ -18,13 +18,17 @@ HEAD_BYTES = 5
 """Of a frame: a flag that says whether the message is compressed, and its length as four bytes, the highest first."""
 
 Declared = Mapping[str, Mapping[str, tuple[int, str]]]
-"""Messages, each with its fields: number and type, which is `bytes`, `string`, `uint32`, `bool` or another message; `*` for a list."""
+"""Messages, each with its fields: number and type, which is a key of `_TYPES` or another message; `*` for a list."""
 
 _TYPES = {
     "bytes": FieldDescriptorProto.TYPE_BYTES,
     "string": FieldDescriptorProto.TYPE_STRING,
     "uint32": FieldDescriptorProto.TYPE_UINT32,
     "bool": FieldDescriptorProto.TYPE_BOOL,
+    "double": FieldDescriptorProto.TYPE_DOUBLE,
+    "int64": FieldDescriptorProto.TYPE_INT64,
+    "fixed64": FieldDescriptorProto.TYPE_FIXED64,
+    "sfixed64": FieldDescriptorProto.TYPE_SFIXED64,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol, TypeVar
 
@@ -54,6 +55,17 @@ class AnyKey(Protocol):
         """See `DataKey`."""
 
     @property
+    def max_age_seconds(self) -> float:
+        """See `DataKey`."""
+
+    @property
+    def is_shared(self) -> bool:
+        """See `DataKey`."""
+
+    def no_older_than(self, seconds: float) -> AnyKey:
+        """See `DataKey`."""
+
+    @property
     def is_number(self) -> bool:
         """See `DataKey`."""
 
@@ -74,6 +86,8 @@ class DataKey(Generic[T]):
         default_producer: Plugin type that the host adds, and announces, when a required key has no producer.
         producer: Instance name the value must come from; empty for the key's one producer.
         has_substitute: True where readers have something else to go by while no instance writes it: its absence is worth no warning.
+        max_age_seconds: What `no_older_than` was called with; no matter to those who write.
+        is_shared: True for what `beside_others` gives; no matter to those who read.
     """
 
     name: str
@@ -84,6 +98,8 @@ class DataKey(Generic[T]):
     default_producer: str | None = None
     producer: str = ""
     has_substitute: bool = False
+    max_age_seconds: float = math.inf
+    is_shared: bool = False
     is_number: bool = field(init=False, default=False)
     """True for float64 columns: the type is `float`."""
 
@@ -110,6 +126,36 @@ class DataKey(Generic[T]):
             return self
         return replace(self, name=f"{self.name}@{instance}", producer=instance, default_producer=None)
 
+    def beside_others(self) -> DataKey[T]:
+        """The same data, written by one instance beside another that produces it: put into `produces`, and write with it.
+
+        For what comes by another way as well, and fresher: what model servers tell in their answers, beside what their metrics page says.
+        The latest value counts. What an answer told while a poll was under way is not overwritten by that poll, and endpoints that keep
+        telling what plugins must have are polled less often meanwhile. Only for scope `ENDPOINT`.
+
+        Raises:
+            ValueError: the key has another scope.
+        """
+        if self.scope is not Scope.ENDPOINT:
+            raise ValueError(f"'{self.name}' has scope '{self.scope}': only what belongs to endpoints can have two producers")
+        return replace(self, is_shared=True)
+
+    def no_older_than(self, seconds: float) -> DataKey[T]:
+        """The same data as long as it is fresh: put into `consumes` or `consumes_optional`, it turns older values into missing ones.
+
+        For that plugin alone, and however it reads the key: NaN, None or the key's default is what it gets for a value that was written
+        more than so many seconds ago. Only for scopes `ENDPOINT` and `POOL`: other data does not outlive its request. Of two limits the
+        shorter holds.
+
+        Raises:
+            ValueError: the age is not positive, or the key's values belong to a request.
+        """
+        if not seconds > 0:
+            raise ValueError(f"'{self.name}' cannot be asked for values no older than {seconds:g} s: the age must be positive")
+        if self.scope not in (Scope.ENDPOINT, Scope.POOL):
+            raise ValueError(f"'{self.name}' has scope '{self.scope}': its values have no age")
+        return replace(self, max_age_seconds=min(seconds, self.max_age_seconds))
+
 
 @dataclass(frozen=True, slots=True)
 class Subscriptions:
@@ -120,3 +166,20 @@ class Subscriptions:
     consumes_optional: tuple[AnyKey, ...] = ()
     """Used when an instance writes it; reads give NaN, None or the default otherwise."""
     produces: tuple[AnyKey, ...] = ()
+
+    @property
+    def max_ages(self) -> dict[str, float]:
+        """How old a value may be before the instance gets none in its place, in seconds by key; keys without a limit are left out."""
+        limits: dict[str, float] = {}
+        for key in (*self.consumes, *self.consumes_optional):
+            if key.max_age_seconds < limits.get(key.name, math.inf):
+                limits[key.name] = key.max_age_seconds
+        return limits
+
+    def no_older_than(self, seconds: float) -> Subscriptions:
+        """The same with a limit to the age of all that is read and has one; see `DataKey.no_older_than`."""
+        return replace(self, consumes=_limited(self.consumes, seconds), consumes_optional=_limited(self.consumes_optional, seconds))
+
+
+def _limited(keys: tuple[AnyKey, ...], seconds: float) -> tuple[AnyKey, ...]:
+    return tuple(key.no_older_than(seconds) if key.scope in (Scope.ENDPOINT, Scope.POOL) else key for key in keys)

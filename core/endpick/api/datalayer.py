@@ -46,7 +46,9 @@ Payload = TypeVar("Payload", default=object)
 
 
 class DataSource(Plugin[P], Generic[P, Payload]):
-    """Brings payloads from outside. Subclass `PollingSource`, `StreamSource`, `PoolSource` or `EndpointEventSource`.
+    """Brings payloads from outside.
+
+    Subclass `PollingSource`, `StreamSource`, `PollingPoolSource`, `PoolSource` or `EndpointEventSource`.
 
     The second generic argument is the type of the payload: `class Temperatures(PollingSource[TemperatureParameters, Reading])`.
     """
@@ -85,6 +87,26 @@ class StreamSource(DataSource[P, Payload]):
     @abstractmethod
     async def watch(self, endpoint: Endpoint, publish: Callable[[Payload], None]) -> None:
         """Deliver payloads of one endpoint until cancelled. Called once per endpoint; restarted with back-off when it returns or raises."""
+
+
+class PollingPoolSource(DataSource[P, Payload]):
+    """Asks at an interval for something that belongs to the whole pool, or for a list that speaks of several endpoints."""
+
+    interval_seconds: float = 10.0
+    """Seconds from the start of one poll to the next. Read once, after construction."""
+    timeout_seconds: float = 5.0
+    """The host cancels a poll that takes longer, and counts it."""
+
+    @abstractmethod
+    async def poll_pool(self) -> Payload:
+        """Fetch one payload.
+
+        Called whether there are endpoints or not, never twice at once. After a failure it is called again with growing delays, soon at
+        first, and at the interval once it succeeds. What its collectors wrote stays meanwhile, and grows older.
+
+        Raises:
+            Unavailable: there is nothing to have now; counted.
+        """
 
 
 class PoolSource(DataSource[P, Payload]):
@@ -191,7 +213,7 @@ class EndpointRegistry(Protocol):
         """
 
     def set_rewrites(self, rewrites: Iterable[ModelRewrite]) -> None:
-        """Make these the rules by which requests are for other models.
+        """Make these the rules by which requests are for other models, beside those of the configuration, which count before them.
 
         A rule that names the model counts before one that names none, and of several such the first.
         """

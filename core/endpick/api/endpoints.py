@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from endpick.api.data import DataKey, Scope
 from endpick.api.errors import UndeclaredAccess, UnknownKey
+
+
+def _nothing() -> Mapping[str, float]:
+    return MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +28,15 @@ class AccessScope:
     plugin_type: str = ""
     extension_point: str = ""
     """Where the host calls the instance with this scope; empty where it says so nowhere."""
+    max_ages: Mapping[str, float] = field(default_factory=_nothing)
+    """For keys whose older values the instance is to find missing, how old they may be in seconds."""
+    unlimited: frozenset[str] = field(init=False, repr=False, compare=False)
+    """The readable keys whose values may be of any age."""
     own_names: Mapping[str, str] = field(init=False, repr=False, compare=False)
     """Under which name a consumer that insists on this producer finds each key that the instance writes: see `DataKey.from_producer`."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "unlimited", self.readable - self.max_ages.keys())
         object.__setattr__(self, "own_names", {name: f"{name}@{self.instance}" for name in self.writable})
 
 
@@ -129,6 +138,8 @@ class Generation:
     columns: Mapping[str, Column]
     pool: Mapping[str, object]
     clock: Callable[[], float]
+    pool_written_at: Mapping[str, float] = field(default_factory=_nothing)
+    """When each value of `pool` was written, in the seconds of `clock`."""
     row_of: Mapping[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -205,12 +216,15 @@ class Endpoints:
         """
         scope, column = self._access.scope, self._generation.columns.get(key.name)
         # What `_column` does, without its call where nothing is out of the ordinary: scorers do little else.
-        if column is None or (scope is not None and key.name not in scope.readable):
-            column = self._column(key)
+        limit = None
+        if column is None or (scope is not None and key.name not in scope.unlimited):
+            column, limit = self._column(key), self._limit(key)
         if column is None:
             return _read_only(np.full(len(self), np.nan))
         if not key.is_number:
             raise UnknownKey(f"'{key.name}' holds {key.type.__name__} objects, not numbers; read it with endpoints.objects(...)")
+        if limit is not None:
+            return _read_only(np.where(self._is_fresh(column, limit), self.gather(column.values), np.nan))
         values: FloatArray = column.values  # type: ignore[assignment]
         if self._rows is not None:
             values = values[self._rows]
@@ -235,7 +249,7 @@ class Endpoints:
             UnknownKey, UndeclaredAccess: as `endpoints[key]`.
         """
         scope, column = self._access.scope, self._generation.columns.get(key.name)
-        if column is None or self._rows is not None or (scope is not None and key.name not in scope.readable):
+        if column is None or self._rows is not None or (scope is not None and key.name not in scope.unlimited):
             return work(self[key])
         found = column.derived.get(work, column)
         if found is column:  # which is in no result
@@ -262,6 +276,9 @@ class Endpoints:
         column = self._column(key)
         if column is None:
             return work([None] * len(self._generation.endpoints))
+        if self._limit(key) is not None:
+            fresh: list[V | None] = Endpoints(self._generation, None, self._access)._objects(key)
+            return work(fresh)
         found = column.derived.get(work, column)
         if found is column:  # which is in no result
             found = work(column.values.tolist())
@@ -275,17 +292,25 @@ class Endpoints:
             UnknownKey: the key's scope is not `ENDPOINT`.
             UndeclaredAccess: under test, when the running plugin does not consume the key.
         """
+        return self._objects(key)
+
+    def _objects(self, key: DataKey[T]) -> list[Any]:
         column = self._column(key)
         if column is None:
             return [None] * len(self)
         values = column.values if self._rows is None else column.values[self._rows]
-        objects: list[T | None] = values.tolist()
+        objects: list[Any] = values.tolist()
+        limit = self._limit(key)
+        if limit is not None:
+            fresh = self._is_fresh(column, limit).tolist()
+            return [value if is_fresh else None for value, is_fresh in zip(objects, fresh, strict=True)]
         return objects
 
     def age(self, key: DataKey[T]) -> FloatArray:
         """Seconds since each value of the column was written; +inf where it never was.
 
-        A plugin that takes old values for stale says how old in `tolerated_age_seconds`.
+        A plugin that takes old values for stale says how old in `tolerated_age_seconds`; to find them missing, see
+        `DataKey.no_older_than`, which changes no age.
 
         Raises:
             UnknownKey: the key's scope is not `ENDPOINT`.
@@ -297,7 +322,7 @@ class Endpoints:
         return self._generation.clock() - written_at
 
     def pool(self, key: DataKey[T]) -> T | None:
-        """A value that belongs to the whole pool; the key's default while no plugin has written it.
+        """A value that belongs to the whole pool; the key's default while no plugin has written it, or where it is older than allowed.
 
         Raises:
             UnknownKey: the key's scope is not `POOL`.
@@ -307,8 +332,21 @@ class Endpoints:
         scope = self._access.scope
         if scope is not None and key.name not in scope.readable:
             self._access.on_violation(scope, key.name, "read")
+        limit = self._limit(key)
+        if limit is not None and self.pool_age(key) > limit:
+            return key.default
         value: T | None = self._generation.pool.get(key.name, key.default)  # type: ignore[assignment]
         return value
+
+    def pool_age(self, key: DataKey[T]) -> float:
+        """Seconds since a value that belongs to the whole pool was written; +inf while no plugin has written it.
+
+        Raises:
+            UnknownKey: the key's scope is not `POOL`.
+        """
+        if key.scope is not Scope.POOL:
+            raise UnknownKey(f"'{key.name}' has scope '{key.scope}', not 'pool'")
+        return self._generation.clock() - self._generation.pool_written_at.get(key.name, -np.inf)
 
     def where(self, mask: BoolArray) -> Endpoints:
         """The endpoints whose mask is True, in the same order.
@@ -355,6 +393,13 @@ class Endpoints:
 
     def _row_numbers(self) -> RowArray:
         return np.arange(len(self._generation.endpoints)) if self._rows is None else self._rows
+
+    def _limit(self, key: DataKey[T]) -> float | None:
+        scope = self._access.scope
+        return None if scope is None else scope.max_ages.get(key.name)
+
+    def _is_fresh(self, column: Column, limit: float) -> BoolArray:
+        return self.gather(column.written_at) >= self._generation.clock() - limit
 
     def _column(self, key: DataKey[T]) -> Column | None:
         if key.scope is not Scope.ENDPOINT:

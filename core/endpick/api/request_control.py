@@ -200,8 +200,8 @@ class ResponseObserver(Plugin[P]):
 
     kind: ClassVar[str] = "response-observer"
 
-    def response_started(self, request: InferenceRequest, head: ResponseHead, state: CycleState) -> Mapping[str, str] | None:
-        """Response headers have arrived. May return headers to add to the response."""
+    def response_started(self, request: InferenceRequest, head: ResponseHead, state: CycleState) -> Mapping[str, str | None] | None:
+        """Response headers have arrived. May return headers to set on the response; one whose value is None is taken from it."""
         return None
 
     def first_chunk(self, request: InferenceRequest, state: CycleState) -> None:

@@ -25,6 +25,8 @@ LLM_D_DEPRECATED = "inference.networking.x-k8s.io/v1alpha1"
 ENDPICK = "endpick/v1alpha1"
 API_VERSIONS = (LLM_D, LLM_D_DEPRECATED, ENDPICK)
 KIND = "EndpointPickerConfig"
+EVERY_MODEL = "*"
+"""Name of the entry of `models` for all models without one."""
 
 
 class EndpickOnly:
@@ -123,6 +125,11 @@ class PluginSpec(Part):
         None,
         description="What to do when the instance raises or returns something invalid: FailOpen continues without it, "
         "FailClose fails the profile run. Scorers fail open by default, filters and pickers fail closed.",
+    )
+
+    max_age: Annotated[Duration | None, EndpickOnly()] = Field(
+        None,
+        description="Data of endpoints and of the pool that was written longer ago is missing for this instance; any age if 0 or omitted.",
     )
 
     @property
@@ -241,6 +248,22 @@ class ObjectiveSpec(Part):
     priority: WholeNumber = Field(description="Higher is more important; requests of negative priority are shed while the pool is full.")
 
 
+class ModelTargetSpec(Part):
+    """A model that requests may be for instead."""
+
+    model: Name = Field(description="What the model servers call it.")
+    weight: WholeNumber = Field(1, ge=0, lt=2**31, description="Its share of the requests, in proportion to the weights of the others.")
+
+
+class ModelSpec(Part):
+    """A model under the name that clients use, and the models that serve it."""
+
+    name: Name = Field(description="What clients call it; `*` stands for every model without an entry, and for requests that name none.")
+    targets: Several[ModelTargetSpec] = Field(
+        (), description="The models its requests are for instead; itself if omitted. Where all weights are 0, shares are equal."
+    )
+
+
 class EndpointPickerConfig(Part):
     """The configuration of an endpoint picker."""
 
@@ -266,6 +289,10 @@ class EndpointPickerConfig(Part):
     hooks: Annotated[Several[HookSpec], EndpickOnly()] = Field((), description="Host extensions to load.")
     objectives: Annotated[Several[ObjectiveSpec], EndpickOnly()] = Field(
         (), description="Inference objectives and their priorities; a request without one, or with one that is not listed, has priority 0."
+    )
+    models: Annotated[Several[ModelSpec], EndpickOnly()] = Field(
+        (),
+        description="Models that clients know under other names than model servers; those of a discovery count where none is given here.",
     )
 
     @property

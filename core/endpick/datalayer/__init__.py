@@ -3,9 +3,11 @@
 - `table`: which endpoints are in the pool, and what was last reported of each? Start here: `EndpointTable`.
 - `collection`: when is each data source asked, and what happens to what it brings? Start here: `CollectionLoop`.
 - `moments`: when within a tick has each endpoint its turn?
-- `pace`: which polls of an endpoint with nothing to do are left out?
+- `pace`: when is each source due, and which polls of an endpoint with nothing to do are left out?
+- `pool_poller`: when is something asked for that belongs to the whole pool?
+- `told`: what do endpoints tell of themselves, so that they need not be asked?
 - `tasks`: how are tasks restarted when they end, and how are they ended?
-- `model_rules`: which priorities and other models has the discovery found?
+- `model_rules`: which priorities and other models have configuration and discovery for requests?
 - `discovery`: how does endpoint discovery start, and what happens when it fails?
 
 `serve`, `testing` and `planning` call it. It may import `observability` and every layer below it, but not `scheduling`.

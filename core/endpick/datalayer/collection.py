@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -14,6 +14,7 @@ from endpick.api.datalayer import (
     EndpointChange,
     EndpointEvent,
     EndpointEventSource,
+    PollingPoolSource,
     PollingSource,
     PoolSource,
     StreamSource,
@@ -21,7 +22,8 @@ from endpick.api.datalayer import (
 from endpick.api.endpoints import Endpoint, Generation
 from endpick.api.plugin import Parameters
 from endpick.datalayer.moments import PhaseSequence, first_at
-from endpick.datalayer.pace import Pace, PollCounts, longest_stretch
+from endpick.datalayer.pace import Cadence, Pace, PollCounts, cadence_of, longest_stretch
+from endpick.datalayer.pool_poller import PoolPoller
 from endpick.datalayer.table import EndpointTable
 from endpick.datalayer.tasks import TaskGroup, keep_running, stop_all
 from endpick.observability.telemetry import Telemetry
@@ -37,6 +39,8 @@ class SourceBinding:
 
     source: Instance
     collectors: tuple[Instance, ...]
+    needed: frozenset[str] = frozenset()
+    """Of the keys that the collectors write, those that an instance must have. Endpoints that tell them by themselves are polled less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,45 +52,24 @@ class Collection:
     """The shortest age at which an instance of the plan takes data for stale; see `Plugin.tolerated_age_seconds`."""
 
 
-SHORTEST_TICK_SECONDS = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class Cadence:
-    """The base tick, and how many of them each source waits."""
-
-    tick_seconds: float
-    every: tuple[int, ...]
-    """For each source, in the order given to `cadence_of`."""
-
-    def due(self, tick: int) -> tuple[int, ...]:
-        """Positions of the sources to poll at this tick, counted from 1. Tick 1 polls every source."""
-        return tuple(position for position, every in enumerate(self.every) if (tick - 1) % every == 0)
-
-
-def cadence_of(refresh_interval_seconds: float, intervals: Iterable[float | None]) -> Cadence:
-    """The cadence of sources with these intervals; None follows the refresh interval.
-
-    The tick is the shortest interval asked for, but never under 50 ms; every other interval is rounded to a whole number of ticks.
-    """
-    wanted = tuple(refresh_interval_seconds if interval is None else interval for interval in intervals)
-    tick = max(SHORTEST_TICK_SECONDS, min((refresh_interval_seconds, *wanted)))
-    return Cadence(tick, tuple(max(1, round(interval / tick)) for interval in wanted))
-
-
 class PayloadDispatcher:
     """The way from one source to the columns."""
 
     def __init__(self, binding: SourceBinding, table: EndpointTable, telemetry: Telemetry) -> None:
         self.source = binding.source
+        self.needed = binding.needed
         self._table = table
         self._telemetry = telemetry
+        self.told = table.told
         self._collectors = tuple((instance, _collector_of(instance)) for instance in binding.collectors)
         self._slow: dict[tuple[str, str], Breaker] = {}
         """By collector and endpoint, where a payload took long to read."""
 
-    def deliver(self, payload: object, endpoint: Endpoint | None) -> None:
-        """Let every collector read the payload; `endpoint` is None when it is pool-wide. None as payload means there was nothing."""
+    def deliver(self, payload: object, endpoint: Endpoint | None, since: float | None = None) -> None:
+        """Let every collector read the payload; `endpoint` is None when it is pool-wide. None as payload means there was nothing.
+
+        `since` is when the payload was asked for; None for one that came by itself.
+        """
         if payload is None:
             return
         name = "" if endpoint is None else endpoint.name
@@ -95,7 +78,7 @@ class PayloadDispatcher:
                 continue
             started = perf_counter()
             try:
-                collector.collect(payload, self._table.writer(instance.scope, endpoint))
+                collector.collect(payload, self._table.writer(instance.scope, endpoint, since))
             except CALL_FAILURES as problem:
                 if is_the_hosts(problem):
                     raise
@@ -170,8 +153,14 @@ class PolledSource:
     timeout_seconds: float
     dispatcher: PayloadDispatcher
 
+    def is_told(self, endpoint: Endpoint, within_seconds: float) -> bool:
+        """Whether the endpoint has told by itself what the source is polled for."""
+        told = self.dispatcher.told
+        return told.any and bool(self.dispatcher.needed) and told.are_fresh(endpoint.name, self.dispatcher.needed, within_seconds)
+
     async def poll(self, endpoint: Endpoint, pace: Pace) -> None:
         """One poll of one endpoint, delivered or counted as an error; the pace learns whether it brought anything new."""
+        began = self.dispatcher.told.now()
         try:
             async with asyncio.timeout(self.timeout_seconds) as limit:
                 payload = await self.plugin.poll(endpoint)
@@ -182,7 +171,7 @@ class PolledSource:
             self.dispatcher.failed(endpoint.name, f"no answer within {self.timeout_seconds:g} s" if limit.expired() else problem)
         else:
             pace.answered(payload)
-            self.dispatcher.deliver(payload, endpoint)
+            self.dispatcher.deliver(payload, endpoint, began)
 
 
 class EndpointPoller:
@@ -232,7 +221,9 @@ class EndpointPoller:
                 for pace in self._paces:
                     pace.reset()
             for position in self._cadence.due(tick):
-                if self._paces[position].is_due():
+                pace = self._paces[position]
+                waits = self._cadence.every[position] * tick_seconds
+                if pace.is_due(told=pace.may_stretch and self._sources[position].is_told(self.endpoint, waits)):
                     self._poll_unless_busy(position)
             now = loop.time()
             next_at = next_at + tick_seconds if next_at + tick_seconds >= now else first_at(now, tick_seconds, phase)
@@ -292,6 +283,7 @@ class CollectionLoop:
         self._phases = PhaseSequence()
         self._polled: list[PolledSource] = []
         self._streams: list[tuple[StreamSource[Parameters, object], PayloadDispatcher]] = []
+        self._pool_pollers: list[PoolPoller] = []
         self._pool_sources: list[tuple[PoolSource[Parameters, object], PayloadDispatcher]] = []
         self._event_sources: list[tuple[EndpointEventSource[Parameters, object], PayloadDispatcher]] = []
         self._dispatchers = [PayloadDispatcher(binding, table, telemetry) for binding in collection.bindings if binding.collectors]
@@ -307,6 +299,8 @@ class CollectionLoop:
         for source, dispatcher in self._pool_sources:
             run = functools.partial(source.watch_pool, dispatcher.publish_pool)
             self._pool_tasks.spawn(keep_running(run, functools.partial(dispatcher.failed, "")))
+        for poller in self._pool_pollers:
+            self._pool_tasks.spawn(poller.run())
         self._table.on_changed.append(self._follow)
         self._follow(self._table.generation)
 
@@ -325,6 +319,8 @@ class CollectionLoop:
             self._polled.append(PolledSource(plugin, plugin.timeout_seconds, dispatcher))
         if isinstance(plugin, StreamSource):
             self._streams.append((plugin, dispatcher))
+        if isinstance(plugin, PollingPoolSource):
+            self._pool_pollers.append(PoolPoller(plugin, dispatcher.publish_pool, functools.partial(dispatcher.failed, "")))
         if isinstance(plugin, PoolSource):
             self._pool_sources.append((plugin, dispatcher))
         if isinstance(plugin, EndpointEventSource):

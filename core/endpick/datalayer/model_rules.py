@@ -1,4 +1,4 @@
-"""What a discovery says about models beside endpoints: priorities of objectives, and which model a request is for instead."""
+"""What is known about models beside endpoints: priorities of objectives, and which model a request is for instead."""
 
 from __future__ import annotations
 
@@ -17,12 +17,25 @@ NO_REWRITES: RewriteTable = MappingProxyType({})
 class ModelRules:
     """The rules as they are now. The table owns it, and each request reads it."""
 
-    __slots__ = ("objectives", "rewrites")
+    __slots__ = ("_configured", "_found", "objectives", "rewrites")
 
     def __init__(self) -> None:
         self.objectives: Mapping[str, int] = {}
-        """Priorities by name."""
+        """Priorities by name, as the discovery has found them."""
         self.rewrites: RewriteTable = NO_REWRITES
+        """Of the configuration and of the discovery; where both have a rule for one model, that of the configuration."""
+        self._configured: tuple[ModelRewrite, ...] = ()
+        self._found: tuple[ModelRewrite, ...] = ()
+
+    def configure(self, rewrites: Iterable[ModelRewrite]) -> None:
+        """Make these the rules of the configuration."""
+        self._configured = tuple(rewrites)
+        self.rewrites = compile_rewrites((*self._configured, *self._found))
+
+    def discovered(self, rewrites: Iterable[ModelRewrite]) -> None:
+        """Make these the rules of the discovery."""
+        self._found = tuple(rewrites)
+        self.rewrites = compile_rewrites((*self._configured, *self._found))
 
 
 def compile_rewrites(rewrites: Iterable[ModelRewrite]) -> RewriteTable:

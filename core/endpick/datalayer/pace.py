@@ -1,9 +1,36 @@
-"""How often an endpoint with nothing to do is asked: ever less often while its answers repeat, and as usual at once when they do not."""
+"""When endpoints are asked: each source in its turn, and an endpoint with nothing to do ever less often while its answers repeat."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+SHORTEST_TICK_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Cadence:
+    """The base tick, and how many of them each source waits."""
+
+    tick_seconds: float
+    every: tuple[int, ...]
+    """For each source, in the order given to `cadence_of`."""
+
+    def due(self, tick: int) -> tuple[int, ...]:
+        """Positions of the sources to poll at this tick, counted from 1. Tick 1 polls every source."""
+        return tuple(position for position, every in enumerate(self.every) if (tick - 1) % every == 0)
+
+
+def cadence_of(refresh_interval_seconds: float, intervals: Iterable[float | None]) -> Cadence:
+    """The cadence of sources with these intervals; None follows the refresh interval.
+
+    The tick is the shortest interval asked for, but never under 50 ms; every other interval is rounded to a whole number of ticks.
+    """
+    wanted = tuple(refresh_interval_seconds if interval is None else interval for interval in intervals)
+    tick = max(SHORTEST_TICK_SECONDS, min((refresh_interval_seconds, *wanted)))
+    return Cadence(tick, tuple(max(1, round(interval / tick)) for interval in wanted))
+
 
 REPEATS_BEFORE_STRETCHING = 5
 """Answers in a row that say nothing new, after which an endpoint is asked less often."""
@@ -18,10 +45,12 @@ class PollCounts:
     made: int = 0
     skipped: int = 0
     """Of endpoints with nothing to do."""
+    told: int = 0
+    """Left out because the endpoint had just told by itself what plugins must have."""
 
     def snapshot(self) -> dict[str, int]:
         """By event, for `/metrics`."""
-        return {"made": self.made, "skipped": self.skipped}
+        return {"made": self.made, "skipped": self.skipped, "told": self.told}
 
 
 def longest_stretch(interval_seconds: float, idle_interval_seconds: float, tolerated_age_seconds: float) -> int:
@@ -39,7 +68,7 @@ def longest_stretch(interval_seconds: float, idle_interval_seconds: float, toler
 class Pace:
     """Which of the polls of one endpoint by one source are made."""
 
-    __slots__ = ("_counts", "_last", "_longest", "_repeats", "_stretch", "_to_skip")
+    __slots__ = ("_counts", "_last", "_left_out", "_longest", "_repeats", "_stretch", "_to_skip")
 
     def __init__(self, longest: int, counts: PollCounts) -> None:
         """Every poll is made at first; `longest` is what `longest_stretch` says."""
@@ -47,15 +76,30 @@ class Pace:
         self._counts = counts
         self._stretch = 1
         self._to_skip = 0
+        self._left_out = 0
         self._repeats = 0
         self._last: object = None
 
-    def is_due(self) -> bool:
-        """Asked once in each interval: whether the poll is made this time."""
+    @property
+    def may_stretch(self) -> bool:
+        """Whether any poll may be left out."""
+        return self._longest > 1
+
+    def is_due(self, *, told: bool = False) -> bool:
+        """Asked once in each interval: whether the poll is made this time.
+
+        `told` says that the endpoint has just told by itself what the poll is made for; it is polled now and then all the same.
+        """
+        if told and self._left_out + 1 < self._longest:
+            self._left_out += 1
+            self._counts.told += 1
+            return False
         if self._to_skip:
             self._to_skip -= 1
+            self._left_out += 1
             self._counts.skipped += 1
             return False
+        self._left_out = 0
         self._to_skip = self._stretch - 1
         self._counts.made += 1
         return True

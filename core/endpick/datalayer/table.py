@@ -15,7 +15,8 @@ from endpick.api.data import AnyKey, DataKey, Scope
 from endpick.api.datalayer import ModelRewrite
 from endpick.api.endpoints import Access, AccessScope, Column, Endpoint, Endpoints, FloatArray, Generation, OnViolation, refuse
 from endpick.api.errors import UnknownKey
-from endpick.datalayer.model_rules import ModelRules, compile_rewrites
+from endpick.datalayer.model_rules import ModelRules
+from endpick.datalayer.told import Told
 
 NEW_ROW = -1
 """In a list of origins: this row takes over nothing."""
@@ -75,8 +76,8 @@ class Writable(Protocol):
     def generation(self) -> Generation:
         """The rows as they are now."""
 
-    def write(self, key: AnyKey, endpoint: Endpoint, value: object) -> None:
-        """Put a value into a column."""
+    def write(self, key: AnyKey, endpoint: Endpoint, value: object, since: float | None = None) -> None:
+        """Put a value into a column, unless it was told otherwise `since` then."""
 
     def write_pool(self, key: AnyKey, value: object) -> None:
         """Put a value that belongs to the whole pool."""
@@ -85,11 +86,19 @@ class Writable(Protocol):
 class TableWriter:
     """The `ColumnWriter` of one instance, for one payload or, without an endpoint, for as long as it likes."""
 
-    __slots__ = ("_on_violation", "_scope", "_table", "endpoint")
+    __slots__ = ("_on_violation", "_scope", "_since", "_table", "endpoint")
 
-    def __init__(self, table: Writable, scope: AccessScope | None, endpoint: Endpoint | None, on_violation: OnViolation) -> None:
+    def __init__(
+        self,
+        table: Writable,
+        scope: AccessScope | None,
+        endpoint: Endpoint | None,
+        on_violation: OnViolation,
+        since: float | None = None,
+    ) -> None:
         """Made by the table."""
         self._table = table
+        self._since = since
         self._scope = scope
         self._on_violation = on_violation
         self.endpoint = endpoint
@@ -101,7 +110,7 @@ class TableWriter:
         if target is None:
             raise ValueError(f"'{key.name}' belongs to an endpoint: this payload is pool-wide, so name one")
         if self._may_write(key, Scope.ENDPOINT):
-            self._table.write(key, target, value)
+            self._table.write(key, target, value, self._since)
 
     def set_pool(self, key: DataKey[T], value: T) -> None:
         """See `ColumnWriter`."""
@@ -144,14 +153,17 @@ class EndpointTable:
         """Called with the name of an endpoint whose learnt state is void: it left, or another address took over its name."""
         self.sent: set[str] = set()
         """Addresses to which requests were sent since the collection looked: an endpoint with work is asked as often as usual."""
+        self.told = Told(clock)
+        """What endpoints have told beside being polled."""
         self.rules = ModelRules()
-        """What the discovery says about models."""
+        """What configuration and discovery say about models."""
         self.is_ready = asyncio.Event()
         """Set once a discovery has reported its first complete picture."""
         self._clock = clock
         self._on_violation = on_violation
         self._pool_keys: frozenset[str] = frozenset()
         self._pool: dict[str, object] = {}
+        self._pool_written_at: dict[str, float] = {}
         self._cells: dict[str, Cells] = {}
         self._generation = self._next_generation(())
         self.declare(keys)
@@ -178,30 +190,42 @@ class EndpointTable:
         declared = {key.name: key for key in keys}
         self._pool_keys = frozenset(name for name, key in declared.items() if key.scope is Scope.POOL)
         for name in self._pool.keys() - self._pool_keys:
-            del self._pool[name]
+            del self._pool[name], self._pool_written_at[name]
         rows = len(self._generation.endpoints)
         self._cells = {
             name: self._carried_over(key) or Cells.empty(key, rows) for name, key in declared.items() if key.scope is Scope.ENDPOINT
         }
         self._generation = self._next_generation(self._generation.endpoints)
 
-    def writer(self, scope: AccessScope | None, endpoint: Endpoint | None = None) -> TableWriter:
-        """Where an instance with this scope writes; `endpoint` is whose payload it read. No scope: host code, nothing is checked."""
-        return TableWriter(self, scope, endpoint, self._on_violation)
+    def writer(self, scope: AccessScope | None, endpoint: Endpoint | None = None, since: float | None = None) -> TableWriter:
+        """Where an instance with this scope writes; `endpoint` is whose payload it read. No scope: host code, nothing is checked.
 
-    def write(self, key: AnyKey, endpoint: Endpoint, value: object) -> None:
-        """Put a value into a column, unless the endpoint has left, moved to another address, or no instance declared the key."""
+        `since` is when the payload was asked for; None for one that came by itself.
+        """
+        return TableWriter(self, scope, endpoint, self._on_violation, since)
+
+    def write(self, key: AnyKey, endpoint: Endpoint, value: object, since: float | None = None) -> None:
+        """Put a value into a column, unless the endpoint has left, moved to another address, or no instance declared the key.
+
+        Nor where the endpoint has told another by itself `since` the value was asked for, which is then the older one.
+        """
         cells = self._cells.get(key.name)
         row = self._generation.row_of.get(endpoint.name)
         if cells is None or row is None:
             return
-        if self._generation.endpoints[row].address == endpoint.address:
-            cells.write(row, value, self._clock())
+        if self._generation.endpoints[row].address != endpoint.address:
+            return
+        if since is not None and self.told.any and self.told.is_later(endpoint.name, key.name, since):
+            return
+        cells.write(row, value, self._clock())
+        if key.is_shared:
+            self.told.note(endpoint.name, key.name)
 
     def write_pool(self, key: AnyKey, value: object) -> None:
         """Put a value that belongs to the whole pool, unless no instance declared the key."""
         if key.name in self._pool_keys:
             self._pool[key.name] = value
+            self._pool_written_at[key.name] = self._clock()
 
     def upsert(self, endpoint: Endpoint) -> None:
         """See `EndpointRegistry`."""
@@ -223,7 +247,7 @@ class EndpointTable:
 
     def set_rewrites(self, rewrites: Iterable[ModelRewrite]) -> None:
         """See `EndpointRegistry`."""
-        self.rules.rewrites = compile_rewrites(rewrites)
+        self.rules.discovered(rewrites)
 
     def ready(self) -> None:
         """See `EndpointRegistry`."""
@@ -242,12 +266,13 @@ class EndpointTable:
         for changed in tuple(self.on_changed):
             changed(self._generation)
         for name in before.keys() - stay:
+            self.told.forget(name)
             for removed in tuple(self.on_removed):
                 removed(name)
 
     def _next_generation(self, members: tuple[Endpoint, ...]) -> Generation:
         columns = MappingProxyType({name: cells.column() for name, cells in self._cells.items()})
-        return Generation(members, columns, MappingProxyType(self._pool), self._clock)
+        return Generation(members, columns, MappingProxyType(self._pool), self._clock, MappingProxyType(self._pool_written_at))
 
     def _carried_over(self, key: AnyKey) -> Cells | None:
         cells = self._cells.get(key.name)

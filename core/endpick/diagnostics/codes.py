@@ -85,6 +85,7 @@ class Code(Enum):
     E0510 = "an instance appears twice in one scheduling profile"
     E0511 = "a hook object refuses the configuration"
     E0512 = "two inference objectives have the same name"
+    E0513 = "two models have the same name"
     E0520 = "instances refer to each other in a circle"
 
     E0601 = "nothing produces a data key that is needed"

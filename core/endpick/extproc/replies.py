@@ -76,11 +76,12 @@ def replaced_request_body(body: bytes) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def response_headers(added: tuple[tuple[str, str], ...]) -> bytes:
-    """Answer the response headers, adding to them; what is added differs little from one response to the next."""
-    if not added:
+def response_headers(changes: tuple[tuple[str, str | None], ...]) -> bytes:
+    """Answer the response headers, setting some, and removing those without a value; this differs little from one response to the next."""
+    if not changes:
         return CONTINUE_RESPONSE_HEADERS
-    response = CommonResponse(header_mutation=mutation({}, dict(added)))
+    wanted = {name: value for name, value in changes if value is not None}
+    response = CommonResponse(header_mutation=mutation({}, wanted, [name for name, value in changes if value is None]))
     return ProcessingResponse(response_headers=HeadersResponse(response=response)).SerializeToString()
 
 

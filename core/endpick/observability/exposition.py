@@ -218,10 +218,14 @@ class PoolGauges(Collector):
 
     def _ages(self, generation: Generation) -> GaugeMetricFamily:
         family = GaugeMetricFamily(
-            "endpick_data_age_seconds", "Age of the oldest value of a data key; +Inf while an endpoint has none.", labels=["key"]
+            "endpick_data_age_seconds",
+            "Age of the oldest value of a data key, or of the one of the pool; +Inf while an endpoint has none.",
+            labels=["key"],
         )
+        now = self._clock()
+        for key, written_at in generation.pool_written_at.items():
+            family.add_metric([key], now - written_at)
         if generation.endpoints:
-            now = self._clock()
             for key, column in generation.columns.items():
                 family.add_metric([key], now - float(column.written_at.min()))
         return family

@@ -9,7 +9,7 @@ from pathlib import Path
 from endpick.api.data import Subscriptions
 from endpick.api.plugin import Parameters
 from endpick.config import EndpointPickerConfig, LoadedConfig, PluginRef, PluginSpec, SchedulingProfile, SourceMap
-from endpick.config.model import ObjectiveSpec
+from endpick.config.model import ModelSpec, ObjectiveSpec
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, Label, PluginReference, did_you_mean
 from endpick.planning.plan import Announcement
 from endpick.plugins.kinds import KINDS, Kind, OnFault, titles
@@ -120,9 +120,9 @@ class PlanBuilder:
         return Label(self.source.value_span(path), message)
 
 
-def report_same_names(parts: Sequence[SchedulingProfile | ObjectiveSpec], what: str, code: Code, builder: PlanBuilder) -> None:
+def report_same_names(parts: Sequence[SchedulingProfile | ObjectiveSpec | ModelSpec], what: str, code: Code, builder: PlanBuilder) -> None:
     """Parts of the document are told apart by their names: each but the first of a name is an error. `what` names them in the plural."""
-    first: dict[str, SchedulingProfile | ObjectiveSpec] = {}
+    first: dict[str, SchedulingProfile | ObjectiveSpec | ModelSpec] = {}
     for part in parts:
         earlier = first.setdefault(part.name, part)
         if earlier is not part:

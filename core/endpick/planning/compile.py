@@ -15,7 +15,7 @@ from endpick.observability.telemetry import Telemetry
 from endpick.planning.plan import Plan, PlannedInstance
 from endpick.planning.stand_ins import DeciderStandIn, stand_in_for
 from endpick.plugins.breaker import DEFAULT_SETTINGS, BreakerSettings
-from endpick.plugins.instance import Instance, build
+from endpick.plugins.instance import Instance, build, scope_of
 from endpick.requests.director import Pipeline, compile_pipeline
 from endpick.scheduling.profile import Profile, compile_profile
 from endpick.scheduling.scheduler import compile_scheduler
@@ -75,7 +75,7 @@ def carry_over(old: Plan, built: Built, new: Plan) -> dict[str, Instance]:
 
     One whose parameters name another instance is taken over together with that only: it holds what stands for it.
 
-    What the host does when they fail may change; the plugin itself knows nothing of that.
+    What the host does when they fail, and how old the data they read may be, can change: the plugin itself knows nothing of that.
     """
     carried: dict[str, Instance] = {}
     for planned in new.instances:
@@ -87,7 +87,10 @@ def carry_over(old: Plan, built: Built, new: Plan) -> dict[str, Instance]:
             and before.subscriptions == planned.subscriptions
             and carried.keys() >= set(planned.refers_to)
         ):
-            carried[planned.name] = replace(built.instances[planned.name], on_fault=planned.on_fault)
+            scope = scope_of(planned.name, planned.subscriptions, planned.loaded.type)
+            carried[planned.name] = replace(
+                built.instances[planned.name], on_fault=planned.on_fault, subscriptions=planned.subscriptions, scope=scope
+            )
     return carried
 
 
@@ -127,12 +130,17 @@ def compile_collection(plan: Plan, built: Built) -> Collection:
     instances = built.instances
     return Collection(
         tuple(
-            SourceBinding(instances[source.instance], tuple(instances[name] for name in source.active))
+            SourceBinding(instances[source.instance], tuple(instances[name] for name in source.active), _needed(plan, source.active))
             for source in plan.sources
             if source.active
         ),
         _tolerated_age(plan, built),
     )
+
+
+def _needed(plan: Plan, collectors: tuple[str, ...]) -> frozenset[str]:
+    """What these collectors write and some instance must have."""
+    return frozenset(one.key.partition("@")[0] for one in plan.graph.subscriptions if one.required and one.producer in collectors)
 
 
 def _tolerated_age(plan: Plan, built: Built) -> float:
@@ -141,8 +149,9 @@ def _tolerated_age(plan: Plan, built: Built) -> float:
     filters = {name for profile in plan.profiles for name in profile.filters}
     if plan.detector is not None and plan.detector not in filters and not _may_shed(plan, built):
         asked.discard(plan.detector)  # only requests of negative priority can be shed
-    ages = (built.instances[name].plugin.tolerated_age_seconds for name in asked)
-    return min((age for age in ages if age is not None), default=math.inf)
+    ages = [built.instances[name].plugin.tolerated_age_seconds for name in asked]
+    limits = [age for name in asked for age in plan.by_name[name].subscriptions.max_ages.values()]
+    return min((*(age for age in ages if age is not None), *limits), default=math.inf)
 
 
 def _may_shed(plan: Plan, built: Built) -> bool:

@@ -97,6 +97,8 @@ def _read(instance: DraftInstance, loading: Loading, raw: Mapping[str, object] |
     declared = _subscriptions_of_type(loaded) if parameters is None else subscriptions_of(loaded, parameters, place)
     if isinstance(declared, Diagnostic):
         builder.diagnostics.append(declared)
+    elif declared is not None and instance.spec is not None and instance.spec.max_age:
+        declared = declared.no_older_than(instance.spec.max_age)
     chosen = instance.spec and instance.spec.on_fault
     return replace(
         instance,

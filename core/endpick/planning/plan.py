@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from endpick.api.data import Subscriptions
+from endpick.api.datalayer import ModelRewrite
 from endpick.api.plugin import Parameters
 from endpick.config import LoadedConfig
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, has_errors
@@ -123,6 +124,7 @@ class Plan:
         announcements: What the host filled in.
         hooks: The hook objects that the configuration names, loaded.
         objectives: Priority of each inference objective, by name.
+        models: By which rules requests are for other models.
     """
 
     config: LoadedConfig
@@ -138,6 +140,7 @@ class Plan:
     announcements: tuple[Announcement, ...] = ()
     hooks: HookRegistry = field(default_factory=HookRegistry)
     objectives: Mapping[str, int] = field(default_factory=dict)
+    models: tuple[ModelRewrite, ...] = ()
 
     @cached_property
     def by_name(self) -> dict[str, PlannedInstance]:

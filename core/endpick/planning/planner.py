@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from endpick.api import DataCollector, DataProducer
+from endpick.api import DataCollector, DataProducer, ModelRewrite, ModelTarget
 from endpick.config import EndpointPickerConfig, LoadedConfig, SourceMap
+from endpick.config.model import EVERY_MODEL, ModelSpec
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, did_you_mean, has_errors, sort_diagnostics
 from endpick.planning.builder import DraftInstance, PlanBuilder, look_up, report_same_names
 from endpick.planning.data import Feeding, plan_data, plan_sources
@@ -194,6 +195,7 @@ def _plan(builder: PlanBuilder, installed: PluginCatalog, hooks: HookRegistry, p
     graph = plan_data(builder, feeding, installed)
     references = plan_references(builder)
     report_same_names(builder.config.objectives, "objectives", Code.E0512, builder)
+    report_same_names(builder.config.models, "models", Code.E0513, builder)
     warn_ignored(builder)
     warn_unused(builder)
     if has_errors(builder.diagnostics):
@@ -215,7 +217,15 @@ def _plan(builder: PlanBuilder, installed: PluginCatalog, hooks: HookRegistry, p
         announcements=tuple(builder.announcements),
         hooks=hooks,
         objectives={objective.name: objective.priority for objective in builder.config.objectives},
+        models=tuple(_rewrite_of(model) for model in builder.config.models),
     )
+
+
+def _rewrite_of(model: ModelSpec) -> ModelRewrite:
+    targets = tuple(ModelTarget(target.model, target.weight) for target in model.targets)
+    if model.name == EVERY_MODEL:
+        return ModelRewrite((), targets)
+    return ModelRewrite((model.name,), targets or (ModelTarget(model.name, 1),))
 
 
 def _all_planned(builder: PlanBuilder, references: References) -> tuple[PlannedInstance, ...]:

@@ -336,7 +336,8 @@ def _ambiguities(participants: Iterable[Participant], producers: Mapping[str, li
     for participant in participants:
         for key, _ in participant.consumed:
             readers.setdefault(key.name, []).append(participant)
-    for name, offers in sorted(producers.items()):
+    for name, every_offer in sorted(producers.items()):
+        offers = [producer for producer in every_offer if not producer.produced[name].is_shared]
         shared = any(producer.produced[name].scope in (Scope.ENDPOINT, Scope.POOL) for producer in offers)
         if len(offers) > 1 and (shared or name in readers):
             yield from (two_producers(name, offers[0], other, readers.get(name, ())) for other in offers[1:])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from endpick.api.data import DataKey
-from endpick.api.datalayer import DataSource, EndpointEventSource, PollingSource, PoolSource, StreamSource
+from endpick.api.datalayer import DataSource, EndpointEventSource, PollingPoolSource, PollingSource, PoolSource, StreamSource
 from endpick.api.plugin import Parameters, Plugin, Stability
 from endpick.diagnostics import Code, Diagnostic
 from endpick.plugins.discovery import Candidate
@@ -17,6 +17,7 @@ from endpick.plugins.references import marks_in
 from endpick.plugins.resolution import Reference
 
 _API_PACKAGE = "endpick.api."
+_SHAPES_OF_SOURCES = (PollingSource, StreamSource, PollingPoolSource, PoolSource, EndpointEventSource)
 _EITHER_WAY = frozenset({"produce"})
 """Methods that may be plain or `async def`, at the author's choice."""
 
@@ -170,13 +171,14 @@ def _class_faults(reference: Reference, candidate: Candidate, plugin: type[Plugi
             help=_blame(candidate),
             notes=(f"it derives from Plugin only; the kinds are {kinds}",),
         )
-    if issubclass(plugin, DataSource) and not issubclass(plugin, PollingSource | StreamSource | PoolSource | EndpointEventSource):
+    if issubclass(plugin, DataSource) and not issubclass(plugin, _SHAPES_OF_SOURCES):
+        names = [shape.__name__ for shape in _SHAPES_OF_SOURCES]
         yield reference.diagnostic(
             Code.E0310,
             f"the data source {name} does not say how it delivers",
             candidate,
             help=_blame(candidate),
-            notes=("it derives from DataSource only, not from PollingSource, StreamSource, PoolSource or EndpointEventSource",),
+            notes=(f"it derives from DataSource only, not from {', '.join(names[:-1])} or {names[-1]}",),
         )
     missing = _unimplemented(plugin)
     if missing:

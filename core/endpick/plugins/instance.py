@@ -67,7 +67,7 @@ def scope_of(name: str, subscriptions: Subscriptions, plugin_type: str = "") -> 
     """The keys an instance may touch: it reads what it consumes or produces, and writes what it produces."""
     produced = frozenset(key.name for key in subscriptions.produces)
     consumed = frozenset(key.name for key in (*subscriptions.consumes, *subscriptions.consumes_optional))
-    return AccessScope(name, consumed | produced, produced, plugin_type)
+    return AccessScope(name, consumed | produced, produced, plugin_type, max_ages=subscriptions.max_ages)
 
 
 T = TypeVar("T")

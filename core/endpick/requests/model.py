@@ -111,7 +111,7 @@ class Exchange(Protocol):
     def wants_chunks(self) -> bool:
         """Read once, after `response_headers`. False: pieces pass unseen, and `response_chunk` is called for the end only."""
 
-    def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str]:
+    def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str | None]:
         """The model server has begun to answer.
 
         Args:
@@ -119,7 +119,7 @@ class Exchange(Protocol):
             served: `ip:port` that the gateway says it used; None where it does not say.
 
         Returns:
-            Headers to set on the response.
+            Headers to set on the response; those whose value is None are taken from it.
         """
 
     def response_chunk(self, chunk: bytes, end: bool) -> bytes | None:

@@ -79,9 +79,9 @@ def _add_metadata(answer: Mapping[object, object], told: dict[str, dict[str, Met
                 step.fault(f"wants metadata {key!r} set to {value!r}; it takes strings, numbers and booleans")
 
 
-def _add(answer: Mapping[object, object], added: dict[str, str], step: Step) -> None:
+def _add(answer: Mapping[object, object], added: dict[str, str | None], step: Step) -> None:
     for name, value in answer.items():
-        if isinstance(name, str) and isinstance(value, str):
+        if isinstance(name, str) and (value is None or isinstance(value, str)):
             added[name] = value
         else:
             step.fault(f"wants header {name!r} set to {value!r}; names and values must be strings")
@@ -171,7 +171,7 @@ class TrackedExchange:
         self._pace = ResponsePace()
         self._ended = False
 
-    def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str]:
+    def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str | None]:
         """See `Exchange`."""
         came_at = self._host.clock()
         status = headers.get(":status", "")
@@ -179,7 +179,7 @@ class TrackedExchange:
         content_type = headers.get("content-type", "").lower()
         self._pace.streaming = "text/event-stream" in content_type
         self._usage = self._reader(content_type)
-        added: Mapping[str, str] = self._tell_started(headers, served) if self._observers.started else {}
+        added: Mapping[str, str | None] = self._tell_started(headers, served) if self._observers.started else {}
         self._pace.processing_seconds += self._host.clock() - came_at
         return added
 
@@ -244,10 +244,10 @@ class TrackedExchange:
             step.run(self._host.access, request, end, self._state)
         return end
 
-    def _tell_started(self, headers: Mapping[str, str], served: str | None) -> dict[str, str]:
+    def _tell_started(self, headers: Mapping[str, str], served: str | None) -> dict[str, str | None]:
         """Tell all observers; returns the headers they want on the response, of equal names the last."""
         head = ResponseHead(self._status, headers, _endpoint_at(served, self._picked, self._destinations), served)
-        added: dict[str, str] = {}
+        added: dict[str, str | None] = {}
         for step in self._observers.started:
             answer = step.run(self._host.access, self._built.request, head, self._state)
             if answer is None:
@@ -283,7 +283,7 @@ class BodilessExchange:
         self._clock = clock
         self._ended = False
 
-    def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str]:
+    def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str | None]:
         """See `Exchange`."""
         return {}
 

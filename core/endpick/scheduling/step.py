@@ -40,7 +40,9 @@ class Step:
         self.call = call
         self.instance = instance
         declared = instance.scope
-        self.scope = AccessScope(declared.instance, declared.readable, declared.writable, declared.plugin_type, extension_point.value)
+        self.scope = AccessScope(
+            declared.instance, declared.readable, declared.writable, declared.plugin_type, extension_point.value, declared.max_ages
+        )
         self.breaker = instance.breaker
         self.extension_point = extension_point
         self.telemetry = telemetry

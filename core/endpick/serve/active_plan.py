@@ -94,6 +94,7 @@ class ActivePlan:
         """Let `new` serve from the next request on. Requests in flight keep their pipeline; instances only they use are stopped later."""
         old = self.deployment
         self._runtime.table.declare(declared_keys(new.plan))
+        self._runtime.table.rules.configure(new.plan.models)
         self._deployment = new
         for replaced in self.on_replaced:
             replaced(new)

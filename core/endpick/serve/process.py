@@ -146,6 +146,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         recorder = Recorder(metrics, services.clock, settings.max_metric_combinations)
         table = EndpointTable(services.clock, declared_keys(plan), recorder.undeclared_access)
         circuits = HookCircuits(plan.hooks, settings.breaker, metrics, services.clock)
+        table.rules.configure(plan.models)
         observers = DecisionObservers(plan.hooks, settings.decision_sampling_ratio, circuits)
         runtime = Runtime(services, table, recorder, observers.watched, settings.breaker)
         collection = CollectionSettings(settings.refresh_metrics_interval_seconds, settings.idle_metrics_interval_seconds)

@@ -190,7 +190,20 @@ class _Routes:
         usage = await self._generate(job)
         blocks = -(-job.generation.prompt_tokens // self._settings.engine.block_size)
         transfer = transfer_offer(request.kv_transfer_params, self._settings.name, self._settings.host, self.port, blocks)
-        return web.Response(body=form.whole(job.answer, job.finish_reason, usage, transfer), content_type="application/json")
+        body = form.whole(job.answer, job.finish_reason, usage, transfer)
+        return web.Response(body=body, headers=self._load_report(http), content_type="application/json")
+
+    def _load_report(self, http: web.Request) -> dict[str, str]:
+        """As vLLM: its load in a header of the answer, in the form that the request asks for; streamed answers have none."""
+        metrics = self._live.metrics()
+        load = {"num_requests_waiting": float(metrics.waiting), "kv_cache_usage_perc": metrics.kv_cache_usage}
+        match http.headers.get("endpoint-load-metrics-format", "").lower():
+            case "json":
+                return {"endpoint-load-metrics": f"JSON {orjson.dumps({'named_metrics': load}).decode()}"}
+            case "text":
+                return {"endpoint-load-metrics": "TEXT " + ",".join(f"named_metrics.{name}={value}" for name, value in load.items())}
+            case _:
+                return {}
 
     async def _generate(self, job: Job, on_token: Callable[[Token], Awaitable[None]] | None = None) -> TokenUsage:
         """Run a job to its end, observing its latencies; when the client disconnects, this ends early and aborts the job."""

@@ -101,10 +101,10 @@ class RecordingTable:
         """The rows."""
         return self.table.generation
 
-    def write(self, key: AnyKey, endpoint: Endpoint, value: object) -> None:
+    def write(self, key: AnyKey, endpoint: Endpoint, value: object, since: float | None = None) -> None:
         """Put a value into a column."""
         self.accesses.writes.add(key.name)
-        self.table.write(key, endpoint, value)
+        self.table.write(key, endpoint, value, since)
 
     def write_pool(self, key: AnyKey, value: object) -> None:
         """Put a value that belongs to the pool."""

@@ -128,6 +128,7 @@ class Host:
         self.clock = Clock()
         self.keys: Mapping[str, AnyKey] = {key.name: key for key in (*BUILT_IN_KEYS, *declared_keys(plan))}
         self.table = make_pool(0, keys=self.keys.values(), clock=self.clock)
+        self.table.rules.configure(plan.models)
         self._faults = _FaultLog()
         self._runs: list[ProfileRecord] = []
         draws = random.Random(seed)  # noqa: S311 - routing needs no secrets

@@ -71,7 +71,7 @@ def make_endpoint(number: int, labels: Mapping[str, str] | None = None) -> Endpo
 def unprotected(generation: Generation) -> Generation:
     """A copy whose arrays can be written to, so that a plugin that writes to them is caught and not stopped."""
     columns = {name: Column(column.values.copy(), column.written_at.copy()) for name, column in generation.columns.items()}
-    return Generation(generation.endpoints, columns, dict(generation.pool), generation.clock)
+    return Generation(generation.endpoints, columns, dict(generation.pool), generation.clock, dict(generation.pool_written_at))
 
 
 def is_column(key: AnyKey) -> bool:

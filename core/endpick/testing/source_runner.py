@@ -13,6 +13,7 @@ from endpick.api.datalayer import (
     EndpointEvent,
     EndpointEventSource,
     EndpointRegistry,
+    PollingPoolSource,
     PollingSource,
     PoolSource,
     StreamSource,
@@ -49,6 +50,9 @@ async def payloads_from(bench: Bench, endpoint: Endpoint) -> list[object] | Rais
     found: list[object] = []
     if isinstance(plugin, PollingSource):
         payload = await _briefly(bench, plugin.poll(endpoint))
+        found = [payload] if payload is not None else []
+    elif isinstance(plugin, PollingPoolSource):
+        payload = await _briefly(bench, plugin.poll_pool())
         found = [payload] if payload is not None else []
     elif isinstance(plugin, StreamSource):
         found.extend(filter(_is_raised, [await _briefly(bench, plugin.watch(endpoint, found.append))]))

@@ -24,7 +24,7 @@ def test_plugin_is_visible() -> None:
     plugin = listed["{{ cookiecutter.plugin_type }}"]
     assert plugin["status"] == "ok"
     assert plugin["distribution"] == "{{ cookiecutter.distribution }}"
-{% if cookiecutter.kind == 'data-source' %}
+{% if cookiecutter.__collects %}
     assert listed["{{ cookiecutter.__collector_type }}"]["status"] == "ok"
 {% endif %}
 

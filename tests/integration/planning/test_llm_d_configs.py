@@ -104,6 +104,8 @@ def test_the_built_in_default_compiles_to_llm_ds_pipeline() -> None:
     ("text", "age"),
     [
         ("plugins: []", 2.0),
+        ("plugins: [{type: queue-scorer, maxAge: 800ms}]", 0.8),
+        ("plugins: [{type: queue-scorer, maxAge: 0s}]", 2.0),
         ("plugins: [{type: silent-endpoint-screener, parameters: {tolerance: 700ms}}]", 0.7),
         ("plugins: []\nobjectives: [{name: batch, priority: -1}]", 0.2),
         ("plugins: []\nobjectives: [{name: chat, priority: 1}]", 2.0),

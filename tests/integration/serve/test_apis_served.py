@@ -18,6 +18,9 @@ apiVersion: endpick/v1alpha1
 kind: EndpointPickerConfig
 objectives:
 - {name: batch, priority: -1}
+models:
+- {name: chat, targets: [{model: chat-8b-v1, weight: 3}, {model: chat-8b-v2, weight: 0}]}
+- {name: either, targets: [{model: one}, {model: two}]}
 plugins:
 - {type: file-discovery, parameters: {path: endpoints.yaml}}
 - {type: random-picker}
@@ -133,3 +136,16 @@ async def test_requests_of_negative_priority_are_shed_while_the_pool_is_full(fol
         assert told["x-llm-d-request-dropped-reason"] == b"rejected-saturated"
         assert (await send(picker, body))[0] == 0
         call.cancel()
+
+
+@pytest.mark.parametrize("more", [b"", LARGE], ids=["small", "large"])
+async def test_requests_for_a_model_of_the_configuration_are_for_its_targets_instead(folder, more):
+    async with serving(folder) as picker:
+        for headers in ({}, REWRITE):
+            assert await send(picker, b'{"model":"chat","prompt":"x"}' + more, headers=headers) == (
+                0,
+                b'{"model":"chat-8b-v1","prompt":"x"}' + more,
+            )
+        assert await send(picker, b'{"model":"m","prompt":"x"}' + more) == (0, b'{"model":"m","prompt":"x"}' + more)
+        answers = {(await send(picker, b'{"model":"either","prompt":"x"}' + more))[1][:14] for _ in range(24)}
+        assert answers == {b'{"model":"one"', b'{"model":"two"'}  # one of them alone: 1 in 8 million

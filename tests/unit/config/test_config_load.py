@@ -77,7 +77,7 @@ def test_every_field_of_the_superset_is_read() -> None:
         "featureGates: [flowControl, haPopulateNonLeaderDatastore=False]\n"
         "pluginPolicy: {allowDistributions: [acme], denyTypes: [b], onUnused: Ignore}\n"
         "hooks: [{name: audit, from: acme}]\n"
-        "plugins: [{type: a, name: b, from: acme, onFault: FailOpen, parameters: {c: [1, 2.5, true, null, x]}}]\n"
+        "plugins: [{type: a, name: b, from: acme, onFault: FailOpen, maxAge: 1m30s, parameters: {c: [1, 2.5, true, null, x]}}]\n"
         "schedulingProfiles: [{name: p, plugins: [{pluginRef: b, weight: 0x10}, {pluginRef: c}]}]\n"
         "requestHandler: {parsers: [{pluginRef: openai}]}\n"
         "dataLayer:\n"
@@ -101,7 +101,7 @@ def test_every_field_of_the_superset_is_read() -> None:
     )
 
     (plugin,) = config.plugins
-    assert (plugin.instance, plugin.from_, plugin.on_fault) == ("b", "acme", "FailOpen")
+    assert (plugin.instance, plugin.from_, plugin.on_fault, plugin.max_age) == ("b", "acme", "FailOpen", 90.0)
     assert plugin.parameters == {"c": [1, 2.5, True, None, "x"]}
     assert config.gates == {"flowControl": True, "haPopulateNonLeaderDatastore": False}
     assert [(entry.plugin_ref, entry.weight) for entry in config.scheduling_profiles[0].plugins] == [("b", 16), ("c", None)]

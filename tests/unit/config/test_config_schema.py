@@ -72,9 +72,11 @@ def test_parameters_are_judged_by_the_schema_of_their_type_alone(section: dict[s
     ("section", "path"),
     [
         ({"hooks": [{"name": "a"}]}, "$.hooks"),
+        ({"models": [{"name": "a", "targets": [{"model": "b"}]}]}, "$.models"),
         ({"pluginPolicy": {}}, "$.pluginPolicy"),
         ({"plugins": [{"type": "queue-scorer", "from": "a"}]}, "$.plugins[0].from"),
         ({"plugins": [{"type": "queue-scorer", "onFault": "FailOpen"}]}, "$.plugins[0].onFault"),
+        ({"plugins": [{"type": "queue-scorer", "maxAge": "2s"}]}, "$.plugins[0].maxAge"),
         ({"dataLayer": {"sources": [{"pluginRef": "a", "collectors": []}]}}, "$.dataLayer.sources[0].collectors"),
     ],
 )
@@ -87,7 +89,7 @@ def test_editors_say_which_api_version_a_field_of_the_superset_needs() -> None:
     (rule,) = cast("list[Any]", editor_schema({})["allOf"])
     forbidden = rule["then"]["properties"]
 
-    assert sorted(forbidden) == ["dataLayer", "hooks", "objectives", "pluginPolicy", "plugins"], (
+    assert sorted(forbidden) == ["dataLayer", "hooks", "models", "objectives", "pluginPolicy", "plugins"], (
         "parts without such a field are not mentioned"
     )
     assert forbidden["hooks"] == {"type": "null", "errorMessage": "'hooks' needs apiVersion endpick/v1alpha1"}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick.api import ModelRewrite, ModelTarget
-from endpick.datalayer.model_rules import choose_model, compile_rewrites
+from endpick.datalayer.model_rules import ModelRules, choose_model, compile_rewrites
 
 A, B, C = ModelTarget("a", 1), ModelTarget("b", 2), ModelTarget("c", 1)
 
@@ -42,6 +42,18 @@ def test_a_rule_that_names_the_model_counts_before_one_that_names_none_and_of_su
     assert [choose_model(table, model, 0.0) for model in ("m", "n", "o", "")] == ["b", "b", "a", "a"]
     assert choose_model(compile_rewrites(rules[2:]), "o", 0.0) == ""
     assert choose_model({}, "m", 0.0) == ""
+
+
+def test_rules_of_the_configuration_count_before_those_of_the_discovery_whichever_come_first():
+    rules = ModelRules()
+    rules.discovered([ModelRewrite(("m",), (A,)), ModelRewrite(("n",), (A,)), ModelRewrite((), (A,))])
+    rules.configure([ModelRewrite(("m",), (B,)), ModelRewrite((), (C,))])
+    assert [choose_model(rules.rewrites, model, 0.0) for model in ("m", "n", "o")] == ["b", "a", "c"]
+
+    rules.discovered([ModelRewrite(("m",), (C,))])
+    assert [choose_model(rules.rewrites, model, 0.0) for model in ("m", "n", "o")] == ["b", "c", "c"]
+    rules.configure([])
+    assert [choose_model(rules.rewrites, model, 0.0) for model in ("m", "n", "o")] == ["c", "", ""]
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=6), st.floats(0, 1, exclude_max=True))

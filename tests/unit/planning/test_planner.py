@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.api import DataProducer
+from endpick.api import DataProducer, ModelRewrite, ModelTarget
 from endpick.config import load_config
 from endpick.diagnostics import Code, Diagnostic
 from endpick.planning.plan import PlanOutcome
@@ -212,3 +212,16 @@ def test_objectives_have_names_of_their_own() -> None:
     assert result.found == [("E0512", "batch")]
     assert [result.quote(label.span) for label in result.one("E0512").labels] == ["batch"]
     assert plan("objectives: [{name: batch, priority: -1}]").plan.objectives == {"batch": -1}
+
+
+def test_models_have_names_of_their_own_and_become_rules() -> None:
+    result = plan("models: [{name: m, targets: [{model: a}]}, {name: '*', targets: [{model: b}]}, {name: m, targets: [{model: c}]}]")
+
+    assert result.found == [("E0513", "m")]
+    assert [result.quote(label.span) for label in result.one("E0513").labels] == ["m"]
+    text = "models: [{name: m, targets: [{model: a, weight: 3}, {model: b}]}, {name: '*', targets: [{model: c}]}, {name: itself}]"
+    assert plan(text).plan.models == (
+        ModelRewrite(("m",), (ModelTarget("a", 3), ModelTarget("b", 1))),
+        ModelRewrite((), (ModelTarget("c", 1),)),
+        ModelRewrite(("itself",), (ModelTarget("itself", 1),)),
+    )

@@ -61,7 +61,7 @@ def test_a_data_source_says_how_it_delivers():
     assert fault.code is Code.E0310
     assert fault.message.startswith("the data source ")
     assert fault.message.endswith("Vague in acme 1.0 does not say how it delivers")
-    assert "PollingSource, StreamSource, PoolSource or EndpointEventSource" in fault.notes[0]
+    assert "PollingSource, StreamSource, PollingPoolSource, PoolSource or EndpointEventSource" in fault.notes[0]
     assert codes(Polling) == []
 
 

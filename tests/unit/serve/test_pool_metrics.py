@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry
 
-from endpick.api import KV_CACHE_USAGE, LORA_ADAPTERS, WAITING_QUEUE_SIZE, Endpoint
+from endpick.api import KV_CACHE_USAGE, LORA_ADAPTERS, WAITING_QUEUE_SIZE, DataKey, Endpoint, Scope
 from endpick.datalayer.table import EndpointTable
 from endpick.observability.exposition import PoolGauges
 
@@ -46,6 +46,15 @@ def test_age_is_that_of_the_oldest_value(table, registry):
 
     assert registry.get_sample_value("endpick_data_age_seconds", {"key": "waiting-queue-size"}) == 10.0
     assert registry.get_sample_value("endpick_data_age_seconds", {"key": "kv-cache-usage"}) == float("inf")
+
+
+def test_values_of_the_pool_have_an_age_too(registry, table):
+    price = DataKey("acme.example/price", float, Scope.POOL)
+    table.declare((WAITING_QUEUE_SIZE, price))
+    assert registry.get_sample_value("endpick_data_age_seconds", {"key": price.name}) is None, "it was never written"
+
+    table.write_pool(price, 3.0)
+    assert registry.get_sample_value("endpick_data_age_seconds", {"key": price.name}) == 10.0
 
 
 def test_empty_pool_has_no_averages(registry, table):

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 
 from endpick.api import DataCollector, DataSource, EndpointDiscovery
-from endpick.api.datalayer import PollingSource
+from endpick.api.datalayer import PollingPoolSource, PollingSource
 from endpick.api.endpoints import Endpoint
 from endpick.api.errors import ConfigurationError, Unavailable
 from endpick.plugins.failures import TESTED_FAILURES
@@ -74,7 +74,7 @@ def source_has_sane_times(subject: PluginUnderTest) -> Iterator[Finding]:
     """`interval_seconds` is None or positive, and `timeout_seconds` positive."""
     for bench in benches(subject):
         plugin = bench.instance.plugin
-        if not isinstance(plugin, PollingSource):
+        if not isinstance(plugin, PollingSource | PollingPoolSource):
             continue
         if plugin.interval_seconds is not None and not plugin.interval_seconds > 0:
             yield Finding(f"`interval_seconds` is {plugin.interval_seconds}", "None follows the host's interval")

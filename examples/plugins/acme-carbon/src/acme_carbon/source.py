@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
 import aiohttp
-from endpick.api import Duration, Parameters, PoolSource, Unavailable
+from endpick.api import Duration, Parameters, PluginContext, PollingPoolSource, Unavailable
 from pydantic import Field, TypeAdapter, ValidationError
 
 
@@ -37,21 +35,31 @@ class CarbonReport:
 _REPORT = TypeAdapter(CarbonReport)
 
 
-class CarbonSource(PoolSource[CarbonSourceParameters, CarbonReport]):
+class CarbonSource(PollingPoolSource[CarbonSourceParameters, CarbonReport]):
     """Asks the service at an interval. While it cannot be had, the last answer stays."""
 
     default_collectors = ("acme.carbon-collector",)
 
-    async def watch_pool(self, publish: Callable[[CarbonReport], None]) -> None:
-        """Deliver reports until cancelled; endpick calls again, ever more slowly, when it fails."""
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as session:
-            while True:
-                publish(await self._ask(session))
-                await asyncio.sleep(self.parameters.interval)
+    def __init__(self, name: str, parameters: CarbonSourceParameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        self.interval_seconds = parameters.interval
+        self._session: aiohttp.ClientSession | None = None
 
-    async def _ask(self, session: aiohttp.ClientSession) -> CarbonReport:
+    async def start(self) -> None:
+        """Open the connection pool."""
+        self._session = aiohttp.ClientSession()
+
+    async def stop(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def poll_pool(self) -> CarbonReport:
+        """One report; endpick asks again, soon at first and then ever more slowly, when there is none."""
+        if self._session is None:
+            raise Unavailable("the source has not been started")
         try:
-            async with session.get(self.parameters.url, raise_for_status=True) as response:
+            async with self._session.get(self.parameters.url, raise_for_status=True) as response:
                 return _REPORT.validate_json(await response.read())
         except (aiohttp.ClientError, OSError, ValidationError) as problem:
             raise Unavailable(f"GET {self.parameters.url}: {problem}") from problem

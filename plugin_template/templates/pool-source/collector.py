@@ -1,0 +1,23 @@
+"""`{{ cookiecutter.__collector_type }}`: keeps the number for plugins to read."""
+
+from __future__ import annotations
+
+import math
+
+from endpick.api import ColumnWriter, DataCollector, Parameters, Unavailable
+
+from {{ cookiecutter.__package }}.keys import {{ cookiecutter.__key }}
+from {{ cookiecutter.__package }}.source import {{ cookiecutter.__payload }}
+
+
+class {{ cookiecutter.__collector }}(DataCollector[Parameters, {{ cookiecutter.__payload }}]):
+    """Keeps the number, which plugins read with `endpoints.pool`. One that makes no sense is dropped."""
+
+    produces = ({{ cookiecutter.__key }},)
+    default_source = "{{ cookiecutter.plugin_type }}"
+
+    def collect(self, payload: {{ cookiecutter.__payload }}, writer: ColumnWriter) -> None:
+        """Write what the payload says."""
+        if not (math.isfinite(payload.value) and payload.value >= 0):
+            raise Unavailable(f"{payload.value} is no number of use")
+        writer.set_pool({{ cookiecutter.__key }}, payload.value)
