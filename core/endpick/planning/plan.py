@@ -10,6 +10,7 @@ from endpick.api.data import Subscriptions
 from endpick.api.plugin import Parameters
 from endpick.config import LoadedConfig
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, has_errors
+from endpick.flow_control.settings import FlowControlSettings
 from endpick.planning.subscriptions import SubscriptionGraph
 from endpick.plugins.hooks import HookRegistry
 from endpick.plugins.kinds import Kind, OnFault
@@ -123,6 +124,7 @@ class Plan:
         announcements: What the host filled in.
         hooks: The hook objects that the configuration names, loaded.
         objectives: Priority of each inference objective, by name.
+        flow_control: How requests wait; None while the feature gate `flowControl` is off.
     """
 
     config: LoadedConfig
@@ -138,6 +140,7 @@ class Plan:
     announcements: tuple[Announcement, ...] = ()
     hooks: HookRegistry = field(default_factory=HookRegistry)
     objectives: Mapping[str, int] = field(default_factory=dict)
+    flow_control: FlowControlSettings | None = None
 
     @cached_property
     def by_name(self) -> dict[str, PlannedInstance]:

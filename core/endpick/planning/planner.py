@@ -11,6 +11,7 @@ from endpick.config import EndpointPickerConfig, LoadedConfig, SourceMap
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, did_you_mean, has_errors, sort_diagnostics
 from endpick.planning.builder import DraftInstance, PlanBuilder, look_up, report_same_names
 from endpick.planning.data import Feeding, plan_data, plan_sources
+from endpick.planning.flow_control import plan_flow_control
 from endpick.planning.instances import define_instances
 from endpick.planning.plan import Plan, PlannedInstance, PlannedSource, PlanOutcome
 from endpick.planning.pool import NO_POOL, PoolSettings
@@ -188,6 +189,7 @@ def _plan(builder: PlanBuilder, installed: PluginCatalog, hooks: HookRegistry, p
     handler = plan_handler(builder, installed)
     parsers = plan_parsers(builder, installed)
     detector = plan_detector(builder, installed)
+    flow_control = plan_flow_control(builder, installed)
     plan_candidate_filters(builder, installed)
     feeding = plan_sources(builder, installed)
     discovery = plan_discovery(builder, installed, pool)
@@ -215,6 +217,7 @@ def _plan(builder: PlanBuilder, installed: PluginCatalog, hooks: HookRegistry, p
         announcements=tuple(builder.announcements),
         hooks=hooks,
         objectives={objective.name: objective.priority for objective in builder.config.objectives},
+        flow_control=flow_control,
     )
 
 
