@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from endpick.api import DispatchedRequest, EvictionFilter, EvictionOrderingPolicy, Parameters, SortKey
+from endpick.api import DispatchedRequest, EvictionFilter, EvictionOrderingPolicy, Parameters, SortKey, Stability
 
 
 class SheddableEvictionFilter(EvictionFilter[Parameters]):
     """Let requests of negative priority be evicted, and no others."""
+
+    stability = Stability.EXPERIMENTAL
 
     def is_evictable(self, dispatched: DispatchedRequest) -> bool:
         """See the class."""
@@ -15,6 +17,8 @@ class SheddableEvictionFilter(EvictionFilter[Parameters]):
 
 class PriorityThenTime(EvictionOrderingPolicy[Parameters]):
     """Evict the lowest priority first and, of equals, what was sent last: it has the least work to lose."""
+
+    stability = Stability.EXPERIMENTAL
 
     def sort_key(self, dispatched: DispatchedRequest) -> SortKey:
         """See the class; the priority stays a whole number, since a float cannot tell neighbours of 64 bits apart."""

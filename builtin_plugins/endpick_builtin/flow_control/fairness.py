@@ -84,7 +84,7 @@ class _Ring:
     def __init__(self, band: Band) -> None:
         self.ids = sorted(flow.id for flow in band.flows)
         self.known = set(self.ids)
-        self.last = ""
+        self.last: str | None = None
 
     def add(self, flow_id: str) -> None:
         """A flow has something waiting."""
@@ -102,7 +102,7 @@ class _Ring:
         """The first after the one that was served last, wherever that has gone; None without flows."""
         if not self.ids:
             return None
-        position = bisect_right(self.ids, self.last)
+        position = 0 if self.last is None else bisect_right(self.ids, self.last)
         return self.ids[position if position < len(self.ids) else 0]
 
 

@@ -10,6 +10,8 @@ from endpick_builtin.producers.latency_ledger import TTFT_HEADERS
 
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 _MOST_MILLISECONDS = 2**63 - 1
+_DIGITS = 6
+"""Sums of floats that should be equal differ behind them."""
 
 
 class FirstComeFirstServed(OrderingPolicy[Parameters]):
@@ -44,7 +46,7 @@ class SloDeadline(OrderingPolicy[Parameters]):
         request = waiting.request
         headers = request.headers
         text = headers.get(TTFT_HEADERS[0]) or headers.get(TTFT_HEADERS[1]) or ""
-        return (request.received_at + _seconds(text), request.received_at)
+        return (round(request.received_at + _seconds(text), _DIGITS), request.received_at)
 
 
 def _seconds(text: str) -> float:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from endpick.api import Parameters, PluginContext, UsageLimitPolicy
+from endpick.api import Parameters, PluginContext, Stability, UsageLimitPolicy
 
 
 class StaticLimitParameters(Parameters):
@@ -54,6 +54,8 @@ class PriorityHoldback(UsageLimitPolicy[HoldbackParameters]):
     Counted are the priorities that have a band now.
     """
 
+    stability = Stability.EXPERIMENTAL
+
     def __init__(self, name: str, parameters: HoldbackParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
         self._priorities: list[int] = []
@@ -88,6 +90,8 @@ class SoftReflectiveCeiling(UsageLimitPolicy[Parameters]):
     priority has a ceiling, which is always 1, as that of a lone priority is. Attempts count while 1 - s <= s < 1, which is when some
     priority is throttled. A saturation that is no number counts as full.
     """
+
+    stability = Stability.EXPERIMENTAL
 
     def __init__(self, name: str, parameters: Parameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)

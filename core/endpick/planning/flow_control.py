@@ -79,6 +79,10 @@ def _policy(name: str | None, path: DocumentPath, kind: Kind, builder: PlanBuild
     default = _DEFAULTS[kind]
     field = KINDS[kind].named_at.rpartition(".")[2]
     if name is not None and (name != default or name in builder.instances or builder.loaded.may_define(name)):
+        if name not in builder.instances and installed.offers(name) and not builder.loaded.may_define(name):
+            message = f"'{name}' is a plugin type, and no instance of it is defined under plugins"
+            builder.report(Code.E0501, message, (*path, field), help=f"add `- type: {name}` under `plugins:`")
+            return None
         found = look_up_kind_at(name, (*path, field), kind, builder)
         return None if found is None else found.name
     where = builder.source.value_span((*path, field)) if name else ""
