@@ -15,7 +15,19 @@ from endpick import __version__
 from endpick.installation import HOST_DISTRIBUTION, resource
 from endpick.plugins.discovery import Candidate, find, is_valid_type
 
-KINDS = ("filter", "scorer", "picker", "profile-handler", "data-source", "data-producer")
+KINDS = (
+    "filter",
+    "scorer",
+    "picker",
+    "profile-handler",
+    "data-source",
+    "data-producer",
+    "fairness-policy",
+    "ordering-policy",
+    "usage-limit-policy",
+    "eviction-filter",
+    "eviction-ordering-policy",
+)
 """Kinds of plugin the template can make; a data source comes with a data collector."""
 
 

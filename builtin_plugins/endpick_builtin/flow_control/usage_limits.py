@@ -76,10 +76,10 @@ class PriorityHoldback(UsageLimitPolicy[HoldbackParameters]):
             return [highest] * len(priorities)
         if self.parameters.domain == "rank":
             last = len(priorities) - 1
-            return [highest - span * (place / last) for place in range(len(priorities))]
+            return [max(lowest, highest - span * (place / last)) for place in range(len(priorities))]
         bottom, top = priorities[-1], priorities[0]
         # Whole numbers of any size are divided exactly enough: floats of them would not be.
-        return [lowest + span * ((priority - bottom) / (top - bottom)) for priority in priorities]
+        return [min(highest, lowest + span * ((priority - bottom) / (top - bottom))) for priority in priorities]
 
 
 class SoftReflectiveCeiling(UsageLimitPolicy[Parameters]):

@@ -170,6 +170,56 @@ def test_one_instance_may_choose_flows_and_watch_responses():
     assert ("program-aware-fairness",) in result.plan.on_request.values()
 
 
+SAMPLES = {
+    "program-aware": """
+        plugins:
+        - type: program-aware-fairness
+          parameters: {strategy: las, lasWeightService: 0.8, lasWeightHeadWait: 0.2, lasHalfLifeSeconds: 60}
+        - type: queue-scorer
+        - type: max-score-picker
+        - type: single-profile-handler
+        flowControl: {defaultPriorityBand: {fairnessPolicyRef: program-aware-fairness}}
+        schedulingProfiles: [{name: default, plugins: [{pluginRef: queue-scorer}, {pluginRef: max-score-picker}]}]
+        """,
+    "soft ceilings": """
+        plugins:
+        - type: queue-scorer
+        - type: kv-cache-utilization-scorer
+        - type: prefix-cache-scorer
+        - type: soft-reflective-ceiling-policy
+        flowControl: {usageLimitPolicyPluginRef: soft-reflective-ceiling-policy}
+        schedulingProfiles:
+        - name: default
+          plugins:
+          - {pluginRef: queue-scorer, weight: 2}
+          - {pluginRef: kv-cache-utilization-scorer, weight: 2}
+          - {pluginRef: prefix-cache-scorer, weight: 3}
+        """,
+    "holdback and eviction": """
+        plugins:
+        - {type: priority-holdback-policy, parameters: {minCeiling: 0.5, domain: value}}
+        - {type: slo-deadline-ordering-policy}
+        - {type: concurrency-detector, parameters: {maxConcurrency: 64, concurrencyMode: hybrid}}
+        flowControl:
+          enableEviction: true
+          usageLimitPolicyPluginRef: priority-holdback-policy
+          saturationDetector: {pluginRef: concurrency-detector}
+          defaultNegativePriorityBand: {maxRequests: 100, orderingPolicyRef: slo-deadline-ordering-policy}
+        """,
+}
+"""In the manner of llm-d's own samples."""
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("version", ["llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1"])
+def test_samples_with_the_gate_are_accepted(name, version):
+    text = document(SAMPLES[name]).replace("llm-d.ai/v1alpha1", version)
+    outcome = make_plan(load_config(text=text, name="config.yaml"), BUILT_IN, hook_objects=())
+
+    assert outcome.plan is not None, render_text(outcome.diagnostics, {"config.yaml": text})
+    assert outcome.plan.flow_control is not None
+
+
 MISTAKES = {
     "flow-control-references": """
         plugins:
