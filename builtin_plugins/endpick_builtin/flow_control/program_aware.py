@@ -160,7 +160,7 @@ class _Waiting:
 
 def _slope(column: np.ndarray[tuple[int], np.dtype[np.float64]], weight: float) -> float:
     """How much of the score a unit of a column is; 0 where all values are equal, and say nothing."""
-    width = float(column.max() - column.min())
+    width = float(np.maximum.reduce(column) - np.minimum.reduce(column))
     return weight / width if width else 0.0
 
 

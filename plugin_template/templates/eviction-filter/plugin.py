@@ -1,4 +1,4 @@
-"""`{{ cookiecutter.plugin_type }}`: lets requests of low priority be evicted, unless they stream."""
+"""`{{ cookiecutter.plugin_type }}`: lets low priorities be evicted, unless they stream."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from {{ cookiecutter.__package }}.policy import (
 
 def evicted(*, newest_first: bool) -> list[tuple[int, float]]:
     """Requests by priority and time, the first to go first."""
-    parameters = {{ cookiecutter.__parameters }}(newestFirst=newest_first)
+    parameters = {{ cookiecutter.__parameters }}(newest_first=newest_first)
     plugin = {{ cookiecutter.__class }}("it", parameters, PluginContext())
     endpoint = Endpoint("e0", "192.0.2.1", 8000)
     requests = ((-1, 1), (-1, 2), (-2, 0))

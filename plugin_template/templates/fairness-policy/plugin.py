@@ -1,4 +1,4 @@
-"""`{{ cookiecutter.plugin_type }}`: serves the flow in which least waits, and lets none wait too long."""
+"""`{{ cookiecutter.plugin_type }}`: serves the flow in which least waits."""
 
 from __future__ import annotations
 

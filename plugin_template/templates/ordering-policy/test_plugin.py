@@ -14,7 +14,7 @@ from {{ cookiecutter.__package }}.policy import (
 
 
 def key(prompt: str, step: int) -> tuple[float, ...]:
-    parameters = {{ cookiecutter.__parameters }}(stepBytes=step)
+    parameters = {{ cookiecutter.__parameters }}(step_bytes=step)
     plugin = {{ cookiecutter.__class }}("it", parameters, PluginContext())
     return plugin.sort_key(make_waiting(request=make_request(prompt)))
 
