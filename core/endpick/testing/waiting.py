@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Collection
+from typing import Any
 
-from endpick.api import FairnessPolicy, InferenceRequest, Parameters, SortKey, WaitingRequest
+from endpick.api import FairnessPolicy, InferenceRequest, SortKey, WaitingRequest
 from endpick.testing.made_up import make_request
 
 TTL_SECONDS = 60.0
@@ -59,7 +60,7 @@ def _directly(method: Callable[..., object], *arguments: object) -> object:
 class MadeUpBand:
     """The flows of one priority, and a policy that chooses among them; told what the host tells it."""
 
-    def __init__(self, policy: FairnessPolicy[Parameters], priority: int = 0, call: Callable[..., object] = _directly) -> None:
+    def __init__(self, policy: FairnessPolicy[Any], priority: int = 0, call: Callable[..., object] = _directly) -> None:
         """Begin empty.
 
         Args:
