@@ -4,6 +4,7 @@ One folder, or module, for each kind:
 
 - `parsers`: how are request and response bodies read?
 - `admission`: is a request served at all, and which endpoints are out of the question for every request?
+- `flow_control`: which of the requests that wait goes next, and how full may the pool become by it?
 - `producers`: what is found out about a request before it is scheduled?
 - `handlers`: which scheduling profiles run, and what do their results mean?
 - `filters`: which endpoints may serve a request?

@@ -15,7 +15,20 @@ from endpick import __version__
 from endpick.installation import HOST_DISTRIBUTION, resource
 from endpick.plugins.discovery import Candidate, find, is_valid_type
 
-KINDS = ("filter", "scorer", "picker", "profile-handler", "data-source", "pool-source", "data-producer")
+KINDS = (
+    "filter",
+    "scorer",
+    "picker",
+    "profile-handler",
+    "data-source",
+    "pool-source",
+    "data-producer",
+    "fairness-policy",
+    "ordering-policy",
+    "usage-limit-policy",
+    "eviction-filter",
+    "eviction-ordering-policy",
+)
 """What the template can make. A data source comes with a data collector; a `pool-source` asks for what concerns the whole pool."""
 
 

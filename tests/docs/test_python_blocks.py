@@ -34,6 +34,7 @@ def test_the_pages_that_let_the_reader_write_plugins_are_found():
         "prefill-decode",
         "test-a-plugin",
         "write-a-data-source",
+        "write-a-fairness-policy",
         "use-a-custom-metric",
     }
 

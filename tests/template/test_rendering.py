@@ -23,6 +23,11 @@ MODULES = {
     "data-source": {"source.py", "collector.py", "keys.py"},
     "pool-source": {"source.py", "collector.py", "keys.py"},
     "data-producer": {"producer.py", "keys.py"},
+    "fairness-policy": {"policy.py"},
+    "ordering-policy": {"policy.py"},
+    "usage-limit-policy": {"policy.py"},
+    "eviction-filter": {"filter.py"},
+    "eviction-ordering-policy": {"policy.py"},
 }
 COMMON = {
     ".github/dependabot.yml",
@@ -107,7 +112,8 @@ def test_actions_are_pinned_and_only_the_publishing_job_may_do_more_than_read(pr
 
 
 def longest_type(kind: str) -> str:
-    name = f"{'abcdefgh-' * 3}"[:MAX_STEM_LENGTH] + f"-{kind}"
+    shortest_rest = len(f"vv.-{kind}")
+    name = f"{'abcdefgh-' * 3}"[: min(MAX_STEM_LENGTH, MAX_TYPE_LENGTH - shortest_rest)] + f"-{kind}"
     return f"{'v' * (MAX_TYPE_LENGTH - len(name) - 1)}.{name}"
 
 

@@ -7,7 +7,19 @@ from functools import cache
 
 from generate_schemas import builtin_candidates
 
-from endpick.api import DataSource, EndpointDiscovery, Parser, PreRequest, ProfileHandler, SaturationDetector
+from endpick.api import (
+    DataSource,
+    EndpointDiscovery,
+    EvictionFilter,
+    EvictionOrderingPolicy,
+    FairnessPolicy,
+    OrderingPolicy,
+    Parser,
+    PreRequest,
+    ProfileHandler,
+    SaturationDetector,
+    UsageLimitPolicy,
+)
 from endpick.cli.describing import entry_of
 from endpick.config import load_config
 from endpick.planning.planner import make_plan
@@ -19,6 +31,15 @@ _HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n"
 _FILE = "- type: file-discovery\n  parameters: {path: endpoints.yaml}\n"
 _PROFILES = (("default",), ("decode",), ("decode", "prefill"), ("decode", "prefill", "encode"))
 """Handlers insist on profiles of certain names."""
+
+_QUEUEING = {
+    FairnessPolicy: "  defaultPriorityBand: {{fairnessPolicyRef: {}}}\n",
+    OrderingPolicy: "  defaultPriorityBand: {{orderingPolicyRef: {}}}\n",
+    UsageLimitPolicy: "  usageLimitPolicyPluginRef: {}\n",
+    EvictionFilter: "  enableEviction: true\n",
+    EvictionOrderingPolicy: "  enableEviction: true\n",
+}
+"""Where the section `flowControl` names a policy of each kind, or asks for one."""
 
 
 def example(loaded: LoadedPlugin) -> str | None:
@@ -38,6 +59,9 @@ def _attempts(loaded: LoadedPlugin) -> Iterator[str]:
         layer += f"requestHandler:\n  parsers:\n  - pluginRef: {loaded.type}\n"
     if SaturationDetector in kinds and not in_profile:
         layer += f"flowControl:\n  saturationDetector: {{pluginRef: {loaded.type}}}\n"
+    if kinds & _QUEUEING.keys():
+        named = "".join(line.format(loaded.type) for kind, line in _QUEUEING.items() if kind in kinds)
+        layer += f"featureGates: [flowControl]\nflowControl:\n{named}"
     for more in ("", "- type: always-disagg-pd-decider\n", "- type: disagg-profile-handler\n"):
         for names in _PROFILES if ProfileHandler in kinds or PreRequest in kinds or more else _PROFILES[:1]:
             listed = f"  - pluginRef: {loaded.type}\n" if in_profile else "  - pluginRef: queue-scorer\n"

@@ -6,6 +6,7 @@ endpoint table (`endpoints[KEY]`), the request itself (`request`), and what prod
 - `plugin`: what does every plugin declare, and what is it given when it is built? Start here: `Plugin`.
 - `scheduling`: which methods do filters, scorers, pickers, profile handlers and deciders have?
 - `request_control`: which methods do the kinds around scheduling have, such as parsers, producers and observers?
+- `flow_control`: which methods do the policies have that say which waiting request goes next?
 - `datalayer`: which methods do discoveries, data sources and data collectors have?
 - `endpoints`: which endpoints are there, and what is known of each?
 - `request`: what does a request ask for, and how does a plugin refuse it?
@@ -49,6 +50,18 @@ from endpick.api.errors import (
     Unavailable,
     UndeclaredAccess,
     UnknownKey,
+)
+from endpick.api.flow_control import (
+    Band,
+    DispatchedRequest,
+    EvictionFilter,
+    EvictionOrderingPolicy,
+    FairnessPolicy,
+    Flow,
+    OrderingPolicy,
+    SortKey,
+    UsageLimitPolicy,
+    WaitingRequest,
 )
 from endpick.api.hooks import hookimpl
 from endpick.api.keys import (
@@ -153,6 +166,7 @@ __all__ = (
     "WAITING_QUEUE_SIZE",
     "Admitter",
     "AnyKey",
+    "Band",
     "BoolArray",
     "CandidateFilter",
     "Category",
@@ -164,6 +178,7 @@ __all__ = (
     "DataProducer",
     "DataSource",
     "DisaggregationDecider",
+    "DispatchedRequest",
     "Duration",
     "EndpickError",
     "Endpoint",
@@ -174,8 +189,12 @@ __all__ = (
     "EndpointRegistry",
     "EndpointRow",
     "Endpoints",
+    "EvictionFilter",
+    "EvictionOrderingPolicy",
+    "FairnessPolicy",
     "Filter",
     "FloatArray",
+    "Flow",
     "InferenceRequest",
     "JSONObject",
     "JSONValue",
@@ -190,6 +209,7 @@ __all__ = (
     "Modality",
     "ModelRewrite",
     "ModelTarget",
+    "OrderingPolicy",
     "Parameters",
     "ParsedRequest",
     "Parser",
@@ -223,6 +243,7 @@ __all__ = (
     "Scorer",
     "ScoringState",
     "ServedModel",
+    "SortKey",
     "Stability",
     "StreamSource",
     "Subscriptions",
@@ -233,6 +254,8 @@ __all__ = (
     "UnknownKey",
     "UpstreamHeaders",
     "Usage",
+    "UsageLimitPolicy",
+    "WaitingRequest",
     "hookimpl",
     "ignored",
     "parse_duration",

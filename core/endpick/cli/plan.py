@@ -10,6 +10,7 @@ import click
 
 from endpick.api import Parser, ProfileHandler, SaturationDetector
 from endpick.cli.console import ENDPOINTS_OPTION, FORMAT_OPTION, json_text, plan_or_exit, table
+from endpick.flow_control.settings import FlowControlSettings
 from endpick.planning.document import document_of
 from endpick.planning.plan import Plan, PlannedInstance, PlannedProfile
 from endpick.plugins.kinds import KINDS, Kind
@@ -40,6 +41,8 @@ def _sections(plan: Plan) -> Iterator[str]:
     for profile in plan.profiles:
         yield f"scheduling profile {profile.name}\n" + _indented(table(("step", "instance", "weight"), _steps(profile)))
     yield "requests\n" + _indented(table(("step", "instances"), _request(plan)))
+    if plan.flow_control is not None:
+        yield "waiting\n" + _indented(table(_BAND_COLUMNS, _bands(plan.flow_control))) + _indented(_limits(plan.flow_control))
     yield "collection\n" + _indented(table(("source", "collectors", "idle: no instance reads them"), _collection(plan)))
     if plan.graph.subscriptions:
         data = [(one.consumer, one.key, one.producer) for one in plan.graph.subscriptions]
@@ -66,6 +69,31 @@ def _request(plan: Plan) -> Iterator[tuple[str, str]]:
     for row in sorted(KINDS.values(), key=lambda row: row.layer):
         if row.api in taking_part:
             yield row.name, _listed(taking_part[row.api])
+
+
+_BAND_COLUMNS = ("priority", "bytes", "requests", "fairness", "ordering")
+
+
+def _bands(settings: FlowControlSettings) -> Iterator[tuple[str, ...]]:
+    listed = [(str(priority), settings.bands[priority]) for priority in sorted(settings.bands, reverse=True)]
+    for name, band in (*listed, ("others", settings.template), ("others below 0", settings.negative_template)):
+        yield name, str(band.max_bytes), str(band.max_requests), band.fairness, band.ordering
+
+
+def _limits(settings: FlowControlSettings) -> str:
+    """The rest of the settings, a line each."""
+    eviction = settings.eviction
+    rows = (
+        ("in all", f"{settings.max_bytes or 'any'} bytes, {settings.max_requests or 'any'} requests"),
+        ("at most for", f"{_seconds(settings.ttl_seconds)}, {_seconds(settings.no_endpoint_ttl_seconds)} without endpoints"),
+        ("usage limit", settings.usage_limit),
+        ("eviction", "off" if eviction is None else f"{eviction.filter}, {eviction.ordering}"),
+    )
+    return "\n".join(f"{name + ':':<13}{value}" for name, value in rows)
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:g} s" if seconds else "any time"
 
 
 def _collection(plan: Plan) -> Iterator[tuple[str, str, str]]:

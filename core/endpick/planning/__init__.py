@@ -4,6 +4,7 @@
 - `plan`: what does a plan consist of?
 - `builder`: what is known, filled in and found wrong while a plan is made?
 - `instances`: which instance does each entry under `plugins` define?
+- `flow_control`: what does the document say of queues, with every policy found and every default filled in?
 - `profiles`: which filters, scorers and picker run in which profile, and which handler chooses among the profiles?
 - `degenerate`: which profiles would run, and decide in a way that their authors can hardly want?
 - `request_plugins`: which parsers, candidate filters, saturation detector and endpoint discovery are used?

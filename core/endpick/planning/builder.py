@@ -148,8 +148,12 @@ def look_up(name: str, path: DocumentPath, builder: PlanBuilder, code: Code = Co
 
 def look_up_kind(reference: PluginRef, kind: Kind, builder: PlanBuilder) -> DraftInstance | None:
     """As `look_up`, for a place that takes one kind only; an instance whose kind is unknown passes."""
-    path = (*reference.path, "pluginRef")
-    instance = look_up(reference.plugin_ref, path, builder)
+    return look_up_kind_at(reference.plugin_ref, (*reference.path, "pluginRef"), kind, builder)
+
+
+def look_up_kind_at(name: str, path: DocumentPath, kind: Kind, builder: PlanBuilder) -> DraftInstance | None:
+    """As `look_up_kind`, for a name that is the whole value at `path`."""
+    instance = look_up(name, path, builder)
     if instance is not None and not instance.may_be_a(kind):
         report_wrong_kind(instance, kind, path, builder)
         return None

@@ -11,6 +11,7 @@ from endpick.api.datalayer import EndpointDiscovery
 from endpick.api.plugin import Parameters, Plugin, PluginContext
 from endpick.datalayer.collection import Collection, SourceBinding
 from endpick.diagnostics import Diagnostic, sort_diagnostics
+from endpick.flow_control.policies import bind_flow_control
 from endpick.observability.telemetry import Telemetry
 from endpick.planning.plan import Plan, PlannedInstance
 from endpick.planning.stand_ins import DeciderStandIn, stand_in_for
@@ -106,6 +107,7 @@ def compile_plan(plan: Plan, built: Built, telemetry: Telemetry) -> Pipeline:
         detector=None if plan.detector is None else instances[plan.detector],
         on_request={kind: [instances[name] for name in names] for kind, names in plan.on_request.items()},
         objectives=plan.objectives,
+        flow_control=None if plan.flow_control is None else bind_flow_control(plan.flow_control, instances, telemetry),
         telemetry=telemetry,
     )
 

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from endpick.api.data import Scope
+from endpick.flow_control.settings import BandSettings, FlowControlSettings
 from endpick.planning.plan import Plan, PlannedInstance
 from endpick.plugins.kinds import KINDS, KindName, OnFault
 
@@ -80,6 +81,30 @@ class AnnouncementDocument(Document):
     message: str
 
 
+class BandDocument(Document):
+    """Limits and policies of one priority, or of those that are not listed."""
+
+    max_bytes: int
+    max_requests: int
+    fairness: str = Field(description="The instance that chooses the flow.")
+    ordering: str = Field(description="The instance that puts the requests of a flow in order.")
+
+
+class FlowControlDocument(Document):
+    """How requests wait."""
+
+    max_bytes: int = Field(description="Of all bands; 0: any number.")
+    max_requests: int = Field(description="Of all bands; 0: any number.")
+    ttl_seconds: float = Field(description="How long a request may wait while the pool has endpoints; 0: any time.")
+    no_endpoint_ttl_seconds: float = Field(description="The same while it has none.")
+    bands: dict[str, BandDocument] = Field(description="By priority, the highest first.")
+    template: BandDocument = Field(description="For other priorities of 0 and above.")
+    negative_template: BandDocument = Field(description="For other priorities below 0.")
+    usage_limit: str = Field(description="The instance that says how full the pool may become by each band.")
+    eviction_filter: str | None
+    eviction_ordering: str | None
+
+
 class PlanDocument(Document):
     """A resolved configuration: order, weights, defaults and why, which distribution provides what, who reads what from whom."""
 
@@ -90,6 +115,7 @@ class PlanDocument(Document):
     handler: str
     parsers: tuple[str, ...]
     detector: str | None
+    flow_control: FlowControlDocument | None = Field(description="Null while the feature gate flowControl is off.")
     discovery: str | None
     sources: tuple[SourceDocument, ...]
     on_request: dict[KindName, tuple[str, ...]] = Field(
@@ -121,6 +147,7 @@ def document_of(plan: Plan) -> PlanDocument:
         handler=plan.handler,
         parsers=plan.parsers,
         detector=plan.detector,
+        flow_control=None if plan.flow_control is None else _flow_control(plan.flow_control),
         discovery=plan.discovery,
         sources=tuple(
             SourceDocument(instance=source.instance, collectors=source.collectors, active=source.active) for source in plan.sources
@@ -135,6 +162,26 @@ def document_of(plan: Plan) -> PlanDocument:
         ),
         hooks=plan.hooks.names,
     )
+
+
+def _flow_control(settings: FlowControlSettings) -> FlowControlDocument:
+    eviction = settings.eviction
+    return FlowControlDocument(
+        max_bytes=settings.max_bytes,
+        max_requests=settings.max_requests,
+        ttl_seconds=settings.ttl_seconds,
+        no_endpoint_ttl_seconds=settings.no_endpoint_ttl_seconds,
+        bands={str(priority): _band(settings.bands[priority]) for priority in sorted(settings.bands, reverse=True)},
+        template=_band(settings.template),
+        negative_template=_band(settings.negative_template),
+        usage_limit=settings.usage_limit,
+        eviction_filter=None if eviction is None else eviction.filter,
+        eviction_ordering=None if eviction is None else eviction.ordering,
+    )
+
+
+def _band(band: BandSettings) -> BandDocument:
+    return BandDocument(max_bytes=band.max_bytes, max_requests=band.max_requests, fairness=band.fairness, ordering=band.ordering)
 
 
 def _instance(instance: PlannedInstance) -> InstanceDocument:

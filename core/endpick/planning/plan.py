@@ -11,6 +11,7 @@ from endpick.api.datalayer import ModelRewrite
 from endpick.api.plugin import Parameters
 from endpick.config import LoadedConfig
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, has_errors
+from endpick.flow_control.settings import FlowControlSettings
 from endpick.planning.subscriptions import SubscriptionGraph
 from endpick.plugins.hooks import HookRegistry
 from endpick.plugins.kinds import Kind, OnFault
@@ -125,6 +126,7 @@ class Plan:
         hooks: The hook objects that the configuration names, loaded.
         objectives: Priority of each inference objective, by name.
         models: By which rules requests are for other models.
+        flow_control: How requests wait; None while the feature gate `flowControl` is off.
     """
 
     config: LoadedConfig
@@ -141,6 +143,7 @@ class Plan:
     hooks: HookRegistry = field(default_factory=HookRegistry)
     objectives: Mapping[str, int] = field(default_factory=dict)
     models: tuple[ModelRewrite, ...] = ()
+    flow_control: FlowControlSettings | None = None
 
     @cached_property
     def by_name(self) -> dict[str, PlannedInstance]:

@@ -12,6 +12,7 @@ from endpick.config.model import EVERY_MODEL, ModelSpec
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, did_you_mean, has_errors, sort_diagnostics
 from endpick.planning.builder import DraftInstance, PlanBuilder, look_up, report_same_names
 from endpick.planning.data import Feeding, plan_data, plan_sources
+from endpick.planning.flow_control import plan_flow_control
 from endpick.planning.instances import define_instances
 from endpick.planning.plan import Plan, PlannedInstance, PlannedSource, PlanOutcome
 from endpick.planning.pool import NO_POOL, PoolSettings
@@ -189,6 +190,7 @@ def _plan(builder: PlanBuilder, installed: PluginCatalog, hooks: HookRegistry, p
     handler = plan_handler(builder, installed)
     parsers = plan_parsers(builder, installed)
     detector = plan_detector(builder, installed)
+    flow_control = plan_flow_control(builder, installed)
     plan_candidate_filters(builder, installed)
     feeding = plan_sources(builder, installed)
     discovery = plan_discovery(builder, installed, pool)
@@ -218,6 +220,7 @@ def _plan(builder: PlanBuilder, installed: PluginCatalog, hooks: HookRegistry, p
         hooks=hooks,
         objectives={objective.name: objective.priority for objective in builder.config.objectives},
         models=tuple(_rewrite_of(model) for model in builder.config.models),
+        flow_control=flow_control,
     )
 
 

@@ -21,7 +21,11 @@ from endpick.api import (
     DataSource,
     DisaggregationDecider,
     EndpointDiscovery,
+    EvictionFilter,
+    EvictionOrderingPolicy,
+    FairnessPolicy,
     Filter,
+    OrderingPolicy,
     Parameters,
     Parser,
     Picker,
@@ -32,6 +36,7 @@ from endpick.api import (
     ResponseObserver,
     SaturationDetector,
     Scorer,
+    UsageLimitPolicy,
 )
 from endpick.api.plugin import generic_arguments
 
@@ -54,12 +59,13 @@ class Layer(enum.IntEnum):
     COLLECTION = 0
     PARSING = 1
     REQUEST_HEADERS = 2
-    CANDIDATES = 3
-    PRODUCTION = 4
-    ADMISSION = 5
-    SCHEDULING = 6
-    PRE_REQUEST = 7
-    RESPONSE = 8
+    QUEUEING = 3
+    CANDIDATES = 4
+    PRODUCTION = 5
+    ADMISSION = 6
+    SCHEDULING = 7
+    PRE_REQUEST = 8
+    RESPONSE = 9
 
     @property
     def title(self) -> str:
@@ -72,6 +78,9 @@ class ExtensionPoint(enum.StrEnum):
 
     REQUEST_PARSING = "RequestParsing"
     REQUEST_HEADERS = "RequestHeader"
+    FAIRNESS_POLICY = "FairnessPolicy"
+    ORDERING_POLICY = "OrderingPolicy"
+    USAGE_LIMIT_POLICY = "UsageLimitPolicy"
     CANDIDATE_FILTER = "Screener"
     DATA_PRODUCER = "DataProducer"
     ADMISSION = "Admission"
@@ -82,6 +91,8 @@ class ExtensionPoint(enum.StrEnum):
     PICKER = "Picker"
     PROCESS_PROFILES_RESULTS = "ProcessProfilesResults"
     PRE_REQUEST = "PreRequest"
+    EVICTION_FILTER = "EvictionFilter"
+    EVICTION_ORDERING_POLICY = "EvictionOrderingPolicy"
     RESPONSE_PARSING = "ResponseParsing"
     RESPONSE_RECEIVED = "ResponseReceived"
     RESPONSE_STREAMING = "ResponseStreaming"
@@ -218,6 +229,49 @@ KINDS: Mapping[Kind, KindFacts] = MappingProxyType(
                 {"saturation": ExtensionPoint.ADMISSION},
                 "flowControl.saturationDetector",
                 at_most=1,
+            ),
+            KindFacts(
+                FairnessPolicy,
+                Layer.QUEUEING,
+                OnFault.SKIP,
+                {
+                    "choose": ExtensionPoint.FAIRNESS_POLICY,
+                    "flow_changed": ExtensionPoint.FAIRNESS_POLICY,
+                    "dispatched": ExtensionPoint.FAIRNESS_POLICY,
+                },
+                "flowControl.priorityBands[].fairnessPolicyRef",
+            ),
+            KindFacts(
+                OrderingPolicy,
+                Layer.QUEUEING,
+                OnFault.SKIP,
+                {"sort_key": ExtensionPoint.ORDERING_POLICY},
+                "flowControl.priorityBands[].orderingPolicyRef",
+                article="an",
+            ),
+            KindFacts(
+                UsageLimitPolicy,
+                Layer.QUEUEING,
+                OnFault.SKIP,
+                {"ceilings": ExtensionPoint.USAGE_LIMIT_POLICY},
+                "flowControl.usageLimitPolicyPluginRef",
+                at_most=1,
+            ),
+            KindFacts(
+                EvictionFilter,
+                Layer.PRE_REQUEST,
+                OnFault.SKIP,
+                {"is_evictable": ExtensionPoint.EVICTION_FILTER},
+                at_most=1,
+                article="an",
+            ),
+            KindFacts(
+                EvictionOrderingPolicy,
+                Layer.PRE_REQUEST,
+                OnFault.SKIP,
+                {"sort_key": ExtensionPoint.EVICTION_ORDERING_POLICY},
+                at_most=1,
+                article="an",
             ),
         )
     }

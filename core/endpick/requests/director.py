@@ -23,6 +23,7 @@ from endpick.api.request_control import (
 from endpick.api.scheduling import SchedulingResult
 from endpick.api.state import CycleState
 from endpick.datalayer.model_rules import ModelRules
+from endpick.flow_control.policies import BoundFlowControl
 from endpick.observability.telemetry import Telemetry
 from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import Kind
@@ -93,6 +94,8 @@ class Pipeline:
     pre_requests: tuple[Step, ...]
     objectives: Mapping[str, int] = field(default_factory=dict)
     """Priority of each inference objective, by name."""
+    flow_control: BoundFlowControl | None = None
+    """The policies by which requests wait; None while they do not."""
 
 
 @dataclass(slots=True)
@@ -329,6 +332,7 @@ def compile_pipeline(
     detector: Instance | None = None,
     on_request: Mapping[Kind, Sequence[Instance]],
     objectives: Mapping[str, int] | None = None,
+    flow_control: BoundFlowControl | None = None,
     telemetry: Telemetry,
 ) -> Pipeline:
     """Bind the instances, each group in the order in which it is to be called; a kind that `on_request` leaves out has no instances.
@@ -351,6 +355,7 @@ def compile_pipeline(
         bound(Admitter, "admit"),
         bound(PreRequest, "before_request"),
         objectives or {},
+        flow_control,
     )
 
 

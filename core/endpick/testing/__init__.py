@@ -17,6 +17,7 @@ For tests of plugins:
 - `kit`: does a plugin class conform? Start here: `conformance`, `parametrize_conformance`.
 - `host`: what does a whole host decide over endpoints that a test describes? Start here: `Host`.
 - `made_up`: which pools, requests and values can a test use without writing them down?
+- `waiting`: which waiting requests, flows and bands can a test use?
 - `pytest_plugin`: which fixtures does pytest find?
 - `strategies`: which hypothesis strategies are there?
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from endpick.testing.host import Host
     from endpick.testing.kit import CheckOutcome, CheckStatus, ConformanceReport, all_checks, conformance, parametrize_conformance
     from endpick.testing.made_up import make_pool, make_request
+    from endpick.testing.waiting import MadeUpBand, make_waiting
 
 __all__ = (
     "Check",
@@ -51,10 +53,12 @@ __all__ = (
     "ConformanceReport",
     "Finding",
     "Host",
+    "MadeUpBand",
     "all_checks",
     "conformance",
     "make_pool",
     "make_request",
+    "make_waiting",
     "parametrize_conformance",
 )
 
@@ -71,6 +75,8 @@ _HOMES = {
     "make_pool": "made_up",
     "make_request": "made_up",
     "parametrize_conformance": "kit",
+    "MadeUpBand": "waiting",
+    "make_waiting": "waiting",
 }
 
 

@@ -16,9 +16,14 @@ from endpick.api import (
     DataCollector,
     DataProducer,
     DisaggregationDecider,
+    DispatchedRequest,
     Endpoints,
+    EvictionFilter,
+    EvictionOrderingPolicy,
+    FairnessPolicy,
     Filter,
     InferenceRequest,
+    OrderingPolicy,
     Parser,
     Picker,
     PreRequest,
@@ -34,11 +39,13 @@ from endpick.api import (
     Scorer,
     TerminationCause,
     Usage,
+    UsageLimitPolicy,
 )
 from endpick.requests.intake import HeadersForUpstream
 from endpick.testing.bench import Bench, Raised, Reported, Scene, profiles_of
 from endpick.testing.made_up import runs_of, varied_requests
 from endpick.testing.source_runner import run
+from endpick.testing.waiting import MadeUpBand, MadeUpFlow, make_waiting
 
 CHAT_PATH = "/v1/chat/completions"
 CHAT_BODY = b'{"model": "base", "messages": [{"role": "user", "content": "Say something."}], "stream": true, "max_tokens": 8}'
@@ -77,6 +84,7 @@ def walk_one(bench: Bench, scene: Scene) -> Iterator[tuple[str, object]]:
         yield "usage", call(plugin.usage, ANSWER, False)
     if isinstance(plugin, RequestHeaderProcessor):
         yield "request_headers", call(plugin.request_headers, request, state)
+    yield from _while_waiting(bench, scene)
     if isinstance(plugin, SaturationDetector):
         yield "saturation", call(plugin.saturation, endpoints)
     if isinstance(plugin, CandidateFilter):
@@ -103,6 +111,29 @@ def walk_one(bench: Bench, scene: Scene) -> Iterator[tuple[str, object]]:
     if isinstance(plugin, DataCollector):
         for payload in bench.payloads:
             yield "collect", call(plugin.collect, payload, bench.writer(bench.table.generation.endpoints[0]))
+
+
+def _while_waiting(bench: Bench, scene: Scene) -> Iterator[tuple[str, object]]:
+    """The request waits, alone in its flow beside another, and is evicted after it was sent."""
+    plugin, call = bench.instance.plugin, bench.call
+    waiting = make_waiting(request=scene.request, enqueued_at=bench.clock.now)
+    if isinstance(plugin, OrderingPolicy):
+        yield "sort_key", call(plugin.sort_key, waiting)
+    if isinstance(plugin, FairnessPolicy):
+        band = MadeUpBand(plugin, scene.request.priority, call)
+        band.add(make_waiting("another-flow", enqueued_at=bench.clock.now))
+        band.add(waiting)
+        chosen = band.choose()
+        yield "choose", chosen
+        if isinstance(chosen, MadeUpFlow):
+            band.let_go(chosen)
+    if isinstance(plugin, UsageLimitPolicy):
+        yield "ceilings", call(plugin.ceilings, 0.5, (1, 0, -1))
+    dispatched = DispatchedRequest(scene.request, scene.endpoints.members[0], bench.clock.now)
+    if isinstance(plugin, EvictionFilter):
+        yield "is_evictable", call(plugin.is_evictable, dispatched)
+    if isinstance(plugin, EvictionOrderingPolicy):
+        yield "sort_key", call(plugin.sort_key, dispatched)
 
 
 def _after_the_decision(bench: Bench, scene: Scene, result: SchedulingResult) -> Iterator[tuple[str, object]]:

@@ -15,13 +15,13 @@ from endpick.plugins.failures import TESTED_FAILURES
 from endpick.plugins.importing import describe, place, trace_notes
 from endpick.plugins.kinds import kinds_of
 from endpick.testing.check import Check, Finding, NotApplicable, TookTooLong, checks_in, time_limit
-from endpick.testing.checks import conduct, data_layer, declarations, filters_and_pickers, lifecycle, request_path, scorers
+from endpick.testing.checks import conduct, data_layer, declarations, filters_and_pickers, flow_control, lifecycle, request_path, scorers
 from endpick.testing.plugin_under_test import Inputs, PluginUnderTest, plugin_under_test
 
 FIRST = declarations.loads
 """What every other check presupposes."""
 
-_MODULES = (declarations, filters_and_pickers, scorers, request_path, data_layer, conduct, lifecycle)
+_MODULES = (declarations, filters_and_pickers, scorers, request_path, flow_control, data_layer, conduct, lifecycle)
 
 
 class CheckStatus(StrEnum):

@@ -1,0 +1,36 @@
+"""`{{ cookiecutter.plugin_type }}`: serves the flow in which least waits."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from endpick.api import Band, FairnessPolicy, Flow, Parameters
+from pydantic import Field
+
+
+class {{ cookiecutter.__parameters }}(Parameters):
+    """How long small flows may go first."""
+
+    patience_seconds: Annotated[
+        float,
+        Field(alias="patienceSeconds", ge=0, description="A request that waits longer goes first, whatever its flow."),
+    ] = 5.0
+
+
+class {{ cookiecutter.__class }}(FairnessPolicy[{{ cookiecutter.__parameters }}]):
+    """Serve the flow with the fewest waiting requests; but first a request that has waited for more than `patience`.
+
+    Looks at every flow of the band for each request that goes. For thousands of flows, keep them in order in
+    `flow_changed` instead.
+    """
+
+    def choose(self, band: Band) -> Flow | None:
+        """Name the flow whose first request goes next."""
+        before = self.context.clock() - self.parameters.patience_seconds
+
+        def rank(flow: Flow) -> tuple[bool, float]:
+            head = flow.head
+            late = head is not None and head.enqueued_at < before
+            return (False, head.enqueued_at) if late and head else (True, len(flow))
+
+        return min(band.flows, key=rank, default=None)

@@ -1,0 +1,27 @@
+"""`{{ cookiecutter.plugin_type }}`: serves small requests first."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from endpick.api import OrderingPolicy, Parameters, SortKey, WaitingRequest
+from pydantic import Field
+
+
+class {{ cookiecutter.__parameters }}(Parameters):
+    """Which sizes count as equal."""
+
+    step_bytes: Annotated[
+        int, Field(alias="stepBytes", ge=1, description="Sizes are compared in steps of so many bytes.")
+    ] = 1024
+
+
+class {{ cookiecutter.__class }}(OrderingPolicy[{{ cookiecutter.__parameters }}]):
+    """Serve the smallest request of a flow first; of equals, in steps of `stepBytes`, the first to come.
+
+    A large request waits for as long as small ones come, or until its time to live is over.
+    """
+
+    def sort_key(self, waiting: WaitingRequest) -> SortKey:
+        """Rate a request: the smallest number goes first."""
+        return (waiting.request.size_bytes // self.parameters.step_bytes,)

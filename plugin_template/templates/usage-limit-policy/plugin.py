@@ -1,0 +1,25 @@
+"""`{{ cookiecutter.plugin_type }}`: keeps a share of the pool for the highest priority."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from endpick.api import Parameters, UsageLimitPolicy
+from pydantic import Field
+
+
+class {{ cookiecutter.__parameters }}(Parameters):
+    """How much is kept."""
+
+    reserve: Annotated[
+        float, Field(ge=0, lt=1, description="Share of the pool that is kept for the highest priority.")
+    ] = 0.2
+
+
+class {{ cookiecutter.__class }}(UsageLimitPolicy[{{ cookiecutter.__parameters }}]):
+    """Serve the highest priority until the pool is full, and all others until `reserve` of it is left."""
+
+    def ceilings(self, saturation: float, priorities: Sequence[int]) -> Sequence[float]:
+        """Say for each priority, the highest first, up to which saturation its requests are let go."""
+        return [1.0 if place == 0 else 1.0 - self.parameters.reserve for place in range(len(priorities))]
