@@ -4,6 +4,7 @@
 - `objects`: what do Pods, pools, objectives and rewrites say, and which endpoints follow from them?
 - `following`: how is a copy of one collection kept current, whatever the API server does?
 - `watch_states`: what follows when a list or a watch ends in this way or that?
+- `comeback`: how is it noticed that the API server takes connections again?
 - `client`: how is the API server asked, and what do its answers mean?
 - `access`: where is the API server, and who are we to it?
 - `kubeconfig`: what does a kubeconfig file say of that?

@@ -22,7 +22,7 @@ PAGE_OBJECTS = 500
 MOST_PAGE_BYTES = 64 * 1024 * 1024
 MOST_LINE_BYTES = 16 * 1024 * 1024
 """One object and what surrounds it; etcd takes none beyond 1.5 MiB."""
-CONNECT_SECONDS = 5.0
+CONNECT_SECONDS = 3.0
 PAGE_SECONDS = 30.0
 TOKEN_SECONDS = 60.0
 """How often a token file is read again; kubelets renew tokens long before they expire."""

@@ -24,6 +24,7 @@ from endpick.api import (
 )
 from endpick_builtin.kubernetes.access import Access, find_access
 from endpick_builtin.kubernetes.client import ApiClient
+from endpick_builtin.kubernetes.comeback import Comeback
 from endpick_builtin.kubernetes.following import Collection, Follower, Following
 from endpick_builtin.kubernetes.objects import (
     OLD_POOL_GROUP,
@@ -155,10 +156,11 @@ class KubernetesDiscovery(EndpointDiscovery[KubernetesDiscoveryParameters]):
         finally:
             await client.close()
 
-    def shared(self, client: ApiClient) -> Following:
+    def shared(self, access: Access, client: ApiClient) -> Following:
         """What the followers of one run share."""
         parameters, context = self.parameters, self.context
-        return Following(client, context.random, context.logger, self._steps, parameters.watch_timeout, parameters.longest_pause)
+        comeback = Comeback(access.server, context.random)
+        return Following(client, comeback, context.random, context.logger, self._steps, parameters.watch_timeout, parameters.longest_pause)
 
     def report(self, members: dict[str, Endpoint], registry: EndpointRegistry) -> None:
         """Make these the pool: one log line and one count for what changed."""
@@ -187,7 +189,7 @@ class _Run:
         parameters = owner.parameters
         self._owner = owner
         self._registry = registry
-        self._shared = owner.shared(client)
+        self._shared = owner.shared(access, client)
         self._namespace = parameters.pool_namespace or os.environ.get("NAMESPACE") or access.namespace or "default"
         self._pool_name = PoolName(parameters.pool_group, parameters.pool_name)
         self._pool: Pool | None = None
