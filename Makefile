@@ -38,7 +38,7 @@ reachable: .venv/.installed ## Find code that nothing uses, and code that no run
 	$(BIN)/python tools/check_reachable.py
 
 real-kube: .venv/.installed ## Follow a real API server: make real-kube KUBE_APISERVER=/path/to/kube-apiserver ETCD=/path/to/etcd.
-	KUBE_APISERVER="$(KUBE_APISERVER)" ETCD="$(ETCD)" $(BIN)/python -m pytest -s -p no:randomly tests/integration/kubernetes/test_real_api_server.py
+	KUBE_APISERVER="$(KUBE_APISERVER)" ETCD="$(ETCD)" $(BIN)/python -m pytest -s -p no:randomly $(wildcard tests/integration/kubernetes/test_real_*.py)
 
 compiled: .venv-compiled/.installed .venv-envoy/.installed .venv-xds/.installed ## Run the tests of the request path on a compiled endpick; needs a C compiler.
 	.venv-compiled/bin/endpick doctor | grep "request path compiled"
