@@ -19,8 +19,8 @@ PROBE_TIMEOUT_SECONDS = 0.5
 class Comeback:
     """One server, waited for by any number of followers; whether it is back is tried out once for all of them.
 
-    An attempt is a TCP connection that is closed at once: cheap for both sides, and only made while a follower waits. The first attempt that
-    succeeds ends the trying; a port that took connections all the time says nothing, so that its server's own errors are waited out.
+    An attempt is a TCP connection that is closed at once: cheap for both sides, and only made while a follower waits. The first attempt
+    that succeeds ends the trying; a port that took connections all the time says nothing, so that its server's errors are waited out.
     """
 
     def __init__(self, url: str, random: Random) -> None:
@@ -49,7 +49,7 @@ class Comeback:
     async def _try(self) -> None:
         if await self._takes_connections():
             await asyncio.Event().wait()  # until the last follower has waited long enough
-        while not await self._takes_connections():
+        while not await self._takes_connections():  # noqa: ASYNC110 - what is waited for happens in another process
             await asyncio.sleep(self._seconds * self._random.uniform(0.5, 1.0))
 
     async def _takes_connections(self) -> bool:

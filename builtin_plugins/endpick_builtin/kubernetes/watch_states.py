@@ -108,7 +108,7 @@ class Pauses:
         if outcome is Outcome.ABSENT:
             wait = ABSENT_PAUSE_SECONDS
         elif outcome is Outcome.EXPIRED:
-            # A server that was restarted has forgotten the version, and has changes to tell: it is asked at once, and then ever more seldom.
+            # A server that was restarted has forgotten the version, and has changes to tell: first it is asked at once.
             wait = min(self._longest_seconds, _doubled(self._expiries - 1)) if self._expiries else 0.0
             self._expiries += 1
         elif answered:
