@@ -7,6 +7,7 @@ import logging
 import socket
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 from time import monotonic
@@ -83,8 +84,13 @@ class Election:
                 await self._pause()
         finally:
             following.cancel()
+            release = asyncio.get_running_loop().create_task(self._release())
+            while (
+                not release.done()
+            ):  # a process that ends at once cancels again, and the next leader would have to wait
+                with suppress(asyncio.CancelledError):
+                    await asyncio.shield(release)
             await asyncio.gather(following, return_exceptions=True)
-            await self._release()
 
     async def _attempt(self) -> Attempt:
         """Take the lease, or renew it."""
@@ -159,11 +165,9 @@ class Election:
     async def _pause(self) -> None:
         """Until the next attempt; a follower's is at once when the lease was given back."""
         self._wake.clear()
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(self._timing.retry_seconds * self._random.uniform(0.8, 1.0)):
                 await self._wake.wait()
-        except TimeoutError:
-            pass
 
     def _seen(self) -> None:
         """The lease has changed."""

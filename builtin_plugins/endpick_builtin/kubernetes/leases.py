@@ -95,11 +95,11 @@ def read_lease(item: Mapping[str, object]) -> Lease:
 
 
 def claim(name: str, namespace: str, identity: str, seconds: int, before: Lease | None) -> dict[str, object]:
-    """The object with which `identity` takes or renews a lease; of one that it holds, only the time of renewal changes."""
+    """The object with which `identity` takes or renews a lease, or, empty, gives it back; of one that it holds only the time changes."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     keeps = before is not None and before.holder == identity
     spec: dict[str, object] = {
-        "holderIdentity": identity,
+        **({"holderIdentity": identity} if identity else {}),  # the API server takes none that is empty
         "leaseDurationSeconds": seconds,
         "acquireTime": before.acquired if before is not None and keeps and before.acquired else now,
         "renewTime": now,

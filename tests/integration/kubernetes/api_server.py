@@ -137,6 +137,8 @@ class ApiServer:
         name, known = item["metadata"]["name"], self.objects[LEASES].get(item["metadata"]["name"])
         if create != (known is None) or (known and known["metadata"]["resourceVersion"] != item["metadata"]["resourceVersion"]):
             return status(409, "Conflict")
+        if item["spec"].get("holderIdentity") == "" or item["spec"]["leaseDurationSeconds"] <= 0:
+            return status(422, "Invalid")
         self.put(LEASES, name, spec=item["spec"])
         return web.json_response(self.objects[LEASES][name], status=201 if create else 200)
 

@@ -11,6 +11,7 @@ from integration.kubernetes.real_api_server import RealApiServer, path_of
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 KUSTOMIZE = DEPLOY / "kustomize"
+HIGHLY_AVAILABLE = DEPLOY / "kustomize-ha"
 COLLECTIONS = {
     "ServiceAccount": "/api/v1/namespaces/default/serviceaccounts",
     "ConfigMap": "/api/v1/namespaces/default/configmaps",
@@ -28,10 +29,13 @@ def documents(text: str) -> list[dict]:
     return [item for item in YAML(typ="safe", pure=True).load_all(text) if item]
 
 
-def manifests(*kinds: str) -> list[dict]:
-    """The objects of the kustomization: all, or those of some kinds."""
-    (kustomization,) = documents((KUSTOMIZE / "kustomization.yaml").read_text())
-    found = [item for name in kustomization["resources"] for item in documents((KUSTOMIZE / name).read_text())]
+def manifests(*kinds: str, folder: Path = KUSTOMIZE) -> list[dict]:
+    """The objects of a kustomization as its files have them: all, or those of some kinds; what it takes from another counts, too."""
+    (kustomization,) = documents((folder / "kustomization.yaml").read_text())
+    found: list[dict] = []
+    for name in kustomization["resources"]:
+        path = folder / name
+        found += manifests(folder=path) if path.is_dir() else documents(path.read_text())
     return [item for item in found if not kinds or item["kind"] in kinds]
 
 

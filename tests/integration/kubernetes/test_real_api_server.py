@@ -13,7 +13,8 @@ import pytest
 from endpick.api import ModelTarget
 from integration.kubernetes.conftest import Followed, discovering, eventually, ready
 from integration.kubernetes.real_api_server import Detour, RealApiServer, path_of
-from integration.kubernetes.real_manifests import COLLECTIONS, apply, check_all, manifests
+from integration.kubernetes.real_manifests import COLLECTIONS, HIGHLY_AVAILABLE, apply, check_all, manifests
+from integration.kubernetes.rendering import NEEDED, helm_template, merged
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
 
@@ -128,5 +129,13 @@ async def test_the_service_account_of_the_manifests_may_do_no_more_than_it_needs
 
 async def test_the_api_server_accepts_every_manifest(tmp_path):
     async with RealApiServer(tmp_path) as real:
-        accepted = await check_all(real, manifests())
+        accepted = await check_all(real, manifests(folder=HIGHLY_AVAILABLE))
     assert accepted == set(COLLECTIONS) - {"InferenceObjective"}
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+async def test_the_api_server_accepts_what_the_chart_renders(tmp_path, replicas):
+    more = {"inferenceExtension": {"replicas": replicas}, "inferenceObjectives": [{"name": "batch", "priority": -1}]}
+    rendered = helm_template(merged(NEEDED, more), namespace="default")
+    async with RealApiServer(tmp_path) as real:
+        assert await check_all(real, rendered) == set(COLLECTIONS)

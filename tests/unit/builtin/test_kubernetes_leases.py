@@ -41,6 +41,7 @@ def test_what_is_claimed_is_what_is_read():
     again = read_lease({**claim("l", "models", "me", SECONDS, read), "metadata": {"resourceVersion": "9"}})
     assert (again.acquired, again.transitions) == (read.acquired, 4)
     assert taken["metadata"] == {"name": "l", "namespace": "models", "resourceVersion": "7"}
+    assert "holderIdentity" not in claim("l", "models", "", 1, read)["spec"], "the API server takes none that is empty"
     assert "resourceVersion" not in claim("l", "models", "me", SECONDS, None)["metadata"]
 
 
