@@ -73,8 +73,13 @@ def referred() -> set[str]:
 def test_templates_and_values_name_the_same():
     (values,) = documents((CHART / "values.yaml").read_text())
     known, used = set(leaves(values)), referred()
-    assert {leaf for leaf in known if not any(leaf == path or leaf.startswith(f"{path}.") for path in used)} == set()
-    assert {path for path in used if not any(leaf == path or leaf.startswith(f"{path}.") for leaf in known)} == set()
+    assert {leaf for leaf in known if not any(within(leaf, path) for path in used)} == set(), "no template uses these values"
+    strange = {path for path in used if not any(within(leaf, path) or within(path, leaf) for leaf in known)}
+    assert strange == set(), "templates use values that there are not"
+
+
+def within(path: str, other: str) -> bool:
+    return f"{path}.".startswith(f"{other}.")
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from endpick.api import Admitter, CandidateFilter, ResponseObserver
 from endpick.planning.pool import PoolSettings
 from unit.planning.planned import plan
