@@ -6,7 +6,7 @@ from functools import cache
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from endpick.api import Endpoint
 from endpick.api.keys import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE
@@ -71,6 +71,12 @@ class RoutingAgainstModel(RuleBasedStateMachine):
         members = self.members()
         self.scraped = {(name, address): at for (name, address), at in self.scraped.items() if members.get(name) == address}
 
+    @initialize()
+    def there_are_pods(self) -> None:
+        for number, name in enumerate("abc", 1):
+            self.pods[name] = pod_item(name, f"10.0.0.{number}", "vllm", ready=True, going=False)
+        self.the_pool_changes([8000])
+
     @rule(name=NAMES, ip=IPS, app=APPS, ready=st.booleans(), going=st.booleans())
     def a_pod_changes(self, name: str, ip: str, app: str, ready: bool, going: bool) -> None:
         self.pods[name] = pod_item(name, ip, app, ready, going and not ready)
@@ -114,24 +120,34 @@ class RoutingAgainstModel(RuleBasedStateMachine):
         if self.members().get(endpoint.name) == str(endpoint.address):
             self.scraped[endpoint.name, endpoint.address] = self.host.clock()
 
-    @rule(values=st.tuples(VALUES, VALUES, VALUES))
-    def all_are_scraped(self, values: tuple[float, ...]) -> None:
-        for endpoint in self.host.table.generation.endpoints:
+    @rule(values=st.tuples(VALUES, VALUES, VALUES), only=st.integers(0, 3))
+    def those_that_there_are_are_scraped(self, values: tuple[float, ...], only: int) -> None:
+        """All, or one of them."""
+        endpoints = self.host.table.generation.endpoints
+        for endpoint in endpoints[only - 1 : only] if only else endpoints:
             for key, value in zip(SCRAPED, values, strict=True):
                 self.host.table.write(key, endpoint, value)
             self.scraped[endpoint.name, endpoint.address] = self.host.clock()
+
+    @rule(silent=st.integers(1, 3), seconds=st.sampled_from([1.99, 2.01]))
+    def one_falls_silent(self, silent: int, seconds: float) -> None:
+        self.those_that_there_are_are_scraped((0.0, 0.0, 0.0), 0)
+        self.host.clock.now += seconds
+        for only in {1, 2, 3} - {silent}:
+            self.those_that_there_are_are_scraped((1.0, 1.0, 0.5), only)
+        self.requests_come("hello")
 
     @rule(seconds=st.sampled_from([0.05, 0.5, 1.99, 2.01, 60.0]))
     def time_passes(self, seconds: float) -> None:
         self.host.clock.now += seconds
 
     @rule(prompt=st.sampled_from(["hello", "long " * 400]))
-    def a_request_comes(self, prompt: str) -> None:
-        answer, allowed = self.host.ask(prompt), self.allowed()
-        assert answer.faults == ()
-        assert set(answer.destinations) <= allowed
-        assert bool(answer.destinations) == bool(allowed)
-        assert (answer.status == 503) == (not allowed)
+    def requests_come(self, prompt: str) -> None:
+        for _ in range(3):
+            answer, allowed = self.host.ask(prompt), self.allowed()
+            assert set(answer.destinations) <= allowed
+            assert bool(answer.destinations) == bool(allowed)
+            assert (answer.status == 503) == (not allowed)
 
     @invariant()
     def the_table_holds_the_members(self) -> None:
