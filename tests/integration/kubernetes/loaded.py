@@ -99,12 +99,21 @@ class Scene:
     def trespasses(self) -> list[Visit]:
         """Requests that were sent when the picker had said that the Pod had left, and that came to it all the same."""
         absences = [*self.absences, *self._gone.values()]
-        return [visit for visit in self.visits if any(one.pod == visit.pod and one.since < visit.begun < one.until for one in absences)]
+        # One that came after the Pod's return may have been decided after it, too.
+        return [
+            visit
+            for visit in self.visits
+            if any(one.pod == visit.pod and one.since < visit.begun and visit.arrived < one.until for one in absences)
+        ]
 
     def late(self, absence: Absence) -> float:
         """Seconds from the moment at which the API server had made the change to the last request that reached the Pod; 0 for none."""
         arrivals = (visit.arrived for visit in self.visits if visit.pod == absence.pod)
         return max((arrived - absence.done for arrived in arrivals if absence.done < arrived < absence.until), default=0.0)
+
+    def visited_lately(self, name: str) -> bool:
+        """Whether one of the last 50 requests came to a Pod."""
+        return any(visit.pod == name for visit in self.visits[-50:])
 
     def _visited(self, name: str, since: float) -> bool:
         return any(visit.pod == name and visit.begun > since for visit in reversed(self.visits[-50:]))
@@ -140,6 +149,8 @@ class ModelServers:
     def __init__(self) -> None:
         self.visits: list[Visit] = []
         self.port = 0
+        self.silent: set[str] = set()
+        """Pods that answer no scrape."""
         self._pod_of = {ip: name for name, ip in PODS.items()}
 
     async def start(self, stack: AsyncExitStack) -> None:
@@ -154,13 +165,15 @@ class ModelServers:
             await web.TCPSite(runner, ip, self.port).start()
             self.port = runner.addresses[0][1]
 
-    async def _metrics(self, _request: web.Request) -> web.Response:
-        return web.Response(text=METRICS)
+    def _pod(self, request: web.Request) -> str:
+        assert request.transport is not None
+        return self._pod_of[request.transport.get_extra_info("sockname")[0]]
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        return web.Response(status=500) if self._pod(request) in self.silent else web.Response(text=METRICS)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
-        assert request.transport is not None
-        arrived = time.perf_counter()
-        pod = self._pod_of[request.transport.get_extra_info("sockname")[0]]
+        arrived, pod = time.perf_counter(), self._pod(request)
         body = json.loads(await request.read())
         self.visits.append(Visit(pod, float(request.headers["x-begun"]), arrived, body["model"]))
         response = web.StreamResponse()

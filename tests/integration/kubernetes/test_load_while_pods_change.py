@@ -15,7 +15,7 @@ from integration.kubernetes import api_server as api
 from integration.kubernetes.api_server import HTML, NEW, POOLS, ApiServer
 from integration.kubernetes.api_server import PODS as PODS_PATH
 from integration.kubernetes.conftest import eventually
-from integration.kubernetes.loaded import PODS, Scene, loaded, model_servers
+from integration.kubernetes.loaded import PODS, ModelServers, Scene, loaded, model_servers
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(180)]
 
@@ -25,7 +25,7 @@ class Cluster:
     """The small API server, its port, and the token that it takes."""
 
     server: ApiServer
-    pool_port: int
+    models: ModelServers
     token_file: Path
     tokens: set[str] = field(default_factory=lambda: {"first"})
     _up: AsyncExitStack = field(default_factory=AsyncExitStack)
@@ -40,7 +40,7 @@ class Cluster:
         api.pod(self.server, name, PODS[name], ready=ready, **metadata)
 
     def pool(self, label: str = "vllm") -> None:
-        api.pool(self.server, self.pool_port, labels={"app": label})
+        api.pool(self.server, self.models.port, labels={"app": label})
 
     def refuse(self, times: int, answer: Callable[[web.Request], web.Response]) -> None:
         """Cut the watches of Pods, and answer the next questions about Pods so; then the truth again."""
@@ -160,7 +160,7 @@ async def scene_and_cluster(folder: Path) -> AsyncIterator[tuple[Scene, Cluster]
     async with model_servers() as servers:
         token = folder / "token"
         token.write_text("first")
-        cluster = Cluster(ApiServer(), servers.port, token)
+        cluster = Cluster(ApiServer(), servers, token)
         cluster.pool()
         for name in "abc":
             cluster.pod(name)
@@ -208,3 +208,14 @@ async def test_pools_objectives_and_rewrites_change_under_load(tmp_path):
             scene.may_refuse = False
             await scene.beyond(20)
         assert (scene.failed, scene.trespasses()) == ([], [])
+
+
+async def test_a_server_that_falls_silent_while_the_api_server_is_away_is_left_out(tmp_path):
+    async with scene_and_cluster(tmp_path) as (scene, cluster):
+        await eventually(lambda: scene.visited_lately("a"), lambda: "nothing comes to a")
+        await cluster.stop()
+        cluster.models.silent.add("a")
+        await eventually(lambda: not scene.visited_lately("a"), lambda: "requests still come to a server that has fallen silent")
+        cluster.models.silent.clear()
+        await eventually(lambda: scene.visited_lately("a"), lambda: "nothing comes to a, which answers again")
+        assert scene.failed == []
