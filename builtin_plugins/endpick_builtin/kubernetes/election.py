@@ -85,9 +85,7 @@ class Election:
         finally:
             following.cancel()
             release = asyncio.get_running_loop().create_task(self._release())
-            while (
-                not release.done()
-            ):  # a process that ends at once cancels again, and the next leader would have to wait
+            while not release.done():  # a process that ends at once cancels again, and the next leader would have to wait
                 with suppress(asyncio.CancelledError):
                     await asyncio.shield(release)
             await asyncio.gather(following, return_exceptions=True)
