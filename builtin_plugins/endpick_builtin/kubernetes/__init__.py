@@ -1,9 +1,15 @@
 """Kubernetes: which endpoints, objectives and rewrites does the API server know?
 
-- `discovery`: `kubernetes-discovery`: what does a change of the pool, of a Pod or of an objective come to?
+- `discovery`: `kubernetes-discovery`: who asks whom, and what is told of a pool that has changed?
+- `parameters`: what may its configuration say, and what must go together?
+- `picture`: what does a change of the pool, of a Pod or of an objective come to?
+- `replica`: which of several pickers follows the pool, and which stands by?
 - `objects`: what do Pods, pools, objectives and rewrites say, and which endpoints follow from them?
+- `election`: how does this replica come to lead, and how does it give that up?
+- `leases`: what does a lease say, when may it be taken, and what follows from each attempt?
 - `following`: how is a copy of one collection kept current, whatever the API server does?
 - `watch_states`: what follows when a list or a watch ends in this way or that?
+- `comeback`: how is it noticed that the API server takes connections again?
 - `client`: how is the API server asked, and what do its answers mean?
 - `access`: where is the API server, and who are we to it?
 - `kubeconfig`: what does a kubeconfig file say of that?

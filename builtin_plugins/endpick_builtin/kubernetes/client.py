@@ -1,4 +1,4 @@
-"""Asks the API server: lists in pages, watches line by line; whatever it answers instead is an `ApiError` that says so."""
+"""Asks the API server: lists in pages, watches line by line, writes leases; whatever it answers instead is an `ApiError` that says so."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAGE_OBJECTS = 500
 MOST_PAGE_BYTES = 64 * 1024 * 1024
 MOST_LINE_BYTES = 16 * 1024 * 1024
 """One object and what surrounds it; etcd takes none beyond 1.5 MiB."""
-CONNECT_SECONDS = 5.0
+CONNECT_SECONDS = 3.0
 PAGE_SECONDS = 30.0
 TOKEN_SECONDS = 60.0
 """How often a token file is read again; kubelets renew tokens long before they expire."""
@@ -136,21 +136,39 @@ class ApiClient:
         except TimeoutError as problem:
             raise ApiError(f"the watch should have ended {grace_seconds:g} s ago", Outcome.SILENT) from problem
 
+    async def write(self, method: str, path: str, content: Mapping[str, object]) -> JSONMapping:
+        """Create an object (POST to its collection) or replace it (PUT to itself); returns it as it is then.
+
+        Raises:
+            ApiError: it was not written, or that is unknown; its status is 409 where the object is another by now.
+        """
+        try:
+            async with asyncio.timeout(PAGE_SECONDS), self._answer(path, {}, method, orjson.dumps(content)) as response:
+                return _object(await _limited(response))
+        except TimeoutError as problem:
+            raise ApiError(f"no answer within {PAGE_SECONDS:g} s", Outcome.BROKEN) from problem
+
     @asynccontextmanager
-    async def _answer(self, path: str, query: Mapping[str, str]) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _answer(
+        self, path: str, query: Mapping[str, str], method: str = "GET", body: bytes | None = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
         """The answer, whose status and type are good."""
         assert self._session is not None, "the client is closed"
         token = await self._current_token()
         headers = {"Accept": "application/json", "User-Agent": "endpick", **({"Authorization": f"Bearer {token}"} if token else {})}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
         try:
-            async with self._session.get(
+            async with self._session.request(
+                method,
                 self._access.server + path,
                 params=query,
+                data=body,
                 headers=headers,
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
             ) as response:
-                if response.status != 200:
+                if response.status not in (200, 201):
                     raise await self._refusal(response)
                 if response.content_type != "application/json":
                     raise ApiError(f"the answer is {response.content_type}, not JSON; is this an API server?", Outcome.MALFORMED, 200)

@@ -14,7 +14,8 @@ from prometheus_client import Counter
 
 from endpick.api import ConfigurationError
 from endpick_builtin.kubernetes.client import ApiClient, ApiError, Event, JSONMapping, Page
-from endpick_builtin.kubernetes.watch_states import QUIET_WATCHES, TRANSITIONS, Outcome, Pauses, WatchState
+from endpick_builtin.kubernetes.comeback import Comeback
+from endpick_builtin.kubernetes.watch_states import QUICK_FAILURES, QUIET_WATCHES, TRANSITIONS, Outcome, Pauses, WatchState
 
 T = TypeVar("T")
 
@@ -49,6 +50,7 @@ class Following:
 
     Attributes:
         client: Asks the API server.
+        comeback: Notices that it takes connections again.
         random: For the jitter.
         logger: Of the instance.
         steps: Counts the lists and watches that ended, by collection and outcome.
@@ -57,6 +59,7 @@ class Following:
     """
 
     client: ApiClient
+    comeback: Comeback
     random: Random
     logger: logging.Logger
     steps: Counter
@@ -80,13 +83,16 @@ class Follower(Generic[T]):
         self._collection = collection
         self._shared = shared
         self._changed = changed
-        self._pauses = Pauses(shared.random, shared.longest_pause_seconds)
+        # What may be missing for ever is not asked for in haste.
+        self._pauses = Pauses(shared.random, shared.longest_pause_seconds, QUICK_FAILURES if collection.required else 0)
         self._version = ""
         self._heard = 0
         """Events of all watches."""
         self._quiet = 0
         """Watches in a row that brought no event."""
         self._wait_seconds = 0.0
+        self._is_away = False
+        """Whether the last failure was that no server answered."""
         self._trouble = ""
 
     async def run(self) -> None:
@@ -110,7 +116,10 @@ class Follower(Generic[T]):
             return await self._list()
         if self.state is WatchState.WATCHING:
             return await self._watch()
-        await asyncio.sleep(self._wait_seconds)
+        if self._is_away:
+            await self._shared.comeback.wait(self._wait_seconds)
+        else:
+            await asyncio.sleep(self._wait_seconds)
         return Outcome.ELAPSED
 
     async def _list(self) -> Outcome:
@@ -177,7 +186,8 @@ class Follower(Generic[T]):
             raise ConfigurationError(f"the API server refuses to list {collection.title}: {problem}") from problem
         optional = not collection.required and problem.status in (403, 404)
         is_absent = problem.outcome is Outcome.ABSENT
-        patient = Outcome.ABSENT if optional and is_absent else Outcome.BROKEN
+        patient = problem.outcome if problem.outcome is Outcome.EXPIRED or (optional and is_absent) else Outcome.BROKEN
+        self._is_away = problem.status == 0 and problem.outcome is Outcome.BROKEN
         self._wait_seconds = self._pauses.after(patient, problem.retry_after_seconds, answered=problem.status > 0)
         if optional and (is_absent or not self.synced):
             self._become({}, installed=False)

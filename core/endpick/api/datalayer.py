@@ -221,6 +221,15 @@ class EndpointRegistry(Protocol):
     def ready(self) -> None:
         """Say that the first complete picture has been reported. endpick serves only from then on."""
 
+    def stand_by(self, reason: str) -> None:
+        """Say why another replica is to serve instead of this one; empty when this one is to.
+
+        Health says NOT_SERVING meanwhile; requests that come all the same are routed to the endpoints that there are.
+        """
+
+    async def until_ending(self) -> None:
+        """Wait until the process has been told to end: what only one replica can have is then for another."""
+
 
 class EndpointDiscovery(Plugin[P]):
     """Finds the endpoints of the pool. A configuration has one."""

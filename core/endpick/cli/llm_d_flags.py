@@ -68,7 +68,14 @@ FLAGS = (
     LlmDFlag("grpc-max-recv-msg-size", "quantity", "4Mi", note="64Mi by default"),
     LlmDFlag("grpc-max-send-msg-size", "quantity", "", Effect.NONE, "replies are cut into pieces of 62 kB, and have no other limit"),
     LlmDFlag("grpc-port", "int", "9002"),
-    LlmDFlag("ha-enable-leader-election", "bool", "false", Effect.NONE, "every replica serves", ("false",)),
+    LlmDFlag(
+        "ha-enable-leader-election",
+        "bool",
+        "false",
+        Effect.KUBERNETES,
+        "read by the discovery that asks Kubernetes; without it every replica serves",
+        ("false",),
+    ),
     LlmDFlag(
         "health-checking", "bool", "false", note="on in any case, and NOT_SERVING while endpick is not ready, where llm-d says SERVING"
     ),

@@ -80,6 +80,11 @@ ENDPOINTS = (
     click.option("--pool-group", default="", help="API group of the InferencePool; else inference.networking.k8s.io."),
     click.option("--endpoint-selector", default="", help="Label selector of the pods, where there is no InferencePool."),
     click.option("--endpoint-target-ports", multiple=True, help="Ports of each such pod, separated by commas."),
+    boolean(
+        "--ha-enable-leader-election",
+        default=False,
+        help="One of several replicas serves, by a Lease of the pool's namespace; the others stand by, and health says NOT_SERVING.",
+    ),
     boolean("--disable-endpoint-subset-filter", default=False, help="Ignore the gateway's choice of endpoints (its subset hint)."),
     boolean(
         "--emit-endpoint-scores",

@@ -52,6 +52,7 @@ class ServeOptions(TypedDict):
     pool_group: str
     endpoint_selector: str
     endpoint_target_ports: tuple[str, ...]
+    ha_enable_leader_election: bool
     disable_endpoint_subset_filter: bool
     emit_endpoint_scores: bool
     discovery_timeout: float
@@ -251,6 +252,7 @@ def pool_of(options: ServeOptions) -> PoolSettings:
             options["endpoint_selector"],
             target_ports(options["endpoint_target_ports"]),
             options["kubeconfig"],
+            options["ha_enable_leader_election"],
         )
     except PoolSettingsError as problem:
         raise click.UsageError(str(problem)) from problem

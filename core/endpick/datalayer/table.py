@@ -159,6 +159,10 @@ class EndpointTable:
         """What configuration and discovery say about models."""
         self.is_ready = asyncio.Event()
         """Set once a discovery has reported its first complete picture."""
+        self.is_ending = asyncio.Event()
+        """Set once the process has been told to end."""
+        self.on_stand_by: list[Callable[[str], None]] = []
+        """Called with the reason when this replica is to stand by, and with nothing when it is to serve."""
         self._clock = clock
         self._on_violation = on_violation
         self._pool_keys: frozenset[str] = frozenset()
@@ -252,6 +256,15 @@ class EndpointTable:
     def ready(self) -> None:
         """See `EndpointRegistry`."""
         self.is_ready.set()
+
+    def stand_by(self, reason: str) -> None:
+        """See `EndpointRegistry`."""
+        for told in self.on_stand_by:
+            told(reason)
+
+    async def until_ending(self) -> None:
+        """See `EndpointRegistry`."""
+        await self.is_ending.wait()
 
     def _become(self, wanted: Mapping[str, Endpoint]) -> None:
         before = {member.name: member for member in self._generation.endpoints}

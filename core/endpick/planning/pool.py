@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from endpick.diagnostics import Code
-from endpick.planning.builder import PlanBuilder
+from endpick.planning.builder import DraftInstance, PlanBuilder
 from endpick.planning.instances import add_instance
 from endpick.plugins.catalog import PluginCatalog
 
 POOL_DISCOVERY = "kubernetes-discovery"
+FOLLOWERS_GATE = "haPopulateNonLeaderDatastore"
 MAX_TARGET_PORTS = 8
 _MAX_PORT = 65535
 
@@ -30,6 +31,7 @@ class PoolSettings:
         selector: Label selector of the Pods, where there is no pool.
         target_ports: Of each Pod that the selector finds.
         kubeconfig: File that says where the API server is.
+        leader_election: Whether one of several replicas is to serve, and which, is agreed by a Lease.
     """
 
     name: str = ""
@@ -38,6 +40,7 @@ class PoolSettings:
     selector: str = ""
     target_ports: tuple[int, ...] = ()
     kubeconfig: str = ""
+    leader_election: bool = False
 
     def __post_init__(self) -> None:
         """Raise PoolSettingsError where the flags contradict each other."""
@@ -60,6 +63,7 @@ class PoolSettings:
             "endpointSelector": self.selector,
             "endpointTargetPorts": list(self.target_ports),
             "kubeconfig": self.kubeconfig,
+            "leaderElection": self.leader_election,
         }
         return {name: value for name, value in given.items() if value}
 
@@ -74,7 +78,15 @@ def add_pool_discovery(pool: PoolSettings, builder: PlanBuilder, installed: Plug
     flag = f"--pool-name {pool.name}" if pool.name else f"--endpoint-selector '{pool.selector}'"
     reason = f"{flag} is given, and dataLayer.discovery names none"
     builder.announce(Code.N0501, POOL_DISCOVERY, f"added endpoint discovery '{POOL_DISCOVERY}': {reason}")
-    return add_instance(builder, installed, POOL_DISCOVERY, reason, pool.parameters()).name
+    # The gate is on by default, and says nothing where every replica serves.
+    followers = {} if builder.config.gates[FOLLOWERS_GATE] or not pool.leader_election else {"populateFollowers": False}
+    return add_instance(builder, installed, POOL_DISCOVERY, reason, pool.parameters() | followers).name
+
+
+def says_nothing_of_election(pool: PoolSettings, named: DraftInstance) -> bool:
+    """Whether flags ask for leader election, and the discovery that the document names has nothing to do with it."""
+    parameters = (None if named.spec is None else named.spec.parameters) or {}
+    return pool.leader_election and named.type == POOL_DISCOVERY and "leaderElection" not in parameters
 
 
 def target_ports(given: Sequence[str]) -> tuple[int, ...]:

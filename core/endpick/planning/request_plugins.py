@@ -8,7 +8,7 @@ from endpick.diagnostics import Code, Diagnostic, DocumentPath, Span
 from endpick.planning.builder import DraftInstance, PlanBuilder, look_up_kind
 from endpick.planning.data import injects_defaults
 from endpick.planning.instances import add_instance
-from endpick.planning.pool import PoolSettings, add_pool_discovery
+from endpick.planning.pool import PoolSettings, add_pool_discovery, says_nothing_of_election
 from endpick.plugins.catalog import PluginCatalog
 from endpick.plugins.kinds import KINDS, Kind
 
@@ -96,6 +96,13 @@ def plan_discovery(builder: PlanBuilder, installed: PluginCatalog, pool: PoolSet
                 help="remove the flag, or the discovery",
             )
         named = look_up_kind(layer.discovery, EndpointDiscovery, builder)
+        if named is not None and says_nothing_of_election(pool, named):
+            builder.report(
+                Code.W0204,
+                f"--ha-enable-leader-election has no effect: the configuration names the discovery '{named.name}' without it",
+                (*layer.discovery.path, "pluginRef"),
+                help=f"write `leaderElection: true` into the parameters of '{named.name}'",
+            )
         return None if named is None else named.name
     if builder.loaded.is_damaged(("dataLayer",)):
         return None

@@ -70,6 +70,7 @@ class Readiness:
         self._board = board
         self._remarks = remarks
         self._stalled: str | None = None
+        self._stands_by: str | None = None
         lifecycle.on_entered(lambda _phase: self._tell())
 
     def report(self) -> tuple[bool, str]:
@@ -82,8 +83,14 @@ class Readiness:
         self._stalled = reason
         self._tell()
 
+    def stand_by(self, reason: str) -> None:
+        """Another replica is to serve, for this reason; or, where it is empty, this one."""
+        if (reason or None) != self._stands_by:
+            self._stands_by = reason or None
+            self._tell()
+
     def _reason(self) -> str | None:
-        return self._stalled if self._lifecycle.phase is Phase.SERVING else self._lifecycle.phase.value
+        return self._stalled or self._stands_by if self._lifecycle.phase is Phase.SERVING else self._lifecycle.phase.value
 
     def _tell(self) -> None:
         self._board.set_ready(self._reason() is None)

@@ -159,6 +159,8 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         readiness = Readiness(
             control.lifecycle, board, lambda: (*overload.remarks(), *left_out_now(current.instances()), *circuits.remarks())
         )
+        table.on_stand_by.append(readiness.stand_by)
+        control.lifecycle.on_entered(lambda phase: table.is_ending.set() if phase is Phase.DRAINING else None)
         exposition = Exposition(registry, current.instances, recorder)
         pages = admin_pages(LegacyTwins(exposition) if settings.legacy_metrics else exposition, readiness.report)
         admin = AdminServer(pages, settings.metrics_host, settings.metrics_port, settings.metrics_limits, settings.metrics_tls)

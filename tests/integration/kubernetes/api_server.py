@@ -16,6 +16,7 @@ POOLS = "/apis/inference.networking.k8s.io/v1/namespaces/default/inferencepools"
 NEW = "/apis/llm-d.ai/v1alpha2/namespaces/default"
 OLD = "/apis/inference.networking.x-k8s.io/v1alpha2/namespaces/default"
 RULES = tuple(f"{group}/{kind}" for group in (NEW, OLD) for kind in ("inferenceobjectives", "inferencemodelrewrites"))
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 HTML = "<html><body>Please log in</body></html>"
 
 Answer = Callable[[web.Request], web.StreamResponse | None]
@@ -48,7 +49,7 @@ class ApiServer:
     """Objects by path and name, one version counter, a history that can be compacted."""
 
     def __init__(self) -> None:
-        self.objects: dict[str, dict[str, dict]] = {path: {} for path in (PODS, POOLS, *RULES)}
+        self.objects: dict[str, dict[str, dict]] = {path: {} for path in (PODS, POOLS, *RULES, LEASES)}
         self.history: list[tuple[int, str, str, dict, dict | None]] = []
         self.version = 100
         self.compacted = 0
@@ -125,9 +126,21 @@ class ApiServer:
         instead = self.instead(request)
         if instead is not None:
             return instead
+        if request.method != "GET":
+            return self._write(await request.json(), create=request.method == "POST")
         if request.path not in self.objects:
             return status(404, "NotFound")
         return await self._watch(request) if "watch" in request.query else self._list(request)
+
+    def _write(self, item: dict, *, create: bool) -> web.Response:
+        """Create or replace a lease, unless it is another by now."""
+        name, known = item["metadata"]["name"], self.objects[LEASES].get(item["metadata"]["name"])
+        if create != (known is None) or (known and known["metadata"]["resourceVersion"] != item["metadata"]["resourceVersion"]):
+            return status(409, "Conflict")
+        if item["spec"].get("holderIdentity") == "" or item["spec"]["leaseDurationSeconds"] <= 0:
+            return status(422, "Invalid")
+        self.put(LEASES, name, spec=item["spec"])
+        return web.json_response(self.objects[LEASES][name], status=201 if create else 200)
 
     def _list(self, request: web.Request) -> web.Response:
         items = [item for item in self.objects[request.path].values() if matches(request.query, item)]
@@ -196,7 +209,7 @@ def pod(server: ApiServer, name: str, ip: str, *, ready: bool = True, **metadata
 async def serving(server: ApiServer, port: int = 0) -> AsyncIterator[str]:
     """The server on a port of the loopback; gives its URL."""
     app = web.Application()
-    app.router.add_get("/{path:.*}", server.handle)
+    app.router.add_route("*", "/{path:.*}", server.handle)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", port)

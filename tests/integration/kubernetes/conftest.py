@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,12 @@ class Followed:
     table: EndpointTable
     registry: CollectorRegistry
     task: asyncio.Task[None]
+    stands_by: list[str] = field(default_factory=list)
+    """What it has said of standing by, the latest last; empty texts where it serves."""
+
+    @property
+    def leads(self) -> bool:
+        return self.stands_by[-1:] == [""]
 
     def members(self) -> dict[str, str]:
         return {endpoint.name.removeprefix("default/"): endpoint.address for endpoint in self.table.view()}
@@ -59,9 +65,11 @@ async def discovering(server: ApiServer, file: Path, **parameters: object) -> As
     registry = CollectorRegistry()
     context = PluginContext(clock=time.monotonic, logger=logging.getLogger("tests.kubernetes"), registry=registry)
     table = EndpointTable(time.monotonic)
+    stands_by: list[str] = []
+    table.on_stand_by.append(stands_by.append)
     task = asyncio.create_task(KubernetesDiscovery("k", given, context).run(table))
     try:
-        yield Followed(server, table, registry, task)
+        yield Followed(server, table, registry, task, stands_by)
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

@@ -186,6 +186,10 @@ class RealApiServer:
         targets = [{"number": port} for port in ports or (8000,)]
         await self.object("inferencepools", "pool", {"selector": {"matchLabels": {"app": "vllm"}}, "targetPorts": targets})
 
+    async def remove(self, plural: str, name: str) -> None:
+        """Delete a pool, an objective or a rewrite."""
+        await self.call("DELETE", path_of(plural, name))
+
     async def pod(self, name: str, ip: str) -> None:
         """A Pod as a kubelet would report it; bound to a node, it is Terminating when deleted until the grace period is over."""
         spec = {"nodeName": "node-0", "containers": [{"name": "vllm", "image": "none"}]}
@@ -198,6 +202,10 @@ class RealApiServer:
         conditions = [{"type": "Ready", "status": str(ready)}]
         status = {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}], "conditions": conditions}
         return await self.call("PATCH", path_of("pods", f"{name}/status"), {"status": status}, "application/merge-patch+json")
+
+    async def label(self, name: str, value: str) -> None:
+        """Give a Pod another label `turn`."""
+        await self.call("PATCH", path_of("pods", name), {"metadata": {"labels": {"turn": value}}}, "application/merge-patch+json")
 
     async def delete(self, name: str, *, at_once: bool = False) -> None:
         await self.call("DELETE", path_of("pods", name) + ("?gracePeriodSeconds=0" if at_once else ""))

@@ -9,37 +9,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from ruamel.yaml import YAML
 
 from endpick.api import ModelTarget
 from integration.kubernetes.conftest import Followed, discovering, eventually, ready
 from integration.kubernetes.real_api_server import Detour, RealApiServer, path_of
+from integration.kubernetes.real_manifests import COLLECTIONS, HIGHLY_AVAILABLE, apply, check_all, manifests
+from integration.kubernetes.rendering import NEEDED, helm_template, merged
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
 
-MANIFESTS = Path(__file__).parents[3] / "deploy" / "kustomize"
-COLLECTIONS = {
-    "ServiceAccount": "/api/v1/namespaces/default/serviceaccounts",
-    "ConfigMap": "/api/v1/namespaces/default/configmaps",
-    "Service": "/api/v1/namespaces/default/services",
-    "Deployment": "/apis/apps/v1/namespaces/default/deployments",
-    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles",
-    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings",
-    "InferencePool": path_of("inferencepools"),
-}
 ONE = {"a-rank-0": "10.1.0.1:8000"}
-
-
-def manifests(*kinds: str) -> list[dict]:
-    listed = YAML(typ="safe", pure=True).load(MANIFESTS / "kustomization.yaml")["resources"]
-    found = [YAML(typ="safe", pure=True).load(MANIFESTS / name) for name in listed]
-    return [item for item in found if not kinds or item["kind"] in kinds]
-
-
-async def apply(real: RealApiServer, item: dict, *, dry_run: bool = False) -> dict:
-    if item["kind"] == "RoleBinding":
-        item["subjects"][0]["namespace"] = "default"  # as kustomize does
-    return await real.apply(f"{COLLECTIONS[item['kind']]}/{item['metadata']['name']}", item, dry_run=dry_run)
 
 
 @asynccontextmanager
@@ -150,6 +129,13 @@ async def test_the_service_account_of_the_manifests_may_do_no_more_than_it_needs
 
 async def test_the_api_server_accepts_every_manifest(tmp_path):
     async with RealApiServer(tmp_path) as real:
-        for item in manifests():
-            await apply(real, item, dry_run=True)
-    assert {item["kind"] for item in manifests()} == set(COLLECTIONS)
+        accepted = await check_all(real, manifests(folder=HIGHLY_AVAILABLE))
+    assert accepted == set(COLLECTIONS) - {"InferenceObjective"}
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+async def test_the_api_server_accepts_what_the_chart_renders(tmp_path, replicas):
+    more = {"inferenceExtension": {"replicas": replicas}, "inferenceObjectives": [{"name": "batch", "priority": -1}]}
+    rendered = helm_template(merged(NEEDED, more), namespace="default")
+    async with RealApiServer(tmp_path) as real:
+        assert await check_all(real, rendered) == set(COLLECTIONS)

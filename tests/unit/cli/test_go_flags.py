@@ -170,6 +170,7 @@ def test_what_is_said_of_kubernetes_is_kept(monkeypatch):
     arguments = ["--endpoint-selector=app in (a,b)", "--endpoint-target-ports=8000,8001", "--endpoint-target-ports=8000"]
 
     assert pool_of(options(*arguments, "--kubeconfig=here")) == PoolSettings("", "prod", "", "app in (a,b)", (8000, 8001), "here")
+    assert pool_of(options("--ha-enable-leader-election", "--pool-name=p")).leader_election
 
 
 @pytest.mark.parametrize(

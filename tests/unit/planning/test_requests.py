@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from endpick.api import Admitter, CandidateFilter, ResponseObserver
 from endpick.planning.pool import PoolSettings
 from unit.planning.planned import plan
@@ -148,6 +150,25 @@ def test_a_pool_that_flags_name_adds_its_discovery_where_the_document_names_none
 
     selected = plan("", pool=PoolSettings(selector="app=vllm", target_ports=(8000, 8001))).plan
     assert selected.by_name["kubernetes-discovery"].parameters.endpoint_target_ports == (8000, 8001)
+
+
+@pytest.mark.parametrize(("gates", "follows"), [("", True), ("featureGates: [haPopulateNonLeaderDatastore=false]", False)])
+def test_leader_election_is_asked_for_with_the_pool_of_flags(gates: str, follows: bool) -> None:
+    parameters = plan(gates, pool=PoolSettings(name="vllm", leader_election=True)).plan.by_name["kubernetes-discovery"].parameters
+    assert (parameters.leader_election, parameters.populate_followers) == (True, follows)
+    assert not plan(gates, pool=PoolSettings(name="vllm")).plan.by_name["kubernetes-discovery"].parameters.leader_election
+
+
+def test_leader_election_that_the_documents_discovery_does_not_ask_for_is_warned_of() -> None:
+    document = """
+        plugins: [{{type: kubernetes-discovery, parameters: {{poolName: vllm{more}}}}}]
+        dataLayer: {{discovery: {{pluginRef: kubernetes-discovery}}}}
+        """
+    pool = PoolSettings(leader_election=True)
+    warned = plan(document.format(more=""), pool=pool).found
+    assert [code for code, _ in warned] == ["W0204"]
+    assert plan(document.format(more=", leaderElection: true"), pool=pool).found == []
+    assert plan(document.format(more=""), pool=PoolSettings()).found == []
 
 
 def test_a_discovery_of_the_document_counts_before_the_pool_of_flags() -> None:

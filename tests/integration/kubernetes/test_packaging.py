@@ -1,0 +1,169 @@
+"""The Helm chart and the kustomizations: their values and templates fit together, and what they render is what endpick takes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from endpick.cli.llm_d_flags import FLAGS
+from endpick.cli.serve import command
+from endpick.cli.serve_settings import pool_of
+from endpick.config import load_config
+from endpick.planning.planner import make_plan
+from endpick.plugins.discovery import discover
+from endpick_builtin.kubernetes.leases import lease_name
+from endpick_builtin.kubernetes.objects import read_pool
+from integration.kubernetes.real_manifests import DEPLOY, HIGHLY_AVAILABLE, KUSTOMIZE, documents
+from integration.kubernetes.rendering import CHART, NEEDED, RefusedError, helm_template, kustomized, merged, only
+
+VARIABLES = {"$extension": "inferenceExtension", "$pool": "inferencePool"}
+MINE = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n- {type: random-picker}\n"
+CUSTOM = {"inferenceExtension": {"pluginsConfigFile": "mine.yaml", "pluginsCustomConfig": {"mine.yaml": MINE}}}
+CASES = {
+    "what has to be said": {},
+    "two replicas": {"inferenceExtension": {"replicas": 2}},
+    "several ports": {"inferencePool": {"targetPorts": [{"number": 8000}, {"number": 8001}]}},
+    "another engine": {"inferencePool": {"modelServerType": "sglang"}},
+    "triton": {"inferencePool": {"modelServerType": "triton-tensorrt-llm"}},
+    "trtllm": {"inferencePool": {"modelServerType": "trtllm-serve"}},
+    "gRPC": {"inferencePool": {"modelServerProtocol": "grpc"}},
+    "another parser": {"inferencePool": {"parser": "openai-parser"}},
+    "metrics elsewhere": {"inferenceExtension": {"metricsDataSource": {"scheme": "https", "path": "/m", "insecureSkipVerify": False}}},
+    "a configuration of one's own": CUSTOM,
+    "flags": {"inferenceExtension": {"flags": {"v": 4, "enable-pprof": False, "refresh-metrics-interval": "100ms"}, "extProcPort": 9100}},
+    "the older group": {"inferencePool": {"apiVersion": "inference.networking.x-k8s.io/v1alpha2"}},
+    "an image in parts": {"inferenceExtension": {"image": {"hub": "h", "name": "n", "tag": "t", "pullPolicy": "Always"}}},
+    "everything": {
+        "inferenceExtension": {
+            "env": [{"name": "A", "value": "b"}],
+            "extraContainerPorts": [{"name": "x", "containerPort": 1234}],
+            "extraServicePorts": [{"name": "x", "port": 1234}],
+            "affinity": {"nodeAffinity": {}},
+            "tolerations": [{"operator": "Exists"}],
+            "monitoring": {"prometheus": {"enabled": True, "extraLabels": {"release": "p"}}},
+            "tracing": {"enabled": True},
+        },
+        "inferenceObjectives": [{"name": "batch", "priority": -1}],
+        "provider": {"name": "istio"},
+        "experimentalHttpRoute": {"enabled": True},
+    },
+}
+
+
+def leaves(values: object, path: str = "") -> Iterator[str]:
+    if isinstance(values, Mapping) and values:
+        for name, value in values.items():
+            yield from leaves(value, f"{path}.{name}" if path else name)
+    else:
+        yield path
+
+
+def referred() -> set[str]:
+    """The paths of values that the templates name."""
+    text = "".join(path.read_text() for path in sorted((CHART / "templates").iterdir()))
+    found = set(re.findall(r"\.Values\.([A-Za-z.]+)", text))
+    for variable, path in VARIABLES.items():
+        found |= {f"{path}.{name}" for name in re.findall(rf"{re.escape(variable)}\.([A-Za-z.]+)", text)}
+    return found - set(VARIABLES.values())
+
+
+def test_templates_and_values_name_the_same():
+    (values,) = documents((CHART / "values.yaml").read_text())
+    known, used = set(leaves(values)), referred()
+    assert {leaf for leaf in known if not any(within(leaf, path) for path in used)} == set(), "no template uses these values"
+    strange = {path for path in used if not any(within(leaf, path) or within(path, leaf) for leaf in known)}
+    assert strange == set(), "templates use values that there are not"
+
+
+def within(path: str, other: str) -> bool:
+    return f"{path}.".startswith(f"{other}.")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_the_chart_renders_is_what_endpick_takes(case):
+    values = merged(NEEDED, CASES[case])
+    items = helm_template(values)
+    deployment, service, pool = only(items, "Deployment"), only(items, "Service"), only(items, "InferencePool")
+    pod = deployment["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    assert container["command"] == ["endpick", "serve"]
+    options = command.make_context("serve", list(container["args"])).params
+    port = values["inferenceExtension"].get("extProcPort", 9002)
+    assert (options["pool_name"], options["pool_namespace"], options["grpc_port"]) == ("chat", "models", port)
+
+    labels = pod["metadata"]["labels"].items()
+    assert service["spec"]["selector"].items() <= labels
+    assert deployment["spec"]["selector"]["matchLabels"].items() <= labels
+    reference = pool["spec"].get("endpointPickerRef") or pool["spec"]["extensionRef"]
+    assert reference["name"] == service["metadata"]["name"] == "chat-epp"
+    assert reference.get("portNumber") or reference["port"]["number"] in [each["port"] for each in service["spec"]["ports"]]
+    read = read_pool(pool)
+    assert read is not None
+    assert read.selector == (("app", "vllm"),)
+    assert len(read.ports) == (2 if case == "several ports" else 1)
+
+    mounted = {f"/config/{name}": text for name, text in only(items, "ConfigMap")["data"].items()}
+    outcome = make_plan(load_config(text=mounted[options["config_file"]], name="chart"), discover(), pool=pool_of(options))
+    assert outcome.plan is not None, outcome.diagnostics
+    assert outcome.plan.discovery == "kubernetes-discovery"
+
+    role = only(items, "Role")
+    verbs = {resource: rule["verbs"] for rule in role["rules"] for resource in rule["resources"] if resource != "leases"}
+    assert set(verbs) == {"pods", "inferencepools", "inferenceobjectives", "inferencemodelrewrites"}
+    assert all(each == ["list", "watch"] for each in verbs.values())
+    leases = [(rule["verbs"], rule.get("resourceNames")) for rule in role["rules"] if "leases" in rule["resources"]]
+    named = [lease_name("models", "chat", "")]
+    assert leases == ([(["create"], None), (["list", "watch", "update"], named)] if options["ha_enable_leader_election"] else [])
+    assert options["ha_enable_leader_election"] == (case == "two replicas")
+
+
+def test_everything_that_can_be_switched_on_is_rendered():
+    items = helm_template(merged(NEEDED, CASES["everything"]))
+    assert {"ServiceMonitor", "DestinationRule", "HTTPRoute", "InferenceObjective"} < {item["kind"] for item in items}
+    assert only(items, "InferenceObjective")["spec"]["priority"] == -1
+    (container,) = only(items, "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert {"name": "A", "value": "b"} in container["env"]
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"inferenceExtension": {"image": ""}}, "name the image"),
+        ({"inferenceExtension": {"sidecar": {"enabled": True}}}, "put a gateway before it"),
+        ({"inferenceExtension": {"latencyPredictor": {"enabled": True}}}, "run the latency predictor yourself"),
+        ({"inferenceExtension": {"monitoring": {"prometheus": {"auth": {"enabled": True}}}}}, "asks for no token"),
+        ({"inferenceExtension": {"pluginsConfigFile": "none.yaml"}}, "no none.yaml in pluginsCustomConfig"),
+        ({"inferencePool": {"modelServerType": "other"}}, "none that endpick knows"),
+        ({"inferencePool": {"modelServers": {"matchLabels": None}}}, "which Pods are model servers"),
+        ({"provider": {"name": "gke"}}, "make its policies yourself"),
+    ],
+)
+def test_values_that_the_chart_cannot_follow_are_refused_with_a_reason(values, reason):
+    with pytest.raises(RefusedError, match=reason):
+        helm_template(merged(NEEDED, values))
+
+
+@pytest.mark.parametrize(("folder", "replicas"), [(KUSTOMIZE, 1), (HIGHLY_AVAILABLE, 2)], ids=["one replica", "two replicas"])
+def test_what_the_kustomizations_render_is_what_endpick_takes(folder, replicas):
+    items = kustomized(folder)
+    deployment = only(items, "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    options = command.make_context("serve", list(container["args"])).params
+    assert container["command"] == ["endpick", "serve"]
+    assert deployment["spec"]["replicas"] == replicas
+    assert options["ha_enable_leader_election"] == (replicas > 1)
+    assert options["pool_name"] == only(items, "InferencePool")["metadata"]["name"]
+    roles = [item["metadata"]["name"] for item in items if item["kind"] == "Role"]
+    assert len(roles) == replicas
+
+
+def test_an_image_takes_the_arguments_of_llm_ds_chart_as_they_are():
+    lines = (DEPLOY / "Containerfile").read_text().splitlines()
+    (entry,) = [line for line in lines if line.startswith("ENTRYPOINT")]
+    assert shlex.split(re.sub(r"[\[\],]", " ", entry))[1:] == ["endpick", "serve"]
+    (path,) = [line for line in lines if line.startswith("ENV PATH=")]
+    assert path.startswith("ENV PATH=/opt/endpick/bin:")
+    assert {"pool-name", "config-file", "ha-enable-leader-election"} <= {flag.name for flag in FLAGS}

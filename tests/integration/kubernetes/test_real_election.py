@@ -1,0 +1,58 @@
+"""Two pickers elect a leader by a Lease of a real API server, with no more rights than the manifests give; skipped where there is none."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from contextlib import AsyncExitStack
+
+import pytest
+
+from integration.kubernetes.loaded import CONFIG
+from integration.kubernetes.real_api_server import RealApiServer
+from integration.kubernetes.real_manifests import HIGHLY_AVAILABLE, apply, manifests
+from integration.kubernetes.test_leader_election import LEASE, NOT_SERVING, SERVING, health, serves
+from integration.plugins.serving import serving
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
+
+PATH = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
+
+
+async def test_one_leads_until_it_ends_or_dies(tmp_path):
+    async with RealApiServer(tmp_path) as real, AsyncExitStack() as stack:
+        for item in manifests("ServiceAccount", "Role", "RoleBinding", folder=HIGHLY_AVAILABLE):
+            await apply(real, item)
+        await real.pool()
+        await real.pod("a", "10.1.0.1")
+        (tmp_path / "config.yaml").write_text(CONFIG)
+        token = await real.service_account_token("default", "endpick")
+        options = ("--pool-name=pool", f"--kubeconfig={real.kubeconfig(token)}", "--ha-enable-leader-election")
+        first = await stack.enter_async_context(serving(tmp_path, *options))
+        await serves(first, SERVING)
+        second = await stack.enter_async_context(serving(tmp_path, *options, exit_code=-signal.SIGKILL))
+        assert await health(second, "readiness") == NOT_SERVING
+        assert await second.ask() == ("10.1.0.1:8000", 0), "a replica that stands by can route"
+        begun = time.perf_counter()
+        first.process.terminate()
+        await serves(second, SERVING)
+        print(f"  the leader was told to end: the other leads after {time.perf_counter() - begun:.2f} s")
+
+        third = await stack.enter_async_context(serving(tmp_path, *options))
+        await real.stop(crash=True)
+        await asyncio.sleep(1)
+        await real.start()
+        assert [await health(picker, "readiness") for picker in (second, third)] == [SERVING, NOT_SERVING], "a restart changes no leader"
+        begun = time.perf_counter()
+        second.process.kill()
+        await serves(third, SERVING)
+        print(f"  the leader was killed: the other leads after {time.perf_counter() - begun:.2f} s")
+        spec = (await real.call("GET", f"{PATH}/{LEASE}"))["spec"]
+        print(f"  {spec}")
+        assert spec["leaseDurationSeconds"] == 15
+        headers = {"Authorization": f"Bearer {token}"}
+        async with real.client.delete(f"{PATH}/{LEASE}", headers=headers) as response:
+            assert response.status == 403, "leases are neither deleted"
+        async with real.client.get(f"{PATH}/{LEASE}", headers=headers) as response:
+            assert response.status == 403, "nor got one by one"
