@@ -68,6 +68,7 @@ from endpick.requests.steps import (
     wants_cached_only,
     was_cached,
 )
+from endpick.requests.waiting import LetGo, WaitingRoom
 from endpick.scheduling.scheduler import Scheduler
 from endpick.scheduling.step import Fault, Step, bind
 
@@ -136,6 +137,7 @@ class Director:
         account: MemoryAccount | None = None,
         emits_scores: bool = False,
         rules: ModelRules | None = None,
+        room: WaitingRoom | None = None,
     ) -> None:
         """Keep what every decision needs.
 
@@ -151,6 +153,7 @@ class Director:
             account: Told what bodies become; says when to shed.
             emits_scores: Whether decisions tell the gateway what each candidate scored.
             rules: What the discovery says about models.
+            room: Where requests wait while the pool is full; needed for pipelines with flow control.
         """
         self._pipeline = pipeline
         self._pool = pool
@@ -166,22 +169,33 @@ class Director:
         self._emits_scores = emits_scores
         self._last_body_modes: BodyModes | None = None
         self._known_body_modes: set[BodyModes] = set()
+        self._room = room
+        if room is not None:
+            room.director = self
+            room.reconfigure(pipeline.flow_control, pipeline.detector)
 
     def switch(self, pipeline: Pipeline) -> None:
         """Begin requests with this pipeline from now on, after a reload; each request in flight keeps the one it began with."""
         self._pipeline = pipeline
+        if self._room is not None:
+            self._room.reconfigure(pipeline.flow_control, pipeline.detector)
 
-    def decide(self, incoming: IncomingRequest, begun: Begun | None = None) -> Decision | Awaitable[Decision]:
-        """Parse → request headers → candidates → shed → candidate filters → produce → admit → schedule → pre-request.
+    def decide(self, incoming: IncomingRequest, begun: Begun | LetGo | None = None) -> Decision | Awaitable[Decision]:
+        """Parse → request headers → wait → candidates → shed → candidate filters → produce → admit → schedule → pre-request.
 
-        A decision comes back at once, without a coroutine, unless a producer has to wait or the body is large.
+        A decision comes back at once, without a coroutine, unless the request or a producer has to wait, or the body is large.
 
         Args:
             incoming: The request.
-            begun: What has been done already of one whose body was large; a function of its own would cost all others a call.
+            begun: What has been done already of one that waited, or whose body was large; functions of their own would cost all others
+                a call. One that waited goes on with the pipeline of now, and on the pool as it is now.
         """
         access = self._access
-        if begun is not None:
+        state: CycleState | None = None
+        built: BuiltRequest | Refused
+        if isinstance(begun, LetGo):
+            pipeline, built, state = self._pipeline, begun.built, begun.state
+        elif begun is not None:
             pipeline = begun.pipeline
             built = build_request(incoming, pipeline.parsers, pipeline.objectives, access, begun.read, self._rules)
         else:
@@ -197,31 +211,35 @@ class Director:
         if isinstance(built, Refused):
             return self._refuse_unread(incoming, built)
 
-        state: CycleState | None = None
         processors = pipeline.steps[RequestHeaderProcessor]
-        if processors:
+        if processors and not isinstance(begun, LetGo):
             state = CycleState(access)
             processed = process_headers(processors, built.request, state, access)
             if isinstance(processed, Refused):
-                return self._refuse(built, processed)
+                return self.refuse(built, processed)
             built.request = processed
+        shedding = built.request.priority < 0 and self._account.stage >= _SHEDDING
+        if pipeline.flow_control is not None and self._room is not None and not shedding and not isinstance(begun, LetGo):
+            held = self._room.hold(incoming, built, state)
+            if held is not None:
+                return held
 
         endpoints: Endpoints | Fault = self._pool.view(access)
         assert isinstance(endpoints, Endpoints)
         if incoming.subset is not None:
             endpoints = within(incoming.subset, endpoints)
         if built.request.priority < 0:
-            if self._account.stage >= _SHEDDING:
+            if shedding:
                 self._account.shed += 1
-                return self._refuse(built, SHED_FOR_MEMORY)
-            refusal = shed(pipeline.detector, built.request, endpoints, access)
+                return self.refuse(built, SHED_FOR_MEMORY)
+            refusal = None if pipeline.flow_control is not None else shed(pipeline.detector, built.request, endpoints, access)
             if refusal is not None:
-                return self._refuse(built, refusal)
+                return self.refuse(built, refusal)
         endpoints = filter_candidates(pipeline.steps[CandidateFilter], built.request, endpoints, access)
         if isinstance(endpoints, Fault):
-            return self._refuse(built, refused(endpoints))
+            return self.refuse(built, refused(endpoints))
         if not len(endpoints):
-            return self._refuse(built, NO_CANDIDATES)
+            return self.refuse(built, NO_CANDIDATES)
 
         request = built.request
         parsed_bytes = request.size_bytes if request.payload is None or incoming.body is None else parsed_size(incoming.body)
@@ -233,7 +251,7 @@ class Director:
                 return after(waiting, lambda fault: self._conclude(cycle, fault))
             fault = produced_at_once(producer, production)
             if fault is not None and fault.refuses:
-                return self._refuse(built, refused(fault))
+                return self.refuse(built, refused(fault))
         return self._conclude(cycle, None)
 
     def _decide_large(self, incoming: IncomingRequest, pipeline: Pipeline) -> Awaitable[Decision]:
@@ -252,20 +270,20 @@ class Director:
         """What follows production: admit → schedule → pre-request."""
         request, access = cycle.built.request, self._access
         if fault is not None:
-            return self._refuse(cycle.built, refused(fault))
+            return self.refuse(cycle.built, refused(fault))
         refusal = admit(cycle.pipeline.steps[Admitter], request, cycle.endpoints, cycle.state, access)
         if refusal is not None:
-            return self._refuse(cycle.built, refusal)
+            return self.refuse(cycle.built, refusal)
         started = perf_counter()
         result = cycle.pipeline.scheduler.schedule(request, cycle.endpoints, cycle.state, access)
         seconds = perf_counter() - started
         if isinstance(result, Rejection):
             self._telemetry.request_scheduled(seconds, None, request.model)
-            return self._refuse(cycle.built, refused(result))
+            return self.refuse(cycle.built, refused(result))
         picked = result.runs[result.primary].picked
         self._telemetry.request_scheduled(seconds, None if picked is None else picked.members[0], request.model)
         if "prefer" in request.headers and wants_cached_only(request.headers) and not was_cached(result, cycle.state):
-            return self._refuse(cycle.built, NOTHING_CACHED)
+            return self.refuse(cycle.built, NOTHING_CACHED)
         return self._dispatch(cycle, result)
 
     def _dispatch(self, cycle: Cycle, result: SchedulingResult) -> Decision:
@@ -291,11 +309,12 @@ class Director:
                 self._account,
                 parsed_bytes,
                 result.destinations,
+                None if self._room is None else self._room.something_changed,
             )
         )
         if refusal is not None:
             exchange.abandon()
-            return self._refuse(cycle.built, refusal)
+            return self.refuse(cycle.built, refusal)
         sent = cycle.built.body
         size_bytes = request.size_bytes if sent is None else len(sent)
         seconds = self._clock() - request.received_at
@@ -321,7 +340,8 @@ class Director:
         self._telemetry.request_refused("", "", fairness_id, 0, refusal.code)
         return refusal
 
-    def _refuse(self, built: BuiltRequest, refusal: Refused) -> Refused:
+    def refuse(self, built: BuiltRequest, refusal: Refused) -> Refused:
+        """Count a request that was read, and that is refused."""
         request = built.request
         self._telemetry.request_refused(request.incoming_model, request.model, request.fairness_id, request.priority, refusal.code)
         return refusal

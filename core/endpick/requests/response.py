@@ -146,6 +146,7 @@ class ExchangeContext:
         account: Where what the body became is accounted for until the request is over.
         parsed_bytes: How much that is.
         destinations: Where each of `picked` is reached; their own addresses unless the profile handler said otherwise.
+        ended: Called when all of that is over.
     """
 
     request: InferenceRequest
@@ -157,6 +158,7 @@ class ExchangeContext:
     account: MemoryAccount
     parsed_bytes: int
     destinations: tuple[str, ...] = ()
+    ended: Callable[[], None] | None = None
 
 
 class TrackedExchange:
@@ -247,6 +249,8 @@ class TrackedExchange:
         end = ResponseEnd(cause, self._status, self._usage.result(), self._bytes, duration, self._ttft)
         if self._context.observers.each:
             self._context.observers.ended(end)
+        if self._context.ended is not None:
+            self._context.ended()
         return end
 
     def _reader(self, content_type: str) -> UsageReader:
