@@ -74,9 +74,7 @@ class Bands:
     def forget_idle(self, now: float) -> list[int]:
         """Forget bands in which nothing waits, to which nothing came for long, and which are not listed; their priorities."""
         kept = {0, *self.rules.bands}
-        idle = [
-            band.priority for band in self if not band and band.priority not in kept and now - band.idle_since >= BAND_IDLE_SECONDS
-        ]
+        idle = [band.priority for band in self if not band and band.priority not in kept and now - band.idle_since >= BAND_IDLE_SECONDS]
         for priority in idle:
             del self._bands[priority]
         if idle:

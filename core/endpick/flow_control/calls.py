@@ -126,5 +126,3 @@ class Detector:
         if not isinstance(answer, Fault):
             answer = self._saturation.fault(f"answered {answer!r}, not a number")
         return 1.0 if answer.refuses else 0.0
-
-

@@ -73,9 +73,7 @@ class FlowController:
         self._report.passed(request)
         return True
 
-    def offer(
-        self, request: InferenceRequest, size_bytes: int, told: Callable[[Entry, EntryEvent], None]
-    ) -> tuple[Entry, EntryEvent]:
+    def offer(self, request: InferenceRequest, size_bytes: int, told: Callable[[Entry, EntryEvent], None]) -> tuple[Entry, EntryEvent]:
         """Have a request wait; `told` is called once when its waiting ends.
 
         Returns:
@@ -231,9 +229,7 @@ class FlowController:
         entry.enter(EntryEvent.CHOSEN)
         band.rules.fairness.dispatched(band, flow, entry)
 
-    def _entry(
-        self, request: InferenceRequest, size_bytes: int, now: float, told: Callable[[Entry, EntryEvent], None] | None
-    ) -> Entry:
+    def _entry(self, request: InferenceRequest, size_bytes: int, now: float, told: Callable[[Entry, EntryEvent], None] | None) -> Entry:
         self._arrivals += 1
         return Entry(request, size_bytes, self._arrivals, now, self.bands.rules.ttl_seconds, (), told)
 

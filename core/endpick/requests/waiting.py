@@ -71,7 +71,19 @@ class GoesOn(Protocol):
 class LaterDecision:
     """The decision about a request that waits. Transports either `deliver` it, without a task, or await it, once."""
 
-    __slots__ = ("_account", "_deliver", "_error", "_future", "_incoming", "_inner", "_let_go", "_parsed_bytes", "_result", "_room", "entry")
+    __slots__ = (
+        "_account",
+        "_deliver",
+        "_error",
+        "_future",
+        "_incoming",
+        "_inner",
+        "_let_go",
+        "_parsed_bytes",
+        "_result",
+        "_room",
+        "entry",
+    )
 
     def __init__(self, room: WaitingRoom, incoming: IncomingRequest, let_go: LetGo, account: MemoryAccount) -> None:
         self._room = room

@@ -234,7 +234,10 @@ async def _end(
     control.lifecycle.enter(Phase.FINISHING)
     open_streams = server.counters.streams_active
     told = room.shut_down()
-    _log.info("finishing", extra={"reason": reason, "open_streams": open_streams, "waiting_told": told, "timeout_seconds": settings.finish_timeout_seconds})
+    _log.info(
+        "finishing",
+        extra={"reason": reason, "open_streams": open_streams, "waiting_told": told, "timeout_seconds": settings.finish_timeout_seconds},
+    )
     await server.drain(settings.finish_timeout_seconds)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
-from unit.flow_control.queue_bench import REFUSE, Bench, band, settings
 
 from endpick.flow_control.states import TRANSITIONS, EntryEvent, EntryState
+from unit.flow_control.queue_bench import REFUSE, Bench, band, settings
 
 
 @pytest.mark.parametrize(

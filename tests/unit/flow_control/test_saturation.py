@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from unit.flow_control.queue_bench import Bench
-from unit.scheduling.workbench import KEYS, Recording, instance, pool
 
 from endpick.api import SaturationDetector
 from endpick.api.endpoints import Access
@@ -13,6 +11,8 @@ from endpick.flow_control.calls import Detector
 from endpick.flow_control.saturation import FRESH_SECONDS, PoolSaturation
 from endpick.scheduling.step import bind
 from endpick_builtin.admission.concurrency import ConcurrencyDetector
+from unit.flow_control.queue_bench import Bench
+from unit.scheduling.workbench import KEYS, Recording, instance, pool
 
 LOAD = {"pool/e0": 0.2, "pool/e1": 0.9, "pool/e2": 0.4}
 

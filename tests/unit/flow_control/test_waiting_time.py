@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from unit.flow_control.queue_bench import Bench, band, settings
 
 from endpick.flow_control.states import EntryEvent
+from unit.flow_control.queue_bench import Bench, band, settings
 
 
 def test_a_request_waits_for_its_time_and_no_longer():
