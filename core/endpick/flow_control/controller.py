@@ -161,8 +161,10 @@ class FlowController:
         return count
 
     def reconfigure(self, rules: Rules) -> int:
-        """Go on with other rules: what waits keeps its place in time, in the band and the order of the new ones; those for which there is
-        no room there are told, the last first to go without. How many were told.
+        """Go on with other rules: what waits keeps its place in time, and is put in order anew.
+
+        Returns:
+            How many found no room under the new rules and were told, of those that came last.
         """
         now = self.now()
         entries = self.bands.emptied()

@@ -190,16 +190,19 @@ class WaitingRoom:
     director: GoesOn
     """Set by the director itself."""
 
-    def __init__(self, pool: Pool, clock: Callable[[], float], account: MemoryAccount, report: Callable[[], Report]) -> None:
+    def __init__(
+        self, pool: Pool, access: Access, clock: Callable[[], float], account: MemoryAccount, report: Callable[[], Report]
+    ) -> None:
         """Nothing waits, and no timer runs, until a request has to.
 
         Args:
             pool: Where the endpoints are.
+            access: What reads of detector and policies are judged by.
             clock: Monotonic seconds.
             account: What waiting requests hold counts there; its stage says when to tell some of them.
             report: Makes what is told of what happens; called when flow control begins.
         """
-        self._access = Access(on_violation=lambda scope, key, access: None)
+        self._access = access
         self._pool = pool
         self._clock = clock
         self._account = account
@@ -242,7 +245,7 @@ class WaitingRoom:
             turns.controller.reconfigure(rules)
             turns.soon()
 
-    def something_changed(self) -> None:
+    def something_changed(self, _change: object = None) -> None:
         """A request that was sent to a model server is over, an endpoint joined or reported: there may be room."""
         turns = self._turns
         if turns is not None and turns.controller.waiting:

@@ -181,11 +181,12 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         stack.push_async_callback(bodies.stop)
         room = WaitingRoom(
             table,
+            access,
             services.clock,
             account,
             lambda: FlowControlMetrics(registry, settings.pool_name, settings.max_metric_combinations, metrics.overflows.inc),
         )
-        table.on_changed.append(lambda generation: room.something_changed())
+        table.on_changed.append(room.something_changed)
         table.on_delivered.append(room.something_changed)
         director = Director(
             deployment.pipeline,
@@ -224,9 +225,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
 async def _end(
     control: Control, settings: ServeSettings, server: Server, health: Server, metrics: EndpickMetrics, room: WaitingRoom
 ) -> None:
-    """Take requests until gateways have noticed that this process is going, tell those that still wait for their turn, then let the
-    streams that are open finish.
-    """
+    """Take requests until gateways have noticed that this process is going, tell those that still wait, let open streams finish."""
     control.lifecycle.enter(Phase.DRAINING)
     _log.info("draining: new requests are still served", extra={"timeout_seconds": settings.drain_timeout_seconds})
     watch = DrainTime(server, health, metrics.streams_while_draining.inc)

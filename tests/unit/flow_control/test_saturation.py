@@ -87,7 +87,7 @@ def test_a_detector_with_books_of_its_own_is_asked_each_time_and_trusted_with_on
 
 
 def test_an_empty_pool_is_full_without_asking():
-    saturation = saturation_of(Counting, pool(dict.fromkeys(KEYS, []), size=0), lambda: 100.0)
+    saturation = saturation_of(Counting, pool({key: [] for key in KEYS}), lambda: 100.0)
     before = Counting.asked
     reading = saturation.read()
     assert (reading.effective, reading.is_empty) == (1.0, True)
