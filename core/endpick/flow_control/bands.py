@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from endpick.flow_control.limits import BAND_IDLE_SECONDS, Rules
 from endpick.flow_control.queues import BandQueue, Entry, FlowQueue
@@ -11,7 +11,7 @@ from endpick.flow_control.queues import BandQueue, Entry, FlowQueue
 class Bands:
     """The bands of a process by priority; entries go in and out here alone, so that the totals are right."""
 
-    __slots__ = ("_bands", "_priorities", "requests", "rules", "size_bytes")
+    __slots__ = ("_bands", "priorities", "requests", "rules", "size_bytes")
 
     def __init__(self, rules: Rules, now: float) -> None:
         """The bands that are listed, and that of priority 0, which there always is."""
@@ -21,25 +21,21 @@ class Bands:
         self.requests = 0
         """How many wait."""
         self._bands: dict[int, BandQueue] = {}
-        self._priorities: tuple[int, ...] = ()
+        self.priorities: tuple[int, ...] = ()
+        """Of all bands, the highest first."""
         for priority in {0, *rules.bands}:
             self.band(priority, now)
 
-    @property
-    def priorities(self) -> Sequence[int]:
-        """Of all bands, the highest first."""
-        return self._priorities
-
     def __iter__(self) -> Iterator[BandQueue]:
         """All bands, the highest first."""
-        return map(self._bands.__getitem__, self._priorities)
+        return map(self._bands.__getitem__, self.priorities)
 
     def band(self, priority: int, now: float) -> BandQueue:
         """The band of a priority, made if there is none."""
         band = self._bands.get(priority)
         if band is None:
             band = self._bands[priority] = BandQueue(priority, self.rules.of_band(priority), now)
-            self._priorities = tuple(sorted(self._bands, reverse=True))
+            self.priorities = tuple(sorted(self._bands, reverse=True))
         return band
 
     def highest_waiting(self) -> int | None:
@@ -78,7 +74,7 @@ class Bands:
         for priority in idle:
             del self._bands[priority]
         if idle:
-            self._priorities = tuple(sorted(self._bands, reverse=True))
+            self.priorities = tuple(sorted(self._bands, reverse=True))
         return idle
 
     def emptied(self) -> list[Entry]:

@@ -22,18 +22,15 @@ _LAST: SortKey = (math.inf,)
 class Fairness:
     """A fairness policy, as it serves the bands that name it."""
 
-    __slots__ = ("_access", "_changed", "_choose", "_dispatched")
+    __slots__ = ("_access", "_changed", "_choose", "_dispatched", "counts_dispatches")
 
     def __init__(self, bound: BoundFairness, access: Access) -> None:
         self._choose = bound.choose
         self._changed = bound.flow_changed
         self._dispatched = bound.dispatched
         self._access = access
-
-    @property
-    def counts_dispatches(self) -> bool:
+        self.counts_dispatches = bound.dispatched is not None
         """Whether the policy wants to be told of each request that goes."""
-        return self._dispatched is not None
 
     def choose(self, band: BandQueue) -> FlowQueue | Fault | None:
         """The flow to serve next, None for none now; a `Fault` where the policy failed, or named a flow in which nothing waits."""

@@ -65,7 +65,11 @@ class FlowController:
                 return False
         now = self.now()
         band = bands.band(priority, now)
-        if not bands.has_room_for(band, size_bytes) or not self._is_open(band):
+        if not bands.has_room_for(band, size_bytes):
+            return False
+        reading = self.read_saturation()
+        saturation, priorities = reading.effective, bands.priorities
+        if reading.is_empty or saturation >= bands.rules.usage_limit.ceilings(saturation, priorities)[priorities.index(priority)]:
             return False
         band.idle_since = now
         if band.rules.fairness.counts_dispatches:
@@ -187,7 +191,7 @@ class FlowController:
 
     def pool_is_empty(self) -> bool:
         """Whether there are no endpoints; takes note of the regime."""
-        is_empty = not len(self._pool.view(self._access))
+        is_empty = not self._pool.generation.endpoints
         self.regime.observe(is_empty, self.now())
         return is_empty
 
@@ -214,14 +218,6 @@ class FlowController:
             if band and (entry := band.choose()) is not None:
                 return entry
         return None
-
-    def _is_open(self, band: BandQueue) -> bool:
-        reading = self.read_saturation()
-        if reading.is_empty:
-            return False
-        priorities = self.bands.priorities
-        ceilings = self.bands.rules.usage_limit.ceilings(reading.effective, priorities)
-        return reading.effective < ceilings[priorities.index(band.priority)]
 
     def _count_passing(self, band: BandQueue, entry: Entry) -> None:
         """Tell the fairness policy of a request that passes, as of one that waited for no time."""

@@ -17,6 +17,7 @@ from endpick.observability.recorder import CombinationLimit
 
 QUEUE_DURATION_BUCKETS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _FLOW = ("fairness_id", "priority", "inference_pool", "model_name", "target_model_name")
+_MOST_PASSES = 4096
 _NAME = PREFIX + "flow_control_"
 
 
@@ -90,11 +91,15 @@ class FlowControlMetrics:
         self._bound: dict[tuple[str, ...], _FlowMembers] = {}
         self._counted: dict[tuple[Outcome, int], Tally] = {}
         self._bands: dict[int, tuple[Tally, Tally]] = {}
+        self._passes: dict[tuple[str, str, str, int], tuple[Distribution, Tally]] = {}
+        """What counts a request that passes, for the combinations that came last: nearly every request is one."""
 
     def passed(self, request: InferenceRequest) -> None:
         """See `Report`."""
-        self._count(Outcome.DISPATCHED, request.priority)
-        self._duration(request, Outcome.DISPATCHED).observe(0.0)
+        key = (request.incoming_model, request.model, request.fairness_id, request.priority)
+        duration, counted = self._passes.get(key) or self._bind_pass(key, request)
+        duration.counts[0] += 1
+        counted.value += 1.0
 
     def queued(self, entry: Entry, band: BandQueue, bands: Bands, seconds: float) -> None:
         """See `Report`."""
@@ -153,11 +158,20 @@ class FlowControlMetrics:
             duration = members.durations[outcome] = self._durations.labels(fairness_id, priority, self._pool, model, target, outcome)
         return duration
 
+    def _bind_pass(self, key: tuple[str, str, str, int], request: InferenceRequest) -> tuple[Distribution, Tally]:
+        if len(self._passes) >= _MOST_PASSES:
+            self._passes.clear()
+        bound = self._passes[key] = self._duration(request, Outcome.DISPATCHED), self._counter(Outcome.DISPATCHED, request.priority)
+        return bound
+
     def _count(self, outcome: Outcome, priority: int) -> None:
+        self._counter(outcome, priority).value += 1.0
+
+    def _counter(self, outcome: Outcome, priority: int) -> Tally:
         counted = self._counted.get((outcome, priority))
         if counted is None:
             counted = self._counted[outcome, priority] = self._requests.labels(outcome, str(priority), self._pool)
-        counted.value += 1.0
+        return counted
 
     def _fill(self, band: BandQueue, bands: Bands) -> None:
         used = self._bands.get(band.priority)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from endpick.api.endpoints import Access, BoolArray, Endpoint, Endpoints
+from endpick.api.endpoints import Access, BoolArray, Endpoint, Endpoints, Generation
 from endpick.flow_control.calls import Detector
 
 ROLE_LABEL = "llm-d.ai/role"
@@ -21,6 +21,10 @@ FRESH_SECONDS = 0.01
 
 class Pool(Protocol):
     """What is needed of the endpoint table."""
+
+    @property
+    def generation(self) -> Generation:
+        """The endpoints and their columns as they are now."""
 
     def view(self, access: Access) -> Endpoints:
         """Every endpoint of the pool."""
@@ -62,7 +66,19 @@ class _Stages:
 class PoolSaturation:
     """Asks the detector, and remembers what it said while nothing has changed."""
 
-    __slots__ = ("_access", "_clock", "_detector", "_mark", "_members", "_pool", "_read_at", "_reading", "_stages", "readings")
+    __slots__ = (
+        "_access",
+        "_clock",
+        "_derived",
+        "_detector",
+        "_generation",
+        "_mark",
+        "_pool",
+        "_read_at",
+        "_reading",
+        "_stages",
+        "readings",
+    )
 
     def __init__(self, detector: Detector, pool: Pool, access: Access, clock: Callable[[], float]) -> None:
         """`clock` gives monotonic seconds."""
@@ -72,58 +88,47 @@ class PoolSaturation:
         self._clock = clock
         self._mark = _Mark()
         self._reading = _EMPTY
-        self._members: tuple[Endpoint, ...] | None = None
+        self._generation: Generation | None = None
+        self._derived: tuple[dict[object, object], ...] = ()
+        """What follows from the columns on which the reading depends; their owner empties it when a value changes, marks included."""
         self._read_at = 0.0
         self._stages: _Stages | None = None
         self.readings = 0
         """How often the detector's answer was worked out."""
 
     def read(self) -> Reading:
-        """How full the pool is now."""
-        endpoints = self._pool.view(self._access)
-        members = endpoints.pool_members
-        if members is self._members and self._holds(endpoints):
-            return self._reading
-        self._members = members
-        if not members:
-            self._reading = _EMPTY
-            return _EMPTY
-        self._reading = self._asked(endpoints, members)
-        self._read_at = self._clock()
-        self._leave_marks(endpoints)
-        self.readings += 1
-        return self._reading
+        """How full the pool is now. Every request asks: while nothing has changed, this calls nothing but the clock."""
+        generation = self._pool.generation
+        if generation is self._generation:
+            if self._reading.is_empty:
+                return self._reading
+            if self._derived and 0.0 <= self._clock() - self._read_at < FRESH_SECONDS:
+                for derived in self._derived:
+                    if self._mark not in derived:
+                        break
+                else:
+                    return self._reading
+        return self._read_anew(generation)
 
     def has_changed(self) -> bool:
         """Whether something on which the last reading depends has changed since; False where it cannot be told."""
-        if not self._detector.consumed:
-            return False
-        endpoints = self._pool.view(self._access)
-        return endpoints.pool_members is not self._members or not self._is_marked(endpoints)
-
-    def _holds(self, endpoints: Endpoints) -> bool:
-        """Whether no column on which the last reading depends has changed since, and it is not too old."""
-        if not self._members:
+        if self._pool.generation is not self._generation:
             return True
-        return 0.0 <= self._clock() - self._read_at < FRESH_SECONDS and self._is_marked(endpoints)
+        return any(self._mark not in derived for derived in self._derived)
 
-    def _is_marked(self, endpoints: Endpoints) -> bool:
-        """Whether no column has changed since marks were left; never of a detector that depends on none."""
-        if not self._detector.consumed:
-            return False
-        columns = endpoints._generation.columns
-        for name in self._detector.consumed:
-            column = columns.get(name)
-            if column is not None and self._mark not in column.derived:
-                return False
-        return True
-
-    def _leave_marks(self, endpoints: Endpoints) -> None:
-        columns = endpoints._generation.columns
-        for name in self._detector.consumed:
-            column = columns.get(name)
-            if column is not None:
-                column.derived[self._mark] = None
+    def _read_anew(self, generation: Generation) -> Reading:
+        self._generation = generation
+        if not generation.endpoints:
+            self._reading, self._derived = _EMPTY, ()
+            return _EMPTY
+        self._reading = self._asked(self._pool.view(self._access), generation.endpoints)
+        self._read_at = self._clock()
+        self.readings += 1
+        columns = generation.columns
+        self._derived = tuple([columns[name].derived for name in self._detector.consumed if name in columns])
+        for derived in self._derived:
+            derived[self._mark] = None
+        return self._reading
 
     def _asked(self, endpoints: Endpoints, members: tuple[Endpoint, ...]) -> Reading:
         stages = self._stages
