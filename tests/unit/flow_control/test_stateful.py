@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from unit.flow_control.queue_bench import Bench, band, settings
 
 from endpick.flow_control.limits import SWEEP_SECONDS
 from endpick.flow_control.states import EntryEvent, EntryState
+from unit.flow_control.queue_bench import Bench, band, settings
 
 FLOWS = ("a", "b", "c")
 PRIORITIES = (-(2**63), -1, 0, 1, 2**63 - 1)

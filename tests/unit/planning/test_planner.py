@@ -151,13 +151,14 @@ def test_parts_that_this_version_ignores_say_so_and_still_need_what_they_name() 
     result = plan("""
         plugins: [{type: event-source}]
         featureGates: [flowControl]
+        flowControl: {enableEviction: true}
         dataLayer:
           peerDiscovery: {pluginRef: nobody}
           crossReplicaSyncerPluginRef: event-source
         """)
 
     assert result.found == [
-        ("W0204", "featureGates"),
+        ("W0204", "enableEviction"),
         ("W0204", "peerDiscovery"),
         ("E0501", "nobody"),
         ("W0204", "crossReplicaSyncerPluginRef"),

@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from unit.flow_control.queue_bench import SETTINGS, Log, settings
-from unit.requests.stage import CHAT, Stage, async_producer_of, candidate_filter_of, detector_of, header_processor_of, observer_of
-from unit.scheduling.workbench import plugin_of, pool
 
 from endpick.api import FairnessPolicy, OrderingPolicy, UsageLimitPolicy
 from endpick.api.endpoints import Access
@@ -16,6 +13,9 @@ from endpick.requests.director import Director, Pipeline
 from endpick.requests.memory import MemoryAccount
 from endpick.requests.model import CloseCause, Refused, Routed
 from endpick.requests.waiting import LaterDecision, WaitingRoom
+from unit.flow_control.queue_bench import SETTINGS, Log, settings
+from unit.requests.stage import CHAT, Stage, async_producer_of, candidate_filter_of, detector_of, header_processor_of, observer_of
+from unit.scheduling.workbench import plugin_of, pool
 
 pytestmark = pytest.mark.asyncio
 
@@ -115,9 +115,7 @@ async def test_what_follows_the_wait_may_refuse():
     assert stage.telemetry.refused == [("m", "ServiceUnavailable")]
 
 
-@pytest.mark.parametrize(
-    ("empty", "status", "reason"), [(False, 429, "rejected-ttl-expired"), (True, 503, "rejected-no-endpoints")]
-)
+@pytest.mark.parametrize(("empty", "status", "reason"), [(False, 429, "rejected-ttl-expired"), (True, 503, "rejected-no-endpoints")])
 async def test_a_request_whose_time_is_over_is_told_by_the_clock_alone(empty, status, reason):
     stage = Busy()
     if empty:
