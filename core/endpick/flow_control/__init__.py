@@ -8,6 +8,7 @@
 - `bands`: which priorities are there, and what waits in all?
 - `limits`: what may wait, and for how long?
 - `saturation`: how full is the pool, and when is that worked out again?
+- `reclaim`: which requests in flight are evicted, and when?
 - `controller`: who goes, who waits, who is told what? Start here.
 - `report`, `metrics`: what is told of all that, and under which names of metrics?
 

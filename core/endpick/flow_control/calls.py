@@ -8,13 +8,15 @@ from numbers import Real
 from typing import TYPE_CHECKING
 
 from endpick.api.endpoints import Access
-from endpick.api.flow_control import SortKey, WaitingRequest
-from endpick.flow_control.policies import BoundFairness
+from endpick.api.flow_control import DispatchedRequest, SortKey, WaitingRequest
+from endpick.api.keys import INFLIGHT_REQUESTS, INFLIGHT_TOKENS
+from endpick.flow_control.policies import BoundEviction, BoundFairness
 from endpick.scheduling.step import Fault, Step
 
 if TYPE_CHECKING:
     from endpick.flow_control.queues import BandQueue, FlowQueue  # which hold these policies
 
+_COUNTED = frozenset({INFLIGHT_REQUESTS.name, INFLIGHT_TOKENS.name})
 _LAST: SortKey = (math.inf,)
 """The key of a request for which the ordering policy failed: behind all whose first number is finite."""
 
@@ -65,15 +67,18 @@ class Ordering:
 
     def key(self, waiting: WaitingRequest) -> SortKey:
         """The key of a request."""
-        key = self._sort_key.run(self._access, waiting)
-        if key == ():
-            return ()
-        if isinstance(key, Fault):
-            return _LAST
-        if isinstance(key, tuple) and all(isinstance(part, Real) and not math.isnan(part) for part in key):
-            return key
-        self._sort_key.fault(f"answered {key!r}, not a tuple of numbers")
-        return _LAST
+        return _judged(self._sort_key, self._sort_key.run(self._access, waiting))
+
+
+def _judged(step: Step, key: object) -> SortKey:
+    """What a policy answered, if it is a key; the last of all keys if not."""
+    if key == ():
+        return ()
+    if isinstance(key, tuple) and all(isinstance(part, Real) and not math.isnan(part) for part in key):
+        return key
+    if not isinstance(key, Fault):
+        step.fault(f"answered {key!r}, not a tuple of numbers")
+    return _LAST
 
 
 class UsageLimit:
@@ -105,7 +110,7 @@ class UsageLimit:
 class Detector:
     """The saturation detector, asked about a part of the pool."""
 
-    __slots__ = ("_access", "_saturation", "consumed")
+    __slots__ = ("_access", "_saturation", "consumed", "counts_requests")
 
     def __init__(self, saturation: Step, access: Access) -> None:
         self._saturation = saturation
@@ -114,6 +119,8 @@ class Detector:
         names = [key.name for key in (*declared.consumes, *declared.consumes_optional)]
         self.consumed = tuple(dict.fromkeys((*names, *(name.partition("@")[0] for name in names))))
         """The columns on which its answer depends, by name, also without the producer; none for a detector that keeps its own books."""
+        self.counts_requests = bool(names) and all(name.partition("@")[0] in _COUNTED for name in names)
+        """Whether it sees at once that a request has ended, because it reads what this process counts and nothing else."""
 
     def saturation(self, endpoints: object) -> float:
         """How full they are, 0 or more. After a fault 0, as if there were no detector; 1 where its `onFault` asks for refusal."""
@@ -123,3 +130,25 @@ class Detector:
         if not isinstance(answer, Fault):
             answer = self._saturation.fault(f"answered {answer!r}, not a number")
         return 1.0 if answer.refuses else 0.0
+
+
+class Eviction:
+    """The two policies of eviction."""
+
+    __slots__ = ("_access", "_is_evictable", "_sort_key")
+
+    def __init__(self, bound: BoundEviction, access: Access) -> None:
+        self._is_evictable = bound.is_evictable
+        self._sort_key = bound.sort_key
+        self._access = access
+
+    def allows(self, dispatched: DispatchedRequest) -> bool:
+        """Whether a request may be evicted; False after a fault."""
+        answer = self._is_evictable.run(self._access, dispatched)
+        if not isinstance(answer, bool | Fault):
+            self._is_evictable.fault(f"answered {answer!r}, not a boolean")
+        return answer is True
+
+    def key(self, dispatched: DispatchedRequest) -> SortKey:
+        """Its place among the others; behind them after a fault."""
+        return _judged(self._sort_key, self._sort_key.run(self._access, dispatched))

@@ -10,6 +10,7 @@ from endpick.api.request import InferenceRequest
 from endpick.flow_control.bands import Bands
 from endpick.flow_control.limits import Regime, Rules
 from endpick.flow_control.queues import BandQueue, Entry, FlowQueue
+from endpick.flow_control.reclaim import Demand, Reclaimer
 from endpick.flow_control.report import Report
 from endpick.flow_control.saturation import Pool, PoolSaturation, Reading
 from endpick.flow_control.states import EntryEvent, EntryState, outcome_of
@@ -42,6 +43,8 @@ class FlowController:
         self.saturation = PoolSaturation(rules.detector, pool, access, self.now)
         self.regime = Regime(self._now)
         self.pool_is_empty()
+        self.reclaimer = None if rules.eviction is None else Reclaimer(rules.eviction, rules.detector, self.now, report)
+        """Knows the requests in flight; None where none is evicted."""
 
     def now(self) -> float:
         """Seconds that never go back."""
@@ -174,6 +177,12 @@ class FlowController:
         entries = self.bands.emptied()
         self.bands = Bands(rules, now)
         self.saturation = PoolSaturation(rules.detector, self._pool, self._access, self.now)
+        if rules.eviction is None:
+            self.reclaimer = None
+        elif self.reclaimer is None:
+            self.reclaimer = Reclaimer(rules.eviction, rules.detector, self.now, self._report)
+        else:
+            self.reclaimer.follow(rules.eviction, rules.detector)
         homeless = []
         for entry in entries:
             entry.ttl_seconds = rules.ttl_seconds
@@ -212,8 +221,10 @@ class FlowController:
         if reading.is_empty:
             return None
         ceilings = self.bands.rules.usage_limit.ceilings(reading.effective, self.bands.priorities)
-        for band, ceiling in zip(self.bands, ceilings, strict=True):
+        for position, (band, ceiling) in enumerate(zip(self.bands, ceilings, strict=True)):
             if reading.effective >= ceiling:
+                if self.reclaimer is not None:
+                    self.reclaimer.reclaim(Demand(reading.effective, ceilings, tuple(self.bands), position))
                 return None
             if band and (entry := band.choose()) is not None:
                 return entry

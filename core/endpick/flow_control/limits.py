@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from endpick.api.endpoints import Access
-from endpick.flow_control.calls import Detector, Fairness, Ordering, UsageLimit
+from endpick.flow_control.calls import Detector, Eviction, Fairness, Ordering, UsageLimit
 from endpick.flow_control.policies import BoundFlowControl
 from endpick.flow_control.queues import BandRules
 from endpick.flow_control.settings import BandSettings
@@ -32,6 +32,7 @@ class Rules:
         negative_band: Of those below 0 that it does not list.
         usage_limit: Up to which saturation each band is served.
         detector: Says how full the pool is.
+        eviction: Who says which requests in flight may be evicted; None where none is.
     """
 
     max_bytes: int
@@ -43,6 +44,7 @@ class Rules:
     negative_band: BandRules
     usage_limit: UsageLimit
     detector: Detector
+    eviction: Eviction | None = None
 
     def of_band(self, priority: int) -> BandRules:
         """What holds for a priority."""
@@ -77,6 +79,7 @@ def rules_of(bound: BoundFlowControl, detector: Step, access: Access) -> Rules:
         of_band(settings.negative_template),
         UsageLimit(bound.ceilings, access),
         Detector(detector, access),
+        None if bound.eviction is None else Eviction(bound.eviction, access),
     )
 
 

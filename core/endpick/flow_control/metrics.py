@@ -16,6 +16,7 @@ from endpick.observability.metrics import PREFIX, SCHEDULING_BUCKETS
 from endpick.observability.recorder import CombinationLimit
 
 QUEUE_DURATION_BUCKETS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+CONFIRMATION_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _FLOW = ("fairness_id", "priority", "inference_pool", "model_name", "target_model_name")
 _MOST_PASSES = 4096
 _NAME = PREFIX + "flow_control_"
@@ -93,6 +94,35 @@ class FlowControlMetrics:
         self._bands: dict[int, tuple[Tally, Tally]] = {}
         self._passes: dict[tuple[str, str, str, int], tuple[Distribution, Tally]] = {}
         """What counts a request that passes, for the combinations that came last: nearly every request is one."""
+
+        pool = ("inference_pool",)
+        self._issued = Counts(
+            _NAME + "revocations_issued_total", "Requests in flight that were evicted, by their priority.", of_band, registry
+        )
+        self._revocations = Counts(
+            _NAME + "revocations_total", "Evictions by what was seen of them: confirmed or unconfirmed.", ("outcome", *pool), registry
+        )
+        self._target = Levels(_NAME + "reclaim_target", "How much room the last eviction was to make.", pool, registry)
+        self._pending = Levels(_NAME + "pending_reclaim", "How much room evictions will make that are not confirmed.", pool, registry)
+        self._confirmation = Distributions(
+            _NAME + "revocation_confirmation_seconds",
+            "From an eviction to the end of its request.",
+            pool,
+            CONFIRMATION_BUCKETS,
+            registry,
+        ).labels(pool_name)
+
+    def revoked(self, priority: int, target: float, pending: float) -> None:
+        """See `ReclaimReport`."""
+        self._issued.labels(str(priority), self._pool).value += 1.0
+        self._target.labels(self._pool).value = target
+        self._pending.labels(self._pool).value = pending
+
+    def confirmed(self, outcome: str, seconds: float) -> None:
+        """See `ReclaimReport`."""
+        self._revocations.labels(outcome, self._pool).value += 1.0
+        self._pending.labels(self._pool).value = 0.0
+        self._confirmation.observe(seconds)
 
     def passed(self, request: InferenceRequest) -> None:
         """See `Report`."""

@@ -7,11 +7,12 @@ from typing import Protocol
 from endpick.api.request import InferenceRequest
 from endpick.flow_control.bands import Bands
 from endpick.flow_control.queues import BandQueue, Entry
+from endpick.flow_control.reclaim import ReclaimReport
 from endpick.flow_control.saturation import Reading
 from endpick.flow_control.states import Outcome
 
 
-class Report(Protocol):
+class Report(ReclaimReport, Protocol):
     """Told of what happens in the queues. Methods are cheap and never raise."""
 
     def passed(self, request: InferenceRequest) -> None:

@@ -56,15 +56,6 @@ def load_named_hooks(
 
 def warn_ignored(builder: PlanBuilder) -> None:
     """A warning for each such part; the instances it names must be defined all the same."""
-    section = builder.config.flow_control
-    if section is not None and section.enable_eviction and builder.config.gates["flowControl"]:
-        builder.report(
-            Code.W0204,
-            "this version of endpick does not evict requests in flight, so 'enableEviction' has no effect",
-            ("flowControl", "enableEviction"),
-            at_key=True,
-            help="remove 'enableEviction'; requests that wait go by priority without it",
-        )
     for name, path in _other_pickers(builder):
         look_up(name, path, builder)
         builder.report(

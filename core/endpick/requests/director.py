@@ -298,6 +298,7 @@ class Director:
         observers = Observers(taking_part(cycle.pipeline.observers), request, cycle.state, self._access)
         parsed_bytes = cycle.parsed_bytes
         self._account.hold_parsed(parsed_bytes)
+        flight = None if self._room is None else self._room.track(request, picked.members[0])
         exchange = TrackedExchange(
             ExchangeContext(
                 request,
@@ -310,6 +311,7 @@ class Director:
                 parsed_bytes,
                 result.destinations,
                 None if self._room is None else self._room.something_changed,
+                flight,
             )
         )
         if refusal is not None:
@@ -321,7 +323,7 @@ class Director:
         self._telemetry.request_decided(request.incoming_model, request.model, request.fairness_id, request.priority, size_bytes, seconds)
         self._sent.update(result.destinations)
         scores = scores_of(result) if self._emits_scores else None
-        return Routed(result.destinations, exchange, headers.values, cycle.built.body, headers.metadata, headers.removed, scores)
+        return Routed(result.destinations, exchange, headers.values, cycle.built.body, headers.metadata, headers.removed, scores, flight)
 
     def _anywhere(self, incoming: IncomingRequest) -> Decision:
         """A request without a body (`GET /v1/models`) is the same to every endpoint; as in llm-d, no profile runs for it."""

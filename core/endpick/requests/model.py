@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
@@ -124,6 +124,13 @@ class Exchange(Protocol):
         """The exchange is over: called exactly once, always, and last, also when the client went away before the response."""
 
 
+class Revocable(Protocol):
+    """A request in flight that may be taken back."""
+
+    def connect(self, revoke: Callable[[], None]) -> None:
+        """`revoke` has the gateway answer the client with an error, if the response has not begun."""
+
+
 @dataclass(slots=True)
 class Routed:
     """Send the request to a model server."""
@@ -141,6 +148,8 @@ class Routed:
     """Headers that the request loses; one that is in `set_headers`, too, is set."""
     scores: Mapping[str, float] | None = None
     """The weighted total of each candidate, by its address, if the gateway is to be told."""
+    flight: Revocable | None = None
+    """Told how the request can be taken back, where that may become necessary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +184,9 @@ NO_CANDIDATES = Refused(503, CODE_OF[503], "failed to find endpoint candidates f
 SATURATED = Refused(429, CODE_OF[429], "system saturated, sheddable request dropped", reason="rejected-saturated")
 NO_MODEL = Refused(400, CODE_OF[400], "model not found in request body")
 NOTHING_CACHED = Refused(412, CODE_OF[412], "no endpoint has the beginning of this prompt in its cache, and the client asked for that")
+
+
+EVICTED = Refused(429, CODE_OF[429], "request evicted by flow control", reason="evicted-priority")
 
 
 def refused(why: Rejection | Fault) -> Refused:

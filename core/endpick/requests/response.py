@@ -12,6 +12,7 @@ from endpick.api.fast_metrics import Distribution
 from endpick.api.request import InferenceRequest, Usage
 from endpick.api.request_control import Metadata, MetadataValue, ResponseEnd, ResponseHead, ResponseObserver, TerminationCause
 from endpick.api.state import CycleState
+from endpick.flow_control.reclaim import Flight
 from endpick.observability.metrics import ITL_BUCKETS
 from endpick.observability.telemetry import ResponsePace, Telemetry
 from endpick.plugins.breaker import Breaker, BreakerState
@@ -147,6 +148,7 @@ class ExchangeContext:
         parsed_bytes: How much that is.
         destinations: Where each of `picked` is reached; their own addresses unless the profile handler said otherwise.
         ended: Called when all of that is over.
+        flight: The same request, as those know it who may take it back.
     """
 
     request: InferenceRequest
@@ -159,6 +161,7 @@ class ExchangeContext:
     parsed_bytes: int
     destinations: tuple[str, ...] = ()
     ended: Callable[[], None] | None = None
+    flight: Flight | None = None
 
 
 class TrackedExchange:
@@ -184,6 +187,8 @@ class TrackedExchange:
     def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str]:
         """See `Exchange`."""
         came_at = self._context.clock()
+        if self._context.flight is not None:
+            self._context.flight.began()
         status = headers.get(":status", "")
         self._status = int(status) if status.isdecimal() else 0
         content_type = headers.get("content-type", "").lower()
@@ -249,6 +254,8 @@ class TrackedExchange:
         end = ResponseEnd(cause, self._status, self._usage.result(), self._bytes, duration, self._ttft)
         if self._context.observers.each:
             self._context.observers.ended(end)
+        if self._context.flight is not None:
+            self._context.flight.ended()
         if self._context.ended is not None:
             self._context.ended()
         return end

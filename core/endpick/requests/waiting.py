@@ -10,12 +10,14 @@ from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from typing import Protocol
 
-from endpick.api.endpoints import Access
+from endpick.api.endpoints import Access, Endpoint
+from endpick.api.request import InferenceRequest
 from endpick.api.state import CycleState
 from endpick.flow_control.controller import FlowController
 from endpick.flow_control.limits import rules_of
 from endpick.flow_control.policies import BoundFlowControl
 from endpick.flow_control.queues import Entry
+from endpick.flow_control.reclaim import Flight
 from endpick.flow_control.report import Report
 from endpick.flow_control.saturation import Pool
 from endpick.flow_control.states import EntryEvent
@@ -179,6 +181,11 @@ class LaterDecision:
         self._parsed_bytes = 0
 
 
+async def at_once(result: object) -> object:
+    """For a transport that awaits what is known already."""
+    return result
+
+
 def refusal_for(event: EntryEvent, pool_is_empty: bool) -> Refused:
     """What the client of a request is told that did not go."""
     return _TOLD[event, pool_is_empty]
@@ -250,6 +257,12 @@ class WaitingRoom:
         turns = self._turns
         if turns is not None and turns.controller.waiting:
             turns.soon()
+
+    def track(self, request: InferenceRequest, endpoint: Endpoint) -> Flight | None:
+        """A request goes to a model server: what it is known by there, if it may be taken back."""
+        turns = self._turns
+        reclaimer = None if turns is None else turns.controller.reclaimer
+        return None if reclaimer is None else reclaimer.track(request, endpoint)
 
     def shut_down(self) -> int:
         """Tell all that wait, and from now on all that would have to; how many were told."""

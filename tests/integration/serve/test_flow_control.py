@@ -172,3 +172,22 @@ async def test_what_waits_outlives_a_reload_and_is_told_when_the_process_ends(tm
         status, headers = await told
         assert (status, headers["x-llm-d-request-dropped-reason"]) == (503, "rejected-shutting-down")
         assert (await kept)[0] == 200
+
+
+async def test_a_sheddable_request_in_flight_is_taken_back_for_a_more_important_one(tmp_path):
+    config = CONFIG.replace("flowControl:\n", "flowControl:\n  enableEviction: true\n")
+    async with running_gateway(tmp_path, config, servers=1, server_options=SLOW_SERVERS) as gateway:
+        clients = Clients(gateway)
+        sheddable = clients.begin("sheddable", objective="low", max_tokens=3000)
+
+        async def running() -> bool:
+            return await gateway.sample("llm_d_epp_request_running") == 1
+
+        await until(running, "a request that fills the pool")
+        status, _ = await clients.ask("important")
+        assert status == 200
+        status, headers = await sheddable
+        assert (status, headers["x-llm-d-request-dropped-reason"]) == (429, "evicted-priority")
+        assert clients.answered == ["sheddable", "important"]
+        assert await gateway.sample("llm_d_epp_flow_control_revocations_issued_total", {"priority": "-1"}) == 1
+        assert await gateway.sample("llm_d_epp_flow_control_revocations_total", {"outcome": "confirmed"}) == 1

@@ -57,6 +57,12 @@ class Log:
     def refused(self, entry, outcome):
         self.refusals.append((entry.request.id, str(outcome)))
 
+    def revoked(self, priority, target, pending):
+        self.ends.append((str(priority), f"revoked {target:g}"))
+
+    def confirmed(self, outcome, seconds):
+        self.ends.append((outcome, f"{seconds:g}"))
+
     def attempted(self, seconds):
         assert seconds >= 0.0
 
