@@ -71,6 +71,7 @@ from endpick.requests.steps import (
 from endpick.requests.waiting import LetGo, WaitingRoom
 from endpick.scheduling.scheduler import Scheduler
 from endpick.scheduling.step import Fault, Step, bind
+from endpick.scheduling.trace import WAITED
 
 _SHEDDING = OverloadStage.SHEDDING
 
@@ -194,7 +195,9 @@ class Director:
         state: CycleState | None = None
         built: BuiltRequest | Refused
         if isinstance(begun, LetGo):
-            pipeline, built, state = self._pipeline, begun.built, begun.state
+            pipeline, built = self._pipeline, begun.built
+            state = CycleState(access) if begun.state is None else begun.state
+            state.put(WAITED, begun.waited)
         elif begun is not None:
             pipeline = begun.pipeline
             built = build_request(incoming, pipeline.parsers, pipeline.objectives, access, begun.read, self._rules)

@@ -26,6 +26,7 @@ from endpick.requests.memory import MemoryAccount, parsed_size
 from endpick.requests.model import CODE_OF, CloseCause, Decision, IncomingRequest, Refused, Routed
 from endpick.requests.turns import Turns
 from endpick.scheduling.step import Step
+from endpick.scheduling.trace import Waited
 
 _NO_ENDPOINTS = "rejected-no-endpoints"
 _TOLD: dict[tuple[EntryEvent, bool], Refused] = {
@@ -52,12 +53,12 @@ class LetGo:
     Attributes:
         built: As it was read when it came.
         state: What request-header processors left.
-        waited_seconds: How long it waited.
+        waited: For how long, and why.
     """
 
     built: BuiltRequest
     state: CycleState | None
-    waited_seconds: float
+    waited: Waited
 
 
 class GoesOn(Protocol):
@@ -143,7 +144,7 @@ class LaterDecision:
         if event is not EntryEvent.CHOSEN:
             self._settle(director.refuse(let_go.built, refusal_for(event, room.controller.regime.is_empty)))
             return
-        let_go.waited_seconds = room.controller.now() - entry.enqueued_at
+        let_go.waited = Waited(room.controller.now() - entry.enqueued_at, let_go.waited.saturation)
         try:
             decision = director.decide(self._incoming, let_go)
         except Exception as error:
@@ -229,7 +230,7 @@ class WaitingRoom:
         request, controller = built.request, turns.controller
         if controller.may_pass(request, request.size_bytes):
             return None
-        later = LaterDecision(self, incoming, LetGo(built, state, 0.0), self._account)
+        later = LaterDecision(self, incoming, LetGo(built, state, Waited(0.0, controller.read_saturation().effective)), self._account)
         entry, event = controller.offer(request, request.size_bytes, later.told)
         if event is not EntryEvent.QUEUED:
             later.cancel()

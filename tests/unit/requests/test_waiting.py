@@ -13,6 +13,7 @@ from endpick.requests.director import Director, Pipeline
 from endpick.requests.memory import MemoryAccount
 from endpick.requests.model import CloseCause, Refused, Routed
 from endpick.requests.waiting import LaterDecision, WaitingRoom
+from endpick.scheduling.trace import sampled, to_json
 from unit.flow_control.queue_bench import SETTINGS, Log, settings
 from unit.requests.stage import CHAT, Stage, async_producer_of, candidate_filter_of, detector_of, header_processor_of, observer_of
 from unit.scheduling.workbench import plugin_of, pool
@@ -104,6 +105,22 @@ async def test_header_processors_see_a_request_once_and_the_end_of_one_lets_the_
     first.exchange.finish(CloseCause.RESET)
     assert isinstance(await later.result(), Routed)
     assert seen == ["first", "second"]
+
+
+async def test_the_record_of_a_decision_says_how_long_a_request_waited_and_why():
+    from dataclasses import replace
+
+    stage, shown = Busy(), []
+    stage.load = 1.25
+    watched = replace(stage.pipeline, scheduler=sampled(stage.pipeline.scheduler, lambda: True, shown.append))
+    stage.director.switch(watched)
+    later = Delivered(stage.wait())
+    stage.now += 2.5
+    stage.load = 0.0
+    stage.room.something_changed()
+    await later.result()
+    stage.route()
+    assert [to_json(record)["waited"] for record in shown] == [{"seconds": 2.5, "saturation": 1.25}, None]
 
 
 async def test_what_follows_the_wait_may_refuse():
