@@ -61,7 +61,6 @@ class Outcome(StrEnum):
     DISPATCHED = "Dispatched"
     REJECTED_CAPACITY = "RejectedCapacity"
     REJECTED_NO_ENDPOINTS = "RejectedNoEndpoints"
-    REJECTED_OTHER = "RejectedOther"
     EVICTED_TTL = "EvictedTTL"
     EVICTED_NO_ENDPOINTS = "EvictedNoEndpoints"
     EVICTED_CONTEXT_CANCELLED = "EvictedContextCancelled"
