@@ -28,6 +28,7 @@ from endpick.observability.metrics import EndpickMetrics
 from endpick.observability.recorder import Recorder
 from endpick.planning.compile import declared_keys
 from endpick.planning.planner import make_plan
+from endpick.plugins.breaker import BreakerSettings
 from endpick.plugins.discovery import discover
 from endpick.requests.director import Director
 from endpick.requests.memory import MemoryAccount
@@ -83,7 +84,7 @@ async def bench_of(text: str, endpoints: int) -> Bench:
     metrics = EndpickMetrics(registry)
     recorder = Recorder(metrics, services.clock)
     table = EndpointTable(services.clock, declared_keys(plan), recorder.undeclared_access)
-    deployment = await deploy(plan, Runtime(services, table, recorder))
+    deployment = await deploy(plan, Runtime(services, table, recorder, breaker=BreakerSettings(budget_seconds=60.0)))
     table.replace_all(Endpoint(f"bench/e{row}", f"10.0.{row >> 8}.{row & 255}", 8000) for row in range(endpoints))
     await stop_instances(deployment.fresh)
     access = Access(on_violation=recorder.undeclared_access)
@@ -139,7 +140,7 @@ def _not_told(*_: object) -> None:
 
 
 async def many_wait(count: int, flows: int, fairness: str) -> None:
-    bench = await bench_of(PROFILE + GATED.replace("FAIRNESS", f"{fairness}-fairness-policy"), 16)
+    bench = await bench_of(PROFILE + GATED.replace("FAIRNESS", fairness), 16)
     bench.load(100.0)
     requests = [incoming(number, f"tenant-{number % flows}") for number in range(count)]
     bodies = sum(len(request.body or b"") for request in requests) / count

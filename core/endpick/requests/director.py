@@ -301,7 +301,8 @@ class Director:
         observers = Observers(taking_part(cycle.pipeline.observers), request, cycle.state, self._access)
         parsed_bytes = cycle.parsed_bytes
         self._account.hold_parsed(parsed_bytes)
-        flight = None if self._room is None else self._room.track(request, picked.members[0])
+        room = None if cycle.pipeline.flow_control is None else self._room
+        flight = None if room is None else room.track(request, picked.members[0])
         exchange = TrackedExchange(
             ExchangeContext(
                 request,
@@ -313,7 +314,7 @@ class Director:
                 self._account,
                 parsed_bytes,
                 result.destinations,
-                None if self._room is None else self._room.something_changed,
+                None if room is None else room.something_changed,
                 flight,
             )
         )
