@@ -44,6 +44,7 @@ BENCHMARKS = {
         "Through Envoy, beside Envoy alone", ("envoy", *_SHORT_WINDOWS), 240, needs="h2load: apt-get install nghttp2-client"
     ),
     "request": Benchmark("The default profile without sockets, 1 to 1000 endpoints", ("request",), 180),
+    "flow_control": Benchmark("Flow control: nothing waits, ten thousand wait", ("flow_control",), 180),
     "instructions": Benchmark("Instructions per request", ("instructions",), 1500, needs="valgrind: apt-get install valgrind"),
     "scrape": Benchmark("Collecting metrics", ("scrape",), 120),
     "metrics_page": Benchmark("Writing /metrics after requests under made-up names", ("metrics_page",), 180),

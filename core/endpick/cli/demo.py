@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,6 +16,7 @@ from endpick.cli.console import plan_or_exit
 from endpick.demo.envoy import EnvoyNotFoundError, find_envoy
 from endpick.demo.processes import ChildFailed
 from endpick.demo.runner import DemoSettings, run_demo
+from endpick.demo.saturated import SaturatedSettings, run_saturated
 from endpick.demo.trial import Configuration, built_in, why_unfit
 from endpick.diagnostics import ExitCode
 
@@ -25,11 +27,15 @@ from endpick.diagnostics import ExitCode
 @click.option("--rate", type=click.FloatRange(min=1, max=100), default=20.0, help="Requests per second.")
 @click.option("--servers", type=click.IntRange(min=1, max=16), default=4, help="Simulated model servers.")
 @click.option("--seed", type=int, default=1, help="Same seed, same chats.")
-def command(config: str | None, duration: float, rate: float, servers: int, seed: int) -> None:
+@click.option("--saturated", type=click.Path(path_type=Path), help="Overload the servers instead, and draw what flow control changes here.")
+def command(config: str | None, duration: float, rate: float, servers: int, seed: int, saturated: Path | None) -> None:
     """Route real traffic through Envoy to simulated model servers.
 
     The same chats run twice: once sent where their prefix is cached, once sent anywhere. Everything runs on this
     machine, on ports of 127.0.0.1 that the system chooses, and ends by itself; Ctrl-C ends it early.
+
+    With --saturated, two tenants ask for half as much again as two servers can answer, at three priorities, once
+    with flow control and once without; --duration and --seed count then.
 
     A configuration of your own finds the model servers with a file-discovery whose path is endpoints.yaml.
 
@@ -37,15 +43,19 @@ def command(config: str | None, duration: float, rate: float, servers: int, seed
     """
     tried = built_in("prefix-aware") if config is None else _own(config)
     try:
-        settings = DemoSettings(find_envoy(os.environ, Path.cwd()), duration, rate, servers, seed, tried)
+        envoy = find_envoy(os.environ, Path.cwd())
     except EnvoyNotFoundError as error:
         _fail(str(error))
-    sys.exit(asyncio.run(run_until_done_or_interrupted(settings)))
+    if saturated is None:
+        demo = run_demo(DemoSettings(envoy, duration, rate, servers, seed, tried), sys.stdout)
+    else:
+        demo = run_saturated(SaturatedSettings(envoy, duration, seed=seed), sys.stdout, saturated)
+    sys.exit(asyncio.run(run_until_done_or_interrupted(demo)))
 
 
-async def run_until_done_or_interrupted(settings: DemoSettings) -> ExitCode:
-    """Run the demo on standard output; a first SIGINT or SIGTERM stops all children and ends it."""
-    demo = asyncio.ensure_future(run_demo(settings, sys.stdout))
+async def run_until_done_or_interrupted(running: Coroutine[None, None, bool]) -> ExitCode:
+    """Run a demo; a first SIGINT or SIGTERM stops all children and ends it."""
+    demo = asyncio.ensure_future(running)
     interrupted = False
 
     def interrupt() -> None:

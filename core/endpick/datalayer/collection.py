@@ -87,6 +87,8 @@ class PayloadDispatcher:
                 seconds = perf_counter() - started
                 if seconds > instance.breaker.budget_seconds:
                     self._late(instance, name, seconds)
+        for told in self._table.on_delivered:
+            told()
 
     def forget(self, endpoint: str) -> None:
         """The endpoint has left."""

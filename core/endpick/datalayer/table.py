@@ -151,6 +151,8 @@ class EndpointTable:
         """Called with the new generation after rows came, went or were replaced."""
         self.on_removed: list[Callable[[str], None]] = []
         """Called with the name of an endpoint whose learnt state is void: it left, or another address took over its name."""
+        self.on_delivered: list[Callable[[], None]] = []
+        """Called after collectors have read a payload: there may be news."""
         self.sent: set[str] = set()
         """Addresses to which requests were sent since the collection looked: an endpoint with work is asked as often as usual."""
         self.told = Told(clock)

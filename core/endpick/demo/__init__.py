@@ -6,7 +6,8 @@
 - `envoy`: where is Envoy's binary, and what is its configuration?
 - `processes`: how do child processes end with their parent?
 - `load`: which chats are sent, and what is measured?
-- `prefix-aware.yaml`, `random-picker.yaml`: the two configurations.
+- `saturated`, `picture`: what does flow control change while there are too many requests, and how is that drawn?
+- `prefix-aware.yaml`, `random-picker.yaml`: the two configurations; `flow-control.yaml`: that of a saturated pool.
 
 `cli` calls it. It may import every layer below `cli`, and needs `simulation` and `planning`.
 """

@@ -48,6 +48,12 @@ class MeasuredSession:
         """See `StreamSession.finished`."""
         return self._session.finished
 
+    def connect(self, interrupt: Callable[[object], None]) -> None:
+        """Pass on how the session can be resumed at any time, if it wants to know."""
+        connect = getattr(self._session, "connect", None)
+        if connect is not None:
+            connect(interrupt)
+
     def receive(self, message: bytes) -> Sequence[bytes]:
         """See `StreamSession.receive`."""
         try:

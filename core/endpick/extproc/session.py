@@ -20,7 +20,7 @@ from endpick.extproc.pieces import REQUEST_BODY, RESPONSE_BODY, body_piece
 from endpick.extproc.stream import GrpcStatus, ProtocolError, SessionCounters, SessionFactory
 from endpick.observability.recorder import Throttle
 from endpick.requests.memory import MemoryAccount, MemoryBudget
-from endpick.requests.model import BodyMode, BodyModes, CloseCause, Decider, Decision, Exchange, IncomingRequest, Refused, Routed
+from endpick.requests.model import EVICTED, BodyMode, BodyModes, CloseCause, Decider, Decision, Exchange, IncomingRequest, Refused, Routed
 
 _GRPC_MODE: Final = 5
 
@@ -130,6 +130,7 @@ class Session:
         "_counters",
         "_director",
         "_exchange",
+        "_interrupt",
         "_memory",
         "_queue",
         "_queued_bytes",
@@ -163,6 +164,7 @@ class Session:
         self._complaints = Throttle(clock, COMPLAINT_INTERVAL_SECONDS) if complaints is None else complaints
         self._memory = MemoryBudget(settings.max_held_bytes) if memory is None else memory
         self._exchange: Exchange | None = None
+        self._interrupt: Callable[[object], None] | None = None
         self._queue: list[ProcessingRequest] = []
         self._queued_bytes = 0
         self._subset: tuple[str, ...] | None = None
@@ -175,6 +177,10 @@ class Session:
         """The decision, while the state is DECIDING."""
         self.finished = False
         """Whether the state is ANSWERED or CLOSED: a transport asks after each message, too often for a property."""
+
+    def connect(self, interrupt: Callable[[object], None]) -> None:
+        """A transport that can: `interrupt` has it call `resume` with what it is given, also while nothing is awaited."""
+        self._interrupt = interrupt
 
     def receive(self, message: bytes) -> Sequence[bytes]:
         """See `StreamSession.receive`."""
@@ -204,6 +210,8 @@ class Session:
                 self._exchange = result.exchange
                 self._finish(self._close_cause)
             return ()
+        if self.state is _ROUTED:
+            return self._taken_back(result)
         if not isinstance(result, (Routed, Refused)):
             return self.fail(TypeError(f"a decision is Routed or Refused, not {type(result).__name__}"))
         answers = self._answer(result)
@@ -320,10 +328,18 @@ class Session:
             return self._refuse(decision)
         self._exchange = decision.exchange
         self._enter(SessionState.ROUTED)
+        if decision.flight is not None and self._interrupt is not None:
+            decision.flight.connect(partial(self._interrupt, EVICTED))
         try:
             return self._request.route(decision)
         except Exception as error:
             return self._internal_error(error)
+
+    def _taken_back(self, result: object) -> list[bytes]:
+        """Answer the client of a request that was routed, unless its response has begun meanwhile."""
+        if not isinstance(result, Refused) or self._response.state is not MessageState.IDLE:
+            return []
+        return self._refuse(result)
 
     def _refuse(self, refused: Refused) -> list[bytes]:
         self._enter(SessionState.ANSWERED)

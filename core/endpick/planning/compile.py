@@ -149,8 +149,8 @@ def _tolerated_age(plan: Plan, built: Built) -> float:
     """The shortest age at which an instance takes data for stale, of those that will be asked; infinite when none looks at ages."""
     asked = set(built.instances)
     filters = {name for profile in plan.profiles for name in profile.filters}
-    if plan.detector is not None and plan.detector not in filters and not _may_shed(plan, built):
-        asked.discard(plan.detector)  # only requests of negative priority can be shed
+    if plan.detector is not None and plan.detector not in filters and plan.flow_control is None and not _may_shed(plan, built):
+        asked.discard(plan.detector)  # without queues, only requests of negative priority can be shed
     ages = [built.instances[name].plugin.tolerated_age_seconds for name in asked]
     limits = [age for name in asked for age in plan.by_name[name].subscriptions.max_ages.values()]
     return min((*(age for age in ages if age is not None), *limits), default=math.inf)

@@ -57,15 +57,6 @@ def load_named_hooks(
 
 def warn_ignored(builder: PlanBuilder) -> None:
     """A warning for each such part; the instances it names must be defined all the same."""
-    if builder.config.gates["flowControl"]:
-        given = builder.config.flow_control is not None
-        builder.report(
-            Code.W0204,
-            "this version of endpick has no flow control: requests are not queued",
-            ("flowControl",) if given else ("featureGates",),
-            at_key=True,
-            help="remove the feature gate 'flowControl'; flowControl.saturationDetector is used without it",
-        )
     for name, path in _other_pickers(builder):
         look_up(name, path, builder)
         builder.report(

@@ -5,6 +5,8 @@
 - `intake`: how does an HTTP request become the inference request that plugins see?
 - `steps`: what do candidate filters, shedding, producers that answer at once, admission and pre-request do to a request?
 - `producing`: how are producers that wait run, and for how long?
+- `waiting`: where is a request while it waits for its turn, and what is its client told if it never comes?
+- `turns`: when do the queues move, and by whose timer?
 - `large`: how does a request go on whose body another process parses?
 - `weight`: how long would parsing a body hold the event loop?
 - `memory`: what do all requests together hold, and which stage of overload follows from it?

@@ -24,6 +24,7 @@ from endpick.api.scheduling import SchedulingResult
 from endpick.api.state import CycleState
 from endpick.datalayer.model_rules import ModelRules
 from endpick.flow_control.policies import BoundFlowControl
+from endpick.flow_control.reclaim import Flight
 from endpick.observability.telemetry import Telemetry
 from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import Kind
@@ -65,9 +66,11 @@ from endpick.requests.steps import (
     wants_cached_only,
     was_cached,
 )
+from endpick.requests.waiting import LetGo, WaitingRoom
 from endpick.requests.weight import LIGHT_BYTES, is_heavy
 from endpick.scheduling.scheduler import Scheduler
 from endpick.scheduling.step import Fault, Step, bind
+from endpick.scheduling.trace import WAITED
 
 _SHEDDING: Final = OverloadStage.SHEDDING
 
@@ -123,6 +126,7 @@ class Director:
         account: MemoryAccount | None = None,
         emits_scores: bool = False,
         rules: ModelRules | None = None,
+        room: WaitingRoom | None = None,
     ) -> None:
         """Keep what every decision needs.
 
@@ -138,6 +142,7 @@ class Director:
             account: Told what bodies become; says when to shed.
             emits_scores: Whether decisions tell the gateway what each candidate scored.
             rules: What the discovery says about models.
+            room: Where requests wait while the pool is full; needed for pipelines with flow control.
         """
         self._pipeline = pipeline
         self._pool = pool
@@ -158,22 +163,35 @@ class Director:
         self._last_body_modes: BodyModes | None = None
         self._known_body_modes: set[BodyModes] = set()
         self._exchange_host = ExchangeHost(self._access, telemetry, clock, self._account)
+        self._room = room
+        if room is not None:
+            room.director = self
+            room.reconfigure(pipeline.flow_control, pipeline.detector)
 
     def switch(self, pipeline: Pipeline) -> None:
         """Begin requests with this pipeline from now on, after a reload; each request in flight keeps the one it began with."""
         self._pipeline = pipeline
+        if self._room is not None:
+            self._room.reconfigure(pipeline.flow_control, pipeline.detector)
 
-    def decide(self, incoming: IncomingRequest, begun: Begun | None = None) -> Decision | Awaitable[Decision]:
-        """Parse → request headers → candidates → shed → candidate filters → produce → admit → schedule → pre-request.
+    def decide(self, incoming: IncomingRequest, begun: Begun | LetGo | None = None) -> Decision | Awaitable[Decision]:
+        """Parse → request headers → wait → candidates → shed → candidate filters → produce → admit → schedule → pre-request.
 
-        A decision comes back at once, without a coroutine, unless a producer has to wait or the body is large.
+        A decision comes back at once, without a coroutine, unless the request or a producer has to wait, or the body is large.
 
         Args:
             incoming: The request.
-            begun: What has been done already of one whose body was large; a function of its own would cost all others a call.
+            begun: What has been done already of one that waited, or whose body was large; functions of their own would cost all others
+                a call. One that waited goes on with the pipeline of now, and on the pool as it is now.
         """
         access = self._access
-        if begun is not None:
+        state: CycleState | None = None
+        built: BuiltRequest | Refused
+        if isinstance(begun, LetGo):
+            pipeline, built = self._pipeline, begun.built
+            state = CycleState(access) if begun.state is None else begun.state
+            state.put(WAITED, begun.waited)
+        elif begun is not None:
             pipeline = begun.pipeline
             built = build_request(incoming, pipeline.parsers, pipeline.objectives, access, begun.read, self._rules)
         else:
@@ -189,31 +207,35 @@ class Director:
         if isinstance(built, Refused):
             return self._refuse_unread(incoming, built)
 
-        state: CycleState | None = None
-        if pipeline.header_processors:
+        if pipeline.header_processors and not isinstance(begun, LetGo):
             state = CycleState(access)
             processed = process_headers(pipeline.header_processors, built.request, state, access)
             if isinstance(processed, Refused):
-                return self._refuse(built, processed)
+                return self.refuse(built, processed)
             built.request = processed
+        shedding = built.request.priority < 0 and self._account.stage >= _SHEDDING
+        if pipeline.flow_control is not None and self._room is not None and not shedding and not isinstance(begun, LetGo):
+            held = self._room.hold(incoming, built, state)
+            if held is not None:
+                return held
 
         endpoints: Endpoints | Fault = self._pool.view(access)
         assert isinstance(endpoints, Endpoints)
         if incoming.subset is not None:
             endpoints = within(incoming.subset, endpoints)
         if built.request.priority < 0:
-            if self._account.stage >= _SHEDDING:
+            if shedding:
                 self._account.shed += 1
-                return self._refuse(built, SHED_FOR_MEMORY)
-            refusal = shed(pipeline.detector, built.request, endpoints, access)
+                return self.refuse(built, SHED_FOR_MEMORY)
+            refusal = None if pipeline.flow_control is not None else shed(pipeline.detector, built.request, endpoints, access)
             if refusal is not None:
-                return self._refuse(built, refusal)
+                return self.refuse(built, refusal)
         if pipeline.candidate_filters:
             endpoints = filter_candidates(pipeline.candidate_filters, built.request, endpoints, access)
             if isinstance(endpoints, Fault):
-                return self._refuse(built, refused(endpoints))
+                return self.refuse(built, refused(endpoints))
         if not len(endpoints):
-            return self._refuse(built, NO_CANDIDATES)
+            return self.refuse(built, NO_CANDIDATES)
 
         cycle_state = CycleState(access) if state is None else state
         for position, producer in enumerate(pipeline.producers):
@@ -221,7 +243,7 @@ class Director:
                 return self._decide_later(pipeline, position, built, endpoints, cycle_state)
             fault = produced_at_once(producer, built.request, endpoints, cycle_state, access)
             if fault is not None and fault.refuses:
-                return self._refuse(built, refused(fault))
+                return self.refuse(built, refused(fault))
         return self._conclude(pipeline, built, endpoints, cycle_state)
 
     def _is_large(self, body: bytes) -> bool:
@@ -246,7 +268,7 @@ class Director:
         """Go on once the producers from this position on, of which the first has to wait, have done their work."""
 
         def conclude(fault: Fault | None) -> Decision:
-            return self._conclude(pipeline, built, endpoints, state) if fault is None else self._refuse(built, refused(fault))
+            return self._conclude(pipeline, built, endpoints, state) if fault is None else self.refuse(built, refused(fault))
 
         production = Production(built.request, endpoints, state, self._access)
         return after(produce_waiting(pipeline.producers[position:], production, self._account, built.parsed_bytes), conclude)
@@ -257,18 +279,18 @@ class Director:
         if pipeline.admitters:
             refusal = admit(pipeline.admitters, request, endpoints, state, access)
             if refusal is not None:
-                return self._refuse(built, refusal)
+                return self.refuse(built, refusal)
         started = perf_counter()
         result = pipeline.scheduler.schedule(request, endpoints, state, access)
         seconds = perf_counter() - started
         if isinstance(result, Rejection):
             self._telemetry.request_scheduled(seconds, None, request.model)
-            return self._refuse(built, refused(result))
+            return self.refuse(built, refused(result))
         picked = result.runs[result.primary].picked
         assert picked is not None
         self._telemetry.request_scheduled(seconds, picked.members[0], request.model)
         if "prefer" in request.headers and wants_cached_only(request.headers) and not was_cached(result, state):
-            return self._refuse(built, NOTHING_CACHED)
+            return self.refuse(built, NOTHING_CACHED)
         return self._dispatch(pipeline, built, state, result, picked)
 
     def _dispatch(
@@ -285,15 +307,19 @@ class Director:
         observers = pipeline.observers.taking_part()
         self._account.hold_parsed(built.parsed_bytes)
         exchange = TrackedExchange(self._exchange_host, built, state, observers, picked, result.destinations)
+        flight: Flight | None = None
+        if pipeline.flow_control is not None and self._room is not None:
+            flight = self._room.track(request, picked.members[0])
+            exchange.makes_room(self._room.something_changed, flight)
         if refusal is not None:
             exchange.abandon()
-            return self._refuse(built, refusal)
+            return self.refuse(built, refusal)
         size_bytes = request.size_bytes if built.body is None else len(built.body)
         seconds = self._clock() - request.received_at
         self._telemetry.request_decided(request.incoming_model, request.model, request.fairness_id, request.priority, size_bytes, seconds)
         self._sent.update(result.destinations)
         scores = scores_of(result) if self._emits_scores else None
-        return Routed(result.destinations, exchange, headers.values, built.body, headers.metadata, headers.removed, scores)
+        return Routed(result.destinations, exchange, headers.values, built.body, headers.metadata, headers.removed, scores, flight)
 
     def _anywhere(self, incoming: IncomingRequest) -> Decision:
         """A request without a body (`GET /v1/models`) is the same to every endpoint; as in llm-d, no profile runs for it."""
@@ -312,7 +338,8 @@ class Director:
         self._telemetry.request_refused("", "", fairness_id, 0, refusal.code)
         return refusal
 
-    def _refuse(self, built: BuiltRequest, refusal: Refused) -> Refused:
+    def refuse(self, built: BuiltRequest, refusal: Refused) -> Refused:
+        """Count a request that was read, and that is refused."""
         request = built.request
         self._telemetry.request_refused(request.incoming_model, request.model, request.fairness_id, request.priority, refusal.code)
         return refusal

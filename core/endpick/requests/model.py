@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
@@ -141,10 +141,17 @@ class Exchange(Protocol):
         """The exchange is over: called exactly once, always, and last, also when the client went away before the response."""
 
 
+class Revocable(Protocol):
+    """A request in flight that may be taken back."""
+
+    def connect(self, revoke: Callable[[], None]) -> None:
+        """`revoke` has the gateway answer the client with an error, if the response has not begun."""
+
+
 class Routed:
     """Send the request to a model server."""
 
-    __slots__ = ("body", "destinations", "dynamic_metadata", "exchange", "remove_headers", "scores", "set_headers")
+    __slots__ = ("body", "destinations", "dynamic_metadata", "exchange", "flight", "remove_headers", "scores", "set_headers")
 
     def __init__(
         self,
@@ -155,6 +162,7 @@ class Routed:
         dynamic_metadata: Metadata = NOTHING,
         remove_headers: tuple[str, ...] = (),
         scores: Mapping[str, float] | None = None,
+        flight: Revocable | None = None,
     ) -> None:
         self.destinations = destinations
         """`ip:port`, an IPv6 address in brackets; best first, at least one, the others are fallbacks."""
@@ -169,6 +177,8 @@ class Routed:
         """Headers that the request loses; one that is in `set_headers`, too, is set."""
         self.scores = scores
         """The weighted total of each candidate, by its address, if the gateway is to be told."""
+        self.flight = flight
+        """Told how the request can be taken back, where that may become necessary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +217,9 @@ NO_MODEL: Final = Refused(400, CODE_OF[400], "model not found in request body")
 NOTHING_CACHED: Final = Refused(
     412, CODE_OF[412], "no endpoint has the beginning of this prompt in its cache, and the client asked for that"
 )
+
+
+EVICTED: Final = Refused(429, CODE_OF[429], "request evicted by flow control", reason="evicted-priority")
 
 
 def refused(why: Rejection | Fault) -> Refused:

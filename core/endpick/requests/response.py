@@ -13,6 +13,7 @@ from endpick.api.fast_metrics import Distribution
 from endpick.api.request import Usage
 from endpick.api.request_control import Metadata, MetadataValue, ResponseEnd, ResponseHead, ResponseObserver, TerminationCause
 from endpick.api.state import CycleState
+from endpick.flow_control.reclaim import Flight
 from endpick.observability.metrics import ITL_BUCKETS
 from endpick.observability.telemetry import ResponsePace, Telemetry
 from endpick.plugins.breaker import Breaker, BreakerState
@@ -121,12 +122,14 @@ class TrackedExchange:
         "_bytes",
         "_destinations",
         "_ended",
+        "_flight",
         "_host",
         "_last_chunk_at",
         "_observers",
         "_pace",
         "_picked",
         "_restorer",
+        "_room_made",
         "_state",
         "_status",
         "_ttft",
@@ -170,10 +173,23 @@ class TrackedExchange:
         self._last_chunk_at = 0.0
         self._pace = ResponsePace()
         self._ended = False
+        self._room_made: Callable[[], None] | None = None
+        self._flight: Flight | None = None
+
+    def makes_room(self, room_made: Callable[[], None], flight: Flight | None) -> None:
+        """Others may wait for this request to end.
+
+        Args:
+            room_made: Called when all is over.
+            flight: The same request, as those know it who may take it back; None where no request is taken back.
+        """
+        self._room_made, self._flight = room_made, flight
 
     def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str | None]:
         """See `Exchange`."""
         came_at = self._host.clock()
+        if self._flight is not None:
+            self._flight.began()
         status = headers.get(":status", "")
         self._status = int(status) if status.isdecimal() else 0
         content_type = headers.get("content-type", "").lower()
@@ -242,6 +258,10 @@ class TrackedExchange:
         end = ResponseEnd(cause, self._status, self._usage.result(), self._bytes, duration, self._ttft)
         for step in self._observers.ended:  # all of them, also when one fails
             step.run(self._host.access, request, end, self._state)
+        if self._flight is not None:
+            self._flight.ended()
+        if self._room_made is not None:
+            self._room_made()
         return end
 
     def _tell_started(self, headers: Mapping[str, str], served: str | None) -> dict[str, str | None]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 
 import numpy as np
 
+from endpick.api.data import DataKey, Scope
 from endpick.api.endpoints import Access, Endpoints
 from endpick.api.request import InferenceRequest, JSONValue, Rejection
 from endpick.api.scheduling import ProfileRunResult, SchedulingResult
@@ -81,6 +82,23 @@ class ProfileRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Waited:
+    """That a request had to wait, and why.
+
+    Attributes:
+        seconds: For how long.
+        saturation: How full the pool was when it came, 1 for full: its band was closed, or others waited already.
+    """
+
+    seconds: float
+    saturation: float
+
+
+WAITED = DataKey("flow-control/waited", Waited, Scope.REQUEST, doc="How long the request waited in endpick, and how full the pool was.")
+"""What the host leaves in the cycle state of a request that waited; not for plugins."""
+
+
+@dataclass(frozen=True, slots=True)
 class DecisionTrace:
     """One request that reached the scheduler, and everything its plugins said about it.
 
@@ -95,6 +113,7 @@ class DecisionTrace:
         status: HTTP status of the refusal; None when endpoints were found.
         refusal: Why no endpoint was found; empty when one was.
         runs: The profile runs, in order.
+        waited: None for a request that did not wait.
     """
 
     id: str
@@ -107,6 +126,7 @@ class DecisionTrace:
     status: int | None
     refusal: str
     runs: tuple[ProfileRecord, ...]
+    waited: Waited | None = None
 
 
 def traced(scheduler: Scheduler, note: Callable[[ProfileRecord], None]) -> Scheduler:
@@ -237,7 +257,7 @@ class SampledScheduler(Scheduler):
             return Scheduler.schedule(self, request, endpoints, state, access)
         runs: list[ProfileRecord] = []
         result = Scheduler.schedule(traced(self, runs.append), request, endpoints, state, access)
-        self.show(_decision_record(request, endpoints, result, runs))
+        self.show(_decision_record(request, endpoints, result, runs, state.get(WAITED)))
         return result
 
 
@@ -248,7 +268,11 @@ def sampled(scheduler: Scheduler, chosen: Callable[[], bool], show: Callable[[De
 
 
 def _decision_record(
-    request: InferenceRequest, endpoints: Endpoints, result: SchedulingResult | Rejection, runs: Sequence[ProfileRecord]
+    request: InferenceRequest,
+    endpoints: Endpoints,
+    result: SchedulingResult | Rejection,
+    runs: Sequence[ProfileRecord],
+    waited: Waited | None,
 ) -> DecisionTrace:
     refusal = result if isinstance(result, Rejection) else None
     return DecisionTrace(
@@ -262,6 +286,7 @@ def _decision_record(
         None if refusal is None else refusal.status,
         "" if refusal is None else refusal.message,
         tuple(runs),
+        waited,
     )
 
 

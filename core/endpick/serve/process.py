@@ -19,6 +19,7 @@ from endpick.diagnostics import Code, Diagnostic
 from endpick.extproc.measured import measured
 from endpick.extproc.session import SessionSettings, session_factory
 from endpick.extproc.stream import SessionCounters
+from endpick.flow_control.metrics import FlowControlMetrics
 from endpick.observability.circuits import left_out_now
 from endpick.observability.exposition import EventCounts, Exposition, PoolGauges
 from endpick.observability.legacy import LegacyTwins
@@ -30,6 +31,7 @@ from endpick.planning.plan import Plan, PlanOutcome
 from endpick.plugins.breaker import BreakerSettings
 from endpick.requests.director import Director
 from endpick.requests.memory import STAGE_BOUNDS, MemoryAccount, OverloadStage
+from endpick.requests.waiting import WaitingRoom
 from endpick.serve.active_plan import ActivePlan, WatchedFile, reload_once
 from endpick.serve.admin import AdminServer, admin_pages
 from endpick.serve.admin_http import AdminLimits
@@ -186,6 +188,15 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         access = Access(on_violation=recorder.undeclared_access)
         bodies = LargeBodies(settings.large_bodies, metrics, services.clock)
         stack.push_async_callback(bodies.stop)
+        room = WaitingRoom(
+            table,
+            access,
+            services.clock,
+            account,
+            lambda: FlowControlMetrics(registry, settings.pool_name, settings.max_metric_combinations, metrics.overflows.inc),
+        )
+        table.on_changed.append(room.something_changed)
+        table.on_delivered.append(room.something_changed)
         director = Director(
             deployment.pipeline,
             table,
@@ -197,6 +208,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
             account=account,
             emits_scores=settings.emits_scores,
             rules=table.rules,
+            room=room,
         )
         current.on_replaced.append(lambda new: director.switch(new.pipeline))
         counters = SessionCounters()
@@ -220,18 +232,24 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         control.lifecycle.enter(Phase.SERVING)
         started(Ports(ext_proc_port, health_port, metrics_port))
         await _reload_until_stopped(plan, settings, control, current, runtime, metrics)
-        await _end(control, settings, server, health, metrics)
+        await _end(control, settings, server, health, metrics, room)
 
 
-async def _end(control: Control, settings: ServeSettings, server: Server, health: Server, metrics: EndpickMetrics) -> None:
-    """Take requests until gateways have noticed that this process is going, then let the streams that are open finish."""
+async def _end(
+    control: Control, settings: ServeSettings, server: Server, health: Server, metrics: EndpickMetrics, room: WaitingRoom
+) -> None:
+    """Take requests until gateways have noticed that this process is going, tell those that still wait, let open streams finish."""
     control.lifecycle.enter(Phase.DRAINING)
     _log.info("draining: new requests are still served", extra={"timeout_seconds": settings.drain_timeout_seconds})
     watch = DrainTime(server, health, metrics.streams_while_draining.inc)
     reason = await watch.wait(settings.drain_timeout_seconds, control.hasten)
     control.lifecycle.enter(Phase.FINISHING)
     open_streams = server.counters.streams_active
-    _log.info("finishing", extra={"reason": reason, "open_streams": open_streams, "timeout_seconds": settings.finish_timeout_seconds})
+    told = room.shut_down()
+    _log.info(
+        "finishing",
+        extra={"reason": reason, "open_streams": open_streams, "waiting_told": told, "timeout_seconds": settings.finish_timeout_seconds},
+    )
     await server.drain(settings.finish_timeout_seconds)
 
 

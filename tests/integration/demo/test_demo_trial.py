@@ -19,6 +19,7 @@ from endpick.demo.envoy import bootstrap
 from endpick.demo.load import WorkloadSettings, make_workload
 from endpick.demo.processes import ChildFailed
 from endpick.demo.runner import PICKER, DemoSettings, run_demo
+from endpick.demo.saturated import SaturatedSettings, run_saturated
 from endpick.demo.trial import LiveTable, Trial, built_in, run_trial
 from endpick.diagnostics import ExitCode
 
@@ -122,6 +123,15 @@ async def test_an_interrupted_demo_stops_everything_it_started(
     assert b"Traceback" not in errors
     assert processes.running_in(tmp_path) == set()
     assert is_empty(tmp_path)
+
+
+@pytest.mark.asyncio
+async def test_the_saturated_demo_answers_all_and_draws_what_waiting_changed(envoy: Path, processes, tmp_path: Path):
+    before, picture, output = processes.children_of(os.getpid()), tmp_path / "picture.svg", io.StringIO()
+    assert await run_saturated(SaturatedSettings(envoy, duration_seconds=4.0), output, picture)
+    assert processes.children_of(os.getpid()) == before
+    assert len(re.findall(r"(\d+) of \1 answered", output.getvalue())) == 12
+    assert picture.read_text().count('height="14"') == 12
 
 
 @pytest.mark.asyncio

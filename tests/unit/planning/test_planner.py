@@ -150,14 +150,12 @@ def test_an_instance_that_a_misspelt_reference_meant_is_not_called_unused() -> N
 def test_parts_that_this_version_ignores_say_so_and_still_need_what_they_name() -> None:
     result = plan("""
         plugins: [{type: event-source}]
-        featureGates: [flowControl]
         dataLayer:
           peerDiscovery: {pluginRef: nobody}
           crossReplicaSyncerPluginRef: event-source
         """)
 
     assert result.found == [
-        ("W0204", "featureGates"),
         ("W0204", "peerDiscovery"),
         ("E0501", "nobody"),
         ("W0204", "crossReplicaSyncerPluginRef"),

@@ -5,12 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from endpick.requests.waiting import LaterDecision
 from endpick.transport.h2.stream import Stream
 from endpick.transport.h2.streams import Streams
 
 
 def begin_to_await(waiting: Awaitable[object], stream: Stream, streams: Streams, flush: Callable[[], None]) -> None:
-    """Await something in a task, which becomes that of the stream; then tell `Streams` of the result, and call `flush`."""
+    """Await something in a task, which becomes that of the stream; then tell `Streams` of the result, and call `flush`.
+
+    A request that waits for its turn needs no task: ten thousand may.
+    """
+    if isinstance(waiting, LaterDecision):
+
+        def settled(result: object, error: BaseException | None) -> None:
+            if error is None:
+                streams.resume(stream, result)
+            else:
+                streams.fail(stream, error)
+            flush()
+
+        waiting.deliver(settled)
+        stream.task = waiting
+        return
     task = asyncio.get_running_loop().create_task(_settle(waiting, stream, streams, flush))
     if asyncio.iscoroutine(waiting):
         # A task cancelled before its first step never awaits what it was given, and Python warns of that.

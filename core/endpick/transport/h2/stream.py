@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import Final
 
 from endpick.extproc.stream import StreamSession
+from endpick.requests.waiting import LaterDecision
 from endpick.transport.h2.errors import InvalidTransitionError
 from endpick.transport.h2.grpc import MessageAssembler
 
@@ -131,8 +132,8 @@ class Stream:
         """A `ResponseState`."""
         self.session: StreamSession | None = None
         """None for a request that is not gRPC, and once the response is complete or the stream is closed."""
-        self.task: asyncio.Task[None] | None = None
-        """Awaits what the session waits for."""
+        self.task: asyncio.Task[None] | LaterDecision | None = None
+        """Awaits what the session waits for; cancelled when the stream is closed."""
         self.touched = now
         """When something arrived last."""
         self.body_fields: frozenset[int] = frozenset()

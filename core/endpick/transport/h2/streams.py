@@ -5,11 +5,13 @@ from __future__ import annotations
 import heapq
 import logging
 from collections.abc import Awaitable, Callable, Container, Sequence
+from functools import partial
 from typing import Final
 
 from endpick.extproc.stream import GrpcStatus, ProtocolError, StreamSession
 from endpick.requests.memory import MemoryBudget
 from endpick.requests.model import CloseCause
+from endpick.requests.waiting import at_once
 from endpick.transport.h2.errors import ErrorCode, H2StreamError
 from endpick.transport.h2.frames import rst_stream, window_update
 from endpick.transport.h2.grpc import OK_TRAILERS, trailers
@@ -221,10 +223,18 @@ class Streams:
         stream.body_fields = method.body_fields
         try:
             stream.session = method.open_session()
+            connect = getattr(stream.session, "connect", None)
+            if connect is not None:
+                connect(partial(self._interrupt, stream))
         except Exception as error:
             self._end_with_exception(stream, error)
         if head.timeout_seconds is not None:
             self.deadlines.add(now + head.timeout_seconds, stream.id, self.open)
+
+    def _interrupt(self, stream: Stream, result: object) -> None:
+        """Resume a session that waits for nothing, in the next turn of the event loop."""
+        if stream.session is not None and stream.task is None:
+            self._spawn(stream, at_once(result))
 
     def _settle(self, stream: Stream, step: Callable[[StreamSession], Sequence[bytes]]) -> None:
         """Go on with a session whose wait is over; called outside the reading of frames, so errors of the stream end here."""

@@ -1,0 +1,85 @@
+"""All bands: found and made by priority, bounded in all, and forgotten when they are idle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from endpick.flow_control.limits import BAND_IDLE_SECONDS, Rules
+from endpick.flow_control.queues import BandQueue, Entry, FlowQueue
+
+
+class Bands:
+    """The bands of a process by priority; entries go in and out here alone, so that the totals are right."""
+
+    __slots__ = ("_bands", "priorities", "requests", "rules", "size_bytes")
+
+    def __init__(self, rules: Rules, now: float) -> None:
+        """The bands that are listed, and that of priority 0, which there always is."""
+        self.rules = rules
+        self.size_bytes = 0
+        """Of all requests that wait."""
+        self.requests = 0
+        """How many wait."""
+        self._bands: dict[int, BandQueue] = {}
+        self.priorities: tuple[int, ...] = ()
+        """Of all bands, the highest first."""
+        for priority in {0, *rules.bands}:
+            self.band(priority, now)
+
+    def __iter__(self) -> Iterator[BandQueue]:
+        """All bands, the highest first."""
+        return map(self._bands.__getitem__, self.priorities)
+
+    def band(self, priority: int, now: float) -> BandQueue:
+        """The band of a priority, made if there is none."""
+        band = self._bands.get(priority)
+        if band is None:
+            band = self._bands[priority] = BandQueue(priority, self.rules.of_band(priority), now)
+            self.priorities = tuple(sorted(self._bands, reverse=True))
+        return band
+
+    def highest_waiting(self) -> int | None:
+        """The highest priority of which a request waits."""
+        return next((band.priority for band in self if band), None)
+
+    def has_room_for(self, band: BandQueue, size_bytes: int) -> bool:
+        """Whether one more request of that size may wait there; exactly at a limit it may."""
+        rules = self.rules
+        if rules.max_bytes and self.size_bytes + size_bytes > rules.max_bytes:
+            return False
+        if rules.max_requests and self.requests >= rules.max_requests:
+            return False
+        return band.has_room_for(size_bytes)
+
+    def add(self, band: BandQueue, entry: Entry) -> None:
+        """Have an entry wait."""
+        band.add(entry)
+        self.size_bytes += entry.size_bytes
+        self.requests += 1
+
+    def remove(self, entry: Entry, now: float) -> tuple[BandQueue, FlowQueue]:
+        """Take out an entry that waits; what it has left."""
+        band = entry.band
+        assert band is not None
+        flow = band.remove(entry)
+        band.idle_since = now
+        self.size_bytes -= entry.size_bytes
+        self.requests -= 1
+        return band, flow
+
+    def forget_idle(self, now: float) -> list[int]:
+        """Forget bands in which nothing waits, to which nothing came for long, and which are not listed; their priorities."""
+        kept = {0, *self.rules.bands}
+        idle = [band.priority for band in self if not band and band.priority not in kept and now - band.idle_since >= BAND_IDLE_SECONDS]
+        for priority in idle:
+            del self._bands[priority]
+        if idle:
+            self.priorities = tuple(sorted(self._bands, reverse=True))
+        return idle
+
+    def emptied(self) -> list[Entry]:
+        """Take out every entry, in the order in which they came; nothing is told."""
+        entries = sorted((entry for band in self for entry in band.entries()), key=lambda entry: entry.arrival)
+        for entry in entries:
+            entry.flow = entry.band = None
+        return entries

@@ -1,0 +1,154 @@
+"""The calls of flow-control policies: each guarded, its answer judged, and what happens instead where it fails."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from numbers import Real
+from typing import TYPE_CHECKING
+
+from endpick.api.endpoints import Access
+from endpick.api.flow_control import DispatchedRequest, SortKey, WaitingRequest
+from endpick.api.keys import INFLIGHT_REQUESTS, INFLIGHT_TOKENS
+from endpick.flow_control.policies import BoundEviction, BoundFairness
+from endpick.scheduling.step import Fault, Step
+
+if TYPE_CHECKING:
+    from endpick.flow_control.queues import BandQueue, FlowQueue  # which hold these policies
+
+_COUNTED = frozenset({INFLIGHT_REQUESTS.name, INFLIGHT_TOKENS.name})
+_LAST: SortKey = (math.inf,)
+"""The key of a request for which the ordering policy failed: behind all whose first number is finite."""
+
+
+class Fairness:
+    """A fairness policy, as it serves the bands that name it."""
+
+    __slots__ = ("_access", "_changed", "_choose", "_dispatched", "counts_dispatches")
+
+    def __init__(self, bound: BoundFairness, access: Access) -> None:
+        self._choose = bound.choose
+        self._changed = bound.flow_changed
+        self._dispatched = bound.dispatched
+        self._access = access
+        self.counts_dispatches = bound.dispatched is not None
+        """Whether the policy wants to be told of each request that goes."""
+
+    def choose(self, band: BandQueue) -> FlowQueue | Fault | None:
+        """The flow to serve next, None for none now; a `Fault` where the policy failed, or named a flow in which nothing waits."""
+        answer = self._choose.run(self._access, band)
+        if answer is None or isinstance(answer, Fault):
+            return answer
+        flow_id = getattr(answer, "id", None)
+        flow = band.flow(flow_id) if isinstance(flow_id, str) else None
+        if flow is None or flow is not answer:
+            return self._choose.fault(f"chose {answer!r}, which is no flow of the band in which something waits")
+        return flow
+
+    def flow_changed(self, band: BandQueue, flow: FlowQueue) -> None:
+        """Tell the policy, if it wants to know."""
+        if self._changed is not None:
+            self._changed.run(self._access, band, flow)
+
+    def dispatched(self, band: BandQueue, flow: FlowQueue, waiting: WaitingRequest) -> None:
+        """As `flow_changed`."""
+        if self._dispatched is not None:
+            self._dispatched.run(self._access, band, flow, waiting)
+
+
+class Ordering:
+    """An ordering policy, as it serves the bands that name it."""
+
+    __slots__ = ("_access", "_sort_key")
+
+    def __init__(self, sort_key: Step, access: Access) -> None:
+        self._sort_key = sort_key
+        self._access = access
+
+    def key(self, waiting: WaitingRequest) -> SortKey:
+        """The key of a request."""
+        return _judged(self._sort_key, self._sort_key.run(self._access, waiting))
+
+
+def _judged(step: Step, key: object) -> SortKey:
+    """What a policy answered, if it is a key; the last of all keys if not."""
+    if key == ():
+        return ()
+    if isinstance(key, tuple) and all(isinstance(part, Real) and not math.isnan(part) for part in key):
+        return key
+    if not isinstance(key, Fault):
+        step.fault(f"answered {key!r}, not a tuple of numbers")
+    return _LAST
+
+
+class UsageLimit:
+    """The usage-limit policy."""
+
+    __slots__ = ("_access", "_ceilings")
+
+    def __init__(self, ceilings: Step, access: Access) -> None:
+        self._ceilings = ceilings
+        self._access = access
+
+    def ceilings(self, saturation: float, priorities: Sequence[int]) -> Sequence[float]:
+        """A ceiling for each priority, none greater than the one before it; 1 for each after a fault."""
+        answer = self._ceilings.run(self._access, saturation, priorities)
+        if isinstance(answer, Fault):
+            return [1.0] * len(priorities)
+        if not isinstance(answer, list | tuple) or len(answer) != len(priorities):
+            self._ceilings.fault(f"answered {answer!r}, not {len(priorities)} numbers, one for each priority")
+            return [1.0] * len(priorities)
+        before = math.inf
+        for ceiling in answer:
+            if not isinstance(ceiling, float | int) or not ceiling <= before:
+                self._ceilings.fault(f"answered {answer!r}; each must be a number not greater than the one before it")
+                return [1.0] * len(priorities)
+            before = ceiling
+        return answer
+
+
+class Detector:
+    """The saturation detector, asked about a part of the pool."""
+
+    __slots__ = ("_access", "_saturation", "consumed", "counts_requests")
+
+    def __init__(self, saturation: Step, access: Access) -> None:
+        self._saturation = saturation
+        self._access = access
+        declared = saturation.instance.subscriptions
+        names = [key.name for key in (*declared.consumes, *declared.consumes_optional)]
+        self.consumed = tuple(dict.fromkeys((*names, *(name.partition("@")[0] for name in names))))
+        """The columns on which its answer depends, by name, also without the producer; none for a detector that keeps its own books."""
+        self.counts_requests = bool(names) and all(name.partition("@")[0] in _COUNTED for name in names)
+        """Whether it sees at once that a request has ended, because it reads what this process counts and nothing else."""
+
+    def saturation(self, endpoints: object) -> float:
+        """How full they are, 0 or more. After a fault 0, as if there were no detector; 1 where its `onFault` asks for refusal."""
+        answer = self._saturation.run(self._access, endpoints)
+        if isinstance(answer, Real) and not math.isnan(answer):
+            return max(0.0, float(answer))
+        if not isinstance(answer, Fault):
+            answer = self._saturation.fault(f"answered {answer!r}, not a number")
+        return 1.0 if answer.refuses else 0.0
+
+
+class Eviction:
+    """The two policies of eviction."""
+
+    __slots__ = ("_access", "_is_evictable", "_sort_key")
+
+    def __init__(self, bound: BoundEviction, access: Access) -> None:
+        self._is_evictable = bound.is_evictable
+        self._sort_key = bound.sort_key
+        self._access = access
+
+    def allows(self, dispatched: DispatchedRequest) -> bool:
+        """Whether a request may be evicted; False after a fault."""
+        answer = self._is_evictable.run(self._access, dispatched)
+        if not isinstance(answer, bool | Fault):
+            self._is_evictable.fault(f"answered {answer!r}, not a boolean")
+        return answer is True
+
+    def key(self, dispatched: DispatchedRequest) -> SortKey:
+        """Its place among the others; behind them after a fault."""
+        return _judged(self._sort_key, self._sort_key.run(self._access, dispatched))

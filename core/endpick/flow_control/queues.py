@@ -1,0 +1,185 @@
+"""The queues: the waiting requests of one flow in order, and the flows of one priority."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+from endpick.api.flow_control import SortKey, WaitingRequest
+from endpick.flow_control.calls import Fairness, Ordering
+from endpick.flow_control.states import TRANSITIONS, EntryEvent, EntryState
+
+_FEW_GONE = 16
+"""So many places in a heap may belong to requests that are gone, whatever its size."""
+
+
+@dataclass(slots=True, eq=False)
+class Entry(WaitingRequest):
+    """A request that flow control holds: an entry in queues, without a task or a timer of its own.
+
+    Attributes:
+        told: Called once, with the event that ended its waiting; not when its client left.
+        state: Where it stands.
+        flow: Where it waits; None before and after.
+        band: As `flow`.
+    """
+
+    told: Callable[[Entry, EntryEvent], None] | None = None
+    state: EntryState = EntryState.ARRIVED
+    flow: FlowQueue | None = None
+    band: BandQueue | None = None
+
+    def enter(self, event: EntryEvent) -> None:
+        """Go to the state that follows.
+
+        Raises:
+            KeyError: nothing follows; a bug in endpick.
+        """
+        self.state = TRANSITIONS[self.state, event]
+
+
+class FlowQueue:
+    """The waiting requests of one fairness id in one band: the `Flow` that policies see.
+
+    A heap of keys, and the entries beside it: one that leaves from the middle is gone at once, and only its key stays until it comes to
+    the top, or until there are more such keys than others.
+    """
+
+    __slots__ = ("_entries", "_heap", "id", "size_bytes")
+
+    def __init__(self, flow_id: str) -> None:
+        self.id = flow_id
+        self.size_bytes = 0
+        self._entries: dict[int, Entry] = {}
+        self._heap: list[tuple[SortKey, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def head(self) -> Entry | None:
+        """See `Flow`; the top of the heap is never one that is gone."""
+        return self._entries[self._heap[0][1]] if self._heap else None
+
+    def add(self, entry: Entry) -> bool:
+        """Put an entry where its key belongs; True if it is the head now."""
+        self._entries[entry.arrival] = entry
+        self.size_bytes += entry.size_bytes
+        heappush(self._heap, (entry.key, entry.arrival))
+        return self._heap[0][1] == entry.arrival
+
+    def remove(self, entry: Entry) -> bool:
+        """Take an entry out, wherever it stands; True if it was the head."""
+        del self._entries[entry.arrival]
+        self.size_bytes -= entry.size_bytes
+        heap = self._heap
+        if heap[0][1] == entry.arrival:
+            heappop(heap)
+            while heap and heap[0][1] not in self._entries:
+                heappop(heap)
+            return True
+        if len(heap) - len(self._entries) > max(_FEW_GONE, len(self._entries)):
+            self._heap = [place for place in heap if place[1] in self._entries]
+            heapify(self._heap)
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class BandRules:
+    """What holds for the requests of a priority.
+
+    Attributes:
+        max_bytes: How many bytes may wait.
+        max_requests: How many requests may wait.
+        fairness: Chooses among its flows.
+        ordering: Orders each of them.
+    """
+
+    max_bytes: int
+    max_requests: int
+    fairness: Fairness
+    ordering: Ordering
+
+
+class BandQueue:
+    """The flows of one priority: the `Band` that policies see. A flow in which nothing waits is forgotten at once."""
+
+    __slots__ = ("_flows", "_waiting", "idle_since", "priority", "private", "rules", "size_bytes")
+
+    def __init__(self, priority: int, rules: BandRules, now: float) -> None:
+        self.priority = priority
+        self.rules = rules
+        self.private: dict[str, object] = {}
+        """See `Band`."""
+        self.size_bytes = 0
+        self.idle_since = now
+        """When a request of this priority came or went last."""
+        self._flows: dict[str, FlowQueue] = {}
+        self._waiting: OrderedDict[int, Entry] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def flows(self) -> Collection[FlowQueue]:
+        """See `Band`."""
+        return self._flows.values()
+
+    def flow(self, flow_id: str) -> FlowQueue | None:
+        """See `Band`."""
+        return self._flows.get(flow_id)
+
+    @property
+    def oldest(self) -> Entry | None:
+        """Which entry came first; None while nothing waits."""
+        return next(iter(self._waiting.values()), None)
+
+    @property
+    def newest(self) -> Entry | None:
+        """Which entry came last; None while nothing waits."""
+        return next(reversed(self._waiting.values()), None)
+
+    def entries(self) -> list[Entry]:
+        """All of them, in the order in which they came."""
+        return list(self._waiting.values())
+
+    def has_room_for(self, size_bytes: int) -> bool:
+        """Whether one more request of that size may wait; exactly at a limit it may."""
+        rules = self.rules
+        return self.size_bytes + size_bytes <= rules.max_bytes and len(self._waiting) < rules.max_requests
+
+    def add(self, entry: Entry) -> None:
+        """Have an entry wait; entries are added in the order in which they came."""
+        entry.key = self.rules.ordering.key(entry)
+        flow_id = entry.request.fairness_id
+        flow = self._flows.get(flow_id)
+        if flow is None:
+            flow = self._flows[flow_id] = FlowQueue(flow_id)
+        entry.flow, entry.band = flow, self
+        self._waiting[entry.arrival] = entry
+        self.size_bytes += entry.size_bytes
+        if flow.add(entry):
+            self.rules.fairness.flow_changed(self, flow)
+
+    def remove(self, entry: Entry) -> FlowQueue:
+        """Take an entry out; the flow that it has left."""
+        flow = entry.flow
+        assert flow is not None
+        entry.flow = entry.band = None
+        del self._waiting[entry.arrival]
+        self.size_bytes -= entry.size_bytes
+        headed = flow.remove(entry)
+        if not flow:
+            del self._flows[flow.id]
+        if headed:
+            self.rules.fairness.flow_changed(self, flow)
+        return flow
+
+    def choose(self) -> Entry | None:
+        """Which entry goes next, as the policies say; None for none of this band now."""
+        chosen = self.rules.fairness.choose(self)
+        if chosen is None or isinstance(chosen, FlowQueue):
+            return None if chosen is None else chosen.head
+        return self.oldest

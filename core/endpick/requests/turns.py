@@ -1,0 +1,96 @@
+"""Whose turn it is, and when: runs flow control on the event loop, while something waits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from time import perf_counter
+
+from endpick.flow_control.controller import FlowController
+from endpick.flow_control.limits import SWEEP_SECONDS
+from endpick.requests.memory import MemoryAccount, OverloadStage
+
+_log = logging.getLogger("endpick.flow_control")
+
+PACE_SECONDS = 0.001
+"""Between two requests that go although what the detector sees has not changed in between; as in llm-d."""
+TICK_SECONDS = 0.005
+"""How often the pool is looked at while it has no room; ends of requests, and endpoints that join, are acted on at once."""
+TURN_SECONDS = 0.002
+"""For so long requests may go in one turn of the event loop."""
+SHED_AT_ONCE = 32
+
+
+class Turns:
+    """Timers of one `FlowController`: none while nothing waits."""
+
+    def __init__(self, controller: FlowController, account: MemoryAccount) -> None:
+        """Must be used on one event loop."""
+        self.controller = controller
+        self._account = account
+        self._handle: asyncio.Handle | None = None
+        self._is_soon = False
+        self._swept_at = controller.now()
+
+    def soon(self) -> None:
+        """Look at the queues in the next turn of the event loop: something came, went or changed."""
+        if self._is_soon:
+            return
+        if self._handle is not None:
+            self._handle.cancel()
+        self._is_soon = True
+        self._handle = asyncio.get_running_loop().call_soon(self._turn)
+
+    def stop(self) -> None:
+        """Look no more, until `soon`."""
+        if self._handle is not None:
+            self._handle.cancel()
+        self._handle = None
+        self._is_soon = False
+
+    def _turn(self) -> None:
+        """Let go what may go, and end the waiting of what waited too long; come again while something waits."""
+        self._handle = None
+        self._is_soon = False
+        controller = self.controller
+        delay = TICK_SECONDS
+        try:
+            if self._account.stage >= OverloadStage.SHEDDING:
+                self._shed()
+            delay = self._let_go()
+            now = controller.now()
+            if now - self._swept_at >= SWEEP_SECONDS:
+                self._swept_at = now
+                self._sweep()
+        except Exception:  # a fault of endpick's own must not keep the others waiting for ever
+            _log.exception("flow control failed in one turn, and goes on")
+        if controller.waiting and not self._is_soon:
+            self._handle = asyncio.get_running_loop().call_later(delay, self._turn)
+
+    def _let_go(self) -> float:
+        """Seconds until the next turn.
+
+        Where the detector sees each request that went, as one that counts them does, the next may go at once. Where it waits for model
+        servers to report, it cannot know how many are too many: then one goes in each turn.
+        """
+        controller, saturation = self.controller, self.controller.saturation
+        began = perf_counter()
+        while controller.attempt():
+            if not controller.waiting:
+                return TICK_SECONDS
+            if not saturation.has_changed():
+                return PACE_SECONDS
+            if perf_counter() - began > TURN_SECONDS:
+                return 0.0
+        return TICK_SECONDS
+
+    def _sweep(self) -> None:
+        told = self.controller.sweep()
+        if told:
+            text = "%d requests waited for too long and were told; more endpoints, or another flowControl.defaultRequestTTL, would help"
+            _log.warning(text, told, extra={"still_waiting": self.controller.waiting})
+
+    def _shed(self) -> None:
+        below = 0 if self._account.stage < OverloadStage.REFUSING else None
+        told = self.controller.shed(SHED_AT_ONCE, below)
+        self._account.shed += told

@@ -1,0 +1,193 @@
+"""A saturated pool behind a real gateway: who waits, who goes first, and what clients are told that did not go."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import pytest
+
+from integration.serve.gateway import Gateway, running_gateway, until
+
+pytestmark = pytest.mark.asyncio
+
+CONFIG = """\
+apiVersion: endpick/v1alpha1
+kind: EndpointPickerConfig
+featureGates: [flowControl]
+plugins:
+- {type: file-discovery, parameters: {path: endpoints.yaml, watchFile: true}}
+- {type: concurrency-detector, parameters: {maxConcurrency: 1}}
+- {type: round-robin-fairness-policy}
+- {type: random-picker}
+objectives: [{name: high, priority: 10}, {name: low, priority: -1}]
+dataLayer: {discovery: {pluginRef: file-discovery}}
+flowControl:
+  saturationDetector: {pluginRef: concurrency-detector}
+  defaultPriorityBand: {fairnessPolicyRef: round-robin-fairness-policy, maxRequests: 6}
+  defaultRequestTTL: 60s
+"""
+SLOW_SERVERS = ("--model", "m", "--prefill-ms-per-token", "0.01", "--decode-ms", "10")
+QUEUE = "llm_d_epp_flow_control_queue_size"
+
+
+async def waiting(gateway: Gateway, count: int) -> None:
+    async def reached() -> bool:
+        return await gateway.sample(QUEUE) == count
+
+    await until(reached, f"{count} requests wait")
+
+
+class Clients:
+    """Requests in flight; the names of those that were answered, in order."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+        self.answered: list[str] = []
+        self.tasks: dict[str, asyncio.Task] = {}
+
+    async def ask(self, name: str, *, max_tokens: int = 2, tenant: str = "", objective: str = "", **extra: object) -> tuple[int, dict]:
+        headers = {"x-llm-d-inference-fairness-id": tenant, "x-llm-d-inference-objective": objective}
+        body = {"model": "m", "messages": [{"role": "user", "content": name}], "max_tokens": max_tokens, "ignore_eos": True, **extra}
+        sent = {header: value for header, value in headers.items() if value}
+        async with self.gateway.client.post("/v1/chat/completions", json=body, headers=sent) as response:
+            await response.read()
+            self.answered.append(name)
+            return response.status, dict(response.headers)
+
+    def begin(self, name: str, **keywords) -> asyncio.Task:
+        self.tasks[name] = asyncio.ensure_future(self.ask(name, **keywords))
+        return self.tasks[name]
+
+    async def occupy(self, tokens: int = 100) -> asyncio.Task:
+        """Fill the one place that there is."""
+        task = self.begin("first", max_tokens=tokens)
+
+        async def running() -> bool:
+            return await self.gateway.sample("llm_d_epp_request_running") == 1
+
+        await until(running, "a request that fills the pool")
+        return task
+
+
+async def test_what_waits_goes_by_priority_then_in_turn_and_never_more_than_there_is_room_for(tmp_path):
+    async with running_gateway(tmp_path, CONFIG, servers=1, server_options=SLOW_SERVERS) as gateway:
+        clients = Clients(gateway)
+        await clients.occupy()
+        for count, (name, keywords) in enumerate(
+            [
+                ("low", {"objective": "low"}),
+                ("flood 1", {"tenant": "flood"}),
+                ("flood 2", {"tenant": "flood"}),
+                ("flood 3", {"tenant": "flood"}),
+                ("trickle", {"tenant": "trickle"}),
+                ("high", {"objective": "high"}),
+            ],
+            1,
+        ):
+            clients.begin(name, **keywords)
+            await waiting(gateway, count)
+        assert await gateway.sample("llm_d_epp_flow_control_pool_saturation", {"stage": "effective"}) == 1.0
+        assert {status for status, _ in await asyncio.gather(*clients.tasks.values())} == {200}
+        assert clients.answered == ["first", "high", "flood 1", "trickle", "flood 2", "flood 3", "low"]
+        assert await gateway.sample(QUEUE) == 0
+        assert await gateway.sample("llm_d_epp_flow_control_requests_total", {"outcome": "Dispatched"}) == 7
+        durations = "llm_d_epp_flow_control_request_queue_duration_seconds_count"
+        assert await gateway.sample(durations, {"outcome": "Dispatched", "priority": "0"}) == 5
+
+
+async def test_clients_are_told_when_there_is_no_room_or_their_time_is_over(tmp_path):
+    config = CONFIG.replace("60s", "500ms").replace("maxRequests: 6", "maxRequests: 1")
+    async with running_gateway(tmp_path, config, servers=1, server_options=SLOW_SERVERS) as gateway:
+        clients = Clients(gateway)
+        first = await clients.occupy(tokens=400)
+        late = clients.begin("late")
+        await waiting(gateway, 1)
+        status, headers = await clients.ask("no room")
+        assert (status, headers["x-llm-d-request-dropped-reason"]) == (429, "rejected-saturated")
+        status, headers = await late
+        assert (status, headers["x-llm-d-request-dropped-reason"]) == (429, "rejected-ttl-expired")
+        assert not first.done()
+        for outcome in ("RejectedCapacity", "EvictedTTL"):
+            assert await gateway.sample("llm_d_epp_flow_control_requests_total", {"outcome": outcome}) == 1
+        assert (await first)[0] == 200
+
+
+async def test_a_client_that_leaves_makes_room_at_once(tmp_path):
+    config = CONFIG.replace("maxRequests: 6", "maxRequests: 1")
+    async with running_gateway(tmp_path, config, servers=1, server_options=SLOW_SERVERS) as gateway:
+        clients = Clients(gateway)
+        await clients.occupy()
+        leaves = clients.begin("leaves")
+        await waiting(gateway, 1)
+        leaves.cancel()
+        await waiting(gateway, 0)
+        assert await gateway.sample("llm_d_epp_flow_control_queue_bytes") == 0
+        assert await gateway.sample("llm_d_epp_flow_control_requests_total", {"outcome": "EvictedContextCancelled"}) == 1
+        assert (await clients.ask("next"))[0] == 200
+        assert "leaves" not in clients.answered
+
+
+async def test_a_request_waits_for_endpoints_and_goes_where_one_has_joined(tmp_path):
+    async with running_gateway(tmp_path, CONFIG, servers=1, server_options=SLOW_SERVERS) as gateway:
+        clients = Clients(gateway)
+        pool = gateway.endpoints_file.read_text()
+        gateway.endpoints_file.write_text("endpoints: []\n")
+
+        async def empty() -> bool:
+            return await gateway.sample("llm_d_epp_ready_endpoints") == 0
+
+        await until(empty, "an empty pool")
+        waits = clients.begin("waits")
+        await waiting(gateway, 1)
+        gateway.endpoints_file.write_text(pool)
+        assert (await waits)[0] == 200
+
+
+async def test_what_waits_outlives_a_reload_and_is_told_when_the_process_ends(tmp_path):
+    options = ("--drain-timeout", "1h")
+    async with running_gateway(tmp_path, CONFIG, servers=1, server_options=SLOW_SERVERS, options=options) as gateway:
+        clients = Clients(gateway)
+        await clients.occupy(tokens=150)
+        kept = clients.begin("kept", tenant="a", max_tokens=400)
+        told = clients.begin("told", tenant="a")
+        await waiting(gateway, 2)
+        picker = gateway.children.named("endpick").process
+        (tmp_path / "config.yaml").write_text(CONFIG.replace("maxRequests: 6", "maxRequests: 9"))
+        picker.send_signal(signal.SIGHUP)
+
+        async def reloaded() -> bool:
+            return await gateway.sample("endpick_config_reloads_total", {"outcome": "applied"}) == 1
+
+        await until(reloaded, "the new configuration")
+        await waiting(gateway, 1)
+        picker.send_signal(signal.SIGTERM)
+
+        async def draining() -> bool:
+            return await gateway.sample("endpick_phase", {"phase": "draining"}) == 1
+
+        await until(draining, "the drain time")
+        assert not told.done()
+        picker.send_signal(signal.SIGTERM)
+        status, headers = await told
+        assert (status, headers["x-llm-d-request-dropped-reason"]) == (503, "rejected-shutting-down")
+        assert (await kept)[0] == 200
+
+
+async def test_a_sheddable_request_in_flight_is_taken_back_for_a_more_important_one(tmp_path):
+    config = CONFIG.replace("flowControl:\n", "flowControl:\n  enableEviction: true\n")
+    async with running_gateway(tmp_path, config, servers=1, server_options=SLOW_SERVERS) as gateway:
+        clients = Clients(gateway)
+        sheddable = clients.begin("sheddable", objective="low", max_tokens=3000)
+
+        async def running() -> bool:
+            return await gateway.sample("llm_d_epp_request_running") == 1
+
+        await until(running, "a request that fills the pool")
+        status, _ = await clients.ask("important")
+        assert status == 200
+        status, headers = await sheddable
+        assert (status, headers["x-llm-d-request-dropped-reason"]) == (429, "evicted-priority")
+        assert clients.answered == ["sheddable", "important"]
+        assert await gateway.sample("llm_d_epp_flow_control_revocations_issued_total", {"priority": "-1"}) == 1
+        assert await gateway.sample("llm_d_epp_flow_control_revocations_total", {"outcome": "confirmed"}) == 1

@@ -1,0 +1,274 @@
+"""Requests that wait at the director: what is decided when their turn comes, and what becomes of clients that do not wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from endpick.api import FairnessPolicy, OrderingPolicy, UsageLimitPolicy
+from endpick.api.endpoints import Access
+from endpick.flow_control.policies import bind_flow_control
+from endpick.requests.director import Director, Pipeline
+from endpick.requests.memory import MemoryAccount
+from endpick.requests.model import CloseCause, Refused, Routed
+from endpick.requests.waiting import LaterDecision, WaitingRoom
+from endpick.scheduling.trace import sampled, to_json
+from unit.flow_control.queue_bench import SETTINGS, Log, settings
+from unit.requests.stage import CHAT, Stage, async_producer_of, candidate_filter_of, detector_of, header_processor_of, observer_of
+from unit.scheduling.workbench import plugin_of, pool
+
+pytestmark = pytest.mark.asyncio
+
+
+class Busy(Stage):
+    """A stage with queues; `load` is what the detector says."""
+
+    def __init__(self, rules=SETTINGS, limit_bytes=10**9, **keywords):
+        self.load = 2.0
+        super().__init__(detector=detector_of(lambda endpoints: self.load), objectives={"batch": -1, "high": 5}, **keywords)
+        self.account = MemoryAccount(limit_bytes)
+        self.log = Log()
+        self.room = WaitingRoom(self.table, Access(), lambda: self.now, self.account, lambda: self.log)
+        self.pipeline = self.with_queues(rules)
+        self.director = Director(self.pipeline, self.table, self.telemetry, lambda: self.now, account=self.account, room=self.room)
+
+    def with_queues(self, rules) -> Pipeline:
+        from dataclasses import replace
+
+        policies = {
+            "in-turn": plugin_of(FairnessPolicy, "in-turn", choose=lambda band: next(iter(band.flows))),
+            "fcfs": plugin_of(OrderingPolicy, "fcfs", sort_key=lambda waiting: ()),
+            "whole": plugin_of(UsageLimitPolicy, "whole", ceilings=lambda saturation, priorities: [1.0] * len(priorities)),
+        }
+        bound = None if rules is None else bind_flow_control(rules, policies, self.telemetry)
+        return replace(self.pipeline, flow_control=bound)
+
+    def wait(self, *arguments, **keywords) -> LaterDecision:
+        decision = self.decide(*arguments, **keywords)
+        assert isinstance(decision, LaterDecision), decision
+        return decision
+
+
+class Delivered:
+    """What a transport gets."""
+
+    def __init__(self, later: LaterDecision) -> None:
+        self.results: list[object] = []
+        self.errors: list[BaseException] = []
+        self.come = asyncio.Event()
+        later.deliver(self)
+
+    def __call__(self, result, error):
+        self.results.append(result)
+        if error is not None:
+            self.errors.append(error)
+        self.come.set()
+
+    async def result(self) -> object:
+        await self.come.wait()
+        assert len(self.results) == 1
+        return self.results[0]
+
+
+async def test_a_request_passes_while_there_is_room_and_is_decided_at_once():
+    stage = Busy()
+    stage.load = 0.5
+    assert isinstance(stage.decide(x_request_id="one"), Routed)
+    assert stage.log.passes == ["one"]
+
+
+async def test_a_request_is_decided_on_the_pool_as_it_is_when_its_turn_comes():
+    stage = Busy(table=pool(size=1))
+    later = Delivered(stage.wait())
+    (old,) = stage.table.generation.endpoints
+    stage.table.replace_all(pool(size=3).generation.endpoints[2:])
+    stage.load = 0.0
+    stage.room.something_changed()
+    routed = await later.result()
+    assert routed.destinations == ("10.0.0.3:8000",) != (old.address,)
+    assert stage.account.parsed_bytes > 0
+    routed.exchange.finish(CloseCause.RESET)
+    assert stage.account.parsed_bytes == 0
+
+
+async def test_header_processors_see_a_request_once_and_the_end_of_one_lets_the_next_go():
+    seen = []
+    stage = Busy(header_processors=[header_processor_of(lambda request, state: seen.append(request.id))])
+    stage.load = 0.0
+    first = stage.route(x_request_id="first")
+    stage.load = 1.0
+    later = Delivered(stage.wait(x_request_id="second"))
+    await asyncio.sleep(0)
+    assert not later.results
+    stage.load = 0.0
+    first.exchange.finish(CloseCause.RESET)
+    assert isinstance(await later.result(), Routed)
+    assert seen == ["first", "second"]
+
+
+async def test_the_record_of_a_decision_says_how_long_a_request_waited_and_why():
+    from dataclasses import replace
+
+    stage, shown = Busy(), []
+    stage.load = 1.25
+    watched = replace(stage.pipeline, scheduler=sampled(stage.pipeline.scheduler, lambda: True, shown.append))
+    stage.director.switch(watched)
+    later = Delivered(stage.wait())
+    stage.now += 2.5
+    stage.load = 0.0
+    stage.room.something_changed()
+    await later.result()
+    stage.route()
+    assert [to_json(record)["waited"] for record in shown] == [{"seconds": 2.5, "saturation": 1.25}, None]
+
+
+async def test_what_follows_the_wait_may_refuse():
+    stage = Busy(candidate_filters=[candidate_filter_of(lambda endpoints: endpoints.take([]))])
+    later = Delivered(stage.wait())
+    stage.load = 0.0
+    stage.room.something_changed()
+    assert (await later.result()).reason == "rejected-no-endpoints"
+    assert stage.telemetry.refused == [("m", "ServiceUnavailable")]
+
+
+@pytest.mark.parametrize(("empty", "status", "reason"), [(False, 429, "rejected-ttl-expired"), (True, 503, "rejected-no-endpoints")])
+async def test_a_request_whose_time_is_over_is_told_by_the_clock_alone(empty, status, reason):
+    stage = Busy()
+    if empty:
+        stage.table.replace_all(())
+    later = Delivered(stage.wait())
+    stage.now += 61.0
+    told = await later.result()
+    assert (told.status, told.reason) == (status, reason)
+    assert stage.telemetry.refused == [("m", told.code)]
+    assert stage.account.held_bytes == 0
+
+
+async def test_no_room_is_said_at_once():
+    stage = Busy(settings(max_requests=1))
+    stage.wait()
+    refused = stage.refuse()
+    assert (refused.status, refused.reason) == (429, "rejected-saturated")
+    assert stage.room.controller.waiting == 1
+
+
+async def test_a_client_that_leaves_is_gone_from_the_queue_and_the_account_at_once():
+    stage = Busy()
+    later = stage.wait()
+    assert stage.account.held_bytes > 0
+    later.cancel()
+    later.cancel()
+    assert (stage.room.controller.waiting, stage.account.held_bytes) == (0, 0)
+    assert [outcome for _, outcome in stage.log.ends] == ["EvictedContextCancelled"]
+
+
+async def test_a_decision_that_is_awaited_is_the_same_and_cancelling_the_task_leaves():
+    stage = Busy()
+    task = asyncio.ensure_future(_awaited(stage.wait()))
+    await asyncio.sleep(0)
+    stage.load = 0.0
+    stage.room.something_changed()
+    assert isinstance(await task, Routed)
+    stage.load = 2.0
+    task = asyncio.ensure_future(_awaited(stage.wait()))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert stage.room.controller.waiting == 0
+
+
+async def _awaited(later: LaterDecision):
+    return await later
+
+
+async def test_a_client_that_leaves_between_the_decision_and_its_delivery_is_over():
+    ended = []
+    stage = Busy(observers=[observer_of(response_ended=lambda request, end, state: ended.append(end.cause))])
+    later = stage.wait()
+    stage.load = 0.0
+    stage.room.something_changed()
+    await asyncio.sleep(0)
+    assert stage.room.controller.waiting == 0
+    later.cancel()
+    assert [str(cause) for cause in ended] == ["client-disconnect"]
+    assert stage.account.held_bytes == 0
+
+
+async def test_producers_that_wait_are_awaited_when_the_turn_has_come():
+    release, begun = asyncio.Event(), asyncio.Event()
+
+    async def produce(request, endpoints, state):
+        begun.set()
+        await release.wait()
+
+    stage = Busy(producers=[async_producer_of(produce)])
+    later = Delivered(stage.wait())
+    leaves = stage.wait()
+    stage.load = 0.0
+    stage.room.something_changed()
+    await begun.wait()
+    assert not later.results
+    leaves.cancel()
+    release.set()
+    assert isinstance(await later.result(), Routed)
+
+
+async def test_endpicks_own_mistake_costs_one_request_and_the_others_go_on(monkeypatch):
+    stage = Busy()
+    broken, good = Delivered(stage.wait(x_request_id="broken")), Delivered(stage.wait(x_request_id="good"))
+    decide = stage.director.decide
+
+    def once(incoming, begun=None):
+        if incoming.headers["x-request-id"] == "broken":
+            raise RuntimeError("a bug")
+        return decide(incoming, begun)
+
+    monkeypatch.setattr(stage.room, "director", type("Fragile", (), {"decide": staticmethod(once), "refuse": stage.director.refuse})())
+    stage.load = 0.0
+    stage.room.something_changed()
+    await broken.come.wait()
+    assert [str(error) for error in broken.errors] == ["a bug"]
+    assert isinstance(await good.result(), Routed)
+
+
+async def test_a_reload_keeps_what_waits_and_one_without_queues_lets_it_go():
+    stage = Busy()
+    later = Delivered(stage.wait())
+    stage.director.switch(stage.with_queues(settings(ttl_seconds=9.0)))
+    assert stage.room.controller.waiting == 1
+    stage.director.switch(stage.with_queues(None))
+    assert isinstance(await later.result(), Routed)
+    assert stage.route()
+    stage.director.switch(stage.with_queues(SETTINGS))
+    stage.wait()
+
+
+async def test_at_the_end_all_that_wait_are_told():
+    stage = Busy()
+    laters = [Delivered(stage.wait()) for _ in range(3)]
+    assert stage.room.shut_down() == 3
+    assert {(await later.result()).reason for later in laters} == {"rejected-shutting-down"}
+    assert stage.refuse().reason == "rejected-shutting-down"
+
+
+async def test_short_of_memory_requests_of_negative_priority_go_first_and_no_new_ones_wait():
+    stage = Busy(limit_bytes=100_000)
+    batch, normal = Delivered(stage.wait(x_llm_d_inference_objective="batch")), Delivered(stage.wait())
+    stage.account.hold_parsed(85_000 - stage.account.held_bytes)
+    stage.room.something_changed()
+    told = await batch.result()
+    assert (told.status, told.reason) == (429, "rejected-overloaded")
+    assert not normal.results
+    assert isinstance(stage.decide(x_llm_d_inference_objective="batch"), Refused)
+    stage.account.hold_parsed(10_000)
+    stage.room.something_changed()
+    assert (await normal.result()).reason == "rejected-overloaded"
+
+
+async def test_a_body_that_is_not_understood_never_waits():
+    stage = Busy()
+    assert stage.refuse(b"{").status == 400
+    assert stage.refuse({**CHAT, "model": ""}).status == 400
+    assert stage.room.controller.waiting == 0
