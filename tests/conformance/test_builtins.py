@@ -113,7 +113,7 @@ def test_multicluster_metrics_extractor_conforms(check):
     check()
 
 
-FED_ABOVE = {CoreMetricsExtractor, ModelsDataExtractor, TopologyExtractor, DcgmExtractor, MulticlusterMetricsExtractor}
+FED_ABOVE = {CoreMetricsExtractor, ModelsDataExtractor, TopologyExtractor, DcgmExtractor, MulticlusterMetricsExtractor, JsonValuesExtractor}
 
 
 def test_no_collector_is_forgotten():
