@@ -14,6 +14,8 @@ from typing import TypeAlias
 PLUGINS = "endpick_builtin"
 SHARED = frozenset({"_proto", "api", "diagnostics", "installation", "observability"})
 """Every package uses what is there; no picture shows calls into it."""
+_OF_TIMERS = "serve"
+"""Callbacks that begin there are those of the process, such as a look at its memory each second: no part of any request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class Observer:
         self._callbacks_only = False
 
     def begin(self, *, callbacks_only: bool = False) -> None:
-        """Forget what was noted, and note what comes; `callbacks_only` leaves out what tasks do."""
+        """Forget what was noted, and note what comes; `callbacks_only` leaves out what tasks and the timers of the process do."""
         self._callbacks_only = callbacks_only
         self._stacks = {}
 
@@ -91,6 +93,8 @@ class Observer:
         if not frames or (self._callbacks_only and _in_task()):
             return
         functions = tuple(Function(one.f_globals["__name__"], one.f_code.co_qualname) for one in frames)
+        if self._callbacks_only and functions[0].package == _OF_TIMERS:
+            return
         if len(functions) == 1 or functions[-1].package != functions[-2].package:
             self._roots.append(frames[0])  # kept, so that no other frame gets its id
             self._stacks.setdefault(Stack(functions, id(frames[0])))
