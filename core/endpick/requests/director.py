@@ -67,7 +67,7 @@ from endpick.requests.steps import (
     was_cached,
 )
 from endpick.requests.waiting import LetGo, WaitingRoom
-from endpick.requests.weight import LIGHT_BYTES, is_heavy
+from endpick.requests.weight import LIGHT_BYTES, is_large
 from endpick.scheduling.scheduler import Scheduler
 from endpick.scheduling.step import Fault, Step, bind
 from endpick.scheduling.trace import WAITED
@@ -154,8 +154,7 @@ class Director:
         self._rules = rules or ModelRules()
         self._large_bodies = large_bodies
         self._account = MemoryAccount() if account is None else account
-        self._large_bytes = self._light_bytes = sys.maxsize
-        self._most_weight = 0
+        self._large_bytes, self._most_weight, self._light_bytes = sys.maxsize, 0, sys.maxsize
         if large_bodies is not None:
             self._large_bytes, self._most_weight = large_bodies.threshold_bytes, large_bodies.threshold_weight
             self._light_bytes = min(self._large_bytes, LIGHT_BYTES)
@@ -201,7 +200,8 @@ class Director:
                 self._report_body_modes(incoming.body_modes, pipeline)
             if incoming.body is None and incoming.body_modes.sees_request_body:
                 return self._anywhere(incoming)
-            if incoming.body is not None and len(incoming.body) > self._light_bytes and self._is_large(incoming.body):
+            body = incoming.body
+            if body is not None and len(body) > self._light_bytes and is_large(body, self._large_bytes, self._most_weight):
                 return self._decide_large(incoming, pipeline)
             built = build_request(incoming, pipeline.parsers, pipeline.objectives, access, None, self._rules, self._random)
         if isinstance(built, Refused):
@@ -245,10 +245,6 @@ class Director:
             if fault is not None and fault.refuses:
                 return self.refuse(built, refused(fault))
         return self._conclude(pipeline, built, endpoints, cycle_state)
-
-    def _is_large(self, body: bytes) -> bool:
-        """Whether another process is to parse it, for its length or for its structure."""
-        return len(body) > self._large_bytes or is_heavy(body, self._most_weight)
 
     def _decide_large(self, incoming: IncomingRequest, pipeline: Pipeline) -> Awaitable[Decision]:
         """Have the body parsed elsewhere, and go on with the pipeline of now, whatever a reload makes of it meanwhile."""

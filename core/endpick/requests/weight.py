@@ -35,6 +35,11 @@ def is_heavy(body: bytes, most: int) -> bool:
     return size > _LENIENT_BYTES and _is_read_leniently(body)
 
 
+def is_large(body: bytes, most_bytes: int, most_weight: int) -> bool:
+    """Whether another process is to parse a body, for its length or for its structure."""
+    return len(body) > most_bytes or is_heavy(body, most_weight)
+
+
 def _weight(body: bytes) -> int:
     plain = body.replace(b"\\\\", b"__").replace(b'\\"', b"__") if b"\\" in body else body
     whole = np.frombuffer(plain, dtype=np.uint8)
