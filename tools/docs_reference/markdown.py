@@ -32,7 +32,8 @@ def _cell(text: str) -> str:
 
 def code(text: object) -> str:
     """Text as code; nothing for no text."""
-    return f"`{text}`" if str(text) else ""
+    fence = "``" if "`" in str(text) else "`"
+    return f"{fence}{text}{fence}" if str(text) else ""
 
 
 def listed(items: Iterable[str]) -> str:

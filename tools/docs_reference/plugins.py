@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterable
 
 from docs_reference.builtin import builtin_plugins
@@ -14,6 +15,9 @@ from endpick.api.data import AnyKey
 from endpick.cli.describing import REQUIRED, ParameterTable, entry_of, parameter_tables
 from endpick.plugins.kinds import KINDS, payload_of
 from endpick.plugins.loader import LoadedPlugin
+
+_PATTERN = re.compile(r"\bmatches (\S+?)(?=, |$)")
+"""A bound that is a regular expression: prose would be read as markup."""
 
 
 def page() -> str:
@@ -66,7 +70,13 @@ def _parameters(tables: Iterable[ParameterTable]) -> list[str]:
     parts = []
     for one in tables:
         rows = (
-            (code(row.name), row.type, row.bounds, "required" if row.default == REQUIRED else code(row.default), row.meaning)
+            (
+                code(row.name),
+                row.type,
+                _PATTERN.sub(lambda found: f"matches {code(found[1])}", row.bounds),
+                "required" if row.default == REQUIRED else code(row.default),
+                row.meaning,
+            )
             for row in one.rows
         )
         parts += [f"**{one.name}**: {one.description}"] if one.name else []
