@@ -21,8 +21,10 @@ __all__ = ["AcceptCounters", "Guest", "Listener"]
 
 _log = logging.getLogger(__name__)
 
-_ACCEPTED_AT_ONCE = 32
+_MOST_ACCEPTED_AT_ONCE = 32
 """Connections taken in one turn of the event loop; the others wait in the kernel for the next."""
+_TURNS_TO_FILL = 16
+"""A flood takes so many turns at least to fill all seats, so that a connection's first request is read before its seat is wanted."""
 _SHORTEST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0
 _LOG_INTERVAL_SECONDS = 60.0
@@ -87,6 +89,7 @@ class Listener:
         self._by_peer: Counter[str] = Counter()
         self._unwanted: set[Guest] = set()
         """Lost their seat before their connection was made."""
+        self._accepted_at_once = min(_MOST_ACCEPTED_AT_ONCE, max(1, limits.max_connections // _TURNS_TO_FILL))
         self._max_per_peer = max(1, int(limits.max_connections * limits.max_peer_share))
         self._pause_seconds = _SHORTEST_PAUSE_SECONDS
         self._resuming: asyncio.TimerHandle | None = None
@@ -127,7 +130,7 @@ class Listener:
                 del self._by_peer[seat.peer]
 
     def _accept_some(self) -> None:
-        for _ in range(_ACCEPTED_AT_ONCE):
+        for _ in range(self._accepted_at_once):
             try:
                 accepted, address = self._socket.accept()
             except (BlockingIOError, InterruptedError):

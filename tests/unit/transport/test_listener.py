@@ -1,0 +1,78 @@
+"""A port under a burst of connections: what has been asked is read before its seat is wanted by others."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+
+import pytest
+
+from endpick.transport.limits import AcceptLimits, TransportCounters
+from endpick.transport.listener import Listener
+
+SEATS = 32
+
+
+class Visitor(asyncio.Protocol):
+    """Answers the first bytes that come, and is idle before."""
+
+    def __init__(self, port: Port) -> None:
+        self._port = port
+        self._since = time.monotonic()
+        self._answered = False
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport):
+        self._transport = transport
+        self._port.listener.arrived(self)
+
+    def data_received(self, data):
+        self._answered = True
+        self._transport.write(b"alive")
+
+    def connection_lost(self, error):
+        self._port.listener.left(self)
+
+    def idle_since(self):
+        return self._since
+
+    def served(self):
+        return self._answered
+
+    def evict(self):
+        self._port.has_evicted.set()
+        self._transport.abort()
+
+
+class Port:
+    """A listener on loopback."""
+
+    def __init__(self) -> None:
+        self.socket = socket.create_server(("127.0.0.1", 0), backlog=SEATS)
+        self.socket.setblocking(False)
+        self.counters = TransportCounters()
+        self.has_evicted = asyncio.Event()
+        limits = AcceptLimits(SEATS, 1.0, 1.0, 0, "--seats", "--share")
+        self.listener = Listener(self.socket, limits, self.counters, lambda: Visitor(self))
+
+
+@pytest.mark.asyncio
+async def test_a_request_that_came_with_a_burst_of_idle_connections_is_answered():
+    port = Port()
+    address = port.socket.getsockname()
+    probe = socket.create_connection(address)
+    probe.sendall(b"are you alive?")
+    idle = [socket.create_connection(address) for _ in range(SEATS)]  # before the event loop has a turn
+    port.listener.open()
+    try:
+        probe.setblocking(False)
+        async with asyncio.timeout(10):
+            answer = await asyncio.get_running_loop().sock_recv(probe, 16)
+            await port.has_evicted.wait()
+    finally:
+        port.listener.close()
+        for one in (probe, *idle):
+            one.close()
+    assert answer == b"alive"
+    assert (port.counters.connections_accepted, port.counters.connections_evicted) == (SEATS + 1, 1)
