@@ -261,6 +261,13 @@ class ProfileRun(Output):
     failure: str
 
 
+class Waiting(Output):
+    """How a request waited for its turn."""
+
+    seconds: float = Field(description="For how long.")
+    saturation: float = Field(description="How full the pool was when the request came; 1 for full.")
+
+
 class DecisionOutput(Output):
     """What hook objects that implement `endpick_decision` are given."""
 
@@ -274,6 +281,7 @@ class DecisionOutput(Output):
     status: int | None = Field(description="HTTP status of the refusal; null when an endpoint was found.")
     refusal: str
     runs: list[ProfileRun]
+    waited: Waiting | None = Field(description="Null for a request that did not wait in endpick.")
 
 
 class Misbehaviour(Output):

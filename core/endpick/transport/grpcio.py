@@ -33,6 +33,7 @@ _NEVER_MILLISECONDS = 2**31 - 1
 _MOST_BYTES = 2**31 - 1
 _PENDING_CONNECTIONS = 16
 """So many connections may have all their streams wait for Python before grpcio begins to cancel streams of any connection, by lot."""
+_MOST_PENDING = 2**31 - 1
 _MOST_CONNECTIONS = 2**31 - 2
 """With one more, grpcio ends the process."""
 
@@ -251,6 +252,7 @@ def _newest_server() -> int:
 def _options(settings: ListenSettings) -> list[tuple[str, int]]:
     limits = settings.limits
     age = limits.max_connection_age_seconds
+    pending = _PENDING_CONNECTIONS * limits.max_concurrent_streams
     # By default grpcio only pings clients that have streams, at most twice between messages, and waits a minute for the answer
     # however short the keep-alive timeout is.
     return [
@@ -268,8 +270,8 @@ def _options(settings: ListenSettings) -> list[tuple[str, int]]:
         ("grpc.max_connection_idle_ms", _milliseconds(limits.max_connection_idle_seconds)),
         ("grpc.max_connection_age_ms", _NEVER_MILLISECONDS if age is None else _milliseconds(age)),
         ("grpc.max_connection_age_grace_ms", _milliseconds(limits.max_connection_age_grace_seconds)),
-        ("grpc.server.max_pending_requests", _PENDING_CONNECTIONS * limits.max_concurrent_streams),
-        ("grpc.server.max_pending_requests_hard_limit", 2 * _PENDING_CONNECTIONS * limits.max_concurrent_streams),
+        ("grpc.server.max_pending_requests", min(pending, _MOST_PENDING)),
+        ("grpc.server.max_pending_requests_hard_limit", min(2 * pending, _MOST_PENDING)),
         ("grpc.enable_channelz", 1),
         ("grpc.so_reuseport", int(settings.reuse_port)),
     ]
