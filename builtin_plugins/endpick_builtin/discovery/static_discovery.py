@@ -22,7 +22,7 @@ class StaticEndpoint(BaseModel):
     name: Annotated[str, Field(min_length=1, description="Unique in its namespace.")]
     namespace: Annotated[str, Field(min_length=1, description="Part of the endpoint's name.")] = "default"
     address: Annotated[str, AfterValidator(_ip_address), Field(description="IP address, without brackets.")]
-    port: Annotated[int, Field(ge=1, le=65535, description="TCP port of the model server; a number, or text as in an endpoints file.")]
+    port: Annotated[int, Field(ge=1, le=65535, description="TCP port of the model server.")]
     labels: Annotated[dict[str, str], Field(description="What label filters and engines go by.")] = {}
 
 
