@@ -191,3 +191,4 @@ async def test_of_two_pickers_one_is_ready_and_the_other_takes_over(server, tmp_
         await serves(other, SERVING)
         assert await other.ask() == ("10.0.0.1:8000", 0)
         assert [event["event"] for event in await other.logged("this replica leads")] == ["this replica leads"]
+        await one.process.wait()  # a second SIGTERM on the way out would end it with another code
