@@ -27,6 +27,7 @@ from endpick.api import (
     InferenceRequest,
     Parameters,
     PerEndpointScorer,
+    PollingPoolSource,
     PoolSource,
     PreRequest,
     ProfileHandler,
@@ -42,6 +43,7 @@ from endpick.api import (
     ScoringState,
     StreamSource,
     Subscriptions,
+    Unavailable,
     UpstreamHeaders,
     Usage,
     hookimpl,
@@ -69,6 +71,19 @@ class PriceSource(PoolSource[Parameters, float]):
         publish(2.0)
         publish(-1.0)
         await asyncio.Event().wait()
+
+
+class AskedPrice(PollingPoolSource[Parameters, float]):
+    """Has a value of the pool at every other time that it is asked."""
+
+    interval_seconds = 0.05
+    asked = 0
+
+    async def poll_pool(self) -> float:
+        self.asked += 1
+        if self.asked % 2:
+            return 3.0
+        raise Unavailable("nothing to have")
 
 
 class HeatCollector(DataCollector[Parameters, float]):

@@ -25,6 +25,16 @@ EXCEPTIONS = Path(__file__).with_name("unreached.txt")
 CONFIG = Path(__file__).with_name("config.yaml")
 RELUCTANT = "- {type: max-score-picker}", "- {type: max-score-picker}\n- {type: reach.clinging}\n- {type: reach.reluctant}"
 """Turns the configuration into one of which an instance starts and does not stop again, and the next does not start."""
+QUEUED = (
+    ("kind: EndpointPickerConfig\n", "kind: EndpointPickerConfig\nfeatureGates: [flowControl]\n"),
+    (
+        "- {type: utilization-detector, parameters: {queueDepthThreshold: 5}}\n",
+        "- {type: concurrency-detector, parameters: {maxConcurrency: 1}}\n",
+    ),
+    ("- {type: queue-scorer}\n", "- {type: queue-scorer}\n- {type: endpoint-load-observer}\n"),
+    ("{pluginRef: utilization-detector}}\n", "{pluginRef: concurrency-detector}, enableEviction: true, defaultRequestTTL: 1s}\n"),
+)
+"""Turn the configuration into one with flow control and a pool that two requests fill, and with a load that is told in answers."""
 CORE = Path(endpick.__file__ or "").parent
 PACKAGES = ("serve", "requests", "scheduling", "extproc", "transport", "datalayer")
 PORTS = ("--host", "127.0.0.1", "--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0", "--log-format", "json")
@@ -148,7 +158,7 @@ async def _all_runs(folder: Path) -> None:
     )
     try:
         async with _model_server() as port, asyncio.timeout(2 * SECONDS), asyncio.TaskGroup() as runs:
-            for run in (_plain, _watched, _crowded, _other_transport, _tls, _refused):
+            for run in (_plain, _queued, _watched, _crowded, _other_transport, _tls, _refused):
                 runs.create_task(run(folder, port))
     except (ExceptionGroup, TimeoutError) as problems:
         for each in STARTED:
@@ -233,6 +243,23 @@ async def _plain(folder: Path, model_server: int) -> None:
     _expect(run, status, 0)
 
 
+async def _queued(folder: Path, model_server: int) -> None:
+    """Requests that wait for their turn: let go, timed out, left by their clients, and sent on in place of less important ones."""
+    import grpc.aio
+
+    from reachable import traffic
+
+    config = CONFIG.read_text()
+    for as_it_is, queued in QUEUED:
+        assert as_it_is in config, as_it_is
+        config = config.replace(as_it_is, queued, 1)
+    run = await _start(folder, "queued", model_server, PLAIN, "--large-body", "10k", "--finish-timeout", "500ms", config=config)
+    await run.until("serving")
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{run.ports['ext_proc_port']}") as channel:
+        await traffic.every_way_of_waiting(channel)
+    _expect(run, await run.end(), 0)
+
+
 async def _watched(folder: Path, model_server: int) -> None:
     """A configuration that is read again because its file changed; circuits that open at once, and a loop that soon stands still."""
     import grpc.aio
@@ -249,6 +276,7 @@ async def _watched(folder: Path, model_server: int) -> None:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{run.ports['ext_proc_port']}") as channel:
         for _ in range(3):
             await traffic.faults(channel)
+        await traffic.much_structure(channel)
     _expect(run, await run.end(), 0)
 
 

@@ -106,6 +106,47 @@ async def faults(channel: grpc.aio.Channel) -> None:
         await ask(channel, [request_headers(headers), request_body(CHAT, end=True)], answered(mode=EACH_MODE[0]))
 
 
+async def much_structure(channel: grpc.aio.Channel) -> None:
+    """Bodies that are short and yet long to parse."""
+    for prompt in ("," * 100_000, "\\ud800" + "x" * 300_000, "é" * 200_000):
+        body = b'{"model": "m", "prompt": "' + prompt.encode() + b'"}'
+        await ask(channel, [request_headers({":path": "/v1/completions"}), request_body(body, end=True)], answered(mode=EACH_MODE[0]))
+
+
+async def every_way_of_waiting(channel: grpc.aio.Channel) -> None:
+    """Two requests of which each fills an endpoint, and others that come meanwhile; needs flow control with room for two."""
+    load = {"endpoint-load-metrics": 'JSON {"named_metrics": {"num_requests_waiting": 0.0, "kv_cache_usage_perc": 0.0}}'}
+    good, idle = request_body(CHAT, end=True), {"x-llm-d-inference-objective": "idle"}
+    done = answered(mode=EACH_MODE[0], head=load)
+    await ask(channel, [request_headers(), good], done)
+    held = [await _decided(channel, idle) for _ in range(2)]
+    await ask(channel, [request_headers({"x-llm-d-inference-objective": "urgent"}), good], done)  # takes the place of one of them
+    held += [await _decided(channel, {}) for _ in range(2)]  # the second in place of the other
+    late = asyncio.ensure_future(ask(channel, [request_headers(), good], done))  # in vain
+    large = json.dumps({"model": "m", "prompt": "tell me a long story " * 600}).encode()
+    long = asyncio.ensure_future(ask(channel, [request_headers({":path": "/v1/completions"}), request_body(large, end=True)], done))
+    leaving = channel.stream_stream(EXT_PROC_PATH)(timeout=SECONDS)
+    await leaving.write(request_headers())
+    await leaving.write(good)
+    await asyncio.sleep(0.1)  # until it waits, which the server does not tell
+    leaving.cancel()
+    await asyncio.gather(late, long)
+    waiting = asyncio.ensure_future(ask(channel, [request_headers(), good], done))
+    await asyncio.sleep(0.1)
+    for call in held:
+        call.cancel()
+    await waiting
+
+
+async def _decided(channel: grpc.aio.Channel, headers: dict[str, str]) -> grpc.aio.StreamStreamCall:
+    """A request on its way to a model server, whose response does not come."""
+    call = channel.stream_stream(EXT_PROC_PATH)()
+    await call.write(request_headers(headers))
+    await call.write(request_body(CHAT, end=True))
+    await call.read()
+    return call
+
+
 async def every_refusal(channel: grpc.aio.Channel) -> None:
     """Requests that endpick answers itself or routes in spite of a fault, and streams that break the protocol."""
     for headers in (

@@ -36,7 +36,7 @@ class AccessScope:
     """Under which name a consumer that insists on this producer finds each key that the instance writes: see `DataKey.from_producer`."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "unlimited", self.readable - self.max_ages.keys())
+        object.__setattr__(self, "unlimited", self.readable.difference(self.max_ages))
         object.__setattr__(self, "own_names", {name: f"{name}@{self.instance}" for name in self.writable})
 
 

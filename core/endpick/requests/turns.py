@@ -41,13 +41,6 @@ class Turns:
         self._is_soon = True
         self._handle = asyncio.get_running_loop().call_soon(self._turn)
 
-    def stop(self) -> None:
-        """Look no more, until `soon`."""
-        if self._handle is not None:
-            self._handle.cancel()
-        self._handle = None
-        self._is_soon = False
-
     def _turn(self) -> None:
         """Let go what may go, and end the waiting of what waited too long; come again while something waits."""
         self._handle = None
