@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -15,6 +16,8 @@ from endpick.flow_control.policies import bind_flow_control
 from endpick.flow_control.queues import Entry
 from endpick.flow_control.settings import BandSettings, FlowControlSettings
 from endpick.flow_control.states import EntryEvent
+from endpick.plugins.breaker import Breaker, BreakerSettings
+from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import OnFault
 from endpick.scheduling.step import bind
 from unit.scheduling.workbench import Recording, plugin_of
@@ -101,10 +104,14 @@ class Bench:
                 instances[band.ordering] = plugin_of(OrderingPolicy, band.ordering, sort_key=self.policies[band.ordering])
         detector = detector or plugin_of(SaturationDetector, "detector", self.policies.get("on_fault"), saturation=self.saturated)
         return rules_of(
-            bind_flow_control(settings, instances, self.telemetry),
-            bind(detector, SaturationDetector, "saturation", self.telemetry),
+            bind_flow_control(settings, {name: self._in_test_time(each) for name, each in instances.items()}, self.telemetry),
+            bind(self._in_test_time(detector), SaturationDetector, "saturation", self.telemetry),
             self.access,
         )
+
+    def _in_test_time(self, instance: Instance) -> Instance:
+        """The same instance, whose circuit neither opens because the machine is busy nor closes because time passes there."""
+        return replace(instance, breaker=Breaker(BreakerSettings(budget_seconds=math.inf), lambda: self.now))
 
     def saturated(self, endpoints) -> float:
         return self.saturation(endpoints) if callable(self.saturation) else self.saturation
