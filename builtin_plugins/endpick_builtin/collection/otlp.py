@@ -62,8 +62,8 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
     A resource belongs to the endpoint that its attribute `endpointAttribute` names. Its gauges and sums, and of histograms and summaries
     count and sum, become a page with the names of the push, where all but letters, digits, `_` and `:` is `_`; collectors such as
     `core-metrics-extractor` read it like one that was scraped. What the engine should report and one push lacks counts as an error of the
-    collector, so a server's metrics belong into one push. Attributes that are no texts are no labels. Whoever can reach the port can say
-    what it likes of any endpoint: it has no authentication, and listens on this machine alone unless told otherwise.
+    collector, so a server's metrics belong into one push. Attributes that are no texts are no labels. Every client that reaches
+    the port can say what it likes of any endpoint: it has no authentication, and listens on this machine alone unless told otherwise.
 
     Resources of unknown endpoints are left out and the sender is told so, as for points beyond 5000 in one export. A body over
     `maxBodyBytes`, one that takes more than 10 s, and a ninth export at once are refused. gRPC is not spoken: have the exporter use

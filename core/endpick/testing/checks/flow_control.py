@@ -36,7 +36,7 @@ _OBJECTIVES = ("250", "0", " 7 ", "soon", "-1", "1.5", "9" * 30, "")
 
 @check(FairnessPolicy)
 def fairness_policy_chooses_what_waits(subject: PluginUnderTest) -> Iterator[Finding]:
-    """`choose` answers a flow of the band, whoever came and went before, and serves everything in the end."""
+    """`choose` answers a flow of the band, whatever came and went before, and serves everything in the end."""
     for bench in benches(subject):
         problem = _drawn_out(bench)
         if problem:
