@@ -2,8 +2,7 @@
 
 - `table`: which endpoints are in the pool, and what was last reported of each? Start here: `EndpointTable`.
 - `collection`: when is each data source asked, and what happens to what it brings? Start here: `CollectionLoop`.
-- `moments`: when within a tick has each endpoint its turn?
-- `pace`: when is each source due, and which polls of an endpoint with nothing to do are left out?
+- `pace`: when is each source due, at which moment of a tick, and which polls of an endpoint with nothing to do are left out?
 - `pool_poller`: when is something asked for that belongs to the whole pool?
 - `told`: what do endpoints tell of themselves, so that they need not be asked?
 - `tasks`: how are tasks restarted when they end, and how are they ended?

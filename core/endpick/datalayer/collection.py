@@ -21,8 +21,7 @@ from endpick.api.datalayer import (
 )
 from endpick.api.endpoints import Endpoint, Generation
 from endpick.api.plugin import Parameters
-from endpick.datalayer.moments import PhaseSequence, first_at
-from endpick.datalayer.pace import Cadence, Pace, PollCounts, cadence_of, longest_stretch
+from endpick.datalayer.pace import Cadence, Pace, PhaseSequence, PollCounts, cadence_of, first_at, longest_stretch
 from endpick.datalayer.pool_poller import PoolPoller
 from endpick.datalayer.table import EndpointTable
 from endpick.datalayer.tasks import TaskGroup, keep_running, stop_all

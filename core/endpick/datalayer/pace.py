@@ -1,4 +1,4 @@
-"""When endpoints are asked: each source in its turn, and an endpoint with nothing to do ever less often while its answers repeat."""
+"""When endpoints are asked: each source in its turn, at few moments of a tick, and an endpoint with nothing to do ever less often."""
 
 from __future__ import annotations
 
@@ -30,6 +30,35 @@ def cadence_of(refresh_interval_seconds: float, intervals: Iterable[float | None
     wanted = tuple(refresh_interval_seconds if interval is None else interval for interval in intervals)
     tick = max(SHORTEST_TICK_SECONDS, min((refresh_interval_seconds, *wanted)))
     return Cadence(tick, tuple(max(1, round(interval / tick)) for interval in wanted))
+
+
+class PhaseSequence:
+    """Spreads endpoints over the tick, however many there are and whenever they come, in groups that are polled together.
+
+    Each time the process wakes costs more than a poll does, so endpoints share a few moments of the tick; groups stay small, because
+    requests wait for them.
+    """
+
+    _GOLDEN_RATIO = 0.6180339887498949
+    _GROUP = 8
+    _FEWEST_MOMENTS = 4
+
+    def __init__(self) -> None:
+        self._last = 0.0
+
+    def next(self, endpoints: int) -> float:
+        """A share of the tick, 0 to 1, far from those given before, in a pool of so many; a larger one has these moments and others."""
+        self._last = (self._last + self._GOLDEN_RATIO) % 1.0
+        moments = self._FEWEST_MOMENTS
+        while moments * self._GROUP < endpoints:
+            moments *= 2
+        return math.floor(self._last * moments) / moments
+
+
+def first_at(now: float, tick_seconds: float, phase: float) -> float:
+    """When an endpoint has its turn next: half a tick from now at the earliest, and at the same moment as others of its phase."""
+    ticks = math.ceil((now + tick_seconds / 2) / tick_seconds - phase)
+    return (ticks + phase) * tick_seconds
 
 
 REPEATS_BEFORE_STRETCHING = 5

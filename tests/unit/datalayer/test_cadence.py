@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.datalayer.moments import PhaseSequence, first_at
-from endpick.datalayer.pace import cadence_of
+from endpick.datalayer.pace import PhaseSequence, cadence_of, first_at
 from endpick.datalayer.tasks import Backoff
 
 
