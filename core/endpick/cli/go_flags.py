@@ -68,7 +68,7 @@ class GoCommand(click.Command):
 
         if name in self.removed:
             return f"llm-d has removed --{name}, and endpick does not have it: {self.removed[name]}"
-        hint = did_you_mean(f"--{name}", sorted(f"--{known}" for known in options))
+        hint = did_you_mean(f"--{name}", sorted(f"--{known}" for known in options)) or _flags_with_words_of(name, options)
         return f"no such flag: --{name}; {hint or 'see --help'}"
 
 
@@ -80,6 +80,13 @@ def boolean(name: str, *, default: bool, help: str) -> Callable[[Callable[..., N
 def options_of(command: click.Command) -> dict[str, click.Option]:
     """The options of a command, by each of their names without dashes."""
     return {name: option for option in command.params if isinstance(option, click.Option) for name in _long_names(option)}
+
+
+def _flags_with_words_of(name: str, options: Mapping[str, click.Option]) -> str | None:
+    """A hint that lists the flags in whose names every word of `name` stands: `--port` is a part of several."""
+    words = set(name.split("-"))
+    likely = [f"--{known}" for known in options if words <= set(known.split("-"))]
+    return f"there is {', '.join(likely)}" if likely else None
 
 
 def _long_names(option: click.Option) -> Iterator[str]:

@@ -114,6 +114,7 @@ def test_a_flag_that_llm_d_removed_says_what_to_use_instead(name):
 
 def test_an_unknown_flag_gets_a_suggestion():
     assert refusal("--grpc-prot=1") == "no such flag: --grpc-prot; did you mean '--grpc-port'?"
+    assert refusal("--port=1") == "no such flag: --port; there is --grpc-port, --grpc-health-port, --metrics-port, --reuse-port"
     assert refusal("--wholly-unknown") == "no such flag: --wholly-unknown; see --help"
 
 
