@@ -24,7 +24,7 @@ from endpick.transport.h2 import frames
 from endpick.transport.h2.errors import ErrorCode
 from endpick.transport.h2.frames import ACK, FRAME_HEAD, FrameParser, FrameType
 from endpick.transport.h2.grpc import MESSAGE_HEAD, MESSAGE_HEAD_BYTES
-from endpick.transport.server import EXT_PROC_PATH
+from endpick.transport.methods import EXT_PROC_PATH
 
 _WINDOW = 2**30
 _MAX_FRAME = 16_384

@@ -17,7 +17,9 @@ from endpick.extproc.stream import SessionFactory
 from endpick.observability.telemetry import NullTelemetry
 from endpick.requests.model import CloseCause, Decision, IncomingRequest, Routed
 from endpick.requests.response import BodilessExchange
-from endpick.transport.server import ListenSettings, ext_proc_methods, open_server
+from endpick.transport.address import ListenSettings
+from endpick.transport.methods import ext_proc_methods
+from endpick.transport.server import open_server
 
 
 class EchoSession:

@@ -24,7 +24,7 @@ from docs_pictures.observe import Observer, Stack
 from endpick._proto.ext_proc_pb2 import HttpBody, HttpHeaders, ProcessingRequest, ProcessingResponse
 from endpick.cli.serve import command
 from endpick.installation import request_path
-from endpick.transport.server import EXT_PROC_PATH
+from endpick.transport.methods import EXT_PROC_PATH
 
 CONFIG = """\
 apiVersion: llm-d.ai/v1alpha1

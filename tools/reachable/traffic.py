@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from endpick.requests.model import BodyMode
 from endpick.transport.h2 import frames
 from endpick.transport.h2.hpack import encode
-from endpick.transport.server import EXT_PROC_PATH, EXT_PROC_SERVICE
+from endpick.transport.methods import EXT_PROC_PATH, EXT_PROC_SERVICE
 from integration.transport.raw_client import HEADERS, RawClient
 from unit.extproc.conversation import (
     read,

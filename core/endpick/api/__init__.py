@@ -25,7 +25,6 @@ Plugins and every package of endpick call it. It imports nothing else of endpick
 
 from endpick.api.data import AnyKey, DataKey, Scope, Subscriptions
 from endpick.api.datalayer import (
-    ColumnWriter,
     DataCollector,
     DataSource,
     EndpointChange,
@@ -102,7 +101,7 @@ from endpick.api.keys import (
     Topology,
 )
 from endpick.api.metrics import LabelLimit, MetricSample, MetricsPage
-from endpick.api.plugin import Parameters, Plugin, PluginContext, RefersTo, Stability, ignored
+from endpick.api.plugin import ColumnWriter, Parameters, Plugin, PluginContext, RefersTo, Stability, ignored
 from endpick.api.request import InferenceRequest, JSONObject, JSONValue, Media, Modality, ParsedRequest, Piece, Prompt, Rejection, Usage
 from endpick.api.request_control import (
     Admitter,

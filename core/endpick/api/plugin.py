@@ -5,20 +5,21 @@ from __future__ import annotations
 import enum
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, cast, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypeVar, get_original_bases
 
-from endpick.api.data import AnyKey, Subscriptions
+from endpick.api.data import AnyKey, DataKey, Subscriptions
+from endpick.api.endpoints import Endpoint
 from endpick.api.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from endpick.api.datalayer import ColumnWriter
+T = TypeVar("T")
 
 
 class Parameters(BaseModel):
@@ -69,6 +70,28 @@ class Stability(enum.StrEnum):
     EXPERIMENTAL = "experimental"
     STABLE = "stable"
     DEPRECATED = "deprecated"
+
+
+class ColumnWriter(Protocol):
+    """Where a collector puts what it found; made by the host for one payload."""
+
+    @property
+    def endpoint(self) -> Endpoint | None:
+        """Whose payload this is; None for a pool-wide one."""
+
+    def set(self, key: DataKey[T], value: T, endpoint: Endpoint | None = None) -> None:
+        """Write a value of scope `ENDPOINT`, for `endpoint` or else for the payload's own; ignored for an endpoint that has left.
+
+        Raises:
+            UndeclaredAccess: under test, when the collector does not produce the key.
+            ValueError: no endpoint was named and the payload has none.
+        """
+
+    def set_pool(self, key: DataKey[T], value: T) -> None:
+        """Write a value of scope `POOL`."""
+
+    def endpoints(self) -> Iterable[Endpoint]:
+        """Every endpoint in the pool now, for pool-wide payloads that speak of single endpoints."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,8 +143,8 @@ def settings_of(options: ServeOptions) -> ServeSettings:
     from endpick.serve.bodies.reader import LargeBodySettings
     from endpick.serve.process import HEALTH_LIMITS, ServeSettings
     from endpick.serve.watchdog import WatchdogSettings
+    from endpick.transport.address import ListenSettings
     from endpick.transport.limits import Limits
-    from endpick.transport.server import ListenSettings
 
     path = options["config"] or options["config_file"]
     limits = Limits(

@@ -12,8 +12,8 @@ from prometheus_client.registry import Collector
 
 from endpick.observability.exposition import page_of
 from endpick.serve.admin_http import AdminConnection, AdminCounters, AdminLimits, Page, Pages
+from endpick.transport.address import ListenError, ListenSettings, listening_socket
 from endpick.transport.listener import Listener
-from endpick.transport.server import ListenError, ListenSettings, listening_socket
 from endpick.transport.tls import CertificateWatch, TlsSettings
 
 _SWEEP_SECONDS = 1.0

@@ -43,10 +43,12 @@ from endpick.serve.lifecycle import DrainTime, Lifecycle, Phase, Readiness, unle
 from endpick.serve.limit_log import ADMIN, SESSION, TRANSPORT, LimitLog
 from endpick.serve.overload import OverloadWatch, available_bytes, resident_bytes
 from endpick.serve.watchdog import Watchdog, WatchdogSettings
+from endpick.transport.address import ListenError, ListenSettings
 from endpick.transport.health import HealthBoard, health_methods
 from endpick.transport.limits import Limits
+from endpick.transport.methods import ext_proc_methods
 from endpick.transport.reflection import reflection_methods
-from endpick.transport.server import ListenError, ListenSettings, Server, TransportName, ext_proc_methods, open_server
+from endpick.transport.server import Server, TransportName, open_server
 from endpick.transport.tls import TlsError, TlsSettings
 
 _log = logging.getLogger("endpick.serve")

@@ -1,6 +1,8 @@
 """Transports: carry gRPC messages over HTTP/2 to stream sessions and back, on two interchangeable servers.
 
 - `server`: what can a transport do, and which one is used? Start here: `Server`, `open_server`.
+- `methods`: which gRPC methods does a port serve?
+- `address`: where does it listen?
 - `h2`: the default transport, endpick's own HTTP/2 server.
 - `grpcio`: the reference transport, on the server of the gRPC project.
 - `listener`: which connections does a port take, and which go when there are too many?

@@ -13,7 +13,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from endpick._proto import ext_proc_pb2
 from endpick.extproc.stream import GrpcStatus, ProtocolError
-from endpick.transport.server import EXT_PROC_SERVICE
+from endpick.transport.methods import EXT_PROC_SERVICE
 
 __all__ = ["answer"]
 

@@ -16,9 +16,10 @@ from grpc._cython import cygrpc  # type: ignore[attr-defined]
 from endpick.extproc.stream import ProtocolError, StreamSession
 from endpick.requests.memory import MemoryAccount, OverloadStage
 from endpick.requests.model import CloseCause
+from endpick.transport.address import ListenError, ListenSettings, listening_socket
 from endpick.transport.envelope import EnvelopeError, require_small_envelope
 from endpick.transport.limits import TransportCounters
-from endpick.transport.server import ListenError, ListenSettings, Method, Methods, listening_socket
+from endpick.transport.methods import Method, Methods
 from endpick.transport.tls import CertificateFiles, CertificateWatch
 
 __all__ = ["GrpcioServer"]

@@ -11,7 +11,7 @@ from grpc_health.v1 import health_pb2
 
 from endpick.extproc.stream import GrpcStatus, ProtocolError
 from endpick.requests.model import CloseCause
-from endpick.transport.server import EXT_PROC_SERVICE, Method
+from endpick.transport.methods import EXT_PROC_SERVICE, Method
 
 __all__ = ["HEALTH_SERVICE", "LIVENESS", "READINESS", "HealthBoard", "HealthStatus", "health_methods"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 
 from endpick.requests.model import CloseCause
-from endpick.transport.server import Method, Methods
+from endpick.transport.methods import Method, Methods
 
 __all__ = ["reflection_methods"]
 

@@ -11,10 +11,12 @@ import grpc.aio
 import pytest
 import uvloop
 
+from endpick.transport.address import ListenSettings
 from endpick.transport.health import HealthBoard, health_methods
 from endpick.transport.limits import Limits
+from endpick.transport.methods import EXT_PROC_PATH, ext_proc_methods
 from endpick.transport.reflection import reflection_methods
-from endpick.transport.server import EXT_PROC_PATH, ListenSettings, Server, TransportName, ext_proc_methods, open_server
+from endpick.transport.server import Server, TransportName, open_server
 from endpick.transport.tls import TlsSettings
 from integration.transport.toy import Log, toy_sessions
 

@@ -10,8 +10,9 @@ import grpc.aio
 import pytest
 
 from endpick.requests.model import CloseCause
+from endpick.transport.address import ListenError, ListenSettings
 from endpick.transport.limits import Limits
-from endpick.transport.server import ListenError, ListenSettings, open_server
+from endpick.transport.server import open_server
 from integration.transport.conftest import opened
 
 pytestmark = pytest.mark.asyncio

@@ -9,7 +9,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from endpick.transport.health import LIVENESS, READINESS, HealthStatus
-from endpick.transport.server import EXT_PROC_SERVICE
+from endpick.transport.methods import EXT_PROC_SERVICE
 
 pytestmark = pytest.mark.asyncio
 

@@ -18,7 +18,7 @@ from endpick.transport.h2.grpc import MESSAGE_HEAD
 from endpick.transport.h2.hpack import encode
 from endpick.transport.h2.stream import Stream
 from endpick.transport.limits import Limits, TransportCounters
-from endpick.transport.server import Method
+from endpick.transport.methods import Method
 
 PATH = "/test.Echo/Stream"
 ENDLESS_PATH = "/test.Echo/Endless"

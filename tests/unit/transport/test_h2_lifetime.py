@@ -8,13 +8,14 @@ import tracemalloc
 import pytest
 
 from endpick.requests.model import CloseCause
+from endpick.transport.address import ListenSettings
 from endpick.transport.h2 import frames
 from endpick.transport.h2.errors import ErrorCode
 from endpick.transport.h2.frames import MAX_STREAM_ID, FrameType
 from endpick.transport.h2.protocol import SocketConnection
 from endpick.transport.h2.server import H2Server
 from endpick.transport.limits import Limits
-from endpick.transport.server import ListenSettings, Method
+from endpick.transport.methods import Method
 from unit.transport.peer import ENDLESS_PATH, PATH, REQUEST, EchoSession, Peer, frame, raw_headers
 
 INITIAL_WINDOW = 4

@@ -18,7 +18,7 @@ from endpick.requests.memory import MemoryBudget
 from endpick.transport.h2.connection import Connection
 from endpick.transport.h2.frames import FrameParser, FrameType
 from endpick.transport.limits import Limits, TransportCounters
-from endpick.transport.server import EXT_PROC_PATH, Method
+from endpick.transport.methods import EXT_PROC_PATH, Method
 from unit.transport.peer import EchoSession, FakeTask, parsed
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures" / "transport"

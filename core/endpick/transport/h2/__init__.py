@@ -1,9 +1,9 @@
 """An HTTP/2 server for gRPC: framing and flow control of our own, HPACK from a library, no task per stream.
 
 A map, from the socket inwards. Each module imports only modules below it; outside this package they import `transport.limits`,
-`transport.server`, `extproc.stream` (sessions and the memory budget) and `requests.model` (why a session is closed).
+`transport.methods`, `extproc.stream` (sessions and the memory budget) and `requests.model` (why a session is closed).
 
-- `server`: the listening port and its connections, called by `transport.server.open_server`; imports `transport.tls` as well.
+- `server`: the listening port and its connections, made by `transport.server`; imports `address` and `tls` of `transport`, too.
 - `protocol`: one connection on its socket, called by asyncio: bytes and time go into a `Connection`, output comes out.
 - `turns`: the queue in which connections that send much wait to be read on.
 - `await_bridge`: the task in which a stream awaits what its session waits for. Not compiled, as it holds a coroutine.

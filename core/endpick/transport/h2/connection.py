@@ -13,7 +13,7 @@ from endpick.transport.h2.lifetime import CLOSED, CLOSING, LAST_CALL, WAITING_FO
 from endpick.transport.h2.receive import ControlFrames, FrameHandler
 from endpick.transport.h2.streams import Spawn, Streams
 from endpick.transport.limits import Limits, TransportCounters
-from endpick.transport.server import Methods
+from endpick.transport.methods import Methods
 
 _HTTP1_METHODS: Final = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"CONNECT ", b"TRACE ")
 _FRAMES_PER_LOOK: Final = 4

@@ -15,7 +15,7 @@ from endpick.transport.h2.errors import ErrorCode, H2ConnectionError
 from endpick.transport.h2.stream import Stream
 from endpick.transport.h2.turns import Turns
 from endpick.transport.limits import Limits, TransportCounters
-from endpick.transport.server import Methods
+from endpick.transport.methods import Methods
 
 __all__ = ["ConnectionOwner", "SocketConnection"]
 

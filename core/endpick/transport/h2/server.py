@@ -7,11 +7,12 @@ import logging
 import time
 
 from endpick.requests.memory import MemoryAccount, MemoryBudget
+from endpick.transport.address import ListenError, ListenSettings, listening_socket
 from endpick.transport.h2.protocol import SocketConnection
 from endpick.transport.h2.turns import Turns
 from endpick.transport.limits import TransportCounters
 from endpick.transport.listener import Listener
-from endpick.transport.server import ListenError, ListenSettings, Methods, listening_socket
+from endpick.transport.methods import Methods
 from endpick.transport.tls import CertificateWatch
 
 __all__ = ["H2Server"]

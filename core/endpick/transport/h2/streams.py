@@ -31,7 +31,7 @@ from endpick.transport.h2.stream import (
     next_state,
 )
 from endpick.transport.limits import Limits, TransportCounters
-from endpick.transport.server import Methods
+from endpick.transport.methods import Methods
 
 logger = logging.getLogger(__name__)
 

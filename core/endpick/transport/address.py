@@ -1,0 +1,81 @@
+"""Where a port listens: its settings, the socket that follows from them, and why there may be none."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from dataclasses import dataclass, field
+from typing import Self
+
+from endpick.transport.limits import Limits
+from endpick.transport.tls import TlsSettings
+
+
+@dataclass(frozen=True, slots=True)
+class ListenSettings:
+    """One listening port."""
+
+    host: str = ""
+    """IPv4 or IPv6 address; empty: every interface, both families."""
+    port: int = 9002
+    """0: any free port; `Server.start` returns it."""
+    tls: TlsSettings | None = None
+    """None: plain text (HTTP/2 with prior knowledge)."""
+    reuse_port: bool = False
+    """Let several processes listen on the same port (SO_REUSEPORT)."""
+    limits: Limits = field(default_factory=Limits)
+
+
+class ListenError(Exception):
+    """The address cannot be bound; the message names it and says why."""
+
+    @classmethod
+    def at(cls, host: str, port: int, error: OSError) -> Self:
+        """What the system said about an address; `host` empty means every interface."""
+        return cls(f"cannot listen on {host or 'any address'}, port {port}: {_reason(error)}")
+
+
+def _reason(error: OSError) -> str:
+    """The system's own words. An event loop wraps them in a sentence of its own, and a name that is unknown has no errno."""
+    if isinstance(error, socket.gaierror) or error.errno is None:
+        return error.strerror or str(error)
+    return os.strerror(error.errno)
+
+
+_NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
+
+
+def listening_socket(settings: ListenSettings) -> socket.socket:
+    """A bound socket, not yet listening.
+
+    Raises:
+        ListenError: the address cannot be bound.
+    """
+    host = settings.host or "::"
+    try:
+        return _bound(settings, host, both_families=not settings.host)
+    except OSError as error:
+        if settings.host or error.errno not in _NO_IPV6:
+            raise ListenError.at(settings.host, settings.port, error) from error
+    try:
+        return _bound(settings, "0.0.0.0", both_families=False)  # noqa: S104
+    except OSError as error:
+        raise ListenError.at(settings.host, settings.port, error) from error
+
+
+def _bound(settings: ListenSettings, host: str, *, both_families: bool) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if settings.reuse_port:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(not both_families))
+        bound.bind(address)
+        bound.setblocking(False)
+    except OSError:
+        bound.close()
+        raise
+    return bound
