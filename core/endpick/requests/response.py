@@ -147,7 +147,7 @@ class TrackedExchange:
         picked: Endpoints,
         destinations: tuple[str, ...],
     ) -> None:
-        """A request that leaves now; what its body became is in the account already.
+        """A request that leaves now; what its body became is in the account until `finish`.
 
         Args:
             host: See there.
@@ -158,6 +158,12 @@ class TrackedExchange:
             destinations: Where each of them is reached; their own addresses unless the profile handler said otherwise.
         """
         request = built.request
+        # As `hold_parsed`, here and at the end, without the call, which each request would pay for.
+        account = host.account
+        account.parsed_bytes += built.parsed_bytes
+        account.held_bytes += built.parsed_bytes
+        if account.held_bytes > account.alarm_bytes:
+            account.reconsider()
         renamed = request.incoming_model and request.model != request.incoming_model
         self._host = host
         self._built = built
@@ -250,7 +256,6 @@ class TrackedExchange:
     def _close(self, cause: TerminationCause) -> ResponseEnd:
         self._ended = True
         request = self._built.request
-        # As `hold_parsed`, without the call, which each request would pay for.
         account = self._host.account
         account.parsed_bytes -= self._built.parsed_bytes
         account.held_bytes -= self._built.parsed_bytes

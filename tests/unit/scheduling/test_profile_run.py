@@ -10,6 +10,7 @@ from endpick.api.endpoints import Generation
 from endpick.api.state import CycleState
 from endpick.plugins.kinds import OnFault
 from endpick.scheduling.profile import compile_profile
+from endpick.scheduling.step import settle
 from endpick_builtin.pickers import MaxScorePicker
 from unit.scheduling.workbench import REQUEST, Recording, access, filter_of, instance, names, picker_of, plugin_of, pool, scorer_of
 
@@ -18,7 +19,9 @@ def run(table, filters=(), scorers=(), picker=None, telemetry=None):
     weighted = [scorer if isinstance(scorer, tuple) else (scorer, 1.0) for scorer in scorers]
     profile = compile_profile("p", filters, weighted, picker or instance(MaxScorePicker), telemetry or Recording())
     shared = access()
-    return profile.run(REQUEST, table.view(shared), CycleState(shared), shared)
+    result = profile.run(REQUEST, table.view(shared), CycleState(shared), shared)
+    settle(shared)
+    return result
 
 
 def test_scorers_see_what_the_filters_kept_and_weighted_scores_add_up():
