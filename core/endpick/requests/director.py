@@ -304,8 +304,7 @@ class Director:
             if answer is not None:
                 refusal = refusal or verdict(step, answer)
         # Only now: an instance whose circuit opened meanwhile has nothing to settle, and one that has seen the request leave settles it.
-        observers = pipeline.observers.taking_part()
-        exchange = TrackedExchange(self._exchange_host, built, state, observers, picked, result.destinations)
+        exchange = TrackedExchange(self._exchange_host, built, state, pipeline.observers, picked, result.destinations)
         flight: Flight | None = None
         if pipeline.flow_control is not None and self._room is not None:
             flight = self._room.track(request, first)

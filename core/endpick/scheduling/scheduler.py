@@ -38,10 +38,28 @@ class Scheduler:
             The handler's decision, or why there is none: 429 when no endpoint would do, 500 when a plugin's fault forbids an answer.
         """
         access.called.append((None, perf_counter()))
-        runs = self._run_profiles(request, endpoints, state, access)
-        if isinstance(runs, Fault):
-            settle(access)
-            return _rejection(str(runs), fault=True)
+        runs: dict[str, ProfileRunResult] = {}
+        # Ends after len(names) rounds at most, because naming a profile twice is a fault.
+        while len(runs) < len(self.names):
+            step = self.pick_profiles
+            access.scope = step.scope
+            answer: object
+            try:
+                answer = (step.ask if step.breaker.state else step.call)(request, self.names, runs, state)
+                access.called.append((step, perf_counter()))
+            except CALL_FAILURES as problem:
+                answer = step.failed(problem, access)
+            # Nearly every handler wants all profiles at once, which leaves nothing to check.
+            wanted = self.names if answer is self.names and not runs else self._wanted(answer, runs)
+            if isinstance(wanted, Fault):
+                settle(access)
+                return _rejection(str(wanted), fault=True)
+            if not wanted:
+                break
+            for name in wanted:
+                if runs:
+                    state._begin_profile_run()
+                runs[name] = self.profiles[name].run(request, endpoints, state, access)
         if not runs:
             settle(access)
             return _rejection(f"failed to run any scheduler profile for request {request.id}")
@@ -67,33 +85,10 @@ class Scheduler:
                 return _rejection(str(step.fault(unusable)), fault=True)
         return result
 
-    def _run_profiles(
-        self, request: InferenceRequest, endpoints: Endpoints, state: CycleState, access: Access
-    ) -> dict[str, ProfileRunResult] | Fault:
-        # Ends after len(profiles) rounds at most, because naming a profile twice is a fault.
-        runs: dict[str, ProfileRunResult] = {}
-        step = self.pick_profiles
-        while len(runs) < len(self.names):
-            access.scope = step.scope
-            answer: object
-            try:
-                answer = (step.ask if step.breaker.state else step.call)(request, self.names, runs, state)
-                access.called.append((step, perf_counter()))
-            except CALL_FAILURES as problem:
-                answer = step.failed(problem, access)
-            if isinstance(answer, Fault):
-                return answer
-            # Nearly every handler wants all profiles at once, which leaves nothing to check.
-            names = self.names if answer is self.names and not runs else self._named(answer, runs)
-            if isinstance(names, str):
-                return step.fault(names)
-            if not names:
-                return runs
-            for name in names:
-                if runs:
-                    state._begin_profile_run()
-                runs[name] = self.profiles[name].run(request, endpoints, state, access)
-        return runs
+    def _wanted(self, answer: object, runs: Runs) -> tuple[str, ...] | Fault:
+        """The profiles that the handler wants run next."""
+        names = answer if isinstance(answer, Fault) else self._named(answer, runs)
+        return self.pick_profiles.fault(names) if isinstance(names, str) else names
 
     def _named(self, answer: object, runs: Runs) -> tuple[str, ...] | str:
         """The profiles that the handler wants run next, or what is wrong with its answer."""

@@ -52,6 +52,15 @@ KEYS = (
 REQUEST = InferenceRequest(id="r-1", model="m", incoming_model="m")
 
 
+@dataclass(slots=True)
+class Pace:
+    """A `ResponsePace` as an exchange would have it."""
+
+    streaming: bool = False
+    processing_seconds: float = 0.0
+    gaps: Distribution | None = None
+
+
 @dataclass
 class Recording(NullTelemetry):
     """Instruments that remember what they were told."""
