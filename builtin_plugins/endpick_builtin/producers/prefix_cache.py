@@ -163,25 +163,28 @@ class ApproxPrefixCacheProducer(
         size, slots = self._block_size_tokens, self._slot_of_member
         root = chain_root(request.model, request.cache_salt)
         hashes: list[int] = []
-        matched = np.zeros(len(slots))
+        counted: FloatArray | None = None
         tokens = state.get(TOKENIZED_PROMPT)
         for text in request.prompt.texts if tokens is None else [prompt.token_ids.tobytes() for prompt in tokens]:
             prompt = block_hashes(text, root, size, self._blocks_to_match)
-            matched += self._index.match(prompt)[slots]
+            count = self._index.match(prompt)
+            counted = count if counted is None else counted + count
             hashes += prompt
-        blocks, promises = PrefixBlocks(len(hashes), size, tuple(hashes)), self._promises
-        believed = promises.calibrated(matched, members) if promises is not None and promises.heard else matched
+        matched = np.zeros(len(slots)) if counted is None else counted[slots]
+        promises, here = self._promises, endpoints.gather(matched)
+        believed = endpoints.gather(promises.calibrated(matched, members)) if promises is not None and promises.heard else here
+        blocks = PrefixBlocks(len(hashes), size, tuple(hashes))
         state.put(PREFIX_BLOCKS, blocks)
-        state.put_column(PREFIX_MATCH_BLOCKS, endpoints, endpoints.gather(believed))
+        state.put_column(PREFIX_MATCH_BLOCKS, endpoints, believed)
         held = endpoints.derived(CACHE_NUM_BLOCKS, _numbers) if self.parameters.auto_tune else []
-        state.private["found"] = blocks, matched, endpoints, reported[1], held  # `matched` is by row of the generation
+        state.private["found"] = blocks, here, endpoints, reported[1], held
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
         """Remember where the prompt goes."""
         found = state.private.get("found")
         if not isinstance(found, tuple) or not found[0].hashes:
             return
-        blocks, matched, candidates, engine_sizes, engine_blocks = found
+        blocks, matched, candidates, engine_sizes, engine_blocks = found  # all but the first by position in `candidates`
         size = blocks.block_size_tokens
         for profile in dict.fromkeys((result.primary, PREFILL_PROFILE)):
             run = result.runs.get(profile)
@@ -196,11 +199,10 @@ class ApproxPrefixCacheProducer(
             if profile != result.primary:
                 self._index.insert(endpoint.name, blocks.hashes, capacity)
                 continue
-            matched_here = candidates.gather(matched)[position]
             if promises is not None and promises.heard:
-                promises.promise(state, endpoint, blocks.hashes, matched_here)
+                promises.promise(state, endpoint, blocks.hashes, matched[position])
             self._index.insert(endpoint.name, blocks.hashes, capacity)
-            self._metrics.found(matched_here, blocks.total_blocks, size)
+            self._metrics.found(matched[position], blocks.total_blocks, size)
 
     def response_started(self, request: InferenceRequest, head: ResponseHead, state: CycleState) -> None:
         """Note whether the picked endpoint served."""

@@ -211,10 +211,20 @@ class TrackedExchange:
             read = partial(_read_usage, parser.usage, self._host.access)
             if self.streaming:
                 self._usage = StreamedUsage(read, parser.usage_mark)
+            elif content_type.startswith("application/grpc"):
+                self._usage = FramedUsage(read)
             else:
-                is_framed = content_type.startswith("application/grpc")
-                self._usage = FramedUsage(read) if is_framed else WholeUsage(read, parser.usage_mark)
-        added = self._tell_started(headers, served) if self._observers.started else {}
+                self._usage = WholeUsage(read, parser.usage_mark)
+        added: dict[str, str | None] = {}
+        if self._observers.started:
+            endpoint = self._picked.members[0] if served is None else _endpoint_at(served, self._picked, self._destinations)
+            head = ResponseHead(self._status, headers, endpoint, served)
+            for step in self._observers.started:
+                answer = step.run(self._host.access, self._built.request, head, self._state)
+                if isinstance(answer, Mapping):
+                    _add(answer, added, step)
+                elif answer is not None and not isinstance(answer, Fault):
+                    step.fault(f"answered {type(answer).__name__}, not headers or None")
         self.processing_seconds += self._host.clock() - came_at
         return added
 
@@ -276,21 +286,6 @@ class TrackedExchange:
         """The request was refused at the last moment: observers settle what `before_request` began, but nothing was sent."""
         self._is_sent = False
         self.finish(CloseCause.ERROR)
-
-    def _tell_started(self, headers: Mapping[str, str], served: str | None) -> dict[str, str | None]:
-        """Tell all observers; returns the headers they want on the response, of equal names the last."""
-        endpoint = self._picked.members[0] if served is None else _endpoint_at(served, self._picked, self._destinations)
-        head = ResponseHead(self._status, headers, endpoint, served)
-        added: dict[str, str | None] = {}
-        for step in self._observers.started:
-            answer = step.run(self._host.access, self._built.request, head, self._state)
-            if answer is None:
-                continue
-            if isinstance(answer, Mapping):
-                _add(answer, added, step)
-            elif not isinstance(answer, Fault):
-                step.fault(f"answered {type(answer).__name__}, not headers or None")
-        return added
 
 
 class BodilessExchange:

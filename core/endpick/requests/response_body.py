@@ -107,7 +107,8 @@ class StreamedUsage:
     def feed(self, chunk: bytes) -> None:
         """See `UsageReader`."""
         if not self._partial and chunk.endswith(b"\n\n"):
-            self._look(chunk)
+            if chunk.find(self._mark) >= 0:  # as `_look` asks, without its call for a chunk that has none
+                self._look(chunk)
             return
         searched = len(self._partial)
         self._partial += chunk

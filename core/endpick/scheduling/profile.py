@@ -50,7 +50,7 @@ class Profile:
 
         # The scores are added one scorer after the other for every endpoint alike, so equal endpoints get equal totals to the last bit: a
         # matrix product would not promise that, and pickers break ties at random. A scorer that is to be skipped counts for no endpoint.
-        totals = np.zeros(count)
+        totals: FloatArray | None = None
         answer: object
         for position, step in enumerate(self.scorers):
             access.scope = step.scope
@@ -67,9 +67,12 @@ class Profile:
                         return self._failed(made)
                     continue
                 weighted = made
-            totals += weighted
+            if totals is None:
+                totals = weighted.copy()  # it may be kept for the next request, and the picker gets this one
+            else:
+                totals += weighted
 
-        scored, step = ScoredEndpoints(candidates, totals), self.picker
+        scored, step = ScoredEndpoints(candidates, np.zeros(count) if totals is None else totals), self.picker
         access.scope = step.scope
         try:
             answer = (step.ask if step.breaker.state else step.call)(request, scored, state)
