@@ -376,7 +376,7 @@ class Endpoints:
         wanted = np.asarray(positions, dtype=np.intp)
         size = self._size
         if len(wanted) == 1:  # what pickers nearly always take
-            if not 0 <= wanted[0] < size:
+            if not 0 <= int(wanted[0]) < size:
                 raise IndexError(f"a position is outside the {size} endpoints of this view")
         elif len(wanted) and not (wanted[wanted.argmin()] >= 0 and wanted[wanted.argmax()] < size):
             raise IndexError(f"a position is outside the {size} endpoints of this view")
