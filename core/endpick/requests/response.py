@@ -221,9 +221,11 @@ class TrackedExchange:
             head = ResponseHead(self._status, headers, endpoint, served)
             for step in self._observers.started:
                 answer = step.run(self._host.access, self._built.request, head, self._state)
+                if answer is None:
+                    continue
                 if isinstance(answer, Mapping):
                     _add(answer, added, step)
-                elif answer is not None and not isinstance(answer, Fault):
+                elif not isinstance(answer, Fault):
                     step.fault(f"answered {type(answer).__name__}, not headers or None")
         self.processing_seconds += self._host.clock() - came_at
         return added
