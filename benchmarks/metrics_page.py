@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
+from types import SimpleNamespace
 
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -17,8 +18,8 @@ from endpick.api.request_control import ResponseEnd, TerminationCause
 from endpick.observability.exposition import page_of
 from endpick.observability.metrics import EndpickMetrics
 from endpick.observability.recorder import MAX_COMBINATIONS, Recorder
-from endpick.observability.telemetry import ResponsePace
 
+STREAM = SimpleNamespace(streaming=True, processing_seconds=0.0, gaps=None)
 END = ResponseEnd(TerminationCause.NATURAL, 200, Usage(10, 20, 5), 9, 0.1, 0.1)
 
 
@@ -30,7 +31,7 @@ def filled(combinations: int, limit: int) -> CollectorRegistry:
         name, tenant = f"model-{number}", f"tenant-{number}"
         recorder.request_scheduled(0.001, Endpoint(f"default/{number % 16}", f"10.0.0.{number % 16}", 8000), name)
         recorder.request_decided(name, name, tenant, 0, 1000, 0.001)
-        recorder.request_ended(name, name, tenant, 0, END, ResponsePace(streaming=True))
+        recorder.request_ended(name, name, tenant, 0, END, STREAM)
     return registry
 
 

@@ -37,7 +37,7 @@ from endpick.plugins.kinds import default_on_fault, kinds_of
 from endpick.plugins.schema import own_model
 from endpick.requests.director import Director, compile_pipeline
 from endpick.requests.model import CloseCause, IncomingRequest, Routed
-from endpick.requests.steps import compile_producer, produced_at_once
+from endpick.requests.steps import compile_producer, produce
 from endpick.scheduling.profile import compile_profile
 from endpick.scheduling.scheduler import compile_scheduler
 from endpick_builtin.filters.labels import DecodeFilter
@@ -127,8 +127,7 @@ def scheduling(size: int, scorers: Sequence[tuple[type[Plugin], float]], prompt_
 
     def decide() -> object:
         endpoints, state = table.view(access), CycleState(access)
-        for producer in producers:
-            produced_at_once(producer, request, endpoints, state, access)
+        produce(producers, request, endpoints, state, access)
         return scheduler.schedule(request, endpoints, state, access)
 
     return microseconds(decide)

@@ -13,6 +13,7 @@ from endpick.api import (
     InferenceRequest,
     Parameters,
     Picker,
+    PluginContext,
     ScoredEndpoints,
     ScoringState,
 )
@@ -34,14 +35,17 @@ class PickerParameters(Parameters):
 class MaxScorePicker(Picker[PickerParameters]):
     """Pick the endpoints with the highest totals, best first; among equal totals each order is as likely as any other."""
 
+    def __init__(self, name: str, parameters: PickerParameters, context: PluginContext) -> None:
+        super().__init__(name, parameters, context)
+        self._picks_one = parameters.max_num_of_endpoints <= 1
+
     def pick(self, request: InferenceRequest, scored: ScoredEndpoints, state: ScoringState) -> Endpoints:
         """See the class."""
         scores, random = scored.scores, self.context.random
+        if self._picks_one or len(scores) == 1:
+            best = (scores == scores[scores.argmax()]).nonzero()[0]
+            return scored.endpoints.take(best if len(best) == 1 else best[random.randrange(len(best)) :][:1])
         count = self.parameters.count(len(scores))
-        if count == 1:
-            first = scores.argmax()
-            best = (scores == scores[first]).nonzero()[0]
-            return scored.take(best if len(best) == 1 else best[random.randrange(len(best)) :][:1])
         shuffled = random.sample(range(len(scores)), len(scores))
         return scored.take(sorted(shuffled, key=lambda position: -scores[position])[:count])
 

@@ -40,7 +40,7 @@ def only_run(runs: Runs) -> SchedulingResult:
     ((name, run),) = runs.items()
     if run.picked is None:
         return SchedulingResult.failed(f"failed to run scheduler profile '{name}'")
-    return SchedulingResult(name, runs, addresses(run.picked))
+    return SchedulingResult(name, runs, tuple(map(_ADDRESS, run.picked.members)))
 
 
 def at_port(picked: Endpoints, port: int) -> tuple[str, ...]:

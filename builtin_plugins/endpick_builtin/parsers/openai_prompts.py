@@ -5,7 +5,7 @@ Two requests with a common beginning must have a common beginning here; nothing 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from struct import pack
 from typing import Final
 
@@ -29,11 +29,20 @@ CHAT_FIELDS: Final[Mapping[str, type]] = {
 """What shapes a conversation beside its messages; null counts as absent."""
 
 
+_NO_MESSAGES: Final = "invalid chat completions request: must have valid messages field"
+
+
 def problem_with_chat(payload: JSONObject) -> str | None:
     """Why the request has no messages that can be read; None when it has."""
     messages = payload.get("messages")
-    if not (isinstance(messages, list) and messages and all(map(_is_message, messages))):
-        return "invalid chat completions request: must have valid messages field"
+    if not isinstance(messages, list) or not messages:
+        return _NO_MESSAGES
+    for message in messages:
+        if not isinstance(message, dict) or not isinstance(message.get("role", ""), str):
+            return _NO_MESSAGES
+        content = message.get("content")
+        if content is not None and not isinstance(content, str | list):
+            return _NO_MESSAGES
     for name, kind in CHAT_FIELDS.items():
         value = payload.get(name)
         if value is not None and not isinstance(value, kind):
@@ -69,13 +78,19 @@ def problem_with_conversations(payload: JSONObject) -> str | None:
 
 def chat(payload: JSONObject) -> tuple[bytes, ...]:
     """The tools, because chat templates put them first, then role and content of each message."""
+    messages = payload.get("messages")
     pieces: list[bytes] = []
     if payload.get("tools"):
         pieces.append(dumped(payload["tools"]))
-    for message in _sequence(payload.get("messages")):
-        if isinstance(message, Mapping):
-            pieces.append(_text(message.get("role")))
-            pieces += _content(message.get("content"))
+    for message in messages if isinstance(messages, list | tuple) else ():
+        if isinstance(message, dict):  # no call for a message of text, as nearly all are: there may be thousands
+            role, content = message.get("role"), message.get("content")
+            if isinstance(role, str):
+                pieces.append(role.encode())
+            if isinstance(content, str):
+                pieces.append(content.encode())
+            else:
+                pieces += map(_part, _sequence(content))
     return (b"".join(pieces),)
 
 
@@ -113,13 +128,6 @@ def conversations(payload: JSONObject) -> tuple[bytes, ...]:
     return (dumped(payload.get("items")),)
 
 
-def _is_message(message: JSONValue) -> bool:
-    if not isinstance(message, dict):
-        return False
-    content = message.get("content")
-    return isinstance(message.get("role", ""), str) and (content is None or isinstance(content, str | list))
-
-
 def _is_text_or_tokens(prompt: JSONValue) -> bool:
     if isinstance(prompt, str):
         return prompt != ""
@@ -148,12 +156,8 @@ def packed(tokens: Sequence[JSONValue]) -> bytes:
     return pack(f"<{len(tokens)}I", *tokens)
 
 
-def _content(content: JSONValue) -> Iterable[bytes]:
-    """Text as it is; anything else (images, audio) as the JSON that names it, so that equal content looks equal."""
-    return (content.encode(),) if isinstance(content, str) else map(_part, _sequence(content))
-
-
 def _part(part: JSONValue) -> bytes:
+    """Text as it is; anything else (images, audio) as the JSON that names it, so that equal content looks equal."""
     if isinstance(part, Mapping) and part.get("type") == "text":
         return _text(part.get("text"))
     return dumped(part)

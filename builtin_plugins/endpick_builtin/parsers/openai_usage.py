@@ -29,8 +29,11 @@ def from_events(events: bytes) -> Usage | None:
 
 def from_body(body: bytes) -> Usage | None:
     """The usage of a plain answer, or of its end; None when it has none."""
-    answer = _object(body)
-    return _usage(answer.get("usage") if answer is not None else _last_object("usage", body))
+    try:
+        answer = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        answer = None
+    return _usage(answer.get("usage") if isinstance(answer, dict) else _last_object("usage", body))
 
 
 def field_of(name: str, body: bytes) -> JSONValue:
@@ -80,18 +83,20 @@ def _balanced(text: bytes) -> bytes:
 def _usage(usage: JSONValue) -> Usage | None:
     if not isinstance(usage, dict):
         return None
-    prompt, completion = first_of(usage, _PROMPT), first_of(usage, _COMPLETION)
+    prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    if type(prompt) is not int or prompt < 0:
+        prompt = first_of(usage, _PROMPT)
+    if type(completion) is not int or completion < 0:
+        completion = first_of(usage, _COMPLETION)
     if prompt is None and completion is None:
         return None
-    return Usage(prompt or 0, completion or 0, _cached(usage))
-
-
-def _cached(usage: JSONObject) -> int | None:
+    cached = None
     for name in _DETAILS:
         details = usage.get(name)
         if isinstance(details, dict):
-            return first_of(details, ("cached_tokens",))
-    return None
+            cached = first_of(details, ("cached_tokens",))
+            break
+    return Usage(prompt or 0, completion or 0, cached)
 
 
 def first_of(counts: JSONObject, names: tuple[str, ...]) -> int | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
-from typing import Annotated, Self
+from typing import Annotated, Self, TypeAlias
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Gauge
@@ -57,8 +58,10 @@ class PrefixMetrics:
 
     def found(self, matched: float, blocks: int, block_size_tokens: int) -> None:
         """A prompt of this many blocks goes where the first `matched` of them are."""
-        self._hit_ratio.observe(matched / blocks)
-        self._hit_bytes.observe(matched * block_size_tokens * BYTES_PER_TOKEN)
+        # What `Distribution.observe` does, for both in one go.
+        for metric, value in ((self._hit_ratio, matched / blocks), (self._hit_bytes, matched * block_size_tokens * BYTES_PER_TOKEN)):
+            metric.counts[bisect_left(metric.bounds, value)] += 1
+            metric.total += value
 
 
 MIN_BLOCK_SIZE_TOKENS = 64
@@ -106,8 +109,18 @@ class ApproxPrefixCacheParameters(Parameters):
         return self.__dict__["max_prefix_blocks_to_match"] or None
 
 
-def _largest(values: FloatArray) -> float:
-    return float(np.fmax.reduce(values))
+Sizes: TypeAlias = tuple[float, list[float]]
+"""The largest block size that an endpoint reports, NaN where none does, and that of each candidate."""
+_NO_SIZES: Sizes = (0.0, [])
+
+
+def _sizes(reported: FloatArray) -> Sizes:
+    return float(np.fmax.reduce(reported)), reported.tolist()
+
+
+def _numbers(reported: FloatArray) -> list[float]:
+    values: list[float] = reported.tolist()
+    return values
 
 
 class ApproxPrefixCacheProducer(
@@ -135,48 +148,61 @@ class ApproxPrefixCacheProducer(
         self._promises = PrefixPromises(self._index, context.registry) if parameters.self_check else None
         self._pool: object = None
         self._slot_of_member: RowArray = np.empty(0, dtype=np.intp)
+        self._tune(_NO_SIZES)
         if parameters.block_size:
             context.logger.warning("blockSize has no effect: give blockSizeTokens, four characters each")
 
     def produce(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState) -> None:
         """Hash the prompt and look it up."""
-        slots = self._slots(endpoints)
-        size = self._block_size(endpoints)
-        limit = self.parameters.blocks_to_match(size)
+        members = endpoints.pool_members
+        if members is not self._pool:
+            self._slot_of_member, self._pool = self._index.slots(endpoint.name for endpoint in members), members
+        reported = endpoints.derived(CACHE_BLOCK_SIZE, _sizes) if self.parameters.auto_tune else _NO_SIZES
+        if reported is not self._reported:
+            self._tune(reported)
+        size, slots = self._block_size_tokens, self._slot_of_member
         root = chain_root(request.model, request.cache_salt)
         hashes: list[int] = []
-        matched = np.zeros(len(slots))
+        counted: FloatArray | None = None
         tokens = state.get(TOKENIZED_PROMPT)
         for text in request.prompt.texts if tokens is None else [prompt.token_ids.tobytes() for prompt in tokens]:
-            prompt = block_hashes(text, root, size, limit)
-            matched += self._index.match(prompt)[slots]
+            prompt = block_hashes(text, root, size, self._blocks_to_match)
+            count = self._index.match(prompt)
+            counted = count if counted is None else counted + count
             hashes += prompt
+        matched = np.zeros(len(slots)) if counted is None else counted[slots]
+        promises, here = self._promises, endpoints.gather(matched)
+        believed = endpoints.gather(promises.calibrated(matched, members)) if promises is not None and promises.heard else here
         blocks = PrefixBlocks(len(hashes), size, tuple(hashes))
-        state.private["found"] = blocks, matched  # by row of the generation
         state.put(PREFIX_BLOCKS, blocks)
-        promises = self._promises
-        believed = promises.calibrated(matched, endpoints.pool_members) if promises is not None and promises.heard else matched
-        state.put_column(PREFIX_MATCH_BLOCKS, endpoints, endpoints.gather(believed))
+        state.put_column(PREFIX_MATCH_BLOCKS, endpoints, believed)
+        held = endpoints.derived(CACHE_NUM_BLOCKS, _numbers) if self.parameters.auto_tune else []
+        state.private["found"] = blocks, here, endpoints, reported[1], held
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
         """Remember where the prompt goes."""
         found = state.private.get("found")
-        if not isinstance(found, tuple):
+        if not isinstance(found, tuple) or not found[0].hashes:
             return
-        blocks: PrefixBlocks = found[0]
-        matched: FloatArray = found[1]
-        if not blocks.hashes:
-            return
+        blocks, matched, candidates, engine_sizes, engine_blocks = found  # all but the first by position in `candidates`
+        size = blocks.block_size_tokens
         for profile in dict.fromkeys((result.primary, PREFILL_PROFILE)):
             run = result.runs.get(profile)
-            if run is not None and run.picked is not None:
-                first = run.picked if len(run.picked) == 1 else run.picked.take([0])
-                endpoint, promises = first.members[0], self._promises
-                if profile == result.primary and promises is not None and promises.heard:
-                    promises.promise(state, endpoint, blocks.hashes, first.gather(matched)[0])
-                self._index.insert(endpoint.name, blocks.hashes, self._capacity(first, blocks.block_size_tokens))
-                if profile == result.primary:
-                    self._metrics.found(first.gather(matched)[0], blocks.total_blocks, blocks.block_size_tokens)
+            if run is None or run.picked is None:
+                continue
+            endpoint, promises = run.picked.members[0], self._promises
+            position = candidates.position(endpoint.name)
+            capacity = self.parameters.lru_capacity_per_server
+            if engine_blocks and engine_blocks[position] > 0:
+                tokens = engine_blocks[position] * (engine_sizes[position] if engine_sizes[position] > 0 else size)
+                capacity = max(int(tokens) // size, 1)
+            if profile != result.primary:
+                self._index.insert(endpoint.name, blocks.hashes, capacity)
+                continue
+            if promises is not None and promises.heard:
+                promises.promise(state, endpoint, blocks.hashes, matched[position])
+            self._index.insert(endpoint.name, blocks.hashes, capacity)
+            self._metrics.found(matched[position], blocks.total_blocks, size)
 
     def response_started(self, request: InferenceRequest, head: ResponseHead, state: CycleState) -> None:
         """Note whether the picked endpoint served."""
@@ -185,8 +211,9 @@ class ApproxPrefixCacheProducer(
 
     def response_ended(self, request: InferenceRequest, end: ResponseEnd, state: CycleState) -> None:
         """Hold what was promised against what the server reports."""
-        if self._promises is not None:
-            self._promises.ended(end, state)
+        promises, usage = self._promises, end.usage
+        if promises is not None and (promises.heard or (usage is not None and usage.cached_tokens is not None)):
+            promises.ended(end, state)
 
     def endpoint_removed(self, name: str) -> None:
         """Forget what it held; an endpoint that takes its name begins with an empty cache."""
@@ -203,24 +230,12 @@ class ApproxPrefixCacheProducer(
         """Of each endpoint, the half of its blocks that were used least recently."""
         self._index.halve()
 
-    def _slots(self, endpoints: Endpoints) -> RowArray:
-        """The slot of every endpoint of the pool, also of those that are no candidates."""
-        if endpoints.pool_members is not self._pool:
-            self._slot_of_member = self._index.slots(endpoint.name for endpoint in endpoints.pool_members)
-            self._pool = endpoints.pool_members
-        return self._slot_of_member
-
-    def _block_size(self, endpoints: Endpoints) -> int:
-        reported = endpoints.derived(CACHE_BLOCK_SIZE, _largest) if self.parameters.auto_tune else 0.0
-        return max(int(reported) if reported > 0 else self.parameters.block_size_tokens, MIN_BLOCK_SIZE_TOKENS)
-
-    def _capacity(self, endpoint: Endpoints, block_size_tokens: int) -> int:
-        engine_blocks = endpoint[CACHE_NUM_BLOCKS][0] if self.parameters.auto_tune else 0.0
-        if not engine_blocks > 0:
-            return self.parameters.lru_capacity_per_server
-        engine_block_size = endpoint[CACHE_BLOCK_SIZE][0]
-        tokens = engine_blocks * (engine_block_size if engine_block_size > 0 else block_size_tokens)
-        return max(int(tokens) // block_size_tokens, 1)
+    def _tune(self, reported: Sizes) -> None:
+        """Cut prompts as the engines do, from now on."""
+        self._reported = reported
+        largest = reported[0]
+        self._block_size_tokens = max(int(largest) if largest > 0 else self.parameters.block_size_tokens, MIN_BLOCK_SIZE_TOKENS)
+        self._blocks_to_match = self.parameters.blocks_to_match(self._block_size_tokens)
 
 
 class MulticlusterApproxPrefixCacheProducer(ApproxPrefixCacheProducer):

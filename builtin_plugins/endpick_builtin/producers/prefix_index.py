@@ -44,7 +44,10 @@ def block_hashes(text: bytes, root: int, block_size_tokens: int, limit: int | No
     length = len(text) if limit is None else min(len(text), limit * size)
     whole = length - length % size
     previous = root
-    hashes = [previous := xxh64_intdigest(text[start : start + size], previous) for start in range(0, whole, size)]
+    hashes = []
+    for start in range(0, whole, size):  # no comprehension: for most prompts it would cost more than their few blocks
+        previous = xxh64_intdigest(text[start : start + size], previous)
+        hashes.append(previous)
     if whole < length:
         rest = text[whole:length]
         hashes.append(xxh64_intdigest(rest + bytes(-len(rest) % BYTES_PER_TOKEN), previous))
@@ -60,28 +63,27 @@ class EndpointSlots:
     """A slot for each known endpoint, so that a set of endpoints is an integer with the bits of their slots."""
 
     def __init__(self) -> None:
-        self._slot_of: dict[str, int] = {}
+        self.slot_of: dict[str, int] = {}
+        """The slot of each known endpoint, by name. Only to be read."""
+        self.count = 0
+        """Slots there are, taken or free: bits of sets, and lengths of arrays by slot. Only to be read."""
         self._free: list[int] = []
-
-    def __len__(self) -> int:
-        """Slots there are, taken or free: bits of sets, and lengths of arrays by slot."""
-        return len(self._slot_of) + len(self._free)
-
-    def find(self, name: str) -> int | None:
-        """The endpoint's slot; None for an unknown one."""
-        return self._slot_of.get(name)
 
     def of(self, name: str) -> int:
         """The endpoint's slot; an unknown one gets one, and keeps it until `release`."""
-        slot = self._slot_of.get(name)
+        slot = self.slot_of.get(name)
         if slot is None:
-            slot = self._free.pop() if self._free else len(self._slot_of)
-            self._slot_of[name] = slot
+            if self._free:
+                slot = self._free.pop()
+            else:
+                slot = self.count
+                self.count += 1
+            self.slot_of[name] = slot
         return slot
 
     def release(self, name: str) -> int | None:
         """Give the endpoint's slot to the next one that needs any; which it was."""
-        slot = self._slot_of.pop(name, None)
+        slot = self.slot_of.pop(name, None)
         if slot is not None:
             self._free.append(slot)
         return slot
@@ -116,7 +118,7 @@ class PrefixIndex:
 
     def match(self, hashes: Sequence[int]) -> FloatArray:
         """How many of these blocks, from the first one on and without a gap, the endpoint of each slot holds. Shape `(slots,)`."""
-        counts = np.zeros(len(self._slots))
+        counts = np.zeros(self._slots.count)
         holders_of, alive = self._holders.get, ALL_SLOTS
         for depth, block in enumerate(hashes):
             still = alive & holders_of(block, 0)
@@ -132,7 +134,7 @@ class PrefixIndex:
 
     def last_uses(self, name: str, blocks: Iterable[int]) -> list[int]:
         """The numbers of the insertions that last used these blocks at the endpoint; 0 for those that it does not hold."""
-        slot = self._slots.find(name)
+        slot = self._slots.slot_of.get(name)
         recent = {} if slot is None else self._recent[slot]
         return [recent.get(block, 0) for block in blocks]
 
@@ -142,7 +144,7 @@ class PrefixIndex:
         The last blocks count as used first, so that a prompt loses its end before its beginning, as in the engines. An endpoint
         without a slot is ignored: it has left.
         """
-        slot = self._slots.find(name)
+        slot = self._slots.slot_of.get(name)
         if slot is None:
             return
         self._insertions += 1
@@ -169,7 +171,7 @@ class PrefixIndex:
 
     def forget_unused_since(self, name: str, insertion: int) -> int:
         """Drop the endpoint's blocks that this insertion, or an earlier one, used last; how many there were."""
-        slot = self._slots.find(name)
+        slot = self._slots.slot_of.get(name)
         if slot is None:
             return 0
         recent, bit, dropped = self._recent[slot], 1 << slot, 0
@@ -180,7 +182,7 @@ class PrefixIndex:
 
     def forget(self, name: str, hashes: Iterable[int]) -> int:
         """Drop these blocks of the endpoint, as far as it holds them; how many there were."""
-        slot = self._slots.find(name)
+        slot = self._slots.slot_of.get(name)
         if slot is None:
             return 0
         recent, bit = self._recent[slot], 1 << slot

@@ -60,11 +60,13 @@ class Access:
     code: everything is allowed.
     """
 
-    __slots__ = ("on_violation", "scope")
+    __slots__ = ("called", "on_violation", "scope")
 
     def __init__(self, scope: AccessScope | None = None, on_violation: OnViolation = refuse) -> None:
         self.scope = scope
         self.on_violation = on_violation
+        self.called: list[tuple[object, float]] = []
+        """What the host has called and not counted yet, with when it returned; None in place of what was called for a moment before."""
 
 
 T = TypeVar("T")
@@ -152,7 +154,7 @@ class Endpoints:
     Iterating gives `Endpoint`s. All arrays have shape `(len(endpoints),)`, in the order of iteration; columns are read-only.
     """
 
-    __slots__ = ("_access", "_generation", "_members", "_rows")
+    __slots__ = ("_access", "_generation", "_members", "_rows", "_size")
 
     def __init__(self, generation: Generation, rows: RowArray | None = None, access: Access | None = None) -> None:
         """Made by the host, and by `where`, `take` and `only`; `rows=None` means every row of the generation."""
@@ -160,9 +162,10 @@ class Endpoints:
         self._rows = rows
         self._access = Access() if access is None else access
         self._members: tuple[Endpoint, ...] | None = generation.endpoints if rows is None else None
+        self._size = len(generation.endpoints) if rows is None else len(rows)
 
     def __len__(self) -> int:
-        return len(self._generation.endpoints) if self._rows is None else len(self._rows)
+        return self._size
 
     def __iter__(self) -> Iterator[Endpoint]:
         return iter(self.members)
@@ -371,9 +374,9 @@ class Endpoints:
             IndexError: a position is outside the view.
         """
         wanted = np.asarray(positions, dtype=np.intp)
-        size = len(self._generation.endpoints if self._rows is None else self._rows)
+        size = self._size
         if len(wanted) == 1:  # what pickers nearly always take
-            if not 0 <= wanted[0] < size:
+            if not 0 <= int(wanted[0]) < size:
                 raise IndexError(f"a position is outside the {size} endpoints of this view")
         elif len(wanted) and not (wanted[wanted.argmin()] >= 0 and wanted[wanted.argmax()] < size):
             raise IndexError(f"a position is outside the {size} endpoints of this view")

@@ -115,7 +115,7 @@ class CycleState(ScoringState):
         """
         if key.scope is not Scope.CANDIDATE:
             raise UnknownKey(f"'{key.name}' has scope '{key.scope}', not 'candidate'")
-        if values.shape != (len(endpoints),):
+        if values.shape != (endpoints._size,):
             raise ValueError(f"'{key.name}' needs one number for each of {len(endpoints)} endpoints, not shape {values.shape}")
         scope = self._access.scope
         if scope is not None and key.name not in scope.writable:

@@ -172,6 +172,7 @@ class EndpointTable:
         self._pool_written_at: dict[str, float] = {}
         self._cells: dict[str, Cells] = {}
         self._generation = self._next_generation(())
+        self._view: Endpoints | None = None
         self.declare(keys)
 
     @property
@@ -180,8 +181,11 @@ class EndpointTable:
         return self._generation
 
     def view(self, access: Access | None = None) -> Endpoints:
-        """Every endpoint, as a plugin may see them."""
-        return Endpoints(self._generation, None, access)
+        """Every endpoint, as a plugin may see them; the same view until one joins, leaves or changes."""
+        view = self._view
+        if access is None or view is None or view._generation is not self._generation or view._access is not access:
+            view = self._view = Endpoints(self._generation, None, access)
+        return view
 
     def find(self, name: str) -> Endpoint | None:
         """The endpoint of that name now."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from endpick.api.endpoints import AccessScope, Endpoint
@@ -13,9 +12,8 @@ from endpick.plugins.breaker import BreakerState
 from endpick.plugins.instance import Instance
 
 
-@dataclass(slots=True)
-class ResponsePace:
-    """How a response came, as the exchange saw it.
+class ResponsePace(Protocol):
+    """How a response came, as the exchange saw it; the exchange itself says so.
 
     Attributes:
         streaming: It is a stream of server-sent events, whatever the client asked for.
@@ -23,9 +21,9 @@ class ResponsePace:
         gaps: Seconds between two pieces of a stream; None where there were none.
     """
 
-    streaming: bool = False
-    processing_seconds: float = 0.0
-    gaps: Distribution | None = None
+    streaming: bool
+    processing_seconds: float
+    gaps: Distribution | None
 
 
 class Telemetry(Protocol):

@@ -20,7 +20,6 @@ from endpick.api.request_control import (
     ResponseObserver,
     SaturationDetector,
 )
-from endpick.api.scheduling import SchedulingResult
 from endpick.api.state import CycleState
 from endpick.datalayer.model_rules import ModelRules
 from endpick.flow_control.policies import BoundFlowControl
@@ -59,17 +58,17 @@ from endpick.requests.steps import (
     compile_producer,
     filter_candidates,
     process_headers,
-    produced_at_once,
-    run_pre_request,
+    produce,
     scores_of,
     shed,
+    verdict,
     wants_cached_only,
     was_cached,
 )
 from endpick.requests.waiting import LetGo, WaitingRoom
 from endpick.requests.weight import LIGHT_BYTES, is_large
 from endpick.scheduling.scheduler import Scheduler
-from endpick.scheduling.step import Fault, Step, bind
+from endpick.scheduling.step import Fault, Step, bind, settle
 from endpick.scheduling.trace import WAITED
 
 _SHEDDING: Final = OverloadStage.SHEDDING
@@ -88,7 +87,9 @@ class Pipeline:
 
     parsers: Parsers
     detector: Step | None
-    producers: tuple[CompiledProducer, ...]
+    producers_at_once: tuple[CompiledProducer, ...]
+    producers_later: tuple[CompiledProducer, ...]
+    """From the first one on that has to wait."""
     scheduler: Scheduler
     observers: Observers
     header_processors: tuple[Step, ...]
@@ -99,6 +100,11 @@ class Pipeline:
     """Priority of each inference objective, by name."""
     flow_control: BoundFlowControl | None = None
     """The policies by which requests wait; None while they do not."""
+
+    @property
+    def producers(self) -> tuple[CompiledProducer, ...]:
+        """All of them, in the order in which they are called."""
+        return self.producers_at_once + self.producers_later
 
 
 @dataclass(slots=True)
@@ -230,20 +236,21 @@ class Director:
             refusal = None if pipeline.flow_control is not None else shed(pipeline.detector, built.request, endpoints, access)
             if refusal is not None:
                 return self.refuse(built, refusal)
+        access.called.append((None, perf_counter()))
         if pipeline.candidate_filters:
             endpoints = filter_candidates(pipeline.candidate_filters, built.request, endpoints, access)
             if isinstance(endpoints, Fault):
                 return self.refuse(built, refused(endpoints))
-        if not len(endpoints):
+        if not endpoints._size:
             return self.refuse(built, NO_CANDIDATES)
 
         cycle_state = CycleState(access) if state is None else state
-        for position, producer in enumerate(pipeline.producers):
-            if producer.awaits:
-                return self._decide_later(pipeline, position, built, endpoints, cycle_state)
-            fault = produced_at_once(producer, built.request, endpoints, cycle_state, access)
-            if fault is not None and fault.refuses:
+        if pipeline.producers_at_once:
+            fault = produce(pipeline.producers_at_once, built.request, endpoints, cycle_state, access)
+            if fault is not None:
                 return self.refuse(built, refused(fault))
+        if pipeline.producers_later:
+            return self._decide_later(pipeline, built, endpoints, cycle_state)
         return self._conclude(pipeline, built, endpoints, cycle_state)
 
     def _decide_large(self, incoming: IncomingRequest, pipeline: Pipeline) -> Awaitable[Decision]:
@@ -258,19 +265,18 @@ class Director:
         reading = read_elsewhere(incoming, pipeline.parsers, self._large_bodies, self._rules.rewrites, self._random.random())
         return decided_after(reading, go_on)
 
-    def _decide_later(
-        self, pipeline: Pipeline, position: int, built: BuiltRequest, endpoints: Endpoints, state: CycleState
-    ) -> Awaitable[Decision]:
-        """Go on once the producers from this position on, of which the first has to wait, have done their work."""
+    def _decide_later(self, pipeline: Pipeline, built: BuiltRequest, endpoints: Endpoints, state: CycleState) -> Awaitable[Decision]:
+        """Go on once the other producers, of which the first has to wait, have done their work."""
+        settle(self._access)
 
         def conclude(fault: Fault | None) -> Decision:
             return self._conclude(pipeline, built, endpoints, state) if fault is None else self.refuse(built, refused(fault))
 
         production = Production(built.request, endpoints, state, self._access)
-        return after(produce_waiting(pipeline.producers[position:], production, self._account, built.parsed_bytes), conclude)
+        return after(produce_waiting(pipeline.producers_later, production, self._account, built.parsed_bytes), conclude)
 
     def _conclude(self, pipeline: Pipeline, built: BuiltRequest, endpoints: Endpoints, state: CycleState) -> Decision:
-        """What follows production: admit → schedule → pre-request."""
+        """What follows production: admit → schedule → pre-request, and the request is on its way."""
         request, access = built.request, self._access
         if pipeline.admitters:
             refusal = admit(pipeline.admitters, request, endpoints, state, access)
@@ -284,28 +290,24 @@ class Director:
             return self.refuse(built, refused(result))
         picked = result.runs[result.primary].picked
         assert picked is not None
-        self._telemetry.request_scheduled(seconds, picked.members[0], request.model)
+        first = picked.members[0]
+        self._telemetry.request_scheduled(seconds, first, request.model)
         if "prefer" in request.headers and wants_cached_only(request.headers) and not was_cached(result, state):
             return self.refuse(built, NOTHING_CACHED)
-        return self._dispatch(pipeline, built, state, result, picked)
 
-    def _dispatch(
-        self, pipeline: Pipeline, built: BuiltRequest, state: CycleState, result: SchedulingResult, picked: Endpoints
-    ) -> Decision:
-        """Tell the pre-request plugins, and send the request on its way."""
-        request, refusal = built.request, None
         headers = HeadersForUpstream(result.headers, result.removed_headers)
         if not request.headers.get(REQUEST_ID):
             headers.set(REQUEST_ID, request.id)
-        if pipeline.pre_requests:
-            refusal = run_pre_request(pipeline.pre_requests, request, result, headers, state, self._access)
+        refusal = None
+        for step in pipeline.pre_requests:  # all of them, also after one has refused, so that all count the same requests
+            answer = step.run(access, request, result, headers, state)
+            if answer is not None:
+                refusal = refusal or verdict(step, answer)
         # Only now: an instance whose circuit opened meanwhile has nothing to settle, and one that has seen the request leave settles it.
-        observers = pipeline.observers.taking_part()
-        self._account.hold_parsed(built.parsed_bytes)
-        exchange = TrackedExchange(self._exchange_host, built, state, observers, picked, result.destinations)
+        exchange = TrackedExchange(self._exchange_host, built, state, pipeline.observers, picked, result.destinations)
         flight: Flight | None = None
         if pipeline.flow_control is not None and self._room is not None:
-            flight = self._room.track(request, picked.members[0])
+            flight = self._room.track(request, first)
             exchange.makes_room(self._room.something_changed, flight)
         if refusal is not None:
             exchange.abandon()
@@ -330,12 +332,16 @@ class Director:
 
     def _refuse_unread(self, incoming: IncomingRequest, refusal: Refused) -> Refused:
         """Refuse a request of which nothing but the headers is known."""
+        if self._access.called:
+            settle(self._access)
         fairness_id = first_of(incoming.headers, FAIRNESS_ID) or DEFAULT_FAIRNESS_ID
         self._telemetry.request_refused("", "", fairness_id, 0, refusal.code)
         return refusal
 
     def refuse(self, built: BuiltRequest, refusal: Refused) -> Refused:
         """Count a request that was read, and that is refused."""
+        if self._access.called:
+            settle(self._access)
         request = built.request
         self._telemetry.request_refused(request.incoming_model, request.model, request.fairness_id, request.priority, refusal.code)
         return refusal
@@ -367,10 +373,13 @@ def compile_pipeline(
     def bound(kind: Kind, method: str) -> tuple[Step, ...]:
         return tuple([bind(instance, kind, method, telemetry) for instance in on_request.get(kind, ())])
 
+    producers = tuple([compile_producer(each, telemetry) for each in on_request.get(DataProducer, ())])
+    first_to_wait = next((position for position, producer in enumerate(producers) if producer.awaits), len(producers))
     return Pipeline(
         compile_parsers(parsers, telemetry),
         None if detector is None else bind(detector, SaturationDetector, "saturation", telemetry),
-        tuple([compile_producer(each, telemetry) for each in on_request.get(DataProducer, ())]),
+        producers[:first_to_wait],
+        producers[first_to_wait:],
         scheduler,
         compile_observers(on_request.get(ResponseObserver, ()), telemetry),
         bound(RequestHeaderProcessor, "request_headers"),

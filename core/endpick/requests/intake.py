@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
+from time import perf_counter
 from typing import Final
 from uuid import uuid4
 
@@ -15,6 +16,7 @@ from endpick.api.request import InferenceRequest, ParsedRequest, Rejection, chec
 from endpick.api.request_control import MetadataValue, Parser
 from endpick.datalayer.model_rules import ModelRules, choose_model
 from endpick.observability.telemetry import Telemetry
+from endpick.plugins.failures import CALL_FAILURES
 from endpick.plugins.instance import Instance
 from endpick.requests.memory import parsed_size
 from endpick.requests.model import CODE_OF, NO_MODEL, IncomingRequest, Refused, refused
@@ -41,13 +43,13 @@ OWNED: Final = frozenset(
 """Set by the client to control the picker, or by the picker itself: nothing that a plugin may set for the model server."""
 
 
-_CONTROLS: Final = frozenset((*FAIRNESS_ID, *OBJECTIVE, *MODEL_REWRITE))
+CONTROLS: Final = frozenset((*FAIRNESS_ID, *OBJECTIVE, *MODEL_REWRITE))
+NO_CONTROLS: Final[tuple[str | None, str | None, str | None]] = (None, None, None)
+"""What `controls_of` finds in nearly every request."""
 
 
 def controls_of(headers: Mapping[str, str]) -> tuple[str | None, str | None, str | None]:
-    """What the client asks of the picker: another model, an objective, a fairness id; each None in nearly every request."""
-    if _CONTROLS.isdisjoint(headers):
-        return None, None, None
+    """What the client asks of the picker: another model, an objective, a fairness id."""
     return first_of(headers, MODEL_REWRITE), first_of(headers, OBJECTIVE), first_of(headers, FAIRNESS_ID)
 
 
@@ -119,6 +121,8 @@ class Parsers:
     by_suffix: tuple[tuple[str, CompiledParser], ...]
     """Longest suffix first; of equal ones the first configured parser wins."""
     fallback: CompiledParser | None
+    usual: Mapping[str, CompiledParser] = field(default_factory=dict)
+    """What `for_path` finds for the paths that nearly all requests have."""
 
     @property
     def each(self) -> tuple[CompiledParser, ...]:
@@ -145,7 +149,8 @@ def compile_parsers(instances: Sequence[Instance], telemetry: Telemetry) -> Pars
             break
         for suffix in parser.claims:
             claims.setdefault(suffix if suffix.startswith(".") else "/" + suffix.lstrip("/"), parser)
-    return Parsers(tuple(sorted(claims.items(), key=lambda claim: -len(claim[0]))), fallback)
+    usual = {f"/v1{suffix}": parser for suffix, parser in claims.items()}
+    return Parsers(tuple(sorted(claims.items(), key=lambda claim: -len(claim[0]))), fallback, usual)
 
 
 def _compile(instance: Instance, telemetry: Telemetry) -> CompiledParser:
@@ -232,15 +237,24 @@ def build_request(
     elif incoming.body is None:
         parser, parsed = None, UNSEEN
     else:
-        parser = parsers.for_path(path)
+        parser = parsers.usual.get(path) or parsers.for_path(path)
         if parser is None:
             return no_parser(path)
-        answer: object = parser.parse.run(access, path, headers, incoming.body)
+        step = parser.parse
+        access.called.append((None, perf_counter()))
+        access.scope = step.scope
+        answer: object
+        try:
+            answer = (step.ask if step.breaker.state else step.call)(path, headers, incoming.body)
+            access.called.append((step, perf_counter()))
+        except CALL_FAILURES as problem:
+            answer = step.failed(problem, access)
+        access.scope = None
         if not isinstance(answer, ParsedRequest):
-            return refused(answer if isinstance(answer, Rejection | Fault) else parser.parse.fault(_not_parsed(answer)))
+            return refused(answer if isinstance(answer, Rejection | Fault) else step.fault(_not_parsed(answer)))
         parsed = answer
 
-    rewrite, objective, fairness_id = controls_of(headers)
+    rewrite, objective, fairness_id = NO_CONTROLS if CONTROLS.isdisjoint(headers) else controls_of(headers)
     if read is not None:
         target = read.target
     else:
@@ -252,16 +266,20 @@ def build_request(
     if read is None and parser is not None and incoming.body is not None and target != parsed.model:
         rewritten = parser.rewrite_model.run(access, incoming.body, parsed, target)
         if not isinstance(rewritten, bytes):
-            problem = f"answered {type(rewritten).__name__}, not the bytes of a body"
-            return refused(rewritten if isinstance(rewritten, Fault) else parser.rewrite_model.fault(problem))
+            wrong = f"answered {type(rewritten).__name__}, not the bytes of a body"
+            return refused(rewritten if isinstance(rewritten, Fault) else parser.rewrite_model.fault(wrong))
         body = None if rewritten == incoming.body else rewritten
     size_bytes = 0 if incoming.body is None else len(incoming.body)
+    plain = {**headers}
+    for name in headers:
+        if name[:1] == ":":
+            del plain[name]
     request = InferenceRequest(
         id=headers.get(REQUEST_ID) or new_id(),
         model=target,
         incoming_model=parsed.model,
         path=path,
-        headers={name: value for name, value in headers.items() if name[:1] != ":"},
+        headers=plain,
         prompt=parsed.prompt,
         streaming=parsed.streaming,
         max_output_tokens=parsed.max_output_tokens,

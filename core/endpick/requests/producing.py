@@ -16,8 +16,8 @@ from endpick.api.state import CycleState
 from endpick.plugins.failures import AWAIT_FAILURES, FaultOfAnother, is_the_hosts
 from endpick.requests.memory import MemoryAccount
 from endpick.requests.model import Decision
-from endpick.requests.steps import CompiledProducer, produced_at_once
-from endpick.scheduling.step import Fault
+from endpick.requests.steps import CompiledProducer, produce
+from endpick.scheduling.step import Fault, settle
 
 
 async def after(producing: Coroutine[None, None, Fault | None], conclude: Callable[[Fault | None], Decision]) -> Decision:
@@ -48,7 +48,9 @@ async def produce_waiting(
             if producer.awaits:
                 fault = await _produce_later(producer, production)
             else:
-                fault = produced_at_once(producer, production.request, production.endpoints, production.state, production.access)
+                production.access.called.append((None, perf_counter()))
+                fault = produce((producer,), production.request, production.endpoints, production.state, production.access)
+                settle(production.access)
             if fault is not None and fault.refuses:
                 return fault
         return None

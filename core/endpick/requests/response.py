@@ -15,7 +15,7 @@ from endpick.api.request_control import Metadata, MetadataValue, ResponseEnd, Re
 from endpick.api.state import CycleState
 from endpick.flow_control.reclaim import Flight
 from endpick.observability.metrics import ITL_BUCKETS
-from endpick.observability.telemetry import ResponsePace, Telemetry
+from endpick.observability.telemetry import Telemetry
 from endpick.plugins.breaker import Breaker, BreakerState
 from endpick.plugins.instance import Instance
 from endpick.requests.intake import BuiltRequest
@@ -32,19 +32,14 @@ class Observers:
     """The methods of a plan's observers; those that plugins left as they are in `ResponseObserver` are not among them and cost nothing."""
 
     breakers: tuple[Breaker, ...] = ()
+    """Of all of them: an instance whose circuit is open did not see a request leave, so it does not see it end."""
     started: tuple[Step, ...] = ()
     first_chunk: tuple[Step, ...] = ()
     metadata: tuple[Step, ...] = ()
     ended: tuple[Step, ...] = ()
 
-    def taking_part(self) -> Observers:
-        """Those of a request that leaves now: an instance whose circuit is open did not see it leave, so it does not see it end."""
-        for breaker in self.breakers:
-            if breaker.state is _OPEN:
-                return self._without_open_circuits()
-        return self
-
-    def _without_open_circuits(self) -> Observers:
+    def without_open_circuits(self) -> Observers:
+        """Those that are called now."""
         return Observers((), *map(_callable_now, (self.started, self.first_chunk, self.metadata, self.ended)))
 
 
@@ -115,7 +110,7 @@ class ExchangeHost:
 
 
 class TrackedExchange:
-    """The `Exchange` of a request that a profile routed."""
+    """The `Exchange` of a request that a profile routed, and its `ResponsePace`."""
 
     __slots__ = (
         "_built",
@@ -124,9 +119,9 @@ class TrackedExchange:
         "_ended",
         "_flight",
         "_host",
+        "_is_sent",
         "_last_chunk_at",
         "_observers",
-        "_pace",
         "_picked",
         "_restorer",
         "_room_made",
@@ -134,6 +129,9 @@ class TrackedExchange:
         "_status",
         "_ttft",
         "_usage",
+        "gaps",
+        "processing_seconds",
+        "streaming",
     )
 
     wants_chunks = True
@@ -147,21 +145,31 @@ class TrackedExchange:
         picked: Endpoints,
         destinations: tuple[str, ...],
     ) -> None:
-        """A request that leaves now; what its body became is in the account already.
+        """A request that leaves now; what its body became is in the account until `finish`.
 
         Args:
             host: See there.
             built: The request.
             state: As plugins left it.
-            observers: Told how the response goes.
+            observers: Of the plan; those that take part are told how the response goes.
             picked: The endpoints it may be served by, best first.
             destinations: Where each of them is reached; their own addresses unless the profile handler said otherwise.
         """
         request = built.request
+        # As `hold_parsed`, here and at the end, without the call, which each request would pay for.
+        account = host.account
+        account.parsed_bytes += built.parsed_bytes
+        account.held_bytes += built.parsed_bytes
+        if account.held_bytes > account.alarm_bytes:
+            account.reconsider()
         renamed = request.incoming_model and request.model != request.incoming_model
         self._host = host
         self._built = built
         self._state = state
+        for breaker in observers.breakers:
+            if breaker.state is _OPEN:
+                observers = observers.without_open_circuits()
+                break
         self._observers = observers
         self._picked = picked
         self._destinations = destinations
@@ -171,8 +179,11 @@ class TrackedExchange:
         self._bytes = 0
         self._ttft: float | None = None
         self._last_chunk_at = 0.0
-        self._pace = ResponsePace()
+        self.streaming = False
+        self.processing_seconds = 0.0
+        self.gaps: Distribution | None = None
         self._ended = False
+        self._is_sent = True
         self._room_made: Callable[[], None] | None = None
         self._flight: Flight | None = None
 
@@ -193,25 +204,44 @@ class TrackedExchange:
         status = headers.get(":status", "")
         self._status = int(status) if status.isdecimal() else 0
         content_type = headers.get("content-type", "").lower()
-        self._pace.streaming = "text/event-stream" in content_type
-        self._usage = self._reader(content_type)
-        added: Mapping[str, str | None] = self._tell_started(headers, served) if self._observers.started else {}
-        self._pace.processing_seconds += self._host.clock() - came_at
+        self.streaming = "text/event-stream" in content_type
+        parser = self._built.parser
+        if parser is not None and parser.usage is not None:
+            # Nothing of this exchange: a cycle would keep request and response until the garbage collector comes.
+            read = partial(_read_usage, parser.usage, self._host.access)
+            if self.streaming:
+                self._usage = StreamedUsage(read, parser.usage_mark)
+            elif content_type.startswith("application/grpc"):
+                self._usage = FramedUsage(read)
+            else:
+                self._usage = WholeUsage(read, parser.usage_mark)
+        added: dict[str, str | None] = {}
+        if self._observers.started:
+            endpoint = self._picked.members[0] if served is None else _endpoint_at(served, self._picked, self._destinations)
+            head = ResponseHead(self._status, headers, endpoint, served)
+            for step in self._observers.started:
+                answer = step.run(self._host.access, self._built.request, head, self._state)
+                if answer is None:
+                    continue
+                if isinstance(answer, Mapping):
+                    _add(answer, added, step)
+                elif not isinstance(answer, Fault):
+                    step.fault(f"answered {type(answer).__name__}, not headers or None")
+        self.processing_seconds += self._host.clock() - came_at
         return added
 
     def response_chunk(self, chunk: bytes, end: bool) -> bytes | None:
         """See `Exchange`."""
-        pace = self._pace
         came_at = self._host.clock()
         if chunk:
             if self._ttft is None:
                 self._ttft = came_at - self._built.request.received_at
                 for step in self._observers.first_chunk:
                     step.run(self._host.access, self._built.request, self._state)
-            elif pace.streaming:
-                gaps = pace.gaps
+            elif self.streaming:
+                gaps = self.gaps
                 if gaps is None:
-                    gaps = pace.gaps = Distribution(ITL_BUCKETS)
+                    gaps = self.gaps = Distribution(ITL_BUCKETS)
                 # What `Distribution.observe` does, for each chunk and without the call.
                 gap = came_at - self._last_chunk_at
                 gaps.counts[bisect_left(gaps.bounds, gap)] += 1
@@ -220,7 +250,7 @@ class TrackedExchange:
             self._bytes += len(chunk)
             self._usage.feed(chunk)
         instead = None if self._restorer is None else self._restorer.feed(chunk, end)
-        pace.processing_seconds += self._host.clock() - came_at
+        self.processing_seconds += self._host.clock() - came_at
         return instead
 
     def response_metadata(self) -> Metadata:
@@ -238,55 +268,26 @@ class TrackedExchange:
         """See `Exchange`."""
         if self._ended:
             return
-        end = self._close(TERMINATION_OF[cause])
-        request = self._built.request
-        self._host.telemetry.request_ended(request.incoming_model, request.model, request.fairness_id, request.priority, end, self._pace)
-
-    def abandon(self) -> None:
-        """The request was refused at the last moment: observers settle what `before_request` began, but nothing was sent."""
-        if not self._ended:
-            self._close(TerminationCause.ERROR)
-
-    def _close(self, cause: TerminationCause) -> ResponseEnd:
         self._ended = True
-        request = self._built.request
-        # As `hold_parsed`, without the call, which each request would pay for.
-        account = self._host.account
-        account.parsed_bytes -= self._built.parsed_bytes
-        account.held_bytes -= self._built.parsed_bytes
-        duration = self._host.clock() - request.received_at
-        end = ResponseEnd(cause, self._status, self._usage.result(), self._bytes, duration, self._ttft)
+        host, request, parsed_bytes = self._host, self._built.request, self._built.parsed_bytes
+        account = host.account
+        account.parsed_bytes -= parsed_bytes
+        account.held_bytes -= parsed_bytes
+        duration = host.clock() - request.received_at
+        end = ResponseEnd(TERMINATION_OF[cause], self._status, self._usage.result(), self._bytes, duration, self._ttft)
         for step in self._observers.ended:  # all of them, also when one fails
-            step.run(self._host.access, request, end, self._state)
+            step.run(host.access, request, end, self._state)
         if self._flight is not None:
             self._flight.ended()
         if self._room_made is not None:
             self._room_made()
-        return end
+        if self._is_sent:
+            host.telemetry.request_ended(request.incoming_model, request.model, request.fairness_id, request.priority, end, self)
 
-    def _tell_started(self, headers: Mapping[str, str], served: str | None) -> dict[str, str | None]:
-        """Tell all observers; returns the headers they want on the response, of equal names the last."""
-        head = ResponseHead(self._status, headers, _endpoint_at(served, self._picked, self._destinations), served)
-        added: dict[str, str | None] = {}
-        for step in self._observers.started:
-            answer = step.run(self._host.access, self._built.request, head, self._state)
-            if answer is None:
-                continue
-            if isinstance(answer, Mapping):
-                _add(answer, added, step)
-            elif not isinstance(answer, Fault):
-                step.fault(f"answered {type(answer).__name__}, not headers or None")
-        return added
-
-    def _reader(self, content_type: str) -> UsageReader:
-        parser = self._built.parser
-        if parser is None or parser.usage is None:
-            return Unread()
-        # Nothing of this exchange: a cycle would keep request and response until the garbage collector comes.
-        read = partial(_read_usage, parser.usage, self._host.access)
-        if self._pace.streaming:
-            return StreamedUsage(read, parser.usage_mark)
-        return FramedUsage(read) if content_type.startswith("application/grpc") else WholeUsage(read, parser.usage_mark)
+    def abandon(self) -> None:
+        """The request was refused at the last moment: observers settle what `before_request` began, but nothing was sent."""
+        self._is_sent = False
+        self.finish(CloseCause.ERROR)
 
 
 class BodilessExchange:
@@ -332,13 +333,11 @@ def _read_usage(step: Step, access: Access, body: bytes, streaming: bool) -> Usa
     return None
 
 
-def _endpoint_at(served: str | None, picked: Endpoints, destinations: tuple[str, ...]) -> Endpoint | None:
-    """The endpoint the gateway named, else the first picked; None when the gateway named one that is not in the pool.
+def _endpoint_at(served: str, picked: Endpoints, destinations: tuple[str, ...]) -> Endpoint | None:
+    """The endpoint that the gateway named; None when it named one that is not in the pool.
 
     What the gateway names is a destination: behind the sidecar of a host several endpoints share one.
     """
-    if served is None:
-        return picked.members[0]
     if served in destinations:
         position = destinations.index(served)
         if position < len(picked):

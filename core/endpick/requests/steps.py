@@ -6,16 +6,18 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
+from time import perf_counter
 
 import numpy as np
 
 from endpick.api.endpoints import Access, BoolArray, Endpoints
 from endpick.api.keys import AGENT_IDENTITY, PREFIX_MATCH_BLOCKS
 from endpick.api.request import InferenceRequest, Rejection
-from endpick.api.request_control import DataProducer, UpstreamHeaders
+from endpick.api.request_control import DataProducer
 from endpick.api.scheduling import SchedulingResult
 from endpick.api.state import CycleState, ScoringState
 from endpick.observability.telemetry import Telemetry
+from endpick.plugins.failures import CALL_FAILURES
 from endpick.plugins.instance import Instance
 from endpick.requests.intake import FAIRNESS_ID, first_of
 from endpick.requests.model import SATURATED, Refused, refused
@@ -32,7 +34,7 @@ def process_headers(steps: Sequence[Step], request: InferenceRequest, state: Cyc
     Where the client does not say whose traffic it is, the identity that one of the instances found does.
     """
     for step in steps:
-        refusal = _verdict(step, step.run(access, request, state))
+        refusal = verdict(step, step.run(access, request, state))
         if refusal is not None:
             return refusal
     identity = state.get(AGENT_IDENTITY)
@@ -45,7 +47,13 @@ def filter_candidates(steps: Sequence[Step], request: InferenceRequest, endpoint
     """What all candidate filters keep, in the order of `endpoints`; each of them is asked about the same candidates."""
     dropped: BoolArray | None = None
     for step in steps:
-        answer = step.run(access, request, endpoints)
+        access.scope = step.scope
+        answer: object
+        try:
+            answer = (step.ask if step.breaker.state else step.call)(request, endpoints)
+            access.called.append((step, perf_counter()))
+        except CALL_FAILURES as problem:
+            answer = step.failed(problem, access)
         if answer is endpoints:
             continue
         kept = answer if isinstance(answer, Fault) else as_view(endpoints, answer)
@@ -90,52 +98,47 @@ def compile_producer(instance: Instance, telemetry: Telemetry) -> CompiledProduc
     return CompiledProducer(step, inspect.iscoroutinefunction(plugin.produce), plugin.timeout_seconds)
 
 
-def produced_at_once(
-    producer: CompiledProducer, request: InferenceRequest, endpoints: Endpoints, state: CycleState, access: Access
+def produce(
+    producers: Sequence[CompiledProducer], request: InferenceRequest, endpoints: Endpoints, state: CycleState, access: Access
 ) -> Fault | None:
-    """Run one producer that does not wait; its fault, if there is one."""
-    answer = producer.step.run(access, request, endpoints, state)
-    if answer is None or isinstance(answer, Fault):
-        return answer
-    if inspect.iscoroutine(answer):
-        answer.close()
-    return producer.step.fault("returned something to await although `produce` is not an `async def`")
+    """Run producers that do not wait, in their order; the first fault of one whose `onFault` refuses."""
+    for producer in producers:
+        step = producer.step
+        access.scope = step.scope
+        answer: object
+        try:
+            answer = (step.ask if step.breaker.state else step.call)(request, endpoints, state)
+            access.called.append((step, perf_counter()))
+        except CALL_FAILURES as problem:
+            answer = step.failed(problem, access)
+        if answer is None:
+            continue
+        if not isinstance(answer, Fault):
+            if inspect.iscoroutine(answer):
+                answer.close()
+            answer = step.fault("returned something to await although `produce` is not an `async def`")
+        if answer.refuses:
+            return answer
+    return None
 
 
 def admit(steps: Sequence[Step], request: InferenceRequest, endpoints: Endpoints, state: ScoringState, access: Access) -> Refused | None:
     """The first refusal, in configuration order; None when all admit."""
     for step in steps:
         answer = step.run(access, request, endpoints, state)
-        refusal = None if answer is None else _verdict(step, answer)
+        refusal = None if answer is None else verdict(step, answer)
         if refusal is not None:
             return refusal
     return None
 
 
-def _verdict(step: Step, answer: object) -> Refused | None:
+def verdict(step: Step, answer: object) -> Refused | None:
     """The refusal in what a plugin answered that may refuse, or in its failure; None to go on."""
     if answer is not None and not isinstance(answer, Rejection | Fault):
         answer = step.fault(f"answered {type(answer).__name__}, not a Rejection or None")
     if isinstance(answer, Rejection) or (isinstance(answer, Fault) and answer.refuses):
         return refused(answer)
     return None
-
-
-def run_pre_request(
-    steps: Sequence[Step],
-    request: InferenceRequest,
-    result: SchedulingResult,
-    headers: UpstreamHeaders,
-    state: CycleState,
-    access: Access,
-) -> Refused | None:
-    """Tell every instance, also after one has refused, so that all of them count the same requests; the first refusal wins."""
-    refusal: Refused | None = None
-    for step in steps:
-        answer = step.run(access, request, result, headers, state)
-        if answer is not None:
-            refusal = refusal or _verdict(step, answer)
-    return refusal
 
 
 def wants_cached_only(headers: Mapping[str, str]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import perf_counter
 from typing import Final
 
 import numpy as np
@@ -12,6 +13,7 @@ from endpick.api.request import InferenceRequest
 from endpick.api.scheduling import Filter, Picker, ProfileRunResult, ScoredEndpoints, Scorer
 from endpick.api.state import ScoringState
 from endpick.observability.telemetry import Telemetry
+from endpick.plugins.failures import CALL_FAILURES
 from endpick.plugins.instance import Instance
 from endpick.scheduling.step import Fault, Step, bind
 
@@ -38,18 +40,54 @@ class Profile:
         self._last_weighted: list[FloatArray] = [np.zeros(0)] * len(scorers)
 
     def run(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState, access: Access) -> ProfileRunResult:
-        """Filter, rate, pick. Never raises: a run that came to nothing says why in `failure`."""
+        """Filter, rate, pick. Never raises: a run that came to nothing says why in `failure`. Its calls are left for `settle` to count."""
         candidates = self._filter(request, endpoints, state, access) if self.filters else endpoints
         if isinstance(candidates, Fault):
             return self._failed(candidates)
-        count = len(candidates)
+        count = candidates._size
         if not count:
             return ProfileRunResult(self.name, None, failure=NO_ENDPOINTS)
-        totals = self._rate(request, candidates, count, state, access)
-        if isinstance(totals, Fault):
-            return self._failed(totals)
-        scored = ScoredEndpoints(candidates, totals)
-        picked = self._pick(request, scored, state, access)
+
+        # The scores are added one scorer after the other for every endpoint alike, so equal endpoints get equal totals to the last bit: a
+        # matrix product would not promise that, and pickers break ties at random. A scorer that is to be skipped counts for no endpoint.
+        totals: FloatArray | None = None
+        answer: object
+        for position, step in enumerate(self.scorers):
+            access.scope = step.scope
+            try:
+                answer = (step.ask if step.breaker.state else step.call)(request, candidates, state)
+                access.called.append((step, perf_counter()))
+            except CALL_FAILURES as problem:
+                answer = step.failed(problem, access)
+            weighted = self._last_weighted[position]
+            if answer is not self._last_answers[position] or len(weighted) != count:
+                made = self._weigh(position, answer, count)
+                if isinstance(made, Fault):
+                    if made.refuses:
+                        return self._failed(made)
+                    continue
+                weighted = made
+            if totals is None:
+                totals = weighted.copy()  # it may be kept for the next request, and the picker gets this one
+            else:
+                totals += weighted
+
+        scored, step = ScoredEndpoints(candidates, np.zeros(count) if totals is None else totals), self.picker
+        access.scope = step.scope
+        try:
+            answer = (step.ask if step.breaker.state else step.call)(request, scored, state)
+            access.called.append((step, perf_counter()))
+        except CALL_FAILURES as problem:
+            answer = step.failed(problem, access)
+        if (
+            isinstance(answer, Endpoints)
+            and answer._size == 1
+            and answer._rows is not None
+            and candidates._rows is None
+            and answer._generation is candidates._generation
+        ):
+            return ProfileRunResult(self.name, answer, scored)  # one endpoint of the whole pool, as nearly always
+        picked = self._picked(answer, scored)
         if isinstance(picked, Fault):
             return self._failed(picked, scored)
         return ProfileRunResult(self.name, picked, scored)
@@ -57,9 +95,15 @@ class Profile:
     def _filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState, access: Access) -> Endpoints | Fault:
         """What all filters kept, perhaps nothing; filters after one that kept nothing are not called."""
         for step in self.filters:
-            if not len(endpoints):
+            if not endpoints._size:
                 break
-            answer = step.run(access, request, endpoints, state)
+            access.scope = step.scope
+            answer: object
+            try:
+                answer = (step.ask if step.breaker.state else step.call)(request, endpoints, state)
+                access.called.append((step, perf_counter()))
+            except CALL_FAILURES as problem:
+                answer = step.failed(problem, access)
             kept = answer if isinstance(answer, Fault) else as_view(endpoints, answer)
             if isinstance(kept, str):
                 kept = step.fault(kept)
@@ -68,26 +112,6 @@ class Profile:
             elif kept.refuses:
                 return kept
         return endpoints
-
-    def _rate(self, request: InferenceRequest, endpoints: Endpoints, count: int, state: ScoringState, access: Access) -> FloatArray | Fault:
-        """Weighted totals, shape `(count,)`. A scorer that failed and is to be skipped counts for no endpoint.
-
-        The scores are added one scorer after the other for every endpoint alike, so equal endpoints get equal totals to the last bit: a
-        matrix product would not promise that, and pickers break ties at random.
-        """
-        totals = np.zeros(count)
-        for position, step in enumerate(self.scorers):
-            answer = step.run(access, request, endpoints, state)
-            weighted = self._last_weighted[position]
-            if answer is not self._last_answers[position] or len(weighted) != count:
-                made = self._weigh(position, answer, count)
-                if isinstance(made, Fault):
-                    if made.refuses:
-                        return made
-                    continue
-                weighted = made
-            totals += weighted
-        return totals
 
     def _weigh(self, position: int, answer: object, count: int) -> FloatArray | Fault:
         """What a scorer answered, brought into the range 0 to 1 and multiplied by its weight."""
@@ -106,15 +130,11 @@ class Profile:
             self._last_answers[position], self._last_weighted[position] = answer, weighted
         return weighted
 
-    def _pick(self, request: InferenceRequest, scored: ScoredEndpoints, state: ScoringState, access: Access) -> Endpoints | Fault:
+    def _picked(self, answer: object, scored: ScoredEndpoints) -> Endpoints | Fault:
         """What the picker chose; of a picker that failed and is to be skipped, the candidate with the highest total."""
         step = self.picker
-        answer = step.run(access, request, scored, state)
         if isinstance(answer, Endpoints):
-            rows, given = answer._rows, scored.endpoints
-            if rows is not None and len(rows) == 1 and given._rows is None and answer._generation is given._generation:
-                return answer  # one endpoint of the whole pool, as nearly always
-            problem = validate_subset(given, answer) if len(answer) else "picked no endpoint"
+            problem = validate_subset(scored.endpoints, answer) if len(answer) else "picked no endpoint"
             if problem is None:
                 return answer
             fault = step.fault(problem)

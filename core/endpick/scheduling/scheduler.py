@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import TypeAlias
 
 from endpick.api.endpoints import Access, Endpoints
@@ -11,9 +12,10 @@ from endpick.api.request import InferenceRequest, Rejection
 from endpick.api.scheduling import ProfileHandler, ProfileRunResult, SchedulingResult
 from endpick.api.state import CycleState
 from endpick.observability.telemetry import Telemetry
+from endpick.plugins.failures import CALL_FAILURES
 from endpick.plugins.instance import Instance
 from endpick.scheduling.profile import NO_ENDPOINTS, Profile
-from endpick.scheduling.step import Fault, Step, bind
+from endpick.scheduling.step import Fault, Step, bind, settle
 
 Runs: TypeAlias = Mapping[str, ProfileRunResult]
 
@@ -35,42 +37,58 @@ class Scheduler:
         Returns:
             The handler's decision, or why there is none: 429 when no endpoint would do, 500 when a plugin's fault forbids an answer.
         """
-        runs = self._run_profiles(request, endpoints, state, access)
-        if isinstance(runs, Fault):
-            return _rejection(str(runs), fault=True)
-        if not runs:
-            return _rejection(f"failed to run any scheduler profile for request {request.id}")
-        result = self.process_results.run(access, request, runs, state)
-        if isinstance(result, Fault):
-            return _rejection(str(result), fault=True)
-        if not isinstance(result, SchedulingResult):
-            fault = self.process_results.fault(f"answered {type(result).__name__}, not a SchedulingResult")
-            return _rejection(str(fault), fault=True)
-        if result.failure:
-            return _without_decision(result.failure, runs)
-        problem = _unusable(result, runs)
-        return result if problem is None else _rejection(str(self.process_results.fault(problem)), fault=True)
-
-    def _run_profiles(
-        self, request: InferenceRequest, endpoints: Endpoints, state: CycleState, access: Access
-    ) -> dict[str, ProfileRunResult] | Fault:
-        # Ends after len(profiles) rounds at most, because naming a profile twice is a fault.
+        access.called.append((None, perf_counter()))
         runs: dict[str, ProfileRunResult] = {}
+        # Ends after len(names) rounds at most, because naming a profile twice is a fault.
         while len(runs) < len(self.names):
-            answer = self.pick_profiles.run(access, request, self.names, runs, state)
-            if isinstance(answer, Fault):
-                return answer
+            step = self.pick_profiles
+            access.scope = step.scope
+            answer: object
+            try:
+                answer = (step.ask if step.breaker.state else step.call)(request, self.names, runs, state)
+                access.called.append((step, perf_counter()))
+            except CALL_FAILURES as problem:
+                answer = step.failed(problem, access)
             # Nearly every handler wants all profiles at once, which leaves nothing to check.
-            names = self.names if answer is self.names and not runs else self._named(answer, runs)
-            if isinstance(names, str):
-                return self.pick_profiles.fault(names)
-            if not names:
-                return runs
-            for name in names:
+            wanted = self.names if answer is self.names and not runs else self._wanted(answer, runs)
+            if isinstance(wanted, Fault):
+                settle(access)
+                return _rejection(str(wanted), fault=True)
+            if not wanted:
+                break
+            for name in wanted:
                 if runs:
                     state._begin_profile_run()
                 runs[name] = self.profiles[name].run(request, endpoints, state, access)
-        return runs
+        if not runs:
+            settle(access)
+            return _rejection(f"failed to run any scheduler profile for request {request.id}")
+        step = self.process_results
+        access.scope = step.scope
+        result: object
+        try:
+            result = (step.ask if step.breaker.state else step.call)(request, runs, state)
+            access.called.append((step, perf_counter()))
+        except CALL_FAILURES as problem:
+            result = step.failed(problem, access)
+        settle(access)
+        if isinstance(result, Fault):
+            return _rejection(str(result), fault=True)
+        if not isinstance(result, SchedulingResult):
+            return _rejection(str(step.fault(f"answered {type(result).__name__}, not a SchedulingResult")), fault=True)
+        if result.failure:
+            return _without_decision(result.failure, runs)
+        primary = runs.get(result.primary)
+        if primary is None or primary.picked is None or result.runs is not runs or not result.destinations:
+            unusable = _unusable(result, runs)
+            if unusable is not None:
+                return _rejection(str(step.fault(unusable)), fault=True)
+        return result
+
+    def _wanted(self, answer: object, runs: Runs) -> tuple[str, ...] | Fault:
+        """The profiles that the handler wants run next."""
+        names = answer if isinstance(answer, Fault) else self._named(answer, runs)
+        return self.pick_profiles.fault(names) if isinstance(names, str) else names
 
     def _named(self, answer: object, runs: Runs) -> tuple[str, ...] | str:
         """The profiles that the handler wants run next, or what is wrong with its answer."""

@@ -1,4 +1,18 @@
-"""One plugin method of the request path, bound once with everything that a guarded, timed call of it needs."""
+"""One plugin method of the request path, bound once with everything that a guarded, timed call of it needs.
+
+The boundary around plugins has two forms, which promise the same. `Step.run` is a call of its own. Where each request passes, on its way to
+the decision, the lines of `run` stand in place, and a `try` that nothing is raised in costs nothing:
+
+    access.scope = step.scope
+    try:
+        answer = (step.ask if step.breaker.state else step.call)(request, endpoints)
+        access.called.append((step, perf_counter()))
+    except CALL_FAILURES as problem:
+        answer = step.failed(problem, access)
+
+A fault is that of `step`, whose turn it is. The clock is read once between two calls, so a call's time has in it the little that the host
+does before; where it does more, `access.called` gets a moment without a step. `settle` counts all of it in one go.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +40,10 @@ class Fault:
 
     def __str__(self) -> str:
         return f"plugin '{self.instance}' failed: {self.problem}"
+
+
+class LeftOut(Exception):  # noqa: N818 - no error: what `Step.ask` says for a plugin that is not asked
+    """The circuit of the instance is open."""
 
 
 class Step:
@@ -70,12 +88,30 @@ class Step:
         finally:
             seconds = perf_counter() - started
             access.scope = None
-            # What `Distribution.observe` does, a dozen times per request and without the call.
+            # What `Distribution.observe` does, some times per request and without the call.
             timer = self.timer
             timer.counts[bisect_left(timer.bounds, seconds)] += 1
             timer.total += seconds
             if seconds > breaker.budget_seconds:
                 late(self.instance, self.extension_point, seconds, self.telemetry)
+
+    def ask(self, *arguments: object) -> object:
+        """Call the plugin of an instance whose circuit is not closed. Raises LeftOut when it lets no call through."""
+        if not self.admitted():
+            raise LeftOut
+        return self.call(*arguments)
+
+    def failed(self, problem: BaseException, access: Access) -> Fault:
+        """What stands for the answer of a plugin out of which something was raised. What was not the plugin's goes on."""
+        if isinstance(problem, LeftOut) and self.breaker.state:
+            return self.left_out()
+        if is_the_hosts(problem):
+            access.scope = None
+            raise problem
+        access.called.append((self, perf_counter()))
+        if isinstance(problem, FaultOfAnother) and isinstance(problem.fault, Fault):
+            return problem.fault
+        return self.fault(problem)
 
     def fault(self, problem: BaseException | str) -> Fault:
         """Report that the plugin failed; the fault says what its `onFault` asks for."""
@@ -100,6 +136,24 @@ class SettlingStep(Step):
         """True; the call is counted."""
         admitted(self.instance, self.telemetry)
         return True
+
+
+def settle(access: Access) -> None:
+    """Count what was called since the last time: how long each call took, and which of them took too long."""
+    access.scope = None
+    called = access.called
+    access.called = []
+    then = called[0][1] if called else 0.0
+    for step, now in called:
+        if step is not None:
+            assert isinstance(step, Step)
+            seconds = now - then
+            timer = step.timer
+            timer.counts[bisect_left(timer.bounds, seconds)] += 1
+            timer.total += seconds
+            if seconds > step.breaker.budget_seconds:
+                late(step.instance, step.extension_point, seconds, step.telemetry)
+        then = now
 
 
 def bind(instance: Instance, kind: Kind, method: str, telemetry: Telemetry) -> Step:

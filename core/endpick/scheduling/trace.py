@@ -154,13 +154,17 @@ class _TracedStep(Step):
     __slots__ = ("trace",)
 
     def __init__(self, step: Step, trace: _CallTrace) -> None:
-        super().__init__(step.call, step.instance, step.extension_point, step.telemetry)
+        def noted(*arguments: object) -> object:
+            trace.given = arguments[1]
+            trace.answer = answer = step.call(*arguments)
+            return answer
+
+        super().__init__(noted, step.instance, step.extension_point, step.telemetry)
         self.trace = trace
 
-    def run(self, access: Access, *arguments: object) -> object:
+    def ask(self, *arguments: object) -> object:
         self.trace.given = arguments[1]
-        self.trace.answer = answer = Step.run(self, access, *arguments)
-        return answer
+        return Step.ask(self, *arguments)
 
     def fault(self, problem: BaseException | str) -> Fault:
         fault = Step.fault(self, problem)

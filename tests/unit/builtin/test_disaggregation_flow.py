@@ -137,5 +137,5 @@ def test_a_handler_that_rewrites_ports_still_says_which_endpoint_served() -> Non
     picked = table.view().take([1, 2])
     destinations = ("10.0.0.1:8000", "10.0.0.2:8000")
 
-    names = [_endpoint_at(served, picked, destinations) for served in (None, *destinations, "10.0.0.1:8003", "10.9.9.9:1")]
-    assert [endpoint and endpoint.name for endpoint in names] == ["rank", "rank", "other", "rank", None]
+    names = [_endpoint_at(served, picked, destinations) for served in (*destinations, "10.0.0.1:8003", "10.9.9.9:1")]
+    assert [endpoint and endpoint.name for endpoint in names] == ["rank", "other", "rank", None]

@@ -9,7 +9,7 @@ from endpick.api.request_control import ResponseEnd, TerminationCause
 from endpick.observability.legacy import TWINS, LegacyTwins
 from endpick.observability.metrics import EndpickMetrics
 from endpick.observability.recorder import Recorder
-from endpick.observability.telemetry import ResponsePace
+from unit.scheduling.workbench import Pace
 
 
 def samples(registry: CollectorRegistry) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
@@ -29,7 +29,7 @@ def test_requests_of_several_tenants_are_added_up_under_the_old_name():
     for number in range(40):  # more than a family has in one part
         recorder.request_decided("m", "t", f"tenant-{number}", 0, 100, 0.001)
         end = ResponseEnd(TerminationCause.NATURAL, 200, Usage(10, 20, 5), 9, 0.3, 0.1)
-        recorder.request_ended("m", "t", f"tenant-{number}", 0, end, ResponsePace())
+        recorder.request_ended("m", "t", f"tenant-{number}", 0, end, Pace())
     page = samples(registry)
     models = (("model_name", "m"), ("target_model_name", "t"))
     assert page["inference_objective_request_total"] == {(("model_name", "m"), ("priority", "0"), ("target_model_name", "t")): 40.0}

@@ -27,10 +27,11 @@ from endpick.api.fast_metrics import Distribution
 from endpick.api.metrics import LabelLimit
 from endpick.observability.metrics import ITL_BUCKETS, EndpickMetrics
 from endpick.observability.recorder import Recorder, Throttle
-from endpick.observability.telemetry import NullTelemetry, ResponsePace
+from endpick.observability.telemetry import NullTelemetry
 from endpick.plugins.instance import Instance, scope_of
 from endpick.plugins.kinds import ExtensionPoint, OnFault
 from endpick.scheduling.step import Step
+from unit.scheduling.workbench import Pace
 
 MODEL = {"model_name": "m", "target_model_name": "m-lora", "fairness_id": "alice", "priority": "-1"}
 
@@ -148,7 +149,7 @@ def test_request_life_moves_running_and_fills_the_histograms(recorder, registry)
     gaps = Distribution(ITL_BUCKETS)
     gaps.observe(0.03)
     gaps.observe(0.07)
-    pace = ResponsePace(streaming=True, processing_seconds=0.0007, gaps=gaps)
+    pace = Pace(streaming=True, processing_seconds=0.0007, gaps=gaps)
     end = ResponseEnd(TerminationCause.NATURAL, 200, usage, response_bytes=512, duration_seconds=2.0, ttft_seconds=0.3)
     recorder.request_ended("m", "m-lora", "alice", -1, end, pace)
 
@@ -173,7 +174,7 @@ def test_a_request_that_was_given_up_has_no_duration_and_an_answer_in_one_piece_
     usage = Usage(prompt_tokens=200, completion_tokens=10, cached_tokens=0)
     for cause in (TerminationCause.CLIENT_DISCONNECT, TerminationCause.NATURAL):
         recorder.request_decided("m", "m", "alice", -1, 10, 0.004)
-        recorder.request_ended("m", "m", "alice", -1, ResponseEnd(cause, 200, usage, 9, 2.0, 0.3), ResponsePace())
+        recorder.request_ended("m", "m", "alice", -1, ResponseEnd(cause, 200, usage, 9, 2.0, 0.3), Pace())
 
     own = MODEL | {"target_model_name": "m"}
     assert registry.get_sample_value("llm_d_epp_request_duration_seconds_count", own) == 1
@@ -198,7 +199,7 @@ def test_reloads_and_durations_without_labels_are_there_before_the_first_one(reg
 def test_response_without_usage_leaves_token_histograms_alone(recorder, registry):
     gone = ResponseEnd(TerminationCause.CLIENT_DISCONNECT, 0, None, 0, 0.1, None)
     recorder.request_decided("m", "m-lora", "alice", -1, 10, 0.004)
-    recorder.request_ended("m", "m-lora", "alice", -1, gone, ResponsePace())
+    recorder.request_ended("m", "m-lora", "alice", -1, gone, Pace())
 
     assert registry.get_sample_value("llm_d_epp_request_output_tokens_count", MODEL) is None
     assert registry.get_sample_value("llm_d_epp_request_running", MODEL) == 0
@@ -206,7 +207,7 @@ def test_response_without_usage_leaves_token_histograms_alone(recorder, registry
 
 def test_server_error_is_an_error_of_the_model_server(recorder, registry):
     recorder.request_decided("m", "m-lora", "alice", -1, 10, 0.004)
-    recorder.request_ended("m", "m-lora", "alice", -1, ResponseEnd(TerminationCause.NATURAL, 503, None, 9, 0.1, 0.1), ResponsePace())
+    recorder.request_ended("m", "m-lora", "alice", -1, ResponseEnd(TerminationCause.NATURAL, 503, None, 9, 0.1, 0.1), Pace())
 
     assert registry.get_sample_value("llm_d_epp_request_error_total", MODEL | {"error_code": "ModelServerError"}) == 1
 
@@ -247,7 +248,7 @@ def test_combinations_that_clients_choose_are_bounded_and_later_ones_counted_tog
         for number in range(200):
             recorder.request_scheduled(0.001, Endpoint("default/a", "10.0.0.1", 8000), f"m{number}")
             recorder.request_decided(f"m{number}", f"m{number}", f"tenant-{number}", 0, 10, 0.004)
-            recorder.request_ended(f"m{number}", f"m{number}", f"tenant-{number}", 0, DONE, ResponsePace())
+            recorder.request_ended(f"m{number}", f"m{number}", f"tenant-{number}", 0, DONE, Pace())
             recorder.request_refused(f"r{number}", f"r{number}", "x", 0, "BadRequest")
 
     own = [(f"tenant-{n}", f"m{n}", "0", f"m{n}") for n in range(2)]

@@ -49,6 +49,7 @@ def test_a_scorer_that_fails_is_not_called_any_more_and_its_weight_is_dropped():
     assert function.calls == FAULTS
     assert len(stage.telemetry.faults) == FAULTS
     assert stage.telemetry.outs == [("scorer", "Scorer")] * 7
+    assert stage.telemetry.timed.count(("Scorer", "scorer")) == FAULTS  # a call that was not made took no time
     assert stage.telemetry.circuits == [("scorer", "CLOSED", "SUSPECTED"), ("scorer", "SUSPECTED", "OPEN")]
 
 

@@ -10,7 +10,9 @@ from endpick.api.endpoints import Generation
 from endpick.api.state import CycleState
 from endpick.plugins.kinds import OnFault
 from endpick.scheduling.profile import compile_profile
+from endpick.scheduling.step import settle
 from endpick_builtin.pickers import MaxScorePicker
+from endpick_builtin.scorers.load import QueueScorer
 from unit.scheduling.workbench import REQUEST, Recording, access, filter_of, instance, names, picker_of, plugin_of, pool, scorer_of
 
 
@@ -18,7 +20,9 @@ def run(table, filters=(), scorers=(), picker=None, telemetry=None):
     weighted = [scorer if isinstance(scorer, tuple) else (scorer, 1.0) for scorer in scorers]
     profile = compile_profile("p", filters, weighted, picker or instance(MaxScorePicker), telemetry or Recording())
     shared = access()
-    return profile.run(REQUEST, table.view(shared), CycleState(shared), shared)
+    result = profile.run(REQUEST, table.view(shared), CycleState(shared), shared)
+    settle(shared)
+    return result
 
 
 def test_scorers_see_what_the_filters_kept_and_weighted_scores_add_up():
@@ -243,6 +247,40 @@ def test_every_call_is_timed_under_its_extension_point():
         telemetry,
     )
     assert telemetry.timed == [("Filter", "f"), ("Scorer", "s"), ("Picker", "p")]
+
+
+def test_the_clock_strikes_the_instance_whose_turn_it_was():
+    telemetry, slow = Recording(), scorer_of(lambda endpoints: 1 / 0, "slow")
+    slow.breaker.budget_seconds = -1.0
+    run(
+        pool(),
+        [filter_of(lambda endpoints: endpoints, "f")],
+        [scorer_of(lambda endpoints: np.ones(len(endpoints)), "s"), slow],
+        None,
+        telemetry,
+    )
+    assert telemetry.lates == [("slow", "Scorer")]
+
+
+def test_what_a_picker_does_to_the_totals_is_gone_with_the_request():
+    table, telemetry = pool(), Recording()
+    for row, endpoint in enumerate(table.generation.endpoints):
+        table.write(WAITING_QUEUE_SIZE, endpoint, float(row))
+
+    def pick(scored):
+        before = scored.scores.tolist()
+        scored.scores[:] = 7.0
+        seen.append(before)
+        return scored.take([0])
+
+    seen: list[list[float]] = []
+    profile = compile_profile("p", [], [(instance(QueueScorer), 1.0)], picker_of(pick), telemetry)
+    shared = access()
+    for _ in range(3):
+        profile.run(REQUEST, table.view(shared), CycleState(shared), shared)
+
+    assert seen[0] == seen[1] == seen[2]
+    assert 7.0 not in seen[0]
 
 
 @pytest.mark.parametrize("slot", ["filter", "scorer", "picker"])

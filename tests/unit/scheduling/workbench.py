@@ -52,6 +52,15 @@ KEYS = (
 REQUEST = InferenceRequest(id="r-1", model="m", incoming_model="m")
 
 
+@dataclass(slots=True)
+class Pace:
+    """A `ResponsePace` as an exchange would have it."""
+
+    streaming: bool = False
+    processing_seconds: float = 0.0
+    gaps: Distribution | None = None
+
+
 @dataclass
 class Recording(NullTelemetry):
     """Instruments that remember what they were told."""
@@ -67,6 +76,7 @@ class Recording(NullTelemetry):
     bodiless: list[tuple[str, float]] = field(default_factory=list)
     outs: list[tuple[str, str]] = field(default_factory=list)
     circuits: list[tuple[str, str, str]] = field(default_factory=list)
+    lates: list[tuple[str, str]] = field(default_factory=list)
     timers: dict[tuple[str, str], Distribution] = field(default_factory=dict)
     delivered: list[tuple[bool, bool, tuple[str, ...]]] = field(default_factory=list)
 
@@ -81,6 +91,9 @@ class Recording(NullTelemetry):
     def fault(self, instance: Instance, extension_point: str, problem: BaseException | str) -> None:
         text = problem if isinstance(problem, str) else f"{type(problem).__name__}: {problem}"
         self.faults.append((instance.name, str(extension_point), text))
+
+    def late(self, instance: Instance, extension_point: str, seconds: float) -> None:
+        self.lates.append((instance.name, str(extension_point)))
 
     def left_out(self, instance: Instance, extension_point: str) -> None:
         self.outs.append((instance.name, str(extension_point)))

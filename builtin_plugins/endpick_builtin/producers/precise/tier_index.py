@@ -99,7 +99,7 @@ class TierIndex:
         A tier that does not weigh 1, or a second tier beside the device's, costs a pass of its own over the blocks that matched.
         """
         tiers = {tier: holders for tier, holders in self._holders.items() if holders}
-        blocks = _leading(keys, list(tiers.values()), len(self._slots))
+        blocks = _leading(keys, list(tiers.values()), self._slots.count)
         weights = {tier: self._weights.get(tier, _UNLISTED_WEIGHT) for tier in tiers}
         if len(tiers) < 2:
             weight = next(iter(weights.values()), _UNLISTED_WEIGHT)
