@@ -272,13 +272,12 @@ def test_what_is_left_of_a_turn_is_read_in_the_next_ones_whatever_the_pieces(len
     peer, ticks = Peer(), iter(range(10**6))
     peer.open(1)
     sent = b"".join(data(1, MESSAGE_HEAD.pack(0, length) + bytes([number]) * length) for number, length in enumerate(lengths)) * 3
-    turns, unread = 0, b""
+    turns, left = 0, False
     for start in range(0, len(sent), 7 * step):
-        unread += sent[start : start + 7 * step]
-        unread = peer.connection.receive(unread, 0.0, lambda: next(ticks))
+        left = peer.connection.receive(sent[start : start + 7 * step], 0.0, lambda: next(ticks))
         turns += 1
-    while unread:
-        unread = peer.connection.receive(unread, 0.0, lambda: next(ticks))
+    while left:
+        left = peer.connection.receive(b"", 0.0, lambda: next(ticks))
         turns += 1
     assert peer.sessions[0].received == [bytes([number]) * length for number, length in enumerate(lengths)] * 3
     assert turns >= len(lengths) * 3 / 4 - 1
