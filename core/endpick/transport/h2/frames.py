@@ -91,9 +91,11 @@ class FrameParser:
         if self.unparsed or self._partial:
             if data:
                 self._behind.append((data, 0))
-        else:
-            self.buffer, self._position = data, 0
-        return self.more()
+            return self.more()
+        self.buffer, self._position = data, 0
+        found = self._frames()
+        self.unparsed = self._position < len(self.buffer)
+        return found
 
     def more(self) -> list[Frame]:
         """The next whole frames, a few dozen at most: what is not acted on in one turn is parsed again in the next, see `back_to`.

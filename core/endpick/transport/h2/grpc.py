@@ -63,13 +63,22 @@ class MessageAssembler:
             CompressedMessageError: the compressed flag is set.
             EnvelopeError: as soon as the fields that are too long have begun.
         """
+        held = self.held_bytes
+        if held + stop - start < self._needed:  # a long message goes on, and does not end here
+            self._partial += memoryview(buffer)[start:stop]
+            self.held_bytes = held + stop - start
+            if self._needed > self._max_short_bytes:
+                self._require_small_envelope(self._partial, 0, self.held_bytes)
+            return []
         messages: list[bytes] = []
-        position = self._go_on(buffer, start, stop, messages) if self._partial else start
+        position = self._go_on(buffer, start, stop, messages) if held else start
         while stop - position >= MESSAGE_HEAD_BYTES:
-            end = position + self._whole(buffer, position)
-            self._require_small_envelope(buffer, position, end, min(end, stop))
+            length = self._whole(buffer, position)
+            end = position + length
+            if length > self._max_short_bytes:
+                self._require_small_envelope(buffer, position, min(end, stop))
             if end > stop:
-                self._needed = end - position
+                self._needed = length
                 break
             messages.append(buffer[position + MESSAGE_HEAD_BYTES : end])
             position = end
@@ -81,18 +90,21 @@ class MessageAssembler:
     def _go_on(self, buffer: bytes, position: int, stop: int, messages: list[bytes]) -> int:
         """Add to the message under way what of the payload is its own; returns where the next begins."""
         partial = self._partial
-        position = self._complete(buffer, position, stop, self._needed or MESSAGE_HEAD_BYTES)
-        if not self._needed and len(partial) == MESSAGE_HEAD_BYTES:
+        if not self._needed:
+            position = self._take(buffer, position, stop, MESSAGE_HEAD_BYTES)
+            if len(partial) < MESSAGE_HEAD_BYTES:
+                return position
             self._needed = self._whole(partial, 0)
-            position = self._complete(buffer, position, stop, self._needed)
-        if self._needed:
-            self._require_small_envelope(partial, 0, self._needed, len(partial))
+        position = self._take(buffer, position, stop, self._needed)
+        if self._needed > self._max_short_bytes:
+            self._require_small_envelope(partial, 0, len(partial))
         if len(partial) == self._needed:
             messages.append(bytes(memoryview(partial)[MESSAGE_HEAD_BYTES:]))
             self._partial, self._needed = bytearray(), 0
         return position
 
-    def _complete(self, buffer: bytes, position: int, stop: int, needed: int) -> int:
+    def _take(self, buffer: bytes, position: int, stop: int, needed: int) -> int:
+        """Add what the message under way, or its head, still needs; returns where what is not its own begins."""
         stop = min(stop, position + needed - len(self._partial))
         self._partial += memoryview(buffer)[position:stop]
         return stop
@@ -106,10 +118,10 @@ class MessageAssembler:
             raise MessageTooLargeError(f"a message of {length} bytes, {self._max_message_bytes} is the most")
         return MESSAGE_HEAD_BYTES + int(length)
 
-    def _require_small_envelope(self, data: bytes | bytearray, position: int, end: int, arrived: int) -> None:
-        """Check what has arrived of a message that ends at `end`, up to `arrived`."""
+    def _require_small_envelope(self, data: bytes | bytearray, position: int, arrived: int) -> None:
+        """Check what has arrived, up to `arrived`, of a long message that begins at `position`."""
         start = position + MESSAGE_HEAD_BYTES
-        if end - position > self._max_short_bytes and arrived > start:
+        if arrived > start:
             require_small_envelope(data, start, arrived, self._body_fields, self._max_short_bytes - MESSAGE_HEAD_BYTES)
 
 

@@ -191,9 +191,7 @@ class SocketConnection(asyncio.Protocol):
         connection = self._connection
         if connection is None or self._closed:
             return
-        data = connection.take_output()
-        if data:
-            self._transport.write(data)
+        connection.outbox.write_to(self._transport)
         if connection.closing:
             self._hang_up()
         elif self._stalled_since is not None and self._transport.get_write_buffer_size() > self._owner.limits.max_connection_output_bytes:
