@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from endpick._proto.ext_proc_pb2 import HttpHeaders
 from endpick.extproc import replies
-from endpick.extproc.headers import DESTINATION_HEADER, destination_metadata, mutation, read_headers
+from endpick.extproc.headers import DESTINATION_HEADER, destination_metadata, mutation
 from endpick.extproc.modes import ONE_MESSAGE_MODES
 from endpick.extproc.replies import Direction
 from endpick.extproc.states import MESSAGE_TRANSITIONS, MessagePart, MessageState, misplaced, out_of_order
@@ -102,14 +101,14 @@ class RequestPhase:
         self._memory.hold(-self._held_bytes)
         self._head_bytes = self._held_bytes = 0
 
-    def on_headers(self, message: HttpHeaders, size: int) -> list[bytes]:
-        """The beginning of the request, kept as long as the stream; `size` in bytes.
+    def on_headers(self, headers: dict[str, str], end: bool, size: int) -> list[bytes]:
+        """The beginning of the request, and all of it if `end`; kept as long as the stream; `size` in bytes.
 
         Raises:
             ProtocolError: the headers came before.
             UnroutableError: there is no memory left, or nearly none for the whole process.
         """
-        part = MessagePart.LAST_HEADERS if message.end_of_stream else MessagePart.HEADERS
+        part = MessagePart.LAST_HEADERS if end else MessagePart.HEADERS
         following = MESSAGE_TRANSITIONS.get((self.state, part))
         if following is None:
             raise misplaced("request", self.state, part)
@@ -122,7 +121,7 @@ class RequestPhase:
         if account.stage >= _REFUSING:
             account.refused += 1
             raise UnroutableError(OVERLOADED)
-        self.headers = read_headers(message.headers)
+        self.headers = headers
         self._readable = self.state is MessageState.BODY and self._sees_body
         self.ready = not self._readable
         if self._readable and self._mode in ONE_MESSAGE_MODES:

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from endpick._proto.ext_proc_pb2 import HeaderMutation, HttpHeaders
+from endpick._proto.ext_proc_pb2 import HeaderMutation
 from endpick.extproc import replies
-from endpick.extproc.headers import as_struct, mutation, read_headers
+from endpick.extproc.headers import as_struct, mutation
 from endpick.extproc.modes import ONE_MESSAGE_MODES
 from endpick.extproc.replies import Direction
 from endpick.extproc.states import MESSAGE_TRANSITIONS, MessagePart, MessageState, misplaced, out_of_order
@@ -48,22 +48,21 @@ class ResponsePhase:
         self.streams = False
         """Whether pieces may go to `on_streamed`: the body is under way, and each is answered with bytes."""
 
-    def on_headers(self, message: HttpHeaders, exchange: Exchange | None, served: str | None) -> list[bytes]:
-        """The beginning of the response.
+    def on_headers(self, headers: dict[str, str], end: bool, exchange: Exchange | None, served: str | None) -> list[bytes]:
+        """The beginning of the response, and all of it if `end`.
 
         Raises:
             ProtocolError: the headers came before.
         """
-        part = MessagePart.LAST_HEADERS if message.end_of_stream else MessagePart.HEADERS
+        part = MessagePart.LAST_HEADERS if end else MessagePart.HEADERS
         following = MESSAGE_TRANSITIONS.get((self.state, part))
         if following is None:
             raise misplaced("response", self.state, part)
         self.state = following
         self._exchange = exchange
-        headers = read_headers(message.headers)
         self._has_length = "content-length" in headers
         answer = replies.CONTINUE_RESPONSE_HEADERS if exchange is None else self._headers_answer(exchange, headers, served)
-        if not message.end_of_stream:
+        if not end:
             self.streams = self._mode is _FULL_DUPLEX
             return [answer]
         self._instead_of(b"", end=True)

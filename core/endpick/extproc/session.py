@@ -13,9 +13,10 @@ from google.protobuf.message import DecodeError
 
 from endpick._proto.ext_proc_pb2 import ProcessingRequest
 from endpick.extproc import replies
-from endpick.extproc.headers import served_endpoint, subset_hint
+from endpick.extproc.headers import read_headers, served_endpoint, subset_hint
+from endpick.extproc.heads import RESPONSE_HEADERS, header_message
 from endpick.extproc.modes import body_modes_of
-from endpick.extproc.pieces import REQUEST_BODY, body_piece
+from endpick.extproc.pieces import RESPONSE_BODY, body_piece
 from endpick.extproc.replies import passage
 from endpick.extproc.request_phase import NO_MEMORY, RequestPhase, UnroutableError
 from endpick.extproc.response_phase import ResponsePhase
@@ -131,16 +132,28 @@ class Session:
         streaming = self._streaming
         try:
             if streaming is not None:  # a streamed answer comes in some eighty messages, all but a few of them like this
-                before, size, head = passage(len(message))
+                before, size, instead = passage(len(message))
                 if message.startswith(before):
-                    return streaming.on_streamed(message[size:], head)
-            if self.state is not _DECIDING and self.body_modes is not None:
-                piece = body_piece(message)
+                    return streaming.on_streamed(message[size:], instead)
+            if self.state is not _DECIDING:
+                piece = body_piece(message) if self.body_modes is not None else None
                 if piece is not None:
-                    return self._accept_body(message, *piece)
+                    start, stop, end = piece
+                    if message[0] == RESPONSE_BODY:
+                        return self._accept_response_piece(message[start:stop], end)
+                    # A long piece of a request is copied once, when the body is whole.
+                    is_long = stop - start >= _LONG_PIECE_BYTES
+                    return self._accept_request_piece(memoryview(message)[start:stop] if is_long else message[start:stop], end)
+                head = header_message(message)
+                if head is not None:
+                    headers, ends, rest = head
+                    self._begin(rest)
+                    if message[0] == RESPONSE_HEADERS:
+                        return self._accept_response_headers(headers, ends, rest)
+                    return self._accept_request_headers(headers, ends, rest, len(message))
             request = _parsed(message)
             if self.state is not _DECIDING:
-                return self._accept(request, len(message))
+                return self._accept(request)
             self._keep(request, len(message))
         except DecodeError as error:
             raise self._counted(ProtocolError(GrpcStatus.INVALID_ARGUMENT, "not an ext_proc message")) from error
@@ -166,7 +179,7 @@ class Session:
             for request in kept:
                 if self.finished:
                     break
-                answers += self._accept(request, 0)
+                answers += self._accept(request)
         except ProtocolError as error:
             raise self._counted(error) from None
         return answers
@@ -189,48 +202,65 @@ class Session:
         if self._exchange is not None:
             self._finish(self._close_cause)
 
-    def _accept(self, message: ProcessingRequest, size: int) -> list[bytes]:
-        """A message that is no plain piece of a body; `size` in bytes, of the message with which a request begins."""
+    def _begin(self, message: ProcessingRequest) -> None:
+        """The first message says how bodies come; all others change nothing."""
         if self.body_modes is None:
             modes = body_modes_of(message)
             self._request = RequestPhase(modes, self._settings.max_request_body_bytes, self._memory)
             self._response = ResponsePhase(modes.response_body, self._counters)
             self.body_modes = modes
-        response = self._response
+
+    def _accept(self, message: ProcessingRequest) -> list[bytes]:
+        """A message as protobuf reads it."""
+        self._begin(message)
         match message.WhichOneof("request"):
+            case "request_headers":
+                head, size = message.request_headers, message.ByteSize()
+                return self._accept_request_headers(read_headers(head.headers), head.end_of_stream, message, size)
+            case "request_body":
+                self._note_subset(message)
+                return self._accept_request_piece(message.request_body.body, message.request_body.end_of_stream)
+            case "request_trailers":
+                self._note_subset(message)
+                return self._accept_request_trailers()
+            case "response_headers":
+                head = message.response_headers
+                return self._accept_response_headers(read_headers(head.headers), head.end_of_stream, message)
             case "response_body":
                 return self._accept_response_piece(message.response_body.body, message.response_body.end_of_stream)
-            case "response_headers":
-                if self.state is _RECEIVING:
-                    self._enter(SessionState.BYPASSED)
-                served = served_endpoint(message) if message.HasField("metadata_context") else None
-                answers = response.on_headers(message.response_headers, self._exchange, served)
-                self._streaming = response if response.streams else None
             case "response_trailers":
-                answers = response.on_trailers()
-            case None:
-                raise ProtocolError(GrpcStatus.INVALID_ARGUMENT, "a message carries neither headers, body nor trailers")
-            case kind:
-                return self._accept_request_part(kind, message, size)
-        if response.state >= _DONE:
-            self._streaming = None
-            self._finish(CloseCause.END)
-        return answers
+                return self._response_answered(self._response.on_trailers())
+        raise ProtocolError(GrpcStatus.INVALID_ARGUMENT, "a message carries neither headers, body nor trailers")
 
-    def _accept_body(self, message: bytes, start: int, stop: int, end: bool) -> list[bytes]:
-        """A body message whose bytes are `message[start:stop]`."""
-        direction = message[0]
-        if direction == REQUEST_BODY and stop - start >= _LONG_PIECE_BYTES:
-            return self._accept_request_piece(memoryview(message)[start:stop], end)  # copied once, when the body is whole
-        chunk = message[start:stop]
-        return self._accept_request_piece(chunk, end) if direction == REQUEST_BODY else self._accept_response_piece(chunk, end)
+    def _accept_response_headers(self, headers: dict[str, str], end: bool, message: ProcessingRequest) -> list[bytes]:
+        if self.state is _RECEIVING:
+            self._enter(SessionState.BYPASSED)
+        served = served_endpoint(message) if message.HasField("metadata_context") else None
+        answers = self._response.on_headers(headers, end, self._exchange, served)
+        self._streaming = self._response if self._response.streams else None
+        return self._response_answered(answers)
 
-    def _accept_response_piece(self, chunk: bytes, end: bool) -> list[bytes]:
-        answers = self._response.on_body(chunk, end)
+    def _response_answered(self, answers: list[bytes]) -> list[bytes]:
+        """What to send after a part of the response, which may have been the last."""
         if self._response.state >= _DONE:
             self._streaming = None
             self._finish(CloseCause.END)
         return answers
+
+    def _accept_response_piece(self, chunk: bytes, end: bool) -> list[bytes]:
+        return self._response_answered(self._response.on_body(chunk, end))
+
+    def _accept_request_headers(self, headers: dict[str, str], end: bool, message: ProcessingRequest, size: int) -> list[bytes]:
+        if self.state is _BYPASSED:
+            return []
+        self._note_subset(message)
+        self._counters.requests += 1
+        self._received_at = self._clock()
+        try:
+            answers = self._request.on_headers(headers, end, size)
+        except UnroutableError as error:
+            return self._unroutable(error)
+        return self._request_answered(answers)
 
     def _accept_request_piece(self, chunk: bytes | memoryview, end: bool) -> list[bytes]:
         if self.state is _BYPASSED:
@@ -239,29 +269,26 @@ class Session:
             answers = self._request.on_body(chunk, end, routed=self.state is _ROUTED)
         except UnroutableError as error:
             return self._unroutable(error)
+        return self._request_answered(answers)
+
+    def _accept_request_trailers(self) -> list[bytes]:
+        if self.state is _BYPASSED:
+            return []
+        try:
+            answers = self._request.on_trailers(routed=self.state is _ROUTED)
+        except UnroutableError as error:
+            return self._unroutable(error)
+        return self._request_answered(answers)
+
+    def _request_answered(self, answers: list[bytes]) -> list[bytes]:
+        """What to send after a part of the request, with which the director may have all that it needs."""
         if self._request.ready and self.state is not _ROUTED:
             answers += self._decide()
         return answers
 
-    def _accept_request_part(self, kind: str, message: ProcessingRequest, size: int) -> list[bytes]:
-        if self.state is _BYPASSED:
-            return []
+    def _note_subset(self, message: ProcessingRequest) -> None:
         if self._subset is None and self._settings.respects_subset and message.HasField("metadata_context"):
             self._subset = subset_hint(message)
-        if kind == "request_body":
-            return self._accept_request_piece(message.request_body.body, message.request_body.end_of_stream)
-        try:
-            if kind == "request_headers":
-                self._counters.requests += 1
-                self._received_at = self._clock()
-                answers = self._request.on_headers(message.request_headers, size)
-            else:
-                answers = self._request.on_trailers(routed=self.state is _ROUTED)
-        except UnroutableError as error:
-            return self._unroutable(error)
-        if self._request.ready and self.state is not _ROUTED:
-            answers += self._decide()
-        return answers
 
     def _unroutable(self, error: UnroutableError) -> list[bytes]:
         self._counters.unroutable += 1
