@@ -56,7 +56,7 @@ def _head(tag: int, rest: int, after: int) -> bytes:
 
 
 NO_HEAD: Final = b"\x00"
-"""No message begins with it."""
+"""No body message begins with it."""
 
 
 def _announced(total: int) -> int:

@@ -133,7 +133,7 @@ class Session:
         try:
             if streaming is not None:  # a streamed answer comes in some eighty messages, all but a few of them like this
                 before, size, instead = passage(len(message))
-                if message.startswith(before):
+                if instead and message.startswith(before):
                     return streaming.on_streamed(message[size:], instead)
             if self.state is not _DECIDING:
                 piece = body_piece(message) if self.body_modes is not None else None
