@@ -147,7 +147,8 @@ class Session:
                 head = header_message(message)
                 if head is not None:
                     headers, ends, rest = head
-                    self._begin(rest)
+                    if self.body_modes is None:
+                        self._begin(rest)
                     if message[0] == RESPONSE_HEADERS:
                         return self._accept_response_headers(headers, ends, rest)
                     return self._accept_request_headers(headers, ends, rest, len(message))
@@ -203,16 +204,16 @@ class Session:
             self._finish(self._close_cause)
 
     def _begin(self, message: ProcessingRequest) -> None:
-        """The first message says how bodies come; all others change nothing."""
-        if self.body_modes is None:
-            modes = body_modes_of(message)
-            self._request = RequestPhase(modes, self._settings.max_request_body_bytes, self._memory)
-            self._response = ResponsePhase(modes.response_body, self._counters)
-            self.body_modes = modes
+        """The first message says how bodies come."""
+        modes = body_modes_of(message)
+        self._request = RequestPhase(modes, self._settings.max_request_body_bytes, self._memory)
+        self._response = ResponsePhase(modes.response_body, self._counters)
+        self.body_modes = modes
 
     def _accept(self, message: ProcessingRequest) -> list[bytes]:
         """A message as protobuf reads it."""
-        self._begin(message)
+        if self.body_modes is None:
+            self._begin(message)
         match message.WhichOneof("request"):
             case "request_headers":
                 head, size = message.request_headers, message.ByteSize()
@@ -253,7 +254,8 @@ class Session:
     def _accept_request_headers(self, headers: dict[str, str], end: bool, message: ProcessingRequest, size: int) -> list[bytes]:
         if self.state is _BYPASSED:
             return []
-        self._note_subset(message)
+        if message.HasField("metadata_context"):
+            self._note_subset(message)
         self._counters.requests += 1
         self._received_at = self._clock()
         try:
