@@ -1,8 +1,11 @@
 """Envoy's external processing protocol without sockets: messages in, replies out.
 
 - `session`: in which state is a stream, and which message leads to which state? Start here: `Session`.
-- `phases`: in which state are the request and the response of a stream, and what does each of their messages change?
-- `pieces`: what is in a body message?
+- `states`: which states are there, of a stream and of the request and the response in it, and what may follow in each?
+- `request_phase`, `response_phase`: what does each message of the request, or of the response, change, and how is it answered?
+- `modes`: how does the gateway hand over bodies?
+- `pieces`: what is in a body message, told without protobuf?
+- `heads`: what is in a message with headers, told without protobuf?
 - `headers`: what do the gateway's headers and metadata say, and which does a reply set?
 - `replies`: how does each reply look, serialised?
 - `measured`: how are streams counted and timed, where the operator asks for it?

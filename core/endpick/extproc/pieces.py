@@ -14,19 +14,26 @@ _END: Final = b"\x10\x01"
 _NOTHING_BUT_THE_END: Final = b"\x02\x10\x01"
 
 
-def body_piece(message: bytes) -> tuple[bytes, bool] | None:
-    """The bytes of a body message, and whether they are the last; None for every other message, and for a body message with more in it.
+def body_piece(message: bytes) -> tuple[int, int, bool] | None:
+    """Where the bytes of a body message start and stop, and whether they are the last.
 
-    What it reads, protobuf would read alike: every byte of the message is accounted for.
+    None for every other message, and for a body message with more in it. What it reads, protobuf would read alike: every byte of the
+    message is accounted for.
     """
-    if len(message) < 4 or (message[0] != RESPONSE_BODY and message[0] != REQUEST_BODY):
+    length = len(message)
+    if length < 4 or (message[0] != RESPONSE_BODY and message[0] != REQUEST_BODY):
         return None
-    more, last = _heads(message[0], len(message))
+    more, last = _heads(message[0], length)
     if message.startswith(more):
-        return message[len(more) :], False
+        return len(more), length, False
     if message.startswith(last) and message.endswith(_END):
-        return message[len(last) : -2], True
-    return (b"", True) if message[1:] == _NOTHING_BUT_THE_END else None
+        return len(last), length - len(_END), True
+    return (length, length, True) if message[1:] == _NOTHING_BUT_THE_END else None
+
+
+def response_piece_head(length: int) -> bytes:
+    """What a message of this length begins with if it holds a piece of a response body that goes on, and nothing else."""
+    return _heads(RESPONSE_BODY, length)[0]
 
 
 @lru_cache(maxsize=8192)
@@ -45,10 +52,11 @@ def _head(tag: int, rest: int, after: int) -> bytes:
     """
     whole = _announced(rest)
     size = _announced(whole - 1 - after)
-    return bytes((tag,)) + varint(whole) + b"\x0a" + varint(size) if size > 0 else _NO_HEAD
+    return bytes((tag,)) + varint(whole) + b"\x0a" + varint(size) if size > 0 else NO_HEAD
 
 
-_NO_HEAD: Final = b"\x00"
+NO_HEAD: Final = b"\x00"
+"""No body message begins with it."""
 
 
 def _announced(total: int) -> int:

@@ -22,7 +22,7 @@ from endpick._proto.ext_proc_pb2 import (
     TrailersResponse,
 )
 from endpick.extproc.headers import DESTINATION_HEADER, DROPPED_REASON_HEADER, destination_metadata, mutation, option
-from endpick.extproc.pieces import varint
+from endpick.extproc.pieces import NO_HEAD, response_piece_head, varint
 from endpick.requests.model import Refused
 
 MAX_CHUNK_BYTES: Final = 62_000
@@ -106,16 +106,14 @@ def with_metadata(reply: bytes, metadata: Struct) -> bytes:
 def streamed(direction: Direction, body: bytes, end: bool) -> list[bytes]:
     """A body, or a piece of one, as full-duplex replies; with `end` the last one ends it, even when it is empty."""
     if len(body) <= MAX_CHUNK_BYTES:
-        # Nearly every body: worth being spared a call.
-        head = _head(direction, len(body), end)
-        return [b"".join((head, body, _END))] if end else [b"".join((head, body))] if body else []
+        return [streamed_chunk(direction, body, end)] if body or end else []
     last = (len(body) - 1) // MAX_CHUNK_BYTES
     return [streamed_chunk(direction, chunk, end and position == last) for position, chunk in enumerate(_chunks(body))]
 
 
 def streamed_chunk(direction: Direction, body: bytes | memoryview, end: bool) -> bytes:
     """One full-duplex reply; the body is copied once."""
-    head = _head(direction, len(body), end)
+    head = streamed_head(direction, len(body), end)
     return b"".join((head, body, _END)) if end else b"".join((head, body))
 
 
@@ -138,7 +136,7 @@ def _chunks(body: bytes) -> Iterator[memoryview]:
 
 
 @lru_cache(maxsize=4096)
-def _head(direction: Direction, length: int, end: bool) -> bytes:
+def streamed_head(direction: Direction, length: int, end: bool) -> bytes:
     """What precedes the bytes: ProcessingResponse > BodyResponse > CommonResponse > BodyMutation > StreamedBodyResponse.
 
     Each level is a tag and a length. Tokens of one model serialise to few different lengths, so the cache nearly always hits.
@@ -150,3 +148,18 @@ def _head(direction: Direction, length: int, end: bool) -> bytes:
         head = level + head
         size += len(level)
     return head
+
+
+@lru_cache(maxsize=4096)
+def passage(length: int) -> tuple[bytes, int, bytes]:
+    """How a piece of a streamed response passes, by the length of its message.
+
+    Returns:
+        What such a message begins with, how long that is, and what to put in its place for the reply that leaves the piece as it is; that
+        is empty where no message of this length is such a piece.
+    """
+    before = response_piece_head(length)
+    size = length - len(before)
+    if before == NO_HEAD or size > MAX_CHUNK_BYTES:
+        return NO_HEAD, len(NO_HEAD), b""
+    return before, len(before), streamed_head(Direction.RESPONSE, size, False)

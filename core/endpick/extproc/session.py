@@ -4,60 +4,27 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
-from functools import lru_cache, partial
+from functools import partial
 from typing import Final
 
 from google.protobuf.message import DecodeError
 
 from endpick._proto.ext_proc_pb2 import ProcessingRequest
 from endpick.extproc import replies
-from endpick.extproc.headers import served_endpoint, subset_hint
-from endpick.extproc.phases import NO_MEMORY, MessageState, RequestPhase, ResponsePhase, UnroutableError
-from endpick.extproc.pieces import REQUEST_BODY, RESPONSE_BODY, body_piece
+from endpick.extproc.headers import read_headers, served_endpoint, subset_hint
+from endpick.extproc.heads import RESPONSE_HEADERS, header_message
+from endpick.extproc.modes import body_modes_of
+from endpick.extproc.pieces import RESPONSE_BODY, body_piece
+from endpick.extproc.replies import passage
+from endpick.extproc.request_phase import NO_MEMORY, RequestPhase, UnroutableError
+from endpick.extproc.response_phase import ResponsePhase
+from endpick.extproc.states import SESSION_TRANSITIONS, MessageState, SessionState
 from endpick.extproc.stream import GrpcStatus, ProtocolError, SessionCounters, SessionFactory
 from endpick.observability.recorder import Throttle
 from endpick.requests.memory import MemoryAccount, MemoryBudget
-from endpick.requests.model import EVICTED, BodyMode, BodyModes, CloseCause, Decider, Decision, Exchange, IncomingRequest, Refused, Routed
-
-_GRPC_MODE: Final = 5
-
-
-def body_modes_of(message: ProcessingRequest) -> BodyModes:
-    """Read `protocol_config`; a gateway that sends none speaks the protocol's own mode, FULL_DUPLEX_STREAMED.
-
-    Raises:
-        ProtocolError: the gateway is configured in a way in which no request can be routed.
-    """
-    if message.observability_mode:
-        raise ProtocolError(
-            GrpcStatus.FAILED_PRECONDITION,
-            "the gateway's ext_proc filter runs in observability mode and ignores replies; "
-            "set observability_mode: false to have requests routed",
-        )
-    if not message.HasField("protocol_config"):
-        return _body_modes(BodyMode.FULL_DUPLEX_STREAMED, BodyMode.FULL_DUPLEX_STREAMED, False)
-    config = message.protocol_config
-    return _body_modes(config.request_body_mode, config.response_body_mode, config.send_body_without_waiting_for_header_response)
-
-
-@lru_cache(maxsize=64)
-def _body_modes(request_body: int, response_body: int, early_request_body: bool) -> BodyModes:
-    return BodyModes(_mode(request_body, "request_body_mode"), _mode(response_body, "response_body_mode"), early_request_body)
-
-
-def _mode(value: int, option: str) -> BodyMode:
-    try:
-        return BodyMode(value)
-    except ValueError:
-        name = "GRPC" if value == _GRPC_MODE else str(value)
-        raise ProtocolError(
-            GrpcStatus.FAILED_PRECONDITION,
-            f"the gateway's ext_proc filter has {option} {name}, which is not supported; use FULL_DUPLEX_STREAMED",
-        ) from None
-
+from endpick.requests.model import EVICTED, BodyModes, CloseCause, Decider, Decision, Exchange, IncomingRequest, Refused, Routed
 
 logger = logging.getLogger(__name__)
 
@@ -79,38 +46,11 @@ class SessionSettings:
 DEFAULT_SETTINGS: Final = SessionSettings()
 COMPLAINT_INTERVAL_SECONDS: Final = 30.0
 """How often a gateway that breaks the protocol is complained of in the log; the counter counts every time."""
+_LONG_PIECE_BYTES: Final = 4096
+"""A piece of a request body that is no shorter is not copied out of its message."""
 _MESSAGE_BYTES: Final = 512
 """What a parsed message costs beside its bytes, about."""
 
-
-class SessionState(IntEnum):
-    """Where a stream stands between its first message and its end."""
-
-    RECEIVING = 0
-    """The request arrives; the director has not been asked."""
-    BYPASSED = 1
-    """The gateway answers the client by itself: a response came before a decision, and what is left of the request leads nowhere."""
-    DECIDING = 2
-    """The director was asked and has not answered; what arrives meanwhile is kept."""
-    ROUTED = 3
-    """The gateway knows the endpoint; the rest of the request and the response pass through."""
-    ANSWERED = 4
-    """The gateway was told to answer the client with an error; nothing more is read or sent."""
-    CLOSED = 5
-    """The stream is over."""
-
-
-SESSION_TRANSITIONS: Final[Mapping[SessionState, frozenset[SessionState]]] = {
-    SessionState.RECEIVING: frozenset(
-        {SessionState.BYPASSED, SessionState.DECIDING, SessionState.ROUTED, SessionState.ANSWERED, SessionState.CLOSED}
-    ),
-    SessionState.BYPASSED: frozenset({SessionState.CLOSED}),
-    SessionState.DECIDING: frozenset({SessionState.ROUTED, SessionState.ANSWERED, SessionState.CLOSED}),
-    SessionState.ROUTED: frozenset({SessionState.ANSWERED, SessionState.CLOSED}),
-    SessionState.ANSWERED: frozenset({SessionState.CLOSED}),
-    SessionState.CLOSED: frozenset(),
-}
-"""A director that answers at once takes a stream from RECEIVING to ROUTED or ANSWERED without DECIDING."""
 
 # Globals, because a member of an enumeration costs several times as much to look up, and each message looks up some.
 _RECEIVING: Final = SessionState.RECEIVING
@@ -138,6 +78,7 @@ class Session:
         "_request",
         "_response",
         "_settings",
+        "_streaming",
         "_subset",
         "body_modes",
         "finished",
@@ -172,6 +113,8 @@ class Session:
         self._close_cause: CloseCause | None = None
         self.body_modes: BodyModes | None = None
         """Which bodies the gateway sends; None before the first message."""
+        self._streaming: ResponsePhase | None = None
+        """The response, while the pieces of its body may take the short way."""
         self.state = SessionState.RECEIVING
         self.waiting: Awaitable[object] | None = None
         """The decision, while the state is DECIDING."""
@@ -186,12 +129,29 @@ class Session:
         """See `StreamSession.receive`."""
         if self.finished:
             return ()
+        streaming = self._streaming
         try:
-            if self.state is not _DECIDING and self.body_modes is not None:
-                piece = body_piece(message)
+            if streaming is not None:  # a streamed answer comes in some eighty messages, all but a few of them like this
+                before, size, instead = passage(len(message))
+                if instead and message.startswith(before):
+                    return streaming.on_streamed(message[size:], instead)
+            if self.state is not _DECIDING:
+                piece = body_piece(message) if self.body_modes is not None else None
                 if piece is not None:
-                    chunk, end = piece
-                    return self._accept_piece(message[0], chunk, end)
+                    start, stop, end = piece
+                    if message[0] == RESPONSE_BODY:
+                        return self._accept_response_piece(message[start:stop], end)
+                    # A long piece of a request is copied once, when the body is whole.
+                    is_long = stop - start >= _LONG_PIECE_BYTES
+                    return self._accept_request_piece(memoryview(message)[start:stop] if is_long else message[start:stop], end)
+                head = header_message(message)
+                if head is not None:
+                    headers, ends, rest = head
+                    if self.body_modes is None:
+                        self._begin(rest)
+                    if message[0] == RESPONSE_HEADERS:
+                        return self._accept_response_headers(headers, ends, rest)
+                    return self._accept_request_headers(headers, ends, rest, len(message))
             request = _parsed(message)
             if self.state is not _DECIDING:
                 return self._accept(request)
@@ -243,67 +203,94 @@ class Session:
         if self._exchange is not None:
             self._finish(self._close_cause)
 
+    def _begin(self, message: ProcessingRequest) -> None:
+        """The first message says how bodies come."""
+        modes = body_modes_of(message)
+        self._request = RequestPhase(modes, self._settings.max_request_body_bytes, self._memory)
+        self._response = ResponsePhase(modes.response_body, self._counters)
+        self.body_modes = modes
+
     def _accept(self, message: ProcessingRequest) -> list[bytes]:
+        """A message as protobuf reads it."""
         if self.body_modes is None:
-            modes = body_modes_of(message)
-            self._request = RequestPhase(modes, self._settings.max_request_body_bytes, self._memory)
-            self._response = ResponsePhase(modes.response_body, self._counters)
-            self.body_modes = modes
-        response = self._response
+            self._begin(message)
         match message.WhichOneof("request"):
-            case "response_body":
-                return self._accept_piece(RESPONSE_BODY, message.response_body.body, message.response_body.end_of_stream)
+            case "request_headers":
+                head, size = message.request_headers, message.ByteSize()
+                return self._accept_request_headers(read_headers(head.headers), head.end_of_stream, message, size)
+            case "request_body":
+                self._note_subset(message)
+                return self._accept_request_piece(message.request_body.body, message.request_body.end_of_stream)
+            case "request_trailers":
+                self._note_subset(message)
+                return self._accept_request_trailers()
             case "response_headers":
-                if self.state is _RECEIVING:
-                    self._enter(SessionState.BYPASSED)
-                served = served_endpoint(message) if message.HasField("metadata_context") else None
-                answers = response.on_headers(message.response_headers, self._exchange, served)
+                head = message.response_headers
+                return self._accept_response_headers(read_headers(head.headers), head.end_of_stream, message)
+            case "response_body":
+                return self._accept_response_piece(message.response_body.body, message.response_body.end_of_stream)
             case "response_trailers":
-                answers = response.on_trailers()
-            case None:
-                raise ProtocolError(GrpcStatus.INVALID_ARGUMENT, "a message carries neither headers, body nor trailers")
-            case kind:
-                return self._accept_request_part(kind, message)
-        if response.state >= _DONE:
+                return self._response_answered(self._response.on_trailers())
+        raise ProtocolError(GrpcStatus.INVALID_ARGUMENT, "a message carries neither headers, body nor trailers")
+
+    def _accept_response_headers(self, headers: dict[str, str], end: bool, message: ProcessingRequest) -> list[bytes]:
+        if self.state is _RECEIVING:
+            self._enter(SessionState.BYPASSED)
+        served = served_endpoint(message) if message.HasField("metadata_context") else None
+        answers = self._response.on_headers(headers, end, self._exchange, served)
+        self._streaming = self._response if self._response.streams else None
+        return self._response_answered(answers)
+
+    def _response_answered(self, answers: list[bytes]) -> list[bytes]:
+        """What to send after a part of the response, which may have been the last."""
+        if self._response.state >= _DONE:
+            self._streaming = None
             self._finish(CloseCause.END)
         return answers
 
-    def _accept_piece(self, direction: int, chunk: bytes, end: bool) -> list[bytes]:
-        """A piece of a body, which are most of the messages that come."""
-        if direction == RESPONSE_BODY:
-            answers = self._response.on_body(chunk, end)
-            if self._response.state >= _DONE:
-                self._finish(CloseCause.END)
-            return answers
+    def _accept_response_piece(self, chunk: bytes, end: bool) -> list[bytes]:
+        return self._response_answered(self._response.on_body(chunk, end))
+
+    def _accept_request_headers(self, headers: dict[str, str], end: bool, message: ProcessingRequest, size: int) -> list[bytes]:
+        if self.state is _BYPASSED:
+            return []
+        if message.HasField("metadata_context"):
+            self._note_subset(message)
+        self._counters.requests += 1
+        self._received_at = self._clock()
+        try:
+            answers = self._request.on_headers(headers, end, size)
+        except UnroutableError as error:
+            return self._unroutable(error)
+        return self._request_answered(answers)
+
+    def _accept_request_piece(self, chunk: bytes | memoryview, end: bool) -> list[bytes]:
         if self.state is _BYPASSED:
             return []
         try:
             answers = self._request.on_body(chunk, end, routed=self.state is _ROUTED)
         except UnroutableError as error:
             return self._unroutable(error)
+        return self._request_answered(answers)
+
+    def _accept_request_trailers(self) -> list[bytes]:
+        if self.state is _BYPASSED:
+            return []
+        try:
+            answers = self._request.on_trailers(routed=self.state is _ROUTED)
+        except UnroutableError as error:
+            return self._unroutable(error)
+        return self._request_answered(answers)
+
+    def _request_answered(self, answers: list[bytes]) -> list[bytes]:
+        """What to send after a part of the request, with which the director may have all that it needs."""
         if self._request.ready and self.state is not _ROUTED:
             answers += self._decide()
         return answers
 
-    def _accept_request_part(self, kind: str, message: ProcessingRequest) -> list[bytes]:
-        if self.state is _BYPASSED:
-            return []
+    def _note_subset(self, message: ProcessingRequest) -> None:
         if self._subset is None and self._settings.respects_subset and message.HasField("metadata_context"):
             self._subset = subset_hint(message)
-        if kind == "request_body":
-            return self._accept_piece(REQUEST_BODY, message.request_body.body, message.request_body.end_of_stream)
-        try:
-            if kind == "request_headers":
-                self._counters.requests += 1
-                self._received_at = self._clock()
-                answers = self._request.on_headers(message.request_headers, message.ByteSize())
-            else:
-                answers = self._request.on_trailers(routed=self.state is _ROUTED)
-        except UnroutableError as error:
-            return self._unroutable(error)
-        if self._request.ready and self.state is not _ROUTED:
-            answers += self._decide()
-        return answers
 
     def _unroutable(self, error: UnroutableError) -> list[bytes]:
         self._counters.unroutable += 1

@@ -28,9 +28,11 @@ def is_heavy(body: bytes, most: int) -> bool:
     size = len(body)
     if size <= LIGHT_BYTES:
         return False
-    # As if nothing were within a string: for most bodies that is enough, and takes a twentieth of the time.
-    commas, opens, quotes = body.count(b","), body.count(b"{") + body.count(b"["), body.count(b'"')
-    if commas + _CONTAINER * opens + _QUOTE_MARK * quotes > most and _weight(body) > most:
+    # As if nothing were within a string: for most bodies that is enough, and takes a tenth of the time. Not `bytes.count`, which looks at
+    # one byte after the other: of 220 KB that was a sixth of the whole request.
+    octets = np.frombuffer(body, dtype=np.uint8)
+    commas, objects, lists, quotes = [int(np.count_nonzero(octets == mark)) for mark in (_COMMA, _OBJECT, _LIST, _QUOTE)]
+    if commas + _CONTAINER * (objects + lists) + _QUOTE_MARK * quotes > most and _weight(body) > most:
         return True
     return size > _LENIENT_BYTES and _is_read_leniently(body)
 

@@ -18,6 +18,7 @@ from endpick.diagnostics import ExitCode
 from endpick.installation import request_path
 from endpick.planning.plan import Plan, PlannedInstance, PlanOutcome
 from endpick.serve.lifecycle import Lifecycle, Phase, StoppedWhileStarting
+from endpick.serve.overload import keep_free_memory
 from endpick.serve.process import Control, Ports, ServeSettings, serve
 
 _log = logging.getLogger("endpick.serve")
@@ -44,6 +45,7 @@ def run(plan: Plan, settings: ServeSettings, replan: Callable[[], PlanOutcome]) 
         ExceptionGroup: plugins that would not stop.
     """
     gc.freeze()  # modules and the plan stay, and are most of what there is: the collection at the end of the start passes over them
+    keep_free_memory()
     interval, thresholds = sys.getswitchinterval(), gc.get_threshold()
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:

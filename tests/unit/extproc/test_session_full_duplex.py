@@ -6,6 +6,7 @@ import pytest
 
 from endpick._proto.ext_proc_pb2 import HeaderValueOption, ProcessingRequest, ProcessingResponse
 from endpick.extproc.session import Session, SessionSettings
+from endpick.extproc.stream import ProtocolError
 from endpick.requests.model import CloseCause, Refused, Routed
 from unit.extproc.conversation import (
     ENDPOINT,
@@ -366,3 +367,21 @@ def test_headers_are_set_whatever_the_client_sent_under_the_same_name():
     assert [(option.header.raw_value, option.append_action) for option in mutation.set_headers] == [
         (ENDPOINT.encode(), HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD)
     ]
+
+
+@pytest.mark.parametrize("message", [b"", b"\x2a", b"\x00\x2a"])
+def test_what_is_too_short_for_a_piece_of_a_streamed_response_ends_the_stream(message):
+    session = Session(NotedDirector())
+    talk(session, request_headers(end=True), response_headers(), response_body(b"one"))
+    with pytest.raises(ProtocolError):
+        session.receive(message)
+
+
+@pytest.mark.parametrize("size", [1, 61_999, 62_000, 62_001, 130_000])
+def test_a_piece_of_any_size_of_a_streamed_response_passes(size):
+    session = Session(director := NotedDirector())
+    piece = b"x" * size
+    answers = talk(session, request_headers(end=True), response_headers(), response_body(piece), response_body(piece, end=True))
+    assert b"".join(answer.body for answer in answers[2:]) == 2 * piece
+    assert [answer.end for answer in answers] == [False] * (len(answers) - 1) + [True]
+    assert director.exchange.chunks == [(piece, False), (piece, True)]

@@ -7,8 +7,7 @@ import re
 
 import pytest
 
-from endpick.extproc.phases import MESSAGE_TRANSITIONS, MessagePart, MessageState, misplaced
-from endpick.extproc.session import SESSION_TRANSITIONS, SessionState
+from endpick.extproc.states import MESSAGE_TRANSITIONS, SESSION_TRANSITIONS, MessagePart, MessageState, SessionState, misplaced
 from endpick.extproc.stream import GrpcStatus
 
 

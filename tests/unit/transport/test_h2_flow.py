@@ -14,7 +14,7 @@ from endpick.transport.h2.errors import ErrorCode
 from endpick.transport.h2.frames import FrameType, parse_settings
 from endpick.transport.h2.grpc import MESSAGE_HEAD
 from endpick.transport.limits import Limits
-from unit.transport.peer import Peer, data, frame
+from unit.transport.peer import EchoSession, Peer, data, frame
 
 INITIAL_WINDOW = 4
 SETTING = Struct(">HI")
@@ -272,13 +272,62 @@ def test_what_is_left_of_a_turn_is_read_in_the_next_ones_whatever_the_pieces(len
     peer, ticks = Peer(), iter(range(10**6))
     peer.open(1)
     sent = b"".join(data(1, MESSAGE_HEAD.pack(0, length) + bytes([number]) * length) for number, length in enumerate(lengths)) * 3
-    turns, unread = 0, b""
+    turns, left = 0, False
     for start in range(0, len(sent), 7 * step):
-        unread += sent[start : start + 7 * step]
-        unread = peer.connection.receive(unread, 0.0, lambda: next(ticks))
+        left = peer.connection.receive(sent[start : start + 7 * step], 0.0, lambda: next(ticks))
         turns += 1
-    while unread:
-        unread = peer.connection.receive(unread, 0.0, lambda: next(ticks))
+    while left:
+        left = peer.connection.receive(b"", 0.0, lambda: next(ticks))
         turns += 1
     assert peer.sessions[0].received == [bytes([number]) * length for number, length in enumerate(lengths)] * 3
     assert turns >= len(lengths) * 3 / 4 - 1
+
+
+class FakeSocket:
+    """Keeps what is written, as it is written."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes | memoryview] = []
+
+    def write(self, data: bytes) -> None:
+        self.pieces.append(data)
+
+    def writelines(self, list_of_data: list[bytes | memoryview]) -> None:
+        self.pieces += list_of_data
+
+
+@given(st.lists(st.integers(1, 60_000), min_size=1, max_size=6), st.sampled_from([65_535, 2**20]), st.sampled_from([16_384, 100_000]))
+def test_what_is_written_in_pieces_is_what_would_be_written_in_one(sizes, window, frame_bytes):
+    peers = [Peer(settings={INITIAL_WINDOW: window, frames.Setting.MAX_FRAME_SIZE: frame_bytes}) for _ in range(2)]
+    for peer in peers:
+        peer.open(1)
+        for size in sizes:
+            peer.message(1, b"reply:" + b"%d" % size)
+    socket = FakeSocket()
+    peers[0].connection.outbox.write_to(socket)
+    assert b"".join(socket.pieces) == peers[1].connection.take_output()
+    assert peers[0].connection.take_output() == b""
+
+
+def test_a_long_reply_is_not_copied_on_its_way_to_the_socket():
+    reply = bytes(100_000)
+    peer = Peer(session=lambda: Replying(reply), settings={INITIAL_WINDOW: 2**20})
+    peer.send(frames.window_update(0, 2**20))
+    peer.open(1)
+    peer.message(1, b"x")
+    socket = FakeSocket()
+    peer.connection.outbox.write_to(socket)
+    long = [piece for piece in socket.pieces if len(piece) >= 4096]
+    assert sum(map(len, long)) >= 98_000, "the rest is shorter than what is worth a piece"
+    assert all(isinstance(piece, memoryview) and piece.obj is reply for piece in long)
+
+
+class Replying(EchoSession):
+    """Answers each message with the same bytes."""
+
+    def __init__(self, reply: bytes) -> None:
+        super().__init__()
+        self._reply = reply
+
+    def receive(self, message):
+        return (self._reply,)

@@ -15,24 +15,24 @@ def test_messages_are_the_same_however_their_bytes_are_cut(messages, places):
     wire = b"".join(MESSAGE_HEAD.pack(0, len(message)) + message for message in messages)
     edges = [0, *sorted(place % (len(wire) + 1) for place in places), len(wire)]
     assembler = MessageAssembler(100, 100, frozenset())
-    found = [message for a, b in itertools.pairwise(edges) for message in assembler.feed(wire[a:b])]
+    found = [message for a, b in itertools.pairwise(edges) for message in assembler.feed(wire, a, b)]
     assert found == messages
     assert assembler.held_bytes == 0
 
 
 def test_a_long_message_is_refused_once_its_length_is_known():
     with pytest.raises(MessageTooLargeError, match="11 bytes, 10 is the most"):
-        MessageAssembler(10, 10, frozenset()).feed(MESSAGE_HEAD.pack(0, 11))
+        MessageAssembler(10, 10, frozenset()).feed(MESSAGE_HEAD.pack(0, 11), 0, 5)
 
 
 def test_a_compressed_message_is_refused():
     with pytest.raises(CompressedMessageError):
-        MessageAssembler(10, 10, frozenset()).feed(MESSAGE_HEAD.pack(1, 3) + b"abc")
+        MessageAssembler(10, 10, frozenset()).feed(MESSAGE_HEAD.pack(1, 3) + b"abc", 0, 8)
 
 
 def test_what_is_held_is_the_unfinished_message_only():
     assembler = MessageAssembler(1000, 1000, frozenset())
-    assembler.feed(MESSAGE_HEAD.pack(0, 1) + b"a" + MESSAGE_HEAD.pack(0, 100) + b"b" * 20)
+    assembler.feed(MESSAGE_HEAD.pack(0, 1) + b"a" + MESSAGE_HEAD.pack(0, 100) + b"b" * 20, 0, 31)
     assert assembler.held_bytes == 25
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Final
 
@@ -16,6 +17,8 @@ from endpick.transport.limits import Limits, TransportCounters
 from endpick.transport.methods import Methods
 
 _HTTP1_METHODS: Final = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"CONNECT ", b"TRACE ")
+_NO_LIMIT: Final = sys.maxsize >> 1
+"""Still an offset when a position is added."""
 _FRAMES_PER_LOOK: Final = 4
 """So many frames are acted on between two looks at the clock: two requests, if they are short."""
 _TLS_HANDSHAKE: Final = b"\x16\x03"
@@ -84,64 +87,71 @@ class Connection:
         """What is to be written now."""
         return self.outbox.take()
 
-    def receive(self, data: bytes, now: float, clock: Callable[[], float] | None = None) -> bytes:
-        """Act on bytes that arrived.
+    def receive(self, data: bytes, now: float, clock: Callable[[], float] | None = None, most: int = _NO_LIMIT) -> bool:
+        """Act on bytes that arrived, and before them on those that an earlier call has left.
 
         Args:
-            data: What the client sent, after what it sent before.
+            data: What the client sent, after what it sent before; nothing, to go on with what was left.
             now: Monotonic seconds.
-            clock: Gives them; without it, time does not limit how much is read.
+            clock: Gives them; without it, neither time nor `most` limits how much is acted on.
+            most: How many bytes to act on, about.
 
         Returns:
-            What is to be given again, in front of what comes next, once others have had their turn: it took too long to act on the rest.
+            Whether something was left: it took too long, or was too much, for others not to have their turn first.
         """
         lifetime = self._lifetime
-        rest = b""
         if lifetime.state >= CLOSING:
-            return rest
+            return False
         lifetime.heard_at = now
+        left = False
         try:
             if lifetime.state == WAITING_FOR_PREFACE:
                 behind = self._preface.take(data)
                 if behind is None:
-                    return rest
+                    return False
                 lifetime.enter(WAITING_FOR_SETTINGS)
                 data = behind
-            rest = self._take_frames(data, now, clock)
+            left = self._take_frames(data, now, clock, most)
         except H2ConnectionError as error:
             self.end_with(error)
         else:
             if lifetime.state == LAST_CALL:
                 lifetime.close_after_last_stream()
-        return rest
+        return left
 
-    def _take_frames(self, data: bytes, now: float, clock: Callable[[], float] | None) -> bytes:
+    def _take_frames(self, data: bytes, now: float, clock: Callable[[], float] | None, most: int) -> bool:
         parser, handler = self._parser, self._handler
         until_look = _FRAMES_PER_LOOK
         blocks = handler.blocks
         batch = parser.feed(data)
         while batch:
+            buffer = parser.buffer
+            last = batch[0][3] + most
             for kind, flags, stream_id, start, stop in batch:
                 try:
                     if blocks.stream_id and (kind != CONTINUATION or stream_id != blocks.stream_id):
                         raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "a header block is interrupted by another frame")
                     if kind == DATA:
-                        handler.data(flags, stream_id, parser.buffer, start, stop, now)
+                        handler.data(flags, stream_id, buffer, start, stop, now)
                     elif kind in (HEADERS, CONTINUATION):
-                        handler.headers(kind, flags, stream_id, parser.buffer[start:stop], now)
+                        handler.headers(kind, flags, stream_id, buffer[start:stop], now)
                     else:
-                        self._control.receive(kind, flags, stream_id, parser.buffer[start:stop], now)
+                        self._control.receive(kind, flags, stream_id, buffer[start:stop], now)
                 except H2StreamError as error:
                     error.count(self._counters)
                     self.streams.reset(error.stream_id, error.code)
                     self._stream_errors.require(now, "errors of streams", "stream_error_floods")
                 until_look -= 1
-                if not until_look:
+                if not until_look or stop > last:
                     until_look = _FRAMES_PER_LOOK
-                    if clock is not None and clock() - now > self._turn_seconds:
-                        return parser.leave(stop)
+                    if clock is not None and (stop > last or clock() - now > self._turn_seconds):
+                        return parser.back_to(stop)
+            most = last - stop
+            if not parser.unparsed:
+                parser.buffer = b""  # it may be long, and the next read far off
+                break
             batch = parser.more()
-        return b""
+        return False
 
     def tick(self, now: float) -> None:
         """Time has passed: end what has taken too long."""

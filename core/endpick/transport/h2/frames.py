@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from enum import IntEnum
 from struct import Struct
 from typing import Final
@@ -66,51 +67,60 @@ class FrameParser:
 
     def __init__(self, max_payload_bytes: int) -> None:
         self.buffer = b""
-        """The bytes to which the offsets of the current frame refer."""
+        """The bytes to which the offsets of the current frames refer, until the next call."""
+        self.unparsed = False
+        """Whether there are bytes that `more` has not looked at."""
         self._max_payload_bytes = max_payload_bytes
-        self._partial = bytearray()
-        self._needed = FRAME_HEAD_BYTES
         self._position = 0
         """Where in the buffer the next frame begins."""
-        self._behind = b""
-        """What follows the buffer, from the next position on."""
-        self._behind_at = 0
+        self._behind: deque[tuple[bytes, int]] = deque()
+        """What follows the buffer, each from the given position on."""
+        self._partial = bytearray()
+        """The beginning of a frame whose end has not arrived."""
+        self._needed = FRAME_HEAD_BYTES
+        """How long that frame is, head included; of one whose head has not arrived, how long the head is."""
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The first whole frames of what arrived, in order; `more` gives those behind them, until it gives none.
+        """The first whole frames of what arrived and of what was left before, in order; `more` gives those behind them.
 
         Payloads are offsets rather than bytes, so that a message is copied once, out of the bytes that the socket returned.
 
         Raises:
             H2ConnectionError: as `more`.
         """
-        if self._partial:
-            missing = self._needed - len(self._partial)
-            if len(data) < missing:
-                self._partial += data
-                return []
-            # A frame that was cut is put together alone, so that those behind it are not copied again; a cut head says not where it ends.
-            alone = missing if self._needed > FRAME_HEAD_BYTES else len(data)
-            if alone < len(data):
-                self._behind, self._behind_at = data, alone
-            data = b"".join((self._partial, data[:alone]))
-            self._partial.clear()
-        self.buffer = data
-        self._position = 0
-        return self.more()
+        if self.unparsed or self._partial:
+            if data:
+                self._behind.append((data, 0))
+            return self.more()
+        self.buffer, self._position = data, 0
+        found = self._frames()
+        self.unparsed = self._position < len(self.buffer)
+        return found
 
     def more(self) -> list[Frame]:
-        """The next whole frames, a few dozen at most: what is not acted on in one turn is parsed again in the next, see `leave`.
+        """The next whole frames, a few dozen at most: what is not acted on in one turn is parsed again in the next, see `back_to`.
 
         Raises:
             H2ConnectionError: a frame is longer than was announced as acceptable; the frames before it have been given out.
         """
-        if self._behind and self._position == len(self.buffer):
-            self.buffer, self._position, self._behind = self._behind, self._behind_at, b""
+        while True:
+            found = self._frames()
+            if found or not self._behind:
+                self.unparsed = self._position < len(self.buffer) or bool(self._behind)
+                return found
+            self._open(*self._behind.popleft())
+
+    def back_to(self, stop: int) -> bool:
+        """Give the frames behind the one that ended at `stop` again, later; whether there is anything behind it."""
+        self._position = stop
+        self.unparsed = stop < len(self.buffer) or bool(self._behind)
+        return self.unparsed
+
+    def _frames(self) -> list[Frame]:
         data, position = self.buffer, self._position
         unpack = FRAME_HEAD.unpack_from
         end = len(data)
-        self._needed = FRAME_HEAD_BYTES
+        needed = FRAME_HEAD_BYTES
         found: list[Frame] = []
         while end - position >= FRAME_HEAD_BYTES and len(found) < _FRAMES_AT_ONCE:
             high, low, kind, flags, stream_id = unpack(data, position)
@@ -118,29 +128,52 @@ class FrameParser:
             if length > self._max_payload_bytes:
                 if found:
                     break
-                raise H2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes, {self._max_payload_bytes} is the most")
+                raise self._too_long(length)
             stop = position + FRAME_HEAD_BYTES + length
             if stop > end:
-                self._needed = stop - position
+                needed = stop - position
                 break
             found.append((kind, flags, stream_id & MAX_STREAM_ID, position + FRAME_HEAD_BYTES, stop))
             position = stop
         self._position = position
         if not found:
-            self._partial += data[position:]
+            if position < end:
+                self._partial += data[position:]
+                self._needed = needed
             # One read from the socket can be a quarter of a megabyte, and a connection may be silent for hours.
             self.buffer = b""
             self._position = 0
         return found
 
-    def leave(self, stop: int) -> bytes:
-        """Feed no more for now: what stands behind the frame that ended at `stop`, to be fed again later, before anything else."""
-        rest = self.buffer[stop:]
-        if self._behind:
-            rest += self._behind[self._behind_at :]
-        self.buffer = self._behind = b""
-        self._position, self._needed = 0, FRAME_HEAD_BYTES
-        return rest
+    def _open(self, data: bytes, position: int) -> None:
+        """Look at `data` from `position` on, next.
+
+        A frame that was cut is put together alone, so that those behind it are not copied with it.
+        """
+        if not self._partial:
+            self.buffer, self._position = data, position
+            return
+        position = self._complete(data, position)
+        if self._needed == FRAME_HEAD_BYTES == len(self._partial):
+            length = int.from_bytes(self._partial[:3], "big")
+            if length > self._max_payload_bytes:
+                raise self._too_long(length)
+            self._needed += length
+            position = self._complete(data, position)
+        if len(self._partial) == self._needed:
+            self.buffer = bytes(self._partial)
+            self._partial.clear()
+        if position < len(data):
+            self._behind.appendleft((data, position))
+
+    def _complete(self, data: bytes, position: int) -> int:
+        """Add what the partial frame, or its head, still needs; returns where what is not its own begins."""
+        stop = min(len(data), position + self._needed - len(self._partial))
+        self._partial += memoryview(data)[position:stop]
+        return stop
+
+    def _too_long(self, length: int) -> H2ConnectionError:
+        return H2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes, {self._max_payload_bytes} is the most")
 
 
 def settings(values: dict[int, int]) -> bytes:

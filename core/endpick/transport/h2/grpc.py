@@ -50,60 +50,79 @@ class MessageAssembler:
         """A message that is no longer, its head included, is all right whatever it holds."""
         self._body_fields = body_fields
         self._partial = bytearray()
-        self._needed = MESSAGE_HEAD_BYTES
-
-    @property
-    def held_bytes(self) -> int:
+        self._needed = 0
+        """How long the message under way is, its head included; 0 while that is not known."""
+        self.held_bytes = 0
         """Bytes of a message whose end has not arrived."""
-        return len(self._partial)
 
-    def feed(self, payload: bytes | memoryview) -> list[bytes]:
-        """Messages that a payload completes.
+    def feed(self, buffer: bytes, start: int, stop: int) -> list[bytes]:
+        """Messages that the payload `buffer[start:stop]` completes.
 
         Raises:
             MessageTooLargeError: as soon as the length is known.
             CompressedMessageError: the compressed flag is set.
             EnvelopeError: as soon as the fields that are too long have begun.
         """
-        if self._partial:
-            self._partial += payload
-            held, needed = len(self._partial), self._needed
-            if held <= needed and needed > self._max_short_bytes:
-                self._require_small_envelope(self._partial, 0, held)
-            if held < needed:
-                return []
-            if held == needed > MESSAGE_HEAD_BYTES:  # a message ends where its frame does, as nearly always: it is copied once
-                message = bytes(memoryview(self._partial)[MESSAGE_HEAD_BYTES:])
-                self._partial, self._needed = bytearray(), MESSAGE_HEAD_BYTES
-                return [message]
-            data = bytes(self._partial)
-            self._partial.clear()
-        else:
-            data = bytes(payload)
-        messages = []
-        position = 0
-        self._needed = MESSAGE_HEAD_BYTES
-        while len(data) - position >= MESSAGE_HEAD_BYTES:
-            compressed, length = MESSAGE_HEAD.unpack_from(data, position)
-            if compressed:
-                raise CompressedMessageError
-            if length > self._max_message_bytes:
-                raise MessageTooLargeError(f"a message of {length} bytes, {self._max_message_bytes} is the most")
-            stop = position + MESSAGE_HEAD_BYTES + length
-            if length + MESSAGE_HEAD_BYTES > self._max_short_bytes:
-                self._require_small_envelope(data, position, min(stop, len(data)))
-            if stop > len(data):
-                self._needed = stop - position
+        held = self.held_bytes
+        if held + stop - start < self._needed:  # a long message goes on, and does not end here
+            self._partial += memoryview(buffer)[start:stop]
+            self.held_bytes = held + stop - start
+            if self._needed > self._max_short_bytes:
+                self._require_small_envelope(self._partial, 0, self.held_bytes)
+            return []
+        messages: list[bytes] = []
+        position = self._go_on(buffer, start, stop, messages) if held else start
+        while stop - position >= MESSAGE_HEAD_BYTES:
+            length = self._whole(buffer, position)
+            end = position + length
+            if length > self._max_short_bytes:
+                self._require_small_envelope(buffer, position, min(end, stop))
+            if end > stop:
+                self._needed = length
                 break
-            messages.append(data[position + MESSAGE_HEAD_BYTES : stop])
-            position = stop
-        self._partial += data[position:]
+            messages.append(buffer[position + MESSAGE_HEAD_BYTES : end])
+            position = end
+        if position < stop:
+            self._partial += memoryview(buffer)[position:stop]
+        self.held_bytes = len(self._partial)
         return messages
 
-    def _require_small_envelope(self, data: bytes | bytearray, position: int, stop: int) -> None:
+    def _go_on(self, buffer: bytes, position: int, stop: int, messages: list[bytes]) -> int:
+        """Add to the message under way what of the payload is its own; returns where the next begins."""
+        partial = self._partial
+        if not self._needed:
+            position = self._take(buffer, position, stop, MESSAGE_HEAD_BYTES)
+            if len(partial) < MESSAGE_HEAD_BYTES:
+                return position
+            self._needed = self._whole(partial, 0)
+        position = self._take(buffer, position, stop, self._needed)
+        if self._needed > self._max_short_bytes:
+            self._require_small_envelope(partial, 0, len(partial))
+        if len(partial) == self._needed:
+            messages.append(bytes(memoryview(partial)[MESSAGE_HEAD_BYTES:]))
+            self._partial, self._needed = bytearray(), 0
+        return position
+
+    def _take(self, buffer: bytes, position: int, stop: int, needed: int) -> int:
+        """Add what the message under way, or its head, still needs; returns where what is not its own begins."""
+        stop = min(stop, position + needed - len(self._partial))
+        self._partial += memoryview(buffer)[position:stop]
+        return stop
+
+    def _whole(self, data: bytes | bytearray, position: int) -> int:
+        """How long the message that begins there is, its head included."""
+        compressed, length = MESSAGE_HEAD.unpack_from(data, position)
+        if compressed:
+            raise CompressedMessageError
+        if length > self._max_message_bytes:
+            raise MessageTooLargeError(f"a message of {length} bytes, {self._max_message_bytes} is the most")
+        return MESSAGE_HEAD_BYTES + int(length)
+
+    def _require_small_envelope(self, data: bytes | bytearray, position: int, arrived: int) -> None:
+        """Check what has arrived, up to `arrived`, of a long message that begins at `position`."""
         start = position + MESSAGE_HEAD_BYTES
-        if stop > start:
-            require_small_envelope(data, start, stop, self._body_fields, self._max_short_bytes - MESSAGE_HEAD_BYTES)
+        if arrived > start:
+            require_small_envelope(data, start, arrived, self._body_fields, self._max_short_bytes - MESSAGE_HEAD_BYTES)
 
 
 def trailers(status: int, message: str = "") -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Protocol, cast
@@ -50,7 +51,7 @@ class SocketConnection(asyncio.Protocol):
         self._connection: Connection | None = None
         self._may_read = owner.limits.read_bytes_per_turn
         """Before others have their turn."""
-        self._unread = bytearray()
+        self._unread: deque[bytes] = deque()
         """Arrived before its turn; reading is paused while there is any."""
         self._turn_scheduled = False
         self._flush_scheduled = False
@@ -73,21 +74,20 @@ class SocketConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client; all replies to them leave in one write."""
-        if self._connection is None or self._closed:
+        connection = self._connection
+        if connection is None or self._closed:
             return
-        self._may_read -= len(data)
-        crowded = self._owner.turns.must_wait(len(data))
-        if self._may_read < 0 or self._unread or crowded:
-            self._unread += data
-            if not self._turn_scheduled:
-                may_read = 0 if crowded else self._may_read + len(data)
-                self._defer()
-                self._take_unread(may_read)
+        if self._turn_scheduled:
+            self._unread.append(data)
+        elif self._owner.turns.must_wait(len(data)):
+            self._unread.append(data)
+            self._defer()
         else:
-            rest = self._connection.receive(data, time.monotonic(), time.monotonic)
+            now = time.monotonic()
+            left = connection.receive(data, now, time.monotonic, self._may_read)
+            self._may_read -= len(data)
             self._flush()
-            if rest:
-                self._unread += rest
+            if (left or self._may_read < 0) and not self._closed:
                 self._defer()
 
     def pause_writing(self) -> None:
@@ -170,36 +170,28 @@ class SocketConnection(asyncio.Protocol):
         self._turn_scheduled = True
         self._owner.turns.join(self._next_turn)
 
-    def _take_unread(self, size: int) -> None:
-        """Read that much of what was kept, or less if it takes long."""
-        with memoryview(self._unread) as unread:
-            piece = bytes(unread[:size])
-        del self._unread[:size]
-        if piece and self._connection is not None and not self._closed:
-            self._unread[:0] = self._connection.receive(piece, time.monotonic(), time.monotonic)
-            self._flush()
-
     def _next_turn(self) -> None:
         self._turn_scheduled = False
-        if self._connection is None or self._closed:
+        connection = self._connection
+        if connection is None or self._closed:
             self._unread.clear()
             if not self._transport.is_closing():
                 self._transport.resume_reading()
             return
         self._may_read = self._owner.limits.read_bytes_per_turn
-        if self._unread:
+        data = self._unread.popleft() if self._unread else b""
+        left = connection.receive(data, time.monotonic(), time.monotonic, self._may_read)
+        self._flush()
+        if (left or self._unread) and not self._closed:
             self._schedule_turn()
-            self._take_unread(self._may_read)
-        else:
+        elif not self._transport.is_closing():
             self._transport.resume_reading()
 
     def _flush(self) -> None:
         connection = self._connection
         if connection is None or self._closed:
             return
-        data = connection.take_output()
-        if data:
-            self._transport.write(data)
+        connection.outbox.write_to(self._transport)
         if connection.closing:
             self._hang_up()
         elif self._stalled_since is not None and self._transport.get_write_buffer_size() > self._owner.limits.max_connection_output_bytes:

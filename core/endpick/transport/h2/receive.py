@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from endpick.extproc.stream import GrpcStatus
+from endpick.extproc.stream import GrpcStatus, StreamSession
 from endpick.requests.memory import OverloadStage
 from endpick.requests.model import CloseCause
 from endpick.transport.envelope import EnvelopeError
@@ -205,18 +205,14 @@ class FrameHandler:
             raise H2StreamError(stream_id, ErrorCode.FLOW_CONTROL_ERROR, "more DATA than the stream's window")
         size = length - MESSAGE_HEAD_BYTES
         session = stream.session
-        # Nearly every frame is exactly one message and nothing else; that way costs one copy.
-        if (
-            not flags
-            and session is not None
-            and stream.assembler is None
-            and stream.content_left is None
-            and 0 <= size <= self._max_short_bytes
-            and _message_head(buffer, start) == (0, size)
-        ):
-            self._streams.deliver(stream, session, buffer[start + MESSAGE_HEAD_BYTES : stop])
-        else:
+        if flags or stream.content_left is not None or not length:
             self._any_data(stream, flags, buffer, start, stop, now)
+        elif session is not None:
+            # Nearly every frame is exactly one message and nothing else; that way costs one copy.
+            if not stream.held_bytes and 0 <= size <= self._max_short_bytes and _message_head(buffer, start) == (0, size):
+                self._streams.deliver(stream, session, buffer[start + MESSAGE_HEAD_BYTES : stop])
+            else:
+                self._messages(stream, session, buffer, start, stop)
         if stream.receive_window <= self._stream_window_floor and stream.state != CLOSED:
             self._streams.send_window_update(stream)
 
@@ -254,21 +250,21 @@ class FrameHandler:
         if stream.content_left is not None:
             stream.content_left -= stop - start
         if stop > start:
-            self._messages(stream, memoryview(buffer)[start:stop])
+            if stream.session is not None:
+                self._messages(stream, stream.session, buffer, start, stop)
         elif not flags & END_STREAM:
             self._control.spend_empty_frame(now)
         if flags & END_STREAM and stream.state != CLOSED:
             self._end_request(stream)
 
-    def _messages(self, stream: Stream, payload: memoryview) -> None:
-        """Deliver the gRPC messages that a DATA payload holds or completes."""
-        if stream.session is None:
-            return
-        if stream.assembler is None:
+    def _messages(self, stream: Stream, session: StreamSession, buffer: bytes, start: int, stop: int) -> None:
+        """Deliver the gRPC messages that the DATA payload `buffer[start:stop]` holds or completes."""
+        assembler = stream.assembler
+        if assembler is None:
             limits = self._limits
-            stream.assembler = MessageAssembler(limits.max_message_bytes, limits.max_envelope_bytes, stream.body_fields)
+            assembler = stream.assembler = MessageAssembler(limits.max_message_bytes, limits.max_envelope_bytes, stream.body_fields)
         try:
-            messages = stream.assembler.feed(payload)
+            messages = assembler.feed(buffer, start, stop)
         except MessageTooLargeError as error:
             self._counters.messages_too_large += 1
             self._streams.end(stream, CloseCause.ERROR, GrpcStatus.RESOURCE_EXHAUSTED, str(error))
@@ -281,15 +277,12 @@ class FrameHandler:
             self._counters.compressed_messages += 1
             self._streams.end(stream, CloseCause.ERROR, GrpcStatus.UNIMPLEMENTED, "compressed messages are not understood here")
             return
-        held_bytes = stream.assembler.held_bytes
-        if held_bytes != stream.held_bytes:
-            self._streams.hold(stream, held_bytes)
+        if assembler.held_bytes != stream.held_bytes:
+            self._streams.hold(stream, assembler.held_bytes)
         for message in messages:
             if stream.session is None:
                 return
-            self._streams.deliver(stream, stream.session, message)
-        if not held_bytes:
-            stream.assembler = None
+            self._streams.deliver(stream, session, message)
 
     def _refuse_data(self, stream_id: int) -> None:
         """Account for DATA on a stream that is idle, half-closed (remote) or closed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import Final
+from typing import Final, Protocol
 
 from endpick.requests.memory import MemoryBudget
 from endpick.transport.h2.errors import ErrorCode, H2ConnectionError, H2StreamError
@@ -24,8 +24,20 @@ from endpick.transport.h2.stream import AWAITED, COMPLETE, STARTED, Stream
 
 _MESSAGE_FRAME: Final = Struct(">HBBBIBI")
 """Heads of a DATA frame and of the only message in it."""
+_LONG_BYTES: Final = 4096
+"""A piece of no fewer bytes goes to the socket by itself: to copy it takes longer than the kernel needs for one piece more."""
 _SHARED_BYTES: Final = 2048
 """Short replies that wait are joined up to this: each alone costs two hundred bytes beside its own, which no budget counts."""
+
+
+class SocketWriter(Protocol):
+    """What an outbox needs of a socket: two methods of `asyncio.WriteTransport`."""
+
+    def write(self, data: bytes) -> None:
+        """Send it after all that was written before."""
+
+    def writelines(self, list_of_data: list[bytes | memoryview]) -> None:
+        """Send all of them, one after another."""
 
 
 class Outbox:
@@ -42,6 +54,8 @@ class Outbox:
         self._on_sent = on_sent
         self._ready: dict[int, Stream] = {}
         """Streams that only the connection's window or its socket keeps back; the next in turn comes first."""
+        self._has_long = False
+        """Whether there are frames of `_LONG_BYTES` or more among them."""
         self._table_emptied = False
         self.window = DEFAULT_WINDOW_BYTES
         self.stream_window = DEFAULT_WINDOW_BYTES
@@ -52,9 +66,22 @@ class Outbox:
 
     def take(self) -> bytes:
         """All frames so far, joined."""
+        self._has_long = False
         data = b"".join(self._frames)
         self._frames.clear()
         return data
+
+    def write_to(self, socket: SocketWriter) -> None:
+        """Write all frames so far in one go. Long pieces of messages are not copied for it."""
+        frames = self._frames
+        if not frames:
+            return
+        if self._has_long:
+            socket.writelines(_joined_short(frames))
+            self._has_long = False
+        else:
+            socket.write(b"".join(frames))
+        frames.clear()
 
     def put(self, frame: bytes) -> None:
         """Send a frame that no window concerns."""
@@ -69,6 +96,7 @@ class Outbox:
         if stream.response == AWAITED:
             stream.response = STARTED
             self._put_headers(stream, RESPONSE_HEADERS, end_stream=False)
+        queued = 0
         for message in messages:
             length = len(message)
             size = length + MESSAGE_HEAD_BYTES
@@ -79,6 +107,9 @@ class Outbox:
                 self._frames.append(message)
             else:
                 self._queue(stream, MESSAGE_HEAD.pack(0, length), message)
+                queued += size
+        if queued:
+            self._push_new(stream, queued)
 
     def finish(self, stream: Stream, trailers: bytes) -> None:
         """Complete the response with a gRPC status, to be sent after the messages that wait."""
@@ -93,6 +124,7 @@ class Outbox:
         self._put_headers(stream, block, end_stream=not body)
         if body:
             self._queue(stream, b"", body)
+            self._push_new(stream, len(body))
         else:
             self._all_sent(stream)
 
@@ -173,17 +205,19 @@ class Outbox:
         else:
             pending.append(memoryview(head + body))
         stream.pending_bytes += size
-        within_budget = self._memory.hold(size)
-        self._push(stream)
+
+    def _push_new(self, stream: Stream, size: int) -> None:
+        """Send what the windows allow of what waits at one stream, of which `size` bytes are new and not yet accounted for."""
+        within_budget = self._push(stream, size)
         if stream.pending_bytes > self._max_stream_output_bytes:
             raise H2StreamError(stream.id, ErrorCode.ENHANCE_YOUR_CALM, "the client does not read its replies", "slow_readers")
-        if not within_budget and pending:
+        if not within_budget and stream.pending:
             raise H2StreamError(stream.id, ErrorCode.ENHANCE_YOUR_CALM, "no memory left for replies", "buffer_exhaustions")
 
-    def _push(self, stream: Stream) -> None:
-        """Send what the windows allow of what waits at one stream."""
+    def _push(self, stream: Stream, new: int = 0) -> bool:
+        """Send what the windows allow of what waits at one stream, and account for the rest; False if that is too much."""
         pending = stream.pending
-        before = stream.pending_bytes
+        accounted = stream.pending_bytes - new
         while pending and self.writable:
             room = min(stream.send_window, self.window, self.max_frame_bytes)
             if room <= 0:
@@ -199,12 +233,13 @@ class Outbox:
                     pending[0] = pending[0][len(piece) :]
                 self._frames.append(piece)
                 size += len(piece)
+            self._has_long = self._has_long or size >= _LONG_BYTES
             stream.send_window -= size
             self.window -= size
             stream.pending_bytes -= size
             flags = END_STREAM if stream.response == COMPLETE and stream.trailers is None and not pending else 0
             self._frames[head_at] = FRAME_HEAD.pack(size >> 8, size & 0xFF, DATA, flags, stream.id)
-        self._memory.hold(stream.pending_bytes - before)
+        within_budget = stream.pending_bytes == accounted or self._memory.hold(stream.pending_bytes - accounted)
         if not pending:
             self._ready.pop(stream.id, None)
             self._all_sent(stream)
@@ -212,12 +247,30 @@ class Outbox:
             self._ready[stream.id] = stream
         else:
             self._ready.pop(stream.id, None)
+        return within_budget
 
     def _all_sent(self, stream: Stream) -> None:
         """Nothing waits at the stream any more: send its trailers, if it has them, and tell `Streams`."""
         if stream.trailers is not None:
             self._put_headers(stream, stream.trailers, end_stream=True)
         self._on_sent(stream)
+
+
+def _joined_short(frames: list[bytes | memoryview]) -> list[bytes | memoryview]:
+    """The same bytes in fewer pieces: what stands between two long ones is one."""
+    pieces: list[bytes | memoryview] = []
+    short: list[bytes | memoryview] = []
+    for frame in frames:
+        if len(frame) < _LONG_BYTES:
+            short.append(frame)
+            continue
+        if short:
+            pieces.append(b"".join(short))
+            short = []
+        pieces.append(frame)
+    if short:
+        pieces.append(b"".join(short))
+    return pieces
 
 
 def _ignore(stream: Stream) -> None:

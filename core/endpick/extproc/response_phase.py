@@ -1,0 +1,184 @@
+"""The second half of a stream: the response until its end, in the gateway's dialect."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from endpick._proto.ext_proc_pb2 import HeaderMutation
+from endpick.extproc import replies
+from endpick.extproc.headers import as_struct, mutation
+from endpick.extproc.modes import ONE_MESSAGE_MODES
+from endpick.extproc.replies import Direction
+from endpick.extproc.states import MESSAGE_TRANSITIONS, MessagePart, MessageState, misplaced, out_of_order
+from endpick.extproc.stream import GrpcStatus, ProtocolError, SessionCounters
+from endpick.requests.model import BodyMode, Exchange
+
+logger = logging.getLogger(__name__)
+
+# Globals, because a member of an enumeration costs several times as much to look up, and each message looks up some.
+_BODY: Final = MessageState.BODY
+_DONE: Final = MessageState.DONE
+_BODY_PART: Final = MessagePart.BODY
+_LAST_BODY: Final = MessagePart.LAST_BODY
+_TRAILERS: Final = MessagePart.TRAILERS
+_TO_CLIENT: Final = Direction.RESPONSE
+_NONE: Final = BodyMode.NONE
+_FULL_DUPLEX: Final = BodyMode.FULL_DUPLEX_STREAMED
+
+
+class ResponsePhase:
+    """One response, from its headers to its end.
+
+    Without an exchange (the gateway answered by itself, or shows us responses only) everything passes as it is.
+    """
+
+    __slots__ = ("_counters", "_exchange", "_has_length", "_mode", "_replaced", "_seen_by", "state", "streams")
+
+    def __init__(self, mode: BodyMode, counters: SessionCounters) -> None:
+        self._mode = mode
+        self._counters = counters
+        self._exchange: Exchange | None = None
+        self._seen_by: Callable[[bytes, bool], bytes | None] | None = None
+        """What is shown every piece: `Exchange.response_chunk`, if it wants to see more than the last."""
+        self._replaced = False
+        self._has_length = False
+        self.state = MessageState.IDLE
+        self.streams = False
+        """Whether pieces may go to `on_streamed`: the body is under way, and each is answered with bytes."""
+
+    def on_headers(self, headers: dict[str, str], end: bool, exchange: Exchange | None, served: str | None) -> list[bytes]:
+        """The beginning of the response, and all of it if `end`.
+
+        Raises:
+            ProtocolError: the headers came before.
+        """
+        part = MessagePart.LAST_HEADERS if end else MessagePart.HEADERS
+        following = MESSAGE_TRANSITIONS.get((self.state, part))
+        if following is None:
+            raise misplaced("response", self.state, part)
+        self.state = following
+        self._exchange = exchange
+        self._has_length = "content-length" in headers
+        answer = replies.CONTINUE_RESPONSE_HEADERS if exchange is None else self._headers_answer(exchange, headers, served)
+        if not end:
+            self.streams = self._mode is _FULL_DUPLEX
+            return [answer]
+        self._instead_of(b"", end=True)
+        return [self._with_closing_metadata(answer)]
+
+    def on_streamed(self, chunk: bytes, head: bytes) -> Sequence[bytes]:
+        """A piece that is not the last of a body that streams; with `head` in front it is the reply that leaves it as it is.
+
+        Raises:
+            ProtocolError: the body is being rewritten and cannot be rewritten to its end.
+        """
+        instead = None
+        if self._seen_by is not None:
+            try:
+                instead = self._seen_by(chunk, False)
+            except Exception as error:
+                self._chunk_fault(error)
+        if instead is None:
+            return (head + chunk,)
+        self._replaced = True
+        return replies.streamed(_TO_CLIENT, instead, end=False)
+
+    def on_body(self, chunk: bytes, end: bool) -> list[bytes]:
+        """A piece of the body; the last one if `end`.
+
+        Raises:
+            ProtocolError: no body can come here, or one that is being rewritten cannot be rewritten to its end.
+        """
+        end = end or self._mode in ONE_MESSAGE_MODES
+        if end or self.state is not _BODY:  # else it stays as it is, as for nearly every piece
+            part = _LAST_BODY if end else _BODY_PART
+            following = MESSAGE_TRANSITIONS.get((self.state, part))
+            if following is None:
+                raise misplaced("response", self.state, part)
+            self.state = following
+            self.streams = False
+        if self._mode is _NONE:
+            raise out_of_order("a response body came although response_body_mode is NONE")
+        instead = self._instead_of(chunk, end)
+        if self._mode is _FULL_DUPLEX:
+            answers = replies.streamed(_TO_CLIENT, chunk if instead is None else instead, end)
+        elif instead is None:
+            answers = [replies.CONTINUE_RESPONSE_BODY]
+        else:
+            answers = [replies.replaced_response_body(instead, self._length_of(instead))]
+        if end:
+            answers[-1] = self._with_closing_metadata(answers[-1])
+        return answers
+
+    def on_trailers(self) -> list[bytes]:
+        """Trailers; they end the body if no message of it has said so.
+
+        Raises:
+            ProtocolError: no trailers can come here, or there is no place left for the end of the body.
+        """
+        before, part = self.state, _TRAILERS
+        following = MESSAGE_TRANSITIONS.get((before, part))
+        if following is None:
+            raise misplaced("response", before, part)
+        self.state = following
+        self.streams = False
+        if before is _DONE:
+            return [replies.CONTINUE_RESPONSE_TRAILERS]
+        held_back = self._instead_of(b"", end=True) or b""
+        if held_back and self._mode is not _FULL_DUPLEX:
+            raise ProtocolError(GrpcStatus.INTERNAL, "the end of a response was held back until there was no place for it")
+        answers = replies.streamed(_TO_CLIENT, held_back, end=False)
+        return [*answers, self._with_closing_metadata(replies.CONTINUE_RESPONSE_TRAILERS)]
+
+    def _headers_answer(self, exchange: Exchange, headers: Mapping[str, str], served: str | None) -> bytes:
+        try:
+            added = exchange.response_headers(headers, served)
+            if exchange.wants_chunks:
+                self._seen_by = exchange.response_chunk
+            return replies.response_headers(tuple(added.items()))
+        except Exception as error:
+            self._fault("response_headers", error)
+            return replies.CONTINUE_RESPONSE_HEADERS
+
+    def _instead_of(self, chunk: bytes, end: bool) -> bytes | None:
+        """What the exchange wants sent in place of the chunk; None: the chunk."""
+        unseen = self._mode is _NONE or not (end or self._seen_by is not None)
+        if unseen or self._exchange is None:
+            return None
+        try:
+            instead = self._exchange.response_chunk(chunk, end)
+        except Exception as error:
+            self._chunk_fault(error)
+            return None
+        self._replaced = self._replaced or instead is not None
+        return instead
+
+    def _length_of(self, body: bytes) -> HeaderMutation | None:
+        """The new content-length of a buffered body, without which the gateway refuses it; it drops that of others itself."""
+        if self._mode is BodyMode.BUFFERED and self._has_length:
+            return mutation({"content-length": str(len(body))}, {})
+        return None
+
+    def _with_closing_metadata(self, reply: bytes) -> bytes:
+        if self._exchange is None or self._mode is _NONE:
+            return reply
+        try:
+            metadata = self._exchange.response_metadata()
+            return replies.with_metadata(reply, as_struct(metadata)) if metadata else reply
+        except Exception as error:
+            self._fault("response_metadata", error)
+            return reply
+
+    def _chunk_fault(self, error: Exception) -> None:
+        """What was not replaced so far passes as it is; what was would be half of one thing and half of another."""
+        self._fault("response_chunk", error)
+        if self._replaced:
+            raise ProtocolError(GrpcStatus.INTERNAL, "a response could not be rewritten to its end") from error
+
+    def _fault(self, method: str, error: Exception) -> None:
+        """An exchange that raised is not asked again; its request goes on."""
+        self._counters.exchange_faults += 1
+        logger.error("%s of the exchange failed; the response passes as it is", method, exc_info=error)
+        self._exchange = self._seen_by = None
