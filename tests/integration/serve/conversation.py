@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import grpc
 
@@ -16,12 +16,16 @@ ANSWER = json.dumps({"model": "m", "choices": [], "usage": USAGE}).encode()
 STREAM = [b'data: {"model":"m","choices":[{"delta":{"content":"a"}}]}\n\n'] * 3
 END_OF_STREAM = [b"data: " + json.dumps({"model": "m", "choices": [], "usage": USAGE}).encode() + b"\n\n", b"data: [DONE]\n\n"]
 
+SCORES = "x-gateway-destination-endpoint-scores"
+
 
 @dataclass
 class Exchange:
     """One request and its answer."""
 
     call: grpc.aio.StreamStreamCall
+    scores: Mapping[str, float] = field(default_factory=dict)
+    """Of each candidate, where the decision tells them."""
 
     @classmethod
     async def begin(
@@ -40,6 +44,8 @@ class Exchange:
         if answer.WhichOneof("response") == "immediate_response":
             refusal = answer.immediate_response
             return refusal.status.code, _set(refusal.headers)
+        told = dict(answer.dynamic_metadata.items()).get("envoy.lb", {})
+        self.scores = dict(told[SCORES]) if SCORES in told else {}
         while (reply := await self.call.read()).WhichOneof("response") != "request_body" or not _is_last(reply):
             pass
         return 0, _set(answer.request_headers.response.header_mutation)

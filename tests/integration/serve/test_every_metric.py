@@ -201,8 +201,11 @@ async def former(folder: Path, shown: Pages, port: int) -> None:
     """The handler of before `disagg-profile-handler`."""
     (folder / "config.yaml").write_text(FORMER)
     (folder / "endpoints.yaml").write_text(endpoints(port))
-    async with serving(folder, "--endpoints", "endpoints.yaml") as picker:
-        await converse(picker, CHAT)
+    async with serving(folder, "--endpoints", "endpoints.yaml", "--emit-endpoint-scores") as picker:
+        exchange = await Exchange.begin(picker, CHAT)
+        assert (await exchange.decided())[0] == 0
+        assert exchange.scores == {f"127.0.0.1:{port}": 0.0}, "llm-d tells no scores under this handler"
+        await exchange.answer()
         await counted(picker, "pd_decision_total")
         await shown.look_at(picker)
 
