@@ -136,10 +136,6 @@ class JSONParser(Parser[P]):
 
     def parse(self, path: str, headers: Mapping[str, str], body: bytes) -> ParsedRequest | Rejection:
         """Read the object, and what the API says of it."""
-        return self.read(path, body)
-
-    def read(self, path: str, body: bytes) -> ParsedRequest | Rejection:
-        """What the object asks for that these bytes hold."""
         payload = self._reader.read(body)
         if isinstance(payload, Rejection):
             return payload

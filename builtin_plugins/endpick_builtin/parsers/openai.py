@@ -11,7 +11,7 @@ from pydantic import Field
 
 from endpick.api import JSONObject, ParsedRequest, Parser, Piece, Prompt, Rejection, Usage
 from endpick_builtin.parsers import openai_prompts
-from endpick_builtin.parsers.json_bodies import JSONParameters, JSONParser, first_count, text_of
+from endpick_builtin.parsers.json_bodies import JSONParameters, JSONParser, first_count
 from endpick_builtin.parsers.openai_prompts import prompts_of
 from endpick_builtin.parsers.openai_usage import from_body, from_events
 
@@ -70,21 +70,19 @@ class OpenAIParser(JSONParser[OpenAIParserParameters]):
 
     def parsed(self, path: str, payload: JSONObject) -> ParsedRequest | Rejection:
         """Check the one field that each API cannot do without, and note what routing may want to know."""
-        return self.read_as(_api_for(path), payload)
-
-    def read_as(self, api: Api, payload: JSONObject) -> ParsedRequest | Rejection:
-        """What a request to one of the APIs asks for."""
+        api = _api_for(path)
         if api.prompts and len(prompts_of(payload.get(api.prompts))) > self.parameters.max_prompts:
             return self._reader.refused_for("maxPrompts", self.parameters.max_prompts)
         complaint = api.problem(payload)
         if complaint is not None:
             return Rejection(complaint, status=400)
+        model, salt = payload.get("model"), payload.get("cache_salt")
         return ParsedRequest(
-            model=text_of(payload, "model"),
+            model=model if isinstance(model, str) else "",
             prompt=Prompt(partial(api.render, payload), partial(api.pieces, payload) if api.pieces else None),
             streaming=payload.get("stream") is True,
             max_output_tokens=first_count(payload, api.output_limits),
-            cache_salt=text_of(payload, "cache_salt"),
+            cache_salt=salt if isinstance(salt, str) else "",
             payload=payload,
         )
 

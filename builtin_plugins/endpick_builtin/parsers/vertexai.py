@@ -10,8 +10,11 @@ from google.protobuf.message import Message
 from endpick.api import JSONObject, ParsedRequest, Rejection, Usage
 from endpick_builtin.parsers.grpc_bodies import answers_in, framed, http_bodies, request_in
 from endpick_builtin.parsers.model_field import with_model
-from endpick_builtin.parsers.openai import CHAT, COMPLETIONS, OpenAIParser
+from endpick_builtin.parsers.openai import OpenAIParser
 from endpick_builtin.parsers.openai_usage import from_body, from_events
+
+CHAT, COMPLETIONS = "/chat/completions", "/completions"
+"""Paths of the APIs that requests are read as."""
 
 
 class _HttpBody(Protocol):
@@ -34,11 +37,11 @@ class VertexAIParser(OpenAIParser):
     def parse(self, path: str, headers: Mapping[str, str], body: bytes) -> ParsedRequest | Rejection:
         """See the class."""
         message = request_in(body, http_bodies()[1])
-        return message if isinstance(message, Rejection) else self.read(path, _data(message))
+        return message if isinstance(message, Rejection) else super().parse(path, headers, _data(message))
 
     def parsed(self, path: str, payload: JSONObject) -> ParsedRequest | Rejection:
         """See the class."""
-        return self.read_as(CHAT if path.endswith("/ChatCompletions") or "messages" in payload else COMPLETIONS, payload)
+        return super().parsed(CHAT if path.endswith("/ChatCompletions") or "messages" in payload else COMPLETIONS, payload)
 
     def rewrite_model(self, body: bytes, parsed: ParsedRequest, model: str) -> bytes:
         """Exchange the model name in the object; fields that are not known here stay."""

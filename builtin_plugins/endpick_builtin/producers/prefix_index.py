@@ -158,8 +158,9 @@ class PrefixIndex:
                     before, after = held, held | bit
                 holders[block] = after
             recent[block] = stamp
-        for block, _ in recent.beyond(capacity):
-            self._forget(block, bit)
+        if len(recent) > capacity:
+            for block, _ in recent.beyond(capacity):
+                self._forget(block, bit)
 
     def halve(self) -> None:
         """Forget of each endpoint the half of its blocks that were used least recently."""
