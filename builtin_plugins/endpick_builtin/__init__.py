@@ -15,6 +15,7 @@ One folder, or module, for each kind:
 - `discovery`: which endpoints are there?
 - `kubernetes`: which endpoints does the Kubernetes API know?
 - `collection`: what is fetched from each endpoint, and what does it say?
+- `recency`: what is forgotten first, of all that several of them remember?
 
 No module of endpick imports it: the plugin host loads it through its entry points. It may import `endpick.api`.
 """

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Self
 
 import numpy as np
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from endpick.api import (
@@ -26,7 +28,7 @@ from endpick.api import (
     RowArray,
     Stability,
 )
-from endpick.api.fast_metrics import Counts, Levels
+from endpick.api.fast_metrics import Counts
 from endpick_builtin.filters.labels import LabelSelectorParameters
 
 
@@ -126,11 +128,13 @@ class Revisions:
 
     Attributes:
         names: Those that may serve.
-        weights: Of each, more than 0.
+        incomplete: Those that lack a required role.
+        weights: Of each that may serve, more than 0.
         number_of: Position in `names` of each endpoint's revision, -1 where it has none of them. Shape `(pool,)`.
     """
 
     names: tuple[str, ...]
+    incomplete: tuple[str, ...]
     weights: tuple[int, ...]
     number_of: RowArray
 
@@ -147,7 +151,33 @@ def revisions_of(pool: Sequence[Endpoint], parameters: RolloutParameters) -> Rev
     weigh = max if gating.mode is GatingMode.MAX_ROLE else sum
     number = {revision: position for position, revision in enumerate(whole)}
     numbers = np.array([number.get(revision, -1) for revision in found], dtype=np.intp)
-    return Revisions(tuple(whole), tuple(weigh(counts.values()) for counts in whole.values()), numbers)
+    incomplete = tuple(sorted(roles.keys() - whole.keys()))
+    return Revisions(tuple(whole), incomplete, tuple(weigh(counts.values()) for counts in whole.values()), numbers)
+
+
+class RevisionShares(Collector):
+    """The share of each revision that the pool has, as a gauge; one that lacks a required role has 0."""
+
+    def __init__(self, revisions: Callable[[], Revisions], mode: GatingMode) -> None:
+        self._revisions = revisions
+        self._mode = mode
+        self._label = LabelLimit()
+
+    def describe(self) -> tuple[GaugeMetricFamily]:
+        """The family without samples."""
+        told = "Share of the requests without a strict header that a revision gets."
+        return (GaugeMetricFamily("llm_d_epp_disaggregatedset_revision_gating_share", told, labels=("mode", "revision")),)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The shares as they are now; called for every scrape."""
+        revisions, total = self._revisions(), sum(self._revisions().weights)
+        shares = {self._label(name): 0.0 for name in (*revisions.incomplete, *revisions.names)}
+        for name, weight in zip(revisions.names, revisions.weights, strict=True):
+            shares[self._label(name)] += weight / total
+        (family,) = self.describe()
+        for label, share in shares.items():
+            family.add_metric((self._mode.value, label), share)
+        yield family
 
 
 class RolloutScreener(CandidateFilter[RolloutParameters], ResponseObserver[RolloutParameters]):
@@ -166,21 +196,15 @@ class RolloutScreener(CandidateFilter[RolloutParameters], ResponseObserver[Rollo
         self._gated = parameters.revision_gating.mode is not GatingMode.DISABLED
         self._strict = tuple(each for each in parameters.header_selectors if each.mode is SelectorMode.STRICT)
         self._pool: object = None
-        self._revisions = Revisions((), (), np.empty(0, dtype=np.intp))
+        self._revisions = Revisions((), (), (), np.empty(0, dtype=np.intp))
         self._unmatched = Counts(
             "llm_d_epp_disaggregatedset_strict_header_no_match_total",
             "Requests whose strict header names a label value that no candidate has.",
             ("selector",),
             context.registry,
         )
-        self._share = Levels(
-            "llm_d_epp_disaggregatedset_revision_gating_share",
-            "Share of the requests without a strict header that a revision gets.",
-            ("revision",),
-            context.registry,
-        )
-        self._label = LabelLimit()
-        self._shown: set[str] = set()
+        if context.registry is not None and self._gated:
+            context.registry.register(RevisionShares(lambda: self._revisions, parameters.revision_gating.mode))
 
     def filter_candidates(self, request: InferenceRequest, endpoints: Endpoints) -> BoolArray:
         """See the class."""
@@ -204,7 +228,6 @@ class RolloutScreener(CandidateFilter[RolloutParameters], ResponseObserver[Rollo
         if endpoints.pool_members is not self._pool:
             self._pool = endpoints.pool_members
             self._revisions = revisions_of(endpoints.pool_members, self.parameters)
-            self._show(self._revisions)
         revisions = self._revisions
         numbers = endpoints.gather(revisions.number_of)
         if not draws or not revisions.names:
@@ -213,14 +236,3 @@ class RolloutScreener(CandidateFilter[RolloutParameters], ResponseObserver[Rollo
         [drawn] = self.context.random.choices(range(len(revisions.names)), revisions.weights)
         of_one: BoolArray = numbers == drawn
         return of_one
-
-    def _show(self, revisions: Revisions) -> None:
-        """The shares; 0 for revisions that are gone."""
-        total = sum(revisions.weights)
-        shares = dict.fromkeys(self._shown, 0.0)
-        for name, weight in zip(revisions.names, revisions.weights, strict=True):
-            label = self._label(name)
-            shares[label] = shares.get(label, 0.0) + weight / total
-        self._shown.update(shares)
-        for label, share in shares.items():
-            self._share.labels(label).value = share

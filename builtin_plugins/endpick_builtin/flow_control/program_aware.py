@@ -24,6 +24,7 @@ from endpick.api import (
     ResponseObserver,
     WaitingRequest,
 )
+from endpick_builtin.recency import Recency
 
 _STATE = "state"
 _MOST_PROGRAMS = 50_000
@@ -73,18 +74,18 @@ class _Ledger:
     """
 
     def __init__(self, half_life: float, now: float) -> None:
-        self.programs: dict[str, _Program] = {}
+        self.programs: Recency[str, _Program] = Recency()
         """What was seen last comes last."""
         self._half_life = half_life
         self._origin = now
 
     def seen(self, program_id: str, now: float) -> _Program:
         """The program, from now on the one seen last; the one not seen for longest goes when there are too many."""
-        program = self.programs.pop(program_id, None) or _Program()
-        self.programs[program_id] = program
+        program = self.programs.get(program_id) or _Program()
         program.seen_at = now
-        if len(self.programs) > _MOST_PROGRAMS:
-            del self.programs[next(iter(self.programs))]
+        self.programs.use(program_id, program)
+        for _ in self.programs.beyond(_MOST_PROGRAMS):
+            pass
         return program
 
     def scale(self, now: float) -> float:
@@ -104,8 +105,8 @@ class _Ledger:
 
     def forget(self, before: float) -> None:
         """Drop what was seen last before that time."""
-        for program_id in [one for one, program in self.programs.items() if program.seen_at < before]:
-            del self.programs[program_id]
+        for _ in self.programs.older(lambda program: program.seen_at < before):
+            pass
 
 
 class _Waiting:

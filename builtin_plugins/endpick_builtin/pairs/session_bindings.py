@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
+
+from endpick_builtin.recency import Recency
 
 LONGEST_ID = 128
 """A longer id is kept as its hash: clients choose ids, and must not fill the memory with them."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Binding:
     """The endpoint of a session."""
 
@@ -33,7 +34,7 @@ class SessionBindings:
         self._most = most
         self._clock = clock
         self._next_sweep = clock() + sweep_seconds
-        self._bindings: OrderedDict[str, Binding] = OrderedDict()
+        self._bindings: Recency[str, Binding] = Recency()
         self.displaced = 0
         """Sessions that gave way to others."""
 
@@ -50,20 +51,13 @@ class SessionBindings:
         now, key = self._clock(), _kept(session)
         if now >= self._next_sweep:
             self._sweep(now)
-        binding = self._bindings.get(key)
-        if binding is not None:
-            binding.endpoint, binding.last_seen = endpoint, now
-            self._bindings.move_to_end(key)
-            return
-        while len(self._bindings) >= self._most:
-            self._bindings.popitem(last=False)
-            self.displaced += 1
-        self._bindings[key] = Binding(endpoint, now)
+        self._bindings.use(key, Binding(endpoint, now))
+        self.displaced += sum(1 for _ in self._bindings.beyond(self._most))
 
     def _sweep(self, now: float) -> None:
         self._next_sweep = now + self._sweep_every
-        while self._bindings and now - next(iter(self._bindings.values())).last_seen > self._ttl:
-            self._bindings.popitem(last=False)
+        for _ in self._bindings.older(lambda binding: now - binding.last_seen > self._ttl):
+            pass
 
 
 def _kept(session: str) -> str:

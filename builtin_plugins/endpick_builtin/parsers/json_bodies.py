@@ -9,6 +9,7 @@ from typing import Annotated, NoReturn
 
 import orjson
 from pydantic import Field
+from typing_extensions import TypeVar
 
 from endpick.api import JSONObject, JSONValue, Parameters, ParsedRequest, Parser, PluginContext, Rejection
 from endpick.api.fast_metrics import Counts
@@ -123,10 +124,13 @@ def _is_utf8(body: bytes) -> bool:
     return True
 
 
-class JSONParser(Parser[JSONParameters]):
+P = TypeVar("P", bound=JSONParameters, default=JSONParameters)
+
+
+class JSONParser(Parser[P]):
     """Base of the parsers whose bodies are JSON objects with a field `model`."""
 
-    def __init__(self, name: str, parameters: JSONParameters, context: PluginContext) -> None:
+    def __init__(self, name: str, parameters: P, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
         self._reader = BodyReader(parameters, context)
 
@@ -135,12 +139,13 @@ class JSONParser(Parser[JSONParameters]):
         payload = self._reader.read(body)
         if isinstance(payload, Rejection):
             return payload
-        if not isinstance(payload.get("model", ""), str):
-            return Rejection("model not found in request body", status=400)
-        return self.parsed(path, payload)
+        parsed = self.parsed(path, payload)
+        if isinstance(payload.get("model", ""), str) or isinstance(parsed, Rejection):
+            return parsed
+        return Rejection("model not found in request body", status=400)
 
     def parsed(self, path: str, payload: JSONObject) -> ParsedRequest | Rejection:
-        """What the request asks for; `payload` has a `model` that is text, or none."""
+        """What the request asks for, or what its API misses in it; that the model is text is looked at for all APIs alike."""
         raise NotImplementedError
 
     def rewrite_model(self, body: bytes, parsed: ParsedRequest, model: str) -> bytes:

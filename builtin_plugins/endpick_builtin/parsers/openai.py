@@ -9,10 +9,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from endpick.api import JSONObject, ParsedRequest, Parser, Piece, PluginContext, Prompt, Rejection, Usage
+from endpick.api import JSONObject, ParsedRequest, Parser, Piece, Prompt, Rejection, Usage
 from endpick_builtin.parsers import openai_prompts
-from endpick_builtin.parsers.json_bodies import BodyReader, JSONParameters, first_count
-from endpick_builtin.parsers.model_field import with_model
+from endpick_builtin.parsers.json_bodies import JSONParameters, JSONParser, first_count
 from endpick_builtin.parsers.openai_prompts import prompts_of
 from endpick_builtin.parsers.openai_usage import from_body, from_events
 
@@ -58,7 +57,7 @@ class OpenAIParserParameters(JSONParameters):
     max_prompts: Annotated[int, Field(alias="maxPrompts", gt=0, description="Prompts of a completion, or inputs of an embedding.")] = 4096
 
 
-class OpenAIParser(Parser[OpenAIParserParameters]):
+class OpenAIParser(JSONParser[OpenAIParserParameters]):
     """Reads OpenAI requests, and token counts from the answers.
 
     The prompt is rendered when a plugin first asks for it: for chat the tools, then role and text of each message; otherwise the text
@@ -69,45 +68,27 @@ class OpenAIParser(Parser[OpenAIParserParameters]):
     claims = tuple(API_OF)
     reads_usage = True
 
-    def __init__(self, name: str, parameters: OpenAIParserParameters, context: PluginContext) -> None:
-        super().__init__(name, parameters, context)
-        self._reader = BodyReader(parameters, context)
-
-    def parse(self, path: str, headers: Mapping[str, str], body: bytes) -> ParsedRequest | Rejection:
+    def parsed(self, path: str, payload: JSONObject) -> ParsedRequest | Rejection:
         """Check the one field that each API cannot do without, and note what routing may want to know."""
-        payload = self._reader.read(body)
-        if isinstance(payload, Rejection):
-            return payload
         api = _api_for(path)
         if api.prompts and len(prompts_of(payload.get(api.prompts))) > self.parameters.max_prompts:
             return self._reader.refused_for("maxPrompts", self.parameters.max_prompts)
-        return read_as(api, payload)
-
-    def rewrite_model(self, body: bytes, parsed: ParsedRequest, model: str) -> bytes:
-        """Exchange the model name; every other byte stays."""
-        return with_model(body, model)
+        complaint = api.problem(payload)
+        if complaint is not None:
+            return Rejection(complaint, status=400)
+        model, salt = payload.get("model"), payload.get("cache_salt")
+        return ParsedRequest(
+            model=model if isinstance(model, str) else "",
+            prompt=Prompt(partial(api.render, payload), partial(api.pieces, payload) if api.pieces else None),
+            streaming=payload.get("stream") is True,
+            max_output_tokens=first_count(payload, api.output_limits),
+            cache_salt=salt if isinstance(salt, str) else "",
+            payload=payload,
+        )
 
     def usage(self, body: bytes, streaming: bool) -> Usage | None:
         """The last usage in the body."""
         return from_events(body) if streaming else from_body(body)
-
-
-def read_as(api: Api, payload: JSONObject) -> ParsedRequest | Rejection:
-    """What a request to one of the APIs asks for."""
-    complaint = api.problem(payload)
-    model, salt = payload.get("model", ""), payload.get("cache_salt")
-    if complaint is None and not isinstance(model, str):
-        complaint = "model not found in request body"
-    if complaint is not None:
-        return Rejection(complaint, status=400)
-    return ParsedRequest(
-        model=model if isinstance(model, str) else "",
-        prompt=Prompt(partial(api.render, payload), partial(api.pieces, payload) if api.pieces else None),
-        streaming=payload.get("stream") is True,
-        max_output_tokens=first_count(payload, api.output_limits),
-        cache_salt=salt if isinstance(salt, str) else "",
-        payload=payload,
-    )
 
 
 @lru_cache(maxsize=16)

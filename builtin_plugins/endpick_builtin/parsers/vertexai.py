@@ -7,13 +7,14 @@ from typing import Protocol, cast
 
 from google.protobuf.message import Message
 
-from endpick.api import ParsedRequest, Parser, PluginContext, Rejection, Usage
+from endpick.api import JSONObject, ParsedRequest, Rejection, Usage
 from endpick_builtin.parsers.grpc_bodies import answers_in, framed, http_bodies, request_in
-from endpick_builtin.parsers.json_bodies import BodyReader
 from endpick_builtin.parsers.model_field import with_model
-from endpick_builtin.parsers.openai import CHAT, COMPLETIONS, OpenAIParserParameters, read_as
-from endpick_builtin.parsers.openai_prompts import prompts_of
+from endpick_builtin.parsers.openai import OpenAIParser
 from endpick_builtin.parsers.openai_usage import from_body, from_events
+
+CHAT, COMPLETIONS = "/chat/completions", "/completions"
+"""Paths of the APIs that requests are read as."""
 
 
 class _HttpBody(Protocol):
@@ -24,7 +25,7 @@ class _Request(Protocol):
     http_body: _HttpBody
 
 
-class VertexAIParser(Parser[OpenAIParserParameters]):
+class VertexAIParser(OpenAIParser):
     """Reads the OpenAI request that a `google.api.HttpBody` of the prediction service carries, and token counts from such answers.
 
     `ChatCompletions` carries chat; `RawPredict` and `StreamRawPredict` carry chat where the object has `messages`, else a completion.
@@ -32,24 +33,15 @@ class VertexAIParser(Parser[OpenAIParserParameters]):
     """
 
     claims = (".PredictionService/ChatCompletions", ".PredictionService/StreamRawPredict", ".PredictionService/RawPredict")
-    reads_usage = True
-
-    def __init__(self, name: str, parameters: OpenAIParserParameters, context: PluginContext) -> None:
-        super().__init__(name, parameters, context)
-        self._reader = BodyReader(parameters, context)
 
     def parse(self, path: str, headers: Mapping[str, str], body: bytes) -> ParsedRequest | Rejection:
         """See the class."""
         message = request_in(body, http_bodies()[1])
-        if isinstance(message, Rejection):
-            return message
-        payload = self._reader.read(_data(message))
-        if isinstance(payload, Rejection):
-            return payload
-        api = CHAT if path.endswith("/ChatCompletions") or "messages" in payload else COMPLETIONS
-        if api.prompts and len(prompts_of(payload.get(api.prompts))) > self.parameters.max_prompts:
-            return self._reader.refused_for("maxPrompts", self.parameters.max_prompts)
-        return read_as(api, payload)
+        return message if isinstance(message, Rejection) else super().parse(path, headers, _data(message))
+
+    def parsed(self, path: str, payload: JSONObject) -> ParsedRequest | Rejection:
+        """See the class."""
+        return super().parsed(CHAT if path.endswith("/ChatCompletions") or "messages" in payload else COMPLETIONS, payload)
 
     def rewrite_model(self, body: bytes, parsed: ParsedRequest, model: str) -> bytes:
         """Exchange the model name in the object; fields that are not known here stay."""

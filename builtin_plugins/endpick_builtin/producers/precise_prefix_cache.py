@@ -16,7 +16,6 @@ from endpick.api import (
     TOKENIZED_PROMPT,
     CycleState,
     DataProducer,
-    Endpoint,
     Endpoints,
     InferenceRequest,
     PluginContext,
@@ -101,17 +100,16 @@ class PrecisePrefixCacheProducer(
         lookup = state.private.get("lookup")
         if not isinstance(lookup, Lookup) or not lookup.keys:
             return
-        targets: list[Endpoint] = []
         for profile in dict.fromkeys((result.primary, PREFILL_PROFILE)):
             run = result.runs.get(profile)
             if run is not None and run.picked is not None and len(run.picked):
                 first = run.picked.take([0])
-                targets.append(first.members[0])
+                endpoint, cached = first.members[0], float(first.gather(lookup.cached)[0])
                 if profile == result.primary:
-                    promise = self._cache.promise(lookup, first.members[0], float(first.gather(lookup.cached)[0]))
+                    promise = self._cache.promise(lookup, endpoint, cached)
                     if promise is not None:
                         state.private["sent"] = _Sent(lookup, promise)
-        self._cache.sent(lookup, targets)
+                self._cache.sent(lookup, endpoint, PREFILL_PROFILE if profile == PREFILL_PROFILE else "decode", cached)
 
     def response_started(self, request: InferenceRequest, head: ResponseHead, state: CycleState) -> None:
         """Another endpoint than the picked one may have served; a prefill elsewhere leaves its server little to find."""

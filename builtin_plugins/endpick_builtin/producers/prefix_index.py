@@ -5,7 +5,6 @@ Plain data structures without any plugin, so that the compiled build can take th
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final
@@ -14,6 +13,7 @@ import numpy as np
 from xxhash import xxh64_intdigest
 
 from endpick.api.endpoints import BoolArray, FloatArray
+from endpick_builtin.recency import Recency
 
 BYTES_PER_TOKEN: Final = 4
 """Where no tokenizer is at hand, four bytes of text count as one token."""
@@ -100,7 +100,7 @@ class PrefixIndex:
     def __init__(self) -> None:
         self._holders: dict[int, int] = {}
         self._slots = EndpointSlots()
-        self._recent: dict[int, OrderedDict[int, int]] = {}
+        self._recent: dict[int, Recency[int, int]] = {}
         self._insertions = 0
 
     def __len__(self) -> int:
@@ -160,14 +160,15 @@ class PrefixIndex:
                     before, after = held, held | bit
                 holders[block] = after
             recent[block] = stamp
-        while len(recent) > capacity:
-            self._forget(recent.popitem(last=False)[0], bit)
+        if len(recent) > capacity:
+            for block, _ in recent.beyond(capacity):
+                self._forget(block, bit)
 
     def halve(self) -> None:
         """Forget of each endpoint the half of its blocks that were used least recently."""
         for slot, recent in self._recent.items():
-            for _ in range((len(recent) + 1) // 2):
-                self._forget(recent.popitem(last=False)[0], 1 << slot)
+            for block, _ in recent.beyond(len(recent) // 2):
+                self._forget(block, 1 << slot)
 
     def forget_unused_since(self, name: str, insertion: int) -> int:
         """Drop the endpoint's blocks that this insertion, or an earlier one, used last; how many there were."""
@@ -175,8 +176,8 @@ class PrefixIndex:
         if slot is None:
             return 0
         recent, bit, dropped = self._recent[slot], 1 << slot, 0
-        while recent and next(iter(recent.values())) <= insertion:
-            self._forget(recent.popitem(last=False)[0], bit)
+        for block, _ in recent.older(insertion.__ge__):
+            self._forget(block, bit)
             dropped += 1
         return dropped
 
@@ -202,7 +203,7 @@ class PrefixIndex:
     def _slot(self, name: str) -> int:
         slot = self._slots.of(name)
         if slot not in self._recent:
-            self._recent[slot] = OrderedDict()
+            self._recent[slot] = Recency()
         return slot
 
     def _forget(self, block: int, bit: int) -> None:

@@ -86,7 +86,7 @@ def prompts_in(answer: object) -> tuple[PromptTokens, ...]:
 
 def _prompt(rendered: object) -> PromptTokens:
     token_ids = rendered.get("token_ids") if isinstance(rendered, dict) else None
-    if not isinstance(token_ids, list) or not all(type(token) is int for token in token_ids):
+    if not isinstance(token_ids, list) or not set(map(type, token_ids)) <= {int}:
         raise Unavailable("the renderer's answer holds no list of token ids")
     try:
         tokens = np.array(token_ids, dtype=np.uint32)

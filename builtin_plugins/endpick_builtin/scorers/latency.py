@@ -28,7 +28,7 @@ from endpick.api import (
     Subscriptions,
 )
 from endpick_builtin.scorers.affinity import cached_share
-from endpick_builtin.scorers.load import share_left
+from endpick_builtin.scorers.load import share_left, smaller_is_better
 
 MILLISECONDS = 1000.0
 NO_SPREAD_MS = 1e-9
@@ -160,10 +160,9 @@ def _group(ttft: FloatArray, tpot: FloatArray, is_idle: BoolArray) -> tuple[Bool
 
 def _spread(values: FloatArray) -> tuple[FloatArray, bool]:
     """(value - smallest) / (largest - smallest), and whether they differ; 0.5 for all when they do not."""
-    smallest, largest = values.min(), values.max()
-    if largest - smallest <= NO_SPREAD_MS:
+    if values.max() - values.min() <= NO_SPREAD_MS:
         return np.full(len(values), MIDDLE), False
-    return (values - smallest) / (largest - smallest), True
+    return smaller_is_better(-values), True
 
 
 def _against_the_longest(queues: FloatArray) -> FloatArray:

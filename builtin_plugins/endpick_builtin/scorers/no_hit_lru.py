@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Annotated
 
 import numpy as np
@@ -27,6 +26,7 @@ from endpick.api import (
     ignored,
 )
 from endpick_builtin.filters.labels import PerPool
+from endpick_builtin.recency import Recency
 
 DEFAULT_LRU_SIZE = 1024
 WARM = 0.5
@@ -39,7 +39,7 @@ class ColdPicks:
         """Remembers this many endpoints at most."""
         self._most = most
         self._count = 0
-        self._counts: OrderedDict[str, int] = OrderedDict()
+        self._counts: Recency[str, int] = Recency()
         self._by_endpoint = PerPool(self._of)
 
     def last(self, endpoints: Endpoints) -> FloatArray:
@@ -50,11 +50,9 @@ class ColdPicks:
         """The first of these endpoints gets a cold request."""
         name = picked.take([0]).members[0].name
         self._count += 1
-        self._counts[name] = self._count
-        self._counts.move_to_end(name)
+        self._counts.use(name, self._count)
         self._set(picked, name, self._count)
-        while len(self._counts) > self._most:
-            oldest, _ = self._counts.popitem(last=False)
+        for oldest, _ in self._counts.beyond(self._most):
             self._set(picked, oldest, 0)
 
     def forget(self, name: str) -> None:

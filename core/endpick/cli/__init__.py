@@ -14,6 +14,7 @@ Verbs that serve requests:
 - `serve_options`: which options does it have?
 - `serve_settings`: which settings of the process do they make?
 - `migrate`: `endpick migrate` turns how llm-d is started into how endpick is.
+- `helm_values`: how do the charts start llm-d with these values?
 - `sim_server`: `endpick sim-server` runs one simulated model server.
 - `demo`: `endpick demo` compares two configurations on real traffic.
 

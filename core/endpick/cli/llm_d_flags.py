@@ -47,6 +47,7 @@ class LlmDFlag:
 
 _WITH_POOL = "read by the discovery that asks Kubernetes"
 _NO_TRACES = "endpick sends no traces"
+_OVER_HTTP = "latencies are predicted by the server that PREDICTION_SERVER_URL names"
 _OWN_LOG = "endpick's log lines have one form, with ISO 8601 times"
 
 FLAGS = (
@@ -122,6 +123,13 @@ VARIABLES: Mapping[str, str] = MappingProxyType(
         "OTEL_TRACES_SAMPLER": _NO_TRACES,
         "OTEL_TRACES_SAMPLER_ARG": _NO_TRACES,
         "OTEL_SERVICE_NAME": _NO_TRACES,
+        "OTEL_RESOURCE_ATTRIBUTES": _NO_TRACES,
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": _NO_TRACES,
+        "OTEL_EXPORTER_OTLP_INSECURE": _NO_TRACES,
+        "OTEL_EXPORTER_OTLP_CERTIFICATE": _NO_TRACES,
+        "LATENCY_MAX_BULK_SIZE": "all candidates of a request are asked about at once, however many there are",
+        "LATENCY_USE_NATIVE_XGBOOST": _OVER_HTTP,
+        "LATENCY_METRICS_INTERVAL_SEC": _OVER_HTTP,
         "ENABLE_EXPERIMENTAL_FLOW_CONTROL_LAYER": "write `featureGates: [flowControl]` in the configuration",
     }
 )

@@ -5,29 +5,17 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
 from endpick.cli.console import STANDARD_INPUT
 from endpick.cli.go_flags import GoBoolean, known_name, options_of
+from endpick.cli.helm_values import Start, at, environment_of, start_of_values
 from endpick.cli.llm_d_flags import FLAGS, REMOVED, VARIABLES, Effect
 from endpick.diagnostics import ExitCode, did_you_mean
 
-_MOUNT = "/config"
-"""Where the charts mount the configuration."""
 _SHOWN = {flag.name: flag for flag in FLAGS}
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """How llm-d's endpoint picker is started: arguments, environment, and what is said beside them."""
-
-    arguments: tuple[str, ...]
-    environment: Mapping[str, str]
-    notes: tuple[str, ...] = ()
 
 
 @click.command("migrate", short_help="Turn llm-d's arguments, Deployment or Helm values into a command of endpick.")
@@ -71,49 +59,18 @@ def _read(source: str) -> Start:
 
 def _start_of(document: object) -> Start | None:
     if isinstance(document, list):
-        return Start(tuple(map(str, document)), {})
+        return Start(tuple(map(str, document)))
     if not isinstance(document, Mapping):
         return None
-    if isinstance(document.get("inferenceExtension"), Mapping):
-        return _of_values(document["inferenceExtension"])
-    containers = _at(document, "spec", "template", "spec", "containers")
+    values = start_of_values(document)
+    if values is not None:
+        return values
+    containers = at(document, "spec", "template", "spec", "containers")
     for container in containers if isinstance(containers, list) else ():
         arguments = [str(word) for word in (*(container.get("command") or ())[1:], *(container.get("args") or ()))]
         if {word.lstrip("-").partition("=")[0] for word in arguments} & (_SHOWN.keys() | REMOVED.keys()):
-            return Start(tuple(arguments), _environment(container.get("env")))
+            return Start(tuple(arguments), environment_of(container.get("env")))
     return None
-
-
-def _of_values(values: Mapping[str, Any]) -> Start:
-    """What the charts make of their values: they log JSON, and mount the configuration."""
-    flags = values.get("flags") or {}
-    name = str(values.get("pluginsConfigFile") or "default-plugins.yaml")
-    arguments = ["--zap-encoder=json", f"--config-file={_MOUNT}/{name}", f"--tracing={_word(_at(values, 'tracing', 'enabled') or False)}"]
-    if int(values.get("replicas") or 1) > 1:
-        arguments.append("--ha-enable-leader-election")
-    arguments += [f"--{flag}={_word(value)}" for flag, value in flags.items()]
-    given = name in (values.get("pluginsCustomConfig") or {})
-    notes = [f"put `inferenceExtension.pluginsCustomConfig.{name}` into {_MOUNT}/{name}"] if given else []
-    if not given:
-        notes.append(f"the chart makes {_MOUNT}/{name}; without --config-file endpick serves the same default")
-    if _at(values, "latencyPredictor", "enabled"):
-        notes.append("the latency predictor of the chart is a server of its own, which has to run beside endpick")
-    return Start(tuple(arguments), _environment(values.get("env")), tuple(notes))
-
-
-def _at(data: object, *path: str) -> object:
-    for name in path:
-        data = data.get(name) if isinstance(data, Mapping) else None
-    return data
-
-
-def _word(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _environment(entries: object) -> dict[str, str]:
-    given = [one for one in entries if isinstance(one, Mapping)] if isinstance(entries, list) else []
-    return {str(one.get("name")): str(one.get("value", "set elsewhere")) for one in given}
 
 
 def _flags(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
@@ -34,39 +35,55 @@ def with_discovery(document: dict[str, object]) -> dict[str, object]:
     return {**document, "plugins": [*plugins, DISCOVERY], "dataLayer": {**layer, "discovery": {"pluginRef": "file-discovery"}}}
 
 
+@dataclass(frozen=True)
+class Member:
+    """A running model server of a pool; an empty role is an endpoint without label."""
+
+    name: str
+    url: str
+    role: str
+
+
+async def start_member(children: Children, name: str, role: str) -> Member:
+    """A simulated model server that does what one of this role does."""
+    _, url = await _start_server(children, name, (*FAST_SERVERS, *(("--role", role) if role else ())))
+    return Member(name, url, role)
+
+
 @asynccontextmanager
 async def disaggregated_gateway(folder: Path, config: Document | DocumentFor, roles: Sequence[str]) -> AsyncIterator[Gateway]:
     """Everything up, with a server `sim-0`, `sim-1`, … for each role; an empty role is a server without label. Skips without an Envoy.
 
     `config` may be a function of the servers' URLs by name.
     """
+    async with Children(folder) as servers:
+        members = await asyncio.gather(*(start_member(servers, f"sim-{number}", role) for number, role in enumerate(roles)))
+        async with gateway_to(folder, config, members) as gateway:
+            yield gateway
+
+
+@asynccontextmanager
+async def gateway_to(folder: Path, config: Document | DocumentFor, members: Sequence[Member]) -> AsyncIterator[Gateway]:
+    """Envoy and `endpick serve` before servers that run already; they are the pool. Skips without an Envoy."""
     try:
         envoy = find_envoy(os.environ, ROOT)
     except EnvoyNotFoundError as missing:
         pytest.skip(str(missing))
     async with Children(folder) as children:
-        servers = await asyncio.gather(
-            *(
-                _start_server(children, f"sim-{number}", (*FAST_SERVERS, *(("--role", role) if role else ())))
-                for number, role in enumerate(roles)
-            )
-        )
-        (folder / "endpoints.yaml").write_text(_endpoints(servers, roles))
+        urls = {member.name: member.url for member in members}
+        (folder / "endpoints.yaml").write_text("endpoints:\n" + "".join(map(_endpoint, members)))
         with (folder / "config.yaml").open("w") as file:
-            YAML().dump(config(dict(servers)) if callable(config) else config, file)
+            YAML().dump(config(urls) if callable(config) else config, file)
         port, metrics = await _start_picker(children, (sys.executable, "-m", "endpick", "serve"), folder / "config.yaml")
-        stack = Stack(await start_envoy(children, envoy, folder, port), dict(servers), f"http://127.0.0.1:{metrics}/metrics")
+        stack = Stack(await start_envoy(children, envoy, folder, port), urls, f"http://127.0.0.1:{metrics}/metrics")
         async with aiohttp.ClientSession(stack.gateway, timeout=aiohttp.ClientTimeout(total=30)) as client:
             yield Gateway(client, stack, children, folder)
 
 
-def _endpoints(servers: Sequence[tuple[str, str]], roles: Sequence[str]) -> str:
-    lines = []
-    for (name, url), role in zip(servers, roles, strict=True):
-        address, _, port = url.removeprefix("http://").rpartition(":")
-        labels = f", labels: {{{ROLE_LABEL}: {role}}}" if role else ""
-        lines.append(f'- {{name: {name}, address: "{address}", port: "{port}"{labels}}}\n')
-    return "endpoints:\n" + "".join(lines)
+def _endpoint(member: Member) -> str:
+    address, _, port = member.url.removeprefix("http://").rpartition(":")
+    labels = f", labels: {{{ROLE_LABEL}: {member.role}}}" if member.role else ""
+    return f'- {{name: {member.name}, address: "{address}", port: "{port}"{labels}}}\n'
 
 
 async def served_by(gateway: Gateway, content: object, headers: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from integration.plugins.serving import serving
 from integration.serve.test_large_bodies_served import begin, outcomes, send
@@ -90,6 +92,26 @@ async def test_requests_to_every_api_are_read_wherever_they_are_parsed(folder):
         status, body = await send(picker, vertex, path, REWRITE)
         assert (status, b'"model":"other"' in body, body[:1]) == (0, True, b"\0")
         assert int.from_bytes(body[1:5], "big") == len(body) - 5
+
+
+async def test_requests_of_vertex_that_do_not_say_which_api_they_are_for_are_told_by_what_they_hold(folder):
+    async with serving(folder) as picker:
+        for method in ("RawPredict", "StreamRawPredict"):
+            path = f"/google.cloud.aiplatform.v1.PredictionService/{method}"
+            for data in (b'{"model":"m","messages":[{"role":"user","content":"x"}]}', b'{"model":"m","prompt":"x"}'):
+                assert await send(picker, in_request(data), path) == (0, in_request(data))
+            assert (await send(picker, in_request(b'{"model":"m"}'), path))[0] == 400
+
+
+@pytest.mark.parametrize(
+    "service", ["", "liveness", "readiness", "inference-extension", "envoy.service.ext_proc.v3.ExternalProcessor", "x"]
+)
+async def test_health_is_answered_for_any_name_on_both_ports(folder, service):
+    async with serving(folder) as picker:
+        for port in (picker.port, picker.health_port):
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+                answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=service))
+                assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
 async def test_what_llm_ds_charts_write_for_grpc_servers_reads_their_requests(folder):

@@ -40,8 +40,9 @@ def kept(built, endpoints, **headers):
     return names(view.where(built.plugin.filter_candidates(request, view)))
 
 
-def share(built, revision):
-    return built.registry.get_sample_value("llm_d_epp_disaggregatedset_revision_gating_share", {"revision": revision})
+def share(built, revision, mode="sum"):
+    labels = {"mode": mode, "revision": revision}
+    return built.registry.get_sample_value("llm_d_epp_disaggregatedset_revision_gating_share", labels)
 
 
 @pytest.mark.parametrize(("mode", "old_share"), [("sum", 3 / 4), ("max-role", 2 / 3)])
@@ -52,15 +53,16 @@ def test_requests_are_shared_among_revisions_by_their_endpoints(mode, old_share)
 
     assert set(drawn) == {("e0", "e1", "e2"), ("e3",)}
     assert drawn["e0", "e1", "e2"] == pytest.approx(2000 * old_share, abs=100)
-    assert share(built, "old") == pytest.approx(old_share)
+    assert share(built, "old", mode) == pytest.approx(old_share)
 
 
 def test_a_revision_without_a_required_role_gets_nothing():
     built = screener(roles=["prefill", "decode"])
 
     assert kept(built, OLD + NEW) == ["e0", "e1", "e2"]
+    assert (share(built, "old"), share(built, "new")) == (1.0, 0.0)
     assert kept(built, NEW) == []
-    assert share(built, "old") == 0.0
+    assert (share(built, "old"), share(built, "new")) == (None, 0.0)
 
 
 def test_a_strict_header_chooses_among_whole_revisions_and_is_counted_when_it_matches_none():

@@ -6,6 +6,7 @@ Set ENDPICK_UPDATE_GOLDEN=1 to write the golden files anew, then read the differ
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,30 @@ inferenceExtension:
   env: [{name: POD_NAME, value: x}]
 inferencePool: {targetPorts: [8000]}
 """
+VALUES_OF_AUGUST = """\
+router:
+  epp:
+    replicas: 2
+    grpcHealthPort: 9009
+    flags: {v: 1, secure-serving: false}
+    pluginsConfigFile: payload-agnostic.yaml
+    env: [{name: OTEL_SERVICE_NAME, value: x}]
+  tracing: {enabled: false}
+  monitoring: {prometheus: {auth: {enabled: false}}}
+  modelServers: {type: sglang, targetPorts: [{number: 8000}]}
+  tokenizer: {enabled: true}
+"""
+VALUES_WITHOUT_POOL = """\
+router:
+  epp: {pluginsCustomConfig: {other.yaml: x}, pluginsConfigFile: mine.yaml}
+  inferencePool: {create: false}
+  modelServers: {matchLabels: {app: vllm, tier: gold}, targetPorts: [{number: 8000}, {number: 8001}]}
+"""
+OF_A_LIBRARY_CHART = "epp: {replicas: 1}\ninferencePool: {create: true}\n"
 CASES = {
+    "migrate-values-of-august": VALUES_OF_AUGUST,
+    "migrate-values-without-pool": VALUES_WITHOUT_POOL,
+    "migrate-values-of-a-library-chart": OF_A_LIBRARY_CHART,
     "migrate-deployment": DEPLOYMENT,
     "migrate-values": VALUES,
     "migrate-plain-values": "inferenceExtension: {}\n",
@@ -86,10 +110,11 @@ def test_what_holds_no_start_is_wrong_usage(text: str) -> None:
     assert CliRunner().invoke(main, ["migrate", "-"], input=text).exit_code == 2
 
 
-def test_a_printed_command_is_one_that_serve_takes() -> None:
+@pytest.mark.parametrize("case", CASES)
+def test_a_printed_command_is_one_that_serve_takes_and_says_where_endpoints_are(case: str) -> None:
     from endpick.cli.serve import command  # slow to import
 
-    printed = CliRunner().invoke(main, ["migrate", "-"], input=DEPLOYMENT).stdout.split("\n#")[0]
-    words = printed.replace("\\\n", " ").split()[2:]
+    printed = CliRunner().invoke(main, ["migrate", "-"], input=CASES[case]).stdout.split("\n#")[0]
+    parameters = command.make_context("serve", shlex.split(printed.replace("\\\n", " "))[2:]).params
 
-    assert command.make_context("serve", words).params["pool_name"] == "chat"
+    assert parameters["pool_name"] or parameters["endpoint_selector"]

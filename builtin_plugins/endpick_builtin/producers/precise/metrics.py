@@ -14,6 +14,8 @@ from endpick_builtin.producers.precise.kv_stream import Verdict
 _EVENTS = "llm_d_epp_kv_cache_events_"
 _INDEX = "llm_d_epp_kv_cache_index_"
 _POD = ("pod_identifier",)
+_TOKENS = (1.0, *(float(2**power) for power in range(3, 21)))
+_ROLE = ("endpoint_role",)
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _UNUSUAL = {Verdict.SEEN: "seen", Verdict.GAP: "gap", Verdict.RESET: "reset"}
 
@@ -63,6 +65,10 @@ class KvMetrics:
         self.lookups = Counts(f"{_INDEX}lookup_requests_total", "Requests whose blocks were looked up.", (), registry).labels()
         self._hits = counter(f"{_INDEX}lookup_hits_total", "Leading blocks that the best endpoint held.")
         self._best = counter(f"{_INDEX}max_pod_hit_count_total", "Leading blocks that the best endpoint held.")
+        held = "Tokens of a prompt that the endpoint it goes to holds, as the index says."
+        self._held_tokens = Distributions("llm_d_epp_prefix_predicted_cached_tokens", held, _ROLE, _TOKENS, registry)
+        whole = "Tokens of a prompt in full blocks, of which the index says how many are held."
+        self._prompt_tokens = Distributions("llm_d_epp_prefix_prompt_tokens", whole, _ROLE, _TOKENS, registry)
         lookup = "Time to look up the blocks of one request."
         self.lookup_seconds = Distributions(f"{_INDEX}lookup_latency_seconds", lookup, (), _SECONDS, registry).labels()
 
@@ -73,6 +79,11 @@ class KvMetrics:
         if best > 0:
             self._hits.inc(best)
             self._best.inc(best)
+
+    def sent(self, role: str, held_tokens: float, prompt_tokens: int) -> None:
+        """A request goes where so many of its tokens are held; the endpoint prefills or decodes."""
+        self._held_tokens.labels(role).observe(held_tokens)
+        self._prompt_tokens.labels(role).observe(prompt_tokens)
 
     def applied(self, applied: Applied) -> None:
         """What became of one message."""

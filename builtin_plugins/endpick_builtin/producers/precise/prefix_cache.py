@@ -98,11 +98,11 @@ class PrecisePrefixCache:
             self._metrics.looked_up(float(cached.max(initial=0.0)), self._context.clock() - began)
         return Lookup(tuple(keys), matched, cached, beyond)
 
-    def sent(self, lookup: Lookup, endpoints: Sequence[Endpoint]) -> None:
-        """The request goes to these endpoints."""
+    def sent(self, lookup: Lookup, endpoint: Endpoint, role: str, cached: float) -> None:
+        """The request goes to this endpoint for one of its stages, which holds so many of its blocks."""
+        self._metrics.sent(role, cached * self.block_size_tokens, len(lookup.keys) * self.block_size_tokens)
         if self._speculation is not None:
-            for endpoint in endpoints:
-                self._speculation.add(self._index.slot(endpoint.name), lookup.keys, self._context.clock())
+            self._speculation.add(self._index.slot(endpoint.name), lookup.keys, self._context.clock())
 
     def promise(self, lookup: Lookup, endpoint: Endpoint, cached: float) -> Promise | None:
         """What the index says of the endpoint that serves; None where promises are not checked. `judge` must follow."""

@@ -1,0 +1,40 @@
+"""What is forgotten in the order of its last use."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from endpick_builtin.recency import Recency
+
+KEYS = st.integers(0, 7)
+
+
+def test_looking_is_no_use_and_using_is():
+    known = Recency({"a": 1, "b": 2, "c": 3})
+    assert known["a"] == 1
+    known.use("b", 20)
+
+    assert list(known.beyond(1)) == [("a", 1), ("c", 3)]
+    assert known == {"b": 20}
+
+
+def test_what_is_older_goes_until_one_is_not():
+    known = Recency({"a": 1, "b": 5, "c": 2})
+
+    assert list(known.older(lambda used_at: used_at < 3)) == [("a", 1)]
+    assert list(known) == ["b", "c"]
+    assert list(Recency[str, int]().older(lambda _: True)) == []
+
+
+@given(st.lists(KEYS), st.integers(0, 5))
+def test_the_ones_used_last_are_left_in_their_order(uses: list[int], most: int):
+    known: Recency[int, int] = Recency()
+    forgotten: list[int] = []
+    for number, key in enumerate(uses):
+        known.use(key, number)
+        forgotten += [old for old, _ in known.beyond(most)]
+
+    last = list(dict.fromkeys(reversed(uses)))[:most]
+    assert list(known) == last[::-1]
+    assert len(forgotten) + len(known) >= len(set(uses))
