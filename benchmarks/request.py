@@ -37,6 +37,7 @@ from endpick.plugins.discovery import discover
 from endpick.requests.director import Director
 from endpick.requests.memory import MemoryBudget
 from endpick.serve.deployment import Runtime, deploy, stop_instances
+from endpick.serve.overload import keep_free_memory
 from endpick.transport.h2 import frames
 from endpick.transport.h2.connection import Connection
 from endpick.transport.h2.errors import ErrorCode
@@ -145,6 +146,7 @@ def main() -> None:
     pools = [asyncio.run(planned_sessions(size)) if options.session == "plan" else sessions(options.session) for size in sizes]
     gc.collect()
     gc.freeze()
+    keep_free_memory()
     print("| µs CPU per request | " + " | ".join(f"{size} endpoints" for size in sizes) + " |\n|---|" + "---|" * len(sizes))
     for conversation in chosen:
         costs = []
