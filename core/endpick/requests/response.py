@@ -6,14 +6,13 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from endpick.api.endpoints import Access, Endpoint, Endpoints
 from endpick.api.fast_metrics import Distribution
 from endpick.api.request import Usage
 from endpick.api.request_control import Metadata, MetadataValue, ResponseEnd, ResponseHead, ResponseObserver, TerminationCause
 from endpick.api.state import CycleState
-from endpick.flow_control.reclaim import Flight
 from endpick.observability.metrics import ITL_BUCKETS
 from endpick.observability.telemetry import ResponsePace, Telemetry
 from endpick.plugins.breaker import Breaker, BreakerState
@@ -23,6 +22,9 @@ from endpick.requests.memory import MemoryAccount
 from endpick.requests.model import CloseCause
 from endpick.requests.response_body import FramedUsage, ModelNameRestorer, StreamedUsage, Unread, UsageReader, WholeUsage
 from endpick.scheduling.step import Fault, Step, bind_settling
+
+if TYPE_CHECKING:
+    from endpick.flow_control.reclaim import Flight
 
 _OPEN: Final = BreakerState.OPEN
 

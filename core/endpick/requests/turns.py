@@ -8,7 +8,9 @@ from time import perf_counter
 
 from endpick.flow_control.controller import FlowController
 from endpick.flow_control.limits import SWEEP_SECONDS
+from endpick.flow_control.states import EntryEvent
 from endpick.requests.memory import MemoryAccount, OverloadStage
+from endpick.requests.model import CODE_OF, Refused
 
 _log = logging.getLogger("endpick.flow_control")
 
@@ -19,6 +21,23 @@ TICK_SECONDS = 0.005
 TURN_SECONDS = 0.002
 """For so long requests may go in one turn of the event loop."""
 SHED_AT_ONCE = 32
+
+_NO_ENDPOINTS = "rejected-no-endpoints"
+_TOLD: dict[tuple[EntryEvent, bool], Refused] = {
+    (EntryEvent.NO_ROOM, False): Refused(429, CODE_OF[429], "too many requests wait already", "rejected-saturated"),
+    (EntryEvent.NO_ROOM, True): Refused(503, CODE_OF[503], "too many requests wait already, and the pool has no endpoints", _NO_ENDPOINTS),
+    (EntryEvent.EXPIRED, False): Refused(429, CODE_OF[429], "request timed out in queue", "rejected-ttl-expired"),
+    (EntryEvent.EXPIRED, True): Refused(503, CODE_OF[503], "request timed out in queue while the pool had no endpoints", _NO_ENDPOINTS),
+    **dict.fromkeys(
+        ((EntryEvent.SHUT_DOWN, False), (EntryEvent.SHUT_DOWN, True)),
+        Refused(503, CODE_OF[503], "endpick is shutting down", "rejected-shutting-down"),
+    ),
+    **dict.fromkeys(
+        ((EntryEvent.SHED, False), (EntryEvent.SHED, True)),
+        Refused(429, CODE_OF[429], "endpick is short of memory, waiting request dropped", "rejected-overloaded"),
+    ),
+}
+"""Statuses and reasons are llm-d's; the flag says whether the pool is empty."""
 
 
 class Turns:
@@ -31,6 +50,10 @@ class Turns:
         self._handle: asyncio.Handle | None = None
         self._is_soon = False
         self._swept_at = controller.now()
+
+    def refusal_for(self, event: EntryEvent) -> Refused | None:
+        """What the client of a request is told that this happened to; None where it goes on, or waits."""
+        return _TOLD.get((event, self.controller.regime.is_empty))
 
     def soon(self) -> None:
         """Look at the queues in the next turn of the event loop: something came, went or changed."""

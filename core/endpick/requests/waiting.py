@@ -7,58 +7,41 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
-from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from endpick.api.endpoints import Access, Endpoint
 from endpick.api.request import InferenceRequest
 from endpick.api.state import CycleState
-from endpick.flow_control.controller import FlowController
-from endpick.flow_control.limits import rules_of
-from endpick.flow_control.policies import BoundFlowControl
-from endpick.flow_control.queues import Entry
-from endpick.flow_control.reclaim import Flight
-from endpick.flow_control.report import Report
-from endpick.flow_control.saturation import Pool
-from endpick.flow_control.states import EntryEvent
 from endpick.requests.intake import BuiltRequest
 from endpick.requests.memory import MemoryAccount
-from endpick.requests.model import CODE_OF, CloseCause, Decision, IncomingRequest, Refused, Routed
-from endpick.requests.turns import Turns
+from endpick.requests.model import CloseCause, Decision, IncomingRequest, Refused, Routed
 from endpick.scheduling.step import Step
 from endpick.scheduling.trace import Waited
 
-_NO_ENDPOINTS = "rejected-no-endpoints"
-_TOLD: dict[tuple[EntryEvent, bool], Refused] = {
-    (EntryEvent.NO_ROOM, False): Refused(429, CODE_OF[429], "too many requests wait already", "rejected-saturated"),
-    (EntryEvent.NO_ROOM, True): Refused(503, CODE_OF[503], "too many requests wait already, and the pool has no endpoints", _NO_ENDPOINTS),
-    (EntryEvent.EXPIRED, False): Refused(429, CODE_OF[429], "request timed out in queue", "rejected-ttl-expired"),
-    (EntryEvent.EXPIRED, True): Refused(503, CODE_OF[503], "request timed out in queue while the pool had no endpoints", _NO_ENDPOINTS),
-    **dict.fromkeys(
-        ((EntryEvent.SHUT_DOWN, False), (EntryEvent.SHUT_DOWN, True)),
-        Refused(503, CODE_OF[503], "endpick is shutting down", "rejected-shutting-down"),
-    ),
-    **dict.fromkeys(
-        ((EntryEvent.SHED, False), (EntryEvent.SHED, True)),
-        Refused(429, CODE_OF[429], "endpick is short of memory, waiting request dropped", "rejected-overloaded"),
-    ),
-}
-"""Statuses and reasons are llm-d's; the flag says whether the pool is empty."""
+if TYPE_CHECKING:
+    # Most processes have no flow control: what it is made of is imported with the first configuration that has it.
+    from endpick.flow_control.controller import FlowController
+    from endpick.flow_control.policies import BoundFlowControl
+    from endpick.flow_control.queues import Entry
+    from endpick.flow_control.reclaim import Flight
+    from endpick.flow_control.report import Report
+    from endpick.flow_control.saturation import Pool
+    from endpick.flow_control.states import EntryEvent
+    from endpick.requests.turns import Turns
 
 
-@dataclass(slots=True)
 class LetGo:
-    """A request whose turn it is, with what is known of it from before it waited.
+    """What is known of a request from before it waited, when its turn has come."""
 
-    Attributes:
-        built: As it was read when it came.
-        state: What request-header processors left.
-        waited: For how long, and why.
-    """
+    __slots__ = ("built", "state", "waited")
 
-    built: BuiltRequest
-    state: CycleState | None
-    waited: Waited
+    def __init__(self, built: BuiltRequest, state: CycleState | None, saturation: float) -> None:
+        self.built = built
+        """As it was read when it came."""
+        self.state = state
+        """What request-header processors left."""
+        self.waited = Waited(0.0, saturation)
+        """For how long, and why."""
 
 
 class GoesOn(Protocol):
@@ -71,31 +54,20 @@ class GoesOn(Protocol):
         """Count a request that was read, and that is refused."""
 
 
-class LaterDecision:
+class LaterDecision(LetGo):
     """The decision about a request that waits. Transports either `deliver` it, without a task, or await it, once."""
 
-    __slots__ = (
-        "_account",
-        "_deliver",
-        "_error",
-        "_future",
-        "_incoming",
-        "_inner",
-        "_let_go",
-        "_parsed_bytes",
-        "_result",
-        "_room",
-        "entry",
-    )
+    # One object for each request that waits, and no more than it needs: ten thousand may.
+    __slots__ = ("_deliver", "_error", "_future", "_incoming", "_inner", "_parsed_bytes", "_result", "_room", "entry")
 
-    def __init__(self, room: WaitingRoom, incoming: IncomingRequest, let_go: LetGo, account: MemoryAccount) -> None:
+    def __init__(
+        self, room: WaitingRoom, incoming: IncomingRequest, built: BuiltRequest, state: CycleState | None, saturation: float
+    ) -> None:
+        super().__init__(built, state, saturation)
         self._room = room
         self._incoming = incoming
-        self._let_go = let_go
-        self._account = account
-        payload = let_go.built.request.payload
-        self._parsed_bytes = 0 if payload is None else let_go.built.parsed_bytes
-        account.hold_parsed(self._parsed_bytes)
+        self._parsed_bytes = 0 if built.request.payload is None else built.parsed_bytes
+        room.account.hold_parsed(self._parsed_bytes)
         self.entry: Entry | None = None
         self._deliver: Callable[[object, BaseException | None], None] | None = None
         self._future: asyncio.Future[None] | None = None
@@ -135,18 +107,19 @@ class LaterDecision:
             result.exchange.finish(CloseCause.RESET)
         return True
 
-    def told(self, entry: Entry, event: EntryEvent) -> None:
+    def __call__(self, entry: Entry, event: EntryEvent) -> None:
         """The waiting has ended: see `FlowController.offer`."""
         self.entry = None
         self._release()
-        room, let_go = self._room, self._let_go
-        director = room.director
-        if event is not EntryEvent.CHOSEN:
-            self._settle(director.refuse(let_go.built, refusal_for(event, room.controller.regime.is_empty)))
+        room = self._room
+        director, turns = room.director, room.turns
+        refusal = turns.refusal_for(event)
+        if refusal is not None:
+            self._settle(director.refuse(self.built, refusal))
             return
-        let_go.waited = Waited(room.controller.now() - entry.enqueued_at, let_go.waited.saturation)
+        self.waited = Waited(turns.controller.now() - entry.enqueued_at, self.waited.saturation)
         try:
-            decision = director.decide(self._incoming, let_go)
+            decision = director.decide(self._incoming, self)
         except Exception as error:
             self._settle(None, error)
             return
@@ -178,18 +151,13 @@ class LaterDecision:
             self._future.set_result(None)
 
     def _release(self) -> None:
-        self._account.hold_parsed(-self._parsed_bytes)
+        self._room.account.hold_parsed(-self._parsed_bytes)
         self._parsed_bytes = 0
 
 
 async def at_once(result: object) -> object:
     """For a transport that awaits what is known already."""
     return result
-
-
-def refusal_for(event: EntryEvent, pool_is_empty: bool) -> Refused:
-    """What the client of a request is told that did not go."""
-    return _TOLD[event, pool_is_empty]
 
 
 class WaitingRoom:
@@ -213,15 +181,20 @@ class WaitingRoom:
         self._access = access
         self._pool = pool
         self._clock = clock
-        self._account = account
+        self.account = account
         self._new_report = report
         self._turns: Turns | None = None
 
     @property
-    def controller(self) -> FlowController:
-        """The queues; there are none before a configuration with flow control."""
+    def turns(self) -> Turns:
+        """Who goes when; there are no turns before a configuration with flow control."""
         assert self._turns is not None
-        return self._turns.controller
+        return self._turns
+
+    @property
+    def controller(self) -> FlowController:
+        """The queues."""
+        return self.turns.controller
 
     def hold(self, incoming: IncomingRequest, built: BuiltRequest, state: CycleState | None) -> LaterDecision | Refused | None:
         """None for a request that may go on at once; else its later decision, or the refusal where there is no room to wait."""
@@ -230,11 +203,12 @@ class WaitingRoom:
         request, controller = built.request, turns.controller
         if controller.may_pass(request, request.size_bytes):
             return None
-        later = LaterDecision(self, incoming, LetGo(built, state, Waited(0.0, controller.read_saturation().effective)), self._account)
-        entry, event = controller.offer(request, request.size_bytes, later.told)
-        if event is not EntryEvent.QUEUED:
+        later = LaterDecision(self, incoming, built, state, controller.read_saturation().effective)
+        entry, event = controller.offer(request, request.size_bytes, later)
+        refusal = turns.refusal_for(event)
+        if refusal is not None:
             later.cancel()
-            return self.director.refuse(built, refusal_for(event, controller.regime.is_empty))
+            return self.director.refuse(built, refusal)
         later.entry = entry
         turns.soon()
         return later
@@ -246,9 +220,14 @@ class WaitingRoom:
             if turns is not None:
                 turns.controller.let_all_go()
             return
+        from endpick.flow_control.controller import FlowController  # noqa: PLC0415 - only where requests may wait
+        from endpick.flow_control.limits import rules_of  # noqa: PLC0415 - only where requests may wait
+        from endpick.requests.turns import Turns  # noqa: PLC0415 - only where requests may wait
+
         rules = rules_of(bound, detector, self._access)
         if turns is None:
-            self._turns = Turns(FlowController(rules, self._pool, self._access, self._clock, self._new_report()), self._account)
+            controller = FlowController(rules, self._pool, self._access, self._clock, self._new_report())
+            self._turns = Turns(controller, self.account)
         else:
             turns.controller.reconfigure(rules)
             turns.soon()
