@@ -28,7 +28,7 @@ class FlightState(IntEnum):
     """Where a request in flight stands."""
 
     BARRED = 0
-    """It may not be evicted: the policy says so, its response has begun, or the transport cannot tell the gateway."""
+    """It may not be evicted: the policy says so, or the gateway has not been told yet where it goes."""
     EVICTABLE = 1
     REVOKED = 2
     """The gateway was told to answer its client; its stream has not ended."""
@@ -53,12 +53,6 @@ class Flight:
         """From now on its gateway can be told; without this it is never evicted."""
         self.revoke = revoke
         self._reclaimer.connected(self)
-
-    def began(self) -> None:
-        """Its response has begun: too late to answer its client with anything else."""
-        self.revoke = None
-        if self.state is FlightState.EVICTABLE:
-            self.state = FlightState.BARRED
 
     def ended(self) -> None:
         """It is over."""

@@ -190,8 +190,6 @@ class TrackedExchange:
     def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str | None]:
         """See `Exchange`."""
         came_at = self._host.clock()
-        if self._flight is not None:
-            self._flight.began()
         status = headers.get(":status", "")
         self._status = int(status) if status.isdecimal() else 0
         content_type = headers.get("content-type", "").lower()

@@ -107,16 +107,15 @@ def test_bands_that_are_never_served_ask_for_nothing():
     assert flights.attempt() == ["flies"]
 
 
-def test_what_has_begun_ended_or_cannot_be_told_is_left_alone():
+def test_what_is_over_or_cannot_be_told_is_left_alone():
     flights = Flights()
-    flights.send("begun", -1).began()
     flights.send("over", -1).ended()
     flights.send("unconnected", -1, connected=False)
     flights.bench.offer("waits")
     assert flights.attempt() == []
     flights.flights["over"].ended()
-    assert flights.reclaimer.in_flight == 2
-    assert flights.flights["begun"].state is FlightState.BARRED
+    assert flights.reclaimer.in_flight == 1
+    assert flights.flights["unconnected"].state is FlightState.BARRED
 
 
 @pytest.mark.parametrize("answer", [None, 1, "yes"])
