@@ -121,13 +121,13 @@ class FlowController:
         self._tell(chosen, EntryEvent.CHOSEN)
         return True
 
-    def sweep(self) -> int:
-        """End the waiting of those that waited too long, and forget bands that are idle; how many were told."""
+    def sweep(self, most: int) -> int:
+        """End the waiting of up to `most` that waited too long, and forget bands that are idle; how many were told."""
         now = self.now()
         self.pool_is_empty()
         told = 0
         for band in list(self.bands):
-            while (entry := band.oldest) is not None and self.regime.is_due(entry.enqueued_at, self.bands.rules, now):
+            while told < most and (entry := band.oldest) is not None and self.regime.is_due(entry.enqueued_at, self.bands.rules, now):
                 self._end(entry, EntryEvent.EXPIRED)
                 told += 1
         self.bands.forget_idle(now)

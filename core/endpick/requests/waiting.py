@@ -1,21 +1,23 @@
 """Requests that wait for their turn: the decision that comes later, and what the client is told if none comes.
 
-A request that waits costs an entry in the queues of flow control and the object here; no task, no coroutine, no timer.
+A request that waits costs an entry in the queues of flow control and the object here; no task, no coroutine, no timer. Where many wait,
+what their bodies were parsed into is given up, and a body is parsed again when its turn has come.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Protocol
 
 from endpick.api.endpoints import Access, Endpoint
-from endpick.api.request import InferenceRequest
+from endpick.api.request import InferenceRequest, Media, ParsedRequest, Piece, Prompt, Rejection
 from endpick.api.state import CycleState
 from endpick.requests.intake import BuiltRequest
 from endpick.requests.memory import MemoryAccount
-from endpick.requests.model import CloseCause, Decision, IncomingRequest, Refused, Routed
-from endpick.scheduling.step import Step
+from endpick.requests.model import CloseCause, Decision, IncomingRequest, Refused, Routed, refused
+from endpick.scheduling.step import Fault, Step
 from endpick.scheduling.trace import Waited
 
 if TYPE_CHECKING:
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
     from endpick.flow_control.saturation import Pool
     from endpick.flow_control.states import EntryEvent
     from endpick.requests.turns import Turns
+
+
+KEPT_PARSED_BYTES: Final = 4 * 2**20
+"""What bodies became that wait is kept up to so much, by the estimate of `parsed_size`: some two thousand bodies of 1 KB."""
 
 
 class LetGo:
@@ -66,8 +72,7 @@ class LaterDecision(LetGo):
         super().__init__(built, state, saturation)
         self._room = room
         self._incoming = incoming
-        self._parsed_bytes = 0 if built.request.payload is None else built.parsed_bytes
-        room.account.hold_parsed(self._parsed_bytes)
+        self._parsed_bytes = 0
         self.entry: Entry | None = None
         self._deliver: Callable[[object, BaseException | None], None] | None = None
         self._future: asyncio.Future[None] | None = None
@@ -88,6 +93,29 @@ class LaterDecision(LetGo):
             raise self._error
         assert result is not None
         return result
+
+    def begin(self, entry: Entry) -> None:
+        """The request waits now: keep what its body became, or remember only the body."""
+        self.entry = entry
+        built, room = self.built, self._room
+        if built.request.payload is None:
+            return
+        if room.parsed_bytes + built.parsed_bytes <= KEPT_PARSED_BYTES or built.parser is None:
+            self._parsed_bytes = built.parsed_bytes
+            room.hold_parsed(built.parsed_bytes)
+        else:
+            entry.request = built.request = replace(built.request, payload=None, prompt=_PromptOfBody(self))
+
+    def read_again(self) -> ParsedRequest | Refused:
+        """What the body says of which only the bytes were kept."""
+        incoming, parser = self._incoming, self.built.parser
+        assert parser is not None
+        answer: object = parser.parse.run(self._room.access, self.built.request.path, incoming.headers, incoming.body)
+        if isinstance(answer, ParsedRequest):
+            return answer
+        return refused(
+            answer if isinstance(answer, Rejection | Fault) else parser.parse.fault(f"answered {type(answer).__name__} in the end")
+        )
 
     def deliver(self, to: Callable[[object, BaseException | None], None]) -> None:
         """Have the decision, or the exception that came instead, given to `to` as soon as there is one."""
@@ -118,6 +146,13 @@ class LaterDecision(LetGo):
             self._settle(director.refuse(self.built, refusal))
             return
         self.waited = Waited(turns.controller.now() - entry.enqueued_at, self.waited.saturation)
+        built = self.built
+        if type(built.request.prompt) is _PromptOfBody:
+            parsed = self.read_again()
+            if isinstance(parsed, Refused):
+                self._settle(director.refuse(built, parsed))
+                return
+            built.request = replace(built.request, payload=parsed.payload, prompt=parsed.prompt)
         try:
             decision = director.decide(self._incoming, self)
         except Exception as error:
@@ -151,8 +186,31 @@ class LaterDecision(LetGo):
             self._future.set_result(None)
 
     def _release(self) -> None:
-        self._room.account.hold_parsed(-self._parsed_bytes)
+        self._room.hold_parsed(-self._parsed_bytes)
         self._parsed_bytes = 0
+
+
+class _PromptOfBody(Prompt):
+    """The prompt of a request of which only the body is kept while it waits: for policies that look at it; parsed each time."""
+
+    __slots__ = ("_later",)
+
+    def __init__(self, later: LaterDecision) -> None:
+        self._later = later
+
+    @property
+    def texts(self) -> tuple[bytes, ...]:
+        parsed = self._later.read_again()
+        return () if isinstance(parsed, Refused) else parsed.prompt.texts
+
+    @property
+    def pieces(self) -> tuple[tuple[Piece, ...], ...]:
+        parsed = self._later.read_again()
+        return () if isinstance(parsed, Refused) else parsed.prompt.pieces
+
+    @property
+    def media(self) -> tuple[Media, ...]:
+        return tuple(piece for prompt in self.pieces for piece in prompt if isinstance(piece, Media))
 
 
 async def at_once(result: object) -> object:
@@ -178,10 +236,12 @@ class WaitingRoom:
             account: What waiting requests hold counts there; its stage says when to tell some of them.
             report: Makes what is told of what happens; called when flow control begins.
         """
-        self._access = access
+        self.access = access
         self._pool = pool
         self._clock = clock
-        self.account = account
+        self._account = account
+        self.parsed_bytes = 0
+        """What is kept of what bodies became that wait; an estimate."""
         self._new_report = report
         self._turns: Turns | None = None
 
@@ -209,9 +269,14 @@ class WaitingRoom:
         if refusal is not None:
             later.cancel()
             return self.director.refuse(built, refusal)
-        later.entry = entry
+        later.begin(entry)
         turns.soon()
         return later
+
+    def hold_parsed(self, size: int) -> None:
+        """Account for what a body became that waits, or with a negative size for the end of its wait."""
+        self.parsed_bytes += size
+        self._account.hold_parsed(size)
 
     def reconfigure(self, bound: BoundFlowControl | None, detector: Step | None) -> None:
         """What holds from now on: what waits goes on to wait under these rules, or goes at once where there is no flow control any more."""
@@ -224,10 +289,10 @@ class WaitingRoom:
         from endpick.flow_control.limits import rules_of  # noqa: PLC0415 - only where requests may wait
         from endpick.requests.turns import Turns  # noqa: PLC0415 - only where requests may wait
 
-        rules = rules_of(bound, detector, self._access)
+        rules = rules_of(bound, detector, self.access)
         if turns is None:
-            controller = FlowController(rules, self._pool, self._access, self._clock, self._new_report())
-            self._turns = Turns(controller, self.account)
+            controller = FlowController(rules, self._pool, self.access, self._clock, self._new_report())
+            self._turns = Turns(controller, self._account)
         else:
             turns.controller.reconfigure(rules)
             turns.soon()
