@@ -153,7 +153,7 @@ class Reclaimer:
         band, ceiling = wanting
         target = demand.saturation - ceiling
         credit = demand.saturation / max(self.in_flight, 1)
-        count = min(MOST_AT_ONCE, max(1, math.ceil((target - self._pending) / credit)) if credit > 0 else 1)
+        count = _victims(target - self._pending, credit)
         evicted = 0
         while evicted < count:
             victim = self._first()
@@ -191,6 +191,13 @@ class Reclaimer:
         if outcome == "unconfirmed":
             flight.state = FlightState.BARRED
         self._report.confirmed(outcome, now - flight.revoked_at)
+
+
+def _victims(missing: float, credit: float) -> int:
+    """How many requests make the room that is missing, if each makes `credit`: one at least, and the most where it is not finite."""
+    if not math.isfinite(missing):
+        return MOST_AT_ONCE
+    return min(MOST_AT_ONCE, max(1, math.ceil(missing / credit))) if credit > 0 else 1
 
 
 def _wanting(demand: Demand, victim_priority: int) -> tuple[BandQueue, float] | None:

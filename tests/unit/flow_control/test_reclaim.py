@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from endpick.api import EvictionFilter, EvictionOrderingPolicy
@@ -84,6 +86,15 @@ def test_the_next_goes_when_the_last_has_ended_and_its_room_could_be_seen():
     assert [outcome for outcome, _ in flights.bench.log.ends if "confirmed" in outcome] == ["confirmed", "unconfirmed"]
     flights.flights[second].ended()
     assert flights.reclaimer.in_flight == 1
+
+
+def test_a_pool_that_is_full_beyond_measure_takes_back_the_most_and_goes_on():
+    flights = Flights()
+    for name in ("a", "b", "c"):
+        flights.send(name, -1)
+    flights.bench.offer("waits")
+    assert flights.attempt(math.inf) == ["c", "b"]
+    assert flights.bench.controller.waiting == 1
 
 
 def test_nothing_goes_for_those_who_are_no_more_important_or_while_nothing_waits():
