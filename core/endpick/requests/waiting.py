@@ -300,7 +300,7 @@ class WaitingRoom:
     def something_changed(self, _change: object = None) -> None:
         """A request that was sent to a model server is over, an endpoint joined or reported: there may be room."""
         turns = self._turns
-        if turns is not None and turns.controller.waiting:
+        if turns is not None and turns.controller.bands.requests:
             turns.soon()
 
     def track(self, request: InferenceRequest, endpoint: Endpoint) -> Flight | None:
