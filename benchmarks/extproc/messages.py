@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import orjson
 
@@ -66,19 +67,20 @@ def chat(size: int, *, stream: bool = False, about: str = "the sea") -> bytes:
 
 def variants(size: int, chunks: int, count: int) -> tuple[tuple[bytes, ...], ...]:
     """The messages of `count` conversations whose prompts begin alike; with `chunks`, the answers are streamed."""
-    answer = _streamed(chunks) if chunks else _answered()
-    return tuple((*_request(chat(size, stream=bool(chunks), about=f"sea {number}")), *answer) for number in range(count))
+    answer = _streamed(chunks) if chunks else answered()
+    return tuple((*request(chat(size, stream=bool(chunks), about=f"sea {number}")), *answer) for number in range(count))
 
 
 def _plain(name: str, size: int) -> Conversation:
-    return Conversation(name, (*_request(chat(size)), *_answered()))
+    return Conversation(name, (*request(chat(size)), *answered()))
 
 
 def _streaming(name: str, size: int, chunks: int) -> Conversation:
-    return Conversation(name, (*_request(chat(size)), *_streamed(chunks)), chunks)
+    return Conversation(name, (*request(chat(size)), *_streamed(chunks)), chunks)
 
 
-def _answered() -> tuple[bytes, ...]:
+def answered() -> tuple[bytes, ...]:
+    """The messages of a response in one piece."""
     return _headers("response_headers", _RESPONSE_HEADERS), *_body("response_body", ANSWER)
 
 
@@ -88,8 +90,9 @@ def _streamed(chunks: int) -> tuple[bytes, ...]:
     return headers, *pieces, *_body("response_body", LAST_EVENTS)
 
 
-def _request(body: bytes) -> tuple[bytes, ...]:
-    first = ProcessingRequest.FromString(_headers("request_headers", _REQUEST_HEADERS))
+def request(body: bytes, headers: Mapping[str, str] = MappingProxyType({})) -> tuple[bytes, ...]:
+    """The messages of a request with these headers beside the usual ones."""
+    first = ProcessingRequest.FromString(_headers("request_headers", {**_REQUEST_HEADERS, **headers}))
     first.protocol_config.request_body_mode = ProcessingMode.FULL_DUPLEX_STREAMED
     first.protocol_config.response_body_mode = ProcessingMode.FULL_DUPLEX_STREAMED
     return first.SerializeToString(), *_body("request_body", body)

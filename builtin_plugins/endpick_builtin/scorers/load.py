@@ -42,8 +42,8 @@ class KVCacheUtilizationScorer(Scorer):
 
 
 def share_left(usage: FloatArray) -> FloatArray:
-    """1 - usage, and 0 where the usage is not known."""
-    return np.fmax(1.0 - usage, 0.0)
+    """1 - usage, and 0 where the usage is not known; a usage below 0, which no model server means, counts as 0."""
+    return np.fmax(1.0 - np.maximum(usage, 0.0), 0.0)
 
 
 def smaller_is_better(values: FloatArray) -> FloatArray:

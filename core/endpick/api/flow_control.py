@@ -25,7 +25,8 @@ class WaitingRequest:
     """One request that waits, as policies see it; the host makes it, and policies only read it.
 
     Attributes:
-        request: What was asked, with headers, priority and fairness id.
+        request: What was asked, with headers, priority and fairness id. Where many wait, its `payload` is None, and to read its
+            `prompt` parses the body again: an order by the prompt reads it in `sort_key`, where both are there.
         size_bytes: What it counts for in limits of bytes.
         arrival: Its number in the order in which requests began to wait.
         enqueued_at: When it began to wait, in seconds of `PluginContext.clock`.

@@ -323,8 +323,8 @@ class Session:
             return self._internal_error(error)
 
     def _taken_back(self, result: object) -> list[bytes]:
-        """Answer the client of a request that was routed, unless its response has begun meanwhile."""
-        if not isinstance(result, Refused) or self._response.state is not MessageState.IDLE:
+        """Answer the client of a request that was routed, unless its response is over. One that has begun is cut off by the gateway."""
+        if not isinstance(result, Refused) or self._response.state >= _DONE:
             return []
         return self._refuse(result)
 

@@ -11,7 +11,7 @@ from endpick.flow_control.queues import BandQueue, Entry, FlowQueue
 class Bands:
     """The bands of a process by priority; entries go in and out here alone, so that the totals are right."""
 
-    __slots__ = ("_bands", "priorities", "requests", "rules", "size_bytes")
+    __slots__ = ("by_priority", "priorities", "requests", "rules", "size_bytes")
 
     def __init__(self, rules: Rules, now: float) -> None:
         """The bands that are listed, and that of priority 0, which there always is."""
@@ -20,7 +20,8 @@ class Bands:
         """Of all requests that wait."""
         self.requests = 0
         """How many wait."""
-        self._bands: dict[int, BandQueue] = {}
+        self.by_priority: dict[int, BandQueue] = {}
+        """Only to be read; `band` makes what is missing."""
         self.priorities: tuple[int, ...] = ()
         """Of all bands, the highest first."""
         for priority in {0, *rules.bands}:
@@ -28,14 +29,14 @@ class Bands:
 
     def __iter__(self) -> Iterator[BandQueue]:
         """All bands, the highest first."""
-        return map(self._bands.__getitem__, self.priorities)
+        return map(self.by_priority.__getitem__, self.priorities)
 
     def band(self, priority: int, now: float) -> BandQueue:
         """The band of a priority, made if there is none."""
-        band = self._bands.get(priority)
+        band = self.by_priority.get(priority)
         if band is None:
-            band = self._bands[priority] = BandQueue(priority, self.rules.of_band(priority), now)
-            self.priorities = tuple(sorted(self._bands, reverse=True))
+            band = self.by_priority[priority] = BandQueue(priority, self.rules.of_band(priority), now)
+            self.priorities = tuple(sorted(self.by_priority, reverse=True))
         return band
 
     def highest_waiting(self) -> int | None:
@@ -72,9 +73,9 @@ class Bands:
         kept = {0, *self.rules.bands}
         idle = [band.priority for band in self if not band and band.priority not in kept and now - band.idle_since >= BAND_IDLE_SECONDS]
         for priority in idle:
-            del self._bands[priority]
+            del self.by_priority[priority]
         if idle:
-            self.priorities = tuple(sorted(self._bands, reverse=True))
+            self.priorities = tuple(sorted(self.by_priority, reverse=True))
         return idle
 
     def emptied(self) -> list[Entry]:

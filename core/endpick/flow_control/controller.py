@@ -39,8 +39,10 @@ class FlowController:
         self._report = report
         self._arrivals = 0
         self._ending = False
+        self._noted: Reading | None = None
+        """Which reading was reported last."""
         self.bands = Bands(rules, self._now)
-        self.saturation = PoolSaturation(rules.detector, pool, access, self.now)
+        self.saturation = PoolSaturation(rules.detector, pool, access, clock)
         self.regime = Regime(self._now)
         self.pool_is_empty()
         self.reclaimer = None if rules.eviction is None else Reclaimer(rules.eviction, rules.detector, self.now, report)
@@ -62,15 +64,26 @@ class FlowController:
         """Whether a request may go on at once: nothing of its priority or above waits, and its band is open. Counted if it may."""
         bands = self.bands
         priority = request.priority
+        # `now`, `band` and `read_saturation` without their calls: every request asks this, and nearly all of them pass.
+        now = self._clock()
+        if now > self._now:
+            self._now = now
+        else:
+            now = self._now
+        band = bands.by_priority.get(priority)
+        if band is None:
+            band = bands.band(priority, now)
         if bands.requests:
             highest = bands.highest_waiting()
             if highest is not None and highest >= priority:
                 return False
-        now = self.now()
-        band = bands.band(priority, now)
-        if not bands.has_room_for(band, size_bytes):
+            if not bands.has_room_for(band, size_bytes):
+                return False
+        elif size_bytes > band.rules.max_bytes or size_bytes > bands.rules.max_bytes > 0:
             return False
-        reading = self.read_saturation()
+        reading = self.saturation.read()
+        if reading is not self._noted:
+            self._note(reading)
         saturation, priorities = reading.effective, bands.priorities
         if reading.is_empty or saturation >= bands.rules.usage_limit.ceilings(saturation, priorities)[priorities.index(priority)]:
             return False
@@ -121,13 +134,13 @@ class FlowController:
         self._tell(chosen, EntryEvent.CHOSEN)
         return True
 
-    def sweep(self) -> int:
-        """End the waiting of those that waited too long, and forget bands that are idle; how many were told."""
+    def sweep(self, most: int) -> int:
+        """End the waiting of up to `most` that waited too long, and forget bands that are idle; how many were told."""
         now = self.now()
         self.pool_is_empty()
         told = 0
         for band in list(self.bands):
-            while (entry := band.oldest) is not None and self.regime.is_due(entry.enqueued_at, self.bands.rules, now):
+            while told < most and (entry := band.oldest) is not None and self.regime.is_due(entry.enqueued_at, self.bands.rules, now):
                 self._end(entry, EntryEvent.EXPIRED)
                 told += 1
         self.bands.forget_idle(now)
@@ -176,7 +189,7 @@ class FlowController:
         now = self.now()
         entries = self.bands.emptied()
         self.bands = Bands(rules, now)
-        self.saturation = PoolSaturation(rules.detector, self._pool, self._access, self.now)
+        self.saturation = PoolSaturation(rules.detector, self._pool, self._access, self._clock)
         if rules.eviction is None:
             self.reclaimer = None
         elif self.reclaimer is None:
@@ -206,14 +219,15 @@ class FlowController:
 
     def read_saturation(self) -> Reading:
         """How full the pool is; takes note of the regime."""
-        saturation = self.saturation
-        before = saturation.readings
-        reading = saturation.read()
-        if saturation.readings != before or reading.is_empty:
-            self._report.read(reading)
-        if reading.is_empty is not self.regime.is_empty:
-            self.regime.observe(reading.is_empty, self.now())
+        reading = self.saturation.read()
+        if reading is not self._noted or reading.is_empty is not self.regime.is_empty:
+            self._note(reading)
         return reading
+
+    def _note(self, reading: Reading) -> None:
+        self._noted = reading
+        self._report.read(reading)
+        self.regime.observe(reading.is_empty, self.now())
 
     def _chosen(self) -> Entry | None:
         """Who goes next: of the highest band that is open, as its policies say. A band that is closed closes all below it."""

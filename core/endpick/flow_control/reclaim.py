@@ -28,7 +28,7 @@ class FlightState(IntEnum):
     """Where a request in flight stands."""
 
     BARRED = 0
-    """It may not be evicted: the policy says so, its response has begun, or the transport cannot tell the gateway."""
+    """It may not be evicted: the policy says so, or the gateway has not been told yet where it goes."""
     EVICTABLE = 1
     REVOKED = 2
     """The gateway was told to answer its client; its stream has not ended."""
@@ -53,12 +53,6 @@ class Flight:
         """From now on its gateway can be told; without this it is never evicted."""
         self.revoke = revoke
         self._reclaimer.connected(self)
-
-    def began(self) -> None:
-        """Its response has begun: too late to answer its client with anything else."""
-        self.revoke = None
-        if self.state is FlightState.EVICTABLE:
-            self.state = FlightState.BARRED
 
     def ended(self) -> None:
         """It is over."""
@@ -159,7 +153,7 @@ class Reclaimer:
         band, ceiling = wanting
         target = demand.saturation - ceiling
         credit = demand.saturation / max(self.in_flight, 1)
-        count = min(MOST_AT_ONCE, max(1, math.ceil((target - self._pending) / credit)) if credit > 0 else 1)
+        count = _victims(target - self._pending, credit)
         evicted = 0
         while evicted < count:
             victim = self._first()
@@ -197,6 +191,13 @@ class Reclaimer:
         if outcome == "unconfirmed":
             flight.state = FlightState.BARRED
         self._report.confirmed(outcome, now - flight.revoked_at)
+
+
+def _victims(missing: float, credit: float) -> int:
+    """How many requests make the room that is missing, if each makes `credit`: one at least, and the most where it is not finite."""
+    if not math.isfinite(missing):
+        return MOST_AT_ONCE
+    return min(MOST_AT_ONCE, max(1, math.ceil(missing / credit))) if credit > 0 else 1
 
 
 def _wanting(demand: Demand, victim_priority: int) -> tuple[BandQueue, float] | None:

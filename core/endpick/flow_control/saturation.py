@@ -77,11 +77,10 @@ class PoolSaturation:
         "_read_at",
         "_reading",
         "_stages",
-        "readings",
     )
 
     def __init__(self, detector: Detector, pool: Pool, access: Access, clock: Callable[[], float]) -> None:
-        """`clock` gives monotonic seconds."""
+        """`clock` gives seconds; after one that jumps back the detector is asked again."""
         self._detector = detector
         self._pool = pool
         self._access = access
@@ -93,8 +92,6 @@ class PoolSaturation:
         """What follows from the columns on which the reading depends; their owner empties it when a value changes, marks included."""
         self._read_at = 0.0
         self._stages: _Stages | None = None
-        self.readings = 0
-        """How often the detector's answer was worked out."""
 
     def read(self) -> Reading:
         """How full the pool is now. Every request asks: while nothing has changed, this calls nothing but the clock."""
@@ -123,7 +120,6 @@ class PoolSaturation:
             return _EMPTY
         self._reading = self._asked(self._pool.view(self._access), generation.endpoints)
         self._read_at = self._clock()
-        self.readings += 1
         columns = generation.columns
         self._derived = tuple([columns[name].derived for name in self._detector.consumed if name in columns])
         for derived in self._derived:

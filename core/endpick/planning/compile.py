@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from endpick.api.data import AnyKey
 from endpick.api.datalayer import EndpointDiscovery
 from endpick.api.plugin import Parameters, Plugin, PluginContext
 from endpick.datalayer.collection import Collection, SourceBinding
 from endpick.diagnostics import Diagnostic, sort_diagnostics
-from endpick.flow_control.policies import bind_flow_control
 from endpick.observability.telemetry import Telemetry
 from endpick.planning.plan import Plan, PlannedInstance
 from endpick.planning.stand_ins import DeciderStandIn, stand_in_for
@@ -20,6 +20,9 @@ from endpick.plugins.instance import Instance, build, scope_of
 from endpick.requests.director import Pipeline, compile_pipeline
 from endpick.scheduling.profile import Profile, compile_profile
 from endpick.scheduling.scheduler import compile_scheduler
+
+if TYPE_CHECKING:
+    from endpick.flow_control.policies import BoundFlowControl
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +110,17 @@ def compile_plan(plan: Plan, built: Built, telemetry: Telemetry) -> Pipeline:
         detector=None if plan.detector is None else instances[plan.detector],
         on_request={kind: [instances[name] for name in names] for kind, names in plan.on_request.items()},
         objectives=plan.objectives,
-        flow_control=None if plan.flow_control is None else bind_flow_control(plan.flow_control, instances, telemetry),
+        flow_control=_bind_flow_control(plan, instances, telemetry),
         telemetry=telemetry,
     )
+
+
+def _bind_flow_control(plan: Plan, instances: Mapping[str, Instance], telemetry: Telemetry) -> BoundFlowControl | None:
+    if plan.flow_control is None:
+        return None
+    from endpick.flow_control.policies import bind_flow_control  # noqa: PLC0415 - only where requests may wait
+
+    return bind_flow_control(plan.flow_control, instances, telemetry)
 
 
 def compile_profiles(plan: Plan, built: Built, telemetry: Telemetry) -> dict[str, Profile]:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from time import perf_counter
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from endpick.api.endpoints import Access, Endpoints
 from endpick.api.request import Rejection
@@ -22,8 +22,6 @@ from endpick.api.request_control import (
 )
 from endpick.api.state import CycleState
 from endpick.datalayer.model_rules import ModelRules
-from endpick.flow_control.policies import BoundFlowControl
-from endpick.flow_control.reclaim import Flight
 from endpick.observability.telemetry import Telemetry
 from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import Kind
@@ -70,6 +68,10 @@ from endpick.requests.weight import LIGHT_BYTES, is_large
 from endpick.scheduling.scheduler import Scheduler
 from endpick.scheduling.step import Fault, Step, bind, settle
 from endpick.scheduling.trace import WAITED
+
+if TYPE_CHECKING:
+    from endpick.flow_control.policies import BoundFlowControl
+    from endpick.flow_control.reclaim import Flight
 
 _SHEDDING: Final = OverloadStage.SHEDDING
 

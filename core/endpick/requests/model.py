@@ -145,7 +145,7 @@ class Revocable(Protocol):
     """A request in flight that may be taken back."""
 
     def connect(self, revoke: Callable[[], None]) -> None:
-        """`revoke` has the gateway answer the client with an error, if the response has not begun."""
+        """`revoke` has the gateway answer the client with an error, or cut the response off that has begun."""
 
 
 class Routed:
@@ -219,7 +219,7 @@ NOTHING_CACHED: Final = Refused(
 )
 
 
-EVICTED: Final = Refused(429, CODE_OF[429], "request evicted by flow control", reason="evicted-priority")
+EVICTED: Final = Refused(429, CODE_OF[429], "request evicted by flow control", reason="evicted")
 
 
 def refused(why: Rejection | Fault) -> Refused:

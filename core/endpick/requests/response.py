@@ -6,14 +6,13 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from endpick.api.endpoints import Access, Endpoint, Endpoints
 from endpick.api.fast_metrics import Distribution
 from endpick.api.request import Usage
 from endpick.api.request_control import Metadata, MetadataValue, ResponseEnd, ResponseHead, ResponseObserver, TerminationCause
 from endpick.api.state import CycleState
-from endpick.flow_control.reclaim import Flight
 from endpick.observability.metrics import ITL_BUCKETS
 from endpick.observability.telemetry import Telemetry
 from endpick.plugins.breaker import Breaker, BreakerState
@@ -23,6 +22,9 @@ from endpick.requests.memory import MemoryAccount
 from endpick.requests.model import CloseCause
 from endpick.requests.response_body import FramedUsage, ModelNameRestorer, StreamedUsage, Unread, UsageReader, WholeUsage
 from endpick.scheduling.step import Fault, Step, bind_settling
+
+if TYPE_CHECKING:
+    from endpick.flow_control.reclaim import Flight
 
 _OPEN: Final = BreakerState.OPEN
 
@@ -199,8 +201,6 @@ class TrackedExchange:
     def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str | None]:
         """See `Exchange`."""
         came_at = self._host.clock()
-        if self._flight is not None:
-            self._flight.began()
         status = headers.get(":status", "")
         self._status = int(status) if status.isdecimal() else 0
         content_type = headers.get("content-type", "").lower()

@@ -8,7 +8,9 @@ from time import perf_counter
 
 from endpick.flow_control.controller import FlowController
 from endpick.flow_control.limits import SWEEP_SECONDS
+from endpick.flow_control.states import EntryEvent
 from endpick.requests.memory import MemoryAccount, OverloadStage
+from endpick.requests.model import CODE_OF, Refused
 
 _log = logging.getLogger("endpick.flow_control")
 
@@ -19,6 +21,25 @@ TICK_SECONDS = 0.005
 TURN_SECONDS = 0.002
 """For so long requests may go in one turn of the event loop."""
 SHED_AT_ONCE = 32
+EXPIRED_AT_ONCE = 32
+"""So many clients are told in one turn that they waited too long; the others in the next ones, so that the event loop is not held up."""
+
+_NO_ENDPOINTS = "rejected-no-endpoints"
+_TOLD: dict[tuple[EntryEvent, bool], Refused] = {
+    (EntryEvent.NO_ROOM, False): Refused(429, CODE_OF[429], "too many requests wait already", "rejected-saturated"),
+    (EntryEvent.NO_ROOM, True): Refused(503, CODE_OF[503], "too many requests wait already, and the pool has no endpoints", _NO_ENDPOINTS),
+    (EntryEvent.EXPIRED, False): Refused(429, CODE_OF[429], "request timed out in queue", "rejected-ttl-expired"),
+    (EntryEvent.EXPIRED, True): Refused(503, CODE_OF[503], "request timed out in queue while the pool had no endpoints", _NO_ENDPOINTS),
+    **dict.fromkeys(
+        ((EntryEvent.SHUT_DOWN, False), (EntryEvent.SHUT_DOWN, True)),
+        Refused(503, CODE_OF[503], "endpick is shutting down", "rejected-shutting-down"),
+    ),
+    **dict.fromkeys(
+        ((EntryEvent.SHED, False), (EntryEvent.SHED, True)),
+        Refused(429, CODE_OF[429], "endpick is short of memory, waiting request dropped", "rejected-overloaded"),
+    ),
+}
+"""Statuses and reasons are llm-d's; the flag says whether the pool is empty."""
 
 
 class Turns:
@@ -31,6 +52,12 @@ class Turns:
         self._handle: asyncio.Handle | None = None
         self._is_soon = False
         self._swept_at = controller.now()
+        self._expired = 0
+        """How many the sweep under way has told."""
+
+    def refusal_for(self, event: EntryEvent) -> Refused | None:
+        """What the client of a request is told that this happened to; None where it goes on, or waits."""
+        return _TOLD.get((event, self.controller.regime.is_empty))
 
     def soon(self) -> None:
         """Look at the queues in the next turn of the event loop: something came, went or changed."""
@@ -53,8 +80,10 @@ class Turns:
             delay = self._let_go()
             now = controller.now()
             if now - self._swept_at >= SWEEP_SECONDS:
-                self._swept_at = now
-                self._sweep()
+                if self._sweep():
+                    self._swept_at = now
+                else:
+                    delay = 0.0
         except Exception:  # a fault of endpick's own must not keep the others waiting for ever
             _log.exception("flow control failed in one turn, and goes on")
         if controller.waiting and not self._is_soon:
@@ -77,11 +106,17 @@ class Turns:
                 return 0.0
         return TICK_SECONDS
 
-    def _sweep(self) -> None:
-        told = self.controller.sweep()
-        if told:
+    def _sweep(self) -> bool:
+        """Tell some that waited too long; False if there may be more of them."""
+        told = self.controller.sweep(EXPIRED_AT_ONCE)
+        self._expired += told
+        if told == EXPIRED_AT_ONCE and self.controller.waiting:
+            return False
+        if self._expired:
             text = "%d requests waited for too long and were told; more endpoints, or another flowControl.defaultRequestTTL, would help"
-            _log.warning(text, told, extra={"still_waiting": self.controller.waiting})
+            _log.warning(text, self._expired, extra={"still_waiting": self.controller.waiting})
+        self._expired = 0
+        return True
 
     def _shed(self) -> None:
         below = 0 if self._account.stage < OverloadStage.REFUSING else None

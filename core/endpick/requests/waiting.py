@@ -1,64 +1,53 @@
 """Requests that wait for their turn: the decision that comes later, and what the client is told if none comes.
 
-A request that waits costs an entry in the queues of flow control and the object here; no task, no coroutine, no timer.
+A request that waits costs an entry in the queues of flow control and the object here; no task, no coroutine, no timer. Where many wait,
+what their bodies were parsed into is given up, and a body is parsed again when its turn has come.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Protocol
 
 from endpick.api.endpoints import Access, Endpoint
-from endpick.api.request import InferenceRequest
+from endpick.api.request import InferenceRequest, Media, ParsedRequest, Piece, Prompt, Rejection
 from endpick.api.state import CycleState
-from endpick.flow_control.controller import FlowController
-from endpick.flow_control.limits import rules_of
-from endpick.flow_control.policies import BoundFlowControl
-from endpick.flow_control.queues import Entry
-from endpick.flow_control.reclaim import Flight
-from endpick.flow_control.report import Report
-from endpick.flow_control.saturation import Pool
-from endpick.flow_control.states import EntryEvent
 from endpick.requests.intake import BuiltRequest
 from endpick.requests.memory import MemoryAccount
-from endpick.requests.model import CODE_OF, CloseCause, Decision, IncomingRequest, Refused, Routed
-from endpick.requests.turns import Turns
-from endpick.scheduling.step import Step
+from endpick.requests.model import CloseCause, Decision, IncomingRequest, Refused, Routed, refused
+from endpick.scheduling.step import Fault, Step
 from endpick.scheduling.trace import Waited
 
-_NO_ENDPOINTS = "rejected-no-endpoints"
-_TOLD: dict[tuple[EntryEvent, bool], Refused] = {
-    (EntryEvent.NO_ROOM, False): Refused(429, CODE_OF[429], "too many requests wait already", "rejected-saturated"),
-    (EntryEvent.NO_ROOM, True): Refused(503, CODE_OF[503], "too many requests wait already, and the pool has no endpoints", _NO_ENDPOINTS),
-    (EntryEvent.EXPIRED, False): Refused(429, CODE_OF[429], "request timed out in queue", "rejected-ttl-expired"),
-    (EntryEvent.EXPIRED, True): Refused(503, CODE_OF[503], "request timed out in queue while the pool had no endpoints", _NO_ENDPOINTS),
-    **dict.fromkeys(
-        ((EntryEvent.SHUT_DOWN, False), (EntryEvent.SHUT_DOWN, True)),
-        Refused(503, CODE_OF[503], "endpick is shutting down", "rejected-shutting-down"),
-    ),
-    **dict.fromkeys(
-        ((EntryEvent.SHED, False), (EntryEvent.SHED, True)),
-        Refused(429, CODE_OF[429], "endpick is short of memory, waiting request dropped", "rejected-overloaded"),
-    ),
-}
-"""Statuses and reasons are llm-d's; the flag says whether the pool is empty."""
+if TYPE_CHECKING:
+    # Most processes have no flow control: what it is made of is imported with the first configuration that has it.
+    from endpick.flow_control.controller import FlowController
+    from endpick.flow_control.policies import BoundFlowControl
+    from endpick.flow_control.queues import Entry
+    from endpick.flow_control.reclaim import Flight
+    from endpick.flow_control.report import Report
+    from endpick.flow_control.saturation import Pool
+    from endpick.flow_control.states import EntryEvent
+    from endpick.requests.turns import Turns
 
 
-@dataclass(slots=True)
+KEPT_PARSED_BYTES: Final = 4 * 2**20
+"""What bodies became that wait is kept up to so much, by the estimate of `parsed_size`: some two thousand bodies of 1 KB."""
+
+
 class LetGo:
-    """A request whose turn it is, with what is known of it from before it waited.
+    """What is known of a request from before it waited, when its turn has come."""
 
-    Attributes:
-        built: As it was read when it came.
-        state: What request-header processors left.
-        waited: For how long, and why.
-    """
+    __slots__ = ("built", "state", "waited")
 
-    built: BuiltRequest
-    state: CycleState | None
-    waited: Waited
+    def __init__(self, built: BuiltRequest, state: CycleState | None, saturation: float) -> None:
+        self.built = built
+        """As it was read when it came."""
+        self.state = state
+        """What request-header processors left."""
+        self.waited = Waited(0.0, saturation)
+        """For how long, and why."""
 
 
 class GoesOn(Protocol):
@@ -71,31 +60,19 @@ class GoesOn(Protocol):
         """Count a request that was read, and that is refused."""
 
 
-class LaterDecision:
+class LaterDecision(LetGo):
     """The decision about a request that waits. Transports either `deliver` it, without a task, or await it, once."""
 
-    __slots__ = (
-        "_account",
-        "_deliver",
-        "_error",
-        "_future",
-        "_incoming",
-        "_inner",
-        "_let_go",
-        "_parsed_bytes",
-        "_result",
-        "_room",
-        "entry",
-    )
+    # One object for each request that waits, and no more than it needs: ten thousand may.
+    __slots__ = ("_deliver", "_error", "_future", "_incoming", "_inner", "_parsed_bytes", "_result", "_room", "entry")
 
-    def __init__(self, room: WaitingRoom, incoming: IncomingRequest, let_go: LetGo, account: MemoryAccount) -> None:
+    def __init__(
+        self, room: WaitingRoom, incoming: IncomingRequest, built: BuiltRequest, state: CycleState | None, saturation: float
+    ) -> None:
+        super().__init__(built, state, saturation)
         self._room = room
         self._incoming = incoming
-        self._let_go = let_go
-        self._account = account
-        payload = let_go.built.request.payload
-        self._parsed_bytes = 0 if payload is None else let_go.built.parsed_bytes
-        account.hold_parsed(self._parsed_bytes)
+        self._parsed_bytes = 0
         self.entry: Entry | None = None
         self._deliver: Callable[[object, BaseException | None], None] | None = None
         self._future: asyncio.Future[None] | None = None
@@ -117,6 +94,29 @@ class LaterDecision:
         assert result is not None
         return result
 
+    def begin(self, entry: Entry) -> None:
+        """The request waits now: keep what its body became, or remember only the body."""
+        self.entry = entry
+        built, room = self.built, self._room
+        if built.request.payload is None:
+            return
+        if room.parsed_bytes + built.parsed_bytes <= KEPT_PARSED_BYTES or built.parser is None:
+            self._parsed_bytes = built.parsed_bytes
+            room.hold_parsed(built.parsed_bytes)
+        else:
+            entry.request = built.request = replace(built.request, payload=None, prompt=_PromptOfBody(self))
+
+    def read_again(self) -> ParsedRequest | Refused:
+        """What the body says of which only the bytes were kept."""
+        incoming, parser = self._incoming, self.built.parser
+        assert parser is not None
+        answer: object = parser.parse.run(self._room.access, self.built.request.path, incoming.headers, incoming.body)
+        if isinstance(answer, ParsedRequest):
+            return answer
+        return refused(
+            answer if isinstance(answer, Rejection | Fault) else parser.parse.fault(f"answered {type(answer).__name__} in the end")
+        )
+
     def deliver(self, to: Callable[[object, BaseException | None], None]) -> None:
         """Have the decision, or the exception that came instead, given to `to` as soon as there is one."""
         self._deliver = to
@@ -135,18 +135,26 @@ class LaterDecision:
             result.exchange.finish(CloseCause.RESET)
         return True
 
-    def told(self, entry: Entry, event: EntryEvent) -> None:
+    def __call__(self, entry: Entry, event: EntryEvent) -> None:
         """The waiting has ended: see `FlowController.offer`."""
         self.entry = None
         self._release()
-        room, let_go = self._room, self._let_go
-        director = room.director
-        if event is not EntryEvent.CHOSEN:
-            self._settle(director.refuse(let_go.built, refusal_for(event, room.controller.regime.is_empty)))
+        room = self._room
+        director, turns = room.director, room.turns
+        refusal = turns.refusal_for(event)
+        if refusal is not None:
+            self._settle(director.refuse(self.built, refusal))
             return
-        let_go.waited = Waited(room.controller.now() - entry.enqueued_at, let_go.waited.saturation)
+        self.waited = Waited(turns.controller.now() - entry.enqueued_at, self.waited.saturation)
+        built = self.built
+        if type(built.request.prompt) is _PromptOfBody:
+            parsed = self.read_again()
+            if isinstance(parsed, Refused):
+                self._settle(director.refuse(built, parsed))
+                return
+            built.request = replace(built.request, payload=parsed.payload, prompt=parsed.prompt)
         try:
-            decision = director.decide(self._incoming, let_go)
+            decision = director.decide(self._incoming, self)
         except Exception as error:
             self._settle(None, error)
             return
@@ -178,18 +186,36 @@ class LaterDecision:
             self._future.set_result(None)
 
     def _release(self) -> None:
-        self._account.hold_parsed(-self._parsed_bytes)
+        self._room.hold_parsed(-self._parsed_bytes)
         self._parsed_bytes = 0
+
+
+class _PromptOfBody(Prompt):
+    """The prompt of a request of which only the body is kept while it waits: for policies that look at it; parsed each time."""
+
+    __slots__ = ("_later",)
+
+    def __init__(self, later: LaterDecision) -> None:
+        self._later = later
+
+    @property
+    def texts(self) -> tuple[bytes, ...]:
+        parsed = self._later.read_again()
+        return () if isinstance(parsed, Refused) else parsed.prompt.texts
+
+    @property
+    def pieces(self) -> tuple[tuple[Piece, ...], ...]:
+        parsed = self._later.read_again()
+        return () if isinstance(parsed, Refused) else parsed.prompt.pieces
+
+    @property
+    def media(self) -> tuple[Media, ...]:
+        return tuple(piece for prompt in self.pieces for piece in prompt if isinstance(piece, Media))
 
 
 async def at_once(result: object) -> object:
     """For a transport that awaits what is known already."""
     return result
-
-
-def refusal_for(event: EntryEvent, pool_is_empty: bool) -> Refused:
-    """What the client of a request is told that did not go."""
-    return _TOLD[event, pool_is_empty]
 
 
 class WaitingRoom:
@@ -210,18 +236,25 @@ class WaitingRoom:
             account: What waiting requests hold counts there; its stage says when to tell some of them.
             report: Makes what is told of what happens; called when flow control begins.
         """
-        self._access = access
+        self.access = access
         self._pool = pool
         self._clock = clock
         self._account = account
+        self.parsed_bytes = 0
+        """What is kept of what bodies became that wait; an estimate."""
         self._new_report = report
         self._turns: Turns | None = None
 
     @property
-    def controller(self) -> FlowController:
-        """The queues; there are none before a configuration with flow control."""
+    def turns(self) -> Turns:
+        """Who goes when; there are no turns before a configuration with flow control."""
         assert self._turns is not None
-        return self._turns.controller
+        return self._turns
+
+    @property
+    def controller(self) -> FlowController:
+        """The queues."""
+        return self.turns.controller
 
     def hold(self, incoming: IncomingRequest, built: BuiltRequest, state: CycleState | None) -> LaterDecision | Refused | None:
         """None for a request that may go on at once; else its later decision, or the refusal where there is no room to wait."""
@@ -230,14 +263,20 @@ class WaitingRoom:
         request, controller = built.request, turns.controller
         if controller.may_pass(request, request.size_bytes):
             return None
-        later = LaterDecision(self, incoming, LetGo(built, state, Waited(0.0, controller.read_saturation().effective)), self._account)
-        entry, event = controller.offer(request, request.size_bytes, later.told)
-        if event is not EntryEvent.QUEUED:
+        later = LaterDecision(self, incoming, built, state, controller.read_saturation().effective)
+        entry, event = controller.offer(request, request.size_bytes, later)
+        refusal = turns.refusal_for(event)
+        if refusal is not None:
             later.cancel()
-            return self.director.refuse(built, refusal_for(event, controller.regime.is_empty))
-        later.entry = entry
+            return self.director.refuse(built, refusal)
+        later.begin(entry)
         turns.soon()
         return later
+
+    def hold_parsed(self, size: int) -> None:
+        """Account for what a body became that waits, or with a negative size for the end of its wait."""
+        self.parsed_bytes += size
+        self._account.hold_parsed(size)
 
     def reconfigure(self, bound: BoundFlowControl | None, detector: Step | None) -> None:
         """What holds from now on: what waits goes on to wait under these rules, or goes at once where there is no flow control any more."""
@@ -246,9 +285,14 @@ class WaitingRoom:
             if turns is not None:
                 turns.controller.let_all_go()
             return
-        rules = rules_of(bound, detector, self._access)
+        from endpick.flow_control.controller import FlowController  # noqa: PLC0415 - only where requests may wait
+        from endpick.flow_control.limits import rules_of  # noqa: PLC0415 - only where requests may wait
+        from endpick.requests.turns import Turns  # noqa: PLC0415 - only where requests may wait
+
+        rules = rules_of(bound, detector, self.access)
         if turns is None:
-            self._turns = Turns(FlowController(rules, self._pool, self._access, self._clock, self._new_report()), self._account)
+            controller = FlowController(rules, self._pool, self.access, self._clock, self._new_report())
+            self._turns = Turns(controller, self._account)
         else:
             turns.controller.reconfigure(rules)
             turns.soon()
@@ -256,7 +300,7 @@ class WaitingRoom:
     def something_changed(self, _change: object = None) -> None:
         """A request that was sent to a model server is over, an endpoint joined or reported: there may be room."""
         turns = self._turns
-        if turns is not None and turns.controller.waiting:
+        if turns is not None and turns.controller.bands.requests:
             turns.soon()
 
     def track(self, request: InferenceRequest, endpoint: Endpoint) -> Flight | None:

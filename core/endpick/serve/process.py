@@ -8,6 +8,8 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
 
 from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry, disable_created_metrics
 
@@ -19,7 +21,6 @@ from endpick.diagnostics import Code, Diagnostic
 from endpick.extproc.measured import measured
 from endpick.extproc.session import SessionSettings, session_factory
 from endpick.extproc.stream import SessionCounters
-from endpick.flow_control.metrics import FlowControlMetrics
 from endpick.observability.circuits import left_out_now
 from endpick.observability.exposition import EventCounts, Exposition, PoolGauges
 from endpick.observability.legacy import LegacyTwins
@@ -50,6 +51,9 @@ from endpick.transport.methods import ext_proc_methods
 from endpick.transport.reflection import reflection_methods
 from endpick.transport.server import Server, TransportName, open_server
 from endpick.transport.tls import TlsError, TlsSettings
+
+if TYPE_CHECKING:
+    from endpick.flow_control.report import Report
 
 _log = logging.getLogger("endpick.serve")
 
@@ -190,13 +194,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         access = Access(on_violation=recorder.undeclared_access)
         bodies = LargeBodies(settings.large_bodies, metrics, services.clock)
         stack.push_async_callback(bodies.stop)
-        room = WaitingRoom(
-            table,
-            access,
-            services.clock,
-            account,
-            lambda: FlowControlMetrics(registry, settings.pool_name, settings.max_metric_combinations, metrics.overflows.inc),
-        )
+        room = WaitingRoom(table, access, services.clock, account, partial(_flow_control_report, settings, registry, metrics))
         table.on_changed.append(room.something_changed)
         table.on_delivered.append(room.something_changed)
         director = Director(
@@ -253,6 +251,12 @@ async def _end(
         extra={"reason": reason, "open_streams": open_streams, "waiting_told": told, "timeout_seconds": settings.finish_timeout_seconds},
     )
     await server.drain(settings.finish_timeout_seconds)
+
+
+def _flow_control_report(settings: ServeSettings, registry: CollectorRegistry, metrics: EndpickMetrics) -> Report:
+    from endpick.flow_control.metrics import FlowControlMetrics  # noqa: PLC0415 - only where requests may wait
+
+    return FlowControlMetrics(registry, settings.pool_name, settings.max_metric_combinations, metrics.overflows.inc)
 
 
 def _new_account(limit_bytes: int) -> MemoryAccount:

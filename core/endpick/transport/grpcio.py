@@ -165,9 +165,17 @@ class _Conversation:
         self._counters = counters
         self._half_closed = False
         self._reading: asyncio.Future[object] | None = None
+        self._task: asyncio.Task[object] | None = None
+        self._is_reading = False
+        self._last_words: Sequence[bytes] = ()
 
     async def run(self) -> None:
         session = self._session
+        self._task = asyncio.current_task()
+        connect = getattr(session, "connect", None)
+        if connect is not None:
+            loop = asyncio.get_running_loop()
+            connect(lambda result: loop.call_soon(self._interrupt, result))
         try:
             while not session.finished:
                 waiting = session.waiting
@@ -178,10 +186,32 @@ class _Conversation:
                     await asyncio.sleep(_CANCEL_SECONDS)
                     return
                 else:
-                    await self._take(await (self._reading or self._context.read()))
+                    await self._take(await self._read())
+            await self._send(self._last_words)
         finally:
             if self._reading is not None:
                 self._reading.cancel()
+
+    async def _read(self) -> object:
+        """The next message; None at the end of the input, and when the session ends the stream meanwhile."""
+        self._is_reading = True
+        try:
+            return await (self._reading or self._context.read())
+        except asyncio.CancelledError:
+            if not self._last_words or self._task is None or self._task.uncancel():
+                raise
+            return None
+        finally:
+            self._is_reading = False
+
+    def _interrupt(self, result: object) -> None:
+        """Resume a session that waits for nothing; the task of the stream, which may be writing, sends its last replies."""
+        session = self._session
+        if session.finished or session.waiting is not None:
+            return
+        self._last_words = session.resume(result)
+        if session.finished and self._is_reading and self._task is not None:
+            self._task.cancel()
 
     async def _take(self, message: object) -> None:
         self._reading = None

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import signal
 
+import aiohttp
 import pytest
 
-from integration.serve.gateway import Gateway, running_gateway, until
+from integration.serve.gateway import Gateway, running_gateway, samples, until
 
 pytestmark = pytest.mark.asyncio
 
@@ -28,6 +29,7 @@ flowControl:
   defaultRequestTTL: 60s
 """
 SLOW_SERVERS = ("--model", "m", "--prefill-ms-per-token", "0.01", "--decode-ms", "10")
+TRANSPORTS = pytest.mark.parametrize("transport", ["h2", "grpcio"])
 QUEUE = "llm_d_epp_flow_control_queue_size"
 
 
@@ -70,8 +72,10 @@ class Clients:
         return task
 
 
-async def test_what_waits_goes_by_priority_then_in_turn_and_never_more_than_there_is_room_for(tmp_path):
-    async with running_gateway(tmp_path, CONFIG, servers=1, server_options=SLOW_SERVERS) as gateway:
+@TRANSPORTS
+async def test_what_waits_goes_by_priority_then_in_turn_and_never_more_than_there_is_room_for(tmp_path, transport):
+    options = ("--transport", transport)
+    async with running_gateway(tmp_path, CONFIG, servers=1, server_options=SLOW_SERVERS, options=options) as gateway:
         clients = Clients(gateway)
         await clients.occupy()
         for count, (name, keywords) in enumerate(
@@ -96,9 +100,11 @@ async def test_what_waits_goes_by_priority_then_in_turn_and_never_more_than_ther
         assert await gateway.sample(durations, {"outcome": "Dispatched", "priority": "0"}) == 5
 
 
-async def test_clients_are_told_when_there_is_no_room_or_their_time_is_over(tmp_path):
+@TRANSPORTS
+async def test_clients_are_told_when_there_is_no_room_or_their_time_is_over(tmp_path, transport):
     config = CONFIG.replace("60s", "500ms").replace("maxRequests: 6", "maxRequests: 1")
-    async with running_gateway(tmp_path, config, servers=1, server_options=SLOW_SERVERS) as gateway:
+    options = ("--transport", transport)
+    async with running_gateway(tmp_path, config, servers=1, server_options=SLOW_SERVERS, options=options) as gateway:
         clients = Clients(gateway)
         first = await clients.occupy(tokens=400)
         late = clients.begin("late")
@@ -113,9 +119,11 @@ async def test_clients_are_told_when_there_is_no_room_or_their_time_is_over(tmp_
         assert (await first)[0] == 200
 
 
-async def test_a_client_that_leaves_makes_room_at_once(tmp_path):
+@TRANSPORTS
+async def test_a_client_that_leaves_makes_room_at_once(tmp_path, transport):
     config = CONFIG.replace("maxRequests: 6", "maxRequests: 1")
-    async with running_gateway(tmp_path, config, servers=1, server_options=SLOW_SERVERS) as gateway:
+    options = ("--transport", transport)
+    async with running_gateway(tmp_path, config, servers=1, server_options=SLOW_SERVERS, options=options) as gateway:
         clients = Clients(gateway)
         await clients.occupy()
         leaves = clients.begin("leaves")
@@ -174,9 +182,13 @@ async def test_what_waits_outlives_a_reload_and_is_told_when_the_process_ends(tm
         assert (await kept)[0] == 200
 
 
-async def test_a_sheddable_request_in_flight_is_taken_back_for_a_more_important_one(tmp_path):
-    config = CONFIG.replace("flowControl:\n", "flowControl:\n  enableEviction: true\n")
-    async with running_gateway(tmp_path, config, servers=1, server_options=SLOW_SERVERS) as gateway:
+EVICTING = CONFIG.replace("flowControl:\n", "flowControl:\n  enableEviction: true\n")
+
+
+@TRANSPORTS
+async def test_a_sheddable_request_in_flight_is_taken_back_for_a_more_important_one(tmp_path, transport):
+    options = ("--transport", transport)
+    async with running_gateway(tmp_path, EVICTING, servers=1, server_options=SLOW_SERVERS, options=options) as gateway:
         clients = Clients(gateway)
         sheddable = clients.begin("sheddable", objective="low", max_tokens=3000)
 
@@ -187,7 +199,26 @@ async def test_a_sheddable_request_in_flight_is_taken_back_for_a_more_important_
         status, _ = await clients.ask("important")
         assert status == 200
         status, headers = await sheddable
-        assert (status, headers["x-llm-d-request-dropped-reason"]) == (429, "evicted-priority")
+        assert (status, headers["x-llm-d-request-dropped-reason"]) == (429, "evicted")
         assert clients.answered == ["sheddable", "important"]
         assert await gateway.sample("llm_d_epp_flow_control_revocations_issued_total", {"priority": "-1"}) == 1
         assert await gateway.sample("llm_d_epp_flow_control_revocations_total", {"outcome": "confirmed"}) == 1
+
+
+@TRANSPORTS
+async def test_a_sheddable_request_is_taken_back_although_its_answer_is_being_streamed(tmp_path, transport):
+    options = ("--transport", transport)
+    async with running_gateway(tmp_path, EVICTING, servers=1, server_options=SLOW_SERVERS, options=options) as gateway:
+        body = {"model": "m", "messages": [{"role": "user", "content": "long"}], "max_tokens": 3000, "ignore_eos": True, "stream": True}
+        headers = {"x-llm-d-inference-objective": "low"}
+        async with gateway.client.post("/v1/chat/completions", json=body, headers=headers) as sheddable:
+            assert sheddable.status == 200
+            await sheddable.content.readline()
+            status, _ = await Clients(gateway).ask("important")
+            assert status == 200
+            with pytest.raises(aiohttp.ClientError):
+                await sheddable.read()
+        assert await gateway.sample("llm_d_epp_flow_control_revocations_total", {"outcome": "confirmed"}) == 1
+        for url in gateway.stack.servers.values():
+            running = [sample.value for sample in await samples(f"{url}/metrics") if sample.name == "vllm:num_requests_running"]
+            assert running == [0]

@@ -34,7 +34,11 @@ SERVED_WITHOUT = (
     "endpick.cli.outputs",
     "endpick_builtin.kubernetes",
     "endpick.demo",
+    "endpick.flow_control.controller",  # for the feature gate flowControl, with all that the queues are made of
+    "endpick.flow_control.metrics",
+    "endpick.flow_control.policies",
     "endpick.planning.document",
+    "endpick.requests.turns",
     "endpick.simulation",
     "endpick.testing",
     "numpy.fft",

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick._proto.ext_proc_pb2 import HeaderMap
-from endpick.extproc.headers import read_headers
+from endpick.extproc.headers import _MOST_NAMES, _names, read_headers
 
 
 def header_map(*headers: tuple[str, bytes]) -> HeaderMap:
@@ -25,3 +25,10 @@ def test_older_gateways_put_text_into_value():
     message = header_map(("odd", b"\xff"))
     message.headers.add(key="Old", value="text")
     assert read_headers(message) == {"odd": "\N{REPLACEMENT CHARACTER}", "old": "text"}
+
+
+def test_names_that_clients_make_up_are_read_and_not_all_remembered():
+    for number in range(2 * _MOST_NAMES):
+        name = f"X-{number}"
+        assert read_headers(header_map((name, b"v"), (name * 20, b"w"))) == {name.lower(): "v", name.lower() * 20: "w"}
+    assert len(_names) == _MOST_NAMES

@@ -76,12 +76,17 @@ class Log:
 class Bench:
     """Requests are named; `told` says what became of each, in order."""
 
+    budget_seconds = math.inf
+    """How long a call of a policy may take before its circuit is in question."""
+    keys = ()
+    """What endpoints report."""
+
     def __init__(self, settings: FlowControlSettings = SETTINGS, *, saturation=2.0, endpoints: int = 2, **policies) -> None:
         """`saturation` is a number or a function of endpoints; policies are functions, by their names in `settings`."""
         self.now = 1000.0
         self.saturation = saturation
         self.telemetry = Recording()
-        self.table = EndpointTable(lambda: self.now)
+        self.table = EndpointTable(lambda: self.now, self.keys)
         self.grow(endpoints)
         self.log = Log()
         self.told: list[tuple[str, str]] = []
@@ -111,7 +116,7 @@ class Bench:
 
     def _in_test_time(self, instance: Instance) -> Instance:
         """The same instance, whose circuit neither opens because the machine is busy nor closes because time passes there."""
-        return replace(instance, breaker=Breaker(BreakerSettings(budget_seconds=math.inf), lambda: self.now))
+        return replace(instance, breaker=Breaker(BreakerSettings(budget_seconds=self.budget_seconds), lambda: self.now))
 
     def saturated(self, endpoints) -> float:
         return self.saturation(endpoints) if callable(self.saturation) else self.saturation

@@ -146,7 +146,7 @@ def test_a_fairness_policy_that_starves_its_band_leaves_the_others_alone():
     bench.saturation = 0.0
     assert bench.gone() == ["goes"]
     bench.now += 60.0
-    assert bench.controller.sweep() == 1
+    assert bench.controller.sweep(1000) == 1
     assert bench.told[-1] == ("starves", "EXPIRED")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from endpick.api import EvictionFilter, EvictionOrderingPolicy
@@ -86,6 +88,15 @@ def test_the_next_goes_when_the_last_has_ended_and_its_room_could_be_seen():
     assert flights.reclaimer.in_flight == 1
 
 
+def test_a_pool_that_is_full_beyond_measure_takes_back_the_most_and_goes_on():
+    flights = Flights()
+    for name in ("a", "b", "c"):
+        flights.send(name, -1)
+    flights.bench.offer("waits")
+    assert flights.attempt(math.inf) == ["c", "b"]
+    assert flights.bench.controller.waiting == 1
+
+
 def test_nothing_goes_for_those_who_are_no_more_important_or_while_nothing_waits():
     flights = Flights()
     flights.send("flies", -1)
@@ -107,16 +118,15 @@ def test_bands_that_are_never_served_ask_for_nothing():
     assert flights.attempt() == ["flies"]
 
 
-def test_what_has_begun_ended_or_cannot_be_told_is_left_alone():
+def test_what_is_over_or_cannot_be_told_is_left_alone():
     flights = Flights()
-    flights.send("begun", -1).began()
     flights.send("over", -1).ended()
     flights.send("unconnected", -1, connected=False)
     flights.bench.offer("waits")
     assert flights.attempt() == []
     flights.flights["over"].ended()
-    assert flights.reclaimer.in_flight == 2
-    assert flights.flights["begun"].state is FlightState.BARRED
+    assert flights.reclaimer.in_flight == 1
+    assert flights.flights["unconnected"].state is FlightState.BARRED
 
 
 @pytest.mark.parametrize("answer", [None, 1, "yes"])

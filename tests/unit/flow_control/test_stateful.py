@@ -143,7 +143,7 @@ class Waiting(RuleBasedStateMachine):
     @rule(seconds=st.floats(0.0, 1.5))
     def pass_time(self, seconds):
         self.bench.now += seconds
-        self.bench.controller.sweep()
+        self.bench.controller.sweep(1000)
         self.settle()
 
     @rule(seconds=st.floats(0.0, 100.0))
@@ -159,7 +159,7 @@ class Waiting(RuleBasedStateMachine):
         told = self.bench.controller.reconfigure(self.bench.rules(rules))
         self.settle()
         assert before - len(self.waits) == told
-        self.bench.controller.sweep()  # which comes within a second, and tells those for whom the new time is too short
+        self.bench.controller.sweep(1000)  # which comes within a second, and tells those for whom the new time is too short
         self.settle()
 
     @rule(count=st.integers(1, 3), below=st.sampled_from((None, 0)))

@@ -14,9 +14,9 @@ def test_a_request_waits_for_its_time_and_no_longer():
     bench.now += 1.0
     bench.offer("second")
     bench.now += 58.9
-    assert bench.controller.sweep() == 0
+    assert bench.controller.sweep(1000) == 0
     bench.now += 0.1
-    assert bench.controller.sweep() == 1
+    assert bench.controller.sweep(1000) == 1
     assert bench.told == [("first", "EXPIRED")]
     assert bench.log.ends == [("first", "EvictedTTL")]
 
@@ -27,14 +27,14 @@ def test_a_change_of_the_pool_gives_all_their_time_anew_but_none_more_than_the_l
     for size in (0, 2, 0, 2):
         bench.now += 7.0
         bench.grow(size)
-        assert bench.controller.sweep() == 0
+        assert bench.controller.sweep(1000) == 0
     bench.now += 2.0
     bench.offer("second")
-    assert bench.controller.sweep() == 1, "30 s in all"
+    assert bench.controller.sweep(1000) == 1, "30 s in all"
     bench.now += 8.0
-    assert bench.controller.sweep() == 0
+    assert bench.controller.sweep(1000) == 0
     bench.now += 2.0
-    assert bench.controller.sweep() == 1
+    assert bench.controller.sweep(1000) == 1
     assert bench.told == [("first", "EXPIRED"), ("second", "EXPIRED")]
 
 
@@ -42,7 +42,7 @@ def test_without_endpoints_the_other_time_counts_and_the_pool_is_blamed():
     bench = Bench(settings(no_endpoint_ttl_seconds=5.0), endpoints=0)
     bench.offer("waits")
     bench.now += 5.0
-    assert bench.controller.sweep() == 1
+    assert bench.controller.sweep(1000) == 1
     assert bench.log.ends == [("waits", "EvictedNoEndpoints")]
     full = Bench(settings(template=band(max_requests=1)), endpoints=0)
     full.offer("waits")
@@ -55,7 +55,7 @@ def test_a_time_of_0_is_any_time(ttl, no_endpoint_ttl, endpoints):
     bench = Bench(settings(ttl_seconds=ttl, no_endpoint_ttl_seconds=no_endpoint_ttl), endpoints=endpoints)
     bench.offer("waits")
     bench.now += 1e7
-    assert bench.controller.sweep() == 0
+    assert bench.controller.sweep(1000) == 0
 
 
 def test_a_clock_that_jumps_back_stands_still_and_one_that_jumps_ahead_is_believed():
@@ -63,9 +63,9 @@ def test_a_clock_that_jumps_back_stands_still_and_one_that_jumps_ahead_is_believ
     bench.offer("before")
     bench.now -= 500.0
     bench.offer("after")
-    assert bench.controller.sweep() == 0
+    assert bench.controller.sweep(1000) == 0
     bench.now += 560.0
-    assert bench.controller.sweep() == 2
+    assert bench.controller.sweep(1000) == 2
 
 
 def test_a_reload_keeps_what_waits_in_the_order_and_the_bands_of_the_new_rules():
@@ -127,10 +127,10 @@ def test_bands_that_are_idle_for_long_are_forgotten_unless_they_are_listed():
     bench.now += 599.0
     bench.controller.may_pass(bench.request("again", priority=4), 1)
     bench.now += 1.0
-    bench.controller.sweep()
+    bench.controller.sweep(1000)
     assert tuple(bench.controller.bands.priorities) == (5, 4, 0)
     bench.now += 1e6
-    bench.controller.sweep()
+    bench.controller.sweep(1000)
     assert tuple(bench.controller.bands.priorities) == (5, 0)
     bench.saturation = 2.0
     assert bench.offer("one", priority=5) is EntryEvent.QUEUED

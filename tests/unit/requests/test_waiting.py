@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
-from endpick.api import FairnessPolicy, OrderingPolicy, UsageLimitPolicy
+from endpick.api import FairnessPolicy, OrderingPolicy, ParsedRequest, PreRequest, UsageLimitPolicy
 from endpick.api.endpoints import Access
 from endpick.flow_control.policies import bind_flow_control
 from endpick.requests.director import Director, Pipeline
 from endpick.requests.memory import MemoryAccount
 from endpick.requests.model import CloseCause, Refused, Routed
+from endpick.requests.turns import EXPIRED_AT_ONCE
 from endpick.requests.waiting import LaterDecision, WaitingRoom
 from endpick.scheduling.trace import sampled, to_json
 from unit.flow_control.queue_bench import SETTINGS, Log, settings
-from unit.requests.stage import CHAT, Stage, async_producer_of, candidate_filter_of, detector_of, header_processor_of, observer_of
+from unit.requests.stage import (
+    CHAT,
+    Stage,
+    async_producer_of,
+    candidate_filter_of,
+    detector_of,
+    header_processor_of,
+    observer_of,
+    parser_of,
+)
 from unit.scheduling.workbench import plugin_of, pool
 
 pytestmark = pytest.mark.asyncio
@@ -272,3 +283,82 @@ async def test_a_body_that_is_not_understood_never_waits():
     assert stage.refuse(b"{").status == 400
     assert stage.refuse({**CHAT, "model": ""}).status == 400
     assert stage.room.controller.waiting == 0
+
+
+@pytest.fixture
+def nothing_kept(monkeypatch):
+    monkeypatch.setattr("endpick.requests.waiting.KEPT_PARSED_BYTES", 0)
+
+
+async def test_what_bodies_became_is_given_up_where_many_wait_and_is_there_again_when_the_turn_comes(nothing_kept):
+    routed_with = []
+    look = plugin_of(PreRequest, "look", before_request=lambda request, *_: routed_with.append(request))
+    stage = Busy(pre_request=[look])
+    later = stage.wait(x_request_id="one")
+    (entry,) = next(iter(stage.room.controller.bands)).entries()
+    assert entry.request is later.built.request
+    assert (entry.request.payload, entry.request.model, entry.request.id, entry.request.size_bytes) == (None, "m", "one", 66)
+    assert entry.request.prompt.texts == (b"".join(entry.request.prompt.pieces[0]),) == (b"userHello",)
+    assert (entry.request.prompt.media, entry.request.prompt.estimated_tokens) == ((), 3)
+    assert stage.account.held_bytes == 0
+    told = Delivered(later)
+    stage.load = 0.0
+    stage.room.something_changed()
+    assert isinstance(await told.result(), Routed)
+    assert [(request.payload, request.prompt.texts) for request in routed_with] == [(CHAT, (b"userHello",))]
+
+
+async def test_a_parser_that_fails_the_second_time_has_the_request_refused(nothing_kept):
+    answers = [ParsedRequest(model="m", payload={"model": "m"}), RuntimeError("broken"), RuntimeError("broken")]
+
+    def parse(path, headers, body):
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    stage = Busy(parsers=[parser_of("fickle", parse=parse)])
+    later = stage.wait()
+    (entry,) = next(iter(stage.room.controller.bands)).entries()
+    assert entry.request.prompt.texts == ()
+    told = Delivered(later)
+    stage.load = 0.0
+    stage.room.something_changed()
+    refused = await told.result()
+    assert (refused.status, refused.message) == (500, "plugin 'fickle' failed")
+
+
+async def test_what_bodies_became_is_kept_while_little_waits():
+    stage = Busy()
+    later = stage.wait()
+    (entry,) = next(iter(stage.room.controller.bands)).entries()
+    assert entry.request.payload == CHAT
+    assert stage.account.parsed_bytes == stage.room.parsed_bytes > 0
+    later.cancel()
+    assert stage.account.parsed_bytes == stage.room.parsed_bytes == 0
+
+
+async def test_many_whose_time_is_over_at_once_are_told_a_few_in_each_turn_of_the_event_loop(caplog):
+    stage = Busy()
+    told = [Delivered(stage.wait()) for _ in range(3 * EXPIRED_AT_ONCE)]
+    stage.now += 61.0
+    counts = [0]
+    async with asyncio.timeout(10):
+        while counts[-1] < len(told):
+            await asyncio.sleep(0)
+            counts.append(sum(bool(each.results) for each in told))
+    assert max(after - before for before, after in pairwise(counts)) == EXPIRED_AT_ONCE
+    assert [record.getMessage()[:3] for record in caplog.records] == ["96 "], "one line for all of them"
+
+
+async def test_one_is_told_on_time_although_the_turns_before_it_told_as_many_as_one_may():
+    stage = Busy()
+    told = [Delivered(stage.wait()) for _ in range(EXPIRED_AT_ONCE)]
+    stage.now += 30.0
+    late = Delivered(stage.wait())
+    stage.now += 31.0
+    for each in told:
+        assert (await each.result()).reason == "rejected-ttl-expired"
+    assert not late.results
+    stage.now += 30.0
+    assert (await late.result()).reason == "rejected-ttl-expired"

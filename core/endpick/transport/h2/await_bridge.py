@@ -16,15 +16,7 @@ def begin_to_await(waiting: Awaitable[object], stream: Stream, streams: Streams,
     A request that waits for its turn needs no task: ten thousand may.
     """
     if isinstance(waiting, LaterDecision):
-
-        def settled(result: object, error: BaseException | None) -> None:
-            if error is None:
-                streams.resume(stream, result)
-            else:
-                streams.fail(stream, error)
-            flush()
-
-        waiting.deliver(settled)
+        waiting.deliver(_Delivery(stream, streams, flush))
         stream.task = waiting
         return
     task = asyncio.get_running_loop().create_task(_settle(waiting, stream, streams, flush))
@@ -32,6 +24,24 @@ def begin_to_await(waiting: Awaitable[object], stream: Stream, streams: Streams,
         # A task cancelled before its first step never awaits what it was given, and Python warns of that.
         task.add_done_callback(lambda _: waiting.close())
     stream.task = task
+
+
+class _Delivery:
+    """Where the decision goes about a request that waits; a function with the same variables takes four times the memory."""
+
+    __slots__ = ("_flush", "_stream", "_streams")
+
+    def __init__(self, stream: Stream, streams: Streams, flush: Callable[[], None]) -> None:
+        self._stream = stream
+        self._streams = streams
+        self._flush = flush
+
+    def __call__(self, result: object, error: BaseException | None) -> None:
+        if error is None:
+            self._streams.resume(self._stream, result)
+        else:
+            self._streams.fail(self._stream, error)
+        self._flush()
 
 
 async def _settle(waiting: Awaitable[object], stream: Stream, streams: Streams, flush: Callable[[], None]) -> None:

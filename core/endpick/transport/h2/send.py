@@ -228,7 +228,7 @@ class Outbox:
             while pending and size < room:
                 piece = pending[0][: room - size]
                 if len(piece) == len(pending[0]):
-                    pending.popleft()
+                    del pending[0]
                 else:
                     pending[0] = pending[0][len(piece) :]
                 self._frames.append(piece)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from enum import IntEnum
 from typing import Final
 
@@ -147,7 +146,7 @@ class Stream:
         self.held_bytes = 0
         """What the assembler holds, as accounted for in the `MemoryBudget`."""
         self.send_window = send_window
-        self.pending: deque[memoryview] = deque()
+        self.pending: list[memoryview] = []  # no deque, of which even an empty one takes 760 bytes
         """Bytes of the response that flow control or the socket keeps back."""
         self.pending_bytes = 0
         self.trailers: bytes | None = None
