@@ -18,6 +18,8 @@ from endpick.diagnostics import ExitCode, did_you_mean
 
 _MOUNT = "/config"
 """Where the charts mount the configuration."""
+_PICKER_VALUES = (("router", "epp"), ("inferenceExtension",))
+"""Where the values of llm-d's charts have what concerns the picker: of today's, and of the former `inferencepool`."""
 _SHOWN = {flag.name: flag for flag in FLAGS}
 
 
@@ -74,8 +76,9 @@ def _start_of(document: object) -> Start | None:
         return Start(tuple(map(str, document)), {})
     if not isinstance(document, Mapping):
         return None
-    if isinstance(document.get("inferenceExtension"), Mapping):
-        return _of_values(document["inferenceExtension"])
+    for path in _PICKER_VALUES:
+        if isinstance(_at(document, *path), Mapping):
+            return _of_values(document, path)
     containers = _at(document, "spec", "template", "spec", "containers")
     for container in containers if isinstance(containers, list) else ():
         arguments = [str(word) for word in (*(container.get("command") or ())[1:], *(container.get("args") or ()))]
@@ -84,19 +87,21 @@ def _start_of(document: object) -> Start | None:
     return None
 
 
-def _of_values(values: Mapping[str, Any]) -> Start:
-    """What the charts make of their values: they log JSON, and mount the configuration."""
+def _of_values(document: Mapping[str, Any], path: tuple[str, ...]) -> Start:
+    """What the charts make of their values, of which those at `path` are the picker's: they log JSON, and mount the configuration."""
+    values: Any = _at(document, *path)
+    beside: Any = document[path[0]]
     flags = values.get("flags") or {}
     name = str(values.get("pluginsConfigFile") or "default-plugins.yaml")
-    arguments = ["--zap-encoder=json", f"--config-file={_MOUNT}/{name}", f"--tracing={_word(_at(values, 'tracing', 'enabled') or False)}"]
+    arguments = ["--zap-encoder=json", f"--config-file={_MOUNT}/{name}", f"--tracing={_word(_at(beside, 'tracing', 'enabled') or False)}"]
     if int(values.get("replicas") or 1) > 1:
         arguments.append("--ha-enable-leader-election")
     arguments += [f"--{flag}={_word(value)}" for flag, value in flags.items()]
     given = name in (values.get("pluginsCustomConfig") or {})
-    notes = [f"put `inferenceExtension.pluginsCustomConfig.{name}` into {_MOUNT}/{name}"] if given else []
+    notes = [f"put `{'.'.join(path)}.pluginsCustomConfig.{name}` into {_MOUNT}/{name}"] if given else []
     if not given:
         notes.append(f"the chart makes {_MOUNT}/{name}; without --config-file endpick serves the same default")
-    if _at(values, "latencyPredictor", "enabled"):
+    if _at(beside, "latencyPredictor", "enabled"):
         notes.append("the latency predictor of the chart is a server of its own, which has to run beside endpick")
     return Start(tuple(arguments), _environment(values.get("env")), tuple(notes))
 

@@ -54,7 +54,8 @@ class RealApiServer:
         self.folder = folder
         self.kube, self.etcd_binary = binaries()
         self.port, self.etcd_port, self.peer_port = free_port(), free_port(), free_port()
-        self.url = f"https://127.0.0.1:{self.port}"
+        self.admin_port = self.port
+        """Of the server that the administrator asks."""
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.token = secrets.token_hex(16)
         self.certificate, self.key = folder / "server.crt", folder / "server.key"
@@ -67,7 +68,7 @@ class RealApiServer:
 
     async def __aenter__(self) -> Self:
         headers = {"Authorization": f"Bearer {self.token}"}
-        self.client = aiohttp.ClientSession(self.url, headers=headers, connector=aiohttp.TCPConnector(ssl=self.tls))
+        self.client = aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(ssl=self.tls))
         try:
             self.start_etcd()
             await self.start()
@@ -77,6 +78,13 @@ class RealApiServer:
             await self.__aexit__()
             raise
         return self
+
+    def url(self, path: str) -> str:
+        return f"https://127.0.0.1:{self.admin_port}{path}"
+
+    def tell_to_end(self, name: str = "apiserver") -> None:
+        """Send SIGTERM, and wait for nothing."""
+        self.processes[name].terminate()
 
     async def __aexit__(self, *_: object) -> None:
         await self.client.close()
@@ -97,14 +105,15 @@ class RealApiServer:
         }
         self._run("etcd", [self.etcd_binary, "--unsafe-no-fsync", *(f"--{name}={value}" for name, value in options.items())])
 
-    async def start(self) -> float:
-        """Start the API server; returns how many seconds it took to be ready."""
+    async def start(self, name: str = "apiserver", port: int | None = None) -> float:
+        """Start the API server, or another one of the same storage on another port; returns how many seconds it took to be ready."""
+        port = port or self.port
         options = {
             "etcd-servers": f"http://127.0.0.1:{self.etcd_port}",
             "etcd-compaction-interval": "0",
             "bind-address": "127.0.0.1",
             "advertise-address": "127.0.0.1",
-            "secure-port": str(self.port),
+            "secure-port": str(port),
             "endpoint-reconciler-type": "none",
             "tls-cert-file": self.certificate,
             "tls-private-key-file": self.key,
@@ -117,16 +126,16 @@ class RealApiServer:
             "service-account-signing-key-file": self.key,
         }
         began = time.monotonic()
-        self._run("apiserver", [self.kube, *(f"--{name}={value}" for name, value in options.items())])
+        self._run(name, [self.kube, *(f"--{name}={value}" for name, value in options.items())])
         while True:
             try:
-                async with self.client.get("/readyz") as response:
+                async with self.client.get(f"https://127.0.0.1:{port}/readyz") as response:
                     if response.status == 200:
                         return time.monotonic() - began
             except aiohttp.ClientError:
                 pass
-            if time.monotonic() - began > START_SECONDS or self.processes["apiserver"].poll() is not None:
-                pytest.fail((self.folder / "apiserver.log").read_text()[-2000:])
+            if time.monotonic() - began > START_SECONDS or self.processes[name].poll() is not None:
+                pytest.fail((self.folder / f"{name}.log").read_text()[-2000:])
             await asyncio.sleep(0.05)
 
     async def stop(self, *, crash: bool = False) -> None:
@@ -141,7 +150,7 @@ class RealApiServer:
 
     async def call(self, method: str, path: str, body: object = None, kind: str = "application/json", *, ok: bool = True) -> dict:
         data = None if body is None else json.dumps(body)
-        async with self.client.request(method, path, data=data, headers={"Content-Type": kind}) as response:
+        async with self.client.request(method, self.url(path), data=data, headers={"Content-Type": kind}) as response:
             answer = await response.json()
         assert not ok or response.status < 300, answer
         return answer
@@ -172,7 +181,7 @@ class RealApiServer:
                 await asyncio.sleep(0.05)
 
     async def _serves(self, plural: str) -> bool:
-        async with self.client.get(path_of(plural)) as response:
+        async with self.client.get(self.url(path_of(plural))) as response:
             return response.status == 200
 
     async def object(self, plural: str, name: str, spec: dict) -> dict:
@@ -242,7 +251,8 @@ class Detour:
     """A port before the API server that can be closed, so that the server goes on without the picker's seeing it."""
 
     def __init__(self, port: int) -> None:
-        self._port = port
+        self.to = port
+        """Where new connections go; those that there are stay."""
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.port = free_port()
@@ -261,9 +271,13 @@ class Detour:
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        assert self._server is not None
+        if not self._server.is_serving():  # accepted before it was closed
+            writer.transport.abort()
+            return
         self._tasks.add(task)
         try:
-            onward_reader, onward = await asyncio.open_connection("127.0.0.1", self._port)
+            onward_reader, onward = await asyncio.open_connection("127.0.0.1", self.to)
             try:
                 async with asyncio.TaskGroup() as both:
                     both.create_task(_copy(reader, onward))

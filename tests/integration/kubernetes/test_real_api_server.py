@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -12,7 +13,7 @@ import pytest
 
 from endpick.api import ModelTarget
 from integration.kubernetes.conftest import Followed, discovering, eventually, ready
-from integration.kubernetes.real_api_server import Detour, RealApiServer, path_of
+from integration.kubernetes.real_api_server import Detour, RealApiServer, free_port, path_of
 from integration.kubernetes.real_manifests import COLLECTIONS, HIGHLY_AVAILABLE, apply, check_all, manifests
 from integration.kubernetes.rendering import NEEDED, helm_template, merged
 
@@ -96,6 +97,40 @@ async def test_the_api_server_crashes_and_comes_back(tmp_path):
         assert max(listed.values()) <= 1 + 2 * 2, "each restart costs a list, and one more where the server was not ready for it"
 
 
+async def test_one_of_two_api_servers_behind_a_load_balancer_is_told_to_end(tmp_path):
+    async with cluster(tmp_path) as (real, followed):
+        other = free_port()
+        await real.start("other", other)
+        names = {"apiserver": real.port, "other": other}
+        for turn in range(4):
+            leaving, staying = ("apiserver", "other") if turn % 2 == 0 else ("other", "apiserver")
+            real.detour.to = names[staying]
+            real.admin_port = names[staying]
+            real.tell_to_end(leaving)
+            await measured(followed, {}, "one server is told to end: first change", lambda: real.status("a", ip="10.1.0.1", ready=False))
+            await measured(followed, ONE, "and the next", lambda: real.status("a", ip="10.1.0.1", ready=True))
+            begun = time.perf_counter()
+            await asyncio.to_thread(real.processes[leaving].wait)
+            print(f"  that server has ended {time.perf_counter() - begun:.1f} s later")
+            await real.start(leaving, names[leaving])
+        listed = {plural: followed.outcomes(plural, "listed") for plural in ("pods", "inferencepools")}
+        print(f"  lists: {listed}")
+        assert max(listed.values()) <= 1 + 4, "a server that knows less than the watch begins with a list, and no more"
+
+
+async def test_an_api_server_that_freezes_is_given_up_after_a_ping(tmp_path):
+    async with cluster(tmp_path) as (real, followed):
+        other = free_port()
+        await real.start("other", other)
+        real.detour.to = real.admin_port = other
+        real.processes["apiserver"].send_signal(signal.SIGSTOP)
+        try:
+            await measured(followed, {}, "one server is frozen: first change", lambda: real.status("a", ip="10.1.0.1", ready=False))
+        finally:
+            real.processes["apiserver"].send_signal(signal.SIGCONT)
+        await measured(followed, ONE, "and the next", lambda: real.status("a", ip="10.1.0.1", ready=True))
+
+
 async def test_a_history_that_was_forgotten_while_the_picker_could_not_look(tmp_path):
     async with cluster(tmp_path) as (real, followed):
         await real.detour.close()
@@ -120,9 +155,9 @@ async def test_the_service_account_of_the_manifests_may_do_no_more_than_it_needs
         asked = ("secrets", "configmaps", "services", "nodes")
         for plural in asked:
             path = "/api/v1/nodes" if plural == "nodes" else path_of(plural)
-            async with real.client.get(path, headers={"Authorization": f"Bearer {token}"}) as response:
+            async with real.client.get(real.url(path), headers={"Authorization": f"Bearer {token}"}) as response:
                 refused[plural] = response.status
-        async with real.client.delete(path_of("pods", "a"), headers={"Authorization": f"Bearer {token}"}) as response:
+        async with real.client.delete(real.url(path_of("pods", "a")), headers={"Authorization": f"Bearer {token}"}) as response:
             refused["delete pods"] = response.status
     assert refused == dict.fromkeys((*asked, "delete pods"), 403)
 
@@ -135,7 +170,7 @@ async def test_the_api_server_accepts_every_manifest(tmp_path):
 
 @pytest.mark.parametrize("replicas", [1, 2])
 async def test_the_api_server_accepts_what_the_chart_renders(tmp_path, replicas):
-    more = {"inferenceExtension": {"replicas": replicas}, "inferenceObjectives": [{"name": "batch", "priority": -1}]}
+    more = {"router": {"epp": {"replicas": replicas}, "inferenceObjectives": [{"name": "batch", "priority": -1}]}}
     rendered = helm_template(merged(NEEDED, more), namespace="default")
     async with RealApiServer(tmp_path) as real:
         assert await check_all(real, rendered) == set(COLLECTIONS)

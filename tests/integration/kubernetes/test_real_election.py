@@ -52,7 +52,7 @@ async def test_one_leads_until_it_ends_or_dies(tmp_path):
         print(f"  {spec}")
         assert spec["leaseDurationSeconds"] == 15
         headers = {"Authorization": f"Bearer {token}"}
-        async with real.client.delete(f"{PATH}/{LEASE}", headers=headers) as response:
+        async with real.client.delete(real.url(f"{PATH}/{LEASE}"), headers=headers) as response:
             assert response.status == 403, "leases are neither deleted"
-        async with real.client.get(f"{PATH}/{LEASE}", headers=headers) as response:
+        async with real.client.get(real.url(f"{PATH}/{LEASE}"), headers=headers) as response:
             assert response.status == 403, "nor got one by one"

@@ -46,9 +46,22 @@ inferenceExtension:
   env: [{name: POD_NAME, value: x}]
 inferencePool: {targetPorts: [8000]}
 """
+ROUTER_VALUES = """\
+router:
+  epp:
+    replicas: 2
+    flags: {v: 1, metrics-endpoint-auth: false}
+    pluginsConfigFile: mine.yaml
+    pluginsCustomConfig: {mine.yaml: "kind: EndpointPickerConfig"}
+    env: [{name: POD_NAME, value: x}]
+  tracing: {enabled: true}
+  latencyPredictor: {enabled: true}
+  modelServers: {matchLabels: {app: vllm}}
+"""
 CASES = {
     "migrate-deployment": DEPLOYMENT,
     "migrate-values": VALUES,
+    "migrate-router-values": ROUTER_VALUES,
     "migrate-plain-values": "inferenceExtension: {}\n",
     "migrate-arguments": "[--endpoint-selector, app=vllm, --endpoint-target-ports, '8000,8001', --health-checking]\n",
 }
