@@ -23,6 +23,7 @@ GROUPS = {
     "inferenceobjectives": ("InferenceObjective", "llm-d.ai", "v1alpha2"),
     "inferencemodelrewrites": ("InferenceModelRewrite", "llm-d.ai", "v1alpha2"),
 }
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 START_SECONDS = 60.0
 
 
@@ -34,9 +35,13 @@ def binaries() -> tuple[str, str]:
     return found
 
 
-def path_of(plural: str, name: str = "", namespace: str = "default") -> str:
-    """Of a collection that pools need, or of one object in it."""
-    _, group, version = GROUPS.get(plural, ("", "", "v1"))
+OLD_GROUP = "inference.networking.x-k8s.io"
+"""Of all three kinds, in version v1alpha2."""
+
+
+def path_of(plural: str, name: str = "", namespace: str = "default", *, old: bool = False) -> str:
+    """Of a collection that pools need, or of one object in it; `old` is of the older group."""
+    _, group, version = ("", OLD_GROUP, "v1alpha2") if old else GROUPS.get(plural, ("", "", "v1"))
     root = f"/apis/{group}/{version}" if group else "/api/v1"
     return f"{root}/namespaces/{namespace}/{plural}" + (f"/{name}" if name else "")
 
@@ -160,9 +165,10 @@ class RealApiServer:
         query = "fieldManager=test&force=true" + ("&dryRun=All&fieldValidation=Strict" if dry_run else "")
         return await self.call("PATCH", f"{path}?{query}", body, "application/apply-patch+yaml")
 
-    async def install(self, plural: str) -> None:
+    async def install(self, plural: str, *, old: bool = False) -> None:
         """A custom resource that takes any content: what is tested is who follows it, not its schema."""
         kind, group, version = GROUPS[plural]
+        group, version = (OLD_GROUP, "v1alpha2") if old else (group, version)
         schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
         crd = {
             "apiVersion": "apiextensions.k8s.io/v1",
@@ -175,21 +181,25 @@ class RealApiServer:
                 "versions": [{"name": version, "served": True, "storage": True, "schema": schema}],
             },
         }
-        await self.apply(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{plural}.{group}", crd)
+        await self.apply(f"{CRDS}/{plural}.{group}", crd)
         async with asyncio.timeout(30):
-            while not await self._serves(plural):  # noqa: ASYNC110 - it does so soon after
+            while not await self._serves(path_of(plural, old=old)):  # noqa: ASYNC110 - it does so soon after
                 await asyncio.sleep(0.05)
 
-    async def _serves(self, plural: str) -> bool:
-        async with self.client.get(self.url(path_of(plural))) as response:
+    async def uninstall(self, plural: str) -> None:
+        """Take a custom resource, and all objects of it, away."""
+        await self.call("DELETE", f"{CRDS}/{plural}.{GROUPS[plural][1]}")
+
+    async def _serves(self, path: str) -> bool:
+        async with self.client.get(self.url(path)) as response:
             return response.status == 200
 
-    async def object(self, plural: str, name: str, spec: dict) -> dict:
+    async def object(self, plural: str, name: str, spec: dict, *, old: bool = False) -> dict:
         """Create or change a pool, an objective or a rewrite."""
         kind, group, version = GROUPS[plural]
-        return await self.apply(
-            path_of(plural, name), {"apiVersion": f"{group}/{version}", "kind": kind, "metadata": {"name": name}, "spec": spec}
-        )
+        api = f"{OLD_GROUP}/v1alpha2" if old else f"{group}/{version}"
+        body = {"apiVersion": api, "kind": kind, "metadata": {"name": name}, "spec": spec}
+        return await self.apply(path_of(plural, name, old=old), body)
 
     async def pool(self, *ports: int) -> None:
         targets = [{"number": port} for port in ports or (8000,)]

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from endpick.api import ModelTarget
+from endpick_builtin.kubernetes.patience import Patience
 from integration.kubernetes.conftest import Followed, discovering, eventually, ready
-from integration.kubernetes.real_api_server import Detour, RealApiServer, free_port, path_of
+from integration.kubernetes.real_api_server import GROUPS, Detour, RealApiServer, free_port, path_of
 from integration.kubernetes.real_manifests import COLLECTIONS, HIGHLY_AVAILABLE, apply, check_all, manifests
 from integration.kubernetes.rendering import NEEDED, helm_template, merged
 
@@ -79,6 +80,45 @@ async def test_pods_pools_objectives_and_rewrites_are_followed(tmp_path):
         rule = {"matches": [{"model": {"type": "Exact", "value": "m"}}], "targets": [{"modelRewrite": "n", "weight": 2}]}
         await real.object("inferencemodelrewrites", "m", {"rules": [rule], **reference})
         await eventually(lambda: rules.rewrites == {"m": (ModelTarget("n", 2),)}, lambda: f"{rules.rewrites}")
+
+
+async def test_objectives_and_rewrites_of_the_older_group_count_where_the_newer_is_not_installed(tmp_path):
+    async with RealApiServer(tmp_path) as real:
+        for plural in GROUPS:
+            await real.install(plural, old=True)
+        for item in manifests("ServiceAccount", "Role", "RoleBinding"):
+            await apply(real, item)
+        await real.pool()
+        await real.pod("a", "10.1.0.1")
+        reference = {"poolRef": {"name": "pool"}}
+        rewrite = {"rules": [{"targets": [{"modelRewrite": "old"}]}], **reference}
+        await real.object("inferenceobjectives", "batch", {"priority": -7, **reference}, old=True)
+        await real.object("inferencemodelrewrites", "all", rewrite, old=True)
+        file = real.kubeconfig(await real.service_account_token("default", "endpick"))
+        patience = Patience(absent_pause_seconds=0.2)
+        async with discovering(real, file, patience) as followed:
+            await ready(followed)
+            rules = followed.table.rules
+            assert (rules.objectives, rules.rewrites) == ({}, {}), "the newer group is installed: it counts, empty as it is"
+            for plural in ("inferenceobjectives", "inferencemodelrewrites"):
+                await real.uninstall(plural)
+            await eventually(lambda: rules.objectives == {"batch": -7}, lambda: f"{rules.objectives}")
+            await eventually(lambda: rules.rewrites == {"": (ModelTarget("old"),)}, lambda: f"{rules.rewrites}")
+            await real.install("inferenceobjectives")
+            await real.object("inferenceobjectives", "batch", {"priority": 3, **reference})
+            await eventually(lambda: rules.objectives == {"batch": 3}, lambda: f"{rules.objectives}")
+            assert followed.members() == ONE
+
+
+async def test_a_pool_of_the_older_group(tmp_path):
+    async with RealApiServer(tmp_path) as real:
+        await real.install("inferencepools", old=True)
+        await real.object("inferencepools", "pool", {"selector": {"app": "vllm"}, "targetPortNumber": 8000}, old=True)
+        await real.pod("a", "10.1.0.1")
+        async with discovering(real, real.kubeconfig(real.token), poolGroup="inference.networking.x-k8s.io") as followed:
+            await ready(followed)
+            assert followed.members() == ONE
+            await measured(followed, {}, "unready", lambda: real.status("a", ip="10.1.0.1", ready=False))
 
 
 async def test_the_api_server_crashes_and_comes_back(tmp_path):
