@@ -166,9 +166,12 @@ class RealApiServer:
         return await self.call("PATCH", f"{path}?{query}", body, "application/apply-patch+yaml")
 
     async def install(self, plural: str, *, old: bool = False) -> None:
-        """A custom resource that takes any content: what is tested is who follows it, not its schema."""
+        """A custom resource of a pool, an objective or a rewrite."""
         kind, group, version = GROUPS[plural]
-        group, version = (OLD_GROUP, "v1alpha2") if old else (group, version)
+        await self.install_kind(plural, kind, *((OLD_GROUP, "v1alpha2") if old else (group, version)))
+
+    async def install_kind(self, plural: str, kind: str, group: str, version: str) -> None:
+        """A custom resource that takes any content: what is tested is who follows it, not its schema."""
         schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
         crd = {
             "apiVersion": "apiextensions.k8s.io/v1",
@@ -183,7 +186,7 @@ class RealApiServer:
         }
         await self.apply(f"{CRDS}/{plural}.{group}", crd)
         async with asyncio.timeout(30):
-            while not await self._serves(path_of(plural, old=old)):  # noqa: ASYNC110 - it does so soon after
+            while not await self._serves(f"/apis/{group}/{version}/namespaces/default/{plural}"):  # noqa: ASYNC110 - it does so soon after
                 await asyncio.sleep(0.05)
 
     async def uninstall(self, plural: str) -> None:
