@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from endpick.api import ModelTarget
+from endpick_builtin.kubernetes.access import find_access
+from endpick_builtin.kubernetes.client import ApiClient, ApiError, Event
 from endpick_builtin.kubernetes.patience import Patience
 from integration.kubernetes.conftest import Followed, discovering, eventually, ready
 from integration.kubernetes.real_api_server import GROUPS, Detour, RealApiServer, free_port, path_of
@@ -186,6 +188,37 @@ async def test_a_history_that_was_forgotten_while_the_picker_could_not_look(tmp_
         assert followed.outcomes("pods", "expired") == 1
         assert followed.outcomes("pods", "listed") == 2
         await measured(followed, ONE, "and the next change", lambda: real.status("a", ip="10.1.0.1", ready=True))
+
+
+async def test_a_pods_own_files_lead_to_the_api_server_and_a_token_that_it_refuses_is_read_again(tmp_path):
+    async with RealApiServer(tmp_path) as real:
+        for item in manifests("ServiceAccount", "Role", "RoleBinding"):
+            await apply(real, item)
+        await real.pool()
+        await real.pod("a", "10.1.0.1")
+        account = tmp_path / "account"
+        account.mkdir()
+        (account / "ca.crt").write_bytes(real.certificate.read_bytes())
+        (account / "namespace").write_text("default")
+        (account / "token").write_text("one that has expired")
+        environment = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(real.port)}
+        client = ApiClient(find_access("", environment, account), Patience(), 1.0)
+        client.open()
+        try:
+            with pytest.raises(ApiError, match="401 Unauthorized"):
+                await client.page(path_of("pods"), {})
+            (account / "token").write_text(await real.service_account_token("default", "endpick"))
+            page = await client.page(path_of("pods"), {})
+            assert [item["metadata"]["name"] for item in page.items] == ["a"]
+            seen: list[Event] = []
+            watching = asyncio.create_task(client.watch(path_of("pods"), {}, page.version, 60, seen.extend))
+            await real.label("a", "1")
+            await eventually(lambda: len(seen) == 1, lambda: f"{seen}")
+            real.tell_to_end()
+            with pytest.raises(ApiError, match="about to end"):
+                await asyncio.wait_for(watching, 30)
+        finally:
+            await client.close()
 
 
 async def test_the_service_account_of_the_manifests_may_do_no_more_than_it_needs(tmp_path):

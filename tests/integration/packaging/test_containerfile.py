@@ -92,10 +92,10 @@ async def test_what_it_builds_serves_as_a_user_who_may_write_nowhere_but_tmp(fol
     path = IMAGE.one("ENV").partition("=")[2]
     (folder / "opt" / "config.yaml").write_text(CONFIG)
     drop = f"setpriv --reuid={user} --regid={group} --clear-groups --no-new-privs --bounding-set=-all"
-    checks = "! touch /opt/endpick/x 2>/dev/null; ! touch /var/tmp/x 2>/dev/null; touch /tmp/x"
+    checks = "for place in / /etc /opt/endpick; do if touch $place/x 2>/dev/null; then exit 1; fi; done; touch /tmp/x"
     inside = (
         "mount -t tmpfs -o mode=1777,size=64m tmpfs /tmp; mount -o remount,bind,ro /opt; mount -o remount,bind,ro /; "
-        f"cd /opt; shift 3; export PATH={path}; {drop} sh -euc '{checks}'; exec {drop} {entry} \"$@\""
+        f"cd /opt; shift 3; export PATH={path} LD_LIBRARY_PATH=/mnt/lib; {drop} sh -euc '{checks}'; exec {drop} {entry} \"$@\""
     )
     python = folder / "python"
     python.write_text(f'#!/bin/bash\nexec {shlex.join(in_namespace(folder, inside))} {shlex.quote("bash")} "$@"\n')
