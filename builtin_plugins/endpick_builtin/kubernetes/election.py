@@ -97,7 +97,8 @@ class Election:
         begun = monotonic()
         left = self._renewed_at + self._timing.renew_seconds - begun if leads else self._timing.renew_seconds
         try:
-            async with asyncio.timeout(max(0.0, left)):
+            # Half, so that after a server that no longer answers there is time for another one, over another connection.
+            async with asyncio.timeout(max(0.0, min(left, self._timing.renew_seconds / 2))):
                 attempt = await (self._renew() if leads else self._take())
         except (ApiError, TimeoutError) as problem:
             return self._failed(problem, leads=leads)

@@ -214,8 +214,12 @@ def pod(server: ApiServer, name: str, ip: str, *, ready: bool = True, **metadata
 @asynccontextmanager
 async def serving(server: ApiServer, port: int = 0) -> AsyncIterator[str]:
     """The server on a port of the loopback; gives its URL."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return await server.handle(request)  # which a test may have put another in the place of
+
     app = web.Application()
-    app.router.add_route("*", "/{path:.*}", server.handle)
+    app.router.add_route("*", "/{path:.*}", handle)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", port)

@@ -127,6 +127,23 @@ async def test_a_leader_that_cannot_renew_stands_by_in_time_and_leads_again(serv
         assert holder(server) == mine
 
 
+async def test_a_server_that_freezes_costs_a_leader_one_attempt_where_there_is_another(server, tmp_path):
+    async with replicas(server, tmp_path, 1, renewDeadline="2s", leaseDuration="3s") as (one,):
+        truth, frozen = server.handle, iter([True])
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            if request.method == "PUT" and next(frozen, False):
+                await asyncio.Event().wait()
+            return await truth(request)
+
+        server.handle = handle
+        await eventually(lambda: attempts(one, "failed") == 1, lambda: "no attempt ends")
+        before = attempts(one, "renewed")
+        await eventually(lambda: attempts(one, "renewed") > before + 3, lambda: "it does not renew")
+        assert one.stands_by[-1] == ""
+        assert (attempts(one, "overdue"), attempts(one, "taken")) == (0, 1)
+
+
 async def test_a_write_whose_answer_was_lost_was_made(server, tmp_path):
     async with replicas(server, tmp_path, 1) as (one,):
         truth, lost = server.handle, iter([True])
