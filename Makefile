@@ -39,7 +39,7 @@ check: .venv/.installed .venv-xds/.installed ## Lint, types, layers, freshness o
 reachable: .venv/.installed ## Find code that nothing uses, and code that no run of `endpick serve` enters.
 	$(BIN)/python tools/check_reachable.py
 
-real-kube: .venv/.installed ## Follow a real API server: make real-kube KUBE_APISERVER=/path/to/kube-apiserver ETCD=/path/to/etcd.
+real-kube: .venv/.installed ## Follow a real API server: make real-kube KUBE_APISERVER=/path/to/kube-apiserver ETCD=/path/to/etcd; the guides need kubectl and helm.
 	KUBE_APISERVER="$(KUBE_APISERVER)" ETCD="$(ETCD)" $(BIN)/python -m pytest -s -p no:randomly $(wildcard tests/integration/kubernetes/test_real_*.py)
 
 real: .venv/.installed .venv-envoy/.installed ## Route to a real vLLM on CPU, and ask llm-d's latency predictor: make real VLLM=/folder/of/6GB LATENCY_PREDICTOR=/its/sources.

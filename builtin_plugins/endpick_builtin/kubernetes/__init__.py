@@ -11,6 +11,8 @@
 - `watch_states`: what follows when a list or a watch ends in this way or that?
 - `comeback`: how is it noticed that the API server takes connections again?
 - `client`: how is the API server asked, and what do its answers mean?
+- `http2`: how does a server say on a watch that it is about to end, or that it is still there?
+- `patience`: how long is the API server given, and how soon is it asked again?
 - `access`: where is the API server, and who are we to it?
 - `kubeconfig`: what does a kubeconfig file say of that?
 

@@ -22,6 +22,7 @@ class Access:
     Attributes:
         server: URL, without a slash at its end.
         tls: For https; None for http.
+        http2_tls: The same for connections that offer HTTP/2.
         token: Bearer token; empty where a client certificate, or nothing, says who we are.
         token_file: Where the token stands, if it is a file that is renewed; None for one that stays.
         namespace: The one to use where the configuration names none.
@@ -30,6 +31,7 @@ class Access:
 
     server: str
     tls: ssl.SSLContext | None
+    http2_tls: ssl.SSLContext | None
     token: str
     token_file: Path | None
     namespace: str
@@ -67,14 +69,15 @@ def _in_cluster(environment: Mapping[str, str], folder: Path) -> Access:
     token_file = folder / "token"
     try:
         token = token_file.read_text().strip()
-        tls = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+        tls, http2_tls = (ssl.create_default_context(cafile=str(folder / "ca.crt")) for _ in range(2))
     except (OSError, ssl.SSLError) as problem:
         raise ConfigurationError(
             f"the service account in {folder} cannot be used: {problem}; the Pod needs `automountServiceAccountToken: true`"
         ) from problem
     namespace_file = folder / "namespace"
     namespace = namespace_file.read_text().strip() if namespace_file.is_file() else ""
-    return Access(f"https://{_bracketed(host)}:{port}", tls, token, token_file, namespace, f"the service account in {folder}")
+    server = f"https://{_bracketed(host)}:{port}"
+    return Access(server, tls, _with_http2(http2_tls), token, token_file, namespace, f"the service account in {folder}")
 
 
 def _of_kubeconfig(paths: list[Path]) -> Access:
@@ -90,8 +93,13 @@ def _of_kubeconfig(paths: list[Path]) -> Access:
     server = entry.text("cluster", "server").rstrip("/")
     if not server.startswith(("http://", "https://")):
         raise ConfigurationError(f"{found_in}: `server` of the cluster must be an URL of http or https, not '{server}'")
-    tls = entry.tls() if server.startswith("https://") else None
-    return Access(server, tls, token, token_file, entry.namespace, found_in)
+    tls, http2_tls = (entry.tls(), _with_http2(entry.tls())) if server.startswith("https://") else (None, None)
+    return Access(server, tls, http2_tls, token, token_file, entry.namespace, found_in)
+
+
+def _with_http2(tls: ssl.SSLContext) -> ssl.SSLContext:
+    tls.set_alpn_protocols(["h2", "http/1.1"])
+    return tls
 
 
 def _bracketed(host: str) -> str:

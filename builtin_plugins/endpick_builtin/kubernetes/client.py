@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
+from urllib.parse import urlencode, urlsplit
 
 import aiohttp
 import orjson
 
 from endpick_builtin.kubernetes.access import Access
+from endpick_builtin.kubernetes.http2 import Destination, Exchange, NoHttp2Error, asked
+from endpick_builtin.kubernetes.patience import Patience
 from endpick_builtin.kubernetes.watch_states import Outcome
 
 JSONMapping: TypeAlias = dict[str, object]
@@ -22,10 +25,6 @@ PAGE_OBJECTS = 500
 MOST_PAGE_BYTES = 64 * 1024 * 1024
 MOST_LINE_BYTES = 16 * 1024 * 1024
 """One object and what surrounds it; etcd takes none beyond 1.5 MiB."""
-CONNECT_SECONDS = 3.0
-PAGE_SECONDS = 30.0
-TOKEN_SECONDS = 60.0
-"""How often a token file is read again; kubelets renew tokens long before they expire."""
 
 
 class ApiError(Exception):
@@ -62,11 +61,26 @@ class Event:
     object: JSONMapping
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Of the server, over either protocol; header fields are empty where they are missing."""
+
+    status: int
+    content_type: str
+    retry_after: str
+    chunks: AsyncIterator[bytes]
+
+
 class ApiClient:
     """One API server, for as long as the picker runs. Use it between `open` and `close`."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, patience: Patience, ping_seconds: float) -> None:
+        """`ping_seconds`: after so long without a word a watch over HTTP/2 asks whether its server is there."""
         self._access = access
+        self._patience = patience
+        self._destination: Destination | None = None
+        if access.http2_tls is not None:
+            self._destination = Destination(urlsplit(access.server), access.http2_tls, patience.connect_seconds, ping_seconds)
         self._token = access.token
         self._token_read_at = time.monotonic()
         self._session: aiohttp.ClientSession | None = None
@@ -96,45 +110,51 @@ class ApiClient:
         """
         asked = {**query, "limit": str(PAGE_OBJECTS), **({"continue": rest} if rest else {})}
         try:
-            async with asyncio.timeout(PAGE_SECONDS), self._answer(path, asked) as response:
-                raw = await _limited(response)
+            async with asyncio.timeout(self._patience.page_seconds), self._answer(path, asked) as answer:
+                raw = await _limited(answer)
         except TimeoutError as problem:
-            raise ApiError(f"no answer within {PAGE_SECONDS:g} s", Outcome.BROKEN) from problem
+            raise ApiError(f"no answer within {self._patience.page_seconds:g} s", Outcome.BROKEN) from problem
         content = _object(raw)
         metadata, items = content.get("metadata"), content.get("items") or []
         if not isinstance(metadata, dict) or not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
             raise ApiError("the answer is no list of objects", Outcome.MALFORMED)
         return Page(items, _text(metadata.get("resourceVersion")), _text(metadata.get("continue")))
 
-    async def watch(
-        self, path: str, query: Mapping[str, str], version: str, seconds: int, grace_seconds: float, take: Callable[[list[Event]], None]
-    ) -> None:
+    async def watch(self, path: str, query: Mapping[str, str], version: str, seconds: int, take: Callable[[list[Event]], None]) -> None:
         """Hand over events after a version as they come, all that arrived at once together, until the server ends the watch.
 
         Args:
             path: Of the collection.
             query: Selectors.
             version: Of the list, event or bookmark after which events are wanted.
-            seconds: When the server is to end the watch.
-            grace_seconds: How long after that the watch is given up.
+            seconds: When the server is to end the watch; it is given up `grace_seconds` later.
             take: Gets the events.
 
         Raises:
             ApiError: the watch did not begin, or broke.
         """
         asked = {**query, "watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(seconds), "resourceVersion": version}
+        grace_seconds = self._patience.grace_seconds
         try:
-            async with asyncio.timeout(seconds + grace_seconds), self._answer(path, asked) as response:
-                rest = b""
-                async for chunk in response.content.iter_any():
-                    *lines, rest = (rest + chunk).split(b"\n")
-                    if len(rest) > MOST_LINE_BYTES:
-                        raise ApiError(f"an event is longer than {MOST_LINE_BYTES} bytes", Outcome.MALFORMED)
-                    _hand_over(lines, take)
-                if rest.strip():
-                    raise ApiError("the connection was cut in the middle of an event", Outcome.BROKEN)
+            async with asyncio.timeout(seconds + grace_seconds):
+                try:
+                    await self._watch(path, asked, take)
+                except NoHttp2Error:
+                    self._destination = None
+                    await self._watch(path, asked, take)
         except TimeoutError as problem:
             raise ApiError(f"the watch should have ended {grace_seconds:g} s ago", Outcome.SILENT) from problem
+
+    async def _watch(self, path: str, asked: Mapping[str, str], take: Callable[[list[Event]], None]) -> None:
+        async with self._answer(path, asked, over_http2=True) as answer:
+            rest = b""
+            async for chunk in answer.chunks:
+                *lines, rest = (rest + chunk).split(b"\n")
+                if len(rest) > MOST_LINE_BYTES:
+                    raise ApiError(f"an event is longer than {MOST_LINE_BYTES} bytes", Outcome.MALFORMED)
+                _hand_over(lines, take)
+            if rest.strip():
+                raise ApiError("the connection was cut in the middle of an event", Outcome.BROKEN)
 
     async def write(self, method: str, path: str, content: Mapping[str, object]) -> JSONMapping:
         """Create an object (POST to its collection) or replace it (PUT to itself); returns it as it is then.
@@ -143,57 +163,66 @@ class ApiClient:
             ApiError: it was not written, or that is unknown; its status is 409 where the object is another by now.
         """
         try:
-            async with asyncio.timeout(PAGE_SECONDS), self._answer(path, {}, method, orjson.dumps(content)) as response:
-                return _object(await _limited(response))
+            async with asyncio.timeout(self._patience.page_seconds), self._answer(path, {}, method, orjson.dumps(content)) as answer:
+                return _object(await _limited(answer))
         except TimeoutError as problem:
-            raise ApiError(f"no answer within {PAGE_SECONDS:g} s", Outcome.BROKEN) from problem
+            raise ApiError(f"no answer within {self._patience.page_seconds:g} s", Outcome.BROKEN) from problem
 
     @asynccontextmanager
     async def _answer(
-        self, path: str, query: Mapping[str, str], method: str = "GET", body: bytes | None = None
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        self, path: str, query: Mapping[str, str], method: str = "GET", body: bytes | None = None, *, over_http2: bool = False
+    ) -> AsyncIterator[Answer]:
         """The answer, whose status and type are good."""
-        assert self._session is not None, "the client is closed"
         token = await self._current_token()
         headers = {"Accept": "application/json", "User-Agent": "endpick", **({"Authorization": f"Bearer {token}"} if token else {})}
         if body is not None:
             headers["Content-Type"] = "application/json"
         try:
-            async with self._session.request(
-                method,
-                self._access.server + path,
-                params=query,
-                data=body,
-                headers=headers,
-                allow_redirects=False,
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
-            ) as response:
-                if response.status not in (200, 201):
-                    raise await self._refusal(response)
-                if response.content_type != "application/json":
-                    raise ApiError(f"the answer is {response.content_type}, not JSON; is this an API server?", Outcome.MALFORMED, 200)
-                yield response
+            if over_http2 and self._destination is not None:
+                exchange = asked(self._destination, f"{path}?{urlencode(query)}", headers)
+                answering = _over_http2(exchange)
+            else:
+                answering = self._over_http1(method, path, query, headers, body)
+            async with answering as answer:
+                if answer.status not in (200, 201):
+                    raise await self._refusal(answer)
+                if answer.content_type != "application/json":
+                    raise ApiError(f"the answer is {answer.content_type}, not JSON; is this an API server?", Outcome.MALFORMED, 200)
+                yield answer
         except (aiohttp.ClientError, OSError) as problem:
             raise ApiError(_described(problem), Outcome.BROKEN) from problem
 
-    async def _refusal(self, response: aiohttp.ClientResponse) -> ApiError:
-        status = response.status
+    @asynccontextmanager
+    async def _over_http1(
+        self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes | None
+    ) -> AsyncIterator[Answer]:
+        assert self._session is not None, "the client is closed"
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._patience.connect_seconds)
+        url = self._access.server + path
+        async with self._session.request(
+            method, url, params=query, data=body, headers=headers, allow_redirects=False, timeout=timeout
+        ) as response:
+            retry_after = response.headers.get("Retry-After", "")
+            yield Answer(response.status, response.content_type, retry_after, response.content.iter_any())
+
+    async def _refusal(self, answer: Answer) -> ApiError:
+        status = answer.status
         if status == 401:
-            self._token_read_at = -TOKEN_SECONDS
+            self._token_read_at = -self._patience.token_seconds
         outcome = {404: Outcome.ABSENT, 410: Outcome.EXPIRED}.get(status, Outcome.BROKEN)
         said = ""
-        if response.content_type == "application/json":
+        if answer.content_type == "application/json":
             try:
-                said = _text(_object(await _limited(response)).get("message"))
+                said = _text(_object(await _limited(answer)).get("message"))
             except ApiError:
                 said = "a body that is not JSON"
-        return ApiError(f"{status} {said or response.content_type}"[:500], outcome, status, _retry_after(response))
+        return ApiError(f"{status} {said or answer.content_type}"[:500], outcome, status, _retry_after(answer))
 
     async def _current_token(self) -> str:
         """The token; one from a file is read again from time to time, and after an answer of 401."""
         path = self._access.token_file
         now = time.monotonic()
-        if path is not None and now - self._token_read_at >= TOKEN_SECONDS:
+        if path is not None and now - self._token_read_at >= self._patience.token_seconds:
             self._token_read_at = now
             try:
                 self._token = (await asyncio.to_thread(path.read_text)).strip() or self._token
@@ -225,9 +254,17 @@ def _event(line: bytes) -> Event:
     return Event(kind, told)
 
 
-async def _limited(response: aiohttp.ClientResponse) -> bytes:
+@asynccontextmanager
+async def _over_http2(exchange: AbstractAsyncContextManager[Exchange]) -> AsyncIterator[Answer]:
+    async with exchange as begun:
+        headers = begun.headers
+        content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+        yield Answer(int(headers.get(":status", "0")), content_type, headers.get("retry-after", ""), begun.chunks())
+
+
+async def _limited(answer: Answer) -> bytes:
     body = bytearray()
-    async for chunk in response.content.iter_any():
+    async for chunk in answer.chunks:
         body += chunk
         if len(body) > MOST_PAGE_BYTES:
             raise ApiError(f"the answer is longer than {MOST_PAGE_BYTES} bytes", Outcome.MALFORMED)
@@ -248,9 +285,9 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _retry_after(response: aiohttp.ClientResponse) -> float:
+def _retry_after(answer: Answer) -> float:
     """Seconds; the form with a date, which API servers do not use, counts as nothing."""
-    value = response.headers.get("Retry-After", "")
+    value = answer.retry_after
     return float(value) if value.isascii() and value.isdigit() and len(value) < 10 else 0.0
 
 

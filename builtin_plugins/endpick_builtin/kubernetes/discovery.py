@@ -15,6 +15,7 @@ from endpick_builtin.kubernetes.client import ApiClient
 from endpick_builtin.kubernetes.comeback import Comeback
 from endpick_builtin.kubernetes.following import Following
 from endpick_builtin.kubernetes.parameters import KubernetesDiscoveryParameters
+from endpick_builtin.kubernetes.patience import Patience
 from endpick_builtin.kubernetes.picture import PoolPicture
 from endpick_builtin.kubernetes.replica import Replica
 
@@ -31,11 +32,12 @@ class KubernetesDiscovery(EndpointDiscovery[KubernetesDiscoveryParameters]):
     requests a priority and InferenceModelRewrites other models, from the group `llm-d.ai` or, where that is not installed,
     `inference.networking.x-k8s.io`.
 
-    Lists once, then watches; a version that the server has forgotten (410), a watch that was silent for `watchTimeout`, or what is no event
-    makes it list again, everything else makes it watch on from where it was. While the API server is away the pool stays as it is: a model
-    server that dies then is left out by `silent-endpoint-screener`, `tolerance` after its last metrics. A pool that is deleted has no
-    endpoints until it is made again. It is ready once Pods have been listed, and objectives and rewrites, as far as they are installed and
-    allowed.
+    Lists once, then watches, over HTTP/2 where the server speaks it: there one that is about to end says so, and one that no longer answers
+    is noticed within two `pingInterval`s. A version that the server has forgotten (410), a watch that was silent for `watchTimeout`, or
+    what is no event makes it list again, everything else makes it watch on from where it was. While the API server is away the pool stays
+    as it is: a model server that dies then is left out by `silent-endpoint-screener`, `tolerance` after its last metrics. A pool that is
+    deleted has no endpoints until it is made again. It is ready once Pods have been listed, and objectives and rewrites, as far as they are
+    installed and allowed.
 
     With `leaderElection` replicas agree by a Lease, `epp-<namespace>-<pool>.llm-d.ai`, that one of them leads. The others stand by: health
     says NOT_SERVING, and requests that come all the same are routed, or refused without `populateFollowers`. A leader that ends gives the
@@ -45,8 +47,12 @@ class KubernetesDiscovery(EndpointDiscovery[KubernetesDiscoveryParameters]):
 
     publishes_objectives = True
 
-    def __init__(self, name: str, parameters: KubernetesDiscoveryParameters, context: PluginContext) -> None:
+    def __init__(
+        self, name: str, parameters: KubernetesDiscoveryParameters, context: PluginContext, patience: Patience | None = None
+    ) -> None:
+        """`patience`: the times that no parameter gives; the host leaves them as they are."""
         super().__init__(name, parameters, context)
+        self._patience = patience or Patience()
         self._members: dict[str, Endpoint] = {}
         registry = context.registry
         self._changes = Counter("endpick_pool_changes", "Endpoints that joined, left or changed.", ("change",), registry=registry)
@@ -79,12 +85,12 @@ class KubernetesDiscovery(EndpointDiscovery[KubernetesDiscoveryParameters]):
         access = await asyncio.to_thread(find_access, parameters.kubeconfig, os.environ)
         namespace = parameters.pool_namespace or os.environ.get("NAMESPACE") or access.namespace or "default"
         context.logger.info("asking the API server", extra={"server": access.server, "found_in": access.found_in, "namespace": namespace})
-        client = ApiClient(access)
+        client = ApiClient(access, self._patience, parameters.ping_interval)
         client.open()
         try:
             comeback = Comeback(access.server, context.random)
             seconds = parameters.watch_timeout, parameters.longest_pause
-            shared = Following(client, comeback, context.random, context.logger, self._steps, *seconds)
+            shared = Following(client, comeback, context.random, context.logger, self._steps, *seconds, self._patience)
 
             show = partial(self._report, registry)
 

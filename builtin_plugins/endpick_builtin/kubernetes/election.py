@@ -80,6 +80,7 @@ class Election:
         following = asyncio.get_running_loop().create_task(self._follower.run())
         try:
             while True:
+                self._wake.clear()  # what the lease becomes during the attempt ends the pause after it
                 self._become(await self._attempt())
                 await self._pause()
         finally:
@@ -96,7 +97,8 @@ class Election:
         begun = monotonic()
         left = self._renewed_at + self._timing.renew_seconds - begun if leads else self._timing.renew_seconds
         try:
-            async with asyncio.timeout(max(0.0, left)):
+            # Half, so that after a server that no longer answers there is time for another one, over another connection.
+            async with asyncio.timeout(max(0.0, min(left, self._timing.renew_seconds / 2))):
                 attempt = await (self._renew() if leads else self._take())
         except (ApiError, TimeoutError) as problem:
             return self._failed(problem, leads=leads)
@@ -161,8 +163,7 @@ class Election:
         self._changed()
 
     async def _pause(self) -> None:
-        """Until the next attempt; a follower's is at once when the lease was given back."""
-        self._wake.clear()
+        """Until the next attempt: at once when a follower's lease was given back, or a leader's is gone or another's."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._timing.retry_seconds * self._random.uniform(0.8, 1.0)):
                 await self._wake.wait()
@@ -170,9 +171,12 @@ class Election:
     def _seen(self) -> None:
         """The lease has changed."""
         lease = self._follower.objects.get(self.name)
-        if self.role is not Role.FOLLOWER:
+        if self.role is Role.LEADER:
+            if lease is None or lease.holder != self.identity:
+                self._wake.set()
+        elif self.role is Role.GONE:
             return
-        if lease is None or not lease.holder:
+        elif lease is None or not lease.holder:
             self._wake.set()
         elif lease.holder != self.holder:
             self.holder = lease.holder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from time import monotonic
 from typing import Generic, TypeVar
@@ -15,14 +15,10 @@ from prometheus_client import Counter
 from endpick.api import ConfigurationError
 from endpick_builtin.kubernetes.client import ApiClient, ApiError, Event, JSONMapping, Page
 from endpick_builtin.kubernetes.comeback import Comeback
-from endpick_builtin.kubernetes.watch_states import QUICK_FAILURES, QUIET_WATCHES, TRANSITIONS, Outcome, Pauses, WatchState
+from endpick_builtin.kubernetes.patience import Patience
+from endpick_builtin.kubernetes.watch_states import TRANSITIONS, Outcome, Pauses, WatchState
 
 T = TypeVar("T")
-
-STEADY_SECONDS = 1.0
-"""A watch that ended sooner, and brought nothing, was refused in effect."""
-GRACE_SECONDS = 5.0
-"""How long a watch may go on after its time before it is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +52,7 @@ class Following:
         steps: Counts the lists and watches that ended, by collection and outcome.
         watch_seconds: After which a watch is begun anew: how long silence is taken for peace.
         longest_pause_seconds: Between two attempts.
+        patience: All other times.
     """
 
     client: ApiClient
@@ -65,6 +62,7 @@ class Following:
     steps: Counter
     watch_seconds: float
     longest_pause_seconds: float
+    patience: Patience
 
 
 class Follower(Generic[T]):
@@ -84,7 +82,8 @@ class Follower(Generic[T]):
         self._shared = shared
         self._changed = changed
         # What may be missing for ever is not asked for in haste.
-        self._pauses = Pauses(shared.random, shared.longest_pause_seconds, QUICK_FAILURES if collection.required else 0)
+        patience = shared.patience if collection.required else replace(shared.patience, quick_failures=0)
+        self._pauses = Pauses(shared.random, patience, shared.longest_pause_seconds)
         self._version = ""
         self._heard = 0
         """Events of all watches."""
@@ -137,21 +136,21 @@ class Follower(Generic[T]):
         return Outcome.LISTED
 
     async def _watch(self) -> Outcome:
-        collection, shared = self._collection, self._shared
+        collection, shared, patience = self._collection, self._shared, self._shared.patience
         seconds = max(1, round(shared.watch_seconds * shared.random.uniform(0.8, 1.0)))
         begun, heard = monotonic(), self._heard
         try:
-            await shared.client.watch(collection.path, collection.query, self._version, seconds, GRACE_SECONDS, self._apply)
+            await shared.client.watch(collection.path, collection.query, self._version, seconds, self._apply)
         finally:
             lasted = monotonic() - begun
-            if lasted > STEADY_SECONDS:
+            if lasted > patience.steady_seconds:
                 self._pauses.progressed()
         if self._heard != heard:
             self._quiet = 0
             return Outcome.ENDED
-        if lasted < min(STEADY_SECONDS, seconds / 2):
+        if lasted < min(patience.steady_seconds, seconds / 2):
             raise ApiError("the watch ended as soon as it had begun", Outcome.BROKEN)
-        self._quiet = (self._quiet + 1) % QUIET_WATCHES
+        self._quiet = (self._quiet + 1) % patience.quiet_watches
         return Outcome.QUIET if self._quiet else Outcome.SILENT
 
     def _apply(self, events: list[Event]) -> None:

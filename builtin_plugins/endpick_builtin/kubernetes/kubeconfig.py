@@ -132,10 +132,17 @@ def read_kubeconfig(path: Path) -> Kubeconfig:
     except OSError as problem:
         raise ConfigurationError(f"kubeconfig {path} cannot be read: {problem.strerror}") from problem
     except (YAMLError, ValueError) as problem:
-        raise ConfigurationError(f"kubeconfig {path} is not YAML: {problem}") from problem
+        raise ConfigurationError(f"kubeconfig {path} is not YAML: {_without_content(problem)}") from None
     if not isinstance(content, Mapping):
         raise ConfigurationError(f"kubeconfig {path} is no mapping")
     return Kubeconfig(path, content)
+
+
+def _without_content(problem: Exception) -> str:
+    """What is wrong, and where; a parser's own message quotes the line, in which there may be a token."""
+    mark = getattr(problem, "problem_mark", None)
+    said = getattr(problem, "problem", None) or type(problem).__name__
+    return str(said) if mark is None else f"{said} (line {mark.line + 1}, column {mark.column + 1})"
 
 
 def merged(files: Sequence[Kubeconfig], found_in: str) -> Entry:

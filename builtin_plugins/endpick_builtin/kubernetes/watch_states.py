@@ -7,6 +7,8 @@ from enum import StrEnum
 from random import Random
 from types import MappingProxyType
 
+from endpick_builtin.kubernetes.patience import Patience
+
 
 class WatchState(StrEnum):
     """What is being done about one collection."""
@@ -67,30 +69,15 @@ TRANSITIONS: Mapping[tuple[WatchState, Outcome], WatchState] = MappingProxyType(
 )
 """Every outcome that a state can have, and the state after it."""
 
-QUIET_WATCHES = 6
-"""After so many without a word everything is listed again: a server whose version is older than ours, because its storage was restored from
-a backup, is silent for ever."""
-FIRST_PAUSE_SECONDS = 0.02
-QUICK_PAUSE_SECONDS = 0.1
-"""Longest pause of the first `QUICK_FAILURES`."""
-QUICK_FAILURES = 50
-"""A server that has just started answers 403 or 503 for some seconds: for about four, it is asked often."""
-UNANSWERED_PAUSE_SECONDS = 0.5
-"""Longest pause while no server answers."""
-ABSENT_PAUSE_SECONDS = 30.0
-"""How long to wait before looking again for a custom resource that is not installed."""
-LONGEST_RETRY_AFTER_SECONDS = 60.0
-"""What a server may ask for with `Retry-After`."""
-
 
 class Pauses:
     """How long to wait after each failure: twice as long each time, and never all pickers at the same time."""
 
-    def __init__(self, random: Random, longest_seconds: float, quick_failures: int = QUICK_FAILURES) -> None:
-        """`quick_failures`: so many are followed by short pauses."""
+    def __init__(self, random: Random, patience: Patience, longest_seconds: float) -> None:
+        """`longest_seconds`: between two attempts while the server answers with errors."""
         self._random = random
+        self._patience = patience
         self._longest_seconds = longest_seconds
-        self._quick_failures = quick_failures
         self._expiries = self._answers = self._silences = 0
 
     def progressed(self) -> None:
@@ -105,27 +92,29 @@ class Pauses:
             retry_after_seconds: What the server asked for; 0 where it did not.
             answered: Whether there was an HTTP status. Asking where nothing answers costs little, and a server may be back.
         """
+        patience = self._patience
         if outcome is Outcome.ABSENT:
-            wait = ABSENT_PAUSE_SECONDS
+            wait = patience.absent_pause_seconds
         elif outcome is Outcome.EXPIRED:
             # A server that was restarted has forgotten the version, and has changes to tell: first it is asked at once.
-            wait = min(self._longest_seconds, _doubled(self._expiries - 1)) if self._expiries else 0.0
+            wait = min(self._longest_seconds, self._doubled(self._expiries - 1)) if self._expiries else 0.0
             self._expiries += 1
         elif answered:
             wait = self._after_answer()
             self._answers += 1
         else:
-            wait = min(self._longest_seconds, UNANSWERED_PAUSE_SECONDS, _doubled(self._silences))
+            wait = min(self._longest_seconds, patience.unanswered_pause_seconds, self._doubled(self._silences))
             self._silences += 1
             self._answers = 0  # who answers after this is another server, which may be starting
-        return max(wait * self._random.uniform(0.5, 1.0), min(retry_after_seconds, LONGEST_RETRY_AFTER_SECONDS))
+        return max(wait * self._random.uniform(0.5, 1.0), min(retry_after_seconds, patience.longest_retry_after_seconds))
 
     def _after_answer(self) -> float:
-        short = min(self._longest_seconds, QUICK_PAUSE_SECONDS, _doubled(self._answers))
-        beyond = self._answers - self._quick_failures
-        return short if beyond < 0 else min(self._longest_seconds, 2.0 * QUICK_PAUSE_SECONDS * 2.0 ** min(beyond, 16))
+        quick = self._patience.quick_pause_seconds
+        beyond = self._answers - self._patience.quick_failures
+        if beyond < 0:
+            return min(self._longest_seconds, quick, self._doubled(self._answers))
+        return min(self._longest_seconds, 2.0 * quick * 2.0 ** min(beyond, 16))
 
-
-def _doubled(times: int) -> float:
-    # 2**16 first pauses are more than any limit: larger exponents would only grow the number.
-    return FIRST_PAUSE_SECONDS * 2.0 ** min(times, 16)
+    def _doubled(self, times: int) -> float:
+        # 2**16 first pauses are more than any limit: larger exponents would only grow the number.
+        return self._patience.first_pause_seconds * 2.0 ** min(times, 16)

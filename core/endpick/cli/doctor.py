@@ -12,12 +12,15 @@ import click
 
 from endpick import __version__
 from endpick.cli.console import FORMAT_OPTION, json_text, table
-from endpick.diagnostics import Diagnostic, ExitCode, render_json, render_text, wants_colour
+from endpick.diagnostics import Code, Diagnostic, ExitCode, render_json, render_text, wants_colour
 from endpick.installation import API_MAJOR, request_path
 from endpick.plugins.discovery import Candidate
 from endpick.plugins.health import Health, examine, import_place
 from endpick.plugins.lock import FILE_NAME
 from endpick.plugins.trust import Trust, examine_trust
+
+_OF_CONFIGURATIONS = frozenset({Code.W0303, Code.W0304, Code.W0309})
+"""Types with another name, deprecated or experimental ones: `validate` tells of those that a configuration uses."""
 
 
 @click.command("doctor")
@@ -81,7 +84,11 @@ def _load(health: Health) -> dict[Candidate, tuple[float, tuple[Diagnostic, ...]
     usable = (one for one in health.candidates if one.is_valid and one.speaks_our_api and not one.shadowed_by)
     loadings = {candidate: load(candidate, Reference(candidate.type)) for candidate in usable}
     return {
-        candidate: (loading.loaded.load_seconds if loading.loaded else 0.0, loading.diagnostics) for candidate, loading in loadings.items()
+        candidate: (
+            loading.loaded.load_seconds if loading.loaded else 0.0,
+            tuple(told for told in loading.diagnostics if told.code not in _OF_CONFIGURATIONS),
+        )
+        for candidate, loading in loadings.items()
     }
 
 

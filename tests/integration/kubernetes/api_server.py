@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ class Asked:
     path: str
     query: Mapping[str, str]
     token: str
+    at: float
+    """By `time.monotonic`."""
 
     @property
     def is_watch(self) -> bool:
@@ -60,6 +63,8 @@ class ApiServer:
         """What to answer in place of what was asked for; None for the truth."""
         self.mute = False
         """Whether watches bring nothing of what happens."""
+        self.endless = False
+        """Whether watches go on beyond their time."""
         self.page_objects: int | None = None
         """Most objects of one page."""
         self.url = ""
@@ -122,7 +127,8 @@ class ApiServer:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one request."""
-        self.asked.append(Asked(request.path, dict(request.query), request.headers.get("Authorization", "").removeprefix("Bearer ")))
+        token = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        self.asked.append(Asked(request.path, dict(request.query), token, time.monotonic()))
         instead = self.instead(request)
         if instead is not None:
             return instead
@@ -162,7 +168,7 @@ class ApiServer:
                 self._tell_one(watch, path, kind, after, before)
         self.watches.append(watch)
         try:
-            async with asyncio.timeout(float(request.query["timeoutSeconds"])):
+            async with asyncio.timeout(None if self.endless else float(request.query["timeoutSeconds"])):
                 while (line := await watch.lines.get()) is not None:
                     if not line and request.transport is not None:
                         request.transport.abort()
@@ -208,8 +214,12 @@ def pod(server: ApiServer, name: str, ip: str, *, ready: bool = True, **metadata
 @asynccontextmanager
 async def serving(server: ApiServer, port: int = 0) -> AsyncIterator[str]:
     """The server on a port of the loopback; gives its URL."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return await server.handle(request)  # which a test may have put another in the place of
+
     app = web.Application()
-    app.router.add_route("*", "/{path:.*}", server.handle)
+    app.router.add_route("*", "/{path:.*}", handle)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", port)

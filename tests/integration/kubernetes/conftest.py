@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from endpick.api import PluginContext
 from endpick.datalayer.table import EndpointTable
 from endpick_builtin.kubernetes.discovery import KubernetesDiscovery, KubernetesDiscoveryParameters
+from endpick_builtin.kubernetes.patience import Patience
 from integration.kubernetes.api_server import ApiServer, kubeconfig, serving
 
 
@@ -58,7 +59,7 @@ async def eventually(condition: Callable[[], bool], otherwise: Callable[[], str]
 
 
 @asynccontextmanager
-async def discovering(server: ApiServer, file: Path, **parameters: object) -> AsyncIterator[Followed]:
+async def discovering(server: ApiServer, file: Path, patience: Patience | None = None, **parameters: object) -> AsyncIterator[Followed]:
     """A discovery that runs; nothing says that it is ready."""
     chosen = {} if "endpointSelector" in parameters else {"poolName": "pool"}
     given = KubernetesDiscoveryParameters.model_validate({**chosen, "kubeconfig": str(file), "longestPause": 0.3, **parameters})
@@ -67,7 +68,7 @@ async def discovering(server: ApiServer, file: Path, **parameters: object) -> As
     table = EndpointTable(time.monotonic)
     stands_by: list[str] = []
     table.on_stand_by.append(stands_by.append)
-    task = asyncio.create_task(KubernetesDiscovery("k", given, context).run(table))
+    task = asyncio.create_task(KubernetesDiscovery("k", given, context, patience).run(table))
     try:
         yield Followed(server, table, registry, task, stands_by)
     finally:
@@ -76,9 +77,9 @@ async def discovering(server: ApiServer, file: Path, **parameters: object) -> As
 
 
 @asynccontextmanager
-async def following(server: ApiServer, folder: Path, **parameters: object) -> AsyncIterator[Followed]:
+async def following(server: ApiServer, folder: Path, patience: Patience | None = None, **parameters: object) -> AsyncIterator[Followed]:
     """A server, and a discovery that has reported its first picture."""
-    async with serving(server) as url, discovering(server, kubeconfig(folder / "kubeconfig", url), **parameters) as followed:
+    async with serving(server) as url, discovering(server, kubeconfig(folder / "kubeconfig", url), patience, **parameters) as followed:
         await ready(followed)
         yield followed
         assert not followed.task.done()

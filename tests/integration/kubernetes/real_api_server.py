@@ -23,6 +23,7 @@ GROUPS = {
     "inferenceobjectives": ("InferenceObjective", "llm-d.ai", "v1alpha2"),
     "inferencemodelrewrites": ("InferenceModelRewrite", "llm-d.ai", "v1alpha2"),
 }
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 START_SECONDS = 60.0
 
 
@@ -34,9 +35,13 @@ def binaries() -> tuple[str, str]:
     return found
 
 
-def path_of(plural: str, name: str = "", namespace: str = "default") -> str:
-    """Of a collection that pools need, or of one object in it."""
-    _, group, version = GROUPS.get(plural, ("", "", "v1"))
+OLD_GROUP = "inference.networking.x-k8s.io"
+"""Of all three kinds, in version v1alpha2."""
+
+
+def path_of(plural: str, name: str = "", namespace: str = "default", *, old: bool = False) -> str:
+    """Of a collection that pools need, or of one object in it; `old` is of the older group."""
+    _, group, version = ("", OLD_GROUP, "v1alpha2") if old else GROUPS.get(plural, ("", "", "v1"))
     root = f"/apis/{group}/{version}" if group else "/api/v1"
     return f"{root}/namespaces/{namespace}/{plural}" + (f"/{name}" if name else "")
 
@@ -54,7 +59,8 @@ class RealApiServer:
         self.folder = folder
         self.kube, self.etcd_binary = binaries()
         self.port, self.etcd_port, self.peer_port = free_port(), free_port(), free_port()
-        self.url = f"https://127.0.0.1:{self.port}"
+        self.admin_port = self.port
+        """Of the server that the administrator asks."""
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.token = secrets.token_hex(16)
         self.certificate, self.key = folder / "server.crt", folder / "server.key"
@@ -67,7 +73,7 @@ class RealApiServer:
 
     async def __aenter__(self) -> Self:
         headers = {"Authorization": f"Bearer {self.token}"}
-        self.client = aiohttp.ClientSession(self.url, headers=headers, connector=aiohttp.TCPConnector(ssl=self.tls))
+        self.client = aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(ssl=self.tls))
         try:
             self.start_etcd()
             await self.start()
@@ -77,6 +83,13 @@ class RealApiServer:
             await self.__aexit__()
             raise
         return self
+
+    def url(self, path: str) -> str:
+        return f"https://127.0.0.1:{self.admin_port}{path}"
+
+    def tell_to_end(self, name: str = "apiserver") -> None:
+        """Send SIGTERM, and wait for nothing."""
+        self.processes[name].terminate()
 
     async def __aexit__(self, *_: object) -> None:
         await self.client.close()
@@ -97,14 +110,15 @@ class RealApiServer:
         }
         self._run("etcd", [self.etcd_binary, "--unsafe-no-fsync", *(f"--{name}={value}" for name, value in options.items())])
 
-    async def start(self) -> float:
-        """Start the API server; returns how many seconds it took to be ready."""
+    async def start(self, name: str = "apiserver", port: int | None = None) -> float:
+        """Start the API server, or another one of the same storage on another port; returns how many seconds it took to be ready."""
+        port = port or self.port
         options = {
             "etcd-servers": f"http://127.0.0.1:{self.etcd_port}",
             "etcd-compaction-interval": "0",
             "bind-address": "127.0.0.1",
             "advertise-address": "127.0.0.1",
-            "secure-port": str(self.port),
+            "secure-port": str(port),
             "endpoint-reconciler-type": "none",
             "tls-cert-file": self.certificate,
             "tls-private-key-file": self.key,
@@ -117,16 +131,16 @@ class RealApiServer:
             "service-account-signing-key-file": self.key,
         }
         began = time.monotonic()
-        self._run("apiserver", [self.kube, *(f"--{name}={value}" for name, value in options.items())])
+        self._run(name, [self.kube, *(f"--{name}={value}" for name, value in options.items())])
         while True:
             try:
-                async with self.client.get("/readyz") as response:
+                async with self.client.get(f"https://127.0.0.1:{port}/readyz") as response:
                     if response.status == 200:
                         return time.monotonic() - began
             except aiohttp.ClientError:
                 pass
-            if time.monotonic() - began > START_SECONDS or self.processes["apiserver"].poll() is not None:
-                pytest.fail((self.folder / "apiserver.log").read_text()[-2000:])
+            if time.monotonic() - began > START_SECONDS or self.processes[name].poll() is not None:
+                pytest.fail((self.folder / f"{name}.log").read_text()[-2000:])
             await asyncio.sleep(0.05)
 
     async def stop(self, *, crash: bool = False) -> None:
@@ -141,7 +155,7 @@ class RealApiServer:
 
     async def call(self, method: str, path: str, body: object = None, kind: str = "application/json", *, ok: bool = True) -> dict:
         data = None if body is None else json.dumps(body)
-        async with self.client.request(method, path, data=data, headers={"Content-Type": kind}) as response:
+        async with self.client.request(method, self.url(path), data=data, headers={"Content-Type": kind}) as response:
             answer = await response.json()
         assert not ok or response.status < 300, answer
         return answer
@@ -151,9 +165,13 @@ class RealApiServer:
         query = "fieldManager=test&force=true" + ("&dryRun=All&fieldValidation=Strict" if dry_run else "")
         return await self.call("PATCH", f"{path}?{query}", body, "application/apply-patch+yaml")
 
-    async def install(self, plural: str) -> None:
-        """A custom resource that takes any content: what is tested is who follows it, not its schema."""
+    async def install(self, plural: str, *, old: bool = False) -> None:
+        """A custom resource of a pool, an objective or a rewrite."""
         kind, group, version = GROUPS[plural]
+        await self.install_kind(plural, kind, *((OLD_GROUP, "v1alpha2") if old else (group, version)))
+
+    async def install_kind(self, plural: str, kind: str, group: str, version: str) -> None:
+        """A custom resource that takes any content: what is tested is who follows it, not its schema."""
         schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
         crd = {
             "apiVersion": "apiextensions.k8s.io/v1",
@@ -166,21 +184,25 @@ class RealApiServer:
                 "versions": [{"name": version, "served": True, "storage": True, "schema": schema}],
             },
         }
-        await self.apply(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{plural}.{group}", crd)
+        await self.apply(f"{CRDS}/{plural}.{group}", crd)
         async with asyncio.timeout(30):
-            while not await self._serves(plural):  # noqa: ASYNC110 - it does so soon after
+            while not await self._serves(f"/apis/{group}/{version}/namespaces/default/{plural}"):  # noqa: ASYNC110 - it does so soon after
                 await asyncio.sleep(0.05)
 
-    async def _serves(self, plural: str) -> bool:
-        async with self.client.get(path_of(plural)) as response:
+    async def uninstall(self, plural: str) -> None:
+        """Take a custom resource, and all objects of it, away."""
+        await self.call("DELETE", f"{CRDS}/{plural}.{GROUPS[plural][1]}")
+
+    async def _serves(self, path: str) -> bool:
+        async with self.client.get(self.url(path)) as response:
             return response.status == 200
 
-    async def object(self, plural: str, name: str, spec: dict) -> dict:
+    async def object(self, plural: str, name: str, spec: dict, *, old: bool = False) -> dict:
         """Create or change a pool, an objective or a rewrite."""
         kind, group, version = GROUPS[plural]
-        return await self.apply(
-            path_of(plural, name), {"apiVersion": f"{group}/{version}", "kind": kind, "metadata": {"name": name}, "spec": spec}
-        )
+        api = f"{OLD_GROUP}/v1alpha2" if old else f"{group}/{version}"
+        body = {"apiVersion": api, "kind": kind, "metadata": {"name": name}, "spec": spec}
+        return await self.apply(path_of(plural, name, old=old), body)
 
     async def pool(self, *ports: int) -> None:
         targets = [{"number": port} for port in ports or (8000,)]
@@ -242,7 +264,8 @@ class Detour:
     """A port before the API server that can be closed, so that the server goes on without the picker's seeing it."""
 
     def __init__(self, port: int) -> None:
-        self._port = port
+        self.to = port
+        """Where new connections go; those that there are stay."""
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.port = free_port()
@@ -261,9 +284,13 @@ class Detour:
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        assert self._server is not None
+        if not self._server.is_serving():  # accepted before it was closed
+            writer.transport.abort()
+            return
         self._tasks.add(task)
         try:
-            onward_reader, onward = await asyncio.open_connection("127.0.0.1", self._port)
+            onward_reader, onward = await asyncio.open_connection("127.0.0.1", self.to)
             try:
                 async with asyncio.TaskGroup() as both:
                     both.create_task(_copy(reader, onward))

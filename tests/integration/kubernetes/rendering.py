@@ -16,8 +16,7 @@ from integration.kubernetes.real_manifests import DEPLOY, documents
 
 CHART = DEPLOY / "helm" / "endpick"
 NEEDED = {
-    "inferenceExtension": {"image": "registry.example/endpick:1"},
-    "inferencePool": {"modelServers": {"matchLabels": {"app": "vllm"}}},
+    "router": {"epp": {"image": "registry.example/endpick:1"}, "modelServers": {"matchLabels": {"app": "vllm"}}},
 }
 """What a user has to say."""
 

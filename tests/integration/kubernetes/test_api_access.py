@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import ssl
+import traceback
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,14 @@ def test_what_is_no_kubeconfig(tmp_path, content, message):
         find_access(str(tmp_path / "config"), {})
     with pytest.raises(ConfigurationError, match="cannot be read: No such file"):
         find_access(str(tmp_path / "nowhere"), {})
+
+
+@pytest.mark.parametrize("content", ["users: [{token: secret: x}]", "token: 'secret", "token: secret\0"])
+def test_what_is_wrong_with_a_kubeconfig_is_said_without_what_it_holds(tmp_path, content):
+    (tmp_path / "config").write_text(content)
+    with pytest.raises(ConfigurationError, match="is not YAML") as raised:
+        find_access(str(tmp_path / "config"), {})
+    assert "secret" not in "".join(traceback.format_exception(raised.value))
 
 
 def test_a_service_account_without_its_token(tmp_path):

@@ -117,6 +117,21 @@ async def test_a_pod_that_takes_over_the_address_of_another(server, tmp_path):
 
 
 @pytest.mark.asyncio
+async def test_pods_that_share_an_address_come_and_go_each_for_itself(server, tmp_path):
+    pool(server, 8000, 8001)
+    for name, port in (("a", "8000"), ("b", "8001")):
+        pod(server, name, "10.0.0.1", annotations={"llm-d.ai/active-ports": port})
+    pod(server, "c", "10.0.0.1")
+    both = {"b-rank-1": "10.0.0.1:8001", "c-rank-0": "10.0.0.1:8000", "c-rank-1": "10.0.0.1:8001"}
+    async with following(server, tmp_path) as followed:
+        assert followed.members() == {"a-rank-0": "10.0.0.1:8000", **both}
+        pod(server, "a", "10.0.0.1", ready=False, annotations={"llm-d.ai/active-ports": "8000"})
+        await followed.becomes(both)
+        server.delete("/api/v1/namespaces/default/pods", "c")
+        await followed.becomes({"b-rank-1": "10.0.0.1:8001"})
+
+
+@pytest.mark.asyncio
 async def test_pods_that_flap_end_in_the_last_state(server, tmp_path):
     pool(server)
     async with following(server, tmp_path) as followed:

@@ -105,6 +105,16 @@ async def test_a_leader_whose_lease_was_taken_stands_by(server, tmp_path):
         await eventually(lambda: one.leads, lambda: f"it does not lead again: {one.stands_by}")
 
 
+async def test_a_leader_whose_lease_was_deleted_or_taken_learns_it_from_the_watch(server, tmp_path):
+    slow = {"leaseDuration": "900s", "renewDeadline": "800s", "retryPeriod": "700s"}
+    async with replicas(server, tmp_path, 1, **slow) as (one,):
+        await eventually(lambda: any(watch.path == LEASES for watch in server.watches), lambda: "the lease is not watched")
+        server.delete(LEASES, LEASE)
+        await eventually(lambda: attempts(one, "held") == 1, lambda: "the leader does not see that the lease is gone")
+        take_away(server, 3600)
+        await eventually(lambda: one.stands_by[-1] == "standing by: other leads", lambda: f"{one.stands_by}")
+
+
 @pytest.mark.parametrize("answer", [500, 403, 429])
 async def test_a_leader_that_cannot_renew_stands_by_in_time_and_leads_again(server, tmp_path, answer):
     async with replicas(server, tmp_path, 1) as (one,):
@@ -115,6 +125,23 @@ async def test_a_leader_that_cannot_renew_stands_by_in_time_and_leads_again(serv
         server.instead = lambda _request: None
         await eventually(lambda: one.leads, lambda: f"it does not lead again: {one.stands_by}")
         assert holder(server) == mine
+
+
+async def test_a_server_that_freezes_costs_a_leader_one_attempt_where_there_is_another(server, tmp_path):
+    async with replicas(server, tmp_path, 1, renewDeadline="2s", leaseDuration="3s") as (one,):
+        truth, frozen = server.handle, iter([True])
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            if request.method == "PUT" and next(frozen, False):
+                await asyncio.Event().wait()
+            return await truth(request)
+
+        server.handle = handle
+        await eventually(lambda: attempts(one, "failed") == 1, lambda: "no attempt ends")
+        before = attempts(one, "renewed")
+        await eventually(lambda: attempts(one, "renewed") > before + 3, lambda: "it does not renew")
+        assert one.stands_by[-1] == ""
+        assert (attempts(one, "overdue"), attempts(one, "taken")) == (0, 1)
 
 
 async def test_a_write_whose_answer_was_lost_was_made(server, tmp_path):

@@ -16,39 +16,63 @@ from endpick.planning.planner import make_plan
 from endpick.plugins.discovery import discover
 from endpick_builtin.kubernetes.leases import lease_name
 from endpick_builtin.kubernetes.objects import read_pool
+from integration.kubernetes.llm_d_values import FORMER, LLM_D, Refused, WithoutEffect, at, nested
 from integration.kubernetes.real_manifests import DEPLOY, HIGHLY_AVAILABLE, KUSTOMIZE, documents
 from integration.kubernetes.rendering import CHART, NEEDED, RefusedError, helm_template, kustomized, merged, only
 
-VARIABLES = {"$extension": "inferenceExtension", "$pool": "inferencePool"}
+VARIABLES = {
+    "$router": "router",
+    "$epp": "router.epp",
+    "$metrics": "router.epp.metricsDataSource",
+    "$pool": "router.inferencePool",
+    "$monitoring": "router.monitoring",
+    "$route": "httpRoute",
+    "$rule": "provider.istio.destinationRule",
+}
+FORMER_NAMES = {"inferenceExtension", "inferencePool", "inferenceObjectives", "experimentalHttpRoute"}
 MINE = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n- {type: random-picker}\n"
-CUSTOM = {"inferenceExtension": {"pluginsConfigFile": "mine.yaml", "pluginsCustomConfig": {"mine.yaml": MINE}}}
+
+
+def picker(**values: object) -> dict[str, object]:
+    return {"router": {"epp": values}}
+
+
+def servers(**values: object) -> dict[str, object]:
+    return {"router": {"modelServers": values}}
+
+
 CASES = {
     "what has to be said": {},
-    "two replicas": {"inferenceExtension": {"replicas": 2}},
-    "several ports": {"inferencePool": {"targetPorts": [{"number": 8000}, {"number": 8001}]}},
-    "another engine": {"inferencePool": {"modelServerType": "sglang"}},
-    "triton": {"inferencePool": {"modelServerType": "triton-tensorrt-llm"}},
-    "trtllm": {"inferencePool": {"modelServerType": "trtllm-serve"}},
-    "gRPC": {"inferencePool": {"modelServerProtocol": "grpc"}},
-    "another parser": {"inferencePool": {"parser": "openai-parser"}},
-    "metrics elsewhere": {"inferenceExtension": {"metricsDataSource": {"scheme": "https", "path": "/m", "insecureSkipVerify": False}}},
-    "a configuration of one's own": CUSTOM,
-    "flags": {"inferenceExtension": {"flags": {"v": 4, "enable-pprof": False, "refresh-metrics-interval": "100ms"}, "extProcPort": 9100}},
-    "the older group": {"inferencePool": {"apiVersion": "inference.networking.x-k8s.io/v1alpha2"}},
-    "an image in parts": {"inferenceExtension": {"image": {"hub": "h", "name": "n", "tag": "t", "pullPolicy": "Always"}}},
+    "two replicas": picker(replicas=2),
+    "several ports": servers(targetPorts=[{"number": 8000}, {"number": 8001}]),
+    "another engine": servers(type="sglang"),
+    "triton": servers(type="triton-tensorrt-llm"),
+    "another triton": servers(type="triton"),
+    "trtllm": servers(type="trtllm-serve"),
+    "gRPC": servers(protocol="grpc"),
+    "another parser": picker(parsers=["openai-parser", "anthropic-parser"]),
+    "metrics elsewhere": picker(metricsDataSource={"scheme": "https", "path": "/m", "insecureSkipVerify": False}),
+    "a configuration of one's own": picker(pluginsConfigFile="mine.yaml", pluginsCustomConfig={"mine.yaml": MINE}),
+    "whatever the requests are": picker(pluginsConfigFile="payload-agnostic.yaml"),
+    "flags": picker(flags={"v": 4, "enable-pprof": False, "refresh-metrics-interval": "100ms"}, extProcPort=9100),
+    "the older group": {"router": {"inferencePool": {"apiVersion": "inference.networking.x-k8s.io/v1alpha2"}}},
+    "an image in parts": picker(image={"registry": "h", "repository": "n", "tag": "t", "pullPolicy": "Always"}),
     "everything": {
-        "inferenceExtension": {
-            "env": [{"name": "A", "value": "b"}],
-            "extraContainerPorts": [{"name": "x", "containerPort": 1234}],
+        "router": {
+            "epp": {
+                "env": [{"name": "A", "value": "b"}],
+                "extraContainerPorts": [{"name": "x", "containerPort": 1234}],
+                "affinity": {"nodeAffinity": {}},
+                "tolerations": [{"operator": "Exists"}],
+                "podAnnotations": {"a": "b"},
+            },
             "extraServicePorts": [{"name": "x", "port": 1234}],
-            "affinity": {"nodeAffinity": {}},
-            "tolerations": [{"operator": "Exists"}],
             "monitoring": {"prometheus": {"enabled": True, "extraLabels": {"release": "p"}}},
             "tracing": {"enabled": True},
+            "inferenceObjectives": [{"name": "batch", "priority": -1}],
         },
-        "inferenceObjectives": [{"name": "batch", "priority": -1}],
         "provider": {"name": "istio"},
-        "experimentalHttpRoute": {"enabled": True},
+        "httpRoute": {"create": True},
     },
 }
 
@@ -63,19 +87,57 @@ def leaves(values: object, path: str = "") -> Iterator[str]:
 
 def referred() -> set[str]:
     """The paths of values that the templates name."""
-    text = "".join(path.read_text() for path in sorted((CHART / "templates").iterdir()))
-    found = set(re.findall(r"\.Values\.([A-Za-z.]+)", text))
-    for variable, path in VARIABLES.items():
-        found |= {f"{path}.{name}" for name in re.findall(rf"{re.escape(variable)}\.([A-Za-z.]+)", text)}
+    found = set()
+    for file in sorted((CHART / "templates").iterdir()):
+        text = file.read_text()
+        found |= set(re.findall(r"\$values\.([A-Za-z.]+)", text))
+        for variable, path in VARIABLES.items():
+            if file.name != "_values.tpl" or variable == "$router":  # which reads the former names, too
+                found |= {f"{path}.{name}" for name in re.findall(rf"{re.escape(variable)}\.([A-Za-z.]+)", text)}
     return found - set(VARIABLES.values())
 
 
 def test_templates_and_values_name_the_same():
     (values,) = documents((CHART / "values.yaml").read_text())
-    known, used = set(leaves(values)), referred()
-    assert {leaf for leaf in known if not any(within(leaf, path) for path in used)} == set(), "no template uses these values"
+    assert {name for name in values if not values[name]} == FORMER_NAMES
+    known, used = {leaf for leaf in leaves(values) if leaf not in FORMER_NAMES}, referred()
+    unused = {leaf for leaf in known if not any(within(leaf, path) or within(path, leaf) for path in used)}
+    assert unused == set(), "no template uses these values"
     strange = {path for path in used if not any(within(leaf, path) or within(path, leaf) for leaf in known)}
-    assert strange == set(), "templates use values that there are not"
+    assert strange == {"router.monitoring.provider.name"}, "templates use values that there are not"
+
+
+@pytest.mark.parametrize("path", LLM_D)
+def test_each_value_of_llm_ds_charts_is_taken_refused_or_without_effect(path):
+    what = LLM_D[path]
+    values = merged(NEEDED, nested(path, what.value))
+    if isinstance(what, Refused):
+        with pytest.raises(RefusedError, match=what.reason):
+            helm_template(values)
+    elif isinstance(what, WithoutEffect):
+        assert helm_template(values) == helm_template(NEEDED), what.why
+    else:
+        before = values if what.beside is None else merged(what.beside, values)
+        found = at(helm_template(before), what.kind, what.path)
+        assert any(one == what.expected or (isinstance(one, str) and str(what.expected) in one) for one in found), found
+
+
+@pytest.mark.parametrize("case", FORMER)
+def test_what_the_former_chart_called_otherwise_renders_the_same(case):
+    former, today = FORMER[case]
+    assert helm_template(merged(NEEDED, former)) == helm_template(merged(NEEDED, today)) != helm_template(NEEDED)
+
+
+def test_without_a_pool_object_the_pods_with_the_labels_are_followed():
+    more = {"router": {"inferencePool": {"create": False}, "modelServers": {"targetPorts": [{"number": 1}, {"number": 2}]}}}
+    items = helm_template(merged(merged(NEEDED, more), picker(replicas=2)))
+    assert {item["kind"] for item in items} == {"ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Deployment", "Service"}
+    (container,) = only(items, "Deployment")["spec"]["template"]["spec"]["containers"]
+    options = command.make_context("serve", list(container["args"])).params
+    assert (pool_of(options).selector, pool_of(options).target_ports) == ("app=vllm", (1, 2))
+    rules = only(items, "Role")["rules"]
+    assert [rule["resources"] for rule in rules] == [["pods"], ["leases"], ["leases"]]
+    assert rules[-1]["resourceNames"] == [lease_name("models", "", "chat-epp-5d9c7b-x2x4z")]
 
 
 def within(path: str, other: str) -> bool:
@@ -91,7 +153,7 @@ def test_what_the_chart_renders_is_what_endpick_takes(case):
     (container,) = pod["spec"]["containers"]
     assert container["command"] == ["endpick", "serve"]
     options = command.make_context("serve", list(container["args"])).params
-    port = values["inferenceExtension"].get("extProcPort", 9002)
+    port = values["router"]["epp"].get("extProcPort", 9002)
     assert (options["pool_name"], options["pool_namespace"], options["grpc_port"]) == ("chat", "models", port)
 
     labels = pod["metadata"]["labels"].items()
@@ -131,14 +193,12 @@ def test_everything_that_can_be_switched_on_is_rendered():
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"inferenceExtension": {"image": ""}}, "name the image"),
+        (picker(image=""), "name the image"),
+        (picker(pluginsConfigFile="none.yaml"), "no none.yaml in pluginsCustomConfig"),
+        (servers(type="other"), "none that endpick knows"),
+        (servers(matchLabels=None), "which Pods are model servers"),
         ({"inferenceExtension": {"sidecar": {"enabled": True}}}, "put a gateway before it"),
         ({"inferenceExtension": {"latencyPredictor": {"enabled": True}}}, "run the latency predictor yourself"),
-        ({"inferenceExtension": {"monitoring": {"prometheus": {"auth": {"enabled": True}}}}}, "asks for no token"),
-        ({"inferenceExtension": {"pluginsConfigFile": "none.yaml"}}, "no none.yaml in pluginsCustomConfig"),
-        ({"inferencePool": {"modelServerType": "other"}}, "none that endpick knows"),
-        ({"inferencePool": {"modelServers": {"matchLabels": None}}}, "which Pods are model servers"),
-        ({"provider": {"name": "gke"}}, "make its policies yourself"),
     ],
 )
 def test_values_that_the_chart_cannot_follow_are_refused_with_a_reason(values, reason):

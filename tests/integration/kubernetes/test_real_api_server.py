@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -11,8 +12,11 @@ from pathlib import Path
 import pytest
 
 from endpick.api import ModelTarget
+from endpick_builtin.kubernetes.access import find_access
+from endpick_builtin.kubernetes.client import ApiClient, ApiError, Event
+from endpick_builtin.kubernetes.patience import Patience
 from integration.kubernetes.conftest import Followed, discovering, eventually, ready
-from integration.kubernetes.real_api_server import Detour, RealApiServer, path_of
+from integration.kubernetes.real_api_server import GROUPS, Detour, RealApiServer, free_port, path_of
 from integration.kubernetes.real_manifests import COLLECTIONS, HIGHLY_AVAILABLE, apply, check_all, manifests
 from integration.kubernetes.rendering import NEEDED, helm_template, merged
 
@@ -80,6 +84,45 @@ async def test_pods_pools_objectives_and_rewrites_are_followed(tmp_path):
         await eventually(lambda: rules.rewrites == {"m": (ModelTarget("n", 2),)}, lambda: f"{rules.rewrites}")
 
 
+async def test_objectives_and_rewrites_of_the_older_group_count_where_the_newer_is_not_installed(tmp_path):
+    async with RealApiServer(tmp_path) as real:
+        for plural in GROUPS:
+            await real.install(plural, old=True)
+        for item in manifests("ServiceAccount", "Role", "RoleBinding"):
+            await apply(real, item)
+        await real.pool()
+        await real.pod("a", "10.1.0.1")
+        reference = {"poolRef": {"name": "pool"}}
+        rewrite = {"rules": [{"targets": [{"modelRewrite": "old"}]}], **reference}
+        await real.object("inferenceobjectives", "batch", {"priority": -7, **reference}, old=True)
+        await real.object("inferencemodelrewrites", "all", rewrite, old=True)
+        file = real.kubeconfig(await real.service_account_token("default", "endpick"))
+        patience = Patience(absent_pause_seconds=0.2)
+        async with discovering(real, file, patience) as followed:
+            await ready(followed)
+            rules = followed.table.rules
+            assert (rules.objectives, rules.rewrites) == ({}, {}), "the newer group is installed: it counts, empty as it is"
+            for plural in ("inferenceobjectives", "inferencemodelrewrites"):
+                await real.uninstall(plural)
+            await eventually(lambda: rules.objectives == {"batch": -7}, lambda: f"{rules.objectives}")
+            await eventually(lambda: rules.rewrites == {"": (ModelTarget("old"),)}, lambda: f"{rules.rewrites}")
+            await real.install("inferenceobjectives")
+            await real.object("inferenceobjectives", "batch", {"priority": 3, **reference})
+            await eventually(lambda: rules.objectives == {"batch": 3}, lambda: f"{rules.objectives}")
+            assert followed.members() == ONE
+
+
+async def test_a_pool_of_the_older_group(tmp_path):
+    async with RealApiServer(tmp_path) as real:
+        await real.install("inferencepools", old=True)
+        await real.object("inferencepools", "pool", {"selector": {"app": "vllm"}, "targetPortNumber": 8000}, old=True)
+        await real.pod("a", "10.1.0.1")
+        async with discovering(real, real.kubeconfig(real.token), poolGroup="inference.networking.x-k8s.io") as followed:
+            await ready(followed)
+            assert followed.members() == ONE
+            await measured(followed, {}, "unready", lambda: real.status("a", ip="10.1.0.1", ready=False))
+
+
 async def test_the_api_server_crashes_and_comes_back(tmp_path):
     async with cluster(tmp_path) as (real, followed):
         for crash in (True, False):
@@ -94,6 +137,40 @@ async def test_the_api_server_crashes_and_comes_back(tmp_path):
         listed = {plural: followed.outcomes(plural, "listed") for plural in ("pods", "inferencepools")}
         print(f"  lists: {listed}")
         assert max(listed.values()) <= 1 + 2 * 2, "each restart costs a list, and one more where the server was not ready for it"
+
+
+async def test_one_of_two_api_servers_behind_a_load_balancer_is_told_to_end(tmp_path):
+    async with cluster(tmp_path) as (real, followed):
+        other = free_port()
+        await real.start("other", other)
+        names = {"apiserver": real.port, "other": other}
+        for turn in range(4):
+            leaving, staying = ("apiserver", "other") if turn % 2 == 0 else ("other", "apiserver")
+            real.detour.to = names[staying]
+            real.admin_port = names[staying]
+            real.tell_to_end(leaving)
+            await measured(followed, {}, "one server is told to end: first change", lambda: real.status("a", ip="10.1.0.1", ready=False))
+            await measured(followed, ONE, "and the next", lambda: real.status("a", ip="10.1.0.1", ready=True))
+            begun = time.perf_counter()
+            await asyncio.to_thread(real.processes[leaving].wait)
+            print(f"  that server has ended {time.perf_counter() - begun:.1f} s later")
+            await real.start(leaving, names[leaving])
+        listed = {plural: followed.outcomes(plural, "listed") for plural in ("pods", "inferencepools")}
+        print(f"  lists: {listed}")
+        assert max(listed.values()) <= 1 + 4, "a server that knows less than the watch begins with a list, and no more"
+
+
+async def test_an_api_server_that_freezes_is_given_up_after_a_ping(tmp_path):
+    async with cluster(tmp_path) as (real, followed):
+        other = free_port()
+        await real.start("other", other)
+        real.detour.to = real.admin_port = other
+        real.processes["apiserver"].send_signal(signal.SIGSTOP)
+        try:
+            await measured(followed, {}, "one server is frozen: first change", lambda: real.status("a", ip="10.1.0.1", ready=False))
+        finally:
+            real.processes["apiserver"].send_signal(signal.SIGCONT)
+        await measured(followed, ONE, "and the next", lambda: real.status("a", ip="10.1.0.1", ready=True))
 
 
 async def test_a_history_that_was_forgotten_while_the_picker_could_not_look(tmp_path):
@@ -113,6 +190,37 @@ async def test_a_history_that_was_forgotten_while_the_picker_could_not_look(tmp_
         await measured(followed, ONE, "and the next change", lambda: real.status("a", ip="10.1.0.1", ready=True))
 
 
+async def test_a_pods_own_files_lead_to_the_api_server_and_a_token_that_it_refuses_is_read_again(tmp_path):
+    async with RealApiServer(tmp_path) as real:
+        for item in manifests("ServiceAccount", "Role", "RoleBinding"):
+            await apply(real, item)
+        await real.pool()
+        await real.pod("a", "10.1.0.1")
+        account = tmp_path / "account"
+        account.mkdir()
+        (account / "ca.crt").write_bytes(real.certificate.read_bytes())
+        (account / "namespace").write_text("default")
+        (account / "token").write_text("one that has expired")
+        environment = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(real.port)}
+        client = ApiClient(find_access("", environment, account), Patience(), 1.0)
+        client.open()
+        try:
+            with pytest.raises(ApiError, match="401 Unauthorized"):
+                await client.page(path_of("pods"), {})
+            (account / "token").write_text(await real.service_account_token("default", "endpick"))
+            page = await client.page(path_of("pods"), {})
+            assert [item["metadata"]["name"] for item in page.items] == ["a"]
+            seen: list[Event] = []
+            watching = asyncio.create_task(client.watch(path_of("pods"), {}, page.version, 60, seen.extend))
+            await real.label("a", "1")
+            await eventually(lambda: len(seen) == 1, lambda: f"{seen}")
+            real.tell_to_end()
+            with pytest.raises(ApiError, match="about to end"):
+                await asyncio.wait_for(watching, 30)
+        finally:
+            await client.close()
+
+
 async def test_the_service_account_of_the_manifests_may_do_no_more_than_it_needs(tmp_path):
     async with cluster(tmp_path) as (real, _):
         token = await real.service_account_token("default", "endpick")
@@ -120,9 +228,9 @@ async def test_the_service_account_of_the_manifests_may_do_no_more_than_it_needs
         asked = ("secrets", "configmaps", "services", "nodes")
         for plural in asked:
             path = "/api/v1/nodes" if plural == "nodes" else path_of(plural)
-            async with real.client.get(path, headers={"Authorization": f"Bearer {token}"}) as response:
+            async with real.client.get(real.url(path), headers={"Authorization": f"Bearer {token}"}) as response:
                 refused[plural] = response.status
-        async with real.client.delete(path_of("pods", "a"), headers={"Authorization": f"Bearer {token}"}) as response:
+        async with real.client.delete(real.url(path_of("pods", "a")), headers={"Authorization": f"Bearer {token}"}) as response:
             refused["delete pods"] = response.status
     assert refused == dict.fromkeys((*asked, "delete pods"), 403)
 
@@ -135,7 +243,7 @@ async def test_the_api_server_accepts_every_manifest(tmp_path):
 
 @pytest.mark.parametrize("replicas", [1, 2])
 async def test_the_api_server_accepts_what_the_chart_renders(tmp_path, replicas):
-    more = {"inferenceExtension": {"replicas": replicas}, "inferenceObjectives": [{"name": "batch", "priority": -1}]}
+    more = {"router": {"epp": {"replicas": replicas}, "inferenceObjectives": [{"name": "batch", "priority": -1}]}}
     rendered = helm_template(merged(NEEDED, more), namespace="default")
     async with RealApiServer(tmp_path) as real:
         assert await check_all(real, rendered) == set(COLLECTIONS)

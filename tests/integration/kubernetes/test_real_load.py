@@ -13,7 +13,7 @@ import pytest
 
 from integration.kubernetes.conftest import eventually
 from integration.kubernetes.loaded import PODS, Scene, loaded, model_servers
-from integration.kubernetes.real_api_server import Detour, RealApiServer
+from integration.kubernetes.real_api_server import Detour, RealApiServer, free_port
 from integration.kubernetes.real_manifests import apply, manifests
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(400)]
@@ -123,3 +123,23 @@ async def test_the_server_is_restarted_and_compacted_under_load(tmp_path):
         counted = await lists(scene)
         print(f"  lists: {counted}")
         assert max(counted.values()) <= 1 + 2 * RESTARTS, "each restart costs one list of each collection"
+
+
+async def test_one_of_two_servers_behind_a_load_balancer_is_told_to_end_under_load(tmp_path):
+    async with scene_and_cluster(tmp_path) as (scene, real, _):
+        ports = {"apiserver": real.port, "other": free_port()}
+        await real.start("other", ports["other"])
+        for turn in range(2 * RESTARTS):
+            leaving, staying = ("apiserver", "other") if turn % 2 == 0 else ("other", "apiserver")
+            name = list(PODS)[turn]
+            real.detour.to = real.admin_port = ports[staying]
+            real.tell_to_end(leaving)
+            await scene.leaves(name, real.status(name, ip=PODS[name], ready=False))
+            await scene.beyond(50)
+            await scene.joins(name, real.status(name, ip=PODS[name], ready=True))
+            await asyncio.to_thread(real.processes[leaving].wait)
+            await real.start(leaving, ports[leaving])
+        outcome_of(scene, "one of two servers is told to end")
+        counted = await lists(scene)
+        print(f"  lists: {counted}")
+        assert max(counted.values()) <= 1 + 2 * RESTARTS, "each end costs one list of each collection at most"

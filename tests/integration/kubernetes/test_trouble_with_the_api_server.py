@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 
-from endpick_builtin.kubernetes import access, client, watch_states
-from endpick_builtin.kubernetes import following as module
+from endpick_builtin.kubernetes import access
+from endpick_builtin.kubernetes.patience import Patience
 from integration.kubernetes.api_server import HTML, NEW, PODS, ApiServer, kubeconfig, pod, pool, serving, status
 from integration.kubernetes.conftest import discovering, eventually, following, ready
 
@@ -128,22 +127,16 @@ async def test_what_is_no_list_is_asked_for_again_and_changes_nothing(one, tmp_p
 
 
 @pytest.mark.asyncio
-async def test_retry_after_is_heeded(one, tmp_path, monkeypatch):
-    slept: list[float] = []
-
-    class Clock:
-        @staticmethod
-        async def sleep(seconds: float) -> None:
-            slept.append(seconds)
-
-    monkeypatch.setattr(module, "asyncio", Clock)
+async def test_retry_after_is_heeded(one, tmp_path):
     busy = iter([True, True])
     one.instead = lambda request: (
-        status(429, "TooManyRequests", {"Retry-After": "7"}) if request.path == PODS and next(busy, False) else None
+        status(429, "TooManyRequests", {"Retry-After": "1"}) if request.path == PODS and next(busy, False) else None
     )
     async with following(one, tmp_path) as followed:
         assert followed.members() == ONE
-    assert slept[:2] == [7, 7]
+    came = [asked.at for asked in one.asked if asked.path == PODS][:3]
+    assert came[1] - came[0] >= 1
+    assert came[2] - came[1] >= 1
 
 
 @pytest.mark.parametrize(
@@ -184,35 +177,24 @@ async def test_a_watch_that_is_silent_for_long_ends_in_a_list(one, tmp_path):
         await watching(one)
         pod(one, "b", "10.0.0.2")
         await followed.becomes(TWO)
-        assert followed.outcomes("pods", "quiet") == watch_states.QUIET_WATCHES - 1
+        assert followed.outcomes("pods", "quiet") == Patience().quiet_watches - 1
         assert followed.outcomes("pods", "silent") == 1
         assert one.lists(PODS) == 2
 
 
 @pytest.mark.asyncio
-async def test_a_watch_that_does_not_end_at_its_time_is_given_up(one, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "GRACE_SECONDS", 0.2)
-
-    async def never(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "application/json"})
-        await response.prepare(request)
-        await asyncio.Event().wait()
-        return response
-
-    truth = one.handle
-
-    async def handle(request: web.Request) -> web.StreamResponse:
-        return await (never(request) if request.path == PODS and "watch" in request.query else truth(request))
-
-    monkeypatch.setattr(one, "handle", handle)
-    async with following(one, tmp_path, watchTimeout="1s") as followed:
+async def test_a_watch_that_does_not_end_at_its_time_is_given_up(one, tmp_path):
+    one.endless = True
+    async with following(one, tmp_path, patience=Patience(grace_seconds=0.2), watchTimeout="1s") as followed:
+        await watching(one)
+        one.mute = True
         pod(one, "b", "10.0.0.2")
         await followed.becomes(TWO)
         assert followed.outcomes("pods", "silent") == 1
 
 
 @pytest.mark.asyncio
-async def test_a_token_that_has_expired_is_read_again(one, tmp_path, monkeypatch):
+async def test_a_token_that_has_expired_is_read_again(one, tmp_path):
     token = tmp_path / "token"
     token.write_text("first\n")
     valid = {"first"}
@@ -234,11 +216,11 @@ async def test_a_token_that_has_expired_is_read_again(one, tmp_path, monkeypatch
 
 
 @pytest.mark.asyncio
-async def test_a_token_file_is_read_again_from_time_to_time(one, tmp_path, monkeypatch):
-    monkeypatch.setattr(client, "TOKEN_SECONDS", 0.0)
+async def test_a_token_file_is_read_again_from_time_to_time(one, tmp_path):
     token = tmp_path / "token"
     token.write_text("first\n")
-    async with serving(one) as url, discovering(one, kubeconfig(tmp_path / "k", url, tokenFile="token")) as followed:
+    often = Patience(token_seconds=0.0)
+    async with serving(one) as url, discovering(one, kubeconfig(tmp_path / "k", url, tokenFile="token"), often) as followed:
         await ready(followed)
         await watching(one)
         token.write_text("second")
@@ -248,24 +230,21 @@ async def test_a_token_file_is_read_again_from_time_to_time(one, tmp_path, monke
 
 
 @pytest.mark.asyncio
-async def test_watches_that_end_at_once_are_not_begun_in_a_hot_loop(one, tmp_path, monkeypatch):
-    monkeypatch.setattr(watch_states, "FIRST_PAUSE_SECONDS", 0.05)
-
+async def test_watches_that_end_at_once_are_not_begun_in_a_hot_loop(one, tmp_path):
     def empty(request: web.Request) -> web.Response | None:
         return web.Response(content_type="application/json") if request.path == PODS and "watch" in request.query else None
 
     one.instead = empty
-    async with following(one, tmp_path, longestPause="50ms") as followed:
+    async with following(one, tmp_path, patience=Patience(first_pause_seconds=0.05), longestPause="50ms") as followed:
         await eventually(lambda: followed.outcomes("pods", "broken") >= 3, lambda: "the watches do not count as broken")
         assert one.lists(PODS) == 1
 
 
 @pytest.mark.asyncio
-async def test_a_custom_resource_that_is_installed_later_is_found(one, tmp_path, monkeypatch):
-    monkeypatch.setattr(watch_states, "ABSENT_PAUSE_SECONDS", 0.05)
+async def test_a_custom_resource_that_is_installed_later_is_found(one, tmp_path):
     path = f"{NEW}/inferenceobjectives"
     del one.objects[path]
-    async with following(one, tmp_path) as followed:
+    async with following(one, tmp_path, patience=Patience(absent_pause_seconds=0.05)) as followed:
         assert followed.table.rules.objectives == {}
         one.objects[path] = {}
         one.put(path, "batch", spec={"priority": -1, "poolRef": {"name": "pool"}})

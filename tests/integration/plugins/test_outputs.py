@@ -70,6 +70,12 @@ def test_describe_settles_a_clash_with_from(fixture_project, run_cli):
     assert "from:         evil-scorers 6.6.6" in run_cli("describe", "acme.latency", "--from", "evil-scorers", path=path).stdout
 
 
+def test_an_image_of_endpick_alone_passes_the_strict_examination_that_ends_its_build(run_cli):
+    examined = run_cli("doctor", "--strict", "--load")
+    assert examined.exit_code == 0, examined.stdout
+    assert "nothing wrong was found" in examined.stdout
+
+
 def test_doctor_shows_import_times_slowest_first(fixture_project, run_cli):
     lines = run_cli("doctor", "--load", path=[fixture_project("slow-import")]).stdout.splitlines()
 

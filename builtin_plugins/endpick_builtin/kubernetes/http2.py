@@ -1,0 +1,151 @@
+"""Asks over HTTP/2, a connection for each question: there a server says that it is about to end, and answers whether it is there.
+
+HTTP/1.1 has no word for either: a kube-apiserver that was told to end closes its port and leaves the watches that there are open, and
+silent, for a minute, which behind a load balancer looks like a quiet cluster. Over HTTP/2 it sends GOAWAY at that moment, on the watch's
+own connection, and PING (RFC 9113, 6.7) finds out at no cost whether the machine behind a connection is still there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from urllib.parse import SplitResult
+
+from jh2.config import H2Configuration
+from jh2.connection import H2Connection
+from jh2.events import ConnectionTerminated, DataReceived, Event, ResponseReceived, StreamEnded, StreamReset
+from jh2.exceptions import ProtocolError
+
+MOST_READ_BYTES = 256 * 1024
+PING = b"endpick\0"
+
+
+class NoHttp2Error(Exception):
+    """The server, or what stands before it, speaks HTTP/1.1 only."""
+
+
+class LostError(ConnectionError):
+    """The answer will not go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where to connect to, and for how long a connection is believed.
+
+    Attributes:
+        url: Of the server.
+        tls: Which offers HTTP/2.
+        connect_seconds: For the connection.
+        ping_seconds: After so long without a word the server is asked whether it is there, and after as long again it is given up.
+    """
+
+    url: SplitResult
+    tls: ssl.SSLContext
+    connect_seconds: float
+    ping_seconds: float
+
+
+class Exchange:
+    """One request on a connection of its own, and what comes of it."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ping_seconds: float) -> None:
+        self.headers: dict[str, str] = {}
+        """Of the answer, once `begin` has returned; `:status` is one of them."""
+        self._reader, self._writer = reader, writer
+        self._ping_seconds = ping_seconds
+        self._connection = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
+        self._early: list[bytes] = []
+        self._ended = self._leaving = False
+
+    async def begin(self, headers: Mapping[str, str]) -> None:
+        """Ask, and wait for the head of the answer.
+
+        Raises:
+            LostError: there is none.
+        """
+        self._connection.initiate_connection()
+        self._connection.send_headers(1, list(headers.items()), end_stream=True)
+        self._flush()
+        while not self.headers:
+            self._early += await self._next()
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The body, as it comes.
+
+        Raises:
+            LostError: the connection broke, the server is about to end, or it no longer answers.
+        """
+        for chunk in self._early:
+            yield chunk
+        while not self._ended:
+            for chunk in await self._next():
+                yield chunk
+
+    async def _next(self) -> list[bytes]:
+        """What of the body came at once; what came before a farewell counts."""
+        if self._leaving:
+            raise LostError("the server is about to end (GOAWAY)")
+        events = await self._events()
+        self._leaving = any(isinstance(event, ConnectionTerminated) for event in events)
+        chunks: list[bytes] = []
+        for event in events:
+            if isinstance(event, ResponseReceived):
+                self.headers = {str(name): str(value) for name, value in event.headers or ()}
+            elif isinstance(event, DataReceived):
+                chunks.append(bytes(event.data or b""))
+                if not self._leaving:
+                    self._connection.acknowledge_received_data(event.flow_controlled_length or 0, 1)
+            elif isinstance(event, StreamReset):
+                raise LostError(f"the server has reset the request (HTTP/2 error {event.error_code})")
+            elif isinstance(event, StreamEnded):
+                self._ended = True
+        self._flush()
+        return chunks
+
+    async def _events(self) -> list[Event]:
+        asked = False
+        while True:
+            try:
+                async with asyncio.timeout(self._ping_seconds):
+                    data = await self._reader.read(MOST_READ_BYTES)
+            except TimeoutError:
+                if asked:
+                    raise LostError(f"the server has not answered a PING for {self._ping_seconds:g} s") from None
+                asked = True
+                self._connection.ping(PING)
+                self._flush()
+                continue
+            if not data:
+                raise LostError("the connection was closed")
+            try:
+                return list(self._connection.receive_data(data))
+            except ProtocolError as problem:
+                raise LostError(f"what the server sent is not HTTP/2: {problem}") from problem
+
+    def _flush(self) -> None:
+        self._writer.write(self._connection.data_to_send())
+
+
+@asynccontextmanager
+async def asked(destination: Destination, target: str, headers: Mapping[str, str]) -> AsyncIterator[Exchange]:
+    """Ask with GET for a path and its query, on a connection that is cut afterwards.
+
+    Raises:
+        NoHttp2Error: the server does not speak it.
+        OSError: it cannot be reached, or breaks off.
+    """
+    url = destination.url
+    async with asyncio.timeout(destination.connect_seconds):
+        reader, writer = await asyncio.open_connection(url.hostname, url.port or 443, ssl=destination.tls)
+    try:
+        if writer.get_extra_info("ssl_object").selected_alpn_protocol() != "h2":
+            raise NoHttp2Error
+        exchange = Exchange(reader, writer, destination.ping_seconds)
+        pseudo = {":method": "GET", ":scheme": "https", ":authority": url.netloc, ":path": f"{url.path}{target}"}
+        await exchange.begin({**pseudo, **{name.lower(): value for name, value in headers.items()}})
+        yield exchange
+    finally:
+        writer.transport.abort()
