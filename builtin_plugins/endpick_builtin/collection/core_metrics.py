@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
@@ -96,7 +97,10 @@ def _parsed(specs: tuple[tuple[DataKey[float], str], ...]) -> Iterator[tuple[Dat
 def _number(page: MetricsPage, spec: MetricSpec) -> float | None:
     """The newest value; NaN and infinities are what exporters write when they know nothing."""
     sample = page.newest(spec.name, spec.labels)
-    return sample.value if sample is not None and math.isfinite(sample.value) else None
+    if sample is None:
+        return None
+    value = sample.value
+    return value if math.isfinite(value) else None
 
 
 def _lora_adapters(page: MetricsPage, spec: MetricSpec) -> LoraAdapters | None:
@@ -108,8 +112,20 @@ def _lora_adapters(page: MetricsPage, spec: MetricSpec) -> LoraAdapters | None:
     if newest is None:
         return None
     labels = newest.labels
-    running, waiting = _names(labels.get("running_lora_adapters", "")), _names(labels.get("waiting_lora_adapters", ""))
-    return LoraAdapters(running, waiting, _count(labels.get("max_lora", "")) or 0)
+    texts = (labels.get("running_lora_adapters", ""), labels.get("waiting_lora_adapters", ""), labels.get("max_lora", ""))
+    return _known_adapters(*texts) if sum(map(len, texts)) <= _LONGEST_KNOWN else _adapters(*texts)
+
+
+def _adapters(running: str, waiting: str, most: str) -> LoraAdapters:
+    return LoraAdapters(_names(running), _names(waiting), _count(most) or 0)
+
+
+_MOST_DIGITS = 15
+"""Larger numbers are not exact in a column."""
+_LONGEST_KNOWN = 2048
+"""Characters of adapters' names that are remembered: a server may send megabytes of them."""
+_known_adapters = lru_cache(maxsize=1024)(_adapters)
+"""They change seldom."""
 
 
 def _names(text: str) -> frozenset[str]:
@@ -117,7 +133,7 @@ def _names(text: str) -> frozenset[str]:
 
 
 def _count(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() else None
+    return int(text) if len(text) <= _MOST_DIGITS and text.isascii() and text.isdigit() else None
 
 
 CORE_KEYS = (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE, CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, LORA_ADAPTERS)
