@@ -65,7 +65,7 @@ bench-go: .venv/.installed ## Compare with llm-d's endpoint picker in Go: make b
 	$(BIN)/python -m benchmarks.go --epp "$(GO_EPP)"
 
 bench-scale: .venv/.installed ## Follow pools of 16, 100 and 1000 endpoints whose pages change: CPU, and memory over MINUTES=10.
-	$(BIN)/python -m benchmarks.scale --minutes $(or $(MINUTES),10)
+	$(BIN)/python -m benchmarks.scale --cores 0,1 --minutes $(or $(MINUTES),10)
 
 mutants: .venv/.installed ## Change the code in small ways and say what no test noticed; takes half an hour.
 	$(BIN)/python -m pip $(PIP_INSTALL) --group mutants

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import multiprocessing
+import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -39,6 +41,8 @@ SETTLE_SECONDS = 3.0
 """Until idle endpoints are asked as seldom as they will be."""
 TOLERATED_AGE_SECONDS = 2.0
 """As the default profile has it."""
+SEND_BYTES = 512 * 1024
+"""An answer leaves in one write."""
 LABELS = 'engine="0",model_name="meta-llama/Llama-3.1-8B-Instruct"'
 WANTED = (
     f"vllm:num_requests_running{{{LABELS}}} 7.0",
@@ -82,14 +86,17 @@ class PageServer(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
 
     def data_received(self, data: bytes) -> None:
         for _ in range(data.count(b"\r\n\r\n")):
             self.transport.write(next(self.answers))
 
 
-def serve(port: Connection, pages: tuple[bytes, ...]) -> None:
+def serve(port: Connection, pages: tuple[bytes, ...], core: int | None) -> None:
     """The server process; ends when it is terminated."""
+    if core is not None:
+        os.sched_setaffinity(0, {core})
 
     async def run() -> None:
         head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: %d\r\n\r\n"
@@ -102,10 +109,10 @@ def serve(port: Connection, pages: tuple[bytes, ...]) -> None:
 
 
 @contextmanager
-def serving(*pages: bytes) -> Iterator[int]:
-    """The port of a server in another process."""
+def serving(*pages: bytes, core: int | None = None) -> Iterator[int]:
+    """The port of a server in another process, which keeps to that core if one is given."""
     here, there = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=serve, args=(there, pages), daemon=True)
+    process = multiprocessing.get_context("spawn").Process(target=serve, args=(there, pages, core), daemon=True)
     process.start()
     try:
         yield here.recv()

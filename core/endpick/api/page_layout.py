@@ -83,8 +83,11 @@ class PageLayout:
             at = body.find(b"\n", value_at)
             if at < 0:
                 return None
+            written = body[value_at:at]
+            if b"_" in written:
+                return None
             try:
-                samples.append(MetricSample(labels, number_of(body[value_at:at]), None))
+                samples.append(MetricSample(labels, float(written), None))
             except ValueError:
                 return None
         if body.startswith(group.further, at + 1):

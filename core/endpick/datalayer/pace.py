@@ -19,7 +19,11 @@ class Cadence:
 
     def due(self, tick: int) -> tuple[int, ...]:
         """Positions of the sources to poll at this tick, counted from 1. Tick 1 polls every source."""
-        return tuple(position for position, every in enumerate(self.every) if (tick - 1) % every == 0)
+        due: tuple[int, ...] = ()
+        for position, every in enumerate(self.every):
+            if (tick - 1) % every == 0:
+                due += (position,)
+        return due
 
 
 def cadence_of(refresh_interval_seconds: float, intervals: Iterable[float | None]) -> Cadence:
