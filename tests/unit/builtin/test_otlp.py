@@ -45,7 +45,7 @@ class Running:
 
     def __init__(self, **parameters) -> None:
         self.registry = CollectorRegistry()
-        self.source = OtlpSource("otlp", OtlpParameters(port=0, **parameters), PluginContext(registry=self.registry))
+        self.source = OtlpSource("otlp", OtlpParameters(**{"port": 0, "grpcPort": 0, **parameters}), PluginContext(registry=self.registry))
         self.pages: list[tuple[str, bytes]] = []
         self.watching: dict[str, asyncio.Task] = {}
 
@@ -165,7 +165,7 @@ async def test_other_paths_are_not_there_and_a_port_that_is_taken_ends_the_start
     async with taken:
         port = taken.sockets[0].getsockname()[1]
         with pytest.raises(ConfigurationError, match=f"cannot listen on 127.0.0.1:{port}"):
-            await OtlpSource("otlp", OtlpParameters(port=port), PluginContext()).start()
+            await OtlpSource("otlp", OtlpParameters(port=port, grpcPort=None), PluginContext()).start()
 
 
 @asynccontextmanager
