@@ -8,7 +8,7 @@ import json
 import aiohttp
 import pytest
 
-from integration.serve.gateway import running_gateway, until
+from integration.serve.gateway import running_gateway, samples, until
 from real.servers import MODEL, RUNNING_AT_ONCE
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
@@ -71,20 +71,26 @@ async def test_a_streamed_answer_has_no_load_and_is_counted_so(vllm, tmp_path):
         assert await gateway.sample(LOADS, {"outcome": "read"}) == 0
 
 
-async def test_the_queue_that_an_answer_tells_of_is_the_one_that_was_there(vllm, tmp_path):
-    """While the server is crowded, a short request's answer tells of those that wait."""
-    async with (
-        running_gateway(tmp_path, CONFIG.format(port=vllm[0].port, form="JSON"), servers=0) as gateway,
-        aiohttp.ClientSession() as own,
-    ):
-        url = f"{vllm[0].url}/v1/completions"
-        crowd = [asyncio.create_task(own.post(url, json=completion(400))) for _ in range(4 * RUNNING_AT_ONCE)]
+async def test_an_answer_tells_of_the_queue_that_formed_behind_its_request(vllm, tmp_path):
+    config, url = CONFIG.format(port=vllm[0].port, form="JSON"), f"{vllm[0].url}/v1/completions"
+    async with running_gateway(tmp_path, config, servers=0) as gateway, aiohttp.ClientSession() as own:
+        first = asyncio.create_task(ask(gateway.client, completion(400), **{"endpoint-load-metrics-format": "json"}))
+        running = f"{vllm[0].url}/metrics"
+
+        async def runs() -> bool:
+            return sum(each.value for each in await samples(running) if each.name == "vllm:num_requests_running") >= 1
+
+        await until(runs, "the first request at the server")
+        crowd = [asyncio.create_task(own.post(url, json=completion(1000))) for _ in range(4 * RUNNING_AT_ONCE)]
         try:
-            waiting = []
-            for _ in range(3):
-                told, _ = await ask(gateway.client, completion(1), **{"endpoint-load-metrics-format": "json"})
-                waiting.append(json.loads(str(told).partition(" ")[2])["named_metrics"]["num_requests_waiting"])
-            assert max(waiting) > 0
+            told, _ = await first
+            waiting = json.loads(str(told).partition(" ")[2])["named_metrics"]["num_requests_waiting"]
+            assert waiting > 0
+
+            async def follows() -> bool:
+                return await gateway.sample("llm_d_epp_average_queue_size") == waiting
+
+            await until(follows, "the column")
         finally:
             for task in crowd:
                 task.cancel()

@@ -36,10 +36,10 @@ class EngineReader:
 
     def __init__(self, config: EngineConfig) -> None:
         counts = ((WAITING_QUEUE_SIZE, config.queued_requests_spec), (RUNNING_REQUESTS_SIZE, config.running_requests_spec))
-        shares = ((KV_CACHE_USAGE, config.kv_usage_spec), *custom_keys_of(config))
         layout = ((CACHE_BLOCK_SIZE, config.cache_block_size_spec), (CACHE_NUM_BLOCKS, config.cache_num_blocks_spec))
         self._counts = tuple(_parsed(counts))
-        self._numbers = tuple(_parsed(shares))
+        self._usage = parse_spec(config.kv_usage_spec)
+        self._custom = tuple(_parsed(custom_keys_of(config)))
         self._layout = tuple(_parsed(layout))
         self._lora = parse_spec(config.lora_spec)
         self._cache_info = parse_spec(config.cache_info_spec)
@@ -55,11 +55,16 @@ class EngineReader:
         """
         missing = []
         for key, spec in self._counts:
-            if (value := _number(page, spec)) is None:
+            if (value := _amount(page, spec)) is None:
                 missing.append(str(spec))
             else:
                 writer.set(key, math.trunc(value))
-        for key, spec in self._numbers:
+        if self._usage is not None:
+            if (value := _amount(page, self._usage)) is None:
+                missing.append(str(self._usage))
+            else:
+                writer.set(KV_CACHE_USAGE, min(value, 1.0))
+        for key, spec in self._custom:
             if (value := _number(page, spec)) is None:
                 missing.append(str(spec))
             else:
@@ -71,7 +76,7 @@ class EngineReader:
 
     def _read_cache_layout(self, page: MetricsPage, writer: ColumnWriter) -> None:
         for key, spec in self._layout:
-            if (value := _number(page, spec)) is not None:
+            if (value := _amount(page, spec)) is not None:
                 writer.set(key, math.trunc(value))
         info = page.newest(self._cache_info.name, self._cache_info.labels) if self._cache_info else None
         if info is not None:
@@ -101,6 +106,12 @@ def _number(page: MetricsPage, spec: MetricSpec) -> float | None:
         return None
     value = sample.value
     return value if math.isfinite(value) else None
+
+
+def _amount(page: MetricsPage, spec: MetricSpec) -> float | None:
+    """A count or a share: what is negative makes no sense either."""
+    value = _number(page, spec)
+    return value if value is not None and value >= 0 else None
 
 
 def _lora_adapters(page: MetricsPage, spec: MetricSpec) -> LoraAdapters | None:
@@ -178,7 +189,8 @@ class CoreMetricsExtractor(DataCollector[CoreMetricsParameters, MetricsPage]):
 
     Each value is the newest sample, by timestamp, with the labels of its spec; counts are cut to whole numbers. LoRA adapters are in the
     labels of the sample with the greatest value. A page that lacks some of the required metrics still updates the others, and counts as
-    an error; NaN and infinite values count as missing. What is missing stays as it was, and its age grows.
+    an error; NaN and infinite values, and negative counts and shares, count as missing, and a KV cache is never fuller than 1. What is
+    missing stays as it was, and its age grows.
     """
 
     produces = CORE_KEYS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -18,6 +19,8 @@ from endpick.api.errors import UnknownKey
 from endpick.datalayer.model_rules import ModelRules
 from endpick.datalayer.told import Told
 
+_GREATEST = 1e300
+"""No measurement is greater, either way, and differences and products of such numbers stay finite; what is greater counts as not known."""
 NEW_ROW = -1
 """In a list of origins: this row takes over nothing."""
 
@@ -53,6 +56,8 @@ class Cells:
         Raises:
             TypeError, ValueError: the column holds numbers and the value is none.
         """
+        if self.key.is_number and not -_GREATEST <= value <= _GREATEST:  # type: ignore[operator]
+            value = math.nan
         # An equal object stays the same object, so that those who keep what follows from it see at once that nothing has changed.
         if not self.derived or self.values[row] != value:
             self.values[row] = value  # type: ignore[call-overload]
