@@ -78,7 +78,7 @@ def main() -> int:
     if not options.epp:
         print("skipped: no Go endpoint picker is given; build one of llm-d's, then `make bench-go GO_EPP=/path/to/epp`")
         return 0
-    contestants = _contestants(options.epp)
+    contestants = contestants_of(options.epp)
     loads = [name for name in LOADS if options.only in name]
     pools = [int(count) for count in options.endpoints.split(",")]
     with model_server(options.load_core, long_page=True) as port:
@@ -91,7 +91,7 @@ def main() -> int:
     return int(any(sample.failed for each in contestants for samples in each.samples.values() for sample in samples))
 
 
-def _contestants(epp: str) -> tuple[Contestant, ...]:
+def contestants_of(epp: str) -> tuple[Contestant, ...]:
     own = {"interpreted": sys.executable} | ({"compiled": str(COMPILED_PYTHON.absolute())} if COMPILED_PYTHON.exists() else {})
     quiet = (
         "--metrics-endpoint-auth=false",
@@ -106,9 +106,9 @@ def _contestants(epp: str) -> tuple[Contestant, ...]:
 
 
 def _measure(contestant: Contestant, endpoints: int, model_server_port: int, loads: Sequence[str], options: argparse.Namespace) -> None:
-    with tempfile.TemporaryDirectory() as folder, _started(contestant, Path(folder), endpoints, model_server_port, options) as (port, pid):
+    with tempfile.TemporaryDirectory() as folder, started(contestant, Path(folder), endpoints, model_server_port, options) as (port, pid):
         _drive(port, loads[0], options.seconds / 3, options)  # until it is warm
-        idle = _idle_share(pid, options.seconds / 2)
+        idle = idle_share(pid, options.seconds / 2)
         contestant.idle_shares.setdefault(endpoints, []).append(idle)
         for load in loads:
             began, spent = time.monotonic(), cpu_seconds(pid)
@@ -121,7 +121,7 @@ def _measure(contestant: Contestant, endpoints: int, model_server_port: int, loa
 
 
 @contextmanager
-def _started(
+def started(
     contestant: Contestant, folder: Path, endpoints: int, model_server_port: int, options: argparse.Namespace
 ) -> Iterator[tuple[int, int]]:
     """Port and process id of a picker that decides."""
@@ -167,7 +167,7 @@ def _drive(port: int, load: str, seconds: float, options: argparse.Namespace) ->
     return found
 
 
-def _idle_share(pid: int, seconds: float) -> float:
+def idle_share(pid: int, seconds: float) -> float:
     began, spent = time.monotonic(), cpu_seconds(pid)
     time.sleep(seconds)
     return (cpu_seconds(pid) - spent) / (time.monotonic() - began)

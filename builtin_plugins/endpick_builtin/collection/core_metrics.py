@@ -55,12 +55,13 @@ class EngineReader:
         """
         missing = []
         for key, spec in self._counts:
-            if (value := _amount(page, spec)) is None:
+            if (count := _whole(page, spec)) is None:
                 missing.append(str(spec))
             else:
-                writer.set(key, math.trunc(value))
+                writer.set(key, count)
         if self._usage is not None:
-            if (value := _amount(page, self._usage)) is None:
+            value = _number(page, self._usage)
+            if value is None or value < 0:
                 missing.append(str(self._usage))
             else:
                 writer.set(KV_CACHE_USAGE, min(value, 1.0))
@@ -76,8 +77,8 @@ class EngineReader:
 
     def _read_cache_layout(self, page: MetricsPage, writer: ColumnWriter) -> None:
         for key, spec in self._layout:
-            if (value := _amount(page, spec)) is not None:
-                writer.set(key, math.trunc(value))
+            if (count := _whole(page, spec)) is not None:
+                writer.set(key, count)
         info = page.newest(self._cache_info.name, self._cache_info.labels) if self._cache_info else None
         if info is not None:
             for key, label in self._cache_labels:
@@ -108,10 +109,10 @@ def _number(page: MetricsPage, spec: MetricSpec) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _amount(page: MetricsPage, spec: MetricSpec) -> float | None:
-    """A count or a share: what is negative makes no sense either."""
+def _whole(page: MetricsPage, spec: MetricSpec) -> int | None:
+    """A count: what is negative makes no sense either."""
     value = _number(page, spec)
-    return value if value is not None and value >= 0 else None
+    return math.trunc(value) if value is not None and value > -1 else None
 
 
 def _lora_adapters(page: MetricsPage, spec: MetricSpec) -> LoraAdapters | None:

@@ -20,6 +20,8 @@ from endpick.testing.bench import doubles
 from endpick_builtin.collection.core_metrics import CORE_KEYS, CoreMetricsExtractor, CoreMetricsParameters
 
 SIZE = 4
+SILENT = logging.getLogger("tests.silent")
+SILENT.disabled = True
 SCORERS = [
     pytest.param(kind, parameters, id=f"{name}{number or ''}")
     for name, kind in plugin_types()
@@ -43,7 +45,6 @@ def test_there_are_scorers():
 @example(numbers=[float("inf")] * 4, rotate=False)
 @example(numbers=[float("nan")] * 4, rotate=False)
 def test_scores_are_finite(kind, parameters, numbers, rotate):
-    logging.disable(logging.WARNING)
     values = own_model(kind)(**parameters)
     subscriptions = kind.subscriptions(values)
     given_scene = scene(SIZE, subscriptions, matches=True)
@@ -56,7 +57,7 @@ def test_scores_are_finite(kind, parameters, numbers, rotate):
             # What a producer leaves for a request is its own number, not a server's; NaN is what it does not know.
             given_scene.state.put_column(key, given_scene.endpoints, np.where(np.isfinite(column), np.clip(column, -1e300, 1e300), np.nan))
     writer = TableWriter(given_scene.table, scope_of("test", subscriptions), None, lambda *_: None)
-    plugin = kind("test", values, PluginContext(random=random.Random(1), columns=writer, instances=doubles(values)))
+    plugin = kind("test", values, PluginContext(logger=SILENT, random=random.Random(1), columns=writer, instances=doubles(values)))
     scores = np.asarray(plugin.score(given_scene.request, given_scene.endpoints, given_scene.state), dtype=np.float64)
     assert scores.shape == (SIZE,)
     assert np.isfinite(scores).all(), scores

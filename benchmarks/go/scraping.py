@@ -1,0 +1,79 @@
+"""What following a pool's metrics costs endpick and llm-d's picker in Go: `python -m benchmarks.go.scraping --epp /path/to/epp`.
+
+No requests. Pages of 2 or 60 KB, each 50 ms, that change from one scrape to the next as a busy server's do, or never change: endpick asks
+for those less often. Each picker in its turn, on one core; the server of the pages is on another, and is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.extproc.load import resident_mebibytes
+from benchmarks.go.__main__ import Contestant, contestants_of, idle_share, started
+from benchmarks.scale import changing
+from benchmarks.scrape import counted, long_page, short_page
+
+POOLS = {"16x2": (16, short_page), "16x60": (16, long_page), "100x60": (100, long_page)}
+SETTLE_SECONDS = 4.0
+"""Until endpoints with nothing to do are asked as seldom as they will be."""
+
+
+def measured(contestant: Contestant, endpoints: int, pages: tuple[bytes, ...], options: argparse.Namespace) -> tuple[float, float, float]:
+    """Cores, scrapes a second, and MiB."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        counted(*pages, core=options.load_core) as (port, given),
+        started(contestant, Path(folder), endpoints, port, options) as (_, pid),
+    ):
+        time.sleep(SETTLE_SECONDS)
+        before, began = given.value, time.monotonic()
+        share = idle_share(pid, options.seconds)
+        return share, (given.value - before) / (time.monotonic() - began), resident_mebibytes(pid)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.go.scraping", description=__doc__.splitlines()[0])
+    parser.add_argument("--epp", default="", help="the Go binary")
+    parser.add_argument("--pools", default="16x2,100x60", help=f"of {', '.join(POOLS)} (%(default)s): endpoints, and KB of a page")
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of a window")
+    parser.add_argument("--rounds", type=int, default=3, help="starts of each picker for each pool")
+    parser.add_argument("--picker-core", type=int, default=0)
+    parser.add_argument("--load-core", type=int, default=1)
+    options = parser.parse_args()
+    if not options.epp:
+        print("skipped: no Go endpoint picker is given; see `make bench-go`")
+        return 0
+    contestants = contestants_of(options.epp)
+    names = ", ".join(each.name for each in contestants)
+    print(
+        f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}, Linux {platform.release()}, Python {platform.python_version()}\n"
+    )
+    ours = " | ".join(f"{each.name} : Go" for each in contestants[1:])
+    print(f"| pages | {ours} | cores: {names} | scrapes a second | MiB |")
+    print("|---" * (3 + len(contestants)) + "|")
+    for pool in options.pools.split(","):
+        endpoints, make = POOLS[pool]
+        for kind, pages in (("change", changing(make())), ("stay", (make(),))):
+            found: dict[str, list[tuple[float, float, float]]] = {each.name: [] for each in contestants}
+            for number in range(options.rounds):
+                turn = number % len(contestants)
+                for contestant in (*contestants[turn:], *contestants[:turn]):
+                    found[contestant.name].append(measured(contestant, endpoints, pages, options))
+            cores, rates, held = ([statistics.median(one[which] for one in found[each.name]) for each in contestants] for which in range(3))
+            ratios = " | ".join(f"{core / cores[0]:.2f}" for core in cores[1:])
+            shown = ", ".join(f"{core:.3f}" for core in cores)
+            print(
+                f"| {pool} KB, {kind} | {ratios} | {shown} | {', '.join(f'{r:.0f}' for r in rates)} | {', '.join(f'{m:.0f}' for m in held)} |"
+            )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
