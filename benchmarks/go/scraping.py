@@ -69,9 +69,8 @@ def main() -> int:
             cores, rates, held = ([statistics.median(one[which] for one in found[each.name]) for each in contestants] for which in range(3))
             ratios = " | ".join(f"{core / cores[0]:.2f}" for core in cores[1:])
             shown = ", ".join(f"{core:.3f}" for core in cores)
-            print(
-                f"| {pool} KB, {kind} | {ratios} | {shown} | {', '.join(f'{r:.0f}' for r in rates)} | {', '.join(f'{m:.0f}' for m in held)} |"
-            )
+            asked, memory = ", ".join(f"{rate:.0f}" for rate in rates), ", ".join(f"{mib:.0f}" for mib in held)
+            print(f"| {pool} KB, {kind} | {ratios} | {shown} | {asked} | {memory} |", flush=True)
     return 0
 
 
