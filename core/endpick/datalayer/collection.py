@@ -172,7 +172,7 @@ class PolledSource:
             is_late = self.limit.end(task)
             if is_the_hosts(problem):
                 raise
-            pace.reset()
+            pace.failed()
             self.dispatcher.failed(endpoint.name, f"no answer within {self.limit.seconds:g} s" if is_late else problem)
         else:
             self.limit.end(task)
@@ -392,10 +392,11 @@ class CollectionLoop:
 
     def _pace_of(self, source: PollingSource[Parameters, object], every: int) -> Pace:
         """Only a source that says when nothing changed, and whose interval the operator left to endpick, is asked less often."""
-        if not source.repeats_payload or source.interval_seconds is not None:
-            return Pace(1, self._counts)
         interval = every * self._cadence.tick_seconds
-        return Pace(longest_stretch(interval, self._settings.idle_interval_seconds, self._tolerated_age_seconds), self._counts)
+        if not source.repeats_payload or source.interval_seconds is not None:
+            return Pace(1, self._counts, interval)
+        longest = longest_stretch(interval, self._settings.idle_interval_seconds, self._tolerated_age_seconds)
+        return Pace(longest, self._counts, interval)
 
     def _leave(self, name: str) -> None:
         for dispatcher in self._dispatchers:
