@@ -64,9 +64,10 @@ soak: .venv/.installed ## Besiege a picker for ten minutes; well-behaved gateway
 bench-go: .venv/.installed ## Compare with llm-d's endpoint picker in Go: make bench-go GO_EPP=/path/to/epp.
 	$(BIN)/python -m benchmarks.go --epp "$(GO_EPP)"
 	$(BIN)/python -m benchmarks.go.overload --epp "$(GO_EPP)"
+	$(BIN)/python -m benchmarks.go.scraping --epp "$(GO_EPP)"
 
 bench-scale: .venv/.installed ## Follow pools of 16, 100 and 1000 endpoints whose pages change: CPU, and memory over MINUTES=10.
-	$(BIN)/python -m benchmarks.scale --minutes $(or $(MINUTES),10)
+	$(BIN)/python -m benchmarks.scale --cores 0,1 --minutes $(or $(MINUTES),10)
 
 mutants: .venv/.installed ## Change the code in small ways and say what no test noticed; takes half an hour.
 	$(BIN)/python -m pip $(PIP_INSTALL) --group mutants

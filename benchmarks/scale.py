@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
+import os
 import re
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -34,6 +36,8 @@ VARIANTS = 7
 """Pages, taken in turns by all endpoints together: a pool of 16, 100 or 1000 never sees the same one twice in a row."""
 WINDOW_SECONDS = 5.0
 SETTLE_SECONDS = 3.0
+COLLECTED_AT = 10_000
+"""New objects after which Python looks for garbage, as in `endpick serve`."""
 _NUMBER = re.compile(rb" [0-9.e+]+$", re.MULTILINE)
 
 
@@ -127,12 +131,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help=f"windows of {WINDOW_SECONDS:g} s for each pool")
     parser.add_argument("--endpoints", type=int, help="only the pool of that size")
     parser.add_argument("--minutes", type=float, default=0, help="of following each pool for its memory; 0: not")
+    parser.add_argument(
+        "--cores", default="", help="two numbers, as `0,1`: this process keeps to the first, the server of the pages to the second"
+    )
     options = parser.parse_args()
+    own, servers = map(int, options.cores.split(",")) if options.cores else (None, None)
+    if own is not None:
+        os.sched_setaffinity(0, {own})
+    gc.freeze()
+    gc.set_threshold(COLLECTED_AT)
     for endpoints, interval, size, make in POOLS:
         if options.endpoints not in (None, endpoints):
             continue
         pages = changing(make())
-        with serving(*pages) as port:
+        with serving(*pages, core=servers) as port:
             cores, rate, failed = uvloop.run(windows(port, endpoints, interval, options.rounds))
             whole = parse_whole_seconds(pages[0])
             parsing = whole * rate

@@ -10,9 +10,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import multiprocessing
+import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
+from multiprocessing.sharedctypes import Synchronized
 from time import perf_counter, process_time
 from typing import cast
 
@@ -39,6 +42,8 @@ SETTLE_SECONDS = 3.0
 """Until idle endpoints are asked as seldom as they will be."""
 TOLERATED_AGE_SECONDS = 2.0
 """As the default profile has it."""
+SEND_BYTES = 512 * 1024
+"""An answer leaves in one write."""
 LABELS = 'engine="0",model_name="meta-llama/Llama-3.1-8B-Instruct"'
 WANTED = (
     f"vllm:num_requests_running{{{LABELS}}} 7.0",
@@ -79,22 +84,29 @@ class PageServer(asyncio.Protocol):
     """Answers every request with one of the pages in turn; as little of a server as HTTP allows, so that it keeps up."""
 
     answers: Iterator[bytes] = iter(())
+    given: Synchronized[int] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
 
     def data_received(self, data: bytes) -> None:
         for _ in range(data.count(b"\r\n\r\n")):
             self.transport.write(next(self.answers))
+            if self.given is not None:
+                self.given.value += 1
 
 
-def serve(port: Connection, pages: tuple[bytes, ...]) -> None:
+def serve(port: Connection, pages: tuple[bytes, ...], core: int | None, given: Synchronized[int]) -> None:
     """The server process; ends when it is terminated."""
+    if core is not None:
+        os.sched_setaffinity(0, {core})
 
     async def run() -> None:
         head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: %d\r\n\r\n"
+        PageServer.given = given
         PageServer.answers = itertools.cycle([head % len(page) + page for page in pages])
-        server = await asyncio.get_running_loop().create_server(PageServer, "127.0.0.1", 0)
+        server = await asyncio.get_running_loop().create_server(PageServer, "0.0.0.0", 0)  # 127/8 is a lot of addresses
         port.send(server.sockets[0].getsockname()[1])
         await server.serve_forever()
 
@@ -102,13 +114,22 @@ def serve(port: Connection, pages: tuple[bytes, ...]) -> None:
 
 
 @contextmanager
-def serving(*pages: bytes) -> Iterator[int]:
-    """The port of a server in another process."""
+def serving(*pages: bytes, core: int | None = None) -> Iterator[int]:
+    """The port of a server in another process, which keeps to that core if one is given."""
+    with counted(*pages, core=core) as (port, _):
+        yield port
+
+
+@contextmanager
+def counted(*pages: bytes, core: int | None = None) -> Iterator[tuple[int, Synchronized[int]]]:
+    """The same, and how many pages it has given."""
+    context = multiprocessing.get_context("spawn")
+    given = context.Value("Q", lock=False)
     here, there = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=serve, args=(there, pages), daemon=True)
+    process = context.Process(target=serve, args=(there, pages, core, given), daemon=True)
     process.start()
     try:
-        yield here.recv()
+        yield here.recv(), given
     finally:
         process.terminate()
         process.join()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
@@ -35,10 +36,10 @@ class EngineReader:
 
     def __init__(self, config: EngineConfig) -> None:
         counts = ((WAITING_QUEUE_SIZE, config.queued_requests_spec), (RUNNING_REQUESTS_SIZE, config.running_requests_spec))
-        shares = ((KV_CACHE_USAGE, config.kv_usage_spec), *custom_keys_of(config))
         layout = ((CACHE_BLOCK_SIZE, config.cache_block_size_spec), (CACHE_NUM_BLOCKS, config.cache_num_blocks_spec))
         self._counts = tuple(_parsed(counts))
-        self._numbers = tuple(_parsed(shares))
+        self._usage = parse_spec(config.kv_usage_spec)
+        self._custom = tuple(_parsed(custom_keys_of(config)))
         self._layout = tuple(_parsed(layout))
         self._lora = parse_spec(config.lora_spec)
         self._cache_info = parse_spec(config.cache_info_spec)
@@ -54,11 +55,17 @@ class EngineReader:
         """
         missing = []
         for key, spec in self._counts:
-            if (value := _number(page, spec)) is None:
+            if (count := _whole(page, spec)) is None:
                 missing.append(str(spec))
             else:
-                writer.set(key, math.trunc(value))
-        for key, spec in self._numbers:
+                writer.set(key, count)
+        if self._usage is not None:
+            value = _number(page, self._usage)
+            if value is None or value < 0:
+                missing.append(str(self._usage))
+            else:
+                writer.set(KV_CACHE_USAGE, min(value, 1.0))
+        for key, spec in self._custom:
             if (value := _number(page, spec)) is None:
                 missing.append(str(spec))
             else:
@@ -70,8 +77,8 @@ class EngineReader:
 
     def _read_cache_layout(self, page: MetricsPage, writer: ColumnWriter) -> None:
         for key, spec in self._layout:
-            if (value := _number(page, spec)) is not None:
-                writer.set(key, math.trunc(value))
+            if (count := _whole(page, spec)) is not None:
+                writer.set(key, count)
         info = page.newest(self._cache_info.name, self._cache_info.labels) if self._cache_info else None
         if info is not None:
             for key, label in self._cache_labels:
@@ -96,7 +103,16 @@ def _parsed(specs: tuple[tuple[DataKey[float], str], ...]) -> Iterator[tuple[Dat
 def _number(page: MetricsPage, spec: MetricSpec) -> float | None:
     """The newest value; NaN and infinities are what exporters write when they know nothing."""
     sample = page.newest(spec.name, spec.labels)
-    return sample.value if sample is not None and math.isfinite(sample.value) else None
+    if sample is None:
+        return None
+    value = sample.value
+    return value if math.isfinite(value) else None
+
+
+def _whole(page: MetricsPage, spec: MetricSpec) -> int | None:
+    """A count: what is negative makes no sense either."""
+    value = _number(page, spec)
+    return math.trunc(value) if value is not None and value > -1 else None
 
 
 def _lora_adapters(page: MetricsPage, spec: MetricSpec) -> LoraAdapters | None:
@@ -108,8 +124,20 @@ def _lora_adapters(page: MetricsPage, spec: MetricSpec) -> LoraAdapters | None:
     if newest is None:
         return None
     labels = newest.labels
-    running, waiting = _names(labels.get("running_lora_adapters", "")), _names(labels.get("waiting_lora_adapters", ""))
-    return LoraAdapters(running, waiting, _count(labels.get("max_lora", "")) or 0)
+    texts = (labels.get("running_lora_adapters", ""), labels.get("waiting_lora_adapters", ""), labels.get("max_lora", ""))
+    return _known_adapters(*texts) if sum(map(len, texts)) <= _LONGEST_KNOWN else _adapters(*texts)
+
+
+def _adapters(running: str, waiting: str, most: str) -> LoraAdapters:
+    return LoraAdapters(_names(running), _names(waiting), _count(most) or 0)
+
+
+_MOST_DIGITS = 15
+"""Larger numbers are not exact in a column."""
+_LONGEST_KNOWN = 2048
+"""Characters of adapters' names that are remembered: a server may send megabytes of them."""
+_known_adapters = lru_cache(maxsize=1024)(_adapters)
+"""They change seldom."""
 
 
 def _names(text: str) -> frozenset[str]:
@@ -117,7 +145,7 @@ def _names(text: str) -> frozenset[str]:
 
 
 def _count(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() else None
+    return int(text) if len(text) <= _MOST_DIGITS and text.isascii() and text.isdigit() else None
 
 
 CORE_KEYS = (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE, CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, LORA_ADAPTERS)
@@ -162,7 +190,8 @@ class CoreMetricsExtractor(DataCollector[CoreMetricsParameters, MetricsPage]):
 
     Each value is the newest sample, by timestamp, with the labels of its spec; counts are cut to whole numbers. LoRA adapters are in the
     labels of the sample with the greatest value. A page that lacks some of the required metrics still updates the others, and counts as
-    an error; NaN and infinite values count as missing. What is missing stays as it was, and its age grows.
+    an error; NaN and infinite values, and negative counts and shares, count as missing, and a KV cache is never fuller than 1. What is
+    missing stays as it was, and its age grows.
     """
 
     produces = CORE_KEYS

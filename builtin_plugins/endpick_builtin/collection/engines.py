@@ -118,6 +118,9 @@ BUILT_IN_ENGINES = (
         cache_info_spec="sglang:cache_config_info",
         cache_block_size_label_name="page_size",
         cache_num_blocks_label_name="num_pages",
+        # From SGLang 0.5.11 on they are metrics of their own, and no labels any more.
+        cache_block_size_spec="sglang:page_size",
+        cache_num_blocks_spec="sglang:num_pages",
     ),
     EngineConfig(
         name="trtllm-serve",

@@ -11,6 +11,7 @@ import os
 import socket
 import ssl
 import zlib
+from collections.abc import Coroutine
 from enum import Enum
 from typing import cast
 
@@ -26,6 +27,9 @@ MAX_HEAD_BYTES = 64 * 1024
 """What may come before the headers are complete; the parser itself would keep a header that never ends."""
 MAX_ANSWER_BYTES = 2 * MAX_PAGE_BYTES
 """An answer as it comes, with what its transfer encoding adds."""
+
+_READ_BYTES = 256 * 1024
+"""At a time: most pages come at once."""
 
 
 class HttpPages:
@@ -43,6 +47,8 @@ class HttpPages:
         self._headers = f"Accept: {accept}\r\nAccept-Encoding: identity\r\nUser-Agent: endpick\r\n"
         self._idle: dict[str, list[_Connection]] = {}
         self._open: set[_Connection] = set()
+        self._buffer = memoryview(bytearray(_READ_BYTES))
+        """Into which each connection reads in its turn: what was read is taken out before another one reads."""
 
     async def close(self) -> None:
         """Close all connections."""
@@ -57,7 +63,7 @@ class HttpPages:
         for connection in self._idle.pop(authority, ()):
             connection.abort()
 
-    async def get(self, authority: str, path: str) -> bytes:
+    def get(self, authority: str, path: str) -> Coroutine[object, object, bytes]:
         """The body of one page.
 
         Args:
@@ -67,7 +73,7 @@ class HttpPages:
         Raises:
             Unavailable: it cannot be had; the message names the URL and the reason.
         """
-        return await self._fetch("GET", authority, path, "", b"")
+        return self._fetch("GET", authority, path, "", b"")
 
     async def post(self, authority: str, path: str, body: bytes, headers: str = "") -> bytes:
         """The answer to a JSON body; arguments and what it raises are those of `get`.
@@ -88,39 +94,31 @@ class HttpPages:
     async def _fetch(self, method: str, authority: str, path: str, headers: str, body: bytes) -> bytes:
         request = f"{method} {path} HTTP/1.1\r\nHost: {authority}\r\n{self._headers}{headers}\r\n".encode() + body
         try:
-            answer = await self._ask(authority, request)
+            while True:
+                idle = self._idle.get(authority)
+                connection = idle.pop() if idle else await self._connect(authority)
+                try:
+                    answer = await connection.ask(request)
+                except _StaleError:
+                    continue  # the server had closed it, which is no news about the page
+                except BaseException:
+                    connection.abort()
+                    raise
+                break
+            if connection.reusable:
+                self._idle.setdefault(authority, []).append(connection)
+            else:
+                connection.abort()
             if answer.status != 200 and not (method == "POST" and 200 < answer.status < 300):
                 raise Unavailable(f"{method} {self._scheme}://{authority}{path} answered {answer.status}")
             return answer.body()
         except (OSError, _BadAnswerError) as problem:
             raise Unavailable(f"{method} {self._scheme}://{authority}{path}: {_reason(problem)}") from problem
 
-    async def _ask(self, authority: str, request: bytes) -> _Answer:
-        idle = self._idle.get(authority)
-        while idle:
-            kept = idle.pop()
-            try:
-                return await self._exchange(kept, authority, request)
-            except _StaleError:
-                continue  # the server had closed it, which is no news about the page
-        return await self._exchange(await self._connect(authority), authority, request)
-
-    async def _exchange(self, connection: _Connection, authority: str, request: bytes) -> _Answer:
-        try:
-            answer = await connection.ask(request)
-        except BaseException:
-            connection.abort()
-            raise
-        if connection.reusable:
-            self._idle.setdefault(authority, []).append(connection)
-        else:
-            connection.abort()
-        return answer
-
     async def _connect(self, authority: str) -> _Connection:
         host, _, port = authority.rpartition(":")
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(lambda: _Connection(loop.create_future()), host.strip("[]"), int(port), ssl=self._tls)
+        _, connection = await loop.create_connection(lambda: _Connection(loop, self._buffer), host.strip("[]"), int(port), ssl=self._tls)
         self._open.add(connection)
         connection.ended.add_done_callback(lambda _: self._drop(connection, authority))
         return connection
@@ -154,20 +152,6 @@ class _Answer:
         self.encoding = b""
         self.size = 0
         self._chunks: list[bytes] = []
-
-    def header(self, name: bytes, value: bytes) -> None:
-        self.headers += 1
-        if self.headers > MAX_HEADERS:
-            raise _BadAnswerError(f"the answer has more than {MAX_HEADERS} headers")
-        match name.lower():
-            case b"content-length":
-                self.framed = True
-                if value.isdigit() and int(value) > MAX_PAGE_BYTES:
-                    raise _too_long()
-            case b"transfer-encoding":
-                self.framed = True
-            case b"content-encoding":
-                self.encoding = value.strip().lower()
 
     def add(self, chunk: bytes) -> None:
         self.size += len(chunk)
@@ -217,12 +201,14 @@ class _State(Enum):
     """It can take no more."""
 
 
-class _Connection(asyncio.Protocol):
+class _Connection(asyncio.BufferedProtocol):
     """One connection to one server, which reads one answer after the other."""
 
-    def __init__(self, ended: asyncio.Future[None]) -> None:
-        self.ended = ended
+    def __init__(self, loop: asyncio.AbstractEventLoop, buffer: memoryview) -> None:
+        self.ended: asyncio.Future[None] = loop.create_future()
         """Done once the connection is closed."""
+        self._loop = loop
+        self._buffer = buffer
         self._state = _State.OPEN
         self._was_kept = False
         self._received = 0
@@ -237,23 +223,26 @@ class _Connection(asyncio.Protocol):
         """Whether another request may be written."""
         return self._state is _State.IDLE
 
-    async def ask(self, request: bytes) -> _Answer:
-        """Write a request and wait for the answer.
+    def ask(self, request: bytes) -> asyncio.Future[_Answer]:
+        """Write a request; the answer is to come.
 
         Raises:
             _StaleError: the connection was kept, and ended without a byte of an answer.
             _BadAnswerError: the answer makes no sense, or there is too much of it.
             OSError: the connection broke.
         """
+        self._waiter = waiter = self._loop.create_future()
         if self._state is _State.ENDED or self._transport is None:
-            raise _StaleError
+            waiter.set_exception(
+                _StaleError() if self._was_kept or self._received else OSError("the connection ended before the answer did")
+            )
+            return waiter
         self._was_kept = self._state is _State.IDLE
         self._state = _State.ASKED
         self._received = 0
         self._answer = _Answer()
-        self._waiter = asyncio.get_running_loop().create_future()
         self._transport.write(request)
-        return await self._waiter
+        return waiter
 
     def abort(self) -> None:
         """Drop the connection at once."""
@@ -264,15 +253,18 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         if self._state is _State.ASKED:
             self._state = _State.ANSWERING
         elif self._state is not _State.ANSWERING:
             self.abort()  # an answer to nothing: what comes next could be taken for the answer to the next request
             return
-        self._received += len(data)
+        self._received += nbytes
         try:
-            self._parser.feed_data(data)
+            self._parser.feed_data(self._buffer[:nbytes])
         except httptools.HttpParserUpgrade:
             self._fail(_BadAnswerError("the server wants to speak another protocol"))
         except (httptools.HttpParserError, _BadAnswerError) as problem:
@@ -305,7 +297,19 @@ class _Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Called by the parser."""
-        self._answer.header(name, value)
+        answer = self._answer
+        answer.headers += 1
+        if answer.headers > MAX_HEADERS:
+            raise _BadAnswerError(f"the answer has more than {MAX_HEADERS} headers")
+        name = name.lower()
+        if name == b"content-length":
+            answer.framed = True
+            if value.isdigit() and int(value) > MAX_PAGE_BYTES:
+                raise _too_long()
+        elif name == b"transfer-encoding":
+            answer.framed = True
+        elif name == b"content-encoding":
+            answer.encoding = value.strip().lower()
 
     def on_headers_complete(self) -> None:
         """Called by the parser."""

@@ -1,29 +1,24 @@
-"""`otlp-source`: metrics that model servers, or an OpenTelemetry collector, push over OTLP/HTTP instead of being asked for them."""
+"""`otlp-source`: metrics that model servers, or an OpenTelemetry collector, push over OTLP instead of being asked for them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from enum import StrEnum
-from typing import Annotated
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Self
 
-from aiohttp import web
-from aiohttp.web_exceptions import HTTPRequestEntityTooLarge
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from endpick.api import ConfigurationError, Endpoint, MetricsPage, Parameters, PluginContext, Stability, StreamSource
 from endpick.api.fast_metrics import Counts
-from endpick_builtin.collection.otlp_messages import MAX_POINTS, Export, MalformedExport, answer_of, read_json, read_protobuf
+from endpick_builtin.collection.otlp_messages import MAX_POINTS, Export, MalformedExport
+from endpick_builtin.collection.otlp_ports import HTTP_PATH, MOST_AT_ONCE, Certificate, GrpcPort, HttpPort, Outcome, Refused
 
 Publish = Callable[[MetricsPage], None]
 
 _WARN_SECONDS = 30.0
-_PATH = "/v1/metrics"
-_PROTOBUF, _JSON = "application/x-protobuf", "application/json"
 _BODY_SECONDS = 10.0
 """Within which a body must be complete."""
-_MOST_AT_ONCE = 8
-"""Exports that are read at once; more are told to come again."""
 
 
 class OtlpParameters(Parameters):
@@ -32,7 +27,21 @@ class OtlpParameters(Parameters):
     host: Annotated[str, Field(min_length=1, description="Address to listen on; `0.0.0.0` or `::` for pushes from other machines.")] = (
         "127.0.0.1"
     )
-    port: Annotated[int, Field(ge=0, le=65535, description="Port to listen on; 0 lets the system choose, and the log says which.")] = 4318
+    port: Annotated[int, Field(ge=0, le=65535, description="Port of OTLP over HTTP; 0 lets the system choose, and the log says which.")] = (
+        4318
+    )
+    grpc_port: Annotated[
+        int | None,
+        Field(alias="grpcPort", ge=0, le=65535, description="Port of OTLP over gRPC; 0 lets the system choose; null for none."),
+    ] = 4317
+    cert_path: Annotated[
+        str, Field(alias="certPath", description="Certificate, or chain, that both ports show: then they speak TLS. With `keyPath`.")
+    ] = ""
+    key_path: Annotated[str, Field(alias="keyPath", description="Private key of `certPath`.")] = ""
+    client_ca_path: Annotated[
+        str,
+        Field(alias="clientCaPath", description="Authority that must have signed the certificates of clients; empty asks for none."),
+    ] = ""
     endpoint_attribute: Annotated[
         str,
         Field(
@@ -45,29 +54,34 @@ class OtlpParameters(Parameters):
         int, Field(alias="maxBodyBytes", ge=1024, le=64 * 1024 * 1024, description="Largest export that is read, unpacked.")
     ] = 4 * 1024 * 1024
 
+    @model_validator(mode="after")
+    def _certificate_is_whole(self) -> Self:
+        if bool(self.cert_path) != bool(self.key_path):
+            raise ValueError("certPath and keyPath belong together: give both, or neither")
+        if self.client_ca_path and not self.cert_path:
+            raise ValueError("clientCaPath needs certPath and keyPath: only with TLS do clients show certificates")
+        return self
 
-class Outcome(StrEnum):
-    """What became of an export."""
-
-    READ = "read"
-    MALFORMED = "malformed"
-    TOO_LARGE = "too_large"
-    TOO_SLOW = "too_slow"
-    BUSY = "busy"
+    @property
+    def certificate(self) -> Certificate | None:
+        """What both ports show; None for ports without TLS."""
+        if not self.cert_path:
+            return None
+        return Certificate(Path(self.cert_path), Path(self.key_path), Path(self.client_ca_path) if self.client_ca_path else None)
 
 
 class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
-    """Takes metrics that are pushed over OTLP/HTTP (`POST /v1/metrics`, protobuf or JSON, also gzipped) and hands them on as pages.
+    """Takes metrics that are pushed over OTLP and hands them on as pages: over gRPC, and over HTTP (`POST /v1/metrics`, protobuf or JSON).
 
     A resource belongs to the endpoint that its attribute `endpointAttribute` names. Its gauges and sums, and of histograms and summaries
     count and sum, become a page with the names of the push, where all but letters, digits, `_` and `:` is `_`; collectors such as
     `core-metrics-extractor` read it like one that was scraped. What the engine should report and one push lacks counts as an error of the
     collector, so a server's metrics belong into one push. Attributes that are no texts are no labels. Every client that reaches
-    the port can say what it likes of any endpoint: it has no authentication, and listens on this machine alone unless told otherwise.
+    a port can say what it likes of any endpoint, unless `clientCaPath` asks for its certificate: so both listen on this machine alone
+    unless told otherwise.
 
     Resources of unknown endpoints are left out and the sender is told so, as for points beyond 5000 in one export. A body over
-    `maxBodyBytes`, one that takes more than 10 s, and a ninth export at once are refused. gRPC is not spoken: have the exporter use
-    `http/protobuf`.
+    `maxBodyBytes`, packed with gzip or not, one that takes more than 10 s, and a ninth export at once are refused.
     """
 
     default_collectors = ("core-metrics-extractor",)
@@ -77,7 +91,9 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
         super().__init__(name, parameters, context)
         self._publishers: dict[str, dict[str, Publish]] = {}
         """By each name of an endpoint, and then by the endpoint's own name: several may share one."""
-        self._runner: web.AppRunner | None = None
+        self._ports: list[HttpPort | GrpcPort] = []
+        self.port, self.grpc_port = parameters.port, parameters.grpc_port
+        """Where it listens; once started, as the system chose."""
         self._reading = 0
         self._warned_at = -_WARN_SECONDS
         requests = Counts("endpick_otlp_exports_total", "Exports over OTLP, by what became of them.", ("outcome",), context.registry)
@@ -85,36 +101,33 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
         self._exports = {outcome: requests.labels(outcome.value) for outcome in Outcome}
         self._delivered, self._left_out = points.labels("delivered"), points.labels("left_out")
 
-    @property
-    def port(self) -> int:
-        """Where it listens, once started."""
-        return int(self._runner.addresses[0][1]) if self._runner is not None else self.parameters.port
-
     async def start(self) -> None:
         """Listen.
 
         Raises:
-            ConfigurationError: the address cannot be had.
+            ConfigurationError: an address cannot be had, or a certificate file does not work.
         """
-        app = web.Application(client_max_size=self.parameters.max_body_bytes)
-        app.router.add_post(_PATH, self._take)
-        runner = web.AppRunner(app, access_log=None, handle_signals=False, keepalive_timeout=120, shutdown_timeout=1.0)
-        await runner.setup()
-        host, port = self.parameters.host, self.parameters.port
+        scheme = "https" if self.parameters.certificate else "http"
+        self.port = await self._open(HttpPort(self._take, self.parameters.max_body_bytes), self.parameters.port)
+        self.context.logger.info("takes metrics over OTLP at %s://%s:%d%s", scheme, self.parameters.host, self.port, HTTP_PATH)
+        if self.parameters.grpc_port is not None:
+            self.grpc_port = await self._open(GrpcPort(self._take, self.parameters.max_body_bytes), self.parameters.grpc_port)
+            self.context.logger.info("takes metrics over OTLP by gRPC at %s:%d", self.parameters.host, self.grpc_port)
+
+    async def _open(self, listener: HttpPort | GrpcPort, port: int) -> int:
+        host = self.parameters.host
         try:
-            # After a reload with other parameters the instance before this one still listens for a moment.
-            await web.TCPSite(runner, host, port, reuse_port=True).start()
+            chosen = await listener.open(host, port, self.parameters.certificate)
         except OSError as problem:
-            await runner.cleanup()
+            await self.stop()
             raise ConfigurationError(f"source '{self.name}' cannot listen on {host}:{port}: {problem.strerror or problem}") from problem
-        self._runner = runner
-        self.context.logger.info("takes metrics over OTLP at http://%s:%d%s", host, self.port, _PATH)
+        self._ports.append(listener)
+        return chosen
 
     async def stop(self) -> None:
         """Listen no more."""
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        while self._ports:
+            await self._ports.pop().close()
 
     async def watch(self, endpoint: Endpoint, publish: Publish) -> None:
         """Take what is pushed for this endpoint."""
@@ -129,31 +142,29 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
                 if not self._publishers[name]:
                     del self._publishers[name]
 
-    async def _take(self, request: web.Request) -> web.Response:
-        as_json = request.content_type == _JSON
-        if not as_json and request.content_type != _PROTOBUF:
-            return self._refused(Outcome.MALFORMED, 415, f"send {_PROTOBUF} or {_JSON}, not {request.content_type}")
-        if self._reading >= _MOST_AT_ONCE:
-            return self._refused(Outcome.BUSY, 503, "too many exports at once; send fewer at a time, or less often")
+    async def _take(self, body: Callable[[], Awaitable[bytes]], read: Callable[[bytes], Export]) -> tuple[int, str]:
+        try:
+            export = await self._read(body, read)
+        except Refused as refusal:
+            self._exports[refusal.outcome].inc()
+            raise
+        self._exports[Outcome.READ].inc()
+        return self._deliver(export)
+
+    async def _read(self, body: Callable[[], Awaitable[bytes]], read: Callable[[bytes], Export]) -> Export:
+        if self._reading >= MOST_AT_ONCE:
+            raise Refused(Outcome.BUSY, "too many exports at once; send fewer at a time, or less often")
         self._reading += 1
         try:
             async with asyncio.timeout(_BODY_SECONDS):
-                body = await request.read()
-            # Beside the requests that are being decided.
-            export = await asyncio.to_thread(read_json if as_json else read_protobuf, body)
-        except TimeoutError:
-            return self._refused(Outcome.TOO_SLOW, 408, f"the body was not complete within {_BODY_SECONDS:g} s")
-        except HTTPRequestEntityTooLarge:
-            return self._refused(Outcome.TOO_LARGE, 413, f"more than maxBodyBytes, {self.parameters.max_body_bytes}; send smaller batches")
+                whole = await body()
+            return await asyncio.to_thread(read, whole)  # beside the requests that are being decided
+        except TimeoutError as problem:
+            raise Refused(Outcome.TOO_SLOW, f"the body was not complete within {_BODY_SECONDS:g} s") from problem
         except MalformedExport as problem:
-            return self._refused(Outcome.MALFORMED, 400, str(problem))
-        except web.RequestPayloadError as problem:
-            return self._refused(Outcome.MALFORMED, 400, f"the body cannot be unpacked: {problem}")
+            raise Refused(Outcome.MALFORMED, str(problem)) from problem
         finally:
             self._reading -= 1
-        self._exports[Outcome.READ].inc()
-        rejected, why = self._deliver(export)
-        return web.Response(body=answer_of(rejected, why, as_json=as_json), content_type=_JSON if as_json else _PROTOBUF)
 
     def _deliver(self, export: Export) -> tuple[int, str]:
         """Hand each page to its endpoint's collectors; how many points were left out, and why."""
@@ -178,7 +189,3 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
         if now - self._warned_at >= _WARN_SECONDS:
             self._warned_at = now
             self.context.logger.warning("%d points of an export were left out: %s; see endpointAttribute", rejected, why)
-
-    def _refused(self, outcome: Outcome, status: int, message: str) -> web.Response:
-        self._exports[outcome].inc()
-        return web.Response(status=status, text=message)

@@ -17,6 +17,7 @@ from endpick.api import (
     Duration,
     Endpoint,
     MetricsPage,
+    PageLayout,
     Parameters,
     PluginContext,
     PollingSource,
@@ -138,19 +139,24 @@ class MetricsPageSource(HttpSource[P, MetricsPage]):
     def __init__(self, name: str, parameters: P, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
         self._last: dict[str, MetricsPage] = {}
+        self._layouts: dict[str, PageLayout] = {}
 
     async def poll(self, endpoint: Endpoint) -> MetricsPage:
         """One scrape. An idle server's page is the one before, object and all, so that what was read of it need not be read again."""
         body = await self.fetch(endpoint)
         last = self._last.get(endpoint.name)
         if last is None or last.body != body:
-            last = self._last[endpoint.name] = MetricsPage(body)
+            layout = self._layouts.get(endpoint.name)
+            if layout is None:
+                layout = self._layouts[endpoint.name] = PageLayout()
+            last = self._last[endpoint.name] = MetricsPage(body, layout)
         return last
 
     def endpoint_removed(self, name: str) -> None:
         """Forget its page, too."""
         super().endpoint_removed(name)
         self._last.pop(name, None)
+        self._layouts.pop(name, None)
 
 
 class MetricsDataSource(MetricsPageSource[MetricsSourceParameters]):

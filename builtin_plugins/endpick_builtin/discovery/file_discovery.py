@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -16,8 +15,9 @@ from endpick_builtin.discovery.endpoint_file import MODEL_SERVERS, EndpointFile,
 
 MAX_FILE_BYTES = 1024 * 1024
 LOOK_INTERVAL_SECONDS = 1.0
-SETTLED_SECONDS = 2.0
-"""A file younger than this may still change without a new time stamp, so it is read again."""
+SETTLING_LOOKS = 3
+"""A file that has just changed may change again without a new time stamp, so it is read so many times more. Looks are counted, because
+the clock by which files are stamped may jump."""
 
 
 class FileDiscoveryParameters(Parameters):
@@ -40,7 +40,8 @@ class FileVersion:
 
     content: bytes
     signature: tuple[int, ...]
-    settled: bool
+    looks_left: int = SETTLING_LOOKS
+    """After which it is read no more until the file system says that it changed."""
 
 
 class FileDiscovery(EndpointDiscovery[FileDiscoveryParameters]):
@@ -90,7 +91,7 @@ class FileDiscovery(EndpointDiscovery[FileDiscoveryParameters]):
     async def _follow(self, seen: FileVersion, registry: EndpointRegistry) -> FileVersion:
         """Apply the file if it changed; returns the state it was in."""
         try:
-            if seen.settled and await asyncio.to_thread(signature_of, self._path) == seen.signature:
+            if not seen.looks_left and await asyncio.to_thread(signature_of, self._path) == seen.signature:
                 return seen
             version = await asyncio.to_thread(read_version, self._path)
         except (OSError, ValueError) as problem:
@@ -99,6 +100,8 @@ class FileDiscovery(EndpointDiscovery[FileDiscoveryParameters]):
         self._trouble = ""
         if version.content != seen.content:
             self._apply(await asyncio.to_thread(read_endpoint_file, version.content, self.rules), registry)
+        elif version.signature == seen.signature:
+            return replace(version, looks_left=max(0, seen.looks_left - 1))
         return version
 
     def _complain_once(self, trouble: str) -> None:
@@ -134,7 +137,7 @@ def read_version(path: Path) -> FileVersion:
         content = file.read(MAX_FILE_BYTES + 1)
     if len(content) > MAX_FILE_BYTES:
         raise ValueError("it is longer than 1 MiB")
-    return FileVersion(content, _signature(status), time.time() - status.st_mtime > SETTLED_SECONDS)
+    return FileVersion(content, _signature(status))
 
 
 def signature_of(path: Path) -> tuple[int, ...]:

@@ -49,7 +49,7 @@ def share_left(usage: FloatArray) -> FloatArray:
 def smaller_is_better(values: FloatArray) -> FloatArray:
     """(largest - value) / (largest - smallest): 1 for the smallest, 0 for the largest, 1 for all when they are equal; NaN gives 0.
 
-    Not finite values other than NaN do not occur in columns. Shape as `values`, which is not empty.
+    Infinite values do not occur in columns, nor any beyond 1e300. Shape as `values`, which is not empty.
     """
     largest = values[values.argmax()]
     if np.isnan(largest):  # which `argmax` finds first

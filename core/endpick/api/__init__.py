@@ -15,6 +15,8 @@ endpoint table (`endpoints[KEY]`), the request itself (`request`), and what prod
 - `keys`: which data does endpick itself define?
 - `metrics`: how is a Prometheus page read, and how are the labels of a plugin's own metrics bounded?
 - `line_index`: where on a long page may a metric be? Plugins have no use for it themselves.
+- `page_layout`: where was it on the server's last page? For sources of such pages.
+- `samples`: what does one line of such a page say?
 - `fast_metrics`: how does a plugin count at little cost what happens in each request?
 - `duration`: how does a configuration write a duration?
 - `errors`: which exceptions may a plugin raise, and which does it get to see?
@@ -100,7 +102,8 @@ from endpick.api.keys import (
     ServedModel,
     Topology,
 )
-from endpick.api.metrics import LabelLimit, MetricSample, MetricsPage
+from endpick.api.metrics import LabelLimit, MetricsPage
+from endpick.api.page_layout import PageLayout
 from endpick.api.plugin import ColumnWriter, Parameters, Plugin, PluginContext, RefersTo, Stability, ignored
 from endpick.api.request import InferenceRequest, JSONObject, JSONValue, Media, Modality, ParsedRequest, Piece, Prompt, Rejection, Usage
 from endpick.api.request_control import (
@@ -119,6 +122,7 @@ from endpick.api.request_control import (
     TerminationCause,
     UpstreamHeaders,
 )
+from endpick.api.samples import MetricSample
 from endpick.api.scheduling import (
     Category,
     DisaggregationDecider,
@@ -209,6 +213,7 @@ __all__ = (
     "ModelRewrite",
     "ModelTarget",
     "OrderingPolicy",
+    "PageLayout",
     "Parameters",
     "ParsedRequest",
     "Parser",

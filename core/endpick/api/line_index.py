@@ -36,6 +36,11 @@ class LineIndex:
         return found
 
 
+def line_ends(body: bytes) -> int:
+    """How many lines end on the page."""
+    return int(np.count_nonzero(np.frombuffer(body, np.uint8) == _NEWLINE))
+
+
 def index_lines(body: bytes) -> LineIndex | None:
     """The index of a page; None where it would miss lines, because one begins with blanks, or would not pay."""
     size = len(body)

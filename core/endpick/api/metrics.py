@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
-from types import MappingProxyType
-from typing import NamedTuple
 
 from endpick.api.line_index import BYTES_TOLD_APART, LineIndex, index_lines
+from endpick.api.page_layout import PageLayout
+from endpick.api.samples import MetricSample, sample_at
 
 _BLANKS = b" \t"
-_NEWLINE, _BRACE = ord("\n"), ord("{")
+_NEWLINE = ord("\n")
 _BEFORE_VALUES = (b"{", b" ", b"\t")
-_LABEL = re.compile(rb'[ \t,]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\\n]++|\\[^\n])*+)"[ \t]*(?=[,}])')
-_LABELS_END = re.compile(rb"[ \t,]*\}")
 _MOST_MENTIONS = 10_000
 _MOST_BLANKS = 64
 """In front of a name; exporters write none."""
-_LONGEST_KNOWN = 2048
-"""Bytes of labels that are remembered (vLLM's cache_config_info has 1100); longer ones are read anew each time."""
-_NO_LABELS: Mapping[str, str] = MappingProxyType({})
-
-
-class MetricSample(NamedTuple):
-    """One line of a metrics page."""
-
-    labels: Mapping[str, str]
-    value: float
-    """As written: NaN and the infinities are possible."""
-    timestamp_seconds: float | None
-    """When the exporter measured it; None, as usual, when it does not say."""
 
 
 class MetricsPage:
@@ -40,22 +23,30 @@ class MetricsPage:
     a metric by name, and then only that metric's lines. Lines that make no sense are passed over, as if they were not there.
     """
 
-    __slots__ = ("_is_indexed", "_lines", "_mentions", "_read", "body")
+    __slots__ = ("_is_indexed", "_layout", "_lines", "_malformed", "_mentions", "_read", "body")
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: bytes, layout: PageLayout | None = None) -> None:
         """Made by a data source, for one poll.
 
         Args:
             body: The page, without transfer encoding. Text is UTF-8; what is not is read with replacement characters.
+            layout: What was remembered of earlier pages of the same server, and is of this one; None for a page by itself.
         """
         self.body = body
+        self._layout = layout
+        if layout is not None:
+            layout.next_page(body)
         self._read: dict[str, tuple[MetricSample, ...]] = {}
         self._mentions = 0
+        self._malformed = 0
+        """Lines of the names asked for that make no sense: on the next page they may."""
         self._lines: LineIndex | None = None
         self._is_indexed = False
 
     def samples(self, name: str) -> Sequence[MetricSample]:
         """Every sample of this name, in page order, wherever on the page it is; read once, however often and by whom it is asked for.
+
+        On a page that has a layout, lines that follow each other where those of the last page did are all; see `PageLayout`.
 
         A page that mentions the names asked for more than 10 000 times is read no further: it is broken, and collecting shares a thread
         with deciding.
@@ -66,10 +57,20 @@ class MetricsPage:
         """
         found = self._read.get(name)
         if found is None:
-            found = self._read[name] = tuple(self._find(name.encode()))
+            found = self._layout.read(name, self.body) if self._layout is not None else None
+            if found is None:
+                found = self._search(name)
+            self._read[name] = found
         return found
 
-    def _find(self, name: bytes) -> list[MetricSample]:
+    def _search(self, name: str) -> tuple[MetricSample, ...]:
+        before = self._malformed
+        found = self._find(name.encode())
+        if self._layout is not None and self._mentions <= _MOST_MENTIONS and self._malformed == before:
+            self._layout.remember(name, self.body, found)
+        return tuple(sample for _, sample in found)
+
+    def _find(self, name: bytes) -> list[tuple[int, MetricSample]]:
         body, size, found = self.body, len(name), []
         for at in self._mentions_of(name):
             self._mentions += 1
@@ -77,9 +78,11 @@ class MetricsPage:
                 break
             after = at + size
             if body[after : after + 1] in _BEFORE_VALUES and (at == 0 or body[at - 1] == _NEWLINE or _starts_line(body, at)):
-                sample = _sample_at(body, after)
-                if sample is not None:
-                    found.append(sample)
+                sample = sample_at(body, after)
+                if sample is None:
+                    self._malformed += 1
+                else:
+                    found.append((at, sample))
         return found
 
     def _mentions_of(self, name: bytes) -> Iterator[int]:
@@ -97,8 +100,11 @@ class MetricsPage:
 
     def newest(self, name: str, labels: Mapping[str, str] | None = None) -> MetricSample | None:
         """The sample of this name with at least these labels: the latest by timestamp, the first on the page among equals; else None."""
+        samples = self.samples(name)
+        if not labels and len(samples) == 1:
+            return samples[0]
         found: MetricSample | None = None
-        for sample in self.samples(name):
+        for sample in samples:
             if labels and not labels.items() <= sample.labels.items():
                 continue
             if found is None or (sample.timestamp_seconds or 0.0) > (found.timestamp_seconds or 0.0):
@@ -110,88 +116,6 @@ def _starts_line(body: bytes, at: int) -> bool:
     """Whether nothing but blanks, and not very many, stands between the start of the line and `at`."""
     before = body[max(0, at - _MOST_BLANKS) : at].rstrip(_BLANKS)
     return before[-1] == _NEWLINE if before else at <= _MOST_BLANKS
-
-
-def _sample_at(body: bytes, after: int) -> MetricSample | None:
-    """The sample whose name ends at `after`; None when its line is malformed.
-
-    Nearly every line is a name, labels seen before and a number: that is tried first, and anything else is taken apart with care.
-    """
-    end = body.find(b"\n", after)
-    if end < 0:
-        end = len(body)
-    labels, value_at = _NO_LABELS, after
-    if body[after] == _BRACE:
-        value_at = body.find(b"}", after, end) + 1
-        known = _known_labels(body[after:value_at]) if 0 < value_at <= after + _LONGEST_KNOWN else None
-        if known is None:
-            return _read_sample(body[after:end])
-        labels = known
-    try:
-        return MetricSample(labels, _number(body[value_at:end]), None)
-    except ValueError:
-        return _read_sample(body[after:end])
-
-
-def _read_sample(rest: bytes) -> MetricSample | None:
-    """What follows the name on a sample's line; None when it is malformed."""
-    rest = rest.strip()
-    labels: Mapping[str, str] = _NO_LABELS
-    if rest.startswith(b"{"):
-        end = rest.find(b"}") + 1
-        known = _known_labels(rest[:end]) if 0 < end <= _LONGEST_KNOWN else None
-        if known is None:
-            read: dict[str, str] = {}
-            whole = _read_labels(rest, read)
-            if whole is None:
-                return None
-            known, end = read, whole
-        labels, rest = known, rest[end:]
-    words = rest.split(b" # ", 1)[0].split()
-    try:
-        numbers = [_number(word) for word in words]
-    except ValueError:
-        return None
-    if len(numbers) == 1:
-        return MetricSample(labels, numbers[0], None)
-    if len(numbers) == 2:
-        return MetricSample(labels, numbers[0], numbers[1] / 1000)
-    return None
-
-
-@lru_cache(maxsize=1024)
-def _known_labels(block: bytes) -> Mapping[str, str] | None:
-    """The labels of a block from its first brace to the next; None when that is not all of it, or malformed.
-
-    From one scrape to the next numbers change and labels stay, and they take most of the time of reading a line.
-    """
-    labels: dict[str, str] = {}
-    return MappingProxyType(labels) if _read_labels(block, labels) == len(block) else None
-
-
-def _read_labels(rest: bytes, labels: dict[str, str]) -> int | None:
-    """Fill `labels` from text that starts with a brace; where they end, or None when they are malformed."""
-    at = 1
-    while label := _LABEL.match(rest, at):
-        name, value = label[1].decode(), label[2].decode(errors="replace")
-        if name in labels:
-            return None
-        labels[name] = _unescaped(value) if "\\" in value else value
-        at = label.end()
-    end = _LABELS_END.match(rest, at)
-    return end.end() if end else None
-
-
-def _unescaped(value: str) -> str:
-    """Backslashes escape themselves, quotes and `n`; in front of anything else they stand for themselves."""
-    return "\\".join(part.replace("\\n", "\n").replace('\\"', '"') for part in value.split("\\\\"))
-
-
-def _number(word: bytes) -> float:
-    """Raises ValueError for what is no number; Python's own `1_000` is none here."""
-    if b"_" in word:
-        raise ValueError("underscore in a number")
-    return float(word)
 
 
 MAX_LABEL_VALUES = 1000

@@ -3,6 +3,7 @@
 - `table`: which endpoints are in the pool, and what was last reported of each? Start here: `EndpointTable`.
 - `collection`: when is each data source asked, and what happens to what it brings? Start here: `CollectionLoop`.
 - `pace`: when is each source due, at which moment of a tick, and which polls of an endpoint with nothing to do are left out?
+- `time_limit`: what ends a poll that takes too long?
 - `pool_poller`: when is something asked for that belongs to the whole pool?
 - `told`: what do endpoints tell of themselves, so that they need not be asked?
 - `tasks`: how are tasks restarted when they end, and how are they ended?

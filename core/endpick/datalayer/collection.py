@@ -25,6 +25,7 @@ from endpick.datalayer.pace import Cadence, Pace, PhaseSequence, PollCounts, cad
 from endpick.datalayer.pool_poller import PoolPoller
 from endpick.datalayer.table import EndpointTable
 from endpick.datalayer.tasks import TaskGroup, keep_running, stop_all
+from endpick.datalayer.time_limit import TimeLimit
 from endpick.observability.telemetry import Telemetry
 from endpick.plugins.breaker import Breaker, BreakerState
 from endpick.plugins.failures import AWAIT_FAILURES, CALL_FAILURES, is_the_hosts
@@ -146,13 +147,13 @@ def _collector_of(instance: Instance) -> DataCollector[Parameters, object]:
     return instance.plugin
 
 
-@dataclass(frozen=True, slots=True)
 class PolledSource:
     """A polling source with its time limit and where its payloads go."""
 
-    plugin: PollingSource[Parameters, object]
-    timeout_seconds: float
-    dispatcher: PayloadDispatcher
+    def __init__(self, plugin: PollingSource[Parameters, object], timeout_seconds: float, dispatcher: PayloadDispatcher) -> None:
+        self.plugin = plugin
+        self.limit = TimeLimit(timeout_seconds)
+        self.dispatcher = dispatcher
 
     def is_told(self, endpoint: Endpoint, within_seconds: float) -> bool:
         """Whether the endpoint has told by itself what the source is polled for."""
@@ -162,15 +163,19 @@ class PolledSource:
     async def poll(self, endpoint: Endpoint, pace: Pace) -> None:
         """One poll of one endpoint, delivered or counted as an error; the pace learns whether it brought anything new."""
         began = self.dispatcher.told.now()
+        loop = asyncio.get_running_loop()
+        task: asyncio.Task[None] = asyncio.current_task(loop)  # type: ignore[assignment]  # there is one: this runs
+        self.limit.begin(task, loop)
         try:
-            async with asyncio.timeout(self.timeout_seconds) as limit:
-                payload = await self.plugin.poll(endpoint)
+            payload = await self.plugin.poll(endpoint)
         except AWAIT_FAILURES as problem:
+            is_late = self.limit.end(task)
             if is_the_hosts(problem):
                 raise
-            pace.reset()
-            self.dispatcher.failed(endpoint.name, f"no answer within {self.timeout_seconds:g} s" if limit.expired() else problem)
+            pace.failed()
+            self.dispatcher.failed(endpoint.name, f"no answer within {self.limit.seconds:g} s" if is_late else problem)
         else:
+            self.limit.end(task)
             pace.answered(payload)
             self.dispatcher.deliver(payload, endpoint, began)
 
@@ -178,7 +183,7 @@ class PolledSource:
 class EndpointPoller:
     """The polling of one endpoint.
 
-    Each poll is a task of its own, so a source that hangs delays no other; a source still busy when its turn comes misses that turn.
+    Each source is polled by a task of its own, so one that hangs delays no other; a source still busy when its turn comes misses that turn.
     """
 
     def __init__(
@@ -207,33 +212,56 @@ class EndpointPoller:
         self._cadence = cadence
         self._sent = sent
         self._tasks = tasks
-        self._in_flight: list[asyncio.Task[None] | None] = [None] * len(sources)
+        self._loop = asyncio.get_running_loop()
+        self._turns: list[asyncio.Future[None] | None] = [None] * len(sources)
+        """What the task of each source waits for; None while it polls."""
+        self._tick = 0
+        self._phase = self._next_at = 0.0
+        self._timer: asyncio.Handle | None = None
 
-    async def run(self, phase: float) -> None:
-        """Poll until cancelled: everything at once, then tick by tick, at the moment of the tick that `phase` (0 to 1) says."""
-        loop = asyncio.get_running_loop()
+    def start(self, phase: float) -> None:
+        """Poll until `stop`: everything at once, then tick by tick, at the moment of the tick that `phase` (0 to 1) says."""
+        self._phase = phase
+        self._next_at = first_at(self._loop.time(), self._cadence.tick_seconds, phase) - self._cadence.tick_seconds
+        for position in range(len(self._sources)):
+            self._tasks.spawn(self._poll_in_turn(position))
+        self._timer = self._loop.call_soon(self._look)
+
+    def stop(self) -> None:
+        """Poll no more; what is under way is for the owner of the tasks to end."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def _poll_in_turn(self, position: int) -> None:
+        source, pace = self._sources[position], self._paces[position]
+        while self._timer is not None:  # a plugin may swallow that its task was cancelled
+            turn = self._turns[position] = self._loop.create_future()
+            await turn
+            await source.poll(self.endpoint, pace)
+
+    def _look(self) -> None:
         tick_seconds = self._cadence.tick_seconds
-        next_at = first_at(loop.time(), tick_seconds, phase) - tick_seconds
-        tick = 0
-        while True:
-            tick += 1
-            if self.endpoint.address in self._sent:
-                self._sent.discard(self.endpoint.address)
-                for pace in self._paces:
-                    pace.reset()
-            for position in self._cadence.due(tick):
-                pace = self._paces[position]
-                waits = self._cadence.every[position] * tick_seconds
-                if pace.is_due(told=pace.may_stretch and self._sources[position].is_told(self.endpoint, waits)):
-                    self._poll_unless_busy(position)
-            now = loop.time()
-            next_at = next_at + tick_seconds if next_at + tick_seconds >= now else first_at(now, tick_seconds, phase)
-            await asyncio.sleep(next_at - now)
+        self._tick += 1
+        if self.endpoint.address in self._sent:
+            self._sent.discard(self.endpoint.address)
+            for pace in self._paces:
+                pace.reset()
+        for position in self._cadence.due(self._tick):
+            pace = self._paces[position]
+            waits = self._cadence.every[position] * tick_seconds
+            if pace.is_due(told=pace.may_stretch and self._sources[position].is_told(self.endpoint, waits)):
+                self._poll_unless_busy(position)
+        now = self._loop.time()
+        is_behind = self._next_at + tick_seconds < now
+        self._next_at = first_at(now, tick_seconds, self._phase) if is_behind else self._next_at + tick_seconds
+        self._timer = self._loop.call_at(self._next_at, self._look)
 
     def _poll_unless_busy(self, position: int) -> None:
-        running = self._in_flight[position]
-        if running is None or running.done():
-            self._in_flight[position] = self._tasks.spawn(self._sources[position].poll(self.endpoint, self._paces[position]))
+        turn = self._turns[position]
+        if turn is not None and not turn.done():
+            self._turns[position] = None
+            turn.set_result(None)
 
 
 DEFAULT_REFRESH_INTERVAL_SECONDS = 0.05
@@ -311,6 +339,8 @@ class CollectionLoop:
             self._table.on_changed.remove(self._follow)
         for name in tuple(self._watched):
             self._leave(name)
+        for source in self._polled:
+            source.limit.stop()
         leaving, self._leaving = self._leaving, []
         return await stop_all((self._pool_tasks, *leaving), self._settings.stop_grace_seconds)
 
@@ -351,7 +381,7 @@ class CollectionLoop:
         poller = EndpointPoller(endpoint, tuple(self._polled), paces, self._cadence, self._table.sent, tasks)
         self._watched[endpoint.name] = _Watched(poller, tasks)
         if self._polled:
-            tasks.spawn(poller.run(self._phases.next(len(self._table.generation.endpoints))))
+            poller.start(self._phases.next(len(self._table.generation.endpoints)))
         for source, dispatcher in self._streams:
             run = functools.partial(source.watch, endpoint, dispatcher.publisher_for(endpoint.name))
             tasks.spawn(keep_running(run, functools.partial(dispatcher.failed, endpoint.name)))
@@ -362,17 +392,19 @@ class CollectionLoop:
 
     def _pace_of(self, source: PollingSource[Parameters, object], every: int) -> Pace:
         """Only a source that says when nothing changed, and whose interval the operator left to endpick, is asked less often."""
-        if not source.repeats_payload or source.interval_seconds is not None:
-            return Pace(1, self._counts)
         interval = every * self._cadence.tick_seconds
-        return Pace(longest_stretch(interval, self._settings.idle_interval_seconds, self._tolerated_age_seconds), self._counts)
+        if not source.repeats_payload or source.interval_seconds is not None:
+            return Pace(1, self._counts, interval)
+        longest = longest_stretch(interval, self._settings.idle_interval_seconds, self._tolerated_age_seconds)
+        return Pace(longest, self._counts, interval)
 
     def _leave(self, name: str) -> None:
         for dispatcher in self._dispatchers:
             dispatcher.forget(name)
-        tasks = self._watched.pop(name).tasks
-        tasks.cancel()
-        self._leaving.append(tasks)
+        watched = self._watched.pop(name)
+        watched.poller.stop()
+        watched.tasks.cancel()
+        self._leaving.append(watched.tasks)
 
 
 def _same_server(one: Endpoint, other: Endpoint) -> bool:

@@ -1,4 +1,4 @@
-"""When endpoints are asked: each source in its turn, at few moments of a tick, and an endpoint with nothing to do ever less often."""
+"""When endpoints are asked: each source in its turn, at few moments of a tick; one with nothing to do, or without an answer, less often."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ class Cadence:
 
     def due(self, tick: int) -> tuple[int, ...]:
         """Positions of the sources to poll at this tick, counted from 1. Tick 1 polls every source."""
-        return tuple(position for position, every in enumerate(self.every) if (tick - 1) % every == 0)
+        due: tuple[int, ...] = ()
+        for position, every in enumerate(self.every):
+            if (tick - 1) % every == 0:
+                due += (position,)
+        return due
 
 
 def cadence_of(refresh_interval_seconds: float, intervals: Iterable[float | None]) -> Cadence:
@@ -61,6 +65,10 @@ def first_at(now: float, tick_seconds: float, phase: float) -> float:
     return (ticks + phase) * tick_seconds
 
 
+FAILURES_BEFORE_BACKING_OFF = 5
+"""Polls in a row that failed, after which an endpoint is asked less often."""
+LONGEST_BACK_OFF_SECONDS = 1.0
+"""Between two polls of an endpoint that does not answer, or its interval where that is longer: so soon it is noticed again."""
 REPEATS_BEFORE_STRETCHING = 5
 """Answers in a row that say nothing new, after which an endpoint is asked less often."""
 _LOOKS_WHILE_FRESH = 2
@@ -73,7 +81,7 @@ class PollCounts:
 
     made: int = 0
     skipped: int = 0
-    """Of endpoints with nothing to do."""
+    """Of endpoints with nothing to do, or that do not answer."""
     told: int = 0
     """Left out because the endpoint had just told by itself what plugins must have."""
 
@@ -97,11 +105,13 @@ def longest_stretch(interval_seconds: float, idle_interval_seconds: float, toler
 class Pace:
     """Which of the polls of one endpoint by one source are made."""
 
-    __slots__ = ("_counts", "_last", "_left_out", "_longest", "_repeats", "_stretch", "_to_skip")
+    __slots__ = ("_counts", "_failures", "_last", "_left_out", "_longest", "_longest_back_off", "_repeats", "_stretch", "_to_skip")
 
-    def __init__(self, longest: int, counts: PollCounts) -> None:
+    def __init__(self, longest: int, counts: PollCounts, interval_seconds: float = LONGEST_BACK_OFF_SECONDS) -> None:
         """Every poll is made at first; `longest` is what `longest_stretch` says."""
         self._longest = longest
+        self._longest_back_off = max(1, math.floor(LONGEST_BACK_OFF_SECONDS / interval_seconds + 1e-9))
+        self._failures = 0
         self._counts = counts
         self._stretch = 1
         self._to_skip = 0
@@ -135,6 +145,7 @@ class Pace:
 
     def answered(self, payload: object) -> None:
         """The same object again means that nothing changed."""
+        self._failures = 0
         if payload is not self._last:
             self._last = payload
             self.reset()
@@ -142,6 +153,14 @@ class Pace:
         self._repeats += 1
         if self._repeats >= REPEATS_BEFORE_STRETCHING:
             self._stretch = min(self._stretch * 2, self._longest)
+
+    def failed(self) -> None:
+        """There was no answer: a few more are asked for as usual, and then fewer, so that a server that is down is not hammered."""
+        self.reset()
+        self._failures += 1
+        if self._failures > FAILURES_BEFORE_BACKING_OFF:
+            doublings = min(self._failures - FAILURES_BEFORE_BACKING_OFF, 16)
+            self._to_skip = min(2**doublings, self._longest_back_off) - 1
 
     def reset(self) -> None:
         """Ask as often as usual, beginning with the next interval: a request was sent, a poll failed, or something changed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -18,6 +19,8 @@ from endpick.api.errors import UnknownKey
 from endpick.datalayer.model_rules import ModelRules
 from endpick.datalayer.told import Told
 
+_GREATEST = 1e300
+"""No measurement is greater, either way, and differences and products of such numbers stay finite; what is greater counts as not known."""
 NEW_ROW = -1
 """In a list of origins: this row takes over nothing."""
 
@@ -53,6 +56,8 @@ class Cells:
         Raises:
             TypeError, ValueError: the column holds numbers and the value is none.
         """
+        if self.key.is_number and not -_GREATEST <= value <= _GREATEST:  # type: ignore[operator]
+            value = math.nan
         # An equal object stays the same object, so that those who keep what follows from it see at once that nothing has changed.
         if not self.derived or self.values[row] != value:
             self.values[row] = value  # type: ignore[call-overload]
@@ -109,25 +114,29 @@ class TableWriter:
         target = endpoint or self.endpoint
         if target is None:
             raise ValueError(f"'{key.name}' belongs to an endpoint: this payload is pool-wide, so name one")
-        if self._may_write(key, Scope.ENDPOINT):
+        scope = self._scope
+        if key.scope is Scope.ENDPOINT and (scope is None or key.name in scope.writable):
             self._table.write(key, target, value, self._since)
+        else:
+            self._refuse(key, Scope.ENDPOINT)
 
     def set_pool(self, key: DataKey[T], value: T) -> None:
         """See `ColumnWriter`."""
-        if self._may_write(key, Scope.POOL):
+        scope = self._scope
+        if key.scope is Scope.POOL and (scope is None or key.name in scope.writable):
             self._table.write_pool(key, value)
+        else:
+            self._refuse(key, Scope.POOL)
 
     def endpoints(self) -> Iterable[Endpoint]:
         """See `ColumnWriter`."""
         return self._table.generation.endpoints
 
-    def _may_write(self, key: DataKey[T], scope: Scope) -> bool:
+    def _refuse(self, key: DataKey[T], scope: Scope) -> None:
         if key.scope is not scope:
             raise UnknownKey(f"'{key.name}' has scope '{key.scope}', not '{scope}'")
-        if self._scope is None or key.name in self._scope.writable:
-            return True
-        self._on_violation(self._scope, key.name, "write")
-        return False
+        if self._scope is not None:
+            self._on_violation(self._scope, key.name, "write")
 
 
 class EndpointTable:
@@ -220,10 +229,12 @@ class EndpointTable:
         Nor where the endpoint has told another by itself `since` the value was asked for, which is then the older one.
         """
         cells = self._cells.get(key.name)
-        row = self._generation.row_of.get(endpoint.name)
+        generation = self._generation
+        row = generation.row_of.get(endpoint.name)
         if cells is None or row is None:
             return
-        if self._generation.endpoints[row].address != endpoint.address:
+        now_there = generation.endpoints[row]
+        if now_there is not endpoint and now_there.address != endpoint.address:
             return
         if since is not None and self.told.any and self.told.is_later(endpoint.name, key.name, since):
             return

@@ -9,25 +9,21 @@ from collections.abc import Callable, Iterable
 class Told:
     """When each endpoint last told each key by itself: the writes of keys that are `DataKey.beside_others`."""
 
-    __slots__ = ("_clock", "_times")
+    __slots__ = ("_clock", "_times", "any", "now")
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """With monotonic seconds."""
         self._clock = clock
-        self._times: dict[str, dict[str, float]] = {}
-
-    @property
-    def any(self) -> bool:
-        """Whether an endpoint has ever told something: where none does, a write need not look further."""
-        return bool(self._times)
-
-    def now(self) -> float:
+        self.now = clock
         """The moment from which on what an endpoint tells is newer than what it is asked for now."""
-        return self._clock()
+        self._times: dict[str, dict[str, float]] = {}
+        self.any = False
+        """Whether an endpoint has ever told something: where none does, a write need not look further."""
 
     def note(self, endpoint: str, key: str) -> None:
         """The endpoint has told the key just now."""
         self._times.setdefault(endpoint, {})[key] = self._clock()
+        self.any = True
 
     def is_later(self, endpoint: str, key: str, since: float) -> bool:
         """Whether it has told the key after that moment."""
@@ -44,3 +40,4 @@ class Told:
     def forget(self, endpoint: str) -> None:
         """The endpoint has left, or is another server now."""
         self._times.pop(endpoint, None)
+        self.any = bool(self._times)

@@ -34,6 +34,7 @@ vllm:lora_requests_info{max_lora="2",running_lora_adapters="lora1",waiting_lora_
 vllm:lora_requests_info{max_lora="4",running_lora_adapters="lora2,lora3",waiting_lora_adapters=""} 1000
 vllm:cache_config_info{block_size="16",num_gpu_blocks="1000",enable_prefix_caching="True"} 1.0
 """
+SGLANG_LAYOUT = 'sglang:cache_config_info{page_size="64",num_pages="11147"} 1'
 SGLANG = """\
 sglang:num_queue_reqs 20
 sglang:num_running_reqs 2
@@ -109,6 +110,7 @@ def test_a_vllm_page_gives_everything():
     ("engine", "page", "values"),
     [
         ("sglang", SGLANG, numbers(20, 2, 0.1, 64, 11147)),
+        ("sglang", SGLANG.replace(SGLANG_LAYOUT, "sglang:page_size 64\nsglang:num_pages 11147"), numbers(20, 2, 0.1, 64, 11147)),
         ("trtllm-serve", TRTLLM, numbers(1, 2, 0.3, 32, 500)),
         ("triton-tensorrt-llm", TRITON_TRTLLM, numbers(4, 6, 0.42, 64, 6239)),
         ("triton", TRITON, numbers(7, 8, None)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -206,13 +207,27 @@ async def test_a_change_within_the_same_time_stamp_is_still_seen(path, fast):
 
 
 @pytest.mark.asyncio
-async def test_a_settled_file_is_not_read_again(path, fast, monkeypatch):
+@pytest.mark.parametrize("stamp", [0, 2**31], ids=["old", "of the future"])
+async def test_a_settled_file_is_not_read_again_whatever_the_clock_says(path, fast, monkeypatch, stamp):
     path.write_text(listing(entry("a")))
-    os.utime(path, (0, 0))
+    os.utime(path, (stamp, stamp))
     reads, looks = counting(monkeypatch, "read_version"), counting(monkeypatch, "signature_of")
     async with watching(path):
         await eventually(lambda: len(looks) >= 5, lambda: "the plugin does not look at the file")
-    assert reads == [path]
+    assert len(reads) == 1 + module.SETTLING_LOOKS
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("jump", [3600.0, -3600.0])
+async def test_a_change_within_the_same_time_stamp_is_seen_though_the_clock_jumps(path, fast, monkeypatch, jump):
+    path.write_text(listing(entry("a")))
+    actual = time.time
+    monkeypatch.setattr(time, "time", lambda: actual() + jump)
+    async with watching(path) as table:
+        before = path.stat()
+        path.write_text(listing(entry("b")))
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        await becomes(table, ["b"])
 
 
 @pytest.mark.asyncio

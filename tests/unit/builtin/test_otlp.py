@@ -45,7 +45,7 @@ class Running:
 
     def __init__(self, **parameters) -> None:
         self.registry = CollectorRegistry()
-        self.source = OtlpSource("otlp", OtlpParameters(port=0, **parameters), PluginContext(registry=self.registry))
+        self.source = OtlpSource("otlp", OtlpParameters(**{"port": 0, "grpcPort": 0, **parameters}), PluginContext(registry=self.registry))
         self.pages: list[tuple[str, bytes]] = []
         self.watching: dict[str, asyncio.Task] = {}
 
@@ -165,7 +165,7 @@ async def test_other_paths_are_not_there_and_a_port_that_is_taken_ends_the_start
     async with taken:
         port = taken.sockets[0].getsockname()[1]
         with pytest.raises(ConfigurationError, match=f"cannot listen on 127.0.0.1:{port}"):
-            await OtlpSource("otlp", OtlpParameters(port=port), PluginContext()).start()
+            await OtlpSource("otlp", OtlpParameters(port=port, grpcPort=None), PluginContext()).start()
 
 
 @asynccontextmanager
@@ -268,16 +268,24 @@ def test_answers_say_how_much_was_left_out():
     assert answer_of(3, "no", as_json=False) == b"\x0a\x06\x08\x03\x12\x02no"
 
 
-EXPORTER = """
-import sys
+EXPORTERS = {
+    "http": """
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+exporter = OTLPMetricExporter(f"http://127.0.0.1:{sys.argv[1]}/v1/metrics", compression=Compression.Gzip)
+""",
+    "grpc": """
+from grpc import Compression
+from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
+exporter = OTLPMetricExporter(f"127.0.0.1:{sys.argv[1]}", insecure=True, compression=Compression.Gzip)
+""",
+}
+PUSHING = """
 from opentelemetry.metrics import Observation
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 
-exporter = OTLPMetricExporter(f"http://127.0.0.1:{sys.argv[1]}/v1/metrics", compression=Compression.Gzip)
 reader = PeriodicExportingMetricReader(exporter, export_interval_millis=3_600_000)
 provider = MeterProvider([reader], resource=Resource({"service.instance.id": "a"}))
 meter = provider.get_meter("server")
@@ -290,14 +298,14 @@ provider.shutdown()
 
 
 @pytest.mark.asyncio
-async def test_the_exporter_of_opentelemetrys_own_sdk_is_understood():
+@pytest.mark.parametrize("protocol", EXPORTERS)
+async def test_the_exporters_of_opentelemetrys_own_sdk_are_understood(protocol):
     python = os.environ.get("ENDPICK_OTEL_PYTHON", "")
     if not os.access(python, os.X_OK):
-        pytest.skip("set ENDPICK_OTEL_PYTHON to a Python with opentelemetry-exporter-otlp-proto-http")
+        pytest.skip("set ENDPICK_OTEL_PYTHON to a Python with opentelemetry-exporter-otlp")
     async with running() as it:
-        done = await asyncio.to_thread(
-            subprocess.run, [python, "-c", EXPORTER, str(it.source.port)], capture_output=True, text=True, timeout=60
-        )
+        port, script = it.source.grpc_port if protocol == "grpc" else it.source.port, f"import sys\n{EXPORTERS[protocol]}{PUSHING}"
+        done = await asyncio.to_thread(subprocess.run, [python, "-c", script, str(port)], capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
 
     lines = {line.rsplit(b" ", 1)[0] for name, body in it.pages for line in body.splitlines() if name == "default/a"}

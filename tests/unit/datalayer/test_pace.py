@@ -194,3 +194,24 @@ def test_none_as_first_answer_is_no_repetition():
         assert pace.is_due()
         pace.answered(None)
     assert [pace.is_due() for _ in range(3)] == [True, False, True]
+
+
+def test_an_endpoint_that_does_not_answer_is_asked_less_often_and_as_usual_once_it_does():
+    pace = Pace(1, PollCounts(), 0.05)
+    made = []
+    for tick in range(120):
+        if pace.is_due():
+            made.append(tick)
+            pace.failed()
+    gaps = [later - earlier for earlier, later in itertools.pairwise(made)]
+    assert gaps[:9] == [1, 1, 1, 1, 1, 2, 4, 8, 16]
+    assert set(gaps[9:]) == {20}, "which is a second"
+    pace.answered(object())
+    assert [pace.is_due() for _ in range(3)] == [True] * 3
+
+
+def test_a_source_that_is_polled_seldom_anyway_is_polled_no_less_after_failures():
+    pace = Pace(1, PollCounts(), 5.0)
+    for _ in range(20):
+        assert pace.is_due()
+        pace.failed()

@@ -1,0 +1,228 @@
+"""The ports on which `otlp-source` takes exports: OTLP over HTTP and over gRPC, both plain or with TLS."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+from aiohttp.web_exceptions import HTTPRequestEntityTooLarge
+
+from endpick_builtin.collection.otlp_messages import Export, answer_of, read_json, read_protobuf
+
+if TYPE_CHECKING:
+    import grpc
+    import grpc.aio
+
+HTTP_PATH = "/v1/metrics"
+GRPC_METHOD = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
+MOST_AT_ONCE = 8
+"""Exports that are read at once; more are told to come again."""
+_MOST_CONNECTIONS = 256
+_PROTOBUF, _JSON = "application/x-protobuf", "application/json"
+
+
+class Outcome(StrEnum):
+    """What became of an export."""
+
+    READ = "read"
+    MALFORMED = "malformed"
+    TOO_LARGE = "too_large"
+    TOO_SLOW = "too_slow"
+    BUSY = "busy"
+
+
+class Refused(Exception):  # noqa: N818 - what the client is told
+    """An export is not taken; the message says why."""
+
+    def __init__(self, outcome: Outcome, message: str) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+Take = Callable[[Callable[[], Awaitable[bytes]], Callable[[bytes], Export]], Awaitable[tuple[int, str]]]
+"""Has a body read and delivered; how many of its points were left out, and why. Raises `Refused`."""
+
+_HTTP_STATUS = {Outcome.MALFORMED: 400, Outcome.TOO_LARGE: 413, Outcome.TOO_SLOW: 408, Outcome.BUSY: 503}
+_GRPC_STATUS = {
+    Outcome.MALFORMED: "INVALID_ARGUMENT",
+    Outcome.TOO_LARGE: "RESOURCE_EXHAUSTED",
+    Outcome.TOO_SLOW: "DEADLINE_EXCEEDED",
+    Outcome.BUSY: "UNAVAILABLE",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """The files by which a port shows who it is, and asks its clients who they are; new files are used from the next connections on."""
+
+    cert_path: Path
+    key_path: Path
+    client_ca_path: Path | None
+
+    def context(self) -> ssl.SSLContext:
+        """For the port of HTTP.
+
+        Raises:
+            OSError: a file does not work.
+        """
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self.client_ca_path)
+        if self.client_ca_path is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+        context.load_cert_chain(self.cert_path, self.key_path)
+        known = self._contents()
+
+        def renew(_socket: ssl.SSLObject, _name: str | None, used: ssl.SSLContext) -> None:
+            nonlocal known
+            try:
+                if (now := self._contents()) != known:
+                    used.load_cert_chain(self.cert_path, self.key_path)
+                    known = now
+            except OSError:
+                return  # half written: what was there before serves on
+
+        context.sni_callback = renew  # called at each handshake, with a name or without
+        return context
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """For the port of gRPC; `context` has shown that the files work."""
+        import grpc  # noqa: PLC0415 - 0.1 s that only this port needs
+
+        known = self._contents()
+
+        def renewed() -> grpc.ServerCertificateConfiguration | None:
+            nonlocal known
+            try:
+                now = self._contents()
+                ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(self.cert_path, self.key_path)
+            except OSError:
+                return None
+            is_new, known = now != known, now
+            return configuration() if is_new else None
+
+        def configuration() -> grpc.ServerCertificateConfiguration:
+            cert, key, authority = known
+            return grpc.ssl_server_certificate_configuration([(key, cert)], root_certificates=authority or None)
+
+        return grpc.dynamic_ssl_server_credentials(configuration(), renewed, self.client_ca_path is not None)  # type: ignore[arg-type]
+
+    def _contents(self) -> tuple[bytes, bytes, bytes]:
+        authority = self.client_ca_path.read_bytes() if self.client_ca_path else b""
+        return self.cert_path.read_bytes(), self.key_path.read_bytes(), authority
+
+
+class HttpPort:
+    """`POST /v1/metrics`, protobuf or JSON, also gzipped."""
+
+    def __init__(self, take: Take, max_body_bytes: int) -> None:
+        self._take = take
+        self._max_body_bytes = max_body_bytes
+        app = web.Application(client_max_size=max_body_bytes)
+        app.router.add_post(HTTP_PATH, self._post)
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, keepalive_timeout=120, shutdown_timeout=1.0)
+
+    async def open(self, host: str, port: int, certificate: Certificate | None) -> int:
+        """Listen; the port.
+
+        Raises:
+            OSError: the address cannot be had, or a certificate file does not work.
+        """
+        context = certificate.context() if certificate is not None else None
+        await self._runner.setup()
+        try:
+            # After a reload with other parameters the instance before this one still listens for a moment.
+            await web.TCPSite(self._runner, host, port, reuse_port=True, ssl_context=context).start()
+        except OSError:
+            await self._runner.cleanup()
+            raise
+        return int(self._runner.addresses[0][1])
+
+    async def close(self) -> None:
+        """Listen no more."""
+        await self._runner.cleanup()
+
+    async def _post(self, request: web.Request) -> web.Response:
+        as_json = request.content_type == _JSON
+        is_known = as_json or request.content_type == _PROTOBUF
+
+        async def body() -> bytes:
+            if not is_known:
+                raise Refused(Outcome.MALFORMED, f"send {_PROTOBUF} or {_JSON}, not {request.content_type}")
+            try:
+                return await request.read()
+            except HTTPRequestEntityTooLarge as problem:
+                raise Refused(Outcome.TOO_LARGE, f"more than maxBodyBytes, {self._max_body_bytes}; send smaller batches") from problem
+            except web.RequestPayloadError as problem:
+                raise Refused(Outcome.MALFORMED, f"the body cannot be unpacked: {problem}") from problem
+
+        try:
+            rejected, why = await self._take(body, read_json if as_json else read_protobuf)
+        except Refused as refusal:
+            return web.Response(status=_HTTP_STATUS[refusal.outcome] if is_known else 415, text=str(refusal))
+        return web.Response(body=answer_of(rejected, why, as_json=as_json), content_type=_JSON if as_json else _PROTOBUF)
+
+
+class GrpcPort:
+    """The method `Export` of OpenTelemetry's `MetricsService`, on grpcio, which unpacks gzip and holds to `max_body_bytes` by itself."""
+
+    def __init__(self, take: Take, max_body_bytes: int) -> None:
+        self._take = take
+        self._max_body_bytes = max_body_bytes
+        self._server: grpc.aio.Server | None = None
+
+    async def open(self, host: str, port: int, certificate: Certificate | None) -> int:
+        """Listen; the port.
+
+        Raises:
+            OSError: the address cannot be had.
+        """
+        import grpc  # noqa: PLC0415 - 0.1 s that only this port needs
+        import grpc.aio  # noqa: PLC0415
+
+        # A client that opens streams and sends nothing holds what one that sends would need: few streams, few connections.
+        server = grpc.aio.server(
+            options=(
+                ("grpc.max_receive_message_length", self._max_body_bytes),
+                ("grpc.max_concurrent_streams", MOST_AT_ONCE),
+                ("grpc.max_allowed_incoming_connections", _MOST_CONNECTIONS),
+                ("grpc.absolute_max_metadata_size", 64 * 1024),
+                ("grpc.so_reuseport", 1),
+            )
+        )
+        method: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_unary_rpc_method_handler(self._export)
+        service, name = GRPC_METHOD.lstrip("/").split("/")
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: method}),))
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            bound = server.add_secure_port(address, certificate.credentials()) if certificate else server.add_insecure_port(address)
+        except RuntimeError as problem:
+            raise OSError(str(problem)) from problem
+        await server.start()
+        self._server = server
+        return bound
+
+    async def close(self) -> None:
+        """Listen no more."""
+        if self._server is not None:
+            await self._server.stop(1.0)
+            self._server = None
+
+    async def _export(self, messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        """One export: declared as a stream, because of a single message grpcio does not say when it begins to wait for it."""
+        import grpc  # noqa: PLC0415
+
+        async def body() -> bytes:
+            async for message in messages:
+                return message
+            # grpcio keeps a message that is too long to itself, and has said so to the client.
+            raise Refused(Outcome.TOO_LARGE, f"the call has no message of at most maxBodyBytes, {self._max_body_bytes}")
+
+        try:
+            rejected, why = await self._take(body, read_protobuf)
+        except Refused as refusal:
+            await context.abort(getattr(grpc.StatusCode, _GRPC_STATUS[refusal.outcome]), str(refusal))
+        return answer_of(rejected, why, as_json=False)

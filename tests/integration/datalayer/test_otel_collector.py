@@ -1,0 +1,102 @@
+"""A real OpenTelemetry collector between model servers and `otlp-source`: over gRPC and over HTTP, with and without TLS.
+
+It runs where `ENDPICK_OTELCOL` is the path of a collector that has the OTLP receiver and both OTLP exporters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from contextlib import asynccontextmanager
+from functools import partial
+
+import aiohttp
+import pytest
+
+from unit.builtin.test_otlp import export, gauge, resource, running
+from unit.builtin.test_otlp_grpc import make_certificate
+
+OTELCOL = os.environ.get("ENDPICK_OTELCOL", "")
+pytestmark = [
+    pytest.mark.asyncio,
+    pytest.mark.skipif(not os.access(OTELCOL, os.X_OK), reason="set ENDPICK_OTELCOL to an OpenTelemetry collector with its OTLP exporters"),
+]
+CONFIG = """\
+receivers: {otlp: {protocols: {http: {endpoint: "127.0.0.1:RECEIVED"}}}}
+exporters:
+  EXPORTER: {endpoint: "ENDPOINT", compression: COMPRESSION, tls: {TLS}, retry_on_failure: {initial_interval: 100ms}}
+service:
+  telemetry: {metrics: {level: none}}
+  pipelines: {metrics: {receivers: [otlp], exporters: [EXPORTER]}}
+"""
+
+
+@asynccontextmanager
+async def collector(folder, exporter: str, endpoint: str, compression: str, tls: str):
+    """The URL at which a collector takes metrics over HTTP, to pass them on."""
+    with socket.socket() as chosen:
+        chosen.bind(("127.0.0.1", 0))
+        port = chosen.getsockname()[1]
+    words = {"RECEIVED": str(port), "EXPORTER": exporter, "ENDPOINT": endpoint, "COMPRESSION": compression, "TLS": tls}
+    config = CONFIG
+    for word, value in words.items():
+        config = config.replace(word, value)
+    (folder / "otelcol.yaml").write_text(config)
+    log = folder / "otelcol.log"
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(OTELCOL, "--config", f"file:{folder}/otelcol.yaml", stdout=output, stderr=output)
+    try:
+        yield f"http://127.0.0.1:{port}/v1/metrics", log.read_text
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+
+
+async def push(url: str, body: bytes) -> bool:
+    async with aiohttp.ClientSession() as session:
+        try:
+            async with session.post(url, data=body, headers={"content-type": "application/json"}) as response:
+                return response.status == 200
+        except aiohttp.ClientConnectorError:
+            return False  # it has not started yet
+
+
+@pytest.mark.parametrize("compression", ["gzip", "none"])
+@pytest.mark.parametrize("exporter", ["otlp_grpc", "otlp_http"])
+@pytest.mark.parametrize("secured", [False, True], ids=["plain", "tls"])
+async def test_what_servers_push_to_a_collector_reaches_their_endpoints(tmp_path, exporter, compression, secured):
+    parameters, tls = {}, "insecure: true"
+    if secured:
+        cert, key = await asyncio.to_thread(partial(make_certificate, tmp_path, "server"))
+        parameters, tls = {"certPath": str(cert), "keyPath": str(key)}, f"ca_file: {cert}"
+    async with running(**parameters) as it:
+        scheme = "https" if secured else "http"
+        endpoint = f"127.0.0.1:{it.source.grpc_port}" if exporter == "otlp_grpc" else f"{scheme}://127.0.0.1:{it.source.port}"
+        async with collector(tmp_path, exporter, endpoint, compression, tls) as (url, log):
+            body = export(
+                resource("a", gauge("vllm:num_requests_waiting", 3.0, model_name="m"), gauge("vllm:kv_cache_usage_perc", 0.5)),
+                resource("b", gauge("vllm:num_requests_waiting", 9.0)),
+            )
+            async with asyncio.timeout(10):
+                while not await push(url, body):  # noqa: ASYNC110 - until it listens
+                    await asyncio.sleep(0.05)
+                while len(it.pages) < 2:  # noqa: ASYNC110 - until it has passed both on
+                    await asyncio.sleep(0.05)
+    assert sorted(it.pages) == [
+        ("default/a", b'vllm:num_requests_waiting{model_name="m"} 3.0 1700000000123\nvllm:kv_cache_usage_perc{} 0.5 1700000000123\n'),
+        ("default/b", b"vllm:num_requests_waiting{} 9.0 1700000000123\n"),
+    ], log()
+
+
+@pytest.mark.parametrize("exporter", ["otlp_grpc", "otlp_http"])
+async def test_a_collector_logs_which_points_were_left_out(tmp_path, exporter):
+    async with running() as it:
+        endpoint = f"127.0.0.1:{it.source.grpc_port}" if exporter == "otlp_grpc" else f"http://127.0.0.1:{it.source.port}"
+        async with collector(tmp_path, exporter, endpoint, "gzip", "insecure: true") as (url, log), asyncio.timeout(10):
+            while not await push(url, export(resource("gone", gauge("x", 1.0)))):  # noqa: ASYNC110 - until it listens
+                await asyncio.sleep(0.05)
+            while "which is the name of 0 endpoints" not in log():  # noqa: ASYNC110 - until it has been told
+                await asyncio.sleep(0.05)
+    assert it.count("points", "left_out") >= 1
