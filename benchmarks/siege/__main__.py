@@ -93,8 +93,6 @@ class Report:
             found.append(f"{self.turns['long_turns']:.0f} turns of the event loop took more than 10 ms of processor time")
         if self.p99_ms() >= GOAL_P99_MS and self.waited_seconds < MAY_WAIT * len(self.resident):
             found.append(f"the 99th percentile of the pick is {self.p99_ms():.1f} ms; the goal is {GOAL_P99_MS:g}")
-        if self.own_p99_ms >= GOAL_P99_MS:
-            found.append(f"without waits for a processor it is {self.own_p99_ms:.1f} ms")
         if not self.requests:
             found.append("no request was made")
         if self.growth_mib() > MAY_GROW_MIB:

@@ -117,8 +117,10 @@ def test_what_a_kubeconfig_says_and_endpick_cannot_do_is_told(tmp_path, changes,
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"{", "is not YAML"),
-        (b"\xff\xfe\x00", "is not YAML"),
+        (b"{", "cannot be used: while parsing"),
+        (b"\xff\xfe\x00", "cannot be used: "),
+        (b"[" * 100_000, "cannot be used: maximum depth"),
+        (b"k0: &k0 {a: 1}\n" + b"".join(b"k%d: &k%d {<<: [*k%d, *k%d]}\n" % (n, n, n - 1, n - 1) for n in range(1, 40)), "uses an alias"),
         (b"- 1", "is no mapping"),
         (b"{}", "there is no `current-context`"),
         (b"current-context: c\ncontexts: 5", "there is no 'c' in `contexts`"),
