@@ -101,10 +101,14 @@ EVENTS = documents("type", "block_hashes", "parent_block_hash", "token_ids", "bl
     )
 )
 def test_events_of_a_cache_are_read_or_passed_over(frame):
-    with suppress(UnreadableError, msgspec.DecodeError):
+    with suppress(*UNUSABLE):
         batch = bounded(lambda sent: read_batch(msgspec.msgpack.Decoder().decode(sent)), frame)
         assert batch.garbage + batch.unknown + len(batch.events) >= 0
         assert not math.isnan(batch.time)
+
+
+UNUSABLE = (UnreadableError, msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What the intake of events takes for garbage."""
 
 
 def shortened(value: object) -> object:

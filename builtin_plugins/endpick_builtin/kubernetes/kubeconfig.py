@@ -123,6 +123,10 @@ def _load_pair(context: ssl.SSLContext, certificate: str, key: str) -> None:
 class _WithoutAliases(Composer):
     """Refuses aliases, which no tool writes into a kubeconfig: with them a few lines can say more than is read in a year."""
 
+    def __init__(self, loader: object = None) -> None:
+        super().__init__(loader)
+        self.warn_double_anchors = False
+
     def compose_node(self, parent: object, index: object) -> object:
         if self.parser.check_event(AliasEvent):
             raise ValueError("it uses an alias (`*`); write out what it stands for")
