@@ -119,7 +119,7 @@ def captured() -> Iterator[CapturedOutput]:
     """
     output = CapturedOutput()
     with (
-        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace", buffering=1) as file,
+        _scratch_file() as file,
         warnings.catch_warnings(record=True) as caught,
     ):
         warnings.simplefilter("default")
@@ -130,6 +130,13 @@ def captured() -> Iterator[CapturedOutput]:
             file.seek(0)
             output.text = file.read()
             output.warnings = list(caught)
+
+
+def _scratch_file() -> IO[str]:
+    """A file without a name; in memory where the system can, because a disk may be full, read-only, or have lost its directory."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("endpick-output"), "w+", encoding="utf-8", errors="replace", buffering=1)
+    return tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace", buffering=1)
 
 
 @contextmanager

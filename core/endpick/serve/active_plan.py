@@ -194,7 +194,11 @@ async def reload_once(current: ActivePlan, runtime: Runtime, hooks: HookRegistry
 
     Every mistake in it is logged, and the old configuration keeps serving.
     """
-    outcome = await asyncio.to_thread(replan)
+    try:
+        outcome = await asyncio.to_thread(replan)
+    except Exception:
+        _log.exception("the configuration could not be read; the old one keeps serving")
+        return False
     _log_diagnostics(outcome.diagnostics)
     if outcome.plan is None:
         _log.error("configuration refused; the old one keeps serving")
