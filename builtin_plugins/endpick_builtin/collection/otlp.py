@@ -14,6 +14,7 @@ from pydantic import Field
 from endpick.api import ConfigurationError, Endpoint, MetricsPage, Parameters, PluginContext, Stability, StreamSource
 from endpick.api.fast_metrics import Counts
 from endpick_builtin.collection.otlp_messages import MAX_POINTS, Export, MalformedExport, answer_of, read_json, read_protobuf
+from endpick_builtin.collection.push_server import MAX_CONNECTIONS, Closed, PushServer
 
 Publish = Callable[[MetricsPage], None]
 
@@ -66,8 +67,9 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
     the port can say what it likes of any endpoint: it has no authentication, and listens on this machine alone unless told otherwise.
 
     Resources of unknown endpoints are left out and the sender is told so, as for points beyond 5000 in one export. A body over
-    `maxBodyBytes`, one that takes more than 10 s, and a ninth export at once are refused. gRPC is not spoken: have the exporter use
-    `http/protobuf`.
+    `maxBodyBytes`, one that takes more than 10 s, and a ninth export at once are refused. Of more than 64 connections the one that has
+    said nothing for longest is closed, and so is one without a request for 10 s at first, and for 2 min later. gRPC is not spoken: have
+    the exporter use `http/protobuf`.
     """
 
     default_collectors = ("core-metrics-extractor",)
@@ -77,18 +79,20 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
         super().__init__(name, parameters, context)
         self._publishers: dict[str, dict[str, Publish]] = {}
         """By each name of an endpoint, and then by the endpoint's own name: several may share one."""
-        self._runner: web.AppRunner | None = None
+        self._server: PushServer | None = None
         self._reading = 0
-        self._warned_at = -_WARN_SECONDS
+        self._warned_at = self._told_closed_at = -_WARN_SECONDS
         requests = Counts("endpick_otlp_exports_total", "Exports over OTLP, by what became of them.", ("outcome",), context.registry)
         points = Counts("endpick_otlp_points_total", "Points of exports over OTLP, by what became of them.", ("outcome",), context.registry)
+        closed = Counts("endpick_otlp_connections_closed_total", "Connections closed on the port for OTLP.", ("reason",), context.registry)
+        self._closed = {reason: closed.labels(reason.value) for reason in Closed}
         self._exports = {outcome: requests.labels(outcome.value) for outcome in Outcome}
         self._delivered, self._left_out = points.labels("delivered"), points.labels("left_out")
 
     @property
     def port(self) -> int:
         """Where it listens, once started."""
-        return int(self._runner.addresses[0][1]) if self._runner is not None else self.parameters.port
+        return self._server.port if self._server is not None else self.parameters.port
 
     async def start(self) -> None:
         """Listen.
@@ -98,23 +102,20 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
         """
         app = web.Application(client_max_size=self.parameters.max_body_bytes)
         app.router.add_post(_PATH, self._take)
-        runner = web.AppRunner(app, access_log=None, handle_signals=False, keepalive_timeout=120, shutdown_timeout=1.0)
-        await runner.setup()
+        server = PushServer(app, self._has_closed)
         host, port = self.parameters.host, self.parameters.port
         try:
-            # After a reload with other parameters the instance before this one still listens for a moment.
-            await web.TCPSite(runner, host, port, reuse_port=True).start()
+            await server.start(host, port)
         except OSError as problem:
-            await runner.cleanup()
             raise ConfigurationError(f"source '{self.name}' cannot listen on {host}:{port}: {problem.strerror or problem}") from problem
-        self._runner = runner
+        self._server = server
         self.context.logger.info("takes metrics over OTLP at http://%s:%d%s", host, self.port, _PATH)
 
     async def stop(self) -> None:
         """Listen no more."""
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        if self._server is not None:
+            await self._server.stop()
+            self._server = None
 
     async def watch(self, endpoint: Endpoint, publish: Publish) -> None:
         """Take what is pushed for this endpoint."""
@@ -130,6 +131,11 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
                     del self._publishers[name]
 
     async def _take(self, request: web.Request) -> web.Response:
+        assert self._server is not None, "a request came"
+        with self._server.serving(request):
+            return await self._answer(request)
+
+    async def _answer(self, request: web.Request) -> web.Response:
         as_json = request.content_type == _JSON
         if not as_json and request.content_type != _PROTOBUF:
             return self._refused(Outcome.MALFORMED, 415, f"send {_PROTOBUF} or {_JSON}, not {request.content_type}")
@@ -172,6 +178,14 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
             self._left_out.value += rejected
             self._warn(rejected, why)
         return rejected, why
+
+    def _has_closed(self, reason: Closed) -> None:
+        self._closed[reason].inc()
+        now = self.context.clock()
+        if now - self._told_closed_at >= _WARN_SECONDS:
+            self._told_closed_at = now
+            why = f"there are more than {MAX_CONNECTIONS}" if reason is Closed.CROWDED else "no request came in time"
+            self.context.logger.warning("a connection to the port for OTLP was closed: %s; find out who connects", why)
 
     def _warn(self, rejected: int, why: str) -> None:
         now = self.context.clock()
