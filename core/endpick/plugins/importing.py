@@ -21,6 +21,7 @@ from typing import IO
 
 from endpick.diagnostics import Code, Diagnostic
 from endpick.plugins.discovery import Candidate
+from endpick.plugins.failures import message_of
 from endpick.plugins.guard import UntrustedModuleError
 from endpick.plugins.resolution import Reference
 
@@ -60,10 +61,7 @@ def _is_standard(file: Path) -> bool:
 
 def describe(error: BaseException) -> str:
     """An exception in one line, without the traceback: `ValueError: no such model`."""
-    try:
-        message = " ".join(str(error).split())
-    except Exception:
-        message = "(its message cannot be shown)"
+    message = " ".join(message_of(error).split())
     return f"{type(error).__qualname__}: {message}" if message else type(error).__qualname__
 
 

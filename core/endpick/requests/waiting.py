@@ -21,6 +21,7 @@ from endpick.flow_control.reclaim import Flight
 from endpick.flow_control.report import Report
 from endpick.flow_control.saturation import Pool
 from endpick.flow_control.states import EntryEvent
+from endpick.plugins.failures import CALL_FAILURES
 from endpick.requests.intake import BuiltRequest
 from endpick.requests.memory import MemoryAccount
 from endpick.requests.model import CODE_OF, CloseCause, Decision, IncomingRequest, Refused, Routed
@@ -147,7 +148,7 @@ class LaterDecision:
         let_go.waited = Waited(room.controller.now() - entry.enqueued_at, let_go.waited.saturation)
         try:
             decision = director.decide(self._incoming, let_go)
-        except Exception as error:
+        except CALL_FAILURES as error:
             self._settle(None, error)
             return
         if isinstance(decision, Routed | Refused):
@@ -162,7 +163,9 @@ class LaterDecision:
         except asyncio.CancelledError as error:
             self._settle(None, error)
             raise
-        except Exception as error:
+        except GeneratorExit:
+            raise
+        except BaseException as error:
             self._settle(None, error)
         else:
             self._settle(result)

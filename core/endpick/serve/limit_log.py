@@ -84,13 +84,15 @@ LIMITS = (
         "flowControl.defaultRequestTTL",
         FLOW_CONTROL,
         Outcome.EVICTED_TTL,
-        "requests refused: they waited for flowControl.defaultRequestTTL; more endpoints help, or clients that come again later",
+        "flowControl.defaultRequestTTL",
+        here=False,
     ),
     Limit(
         "flowControl.noEndpointRequestTTL",
         FLOW_CONTROL,
         Outcome.EVICTED_NO_ENDPOINTS,
-        "requests refused: the pool had no endpoints for flowControl.noEndpointRequestTTL",
+        "requests waited for too long",
+        here=False,
     ),
     Limit(
         "--metrics-header-timeout", ADMIN, "header_timeouts", "requests to --metrics-port given up: longer than --metrics-header-timeout"

@@ -142,7 +142,9 @@ class GrpcioServer:
         except ProtocolError as error:
             counters.session_refusals += 1
             await context.abort(_STATUS_BY_NUMBER.get(error.status, grpc.StatusCode.UNKNOWN), error.message)
-        except Exception:
+        except GeneratorExit:
+            raise
+        except BaseException:
             counters.session_faults += 1
             logger.exception("a stream session failed; the stream ends with INTERNAL")
             await context.abort(grpc.StatusCode.INTERNAL, "endpick failed on this stream; its log says why")
