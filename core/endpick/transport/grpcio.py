@@ -201,7 +201,7 @@ class _Conversation:
 
     async def _await(self, waiting: Awaitable[object]) -> None:
         """Pass on the messages that arrive until `waiting` resolves, then what it resolved to."""
-        decision = asyncio.ensure_future(waiting)
+        decision = asyncio.ensure_future(_contained(waiting))
         try:
             while not decision.done():
                 watched: set[asyncio.Future[object]] = {decision}
@@ -216,6 +216,14 @@ class _Conversation:
             await self._send(session.resume(decision.result()) if exception is None else session.fail(exception))
         finally:
             decision.cancel()
+
+
+async def _contained(waiting: Awaitable[object]) -> object:
+    """The result of what a session waits for; a task that ended with `SystemExit` would end the event loop."""
+    try:
+        return await waiting
+    except (SystemExit, KeyboardInterrupt) as problem:
+        raise RuntimeError(f"{type(problem).__name__} while a session waited") from problem
 
 
 class _Handlers(grpc.GenericRpcHandler):
