@@ -44,8 +44,6 @@ class PushServer:
         self._told = closed
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
-        self.busy = 0
-        """Requests under way."""
         self._quiet_since: dict[asyncio.BaseProtocol, tuple[float, float]] = {}
         """Of connections without a request under way: since when, and until when that is well."""
 
@@ -84,11 +82,9 @@ class PushServer:
         """While a request is answered its connection may take its time: the handler has limits of its own."""
         connection = request.protocol
         self._quiet_since.pop(connection, None)
-        self.busy += 1
         try:
             yield
         finally:
-            self.busy -= 1
             self._is_quiet(connection, _IDLE_SECONDS)
 
     def _connection(self) -> asyncio.BaseProtocol:

@@ -24,6 +24,7 @@ async def listening(answer=None):
 
     async def take(request):
         with server.serving(request):
+            closed["taken"] += 1
             await request.read()
             if answer is not None:
                 await answer.wait()
@@ -66,12 +67,12 @@ async def test_a_request_under_way_keeps_its_place(monkeypatch):
     answer = asyncio.Event()
     async with listening(answer) as (server, closed), asyncio.timeout(20):
         waiting = [asyncio.ensure_future(posted(server)) for _ in range(2)]
-        while server.busy < 2:  # noqa: ASYNC110 - until both are being answered
+        while closed["taken"] < 2:  # noqa: ASYNC110 - until both are being answered
             await asyncio.sleep(0)
         reader, writer = await connected(server)
         assert await reader.read() == b"", "there was no place"
         writer.close()
-        assert closed == {Closed.CROWDED: 1}
+        assert closed == {Closed.CROWDED: 1, "taken": 2}
         answer.set()
         assert await asyncio.gather(*waiting) == ["taken", "taken"]
 
