@@ -207,7 +207,7 @@ class Gateway(asyncio.Protocol):
         """Go on to the next phase, or the next request, as far as replies allow."""
         while stream.replies >= stream.script[stream.phase].answered_at:
             if stream.phase == 0:
-                self._picks.append(time.perf_counter() - stream.opened_at)
+                self.picked(stream)
             stream.phase += 1
             if stream.phase == len(stream.script):
                 self._out.append(frames.rst_stream(stream_id, ErrorCode.NO_ERROR))
@@ -216,6 +216,10 @@ class Gateway(asyncio.Protocol):
                 self.proceed()
                 return
             self._say(stream_id, stream)
+
+    def picked(self, stream: Stream) -> None:
+        """The endpoint of a request is known."""
+        self._picks.append(time.perf_counter() - stream.opened_at)
 
     def proceed(self) -> None:
         """A request is over: open the next."""

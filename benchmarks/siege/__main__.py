@@ -4,14 +4,17 @@ A real `endpick serve` with a plugin that fails and blocks, model servers whose 
 right and wrong configurations, scrapers, and clients that mean harm. Beside them gateways that behave: they may lose no request, the 99th
 percentile of their picks stays under 20 ms, no turn of the event loop in a thousand takes more than 10 ms of processor time, and the
 memory of the picker is flat. The exit code is 1 when that is not so.
+
+The picker has the first processor to itself, and everything else the others (`--together`: all share all), because clients and model
+servers do not run on a picker's machine. What slow picks waited for is told: a processor, the plugin that blocks, or the event loop.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
-import random
 import re
 import signal
 import statistics
@@ -28,12 +31,10 @@ import aiohttp
 import uvloop
 
 from benchmarks.extproc.load import cpu_seconds, resident_mebibytes
-from benchmarks.extproc.messages import conversations
-from benchmarks.extproc.phased import phases
 from benchmarks.extproc.plan import PROFILE, ports_of
-from benchmarks.extproc.steady import Steady
 from benchmarks.model_server import model_server
 from benchmarks.siege import moody
+from benchmarks.siege.timeline import Interval, Spent, Timeline
 
 GOAL_P99_MS = 20.0
 MAY_GROW_MIB = 8.0
@@ -42,8 +43,8 @@ MAY_BE_LONG = 0.001
 """Of the turns of the event loop."""
 MAY_WAIT = 0.1
 """Of the time, for a processor: where the machine is busier than that, the percentile says how busy, and is told but not judged."""
-_STUCK_SECONDS = 30.0
-_GATEWAYS, _STREAMS, _PAUSE_SECONDS = 2, 4, 0.03
+_SLOWEST = 0.02
+"""Share of the picks whose time is looked into."""
 
 _INSTANCES = "- {name: endpoints, type: file-discovery, parameters: {path: endpoints.yaml, watchFile: true}}\n- type: siege.moody\n"
 _CONFIG = (
@@ -59,7 +60,8 @@ _WRONG = _CONFIG.replace("queue-scorer, weight: 2", "queue-scorre, weight: 2")
 class Report:
     """What the run came to."""
 
-    picks: list[float] = field(default_factory=list)
+    picks: list[Interval] = field(default_factory=list)
+    """When each request was sent and its endpoint was known, by the clock of the system."""
     requests: int = 0
     lost: int = 0
     resident: list[float] = field(default_factory=list)
@@ -71,9 +73,12 @@ class Report:
     """What `moody` measured of the event loop: turns, those of more than 10 ms of processor time, and the longest."""
     waited_seconds: float = 0.0
     """For a processor, by the thread of the event loop: what the machine lacks, not what the picker takes."""
+    own_p99_ms: float = 0.0
+    """Of the picks without those waits: what the picker itself took, whatever else the machine did."""
 
     def p99_ms(self) -> float:
-        return sorted(self.picks)[int(len(self.picks) * 0.99)] * 1000 if self.picks else 0.0
+        """Of all picks."""
+        return p99_ms(self.picks)
 
     def growth_mib(self) -> float:
         quarter = max(1, len(self.resident) // 4)
@@ -88,6 +93,8 @@ class Report:
             found.append(f"{self.turns['long_turns']:.0f} turns of the event loop took more than 10 ms of processor time")
         if self.p99_ms() >= GOAL_P99_MS and self.waited_seconds < MAY_WAIT * len(self.resident):
             found.append(f"the 99th percentile of the pick is {self.p99_ms():.1f} ms; the goal is {GOAL_P99_MS:g}")
+        if not self.requests:
+            found.append("no request was made")
         if self.growth_mib() > MAY_GROW_MIB:
             found.append(f"memory grew by {self.growth_mib():.1f} MiB")
         if self.failed_probes:
@@ -119,7 +126,11 @@ def besieged(folder: Path, model_server_port: int, transport: str = "h2") -> Ite
         "--log-format=json",
         f"--transport={transport}",
     ]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder / "site"), *filter(None, [os.environ.get("PYTHONPATH")])])}
+    environment = {
+        **os.environ,
+        "SIEGE_TIMELINE": str(folder / "timeline"),
+        "PYTHONPATH": os.pathsep.join([str(folder / "site"), *filter(None, [os.environ.get("PYTHONPATH")])]),
+    }
     command = [sys.executable, "-m", "endpick", "serve", "config.yaml", *options]
     with (folder / "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env=environment) as process:
         try:
@@ -142,24 +153,6 @@ def waited_seconds(pid: int) -> float:
     return int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
 
 
-async def behave(serving: Serving, until: float, report: Report, seed: int) -> None:
-    """One well-behaved gateway."""
-    scripts = [phases(conversation, "plan") for conversation in conversations()[:3]]
-    rng = random.Random(seed)
-    make = lambda: Steady(scripts, rng, report.picks, _STREAMS, _PAUSE_SECONDS)  # noqa: E731
-    _, gateway = await asyncio.get_running_loop().create_connection(make, "127.0.0.1", serving.ports["ext_proc"])
-    while time.monotonic() < until and not gateway.lost:  # noqa: ASYNC110 - the gateway is a plain protocol
-        await asyncio.sleep(0.5)
-    gateway.retiring = True
-    for _ in range(int(_STUCK_SECONDS * 2)):
-        if not gateway.streams or gateway.lost:
-            break
-        await asyncio.sleep(0.5)
-    report.requests += gateway.done
-    report.lost += len(gateway.streams) + gateway.lost
-    gateway.transport.abort()
-
-
 async def operate(serving: Serving, until: float, report: Report, model_server_port: int) -> None:
     """Reload every three seconds, each third time a wrong configuration; endpoints come and go."""
     while time.monotonic() < until:
@@ -175,7 +168,7 @@ async def observe(serving: Serving, until: float, report: Report) -> None:
     """Scrape and probe every second, and print a line every half minute."""
     address = f"http://127.0.0.1:{serving.ports['metrics']}"
     started = printed = time.monotonic()
-    print("| minute | requests | picks' p99 ms | lost | RSS MiB | CPU s | reloads |\n|---|---|---|---|---|---|---|")
+    print("| minute | probes' worst ms | RSS MiB | CPU s | reloads |\n|---|---|---|---|---|")
     while time.monotonic() < until:
         await asyncio.sleep(1)
         try:
@@ -193,32 +186,71 @@ async def observe(serving: Serving, until: float, report: Report) -> None:
         report.waited_seconds = waited_seconds(serving.process.pid)
         if time.monotonic() - printed >= 30:
             printed = time.monotonic()
-            figures = f"{len(report.picks)} | {report.p99_ms():.1f} | {report.lost} | {report.resident[-1]:.1f}"
+            figures = f"{max(report.probes, default=0.0) * 1000:.0f} | {report.resident[-1]:.1f}"
             print(f"| {(printed - started) / 60:.1f} | {figures} | {cpu_seconds(serving.process.pid):.1f} | {report.reloads} |", flush=True)
 
 
 async def siege(serving: Serving, seconds: float, model_server_port: int, attacks: Sequence[str]) -> Report:
     """Everything at once, or only some attacks beside what else is wrong."""
     report, until = Report(), time.monotonic() + seconds
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.siege.hostile",
-        *map(str, (serving.ports["ext_proc"], serving.ports["metrics"], seconds)),
-        *attacks,
-    ]
-    # Attackers have machines of their own: here they get the processor time that the picker and its gateways leave.
-    hostile = await asyncio.create_subprocess_exec("nice", "-n", "19", *command, stdout=subprocess.PIPE)
+    ext_proc, metrics = (str(serving.ports[name]) for name in ("ext_proc", "metrics"))
+    # Attackers get the processor time that gateways, model servers and whoever looks at all that leave them.
+    hostile = await _part("nice", "-n", "19", *_module("hostile"), ext_proc, metrics, str(seconds), *attacks)
+    gateways = await _part(*_module("gateways"), ext_proc, str(seconds))
     try:
-        gateways = (behave(serving, until, report, seed) for seed in range(_GATEWAYS))
-        await asyncio.gather(*gateways, operate(serving, until, report, model_server_port), observe(serving, until, report))
-        told, _ = await asyncio.wait_for(hostile.communicate(), 60)
+        answers = asyncio.gather(*(asyncio.wait_for(part.communicate(), seconds + 90) for part in (gateways, hostile)))
+        await asyncio.gather(operate(serving, until, report, model_server_port), observe(serving, until, report))
+        (behaved, _), (told, _) = await answers
         print(f"attacks: {told.decode().strip()}")
+        found = json.loads(behaved)
+        report.requests, report.lost = found["requests"], found["lost"]
+        report.picks = [(begin, end) for begin, end in found["picks"]]
     finally:
-        if hostile.returncode is None:
-            hostile.kill()
-            await hostile.wait()
+        for part in (hostile, gateways):
+            if part.returncode is None:
+                part.kill()
+                await part.wait()
     return report
+
+
+def _module(name: str) -> tuple[str, ...]:
+    return sys.executable, "-m", f"benchmarks.siege.{name}"
+
+
+async def _part(*command: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+
+
+def p99_ms(picks: Sequence[Interval]) -> float:
+    """The 99th percentile of how long picks took."""
+    return sorted(end - begin for begin, end in picks)[int(len(picks) * 0.99)] * 1000 if picks else 0.0
+
+
+def where(picks: Sequence[Interval], timeline: Timeline) -> Iterator[str]:
+    """What the slowest picks waited for, as lines to print."""
+    slowest = sorted(picks, key=lambda pick: pick[0] - pick[1])[: max(1, int(len(picks) * _SLOWEST))]
+    total, whole = Spent(), sum(end - begin for begin, end in slowest)
+    for pick in slowest:
+        total += timeline.spent(pick)
+    shares = {name: getattr(total, name) / whole for name in Spent.__slots__} if whole else {}
+    told = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+    yield f"the slowest {_SLOWEST:.0%}, {slowest[-1][1] - slowest[-1][0]:.4f} s and more, spent their time so: {told}"
+    free = [pick for pick in picks if not timeline.is_blocked(pick)]
+    yield f"p99 of the {len(free)} picks during which no plugin blocked: {p99_ms(free):.1f} ms"
+    longest = max((end - begin for begin, end in timeline.collections), default=0.0)
+    yield f"{len(timeline.collections)} garbage collections, the longest {longest * 1000:.1f} ms"
+
+
+def own_p99_ms(picks: Sequence[Interval], timeline: Timeline) -> float:
+    """The 99th percentile of the picks without the time in which the event loop waited for a processor."""
+    return p99_ms([(0.0, end - begin - timeline.spent((begin, end)).waited) for begin, end in picks])
+
+
+def keep_apart() -> None:
+    """Leave the first processor to the picker, which is started before this."""
+    processors = sorted(os.sched_getaffinity(0))
+    if len(processors) > 1:
+        os.sched_setaffinity(0, processors[1:])
 
 
 def main() -> int:
@@ -227,12 +259,22 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("attacks", nargs="*", metavar="ATTACK", help="methods of `Attacker`, to see what one of them does; default all")
     parser.add_argument("--transport", choices=("h2", "grpcio"), default="h2", help="that the picker serves on")
+    parser.add_argument("--together", action="store_true", help="on all processors, instead of the picker on one and all others elsewhere")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place, model_server(1) as port, besieged(Path(place), port, options.transport) as serving:
-        report = uvloop.run(siege(serving, options.seconds, port, options.attacks))
-        ended = serving.process.poll()
+    with tempfile.TemporaryDirectory() as place, model_server(1) as port:
+        with besieged(Path(place), port, options.transport) as serving:
+            if not options.together:
+                keep_apart()
+            report = uvloop.run(siege(serving, options.seconds, port, options.attacks))
+            ended = serving.process.poll()
+        serving.process.wait()
+        timeline = Timeline(serving.folder / "timeline")
+        explained = [*where(report.picks, timeline)] if report.picks else []
+        report.own_p99_ms = own_p99_ms(report.picks, timeline)
     slowest = max(report.probes, default=0.0) * 1000
     print(f"{report.requests} requests, {report.lost} lost; p99 of the pick {report.p99_ms():.1f} ms; slowest probe {slowest:.0f} ms")
+    print(f"p99 of the pick without the time in which the event loop waited for a processor: {report.own_p99_ms:.1f} ms")
+    print("\n".join(explained))
     print(
         f"memory {min(report.resident):.1f} to {max(report.resident):.1f} MiB, grew by {report.growth_mib():.1f}; {report.reloads} reloads"
     )

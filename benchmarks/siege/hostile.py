@@ -150,8 +150,8 @@ async def attack(ext_proc_port: int, metrics_port: int, seconds: float, names: S
 
 
 def main() -> int:
-    ports, seconds = [int(port) for port in sys.argv[1:3]], float(sys.argv[3])
-    print(json.dumps(asyncio.run(attack(*ports, seconds, sys.argv[4:]))))
+    ext_proc_port, metrics_port, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    print(json.dumps(asyncio.run(attack(ext_proc_port, metrics_port, seconds, sys.argv[4:]))))
     return 0
 
 

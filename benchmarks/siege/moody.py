@@ -8,6 +8,9 @@ _SOURCE = '''\
 """Unreliable on purpose."""
 
 import asyncio
+import gc
+import os
+import struct
 import time
 
 import numpy as np
@@ -16,6 +19,9 @@ from prometheus_client import Gauge
 from endpick.api import Scorer
 
 BEAT_SECONDS = 0.001
+# As `timeline` reads them: what happened, when it began, and three numbers.
+ENTRY = struct.Struct("=cdddd")
+TOLD = open(os.environ["SIEGE_TIMELINE"], "ab", buffering=1 << 20)
 
 
 class Moody(Scorer):
@@ -28,10 +34,21 @@ class Moody(Scorer):
         Moody.longest = Gauge("siege_longest_turn_seconds", "Processor time.", registry=self.context.registry)
         Moody.over = Gauge("siege_long_turns", "Of more than 10 ms.", registry=self.context.registry)
         Moody.turns = Gauge("siege_turns", "All.", registry=self.context.registry)
+        self.waits = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+        gc.callbacks.append(self.collected)
+        self.collecting = (0.0, 0.0)
         self.beat(time.thread_time())
+
+    def collected(self, phase, info):
+        if phase == "start":
+            self.collecting = time.time(), time.thread_time()
+        else:
+            began, cpu = self.collecting
+            TOLD.write(ENTRY.pack(b"g", began, time.time() - began, info["generation"], time.thread_time() - cpu))
 
     def beat(self, before):
         now = time.thread_time()
+        TOLD.write(ENTRY.pack(b"t", time.time(), now, float(os.pread(self.waits, 100, 0).split()[1]) / 1e9, 0.0))
         Moody.turns.inc()
         Moody.over.inc(now - before > 0.01)
         Moody.longest.set(max(now - before, Moody.longest._value.get()))
@@ -39,6 +56,9 @@ class Moody(Scorer):
 
     async def stop(self):
         self.beating.cancel()
+        gc.callbacks.remove(self.collected)
+        os.close(self.waits)
+        TOLD.flush()
 
     def score(self, request, endpoints, state):
         Moody.calls += 1
@@ -47,6 +67,7 @@ class Moody(Scorer):
         if Moody.calls % 11 == 0:
             return np.full(len(endpoints), np.nan)
         if Moody.calls % 997 == 0:
+            TOLD.write(ENTRY.pack(b"b", time.time(), 0.06, 0.0, 0.0))
             time.sleep(0.06)
         return np.ones(len(endpoints))
 '''

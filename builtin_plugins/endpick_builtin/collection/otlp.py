@@ -13,6 +13,7 @@ from endpick.api import ConfigurationError, Endpoint, MetricsPage, Parameters, P
 from endpick.api.fast_metrics import Counts
 from endpick_builtin.collection.otlp_messages import MAX_POINTS, Export, MalformedExport
 from endpick_builtin.collection.otlp_ports import HTTP_PATH, MOST_AT_ONCE, Certificate, GrpcPort, HttpPort, Outcome, Refused
+from endpick_builtin.collection.push_server import MAX_CONNECTIONS, Closed
 
 Publish = Callable[[MetricsPage], None]
 
@@ -81,7 +82,9 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
     unless told otherwise.
 
     Resources of unknown endpoints are left out and the sender is told so, as for points beyond 5000 in one export. A body over
-    `maxBodyBytes`, packed with gzip or not, one that takes more than 10 s, and a ninth export at once are refused.
+    `maxBodyBytes`, packed with gzip or not, one that takes more than 10 s, and a ninth export at once are refused. Of more than 64
+    connections over HTTP the one that has said nothing for longest is closed, and so is one without a request for 10 s at first, and for
+    2 min later.
     """
 
     default_collectors = ("core-metrics-extractor",)
@@ -95,9 +98,11 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
         self.port, self.grpc_port = parameters.port, parameters.grpc_port
         """Where it listens; once started, as the system chose."""
         self._reading = 0
-        self._warned_at = -_WARN_SECONDS
+        self._warned_at = self._told_closed_at = -_WARN_SECONDS
         requests = Counts("endpick_otlp_exports_total", "Exports over OTLP, by what became of them.", ("outcome",), context.registry)
         points = Counts("endpick_otlp_points_total", "Points of exports over OTLP, by what became of them.", ("outcome",), context.registry)
+        closed = Counts("endpick_otlp_connections_closed_total", "Connections closed on the port for OTLP.", ("reason",), context.registry)
+        self._closed = {reason: closed.labels(reason.value) for reason in Closed}
         self._exports = {outcome: requests.labels(outcome.value) for outcome in Outcome}
         self._delivered, self._left_out = points.labels("delivered"), points.labels("left_out")
 
@@ -108,7 +113,7 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
             ConfigurationError: an address cannot be had, or a certificate file does not work.
         """
         scheme = "https" if self.parameters.certificate else "http"
-        self.port = await self._open(HttpPort(self._take, self.parameters.max_body_bytes), self.parameters.port)
+        self.port = await self._open(HttpPort(self._take, self.parameters.max_body_bytes, self._has_closed), self.parameters.port)
         self.context.logger.info("takes metrics over OTLP at %s://%s:%d%s", scheme, self.parameters.host, self.port, HTTP_PATH)
         if self.parameters.grpc_port is not None:
             self.grpc_port = await self._open(GrpcPort(self._take, self.parameters.max_body_bytes), self.parameters.grpc_port)
@@ -183,6 +188,14 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
             self._left_out.value += rejected
             self._warn(rejected, why)
         return rejected, why
+
+    def _has_closed(self, reason: Closed) -> None:
+        self._closed[reason].inc()
+        now = self.context.clock()
+        if now - self._told_closed_at >= _WARN_SECONDS:
+            self._told_closed_at = now
+            why = f"there are more than {MAX_CONNECTIONS}" if reason is Closed.CROWDED else "no request came in time"
+            self.context.logger.warning("a connection to the port for OTLP was closed: %s; find out who connects", why)
 
     def _warn(self, rejected: int, why: str) -> None:
         now = self.context.clock()

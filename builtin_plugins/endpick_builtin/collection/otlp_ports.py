@@ -13,6 +13,7 @@ from aiohttp import web
 from aiohttp.web_exceptions import HTTPRequestEntityTooLarge
 
 from endpick_builtin.collection.otlp_messages import Export, answer_of, read_json, read_protobuf
+from endpick_builtin.collection.push_server import Closed, PushServer
 
 if TYPE_CHECKING:
     import grpc
@@ -118,12 +119,12 @@ class Certificate:
 class HttpPort:
     """`POST /v1/metrics`, protobuf or JSON, also gzipped."""
 
-    def __init__(self, take: Take, max_body_bytes: int) -> None:
+    def __init__(self, take: Take, max_body_bytes: int, closed: Callable[[Closed], None]) -> None:
         self._take = take
         self._max_body_bytes = max_body_bytes
         app = web.Application(client_max_size=max_body_bytes)
         app.router.add_post(HTTP_PATH, self._post)
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, keepalive_timeout=120, shutdown_timeout=1.0)
+        self._server = PushServer(app, closed)
 
     async def open(self, host: str, port: int, certificate: Certificate | None) -> int:
         """Listen; the port.
@@ -131,21 +132,18 @@ class HttpPort:
         Raises:
             OSError: the address cannot be had, or a certificate file does not work.
         """
-        context = certificate.context() if certificate is not None else None
-        await self._runner.setup()
-        try:
-            # After a reload with other parameters the instance before this one still listens for a moment.
-            await web.TCPSite(self._runner, host, port, reuse_port=True, ssl_context=context).start()
-        except OSError:
-            await self._runner.cleanup()
-            raise
-        return int(self._runner.addresses[0][1])
+        await self._server.start(host, port, certificate.context() if certificate is not None else None)
+        return self._server.port
 
     async def close(self) -> None:
         """Listen no more."""
-        await self._runner.cleanup()
+        await self._server.stop()
 
     async def _post(self, request: web.Request) -> web.Response:
+        with self._server.serving(request):
+            return await self._answer(request)
+
+    async def _answer(self, request: web.Request) -> web.Response:
         as_json = request.content_type == _JSON
         is_known = as_json or request.content_type == _PROTOBUF
 

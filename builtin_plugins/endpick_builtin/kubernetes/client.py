@@ -235,13 +235,18 @@ def _hand_over(lines: list[bytes], take: Callable[[list[Event]], None]) -> None:
     """What came before an error counts, too."""
     events: list[Event] = []
     try:
-        events.extend(_event(line) for line in lines if line.strip())
+        events.extend(read_event(line) for line in lines if line.strip())
     finally:
         if events:
             take(events)
 
 
-def _event(line: bytes) -> Event:
+def read_event(line: bytes) -> Event:
+    """One line of a watch.
+
+    Raises:
+        ApiError: it is none, or tells of an error.
+    """
     content = _object(line)
     kind, told = content.get("type"), content.get("object")
     if not isinstance(kind, str) or not isinstance(told, dict):

@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
+from ruamel.yaml.composer import Composer
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import AliasEvent
 
 from endpick.api import ConfigurationError
 
 Part: TypeAlias = Literal["cluster", "user"]
 
 MOST_BYTES = 1024 * 1024
+_DEEPEST = 50
 _REFUSED = {
     "exec": "it runs a program, which endpick does not",
     "auth-provider": "Kubernetes has removed such providers",
@@ -117,6 +120,20 @@ def _load_pair(context: ssl.SSLContext, certificate: str, key: str) -> None:
         context.load_cert_chain(file.name, password=lambda: "")
 
 
+class _WithoutAliases(Composer):
+    """Refuses aliases, which no tool writes into a kubeconfig: with them a few lines can say more than is read in a year."""
+
+    def __init__(self, loader: object = None) -> None:
+        super().__init__(loader)
+        self.warn_double_anchors = False
+
+    def compose_node(self, parent: object, index: object) -> object:
+        if self.parser.check_event(AliasEvent):
+            mark = self.parser.peek_event().start_mark
+            raise MarkedYAMLError(problem="it uses an alias (`*`); write out what it stands for", problem_mark=mark)
+        return super().compose_node(parent, index)
+
+
 def read_kubeconfig(path: Path) -> Kubeconfig:
     """Read one file.
 
@@ -128,11 +145,14 @@ def read_kubeconfig(path: Path) -> Kubeconfig:
             raw = file.read(MOST_BYTES + 1)
         if len(raw) > MOST_BYTES:
             raise ConfigurationError(f"kubeconfig {path} is longer than 1 MiB")
-        content = YAML(typ="safe", pure=True).load(raw)
+        yaml = YAML(typ="safe", pure=True, plug_ins=[])
+        yaml.Composer = _WithoutAliases
+        yaml.max_depth = _DEEPEST
+        content = yaml.load(raw)
     except OSError as problem:
         raise ConfigurationError(f"kubeconfig {path} cannot be read: {problem.strerror}") from problem
     except (YAMLError, ValueError) as problem:
-        raise ConfigurationError(f"kubeconfig {path} is not YAML: {_without_content(problem)}") from None
+        raise ConfigurationError(f"kubeconfig {path} cannot be used: {_without_content(problem)}") from None
     if not isinstance(content, Mapping):
         raise ConfigurationError(f"kubeconfig {path} is no mapping")
     return Kubeconfig(path, content)
@@ -141,7 +161,8 @@ def read_kubeconfig(path: Path) -> Kubeconfig:
 def _without_content(problem: Exception) -> str:
     """What is wrong, and where; a parser's own message quotes the line, in which there may be a token."""
     mark = getattr(problem, "problem_mark", None)
-    said = getattr(problem, "problem", None) or type(problem).__name__
+    parts = (getattr(problem, "context", None), getattr(problem, "problem", None))
+    said = ", ".join(filter(None, parts)) or "it is no YAML text"
     return str(said) if mark is None else f"{said} (line {mark.line + 1}, column {mark.column + 1})"
 
 

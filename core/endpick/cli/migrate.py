@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -15,6 +16,9 @@ from endpick.cli.helm_values import Start, at, environment_of, start_of_values
 from endpick.cli.llm_d_flags import FLAGS, REMOVED, VARIABLES, Effect
 from endpick.diagnostics import ExitCode, did_you_mean
 
+_DEEPEST = 100
+_MOST_VALUES = 100_000
+"""Of one document."""
 _SHOWN = {flag.name: flag for flag in FLAGS}
 
 
@@ -47,14 +51,34 @@ def _read(source: str) -> Start:
 
     try:
         text = sys.stdin.read() if source == STANDARD_INPUT else Path(source).read_text(encoding="utf-8")
-        documents = list(YAML(typ="safe", pure=True).load_all(text))
-    except (OSError, UnicodeDecodeError, YAMLError) as problem:
+        yaml = YAML(typ="safe", pure=True, plug_ins=[])
+        yaml.max_depth = _DEEPEST
+        for node in yaml.compose_all(text):
+            _size_of(node, {})
+        documents = list(yaml.load_all(text))
+    except (OSError, ValueError, YAMLError) as problem:
         raise click.UsageError(f"{source} cannot be read: {problem}") from problem
     for document in documents:
         start = _start_of(document)
         if start is not None:
             return start
     raise click.UsageError(f"{source} holds no Deployment of llm-d's endpoint picker, no values of its charts and no list of arguments")
+
+
+def _size_of(node: Any, known: dict[int, int]) -> int:  # noqa: ANN401 - ruamel has no types
+    """How many values a node stands for, each time that an alias repeats it counted.
+
+    Raises:
+        ValueError: more than any start has, or without end.
+    """
+    if id(node) not in known:
+        known[id(node)] = _MOST_VALUES  # what holds itself finds this
+        inner = node.value if isinstance(node.value, list) else []
+        parts = (part for each in inner for part in (each if isinstance(each, tuple) else (each,)))
+        known[id(node)] = 1 + sum(_size_of(part, known) for part in parts)
+    if known[id(node)] >= _MOST_VALUES:
+        raise ValueError(f"with all that aliases repeat it has more than {_MOST_VALUES} values")
+    return known[id(node)]
 
 
 def _start_of(document: object) -> Start | None:

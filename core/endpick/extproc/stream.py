@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Protocol
 
+from endpick.plugins.failures import CALL_FAILURES
 from endpick.requests.model import CloseCause
 
 
@@ -27,6 +28,10 @@ class GrpcStatus(IntEnum):
     INTERNAL = 13
     """We are at fault."""
     UNAVAILABLE = 14
+
+
+SESSION_FAILURES = CALL_FAILURES
+"""What a session may throw at its transport without harm to other streams: a plugin's answer may raise where endpick looks at it."""
 
 
 class ProtocolError(Exception):

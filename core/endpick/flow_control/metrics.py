@@ -112,6 +112,13 @@ class FlowControlMetrics:
             registry,
         ).labels(pool_name)
 
+    def by_outcome(self) -> dict[str, int]:
+        """How many requests ended in each way so far."""
+        counts = dict.fromkeys(map(str, Outcome), 0)
+        for (outcome, _), counted in self._counted.items():
+            counts[str(outcome)] += int(counted.value)
+        return counts
+
     def revoked(self, priority: int, target: float, pending: float) -> None:
         """See `ReclaimReport`."""
         self._issued.labels(str(priority), self._pool).value += 1.0

@@ -50,9 +50,8 @@ class LineHandler(logging.Handler):
         """Write a record, or have it written."""
         try:
             line = self.format(record).encode(errors="backslashreplace") + b"\n"
-        except Exception:
-            self.handleError(record)
-            return
+        except BaseException as problem:  # what is logged may be a plugin's, and is asked only here what it says
+            line = f"a line of {record.name} cannot be shown: {type(problem).__name__} at {record.pathname}:{record.lineno}\n".encode()
         with self._changed:
             if not self._waiting and len(line) <= AT_ONCE_BYTES and _is_ready(self._descriptor):
                 self._write(line)

@@ -49,7 +49,7 @@ class JSONFormatter(logging.Formatter):
             **fields_of(record),
         }
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
+            line["exception"] = _shortened(self.formatException(record.exc_info))
         try:
             return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
         except TypeError:  # half a surrogate pair, which is text to Python and to no other reader
@@ -70,7 +70,18 @@ class TextFormatter(logging.Formatter):
         line = f"{moment} {record.levelname.lower():7} {record.name}: {_shown(record.getMessage())}{fields}"
         if not record.exc_info:
             return line
-        return "\n  ".join((line, *map(_shown, self.formatException(record.exc_info).split("\n"))))
+        return "\n  ".join((line, *map(_shown, _shortened(self.formatException(record.exc_info)).split("\n"))))
+
+
+_LONGEST_EXCEPTION = 16_000
+"""Characters of a traceback; what an exception says may have any length."""
+
+
+def _shortened(traceback: str) -> str:
+    if len(traceback) <= _LONGEST_EXCEPTION:
+        return traceback
+    half = _LONGEST_EXCEPTION // 2
+    return f"{traceback[:half]}\n… {len(traceback) - 2 * half} characters …\n{traceback[-half:]}"
 
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")

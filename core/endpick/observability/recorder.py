@@ -17,6 +17,7 @@ from endpick.api.request_control import ResponseEnd, TerminationCause
 from endpick.observability.metrics import EndpickMetrics
 from endpick.observability.telemetry import ResponsePace
 from endpick.plugins.breaker import BreakerState
+from endpick.plugins.failures import message_of
 from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import OnFault
 
@@ -79,7 +80,7 @@ class Recorder:
             _log.error(
                 "plugin fault in %s: %s",
                 instance.origin,
-                problem,
+                _told(problem),
                 exc_info=problem if isinstance(problem, BaseException) else None,
                 extra={
                     "plugin": instance.name,
@@ -230,7 +231,7 @@ class Recorder:
         suppressed = self._throttle.admit(f"data/{instance.name}/{endpoint}")
         if suppressed is not None:
             kind = type(problem).__name__ if isinstance(problem, BaseException) else "answer"
-            extra = {"endpoint": endpoint, "reason": f"{kind}: {problem}", "suppressed": suppressed}
+            extra = {"endpoint": endpoint, "reason": f"{kind}: {_told(problem)}", "suppressed": suppressed}
             _poll_log.warning(text, instance.origin, extra=extra)
 
     def _bind_model(self, key: _Combination) -> _ModelMetrics:
@@ -289,6 +290,10 @@ class CombinationLimit:
                 return OTHER, OTHER, OTHER, str(priority)
             self._known[*cut, priority] = *cut, str(priority)
         return self._known[*cut, priority]
+
+
+def _told(problem: BaseException | str) -> str:
+    return problem if isinstance(problem, str) else message_of(problem)
 
 
 def _as_label(text: str) -> str:

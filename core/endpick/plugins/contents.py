@@ -128,7 +128,8 @@ def _module_name(path: str) -> str | None:
         return None
     parts = PurePosixPath(path.removesuffix(suffix)).parts
     named = parts[:-1] if parts[-1] == "__init__" else parts
-    return ".".join(named) if named and all(part.isidentifier() for part in named) else None
+    # Not only identifiers: what compiles packages puts their code into modules such as `30fcd23745__mypyc`.
+    return ".".join(named) if named and not any("." in part for part in named) else None
 
 
 def listed(files: Sequence[str]) -> str:

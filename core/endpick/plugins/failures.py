@@ -13,11 +13,23 @@ CALL_FAILURES = BaseException
 """What a plain call of a plugin may throw at the host: `sys.exit()`, or a `CancelledError` that a library raised, must not end the process
 or the connection of a gateway."""
 
-AWAIT_FAILURES = (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError)
+AWAIT_FAILURES = (Exception, BaseExceptionGroup, SystemExit, KeyboardInterrupt, asyncio.CancelledError)
 """The same of what is awaited; without `GeneratorExit`, by which Python closes a coroutine."""
 
 TESTED_FAILURES = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError)
 """What a plugin under test may throw at the kit; Ctrl-C, a time limit and what pytest raises are for the person who runs the test."""
+
+
+_LONGEST_MESSAGE = 2000
+
+
+def message_of(problem: BaseException) -> str:
+    """What an exception of a plugin says, or that it does not: `str` of it is the plugin's code as well, and never raises here."""
+    try:
+        message = str(problem)
+        return message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]}…"
+    except CALL_FAILURES:
+        return "(its message cannot be shown)"
 
 
 def is_the_hosts(problem: BaseException) -> bool:
@@ -25,9 +37,10 @@ def is_the_hosts(problem: BaseException) -> bool:
 
     `endpick serve` has a handler of its own for Ctrl-C, which raises nothing, so there a `KeyboardInterrupt` is the plugin's as well.
     """
-    if isinstance(problem, asyncio.CancelledError):
+    kind = type(problem)  # `isinstance` would ask the exception itself, which may answer with another one
+    if issubclass(kind, asyncio.CancelledError):
         return _was_cancelled()
-    return isinstance(problem, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    return issubclass(kind, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def _was_cancelled() -> bool:

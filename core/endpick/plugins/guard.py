@@ -12,10 +12,17 @@ import os
 import sys
 import sysconfig
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec, SourceFileLoader
+from importlib.machinery import (
+    EXTENSION_SUFFIXES,
+    BuiltinImporter,
+    ExtensionFileLoader,
+    FrozenImporter,
+    ModuleSpec,
+    SourceFileLoader,
+)
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -30,6 +37,7 @@ _log = logging.getLogger(__name__)
 
 REPAIR = "remove the file that was found, or the entry of the import path that leads to it; see `endpick doctor`"
 ACCEPT = "install what was locked, or accept what is installed with `endpick lock`"
+_PYTHONS_LOADERS: tuple[object, ...] = (BuiltinImporter, FrozenImporter)
 _STANDARD_LIBRARY = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
 
 
@@ -72,7 +80,8 @@ class ImportGuard(MetaPathFinder):
         self._guarded: dict[tuple[str, str], Contents] = {}
         self._executed: set[str] = set()
         self._real_paths: dict[str, str] = {}
-        self._asked: set[tuple[int, str]] = set()
+        self._asking: dict[tuple[int, str], list[object]] = {}
+        """The finders that are being asked about a name in a thread."""
 
     def stand_first(self) -> None:
         """Take the first place among the finders, also where another finder has pushed in since."""
@@ -136,24 +145,19 @@ class ImportGuard(MetaPathFinder):
         Raises:
             UntrustedModuleError: it may not.
         """
-        here = (threading.get_ident(), fullname)
-        if here in self._asked:  # a finder that asks the others, this one included
-            return None
-        self._asked.add(here)
-        try:
-            spec = next(self._found_by_others(fullname, path, target), None)
-        finally:
-            self._asked.remove(here)
+        spec = self._found_by_others(fullname, path, target)
         return None if spec is None else self._judged(spec, fullname)
 
     def _judged(self, spec: ModuleSpec, fullname: str) -> ModuleSpec:
         file = spec.origin if spec.has_location else None
         guarded = None if file is None else self._files.get(self._canonical(file))
         if file is not None and guarded is not None:
-            return self._guarded_spec(spec, file, guarded)
+            return self._guarded_spec(spec, fullname, file, guarded)
         owner = self._shared.get(fullname) or _within(fullname, self._owned)
-        if owner is None or self._is_codeless(spec, fullname) or _is_pythons_own(spec):
+        if owner is None or _is_pythons_own(spec, fullname):
             return spec
+        if self._is_codeless(spec, fullname):
+            return _namespace(spec, fullname)
         if file is not None and file == self._modules.get(fullname):
             raise self._refusal(f"'{fullname}' of {owner} is not what the lock file has: {file}", spec, ACCEPT)
         raise self._refusal(f"'{fullname}' of {owner} would be loaded from {file or spec.origin}, {self._expected(fullname)}", spec)
@@ -172,25 +176,36 @@ class ImportGuard(MetaPathFinder):
         """Remember that a module passed."""
         self._executed.add(name)
 
-    def _found_by_others(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None) -> Iterator[ModuleSpec]:
-        for finder in sys.meta_path:
-            find_spec = getattr(finder, "find_spec", None)  # a very old finder has none, and Python leaves it out as well
-            if finder is not self and find_spec is not None:
-                spec = find_spec(fullname, path, target)
+    def _found_by_others(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
+        """What the first of the others finds; a finder that asks in turn, or imports the name itself, is not asked again meanwhile."""
+        here = (threading.get_ident(), fullname)
+        asking = self._asking.setdefault(here, [self])
+        try:
+            for finder in sys.meta_path:
+                find_spec = getattr(finder, "find_spec", None)  # a very old finder has none, and Python leaves it out as well
+                if find_spec is None or any(finder is other for other in asking):
+                    continue
+                asking.append(finder)
+                try:
+                    spec: ModuleSpec | None = find_spec(fullname, path, target)
+                finally:
+                    asking.pop()
                 if spec is not None:
-                    yield spec
+                    return spec
+            return None
+        finally:
+            if len(asking) == 1:
+                self._asking.pop(here, None)
 
-    def _guarded_spec(self, spec: ModuleSpec, file: str, guarded: GuardedFile) -> ModuleSpec:
+    def _guarded_spec(self, spec: ModuleSpec, name: str, file: str, guarded: GuardedFile) -> ModuleSpec:
         loader: Loader
         if file.endswith(".py"):
-            loader = _CheckedSource(spec.name, file, guarded, self)
+            loader = _CheckedSource(name, file, guarded, self)
         elif file.endswith(tuple(EXTENSION_SUFFIXES)):
-            loader = _CheckedExtension(spec.name, file, guarded, self)
+            loader = _CheckedExtension(name, file, guarded, self)
         else:
-            raise self._refusal(
-                f"'{spec.name}' of {guarded.origin} would be loaded from {file}, which is neither source nor extension", spec
-            )
-        made = spec_from_file_location(spec.name, file, loader=loader, submodule_search_locations=spec.submodule_search_locations)
+            raise self._refusal(f"'{name}' of {guarded.origin} would be loaded from {file}, which is neither source nor extension", spec)
+        made = spec_from_file_location(name, file, loader=loader, submodule_search_locations=spec.submodule_search_locations)
         assert made is not None
         made.cached = None
         return made
@@ -219,7 +234,7 @@ class _CheckedSource(SourceFileLoader):
         self._guard = guard
 
     def get_code(self, fullname: str) -> CodeType:
-        content = Path(self.path).read_bytes()
+        content = _content(self.path)
         _check(content, fullname, self.path, self._guarded)
         code = compile(content, self.path, "exec", dont_inherit=True)
         self._guard.executed(fullname)
@@ -235,7 +250,7 @@ class _CheckedExtension(ExtensionFileLoader):
         self._guard = guard
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        _check(Path(self.path).read_bytes(), spec.name, self.path, self._guarded)
+        _check(_content(self.path), spec.name, self.path, self._guarded)
         self._guard.executed(spec.name)
         return super().create_module(spec)
 
@@ -247,13 +262,28 @@ def _check(content: bytes, name: str, path: str, guarded: GuardedFile) -> None:
         )
 
 
-def _is_pythons_own(spec: ModuleSpec) -> bool:
+def _content(path: str) -> bytes:
+    # Beside a regular file anything can be found there by now; some of it would be read for ever.
+    file = Path(path)
+    return file.read_bytes() if file.is_file() else b""
+
+
+def _namespace(spec: ModuleSpec, name: str) -> ModuleSpec:
+    """A namespace package as Python makes it, whatever loader the finder has for it."""
+    made = ModuleSpec(name, None, is_package=True)
+    made.submodule_search_locations = spec.submodule_search_locations
+    return made
+
+
+def _is_pythons_own(spec: ModuleSpec, name: str) -> bool:
     """Whether it is a module of the standard library, also where a distribution brings one of its name."""
-    if spec.name.partition(".")[0] not in sys.stdlib_module_names:
+    if name.partition(".")[0] not in sys.stdlib_module_names:
         return False
+    if not spec.has_location:
+        return any(spec.loader is loader for loader in _PYTHONS_LOADERS)
     place = Path(spec.origin or "")
     inside = any(place.is_relative_to(library) for library in _STANDARD_LIBRARY)
-    return not spec.has_location or (inside and not {"site-packages", "dist-packages"} & set(place.parts))
+    return inside and not {"site-packages", "dist-packages"} & set(place.parts)
 
 
 def _names(modules: Mapping[str, str]) -> tuple[set[str], set[str]]:
@@ -277,7 +307,7 @@ def _loaded_within(owned: Collection[str]) -> list[str]:
 
 def _is_pythons_module(module: ModuleType) -> bool:
     spec = getattr(module, "__spec__", None)
-    return spec is not None and _is_pythons_own(spec)
+    return spec is not None and _is_pythons_own(spec, spec.name)
 
 
 def _parents(name: str) -> list[str]:

@@ -18,7 +18,7 @@ from endpick.config.source import SourceMap
 from endpick.diagnostics import Code, Diagnostic, DocumentPath
 from endpick.installation import API_MAJOR
 from endpick.plugins.discovery import Candidate
-from endpick.plugins.failures import AWAIT_FAILURES, CALL_FAILURES, is_the_hosts
+from endpick.plugins.failures import AWAIT_FAILURES, CALL_FAILURES, is_the_hosts, message_of
 from endpick.plugins.hook_objects import hook_faults, load_hook_object
 from endpick.plugins.importing import attributed, describe, trace_notes
 from endpick.plugins.loader import LoadedPlugin
@@ -63,7 +63,7 @@ class HookCall:
     def failure(self, code: Code, error: BaseException) -> Diagnostic:
         """A diagnostic that says what the implementation raised; in its own words where it raised on purpose."""
         on_purpose = isinstance(error, ConfigurationError | ReloadRejected)
-        return self.fault(code, f"failed in {self.hook}: {error}" if on_purpose else f"failed in {self.hook}: {describe(error)}", error)
+        return self.fault(code, f"failed in {self.hook}: {message_of(error) if on_purpose else describe(error)}", error)
 
     def failure_message(self, error: BaseException) -> str:
         """`failure` in one sentence."""

@@ -21,6 +21,7 @@ from typing import IO
 
 from endpick.diagnostics import Code, Diagnostic
 from endpick.plugins.discovery import Candidate
+from endpick.plugins.failures import message_of
 from endpick.plugins.guard import UntrustedModuleError
 from endpick.plugins.resolution import Reference
 
@@ -60,10 +61,7 @@ def _is_standard(file: Path) -> bool:
 
 def describe(error: BaseException) -> str:
     """An exception in one line, without the traceback: `ValueError: no such model`."""
-    try:
-        message = " ".join(str(error).split())
-    except Exception:
-        message = "(its message cannot be shown)"
+    message = " ".join(message_of(error).split())
     return f"{type(error).__qualname__}: {message}" if message else type(error).__qualname__
 
 
@@ -119,7 +117,7 @@ def captured() -> Iterator[CapturedOutput]:
     """
     output = CapturedOutput()
     with (
-        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace", buffering=1) as file,
+        _scratch_file() as file,
         warnings.catch_warnings(record=True) as caught,
     ):
         warnings.simplefilter("default")
@@ -130,6 +128,13 @@ def captured() -> Iterator[CapturedOutput]:
             file.seek(0)
             output.text = file.read()
             output.warnings = list(caught)
+
+
+def _scratch_file() -> IO[str]:
+    """A file without a name; in memory where the system can, because a disk may be full, read-only, or have lost its directory."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("endpick-output"), "w+", encoding="utf-8", errors="replace", buffering=1)
+    return tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace", buffering=1)
 
 
 @contextmanager

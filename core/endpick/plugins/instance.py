@@ -17,6 +17,7 @@ from endpick.diagnostics import Code, Diagnostic
 from endpick.plugins.breaker import DEFAULT_SETTINGS, Breaker, BreakerSettings
 from endpick.plugins.discovery import Candidate
 from endpick.plugins.elsewhere import GrownMetrics
+from endpick.plugins.failures import message_of
 from endpick.plugins.importing import attributed, describe, trace_notes
 from endpick.plugins.kinds import Kind, OnFault, default_on_fault
 from endpick.plugins.loader import LoadedPlugin
@@ -161,7 +162,7 @@ def _guarded(loaded: LoadedPlugin, place: ParameterSource, call: Callable[[], T]
         with attributed(str(plugin)):
             value = call()
     except ConfigurationError as error:
-        return refused(f"{plugin} cannot work with its parameters: {error}", "correct the parameters")
+        return refused(f"{plugin} cannot work with its parameters: {message_of(error)}", "correct the parameters")
     except KeyboardInterrupt:
         raise
     except BaseException as error:

@@ -9,6 +9,7 @@ from time import perf_counter
 from endpick.flow_control.controller import FlowController
 from endpick.flow_control.limits import SWEEP_SECONDS
 from endpick.flow_control.states import EntryEvent
+from endpick.plugins.failures import CALL_FAILURES
 from endpick.requests.memory import MemoryAccount, OverloadStage
 from endpick.requests.model import CODE_OF, Refused
 
@@ -84,7 +85,7 @@ class Turns:
                     self._swept_at = now
                 else:
                     delay = 0.0
-        except Exception:  # a fault of endpick's own must not keep the others waiting for ever
+        except CALL_FAILURES:  # a fault of endpick's own must not keep the others waiting for ever
             _log.exception("flow control failed in one turn, and goes on")
         if controller.waiting and not self._is_soon:
             self._handle = asyncio.get_running_loop().call_later(delay, self._turn)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from endpick.api.endpoints import Access, Endpoint
 from endpick.api.request import InferenceRequest, Media, ParsedRequest, Piece, Prompt, Rejection
 from endpick.api.state import CycleState
+from endpick.plugins.failures import CALL_FAILURES
 from endpick.requests.intake import BuiltRequest
 from endpick.requests.memory import MemoryAccount
 from endpick.requests.model import CloseCause, Decision, IncomingRequest, Refused, Routed, refused
@@ -155,7 +156,7 @@ class LaterDecision(LetGo):
             built.request = replace(built.request, payload=parsed.payload, prompt=parsed.prompt)
         try:
             decision = director.decide(self._incoming, self)
-        except Exception as error:
+        except CALL_FAILURES as error:
             self._settle(None, error)
             return
         if isinstance(decision, Routed | Refused):
@@ -170,7 +171,9 @@ class LaterDecision(LetGo):
         except asyncio.CancelledError as error:
             self._settle(None, error)
             raise
-        except Exception as error:
+        except GeneratorExit:
+            raise
+        except BaseException as error:
             self._settle(None, error)
         else:
             self._settle(result)

@@ -24,7 +24,7 @@ from time import perf_counter
 from endpick.api.endpoints import Access, AccessScope
 from endpick.observability.circuits import admitted, failed, late
 from endpick.observability.telemetry import Telemetry
-from endpick.plugins.failures import CALL_FAILURES, FaultOfAnother, is_the_hosts
+from endpick.plugins.failures import CALL_FAILURES, FaultOfAnother, is_the_hosts, message_of
 from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import KINDS, ExtensionPoint, Kind, OnFault
 
@@ -116,7 +116,7 @@ class Step:
     def fault(self, problem: BaseException | str) -> Fault:
         """Report that the plugin failed; the fault says what its `onFault` asks for."""
         failed(self.instance, self.extension_point, problem, self.telemetry)
-        text = problem if isinstance(problem, str) else f"{type(problem).__name__}: {problem}"
+        text = problem if isinstance(problem, str) else f"{type(problem).__name__}: {message_of(problem)}"
         return Fault(self.instance.name, text, self.instance.on_fault is OnFault.REFUSE)
 
     def admitted(self) -> bool:

@@ -17,7 +17,7 @@ from endpick.diagnostics import Code, Diagnostic
 from endpick.planning.compile import compile_collection, declared_keys
 from endpick.planning.plan import Plan, PlanOutcome
 from endpick.planning.request_plugins import missing_discovery
-from endpick.plugins.failures import CALL_FAILURES, is_the_hosts
+from endpick.plugins.failures import CALL_FAILURES, is_the_hosts, message_of
 from endpick.plugins.hooks import HookRegistry
 from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import ExtensionPoint
@@ -83,7 +83,8 @@ class ActivePlan:
         try:
             await self._discovery.wait_ready(discovery_timeout_seconds)
         except ConfigurationError as problem:
-            raise StartRefused(instance_failed(Code.E0706, self._discovery.instance, f"cannot discover endpoints: {problem}")) from problem
+            what = f"cannot discover endpoints: {message_of(problem)}"
+            raise StartRefused(instance_failed(Code.E0706, self._discovery.instance, what)) from problem
         except TimeoutError as problem:
             what = f"reported no endpoints within {discovery_timeout_seconds:g} s"
             raise StartRefused(instance_failed(Code.E0703, self._discovery.instance, what)) from problem
@@ -194,7 +195,11 @@ async def reload_once(current: ActivePlan, runtime: Runtime, hooks: HookRegistry
 
     Every mistake in it is logged, and the old configuration keeps serving.
     """
-    outcome = await asyncio.to_thread(replan)
+    try:
+        outcome = await asyncio.to_thread(replan)
+    except Exception:
+        _log.exception("the configuration could not be read; the old one keeps serving")
+        return False
     _log_diagnostics(outcome.diagnostics)
     if outcome.plan is None:
         _log.error("configuration refused; the old one keeps serving")

@@ -19,7 +19,7 @@ from endpick.observability.telemetry import Telemetry
 from endpick.planning.compile import Built, build_plan, carry_over, compile_plan
 from endpick.planning.plan import Plan, PlannedInstance
 from endpick.plugins.breaker import DEFAULT_SETTINGS, BreakerSettings
-from endpick.plugins.failures import AWAIT_FAILURES, is_the_hosts
+from endpick.plugins.failures import AWAIT_FAILURES, is_the_hosts, message_of
 from endpick.plugins.importing import describe
 from endpick.plugins.instance import Instance, instance_logger, scope_of
 from endpick.requests.director import Pipeline
@@ -165,7 +165,7 @@ def _why_not_started(instance: Instance, problem: BaseException, timeout_seconds
     if isinstance(problem, TimeoutError):
         return instance_failed(Code.E0703, instance, f"did not start within {timeout_seconds:g} s")
     if isinstance(problem, ConfigurationError):
-        return instance_failed(Code.E0706, instance, f"cannot start: {problem}")
+        return instance_failed(Code.E0706, instance, f"cannot start: {message_of(problem)}")
     return instance_failed(Code.E0706, instance, f"failed to start: {describe(problem)}")
 
 

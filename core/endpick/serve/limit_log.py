@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from endpick.flow_control.states import Outcome
 from endpick.observability.recorder import Throttle
 
 _log = logging.getLogger("endpick.limits")
@@ -18,6 +19,7 @@ _log = logging.getLogger("endpick.limits")
 LOOK_SECONDS = 1.0
 _LOG_SECONDS = 30.0
 TRANSPORT, ADMIN, SESSION = "endpick_transport_events_total", "endpick_admin_events_total", "endpick_session_events_total"
+FLOW_CONTROL = "llm_d_epp_flow_control_requests_total"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +27,9 @@ class Limit:
     """One limit.
 
     Attributes:
-        flag: Of `endpick serve`; empty for a guard against abuse that nothing sets.
-        metric: On the metrics page, and the value of its label `event` where it has one.
+        flag: Of `endpick serve`, or the field of the configuration; empty for a guard against abuse that nothing sets.
+        metric: On the metrics page.
+        event: The value of its label `event`, or `outcome` in flow control; empty where it has none.
         told: What the log says; for a limit that is told where it acts, words of that line.
         here: Whether this module tells it.
     """
@@ -71,6 +74,26 @@ LIMITS = (
     Limit("", TRANSPORT, "slow_readers", "a connection closed that took no answers: find out what keeps the gateway"),
     Limit("--max-memory", TRANSPORT, "buffer_exhaustions", "streams ended: connections hold too much; more replicas help"),
     Limit("--max-request-body", SESSION, "unroutable", "requests refused: bodies beyond --max-request-body, or too many held at once"),
+    Limit(
+        "flowControl.maxRequests",
+        FLOW_CONTROL,
+        Outcome.REJECTED_CAPACITY,
+        "requests refused: as many wait as flowControl.maxRequests and maxBytes, or those of their priority band, allow",
+    ),
+    Limit(
+        "flowControl.defaultRequestTTL",
+        FLOW_CONTROL,
+        Outcome.EVICTED_TTL,
+        "flowControl.defaultRequestTTL",
+        here=False,
+    ),
+    Limit(
+        "flowControl.noEndpointRequestTTL",
+        FLOW_CONTROL,
+        Outcome.EVICTED_NO_ENDPOINTS,
+        "requests waited for too long",
+        here=False,
+    ),
     Limit(
         "--metrics-header-timeout", ADMIN, "header_timeouts", "requests to --metrics-port given up: longer than --metrics-header-timeout"
     ),

@@ -64,12 +64,14 @@ async def _serve_until_signalled(plan: Plan, settings: ServeSettings, replan: Ca
     ending = _Ending(control.lifecycle, lambda number: loop.call_soon_threadsafe(_next(control, number).set), limit_seconds)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, ending.signalled)
-    loop.add_signal_handler(signal.SIGHUP, control.reload.set)
+    signal.signal(signal.SIGHUP, lambda _number, _frame: loop.call_soon_threadsafe(control.reload.set))
     _report_plan(plan)
     try:
         await serve(plan, settings, control, _started)
     except StoppedWhileStarting:
         _log.info("told to end before it served")
+    finally:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what asks for reloads may not have noticed the end, which is an orderly one
     _log.info("stopped")
 
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING
 
 from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry, disable_created_metrics
@@ -41,7 +40,7 @@ from endpick.serve.decisions import DecisionObservers
 from endpick.serve.deployment import Deployment, Runtime, StartRefused, deploy, document_of
 from endpick.serve.hook_circuits import HookCircuits
 from endpick.serve.lifecycle import DrainTime, Lifecycle, Phase, Readiness, unless
-from endpick.serve.limit_log import ADMIN, SESSION, TRANSPORT, LimitLog
+from endpick.serve.limit_log import ADMIN, FLOW_CONTROL, SESSION, TRANSPORT, LimitLog
 from endpick.serve.overload import OverloadWatch, available_bytes, resident_bytes
 from endpick.serve.watchdog import Watchdog, WatchdogSettings
 from endpick.transport.address import ListenError, ListenSettings
@@ -53,7 +52,7 @@ from endpick.transport.server import Server, TransportName, open_server
 from endpick.transport.tls import TlsError, TlsSettings
 
 if TYPE_CHECKING:
-    from endpick.flow_control.report import Report
+    from endpick.flow_control.metrics import FlowControlMetrics
 
 _log = logging.getLogger("endpick.serve")
 
@@ -194,7 +193,8 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         access = Access(on_violation=recorder.undeclared_access)
         bodies = LargeBodies(settings.large_bodies, metrics, services.clock)
         stack.push_async_callback(bodies.stop)
-        room = WaitingRoom(table, access, services.clock, account, partial(_flow_control_report, settings, registry, metrics))
+        waiting = _FlowControlCounts(registry, settings, metrics)
+        room = WaitingRoom(table, access, services.clock, account, waiting.begin)
         table.on_changed.append(room.something_changed)
         table.on_delivered.append(room.something_changed)
         director = Director(
@@ -225,7 +225,15 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         registry.register(EventCounts("endpick_session_events", "Events in ext_proc streams.", counters.snapshot))
         registry.register(EventCounts("endpick_decision_records", "Decisions that were to be shown to hook objects.", observers.counts))
         ext_proc_port = await _start(stack, server)
-        told = LimitLog({TRANSPORT: server.counters.snapshot, ADMIN: admin.counters.snapshot, SESSION: counters.snapshot}, services.clock)
+        told = LimitLog(
+            {
+                TRANSPORT: server.counters.snapshot,
+                ADMIN: admin.counters.snapshot,
+                SESSION: counters.snapshot,
+                FLOW_CONTROL: waiting.by_outcome,
+            },
+            services.clock,
+        )
         stack.callback(told.stop)
         told.start()
 
@@ -233,6 +241,25 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         started(Ports(ext_proc_port, health_port, metrics_port))
         await _reload_until_stopped(plan, settings, control, current, runtime, metrics)
         await _end(control, settings, server, health, metrics, room)
+
+
+class _FlowControlCounts:
+    """The metrics of flow control, which are there from the moment in which a configuration has it."""
+
+    def __init__(self, registry: CollectorRegistry, settings: ServeSettings, metrics: EndpickMetrics) -> None:
+        self._registry = registry
+        self._settings = settings
+        self._overflowed = metrics.overflows.inc
+        self._begun: FlowControlMetrics | None = None
+
+    def begin(self) -> FlowControlMetrics:
+        from endpick.flow_control.metrics import FlowControlMetrics  # noqa: PLC0415 - only where requests may wait
+
+        self._begun = FlowControlMetrics(self._registry, self._settings.pool_name, self._settings.max_metric_combinations, self._overflowed)
+        return self._begun
+
+    def by_outcome(self) -> dict[str, int]:
+        return {} if self._begun is None else self._begun.by_outcome()
 
 
 async def _end(
@@ -251,12 +278,6 @@ async def _end(
         extra={"reason": reason, "open_streams": open_streams, "waiting_told": told, "timeout_seconds": settings.finish_timeout_seconds},
     )
     await server.drain(settings.finish_timeout_seconds)
-
-
-def _flow_control_report(settings: ServeSettings, registry: CollectorRegistry, metrics: EndpickMetrics) -> Report:
-    from endpick.flow_control.metrics import FlowControlMetrics  # noqa: PLC0415 - only where requests may wait
-
-    return FlowControlMetrics(registry, settings.pool_name, settings.max_metric_combinations, metrics.overflows.inc)
 
 
 def _new_account(limit_bytes: int) -> MemoryAccount:

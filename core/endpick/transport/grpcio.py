@@ -143,7 +143,9 @@ class GrpcioServer:
         except ProtocolError as error:
             counters.session_refusals += 1
             await context.abort(_STATUS_BY_NUMBER.get(error.status, grpc.StatusCode.UNKNOWN), error.message)
-        except Exception:
+        except GeneratorExit:
+            raise
+        except BaseException:
             counters.session_faults += 1
             logger.exception("a stream session failed; the stream ends with INTERNAL")
             await context.abort(grpc.StatusCode.INTERNAL, "endpick failed on this stream; its log says why")
@@ -230,7 +232,7 @@ class _Conversation:
 
     async def _await(self, waiting: Awaitable[object]) -> None:
         """Pass on the messages that arrive until `waiting` resolves, then what it resolved to."""
-        decision = asyncio.ensure_future(waiting)
+        decision = asyncio.ensure_future(_contained(waiting))
         try:
             while not decision.done():
                 watched: set[asyncio.Future[object]] = {decision}
@@ -245,6 +247,14 @@ class _Conversation:
             await self._send(session.resume(decision.result()) if exception is None else session.fail(exception))
         finally:
             decision.cancel()
+
+
+async def _contained(waiting: Awaitable[object]) -> object:
+    """The result of what a session waits for; a task that ended with `SystemExit` would end the event loop."""
+    try:
+        return await waiting
+    except (SystemExit, KeyboardInterrupt) as problem:
+        raise RuntimeError(f"{type(problem).__name__} while a session waited") from problem
 
 
 class _Handlers(grpc.GenericRpcHandler):

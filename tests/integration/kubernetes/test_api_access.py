@@ -118,8 +118,10 @@ def test_what_a_kubeconfig_says_and_endpick_cannot_do_is_told(tmp_path, changes,
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"{", "is not YAML"),
-        (b"\xff\xfe\x00", "is not YAML"),
+        (b"{", "cannot be used: while parsing"),
+        (b"\xff\xfe\x00", "cannot be used: it is no YAML text"),
+        (b"[" * 100_000, "cannot be used: maximum depth"),
+        (b"k0: &k0 {a: 1}\n" + b"".join(b"k%d: &k%d {<<: [*k%d, *k%d]}\n" % (n, n, n - 1, n - 1) for n in range(1, 40)), "uses an alias"),
         (b"- 1", "is no mapping"),
         (b"{}", "there is no `current-context`"),
         (b"current-context: c\ncontexts: 5", "there is no 'c' in `contexts`"),
@@ -137,7 +139,7 @@ def test_what_is_no_kubeconfig(tmp_path, content, message):
 @pytest.mark.parametrize("content", ["users: [{token: secret: x}]", "token: 'secret", "token: secret\0"])
 def test_what_is_wrong_with_a_kubeconfig_is_said_without_what_it_holds(tmp_path, content):
     (tmp_path / "config").write_text(content)
-    with pytest.raises(ConfigurationError, match="is not YAML") as raised:
+    with pytest.raises(ConfigurationError, match="cannot be used: ") as raised:
         find_access(str(tmp_path / "config"), {})
     assert "secret" not in "".join(traceback.format_exception(raised.value))
 

@@ -129,3 +129,26 @@ async def test_every_request_is_answered_over_a_slow_network_that_loses_packets(
         pytest.skip("the kernel has neither netem nor tbf")
     assert (told["served"], told["health"], told["stalls"]) == (200, 200, 0)
     assert told["lost_packets"] > 0
+
+
+@pytest.mark.long
+def test_a_full_disk_costs_log_lines_and_changes_and_nothing_else(tmp_path):
+    """Of all that the picker writes and that is written for it: log, temporary files, endpoints, configuration."""
+    own = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
+    try:
+        probe = subprocess.run([*own, "mount", "-t", "tmpfs", "tmpfs", str(tmp_path)], capture_output=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("no unshare: util-linux has it")
+    if probe.returncode:
+        pytest.skip(f"no mount namespace: {probe.stderr.decode().strip()}")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *map(str, SOURCES)])}
+    command = [*own, sys.executable, "-m", "integration.serve.full_disk", str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, check=False, timeout=150)
+    assert done.returncode == 0, done.stderr.decode()
+    told = json.loads(done.stdout)
+    first, second = [["127.0.0.1:1", 0]], [["127.0.0.1:2", 0]]
+    assert not told["endpoints_written"], "the disk was full"
+    assert not told["config_written"]
+    assert told["lines_dropped"] > 0
+    assert (told["while_full"], told["after_halves"], told["after"]) == (first, first, second)
+    assert (told["health_while_full"], told["health"], told["ended"]) == (200, 200, 0)

@@ -9,7 +9,7 @@ import aiohttp
 import grpc
 import pytest
 
-from endpick.serve.limit_log import LIMITS
+from endpick.serve.limit_log import FLOW_CONTROL, LIMITS
 from endpick.transport.h2 import frames
 from integration.plugins.serving import Picker, serving
 from integration.transport.raw_client import RawClient
@@ -38,7 +38,7 @@ async def test_the_metric_of_each_limit_is_on_the_page(folder):
         async with client.get(f"http://127.0.0.1:{picker.metrics_port}/metrics") as response:
             page = await response.text()
     lines = page.splitlines()
-    for limit in LIMITS:
+    for limit in (one for one in LIMITS if one.metric != FLOW_CONTROL):  # its metrics begin with it
         name = limit.metric.removesuffix("_total")
         assert any(line.startswith((f"# TYPE {name} ", f"# TYPE {name}_total ")) for line in lines), limit.metric
         assert not limit.event or f'{limit.metric}{{event="{limit.event}"}}' in page, limit
@@ -100,3 +100,21 @@ async def test_a_real_excess_is_counted_and_told_with_what_to_change(folder, eve
         samples = {dict(labels)["event"]: value for labels, value in (await picker.samples(limit.metric)).items()}
         assert samples[event] >= 1
         assert (await picker.health())[0] == 200
+
+
+FULL = """\
+featureGates: [flowControl]
+flowControl: {maxRequests: 1, defaultRequestTTL: 200ms}
+"""
+
+
+async def test_what_flow_control_refuses_is_told_with_the_field_that_says_so(folder):
+    (folder / "config.yaml").write_text(CONFIG + FULL)  # an endpoint that reports nothing counts as full
+    async with serving(folder) as picker:
+        await asyncio.gather(*(picker.ask(request_id=f"r{number}") for number in range(4)), return_exceptions=True)
+        for event in ("RejectedCapacity", "EvictedTTL"):
+            limit = next(limit for limit in LIMITS if limit.event == event)
+            (line, *_) = await picker.logged(limit.told)
+            assert not limit.here or (line["metric"], line["count_of"]) == (FLOW_CONTROL, event)
+            samples = await picker.samples(FLOW_CONTROL)
+            assert sum(value for labels, value in samples.items() if dict(labels)["outcome"] == event) >= 1

@@ -105,9 +105,10 @@ def test_requests_wait_for_metrics_that_never_come_and_go_with_the_first():
 
 
 @pytest.mark.parametrize(
-    ("queue", "usage", "goes"), [(-np.inf, -np.inf, True), (np.inf, 0.0, False), (0.0, np.inf, False), (-5.0, 0.0, True)]
+    ("queue", "usage", "goes"),
+    [(-np.inf, -np.inf, False), (np.inf, 0.0, True), (np.inf, 1.0, False), (0.0, np.inf, True), (-5.0, 0.0, True)],
 )
-def test_figures_that_no_server_means_are_taken_for_idle_or_full(queue, usage, goes):
+def test_a_figure_that_no_server_means_counts_as_none_and_the_other_decides(queue, usage, goes):
     bench = Reporting(endpoints=1)
     bench.offer("waits")
     (endpoint,) = bench.table.generation.endpoints

@@ -170,6 +170,19 @@ async def test_an_instance_that_does_not_start_refuses_the_reload_and_no_more(pr
 
 
 @pytest.mark.asyncio
+async def test_what_keeps_a_configuration_from_being_read_refuses_the_reload_and_no_more(process, caplog):
+    def without_room() -> PlanOutcome:
+        raise OSError(28, "No space left on device")
+
+    assert not await reload_once(process.active, process.runtime, process.plan.hooks, without_room)
+
+    assert "the old one keeps serving" in caplog.text
+    assert "No space left" in caplog.text
+    assert process.serving == SERVING
+    await process.active.end()
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("name", ["hook-fail", "hook-cancel", "hook-exit"])
 async def test_a_hook_object_that_fails_refuses_the_reload_and_no_more(process, name):
     assert not await process.reload(planned(name))

@@ -51,7 +51,9 @@ async def _settle(waiting: Awaitable[object], stream: Stream, streams: Streams, 
         if stream.session is None:
             raise
         streams.fail(stream, error)
-    except Exception as error:
+    except GeneratorExit:
+        raise
+    except BaseException as error:  # also one of a kind that no library here knows: the gateway waits for an answer
         streams.fail(stream, error)
     else:
         streams.resume(stream, result)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Container, Sequence
 from functools import partial
 from typing import Final
 
-from endpick.extproc.stream import GrpcStatus, ProtocolError, StreamSession
+from endpick.extproc.stream import SESSION_FAILURES, GrpcStatus, ProtocolError, StreamSession
 from endpick.requests.memory import MemoryBudget
 from endpick.requests.model import CloseCause
 from endpick.requests.waiting import at_once
@@ -118,7 +118,7 @@ class Streams:
         self._counters.messages_received += 1
         try:
             replies = session.receive(message)
-        except Exception as error:
+        except SESSION_FAILURES as error:
             self._end_with_exception(stream, error)
             return
         if replies:
@@ -226,7 +226,7 @@ class Streams:
             connect = getattr(stream.session, "connect", None)
             if connect is not None:
                 connect(partial(self._interrupt, stream))
-        except Exception as error:
+        except SESSION_FAILURES as error:
             self._end_with_exception(stream, error)
         if head.timeout_seconds is not None:
             self.deadlines.add(now + head.timeout_seconds, stream.id, self.open)
@@ -244,7 +244,7 @@ class Streams:
             return
         try:
             replies = step(session)
-        except Exception as error:
+        except SESSION_FAILURES as error:
             self._end_with_exception(stream, error)
             return
         try:
@@ -270,7 +270,7 @@ class Streams:
         elif stream.task is None:
             self._spawn(stream, waiting)
 
-    def _end_with_exception(self, stream: Stream, error: Exception) -> None:
+    def _end_with_exception(self, stream: Stream, error: BaseException) -> None:
         if isinstance(error, ProtocolError):
             self._counters.session_refusals += 1
             self.end(stream, CloseCause.ERROR, error.status, error.message)
@@ -291,7 +291,7 @@ class Streams:
         if session is not None:
             try:
                 session.close(cause)
-            except Exception:
+            except SESSION_FAILURES:
                 self._counters.session_faults += 1
                 logger.exception("a stream session failed while being closed")
 

@@ -1,0 +1,129 @@
+"""A listener for pushes over HTTP, with bounds on its connections: idle and half-open ones leave descriptors to the rest of the process."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import cast
+
+from aiohttp import web
+
+MAX_CONNECTIONS = 64
+"""Exporters keep one each; for one more, the one that has said nothing for longest is closed."""
+_FIRST_SECONDS = 10.0
+"""In which the first request of a connection must have arrived, but for its body."""
+_IDLE_SECONDS = 120.0
+"""Between two requests; exporters push every minute at least."""
+_SWEEP_SECONDS = 1.0
+
+
+class Closed(StrEnum):
+    """Why a connection was closed from here."""
+
+    SLOW = "slow"
+    """No request came, or its headers did not end."""
+    CROWDED = "crowded"
+    """Others needed its place, or all places were busy."""
+
+
+class _Refusing(asyncio.Protocol):
+    """Hangs up at once."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast("asyncio.Transport", transport).abort()
+
+
+class PushServer:
+    """Listens on one address; use `serving` around what a handler of the application does."""
+
+    def __init__(self, app: web.Application, closed: Callable[[Closed], None]) -> None:
+        """`closed` is told of each connection that is closed from here."""
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, keepalive_timeout=_IDLE_SECONDS, shutdown_timeout=1.0)
+        self._told = closed
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._quiet_since: dict[asyncio.BaseProtocol, tuple[float, float]] = {}
+        """Of connections without a request under way: since when, and until when that is well."""
+
+    @property
+    def port(self) -> int:
+        """Where it listens, once started; else 0."""
+        return int(self._server.sockets[0].getsockname()[1]) if self._server is not None else 0
+
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        """Listen; with `tls` for clients that speak it.
+
+        Raises:
+            OSError: the address cannot be had.
+        """
+        await self._runner.setup()
+        loop = asyncio.get_running_loop()
+        try:
+            # After a reload with other parameters the instance before this one still listens for a moment.
+            self._server = await loop.create_server(self._connection, host, port, reuse_port=True, ssl=tls)
+        except OSError:
+            await self._runner.cleanup()
+            raise
+        self._sweep()
+
+    async def stop(self) -> None:
+        """Listen no more, and close what is open."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        await self._runner.cleanup()
+
+    @contextmanager
+    def serving(self, request: web.Request) -> Iterator[None]:
+        """While a request is answered its connection may take its time: the handler has limits of its own."""
+        connection = request.protocol
+        self._quiet_since.pop(connection, None)
+        try:
+            yield
+        finally:
+            self._is_quiet(connection, _IDLE_SECONDS)
+
+    def _connection(self) -> asyncio.BaseProtocol:
+        server = self._runner.server
+        assert server is not None, "the runner was set up"
+        self._forget_ended()
+        if len(server.connections) >= MAX_CONNECTIONS:
+            self._told(Closed.CROWDED)
+            if not self._quiet_since:
+                return _Refusing()
+            self._abort(min(self._quiet_since, key=lambda one: self._quiet_since[one]))
+        connection = cast("asyncio.BaseProtocol", server())
+        self._is_quiet(connection, _FIRST_SECONDS)
+        return connection
+
+    def _is_quiet(self, connection: asyncio.BaseProtocol, seconds: float) -> None:
+        now = asyncio.get_running_loop().time()
+        self._quiet_since[connection] = now, now + seconds
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._forget_ended()
+        for connection in [one for one, (_, until) in self._quiet_since.items() if until < loop.time()]:
+            self._told(Closed.SLOW)
+            self._abort(connection)
+        self._sweeper = loop.call_later(_SWEEP_SECONDS, self._sweep)
+
+    def _forget_ended(self) -> None:
+        server = self._runner.server
+        live = set() if server is None else set(server.connections)
+        now = asyncio.get_running_loop().time()
+        for connection, (since, _) in tuple(self._quiet_since.items()):
+            # One that was just accepted is not among the others yet.
+            if connection not in live and now - since > _SWEEP_SECONDS:
+                del self._quiet_since[connection]
+
+    def _abort(self, connection: asyncio.BaseProtocol) -> None:
+        self._quiet_since.pop(connection, None)
+        transport = getattr(connection, "transport", None)
+        if transport is not None:
+            transport.abort()
