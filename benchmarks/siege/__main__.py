@@ -2,8 +2,8 @@
 
 A real `endpick serve` with a plugin that fails and blocks, model servers whose pages are garbage or never end, an operator who reloads
 right and wrong configurations, scrapers, and clients that mean harm. Beside them gateways that behave: they may lose no request, the 99th
-percentile of their picks stays under 20 ms but for those during which the plugin blocks, no turn of the event loop in a thousand takes more than 10 ms of processor time, and the
-memory of the picker is flat. The exit code is 1 when that is not so.
+percentile of their picks stays under 20 ms but for those during which the plugin blocks, no turn of the event loop in a thousand takes
+more than 10 ms of processor time, and the memory of the picker is flat. The exit code is 1 when that is not so.
 
 The picker has the first processor to itself, and everything else the others (`--together`: all share all), because clients and model
 servers do not run on a picker's machine. What slow picks waited for is told: a processor, the plugin that blocks, or the event loop.
@@ -96,7 +96,7 @@ class Report:
             found.append(f"{self.turns['long_turns']:.0f} turns of the event loop took more than 10 ms of processor time")
         if self.undisturbed_p99_ms >= GOAL_P99_MS and self.waited_seconds < MAY_WAIT * len(self.resident):
             found.append(
-                f"the 99th percentile of the pick during which no plugin blocked is {self.undisturbed_p99_ms:.1f} ms; the goal is {GOAL_P99_MS:g}"
+                f"p99 of the picks during which no plugin blocked is {self.undisturbed_p99_ms:.1f} ms; the goal is {GOAL_P99_MS:g}"
             )
         if not self.requests:
             found.append("no request was made")
