@@ -16,7 +16,7 @@ from endpick.api.data import AnyKey, Subscriptions
 from endpick.api.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
+    from prometheus_client.registry import CollectorRegistry
 
     from endpick.api.datalayer import ColumnWriter
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.metrics import Gauge
+from prometheus_client.registry import CollectorRegistry
 
 from endpick.observability.exposition import EventCounts
 from endpick.observability.telemetry import Telemetry
