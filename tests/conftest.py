@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from forked import FORKED
 from installing import only_one_at_a_time, pip_install, shared_directory
 
 PROJECTS = Path(__file__).parent / "fixtures" / "plugins"
@@ -66,14 +67,17 @@ class CliResult:
 
 @pytest.fixture
 def run_cli(tmp_path: Path) -> Callable[..., CliResult]:
-    """`run_cli("validate", "config.yaml", path=[…])`: runs `endpick` in a process of its own, with these directories first on its path."""
+    """`run_cli("validate", "config.yaml", path=[…])`: runs `endpick` in a process of its own, with these directories first on its path.
+
+    A `python` of its own makes it a process that begins from nothing; see `forked`.
+    """
 
     def run(
         *arguments: str | Path,
         path: Sequence[Path] = (),
         text: str | None = None,
         cwd: Path | None = None,
-        python: Path | str = sys.executable,
+        python: Path | str = FORKED,
         environment: Mapping[str, str] | None = None,
     ) -> CliResult:
         search_path = os.pathsep.join(map(str, [*path, *SOURCES]))

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, cast
 from weakref import WeakSet
 
 import numpy as np
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from pydantic import Field
 

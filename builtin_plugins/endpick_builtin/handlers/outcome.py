@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
 
-from prometheus_client import CollectorRegistry
+from prometheus_client.registry import CollectorRegistry
 
 from endpick.api import Endpoints, InferenceRequest, LabelLimit, ProfileRunResult, SchedulingResult
 from endpick.api.fast_metrics import Counts

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from prometheus_client import Counter, Gauge
+from prometheus_client.metrics import Counter, Gauge
 
 from endpick.api import ConfigurationError, Endpoint, EndpointDiscovery, EndpointRegistry, PluginContext
 from endpick_builtin.kubernetes.access import find_access

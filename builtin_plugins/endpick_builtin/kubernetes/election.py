@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from time import monotonic
 
-from prometheus_client import Counter, Gauge
+from prometheus_client.metrics import Counter, Gauge
 
 from endpick_builtin.kubernetes.client import ApiClient, ApiError, JSONMapping
 from endpick_builtin.kubernetes.following import Collection, Follower, Following

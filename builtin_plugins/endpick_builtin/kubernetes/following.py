@@ -10,7 +10,7 @@ from random import Random
 from time import monotonic
 from typing import Generic, TypeVar
 
-from prometheus_client import Counter
+from prometheus_client.metrics import Counter
 
 from endpick.api import ConfigurationError
 from endpick_builtin.kubernetes.client import ApiClient, ApiError, Event, JSONMapping, Page

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from prometheus_client import Gauge
+from prometheus_client.metrics import Gauge
 
 from endpick.api import Endpoint, EndpointRegistry
 from endpick_builtin.kubernetes.following import Collection, Follower, Following

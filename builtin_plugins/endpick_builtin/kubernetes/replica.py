@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Callable
 
-from prometheus_client import Counter, Gauge
+from prometheus_client.metrics import Counter, Gauge
 
 from endpick.api import Endpoint, EndpointRegistry
 from endpick_builtin.kubernetes.election import Election, Timing

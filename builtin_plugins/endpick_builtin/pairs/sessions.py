@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Annotated, Self, TypeAlias
 
 import numpy as np
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry
+from prometheus_client.registry import CollectorRegistry
 
 from endpick.api import InferenceRequest, LabelLimit
 from endpick.api.fast_metrics import Counts, Distributions, Levels

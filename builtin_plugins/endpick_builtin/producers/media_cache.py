@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
-from prometheus_client import CollectorRegistry
+from prometheus_client.registry import CollectorRegistry
 from pydantic import Field
 from xxhash import xxh64_intdigest
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Annotated, Self, TypeAlias
 
 import numpy as np
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.metrics import Gauge
+from prometheus_client.registry import CollectorRegistry
 from pydantic import Field, model_validator
 
 from endpick.api import (

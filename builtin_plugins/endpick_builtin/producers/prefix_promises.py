@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry
+from prometheus_client.registry import CollectorRegistry
 
 from endpick.api import CycleState, Endpoint, FloatArray, ResponseEnd, ResponseHead, TerminationCause
 from endpick_builtin.producers.prefix_index import PrefixIndex

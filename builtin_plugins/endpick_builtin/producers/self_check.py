@@ -21,10 +21,8 @@ from enum import Enum, auto
 from typing import Annotated, TypeAlias
 
 import numpy as np
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector, CollectorRegistry
 from pydantic import Field
 
 from endpick.api import Endpoint, FloatArray, Usage

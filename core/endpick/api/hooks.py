@@ -25,7 +25,7 @@ from endpick.api.request import JSONValue
 
 if TYPE_CHECKING:
     import click
-    from prometheus_client import CollectorRegistry
+    from prometheus_client.registry import CollectorRegistry
 
 PROJECT_NAME = "endpick"
 

@@ -17,7 +17,7 @@ from endpick.api.endpoints import Endpoint
 from endpick.api.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
+    from prometheus_client.registry import CollectorRegistry
 
 T = TypeVar("T")
 

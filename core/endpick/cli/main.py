@@ -11,11 +11,6 @@ import click
 
 from endpick import __version__
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-"""numpy starts a thread for each core and keeps memory for it, for products of matrices; endpick multiplies none."""
-os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-"""pydantic would read the metadata of every distribution, and import what calls itself its plugin before the configuration is read."""
-
 VARIABLE = "ENDPICK_CONFIG"
 
 
@@ -87,6 +82,9 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one verb; what endpick does not have may be a hook object's."""
+        from endpick.lean_imports import spare  # `--help` has nothing to spare
+
+        spare()
         verb = VERBS.get(cmd_name)
         if verb is None:
             return extension(cmd_name)

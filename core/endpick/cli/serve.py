@@ -81,9 +81,12 @@ class _Planning:
         from endpick.planning.plan import PlanOutcome
         from endpick.planning.planner import make_plan
         from endpick.plugins.discovery import discover
-        from endpick.plugins.lock import load_lock
 
-        lock = None if self._lock_file is None else load_lock(self._lock_file)
+        lock = None
+        if self._lock_file is not None:
+            from endpick.plugins.lock import load_lock
+
+            lock = load_lock(self._lock_file)
         if isinstance(lock, Diagnostic):
             return PlanOutcome(None, (lock,))
         return make_plan(

@@ -7,7 +7,6 @@ import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property
 
 from endpick.diagnostics.codes import Code, ExitCode, Severity
@@ -128,6 +127,8 @@ def suggest(word: str, candidates: Iterable[str]) -> str | None:
     folded: dict[str, str] = {}
     for candidate in known:
         folded.setdefault(_fold(candidate), candidate)
+    from difflib import get_close_matches  # noqa: PLC0415 - only a mistake pays for it
+
     matches = get_close_matches(_fold(plain), folded, n=1, cutoff=_MIN_SIMILARITY)
     return folded[matches[0]] if matches else _only_longer_form(_fold(plain), folded)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry
+from prometheus_client.registry import CollectorRegistry
 
 from endpick.api.fast_metrics import Counts, Distribution, Distributions, Levels, Tally
 from endpick.api.request import InferenceRequest

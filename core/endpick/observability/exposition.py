@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
-from prometheus_client import Metric, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from endpick.api.endpoints import FloatArray, Generation
@@ -95,50 +93,6 @@ def _of_instance(family: Metric, instance: Instance, elsewhere: dict[SampleKey, 
             value += elsewhere.pop(key, 0.0)
         copy.add_sample(sample.name, {**labels, "plugin_name": instance.name, "plugin_type": instance.type}, value)
     return copy
-
-
-_SAMPLES_AT_ONCE = 200
-_WRITTEN_APART = ("_created", "_gsum", "_gcount")
-"""Samples of names that end so follow their family as families of their own."""
-
-
-async def page_of(collector: Collector) -> bytes:
-    """The page in Prometheus text format, written piece by piece: in between the event loop has its turn, and the requests with it.
-
-    The samples of one combination of labels agree with each other, buckets with sums; two combinations may be some milliseconds apart.
-    """
-    pieces: list[bytes] = []
-    written = ""
-    for family in collector.collect():
-        for part in _parts(family):
-            text = generate_latest(_Alone(part))
-            # A further part of a family repeats the two lines about it.
-            pieces.append(text.split(b"\n", 2)[2] if family.name == written else text)
-            written = family.name
-            await asyncio.sleep(0)
-    return b"".join(pieces)
-
-
-def _parts(family: Metric) -> Iterator[Metric]:
-    samples = family.samples
-    if len(samples) <= _SAMPLES_AT_ONCE or samples[0].name.endswith(_WRITTEN_APART) or samples[-1].name.endswith(_WRITTEN_APART):
-        yield family
-        return
-    for start in range(0, len(samples), _SAMPLES_AT_ONCE):
-        part = Metric(family.name, family.documentation, family.type)
-        part.samples = samples[start : start + _SAMPLES_AT_ONCE]
-        yield part
-
-
-class _Alone(Collector):
-    """One family."""
-
-    def __init__(self, family: Metric) -> None:
-        self._family = family
-
-    def collect(self) -> Iterator[Metric]:
-        """That family."""
-        yield self._family
 
 
 class EventCounts(Collector):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from prometheus_client import Metric
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from endpick.observability.metrics import PREFIX

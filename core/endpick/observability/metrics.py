@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
-from prometheus_client.core import CounterMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client.metrics import Counter, Gauge
+from prometheus_client.metrics_core import CounterMetricFamily
+from prometheus_client.registry import Collector, CollectorRegistry
 
 from endpick import __version__
 from endpick.api.fast_metrics import Counts, Distributions, Levels

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
-from prometheus_client import Gauge
+from prometheus_client.metrics import Gauge
 
 from endpick.api.endpoints import AccessScope, Endpoint
 from endpick.api.fast_metrics import Distribution, Tally

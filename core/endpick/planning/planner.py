@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from endpick.api import DataCollector, DataProducer, ModelRewrite, ModelTarget
 from endpick.config import EndpointPickerConfig, LoadedConfig, SourceMap
@@ -26,9 +27,11 @@ from endpick.plugins.guard import GUARD
 from endpick.plugins.hook_objects import discover_hook_objects
 from endpick.plugins.hooks import HookRegistry, load_hooks
 from endpick.plugins.kinds import KINDS, Kind
-from endpick.plugins.lock import Lock
-from endpick.plugins.lock_check import LockCheck
 from endpick.plugins.resolution import Policy, Reference
+
+if TYPE_CHECKING:
+    from endpick.plugins.lock import Lock
+    from endpick.plugins.lock_check import LockCheck
 
 
 def load_named_hooks(
@@ -127,6 +130,8 @@ def make_plan(
     policy = policy_of(loaded.config)
     check = None
     if lock is not None:
+        from endpick.plugins.lock_check import LockCheck  # noqa: PLC0415 - most configurations are served without a lock
+
         hook_objects = discover_hook_objects() if hook_objects is None and lock.hooks else hook_objects
         check = LockCheck(lock, GUARD)
         check.guard_all((*candidates, *(hook_objects or ())))

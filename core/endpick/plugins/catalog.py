@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from endpick.config import EndpointPickerConfig
 from endpick.diagnostics import Diagnostic
 from endpick.plugins.discovery import Candidate, find
-from endpick.plugins.loader import LoadedPlugin, Loading, load
-from endpick.plugins.lock_check import LockCheck
-from endpick.plugins.metadata import UnmetRequirement, requirements_of, unmet_requirements
+from endpick.plugins.loader import LoadedPlugin, Loading, load, unmet_of
+from endpick.plugins.metadata import UnmetRequirement
 from endpick.plugins.resolution import Policy, Reference, check_policy, resolve
+
+if TYPE_CHECKING:
+    from endpick.plugins.lock_check import LockCheck
 
 
 @dataclass
@@ -60,14 +63,16 @@ class PluginCatalog:
         if not candidate.is_builtin and not self.imports_third_parties:
             return Loading(None)
         if candidate not in self._loadings:
-            loading = load(candidate, reference, self._unmet_by(candidate.distribution), self.candidates)
+            loading = load(candidate, reference, self._unmet_by(candidate), self.candidates)
             unchecked = None if self.lock is None else self.lock.loaded(reference, candidate)
             self._loadings[candidate] = loading if unchecked is None else Loading(None, (unchecked,))
         return candidate
 
-    def _unmet_by(self, distribution: str) -> tuple[UnmetRequirement, ...]:
+    def _unmet_by(self, candidate: Candidate) -> tuple[UnmetRequirement, ...]:
+        """Those of endpick itself are not looked up, because it runs: where one matters, an import fails and says which."""
+        distribution = candidate.distribution
         if distribution not in self._unmet:
-            self._unmet[distribution] = unmet_requirements(requirements_of(distribution))
+            self._unmet[distribution] = () if candidate.is_builtin else unmet_of(distribution)
         return self._unmet[distribution]
 
     def offers(self, plugin_type: str) -> bool:

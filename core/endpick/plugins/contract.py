@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from endpick.api.data import DataKey
 from endpick.api.datalayer import DataSource, EndpointEventSource, PollingPoolSource, PollingSource, PoolSource, StreamSource
@@ -80,6 +79,8 @@ def _is_called_alike(method: object, other: object) -> bool:
 
 def _meant(name: str, known: Iterable[str], similarity: float) -> str | None:
     """The name that is a slip of the pen away. What is merely similar is the author's own business, because a slip refuses the plugin."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only a method that endpick does not know pays for it
+
     return next(iter(get_close_matches(name, sorted(known), n=1, cutoff=similarity)), None)
 
 

@@ -15,7 +15,8 @@ from endpick.plugins.discovery import Candidate, discover
 from endpick.plugins.guard import REPAIR
 from endpick.plugins.hook_objects import discover_hook_objects
 from endpick.plugins.locating import locate
-from endpick.plugins.metadata import Metadata, effective, read_relevant, unmet_requirements
+from endpick.plugins.metadata import Metadata, effective, read_relevant
+from endpick.plugins.requirements import unmet_requirements
 from endpick.plugins.resolution import Reference, resolve, where
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import pluggy
 
@@ -13,9 +14,11 @@ from endpick.installation import API_MAJOR, HOOKS_ENTRY_POINT_GROUP
 from endpick.plugins.discovery import Candidate, Identity, candidate_of
 from endpick.plugins.failures import CALL_FAILURES, is_the_hosts
 from endpick.plugins.importing import describe, import_target, trace_notes
-from endpick.plugins.lock_check import LockCheck
 from endpick.plugins.metadata import effective, read_relevant
 from endpick.plugins.resolution import Policy, Reference, check_distribution, from_distribution
+
+if TYPE_CHECKING:
+    from endpick.plugins.lock_check import LockCheck
 
 HOOKS = tuple(name for name in vars(HookSpecs) if name.startswith("endpick_"))
 _AWAITED = ("endpick_startup", "endpick_shutdown", "endpick_config_reload")

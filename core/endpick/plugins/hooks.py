@@ -22,11 +22,12 @@ from endpick.plugins.failures import AWAIT_FAILURES, CALL_FAILURES, is_the_hosts
 from endpick.plugins.hook_objects import hook_faults, load_hook_object
 from endpick.plugins.importing import attributed, describe, trace_notes
 from endpick.plugins.loader import LoadedPlugin
-from endpick.plugins.lock_check import LockCheck
 from endpick.plugins.resolution import Policy, Reference
 
 if TYPE_CHECKING:
     import click
+
+    from endpick.plugins.lock_check import LockCheck
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from endpick.plugins.parameters import ParameterSource
 from endpick.plugins.resolution import Reference
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
+    from prometheus_client.registry import CollectorRegistry
 
 
 @dataclass(frozen=True, slots=True)

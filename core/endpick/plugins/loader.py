@@ -14,7 +14,7 @@ from endpick.plugins.contract import check_contract
 from endpick.plugins.discovery import Candidate
 from endpick.plugins.importing import CapturedOutput, import_target
 from endpick.plugins.kinds import Kind, kinds_of
-from endpick.plugins.metadata import UnmetRequirement, offered_at, requirements_of, unmet_requirements
+from endpick.plugins.metadata import UnmetRequirement, offered_at, requirements_of
 from endpick.plugins.plain_schema import Schema
 from endpick.plugins.resolution import Reference
 from endpick.plugins.schema import schemas_of
@@ -65,17 +65,18 @@ def load(
     """Import one candidate on behalf of a reference. Policy and lock are judged before; nothing that fails is kept.
 
     `unmet` says which requirements of its distribution are not met. Reading them is slow, so a caller that loads several types of one
-    distribution finds them once, with `unmet_requirements`; they are looked up unless given. `offers` is all that is installed: where the
-    candidate's type is a former name, the present one is among them; the metadata of its distribution tells it unless given.
+    distribution finds them once, with `unmet_of`; they are looked up unless given, and where an import failed. `offers` is all that is
+    installed: where the candidate's type is a former name, the present one is among them; the metadata of its distribution tells it
+    unless given.
     """
     if unmet is None:
-        unmet = unmet_requirements(requirements_of(candidate.distribution))
+        unmet = unmet_of(candidate.distribution)
     host = next((one for one in unmet if one.distribution == HOST_DISTRIBUTION), None)
     if host is not None:
         return Loading(None, (_other_endpick(reference, candidate, host),))
     imported = import_target(reference, candidate)
     if isinstance(imported, Diagnostic):
-        return Loading(None, (_with_notes(imported, unmet),))
+        return Loading(None, (_with_notes(imported, unmet or unmet_of(candidate.distribution)),))
     faults = check_contract(reference, candidate, imported.value)
     if not faults and unmet:
         faults = (_requirements_unmet(reference, candidate, unmet),)
@@ -90,6 +91,13 @@ def load(
         return Loading(None, (_former_name_only(reference, candidate),))
     loaded = LoadedPlugin(candidate, plugin, name, kinds_of(plugin), schemas, imported.seconds, _transcript(imported.output))
     return Loading(loaded, tuple(_warnings(reference, loaded, imported.output)))
+
+
+def unmet_of(distribution: str) -> tuple[UnmetRequirement, ...]:
+    """Which requirements of an installed distribution the environment does not meet."""
+    from endpick.plugins.requirements import unmet_requirements  # noqa: PLC0415 - slow to import, and built-in plugins are not asked
+
+    return unmet_requirements(requirements_of(distribution))
 
 
 def alias_clashes(plugins: Iterable[tuple[Reference, LoadedPlugin]]) -> tuple[Diagnostic, ...]:

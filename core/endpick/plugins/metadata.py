@@ -6,14 +6,12 @@ import email
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import importlib_metadata
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.version import InvalidVersion, Version
 
 from endpick.installation import HOST_DISTRIBUTION, OUR_GROUPS
 from endpick.plugins.identity import is_running_host
@@ -168,11 +166,6 @@ class UnmetRequirement:
         return f"{self.requirement} is needed, {self.distribution} {self.installed} is installed"
 
 
-def unmet_requirements(requires: Iterable[str]) -> tuple[UnmetRequirement, ...]:
-    """Each requirement that the environment does not meet; those of extras are not judged."""
-    return tuple(_judge(requires))
-
-
 def requirements_of(distribution: str) -> tuple[str, ...]:
     """The `Requires-Dist` lines of an installed distribution; none when it is not installed."""
     try:
@@ -181,30 +174,10 @@ def requirements_of(distribution: str) -> tuple[str, ...]:
         return ()
 
 
-def _judge(requires: Iterable[str]) -> Iterator[UnmetRequirement]:
-    for text in requires:
-        try:
-            requirement = Requirement(text)
-        except InvalidRequirement:
-            yield UnmetRequirement("", text)
-            continue
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-            continue
-        installed = _installed_version(requirement.name)
-        if installed is None:
-            yield UnmetRequirement(normalise(requirement.name), _plain(requirement))
-        elif not _contains(requirement, installed):
-            yield UnmetRequirement(normalise(requirement.name), _plain(requirement), installed)
-
-
-def _plain(requirement: Requirement) -> str:
-    return f"{requirement.name}{requirement.specifier}"
-
-
 _VERSION = re.compile(r"^Version:[ \t]*(\S+)", re.MULTILINE | re.IGNORECASE)
 
 
-def _installed_version(name: str) -> str | None:
+def installed_version(name: str) -> str | None:
     """Of the first copy that tells one; None when none is installed."""
     # As `importlib_metadata.version`, which parses the README behind the header as well, twice: for twenty requirements that is felt.
     for distribution in importlib_metadata.Distribution.discover(name=name):
@@ -212,14 +185,6 @@ def _installed_version(name: str) -> str | None:
         if found is not None:
             return found[1]
     return None
-
-
-def _contains(requirement: Requirement, version: str) -> bool:
-    try:
-        installed = Version(version)  # `contains` answers what it cannot read differently from release to release
-    except InvalidVersion:
-        return True
-    return requirement.specifier.contains(installed, prereleases=True)
 
 
 def offered_at(metadata_path: str) -> tuple[tuple[str, str], ...]:

@@ -7,10 +7,9 @@ import time
 from collections.abc import Callable
 from http import HTTPStatus
 
-from prometheus_client import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from endpick.observability.exposition import page_of
+from endpick.observability.text_page import CONTENT_TYPE, page_of
 from endpick.serve.admin_http import AdminConnection, AdminCounters, AdminLimits, Page, Pages
 from endpick.transport.address import ListenError, ListenSettings, listening_socket
 from endpick.transport.listener import Listener
@@ -29,7 +28,7 @@ class _SharedScrape:
     async def page(self) -> Page:
         if self._writing is None or self._writing.done():
             self._writing = asyncio.ensure_future(page_of(self._exposed))
-        return Page(await asyncio.shield(self._writing), CONTENT_TYPE_LATEST)
+        return Page(await asyncio.shield(self._writing), CONTENT_TYPE)
 
 
 def admin_pages(exposed: Collector, report: Callable[[], tuple[bool, str]]) -> Pages:

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry
+from prometheus_client.registry import CollectorRegistry
 
 from endpick.api.errors import ConfigurationError
 from endpick.api.hooks import Document, HostServices

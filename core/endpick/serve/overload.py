@@ -12,7 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.metrics import Gauge
+from prometheus_client.registry import CollectorRegistry
 
 from endpick.observability.exposition import EventCounts
 from endpick.observability.telemetry import Telemetry

@@ -10,7 +10,11 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry, disable_created_metrics
+from prometheus_client.gc_collector import GC_COLLECTOR
+from prometheus_client.metrics import disable_created_metrics
+from prometheus_client.platform_collector import PLATFORM_COLLECTOR
+from prometheus_client.process_collector import PROCESS_COLLECTOR
+from prometheus_client.registry import CollectorRegistry
 
 from endpick.api.endpoints import Access
 from endpick.api.hooks import HostServices, HostView

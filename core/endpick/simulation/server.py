@@ -14,11 +14,10 @@ from uuid import uuid4
 import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler
-from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import generate_latest
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
+from prometheus_client.metrics import Counter, Histogram
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector, CollectorRegistry
 
 from endpick.simulation.engine import Engine, EngineMetrics, Event, Finished, GenerationRequest, Token, TokenUsage
 from endpick.simulation.kv_events import KvEventLog, KvEventPublisher

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, Literal
 
 import numpy as np
-from prometheus_client import CollectorRegistry
+from prometheus_client.registry import CollectorRegistry
 
 from endpick.api.data import AnyKey, DataKey, Scope
 from endpick.api.endpoints import Access, AccessScope, Endpoint, Endpoints, Generation

@@ -65,7 +65,8 @@ def listening_socket(settings: ListenSettings) -> socket.socket:
 
 
 def _bound(settings: ListenSettings, host: str, *, both_families: bool) -> socket.socket:
-    family, kind, protocol, _, address = socket.getaddrinfo(host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    name = host.encode() if host.isascii() else host  # as text it would import tables of Unicode
+    family, kind, protocol, _, address = socket.getaddrinfo(name, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     bound = socket.socket(family, kind, protocol)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

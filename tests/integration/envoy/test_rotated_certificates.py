@@ -75,6 +75,7 @@ async def events(run: Rolling, name: str) -> list[float]:
     return [value for each in samples for labels, value in each.items() if dict(labels)["event"] == name]
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 @pytest.mark.parametrize("transport", ["h2", "grpcio"])
 async def test_no_request_fails_while_certificates_are_renewed_and_spoilt(tmp_path, transport):

@@ -99,7 +99,7 @@ def mutated(draw: st.DrawFn) -> dict[str, Any]:
     return document
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(mutated())
 @example(GOOD)
 def test_one_mistake_gets_the_same_verdict_from_the_editor_and_from_validate(document: dict[str, Any]) -> None:
@@ -110,7 +110,7 @@ def test_one_mistake_gets_the_same_verdict_from_the_editor_and_from_validate(doc
     assert bool(told) == bool(shown), f"validate: {told}, editor: {shown}"
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(mutated())
 def test_any_mistake_has_a_place_and_can_be_shown_in_every_format(document: dict[str, Any]) -> None:
     text = json.dumps(document, indent=1)

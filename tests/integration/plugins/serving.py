@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ import grpc
 from prometheus_client.parser import text_string_to_metric_families
 
 from endpick._proto import ext_proc_pb2 as pb
+from forked import FORKED
 
 SOURCES = tuple(Path(__file__).parents[3] / name for name in ("core", "builtin_plugins"))
 PORTS = ("--host=127.0.0.1", "--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0")
@@ -104,7 +104,7 @@ class Picker:
 
 @asynccontextmanager
 async def serving(
-    folder: Path, *options: str, python: Path | str = sys.executable, path: Sequence[Path] | None = (), exit_code: int = 0
+    folder: Path, *options: str, python: Path | str = FORKED, path: Sequence[Path] | None = (), exit_code: int = 0
 ) -> AsyncIterator[Picker]:
     """Serve `config.yaml` of a folder, with these distributions on the path; with `path` None, only what its Python has installed."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

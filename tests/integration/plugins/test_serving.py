@@ -7,11 +7,12 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
+from forked import FORKED
 
 REPOSITORY = Path(__file__).parents[3]
 OPTIONS = ("--host=127.0.0.1", "--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0", "--secure-serving=false", "--log-format=json")
@@ -27,7 +28,7 @@ def serve_and_stop(tmp_path):
     def run(config: Path, path: Sequence[Path], *options: str) -> tuple[int, str]:
         search_path = os.pathsep.join(map(str, [*path, REPOSITORY / "core", REPOSITORY / "builtin_plugins"]))
         with subprocess.Popen(
-            [sys.executable, "-m", "endpick", "serve", str(config), *OPTIONS, *options],
+            [FORKED, "-m", "endpick", "serve", str(config), *OPTIONS, *options],
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": search_path},
             stdout=subprocess.DEVNULL,

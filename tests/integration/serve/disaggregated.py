@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -18,6 +17,7 @@ from ruamel.yaml import YAML
 from endpick.demo.envoy import EnvoyNotFoundError, find_envoy, start_envoy
 from endpick.demo.processes import Children
 from endpick.demo.stack import Stack, _start_picker, _start_server
+from forked import FORKED
 from integration.serve.gateway import FAST_SERVERS, ROOT, Gateway
 
 Document = Mapping[str, object]
@@ -74,7 +74,7 @@ async def gateway_to(folder: Path, config: Document | DocumentFor, members: Sequ
         (folder / "endpoints.yaml").write_text("endpoints:\n" + "".join(map(_endpoint, members)))
         with (folder / "config.yaml").open("w") as file:
             YAML().dump(config(urls) if callable(config) else config, file)
-        port, metrics = await _start_picker(children, (sys.executable, "-m", "endpick", "serve"), folder / "config.yaml")
+        port, metrics = await _start_picker(children, (FORKED, "-m", "endpick", "serve"), folder / "config.yaml")
         stack = Stack(await start_envoy(children, envoy, folder, port), urls, f"http://127.0.0.1:{metrics}/metrics")
         async with aiohttp.ClientSession(stack.gateway, timeout=aiohttp.ClientTimeout(total=30)) as client:
             yield Gateway(client, stack, children, folder)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import aiohttp
 import pytest
@@ -18,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from endpick.demo.envoy import EnvoyNotFoundError, find_envoy
 from endpick.demo.processes import Children
 from endpick.demo.stack import Stack, start_stack
+from forked import FORKED
 
 ROOT = Path(__file__).parents[3]
 PREFIX_AWARE = """\
@@ -104,11 +106,12 @@ async def running_gateway(
     except EnvoyNotFoundError as missing:
         pytest.skip(str(missing))
     (folder / "config.yaml").write_text(config)
-    picker = (sys.executable, "-m", "endpick", "serve", *options)
+    picker = (FORKED, "-m", "endpick", "serve", *options)
     async with Children(folder) as children:
-        stack = await start_stack(
-            children, folder, server_options=server_options, servers=servers, picker=picker, config=folder / "config.yaml", envoy=envoy
-        )
+        with patch("endpick.demo.stack.sys", SimpleNamespace(executable=FORKED)):  # the model servers as well
+            stack = await start_stack(
+                children, folder, server_options=server_options, servers=servers, picker=picker, config=folder / "config.yaml", envoy=envoy
+            )
         async with aiohttp.ClientSession(stack.gateway, timeout=aiohttp.ClientTimeout(total=30)) as client:
             yield Gateway(client, stack, children, folder)
 

@@ -31,7 +31,7 @@ def shaped() -> str:
 
 async def asked(folder: Path, count: int) -> dict[str, object]:
     """What became of so many requests, of which every fourth has a body that takes the line some time."""
-    async with serving(folder) as picker:
+    async with serving(folder, python=sys.executable) as picker:
 
         async def ask(number: int) -> int:
             async with asyncio.timeout(60):

@@ -78,6 +78,7 @@ def _tokens_can_be_had():
         pytest.skip("no token-producer is installed, which precise prefix caching needs")
 
 
+@pytest.mark.long
 @pytest.mark.asyncio
 async def test_precise_routing_finds_more_in_caches_that_evict_than_a_guess_does(tmp_path):
     (tmp_path / "approximate").mkdir()

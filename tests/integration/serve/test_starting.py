@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from forked import FORKED
 from integration.serve.gateway import RANDOM
 
 PORTS = ("--host", "127.0.0.1", "--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0", "--secure-serving=false")
@@ -27,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 def serve(folder: Path, *arguments: str, config: str = "config.yaml") -> subprocess.CompletedProcess[str]:
     """Run a command that is expected to end by itself."""
-    command = (sys.executable, "-m", "endpick", "serve", config, *PORTS, *arguments)
+    command = (FORKED, "-m", "endpick", "serve", config, *PORTS, *arguments)
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -174,7 +175,7 @@ def test_locked_start_without_a_lock_file_says_how_to_write_one(folder):
 
 def stopped_when_serving(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     """Run a command until it serves, and have it end."""
-    command = (sys.executable, "-m", "endpick", "serve", "config.yaml", *PORTS, "--log-format", "json", *arguments)
+    command = (FORKED, "-m", "endpick", "serve", "config.yaml", *PORTS, "--log-format", "json", *arguments)
     with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
@@ -185,7 +186,7 @@ def stopped_when_serving(folder: Path, *arguments: str) -> subprocess.Popen[str]
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_drains_and_ends_with_0(folder, number):
-    command = (sys.executable, "-m", "endpick", "serve", "config.yaml", *PORTS, "--log-format", "json")
+    command = (FORKED, "-m", "endpick", "serve", "config.yaml", *PORTS, "--log-format", "json")
     process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     events = []
@@ -200,7 +201,7 @@ def test_signal_drains_and_ends_with_0(folder, number):
 
 
 def test_start_tells_every_instance_with_its_distribution_and_data(folder):
-    command = (sys.executable, "-m", "endpick", "serve", "config.yaml", *PORTS, "--log-format", "json")
+    command = (FORKED, "-m", "endpick", "serve", "config.yaml", *PORTS, "--log-format", "json")
     process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     loaded = {}
@@ -227,7 +228,7 @@ def test_a_plugin_that_hangs_does_not_keep_the_process_from_ending(folder, fixtu
     entry = f"plugins:\n- {{type: {plugin}}}\n"
     used = f"  plugins:\n  - {{pluginRef: {plugin}}}\n"
     (folder / "config.yaml").write_text(RANDOM.replace("\nplugins:\n", f"\n{entry}", 1).replace("  plugins:\n", used, 1))
-    command = (sys.executable, "-m", "endpick", "serve", "config.yaml", *PORTS, "--log-format", "json")
+    command = (FORKED, "-m", "endpick", "serve", "config.yaml", *PORTS, "--log-format", "json")
     environment = {**os.environ, "PYTHONPATH": str(fixture_project("restless"))}
     process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, env=environment)
     assert process.stderr is not None

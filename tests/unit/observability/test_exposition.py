@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from endpick.api.fast_metrics import Distributions
-from endpick.observability.exposition import Exposition, page_of
+from endpick.observability.exposition import Exposition
 from unit.scheduling.workbench import Recording, scorer_of
 
 
@@ -139,41 +137,3 @@ def test_instances_without_a_registry_of_their_own_are_passed_over(host, recordi
 
     assert found.keys() == {"host_requests_total", "host_requests_created"}
     assert recording.faults == []
-
-
-@pytest.mark.asyncio
-async def test_a_page_written_in_pieces_is_the_page_the_library_would_write_at_once():
-    registry = CollectorRegistry()
-    many = Distributions("size_bytes", "How big,\nand how \\ often.", ("who",), (1, 2, 5), registry)
-    Gauge("empty", "Nothing yet.", ("who",), registry=registry)
-    Counter("seen", "Seen, with the time of creation.", ("who",), registry=registry).labels("x").inc()
-    for number in range(301):
-        many.labels(f'"{number}"').observe(number)
-    for number in range(150):
-        Counter(f"things_{number}", "Things.", registry=registry)
-
-    lines = generate_latest(registry).splitlines(keepends=True)
-    about = [line for line in lines if line.startswith(b"#")]
-    assert len(about) > len(set(about)), "a family in several parts, as the library writes it"
-    assert await page_of(registry) == b"".join(line for at, line in enumerate(lines) if not line.startswith(b"#") or line not in lines[:at])
-
-
-@pytest.mark.asyncio
-async def test_a_large_page_lets_others_have_their_turn():
-    registry = CollectorRegistry()
-    many = Distributions("size_bytes", "How big.", ("who",), range(20), registry)
-    for number in range(500):
-        many.labels(str(number)).observe(number)
-    turns = 0
-
-    async def neighbour() -> None:
-        nonlocal turns
-        while not page.done():
-            turns += 1
-            await asyncio.sleep(0)
-
-    page = asyncio.ensure_future(page_of(registry))
-    await neighbour()
-    samples = (await page).count(b"size_bytes_")
-    assert samples == 500 * 23
-    assert turns >= samples / 200

@@ -55,7 +55,7 @@ def test_a_type_is_imported_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_requirements_of_a_distribution_are_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(module, "requirements_of", lambda distribution: asked.append(distribution) or ())
+    monkeypatch.setattr(module, "unmet_of", lambda distribution: asked.append(distribution) or ())
     installed = PluginCatalog(candidates())
 
     for plugin_type in ("queue-scorer", "plain-scorer", "even-filter"):

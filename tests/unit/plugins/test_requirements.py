@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib_metadata
 import pytest
 
-from endpick.plugins.metadata import requirements_of, unmet_requirements
+from endpick.plugins.metadata import requirements_of
+from endpick.plugins.requirements import unmet_requirements
 
 CLICK = importlib_metadata.version("click")
 

@@ -25,8 +25,8 @@ from endpick.plugins.instance import subscriptions_of
 from endpick.plugins.loader import alias_clashes, load
 from endpick.plugins.lock import Lock, LockedPlugin, load_lock, read_lock
 from endpick.plugins.lock_check import LockCheck
-from endpick.plugins.metadata import unmet_requirements
 from endpick.plugins.parameters import ParameterSource, check_parameters, deprecated_parameters
+from endpick.plugins.requirements import unmet_requirements
 from endpick.plugins.resolution import Policy, Reference, check_policy, resolve
 from plugin_classes import load_class, scorer_class
 

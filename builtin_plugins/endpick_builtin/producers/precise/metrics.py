@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.metrics import Counter, Gauge
+from prometheus_client.registry import CollectorRegistry
 
 from endpick.api import LabelLimit
 from endpick.api.fast_metrics import Counts, Distributions

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prometheus_client import CollectorRegistry
+from prometheus_client.registry import CollectorRegistry
 
 from endpick.api.plugin import Plugin, PluginContext
 from endpick.api.request_control import Parser

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from endpick.api.request import ParsedRequest, Prompt, Rejection
 from endpick.observability.metrics import EndpickMetrics
@@ -16,11 +17,13 @@ from endpick.plugins.elsewhere import SampleKey
 from endpick.plugins.instance import Instance
 from endpick.requests.large import BodyRead, ElsewhereError, LargeBody, ParserFailed
 from endpick.requests.model import Refused
-from endpick.serve.bodies.helper import Helper, ParserNotBuiltError, Told
 from endpick.serve.bodies.layout import read_layout
 from endpick.serve.bodies.outcomes import REFUSALS, Outcome
 from endpick.serve.bodies.queue import Answer, FairQueue, Waiting
-from endpick.serve.bodies.wire import Head, ParseJob, Spec
+
+if TYPE_CHECKING:
+    from endpick.serve.bodies.helper import Helper, Told
+    from endpick.serve.bodies.wire import Head, Spec
 
 _log = logging.getLogger("endpick.bodies")
 
@@ -140,6 +143,8 @@ class LargeBodies:
 
     async def _parse(self, waiting: Waiting) -> None:
         """Have one body parsed, whatever comes of it; the helper is killed where it cannot be asked again."""
+        from endpick.serve.bodies.helper import ParserNotBuiltError  # noqa: PLC0415 - most pickers never meet a large body
+
         large = waiting.large
         try:
             told = await self._asked(waiting)
@@ -166,6 +171,9 @@ class LargeBodies:
         Raises:
             HelperEndedError, ParserNotBuiltError, TimeoutError, OSError: it says nothing.
         """
+        from endpick.serve.bodies.helper import Helper  # noqa: PLC0415
+        from endpick.serve.bodies.wire import ParseJob  # noqa: PLC0415
+
         large, settings = waiting.large, self._settings
         if self._helper is None:
             self._metrics.body_helper_starts.inc()
@@ -219,6 +227,8 @@ class LargeBodies:
 
 def spec_of(instance: Instance, lock_file: Path | None) -> Spec:
     """What the helper needs to build a parser like this one."""
+    from endpick.serve.bodies.wire import Spec  # noqa: PLC0415
+
     assert instance.candidate is not None, "an instance that was not built from an installed plugin has no double"
     parameters = {} if instance.place is None else instance.place.block()
     return Spec(instance.name, instance.candidate, parameters, None if lock_file is None else str(lock_file.absolute()))
