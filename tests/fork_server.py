@@ -45,9 +45,9 @@ IMPORTED = (
 
 def main(link: socket.socket) -> None:
     """Fork for each request, until the process that runs the tests closes its end."""
-    from endpick.lean_imports import spare
+    from endpick.cli.process import spare_imports
 
-    spare()
+    spare_imports()
     for name in IMPORTED:
         importlib.import_module(name)
     gc.collect()

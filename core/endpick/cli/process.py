@@ -1,9 +1,13 @@
-"""Where a process of the command line begins: takes the working directory off the import path before anything else is imported."""
+"""Where a process of the command line begins: what is set before anything else is imported."""
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+
+_COLLECTED_AT = 100_000
+"""So many new objects are searched for garbage; a serving process has a number of its own."""
 
 
 def main() -> None:
@@ -26,3 +30,16 @@ def leave_unsafe_path() -> None:
 
 def _script_directory() -> str:
     return os.path.dirname(os.path.realpath(sys.argv[0]))  # noqa: PTH120 - as Python made it
+
+
+def spare_imports() -> None:
+    """Spare a process what libraries would do when they are imported, and endpick has no use for; what the environment says stays.
+
+    Called before anything heavy is imported.
+    """
+    # numpy starts a thread for each core and keeps memory for it, for products of matrices; endpick multiplies none.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # pydantic would read the metadata of every distribution, and import what calls itself its plugin before the configuration is read.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    # What a verb imports stays until it ends, and the collector would look at all of it again and again: a tenth of what `validate` costs.
+    gc.set_threshold(_COLLECTED_AT)

@@ -34,12 +34,8 @@ SERVED_WITHOUT = (
     "referencing",
     "cookiecutter",
     "grandalf",
-    "html",  # for the web servers of prometheus_client and the client of its push gateway, as the next two
-    "http.server",
-    "urllib.request",
     "multiprocessing",
     "packaging",  # for the requirements of third-party distributions
-    "prometheus_client.exposition",
     "stringprep",  # for host names in other alphabets
     "endpick.cli.outputs",
     "endpick_builtin.kubernetes",

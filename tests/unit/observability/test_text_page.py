@@ -5,45 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry, Counter, Gauge, Metric, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from endpick.api.fast_metrics import Distributions
-from endpick.observability.text_page import CONTENT_TYPE, page_of
-
-TYPES = ("counter", "gauge", "summary", "histogram", "gaugehistogram", "unknown", "info", "stateset")
-NAMES = st.from_regex(r"[a-z_:][a-z0-9_:.é]{0,5}", fullmatch=True)
-LABELS = st.dictionaries(st.from_regex(r"[a-z][a-z0-9_.-]{0,3}", fullmatch=True), st.text('ab"\\\n{},é', max_size=4), max_size=3)
-SAMPLES = st.tuples(
-    st.sampled_from(["", "_total", "_created", "_bucket", "_gsum", "_gcount", "_info"]), LABELS, st.floats() | st.integers()
-)
-
-
-class Family:
-    """A collector of one family."""
-
-    def __init__(self, family):
-        self.family = family
-
-    def collect(self):
-        yield self.family
-
-
-@given(st.sampled_from(TYPES), NAMES, st.text('ab"\\\n#é', max_size=9), st.lists(SAMPLES, max_size=8))
-def test_any_family_is_written_as_the_library_writes_it(type_, name, documentation, samples):
-    family = Metric("fine", documentation, type_)
-    family.name = name  # which the library checks, or not, as the environment says
-    for suffix, labels, value in samples:
-        family.add_sample(name + suffix, labels, value)
-
-    assert asyncio.run(page_of(Family(family))) == generate_latest(Family(family))
-
-
-def test_the_content_type_is_the_librarys():
-    from prometheus_client import CONTENT_TYPE_LATEST
-
-    assert CONTENT_TYPE == CONTENT_TYPE_LATEST
+from endpick.observability.text_page import page_of
 
 
 @pytest.mark.asyncio
