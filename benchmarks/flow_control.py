@@ -20,7 +20,7 @@ from statistics import median, quantiles
 from prometheus_client import CollectorRegistry
 
 from endpick.api import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, Endpoint
-from endpick.api.endpoints import Access
+from endpick.api.access import Access
 from endpick.api.hooks import HostServices
 from endpick.api.request import InferenceRequest
 from endpick.config import load_config

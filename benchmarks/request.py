@@ -22,7 +22,7 @@ from benchmarks.extproc.phased import Phase, encoded_requests, phases
 from benchmarks.extproc.plan import PROFILE
 from benchmarks.extproc.serve import sessions
 from endpick.api import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, KV_CACHE_USAGE, WAITING_QUEUE_SIZE, Endpoint
-from endpick.api.endpoints import Access
+from endpick.api.access import Access
 from endpick.api.hooks import HostServices
 from endpick.config import load_config
 from endpick.datalayer.table import EndpointTable

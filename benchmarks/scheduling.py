@@ -27,8 +27,8 @@ from endpick.api import (
     PreRequest,
     Prompt,
 )
+from endpick.api.access import Access
 from endpick.api.data import AnyKey
-from endpick.api.endpoints import Access
 from endpick.api.state import CycleState
 from endpick.datalayer.table import EndpointTable
 from endpick.observability.telemetry import NullTelemetry

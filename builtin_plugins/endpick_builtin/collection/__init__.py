@@ -7,6 +7,7 @@
 - `pool_data`: what is known of the whole pool from a document on a server or in a file?
 - `otlp`: how do metrics reach endpick that are pushed over OTLP?
 - `otlp_ports`: on which ports, over HTTP and gRPC, with which certificates?
+- `push_server`: how many connections may clients that push hold open, and for how long?
 - `otlp_messages`: what does such a push say of which server?
 - `http_pages`: how is a page fetched, over connections that are kept?
 - `core_metrics`: `core-metrics-extractor`: what does a metrics page say about queue, load, KV cache and LoRA adapters?

@@ -9,6 +9,7 @@ endpoint table (`endpoints[KEY]`), the request itself (`request`), and what prod
 - `flow_control`: which methods do the policies have that say which waiting request goes next?
 - `datalayer`: which methods do discoveries, data sources and data collectors have?
 - `endpoints`: which endpoints are there, and what is known of each?
+- `access`: which data may the plugin that runs now read and write? The host says, the views ask.
 - `request`: what does a request ask for, and how does a plugin refuse it?
 - `state`: what did the producers find out about a request, and where does a plugin keep notes of its own?
 - `data`: how does a plugin declare the data that it reads and writes?

@@ -5,69 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from endpick.api.access import Access
 from endpick.api.data import DataKey, Scope
-from endpick.api.errors import UndeclaredAccess, UnknownKey
-
-
-def _nothing() -> Mapping[str, float]:
-    return MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True)
-class AccessScope:
-    """The keys one instance declared, by name."""
-
-    instance: str
-    readable: frozenset[str]
-    writable: frozenset[str] = frozenset()
-    plugin_type: str = ""
-    extension_point: str = ""
-    """Where the host calls the instance with this scope; empty where it says so nowhere."""
-    max_ages: Mapping[str, float] = field(default_factory=_nothing)
-    """For keys whose older values the instance is to find missing, how old they may be in seconds."""
-    unlimited: frozenset[str] = field(init=False, repr=False, compare=False)
-    """The readable keys whose values may be of any age."""
-    own_names: Mapping[str, str] = field(init=False, repr=False, compare=False)
-    """Under which name a consumer that insists on this producer finds each key that the instance writes: see `DataKey.from_producer`."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "unlimited", self.readable.difference(self.max_ages))
-        object.__setattr__(self, "own_names", {name: f"{name}@{self.instance}" for name in self.writable})
-
-
-OnViolation = Callable[[AccessScope, str, Literal["read", "write"]], None]
-
-
-def refuse(scope: AccessScope, key: str, access: Literal["read", "write"]) -> None:
-    """Treat an undeclared access as the plugin's fault: what tests and the conformance kit use.
-
-    Raises:
-        UndeclaredAccess: always.
-    """
-    declared = "consumes" if access == "read" else "produces"
-    raise UndeclaredAccess(f"instance '{scope.instance}' {access}s '{key}' without declaring it in `{declared}`")
-
-
-class Access:
-    """The declared keys of whichever plugin is running now.
-
-    The host sets `scope` before it calls a plugin; views compare it with the key, and report through `on_violation`. `None` means host
-    code: everything is allowed.
-    """
-
-    __slots__ = ("called", "on_violation", "scope")
-
-    def __init__(self, scope: AccessScope | None = None, on_violation: OnViolation = refuse) -> None:
-        self.scope = scope
-        self.on_violation = on_violation
-        self.called: list[tuple[object, float]] = []
-        """What the host has called and not counted yet, with when it returned; None in place of what was called for a moment before."""
-
+from endpick.api.errors import UnknownKey
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -81,6 +26,10 @@ RowArray: TypeAlias = NDArray[np.intp]
 def _read_only(values: FloatArray) -> FloatArray:
     values.flags.writeable = False
     return values
+
+
+def _nothing() -> Mapping[str, float]:
+    return MappingProxyType({})
 
 
 def _no_labels() -> Mapping[str, str]:

@@ -6,8 +6,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from endpick.api.access import Access
 from endpick.api.data import DataKey, Scope
-from endpick.api.endpoints import Access, Endpoints, FloatArray
+from endpick.api.endpoints import Endpoints, FloatArray
 from endpick.api.errors import UnknownKey
 
 T = TypeVar("T")

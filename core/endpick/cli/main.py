@@ -82,9 +82,6 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one verb; what endpick does not have may be a hook object's."""
-        from endpick.cli.process import spare_imports  # `--help` has nothing to spare
-
-        spare_imports()
         verb = VERBS.get(cmd_name)
         if verb is None:
             return extension(cmd_name)

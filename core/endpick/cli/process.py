@@ -13,6 +13,7 @@ _COLLECTED_AT = 100_000
 def main() -> None:
     """The `endpick` command and `python -m endpick`; for a process of its own."""
     leave_unsafe_path()
+    spare_imports()
     from endpick.cli.main import main as verbs  # after the path is safe, because it imports click
 
     verbs()

@@ -12,9 +12,10 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from endpick.api.access import Access, AccessScope, OnViolation, refuse
 from endpick.api.data import AnyKey, DataKey, Scope
 from endpick.api.datalayer import ModelRewrite
-from endpick.api.endpoints import Access, AccessScope, Column, Endpoint, Endpoints, FloatArray, Generation, OnViolation, refuse
+from endpick.api.endpoints import Column, Endpoint, Endpoints, FloatArray, Generation
 from endpick.api.errors import UnknownKey
 from endpick.datalayer.model_rules import ModelRules
 from endpick.datalayer.told import Told

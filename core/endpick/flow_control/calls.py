@@ -5,16 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from numbers import Real
-from typing import TYPE_CHECKING
 
-from endpick.api.endpoints import Access
-from endpick.api.flow_control import DispatchedRequest, SortKey, WaitingRequest
+from endpick.api.access import Access
+from endpick.api.flow_control import Band, DispatchedRequest, Flow, SortKey, WaitingRequest
 from endpick.api.keys import INFLIGHT_REQUESTS, INFLIGHT_TOKENS
 from endpick.flow_control.policies import BoundEviction, BoundFairness
 from endpick.scheduling.step import Fault, Step
-
-if TYPE_CHECKING:
-    from endpick.flow_control.queues import BandQueue, FlowQueue  # which hold these policies
 
 _COUNTED = frozenset({INFLIGHT_REQUESTS.name, INFLIGHT_TOKENS.name})
 _LAST: SortKey = (math.inf,)
@@ -34,23 +30,22 @@ class Fairness:
         self.counts_dispatches = bound.dispatched is not None
         """Whether the policy wants to be told of each request that goes."""
 
-    def choose(self, band: BandQueue) -> FlowQueue | Fault | None:
-        """The flow to serve next, None for none now; a `Fault` where the policy failed, or named a flow in which nothing waits."""
+    def choose(self, band: Band) -> str | Fault | None:
+        """The id of the flow to serve next, None for none now; a `Fault` where the policy failed, or named one in which nothing waits."""
         answer = self._choose.run(self._access, band)
         if answer is None or isinstance(answer, Fault):
             return answer
         flow_id = getattr(answer, "id", None)
-        flow = band.flow(flow_id) if isinstance(flow_id, str) else None
-        if flow is None or flow is not answer:
+        if not isinstance(flow_id, str) or band.flow(flow_id) is not answer:
             return self._choose.fault(f"chose {answer!r}, which is no flow of the band in which something waits")
-        return flow
+        return flow_id
 
-    def flow_changed(self, band: BandQueue, flow: FlowQueue) -> None:
+    def flow_changed(self, band: Band, flow: Flow) -> None:
         """Tell the policy, if it wants to know."""
         if self._changed is not None:
             self._changed.run(self._access, band, flow)
 
-    def dispatched(self, band: BandQueue, flow: FlowQueue, waiting: WaitingRequest) -> None:
+    def dispatched(self, band: Band, flow: Flow, waiting: WaitingRequest) -> None:
         """As `flow_changed`."""
         if self._dispatched is not None:
             self._dispatched.run(self._access, band, flow, waiting)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import perf_counter
 
-from endpick.api.endpoints import Access
+from endpick.api.access import Access
 from endpick.api.request import InferenceRequest
 from endpick.flow_control.bands import Bands
 from endpick.flow_control.limits import Regime, Rules

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from endpick.api.endpoints import Access
+from endpick.api.access import Access
 from endpick.flow_control.calls import Detector, Eviction, Fairness, Ordering, UsageLimit
 from endpick.flow_control.policies import BoundFlowControl
 from endpick.flow_control.queues import BandRules

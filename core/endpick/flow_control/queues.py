@@ -180,6 +180,6 @@ class BandQueue:
     def choose(self) -> Entry | None:
         """Which entry goes next, as the policies say; None for none of this band now."""
         chosen = self.rules.fairness.choose(self)
-        if chosen is None or isinstance(chosen, FlowQueue):
-            return None if chosen is None else chosen.head
-        return self.oldest
+        if isinstance(chosen, str):
+            return self._flows[chosen].head
+        return None if chosen is None else self.oldest

@@ -8,7 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from endpick.api.endpoints import Access, BoolArray, Endpoint, Endpoints, Generation
+from endpick.api.access import Access
+from endpick.api.endpoints import BoolArray, Endpoint, Endpoints, Generation
 from endpick.flow_control.calls import Detector
 
 ROLE_LABEL = "llm-d.ai/role"

@@ -10,7 +10,8 @@ from typing import Literal
 
 from prometheus_client.metrics import Gauge
 
-from endpick.api.endpoints import AccessScope, Endpoint
+from endpick.api.access import AccessScope
+from endpick.api.endpoints import Endpoint
 from endpick.api.fast_metrics import Distribution, Tally
 from endpick.api.metrics import LabelLimit
 from endpick.api.request_control import ResponseEnd, TerminationCause

@@ -3,10 +3,11 @@
 - `catalog`: which class stands behind a plugin type, or why is there none? Start here: `PluginCatalog`.
 - `kinds`: what does the host know about each kind of plugin?
 - `discovery`: which plugin types are installed, and by which distribution?
-- `metadata`: which distributions are on the import path, and are their requirements met?
+- `metadata`: which distributions are on the import path?
+- `requirements`: are their requirements met?
 - `resolution`: which distribution may provide a plugin type that a configuration names?
 - `identity`: is a distribution that calls itself endpick the one that runs?
-- `record`: which files does a RECORD list, and does a file have its digest?
+- `record`: which files has a distribution brought, and does a file have its digest?
 - `contents`: which files and modules does a distribution bring?
 - `locating`: where would Python import a module from?
 - `lock`: what does a lock file say?

@@ -1,77 +1,18 @@
-"""What an installed distribution brings: its files and their digests, the modules among them, and a fingerprint of it all."""
+"""Looks up what an installed distribution brings: by its RECORD, or by its sources where it is editable."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
 from endpick.plugins.discovery import Candidate
 from endpick.plugins.locating import MODULE_SUFFIXES, locate, module_files, places
 from endpick.plugins.metadata import read_all, top_level_modules
-from endpick.plugins.record import digest_of, file_matches, read_record
+from endpick.plugins.record import Contents, digest_of, read_record
 
 _MOST_FILES = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """The files of one distribution, as its RECORD or, for an editable install, its source directory has them now."""
-
-    distribution: str
-    version: str
-    root: str
-    """The directory that its modules are imported from; for an editable install the project's."""
-
-    fingerprint: str
-    digests: Mapping[str, str] = field(repr=False)
-    """By absolute path."""
-
-    modules: Mapping[str, str] = field(repr=False)
-    """The file of each module."""
-
-    recorded: bool = True
-    """Whether a RECORD tells the digests; False when they were just made from the files."""
-
-    plugins_in: frozenset[str] = frozenset()
-    """Of endpick itself the top-level packages with plugins, because the rest of it runs already; empty for any other distribution."""
-
-    @property
-    def origin(self) -> str:
-        """How messages name it: `acme-x 2.1`."""
-        return f"{self.distribution} {self.version}".rstrip()
-
-    def altered(self) -> tuple[str, ...]:
-        """Files that are not what the RECORD says, relative to the root, sorted."""
-        if not self.recorded:
-            return ()
-        return tuple(sorted(os.path.relpath(file, self.root) for file, digest in self.digests.items() if not file_matches(file, digest)))
-
-    def to_guard(self) -> Contents:
-        """What may be imported of it from now on."""
-        if not self.plugins_in:
-            return self
-        digests = {file: digest for file, digest in self.digests.items() if _top_level(os.path.relpath(file, self.root)) in self.plugins_in}
-        return replace(self, digests=digests, modules={name: file for name, file in self.modules.items() if file in digests})
-
-    def distrusted(self) -> Contents:
-        """The same modules, none of which may be imported."""
-        return replace(self.to_guard(), digests={})
-
-    def brings(self, file: Path) -> bool:
-        """Whether a file is one of its own, whatever it holds now."""
-        return str(file) in self.digests or any(Path(own).name == file.name and _same(Path(own), file) for own in self.digests)
-
-
-def _top_level(path: str) -> str:
-    return path.partition(os.sep)[0].partition(".")[0]
-
-
-def _same(one: Path, other: Path) -> bool:
-    """Whether both name the same entry of the same directory, by whichever path."""
-    return one.parent.resolve() / one.name == other.parent.resolve() / other.name
 
 
 def contents_of(candidate: Candidate, *modules: str) -> Contents:

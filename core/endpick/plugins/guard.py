@@ -26,12 +26,8 @@ from importlib.machinery import (
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import TYPE_CHECKING
 
-from endpick.plugins.record import matches
-
-if TYPE_CHECKING:
-    from endpick.plugins.contents import Contents  # which asks where Python would look, without this guard
+from endpick.plugins.record import Contents, matches
 
 _log = logging.getLogger(__name__)
 

@@ -10,12 +10,13 @@ from pathlib import Path
 
 from endpick.diagnostics import Code, Diagnostic, PluginReference
 from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOOKS_ENTRY_POINT_GROUP, OUR_GROUPS
-from endpick.plugins.contents import Contents, contents_of, listed, owner_of
+from endpick.plugins.contents import contents_of, listed, owner_of
 from endpick.plugins.discovery import Candidate, discover
 from endpick.plugins.guard import REPAIR
 from endpick.plugins.hook_objects import discover_hook_objects
 from endpick.plugins.locating import locate
 from endpick.plugins.metadata import Metadata, effective, read_relevant
+from endpick.plugins.record import Contents
 from endpick.plugins.requirements import unmet_requirements
 from endpick.plugins.resolution import Reference, resolve, where
 

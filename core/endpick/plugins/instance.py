@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
+from endpick.api.access import AccessScope
 from endpick.api.data import Subscriptions
-from endpick.api.endpoints import AccessScope
 from endpick.api.errors import ConfigurationError
 from endpick.api.plugin import Parameters, Plugin, PluginContext
 from endpick.api.scheduling import ProfileHandler

@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from endpick.diagnostics import Code, Diagnostic, Span
-from endpick.plugins.contents import Contents, contents_of, owner_of
+from endpick.plugins.contents import contents_of, owner_of
 from endpick.plugins.discovery import Candidate
 from endpick.plugins.importing import describe
+from endpick.plugins.record import Contents
 
 FILE_NAME = "endpick.lock.json"
 _FORMAT = 2

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from endpick.diagnostics import Code, Diagnostic
-from endpick.plugins.contents import Contents, contents_of, listed, owner_of
+from endpick.plugins.contents import contents_of, listed, owner_of
 from endpick.plugins.discovery import Candidate
 from endpick.plugins.guard import ACCEPT, REPAIR, ImportGuard
 from endpick.plugins.locating import locate
 from endpick.plugins.lock import Lock, LockedPlugin, locked
 from endpick.plugins.metadata import normalise
+from endpick.plugins.record import Contents
 from endpick.plugins.resolution import Reference
 
 

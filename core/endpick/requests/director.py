@@ -9,7 +9,8 @@ from random import Random
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol
 
-from endpick.api.endpoints import Access, Endpoints
+from endpick.api.access import Access
+from endpick.api.endpoints import Endpoints
 from endpick.api.request import Rejection
 from endpick.api.request_control import (
     Admitter,

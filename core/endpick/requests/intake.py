@@ -11,7 +11,8 @@ from uuid import uuid4
 
 import numpy as np
 
-from endpick.api.endpoints import Access, Endpoints
+from endpick.api.access import Access
+from endpick.api.endpoints import Endpoints
 from endpick.api.request import InferenceRequest, ParsedRequest, Rejection, check_headers
 from endpick.api.request_control import MetadataValue, Parser
 from endpick.datalayer.model_rules import ModelRules, choose_model

@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
-from endpick.api.endpoints import Access, Endpoints
+from endpick.api.access import Access
+from endpick.api.endpoints import Endpoints
 from endpick.api.request import InferenceRequest
 from endpick.api.state import CycleState
 from endpick.plugins.failures import AWAIT_FAILURES, FaultOfAnother, is_the_hosts

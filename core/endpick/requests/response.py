@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from endpick.api.endpoints import Access, Endpoint, Endpoints
+from endpick.api.access import Access
+from endpick.api.endpoints import Endpoint, Endpoints
 from endpick.api.fast_metrics import Distribution
 from endpick.api.request import Usage
 from endpick.api.request_control import Metadata, MetadataValue, ResponseEnd, ResponseHead, ResponseObserver, TerminationCause

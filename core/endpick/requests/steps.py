@@ -10,7 +10,8 @@ from time import perf_counter
 
 import numpy as np
 
-from endpick.api.endpoints import Access, BoolArray, Endpoints
+from endpick.api.access import Access
+from endpick.api.endpoints import BoolArray, Endpoints
 from endpick.api.keys import AGENT_IDENTITY, PREFIX_MATCH_BLOCKS
 from endpick.api.request import InferenceRequest, Rejection
 from endpick.api.request_control import DataProducer

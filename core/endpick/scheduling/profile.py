@@ -8,7 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from endpick.api.endpoints import Access, Endpoints, FloatArray
+from endpick.api.access import Access
+from endpick.api.endpoints import Endpoints, FloatArray
 from endpick.api.request import InferenceRequest
 from endpick.api.scheduling import Filter, Picker, ProfileRunResult, ScoredEndpoints, Scorer
 from endpick.api.state import ScoringState

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TypeAlias
 
-from endpick.api.endpoints import Access, Endpoints
+from endpick.api.access import Access
+from endpick.api.endpoints import Endpoints
 from endpick.api.request import InferenceRequest, Rejection
 from endpick.api.scheduling import ProfileHandler, ProfileRunResult, SchedulingResult
 from endpick.api.state import CycleState

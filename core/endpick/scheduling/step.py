@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 
-from endpick.api.endpoints import Access, AccessScope
+from endpick.api.access import Access, AccessScope
 from endpick.observability.circuits import admitted, failed, late
 from endpick.observability.telemetry import Telemetry
 from endpick.plugins.failures import CALL_FAILURES, FaultOfAnother, is_the_hosts, message_of

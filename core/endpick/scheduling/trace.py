@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 
 import numpy as np
 
+from endpick.api.access import Access
 from endpick.api.data import DataKey, Scope
-from endpick.api.endpoints import Access, Endpoints
+from endpick.api.endpoints import Endpoints
 from endpick.api.request import InferenceRequest, JSONValue, Rejection
 from endpick.api.scheduling import ProfileRunResult, SchedulingResult
 from endpick.api.state import CycleState, ScoringState

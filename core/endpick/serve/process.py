@@ -16,7 +16,7 @@ from prometheus_client.platform_collector import PLATFORM_COLLECTOR
 from prometheus_client.process_collector import PROCESS_COLLECTOR
 from prometheus_client.registry import CollectorRegistry
 
-from endpick.api.endpoints import Access
+from endpick.api.access import Access
 from endpick.api.hooks import HostServices, HostView
 from endpick.datalayer.collection import CollectionSettings
 from endpick.datalayer.table import EndpointTable

@@ -12,8 +12,9 @@ from typing import Any, Literal
 import numpy as np
 from prometheus_client.registry import CollectorRegistry
 
+from endpick.api.access import Access, AccessScope
 from endpick.api.data import AnyKey, DataKey, Scope
-from endpick.api.endpoints import Access, AccessScope, Endpoint, Endpoints, Generation
+from endpick.api.endpoints import Endpoint, Endpoints, Generation
 from endpick.api.plugin import Parameters, Plugin, PluginContext
 from endpick.api.request import InferenceRequest
 from endpick.api.scheduling import DisaggregationDecider, ProfileHandler

@@ -16,8 +16,9 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from endpick.api import DataCollector, DataSource, EndpointDiscovery
+from endpick.api.access import Access, AccessScope
 from endpick.api.data import AnyKey, Scope
-from endpick.api.endpoints import Access, AccessScope, Endpoint
+from endpick.api.endpoints import Endpoint
 from endpick.api.errors import ConfigurationError
 from endpick.api.plugin import Parameters, Plugin, PluginContext
 from endpick.config import load_config

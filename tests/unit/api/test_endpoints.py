@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick.api import DataKey, Endpoint, Endpoints, Scope, UndeclaredAccess, UnknownKey
-from endpick.api.endpoints import Access, AccessScope, Column, Generation
+from endpick.api.access import Access, AccessScope
+from endpick.api.endpoints import Column, Generation
 
 LOAD = DataKey("load", float)
 TAG = DataKey("tag", str)

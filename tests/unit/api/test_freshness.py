@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick.api import DataKey, Endpoint, Endpoints, Scope, Subscriptions, UnknownKey
-from endpick.api.endpoints import Access
+from endpick.api.access import Access
 from endpick.datalayer.table import EndpointTable
 from endpick.plugins.instance import scope_of
 

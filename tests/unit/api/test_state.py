@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from endpick.api import CycleState, DataKey, Endpoint, Endpoints, Scope, UndeclaredAccess, UnknownKey
-from endpick.api.endpoints import Access, AccessScope, Generation
+from endpick.api.access import Access, AccessScope
+from endpick.api.endpoints import Generation
 
 SESSION = DataKey("session", str, Scope.REQUEST, default="none")
 MATCH = DataKey("match", float, Scope.CANDIDATE)

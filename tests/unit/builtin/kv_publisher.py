@@ -13,7 +13,7 @@ import zmq
 from prometheus_client import CollectorRegistry
 
 from endpick.api import TOKENIZED_PROMPT, Endpoint, InferenceRequest, PluginContext, PromptTokens
-from endpick.api.endpoints import Access
+from endpick.api.access import Access
 from endpick.api.keys import PREFIX_MATCH_BLOCKS
 from endpick.api.state import CycleState
 from endpick.datalayer.table import EndpointTable

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from endpick.api import CycleState, ResponseHead
-from endpick.api.endpoints import Access
+from endpick.api.access import Access
 from endpick_builtin.admission.rollout import RolloutParameters, RolloutScreener
 from unit.scheduling.workbench import REQUEST, instance, names, pool
 

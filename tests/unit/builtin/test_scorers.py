@@ -21,7 +21,7 @@ from endpick.api import (
     LoraAdapters,
     PrefixBlocks,
 )
-from endpick.api.endpoints import AccessScope
+from endpick.api.access import AccessScope
 from endpick.api.state import CycleState
 from endpick_builtin.scorers.affinity import LoraAffinityScorer, PrefixCacheScorer
 from endpick_builtin.scorers.load import ActiveRequestScorer, KVCacheUtilizationScorer, LoadAwareScorer, QueueScorer, RunningRequestsScorer

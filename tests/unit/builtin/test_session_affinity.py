@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick.api import AGENT_IDENTITY, SESSION_ID, DataKey, InferenceRequest, ResponseHead, Scope
-from endpick.api.endpoints import AccessScope
+from endpick.api.access import AccessScope
 from endpick.api.scheduling import ProfileRunResult, SchedulingResult
 from endpick.api.state import CycleState
 from endpick.requests.intake import HeadersForUpstream

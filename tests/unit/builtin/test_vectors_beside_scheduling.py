@@ -24,7 +24,7 @@ from endpick.api import (
     Unavailable,
     Usage,
 )
-from endpick.api.endpoints import Access
+from endpick.api.access import Access
 from endpick.datalayer.table import EndpointTable
 from endpick.plugins.discovery import discover
 from endpick.plugins.instance import scope_of

@@ -20,7 +20,7 @@ from endpick.api import (
     Endpoint,
     Rejection,
 )
-from endpick.api.endpoints import Access
+from endpick.api.access import Access
 from endpick.datalayer.table import EndpointTable
 from endpick_builtin.parsers.openai import OpenAIParser
 from unit.builtin.vectors import built, cases

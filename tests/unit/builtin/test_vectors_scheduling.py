@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 
 from endpick.api import TOKENIZED_PROMPT, DataKey, InferenceRequest, LoraAdapters, PrefixBlocks, PromptTokens, Scope, Topology, keys
-from endpick.api.endpoints import AccessScope
+from endpick.api.access import AccessScope
 from endpick.api.scheduling import ProfileRunResult, SchedulingResult
 from endpick.api.state import CycleState
 from endpick.plugins.discovery import discover

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from endpick.api import DataKey, Endpoint, Scope, UndeclaredAccess, UnknownKey
-from endpick.api.endpoints import AccessScope
+from endpick.api.access import AccessScope
 from endpick.datalayer.table import EndpointTable
 
 LOAD = DataKey("test/load", float)

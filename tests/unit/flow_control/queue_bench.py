@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from endpick.api import Endpoint, FairnessPolicy, OrderingPolicy, SaturationDetector, UsageLimitPolicy
-from endpick.api.endpoints import Access
+from endpick.api.access import Access
 from endpick.api.request import InferenceRequest
 from endpick.datalayer.table import EndpointTable
 from endpick.flow_control.controller import FlowController

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from endpick.api import SaturationDetector
-from endpick.api.endpoints import Access
+from endpick.api.access import Access
 from endpick.api.keys import INFLIGHT_REQUESTS, KV_CACHE_USAGE, WAITING_QUEUE_SIZE
 from endpick.flow_control.calls import Detector
 from endpick.flow_control.saturation import FRESH_SECONDS, PoolSaturation

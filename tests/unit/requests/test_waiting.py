@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from endpick.api import FairnessPolicy, OrderingPolicy, ParsedRequest, PreRequest, UsageLimitPolicy
-from endpick.api.endpoints import Access
+from endpick.api.access import Access
 from endpick.flow_control.policies import bind_flow_control
 from endpick.requests.director import Director, Pipeline
 from endpick.requests.memory import MemoryAccount

@@ -19,7 +19,7 @@ from endpick.api import (
     ProfileHandler,
     Scorer,
 )
-from endpick.api.endpoints import Access, AccessScope
+from endpick.api.access import Access, AccessScope
 from endpick.api.fast_metrics import Distribution
 from endpick.api.keys import (
     CACHE_BLOCK_SIZE,

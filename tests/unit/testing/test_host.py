@@ -169,7 +169,7 @@ def test_a_filter_that_fails_is_shown_as_the_reason(open_host):
 
 
 def test_explained_and_plain_decisions_are_the_same(open_host):
-    from endpick.api.endpoints import Access
+    from endpick.api.access import Access
     from endpick.api.state import CycleState
     from endpick.observability.telemetry import NullTelemetry
     from endpick.planning.compile import Built, compile_plan
