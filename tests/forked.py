@@ -18,8 +18,9 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,12 +103,15 @@ _SERVER = ForkServer()
 _execute_child = subprocess.Popen._execute_child  # type: ignore[attr-defined]
 
 
-def _execute_or_fork(self: Any, args: Any, *rest: Any) -> None:
-    """In place of `Popen._execute_child`, whose positional arguments these are since Python 3.11."""
-    command = [args] if isinstance(args, str | bytes | os.PathLike) else list(map(os.fsdecode, args))
-    if command[0] != FORKED:
-        _execute_child(self, args, *rest)
-        return
+def _way_to_start(self: Any) -> Callable[..., None]:
+    """In place of `Popen._execute_child`: that function itself for every other program, so that no frame of this file is on its stack."""
+    first = self.args if isinstance(self.args, str | bytes | os.PathLike) else self.args[0]
+    return partial(_fork if first == FORKED else _execute_child, self)
+
+
+def _fork(self: Any, args: Any, *rest: Any) -> None:
+    """What `Popen._execute_child` does, whose positional arguments these are since Python 3.11."""
+    command = list(map(os.fsdecode, args))
     cwd, env, leads_a_session = rest[4], rest[5], rest[20]
     environment = dict(os.environ if env is None else env)
     if not AVAILABLE or _loads_otherwise(environment):
@@ -130,4 +134,4 @@ def _loads_otherwise(environment: Mapping[str, str]) -> bool:
     return any(_SERVER.has_imported(file.stem) for place in searched if place.is_dir() for file in place.iterdir())
 
 
-subprocess.Popen._execute_child = _execute_or_fork  # type: ignore[attr-defined]
+subprocess.Popen._execute_child = property(_way_to_start)  # type: ignore[attr-defined]

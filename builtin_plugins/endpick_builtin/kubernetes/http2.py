@@ -19,7 +19,7 @@ from jh2.connection import H2Connection
 from jh2.events import ConnectionTerminated, DataReceived, Event, ResponseReceived, StreamEnded, StreamReset
 from jh2.exceptions import ProtocolError
 
-MOST_READ_BYTES = 256 * 1024
+_READ_BYTES = 256 * 1024
 PING = b"endpick\0"
 
 
@@ -110,7 +110,7 @@ class Exchange:
         while True:
             try:
                 async with asyncio.timeout(self._ping_seconds):
-                    data = await self._reader.read(MOST_READ_BYTES)
+                    data = await self._reader.read(_READ_BYTES)
             except TimeoutError:
                 if asked:
                     raise LostError(f"the server has not answered a PING for {self._ping_seconds:g} s") from None
