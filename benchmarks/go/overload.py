@@ -2,7 +2,11 @@
 
 Three tenants ask for half as much again as the model servers can answer. The pickers take turns, with the same configuration, the same
 requests at the same moments and model servers of the same kind; reported are what each tenant got, how long it waited, who was refused,
-how busy the servers were, and what a request cost. Without Kubernetes the Go picker knows one priority, so there is one band.
+how busy the servers were, and what a request cost.
+
+Without Kubernetes the Go picker knows one priority, so there is one band. With `--pool-port` both take the pool `bench` in the namespace
+`default` of the API server that `KUBECONFIG` names: its Pods have the addresses from 127.0.100.100 on and this port, and its objectives are
+`high`, of priority 10, and `low`, of priority -1.
 """
 
 from __future__ import annotations
@@ -82,6 +86,7 @@ def main() -> int:
     """Measure and print; 1 when a stream broke."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.go.overload", description=__doc__.splitlines()[0])
     add_options(parser)
+    parser.add_argument("--pool-port", type=int, default=0, help="of the Pods of a pool in Kubernetes, whose objectives make bands")
     parser.add_argument("--only", default="", help="scenarios whose name contains this")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=8.0, help="length of a window")
@@ -96,7 +101,8 @@ def main() -> int:
     if not options.epp:
         print(MISSING)
         return 0
-    pickers = commands(options.epp)
+    in_kubernetes = ("--pool-namespace=default",) if options.pool_port else ()
+    pickers = {name: (*command, *in_kubernetes) for name, command in commands(options.epp).items()}
     found: dict[tuple[str, str], list[Seen]] = {}
     for scenario in (name for name in SCENARIOS if options.only in name):
         for number in range(options.rounds):
@@ -112,13 +118,15 @@ def _config(scenario: str, options: argparse.Namespace) -> str:
     defined = COUNTED.replace("PLACES", str(options.places)) if detector.startswith("concurrency") else REPORTED
     filled = {"DEFINED": defined, "DETECTOR": detector, "FAIRNESS": fairness}
     filled |= {"SECONDS": f"{options.ttl:g}", "MOST": str(options.most_waiting)}
-    return reduce(lambda text, name: text.replace(name, filled[name]), filled, CONFIG)
+    whole = CONFIG if not options.pool_port else "".join(line for line in CONFIG.splitlines(keepends=True) if "endpoints" not in line)
+    return reduce(lambda text, name: text.replace(name, filled[name]), filled, whole)
 
 
 def _measure(name: str, command: Sequence[str], scenario: str, options: argparse.Namespace) -> Seen:
     capacity = options.endpoints * options.places / options.service_seconds
     asked = [sys.executable, "-m", "benchmarks.go.saturated", f"--rate={capacity * options.overload}", f"--places={options.places}"]
     asked += [f"--seconds={options.seconds}", f"--warm-seconds={options.warm_seconds}", f"--service-seconds={options.service_seconds}"]
+    asked += [f"--port={options.pool_port}", *(["--objectives"] if options.pool_port else [])]
     with subprocess.Popen([*asked, f"--core={options.load_core}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as world:
         assert world.stdin is not None
         assert world.stdout is not None

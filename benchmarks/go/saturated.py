@@ -29,6 +29,8 @@ from endpick.transport.h2.grpc import MESSAGE_HEAD, MESSAGE_HEAD_BYTES
 
 TENANTS = {"flood": 0.6, "steady": 0.3, "trickle": 0.1}
 """What part of all requests each tenant sends."""
+OBJECTIVES = {"flood": "low", "trickle": "high"}
+"""What tenants ask for where there are objectives; steady asks for none."""
 DESTINATION = "x-gateway-destination-endpoint"
 DROPPED = "x-llm-d-request-dropped-reason"
 PAGE = """\
@@ -96,6 +98,7 @@ class World:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
+        self.has_objectives = options.objectives
         self._servers: dict[str, ModelServer] = {}
         self._random = Random(7)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -186,6 +189,8 @@ class Clients(Gateway):
     def ask(self, tenant: str, number: int) -> None:
         """Begin a request."""
         headers = {"x-llm-d-inference-fairness-id": tenant, "x-request-id": f"{tenant}-{number}"}
+        if self._world.has_objectives and tenant in OBJECTIVES:
+            headers["x-llm-d-inference-objective"] = OBJECTIVES[tenant]
         script = tuple(
             Phase(tuple(piece for message in messages for piece in cut(MESSAGE_HEAD.pack(0, len(message)) + message)), reached)
             for messages, reached in ((request(chat(1024, about=f"sea {number}"), headers), _ROUTED), (answered(), _OVER))
@@ -271,7 +276,7 @@ async def serve(options: argparse.Namespace) -> dict[str, object]:
             self.page = self._server.page
             super()._answer(head, body)
 
-    server = await loop.create_server(Metrics, "0.0.0.0", 0)
+    server = await loop.create_server(Metrics, "0.0.0.0", options.port)
     print(server.sockets[0].getsockname()[1], flush=True)
     port = await loop.run_in_executor(None, sys.stdin.readline)
     found = await world.drive(int(port))
@@ -286,6 +291,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--places", type=int, required=True, help="of each server")
     parser.add_argument("--service-seconds", type=float, required=True, help="mean time in a place")
+    parser.add_argument("--port", type=int, default=0, help="of the servers; 0 for any")
+    parser.add_argument("--objectives", action="store_true", help="tenants name one, and so have priorities")
     parser.add_argument("--core", type=int, required=True)
     options = parser.parse_args()
     os.sched_setaffinity(0, {options.core})
