@@ -24,7 +24,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.scrape import TOLERATED_AGE_SECONDS, long_page, ready, serving, short_page
 from endpick.api import Endpoint
-from endpick.datalayer.collection import Collection, CollectionLoop, CollectionSettings, SourceBinding
+from endpick.datalayer.collection import Collection, CollectionLoop, CollectionSettings
+from endpick.datalayer.dispatch import SourceBinding
 from endpick.observability.telemetry import NullTelemetry
 
 if TYPE_CHECKING:

@@ -35,8 +35,9 @@ from endpick.observability.telemetry import NullTelemetry
 from endpick.plugins.instance import Instance, scope_of
 from endpick.plugins.kinds import default_on_fault, kinds_of
 from endpick.plugins.schema import own_model
-from endpick.requests.director import Director, compile_pipeline
+from endpick.requests.director import Director
 from endpick.requests.model import CloseCause, IncomingRequest, Routed
+from endpick.requests.pipeline import compile_pipeline
 from endpick.requests.steps import compile_producer, produce
 from endpick.scheduling.profile import compile_profile
 from endpick.scheduling.scheduler import compile_scheduler

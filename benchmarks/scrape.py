@@ -23,7 +23,8 @@ import uvloop
 from prometheus_client.parser import text_string_to_metric_families
 
 from endpick.api import Endpoint, MetricsPage, Parameters, Plugin, PluginContext, Subscriptions
-from endpick.datalayer.collection import Collection, CollectionLoop, CollectionSettings, PayloadDispatcher, PolledSource, SourceBinding
+from endpick.datalayer.collection import Collection, CollectionLoop, CollectionSettings, PolledSource
+from endpick.datalayer.dispatch import PayloadDispatcher, SourceBinding
 from endpick.datalayer.pace import Pace, PollCounts
 from endpick.datalayer.table import EndpointTable
 from endpick.observability.telemetry import NullTelemetry

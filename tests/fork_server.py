@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 import sys
-import time
 import traceback
 from pathlib import Path
 
@@ -61,19 +60,21 @@ def main(link: socket.socket) -> None:
         streams = array.array("i", ancillary[0][2])
         asked = json.loads(_received(link, int.from_bytes(head, "big")))
         told, tells = os.pipe()
+        adopted, adopts = os.pipe()
         between = os.fork()
         if between == 0:
-            between = os.getpid()
             pid = os.fork()
             if pid == 0:
                 link.close()
-                _die_with_the_tests(between)
+                os.close(adopts)
+                _die_with_the_tests(adopted)
                 _go_on(asked, streams)
             os.write(tells, pid.to_bytes(4, "big"))
             os._exit(0)
         os.waitpid(between, 0)
+        os.write(adopts, b"!")
         link.sendall(os.read(told, 4))
-        for descriptor in (told, tells, *streams):
+        for descriptor in (told, tells, adopted, adopts, *streams):
             os.close(descriptor)
 
 
@@ -84,9 +85,9 @@ def _received(link: socket.socket, size: int) -> bytes:
     return text
 
 
-def _die_with_the_tests(between: int) -> None:
-    while os.getppid() == between:  # until that process has ended, and this one belongs to the tests
-        time.sleep(0.0005)
+def _die_with_the_tests(adopted: int) -> None:
+    if not os.read(adopted, 1):  # comes when the process between has been waited for, so that this one belongs to the tests
+        os._exit(1)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

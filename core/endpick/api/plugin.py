@@ -82,6 +82,8 @@ class ColumnWriter(Protocol):
     def set(self, key: DataKey[T], value: T, endpoint: Endpoint | None = None) -> None:
         """Write a value of scope `ENDPOINT`, for `endpoint` or else for the payload's own; ignored for an endpoint that has left.
 
+        A number that is infinite, or beyond 1e300 either way, is no measurement and counts as not reported: readers find NaN.
+
         Raises:
             UndeclaredAccess: under test, when the collector does not produce the key.
             ValueError: no endpoint was named and the payload has none.

@@ -1,7 +1,8 @@
 """What endpoints are like right now: the endpoint table, and the tasks that keep it current.
 
 - `table`: which endpoints are in the pool, and what was last reported of each? Start here: `EndpointTable`.
-- `collection`: when is each data source asked, and what happens to what it brings? Start here: `CollectionLoop`.
+- `collection`: when is each data source asked? Start here: `CollectionLoop`.
+- `dispatch`: what happens to what a source brings?
 - `pace`: when is each source due, at which moment of a tick, and which polls of an endpoint with nothing to do are left out?
 - `time_limit`: what ends a poll that takes too long?
 - `pool_poller`: when is something asked for that belongs to the whole pool?

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 from endpick.api.data import AnyKey
 from endpick.api.datalayer import EndpointDiscovery
 from endpick.api.plugin import Parameters, Plugin, PluginContext
-from endpick.datalayer.collection import Collection, SourceBinding
+from endpick.datalayer.collection import Collection
+from endpick.datalayer.dispatch import SourceBinding
 from endpick.diagnostics import Diagnostic, sort_diagnostics
 from endpick.observability.telemetry import Telemetry
 from endpick.planning.plan import Plan, PlannedInstance
 from endpick.planning.stand_ins import DeciderStandIn, stand_in_for
 from endpick.plugins.breaker import DEFAULT_SETTINGS, BreakerSettings
 from endpick.plugins.instance import Instance, build, scope_of
-from endpick.requests.director import Pipeline, compile_pipeline
+from endpick.requests.pipeline import Pipeline, compile_pipeline
 from endpick.scheduling.profile import Profile, compile_profile
 from endpick.scheduling.scheduler import compile_scheduler
 

@@ -1,6 +1,7 @@
 """The life of one inference request: parsing, deciding, and what happens after the decision.
 
 - `director`: in which order do the steps of a decision run? Start here: `Director`.
+- `pipeline`: which plugins of a plan are called, and what do they miss when the gateway sends no bodies?
 - `model`: what passes between the protocol and the director: a request as it came, the decision, and its life after that?
 - `intake`: how does an HTTP request become the inference request that plugins see?
 - `steps`: what do candidate filters, shedding, producers that answer at once, admission and pre-request do to a request?

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from random import Random
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol
@@ -12,30 +12,17 @@ from typing import TYPE_CHECKING, Final, Protocol
 from endpick.api.access import Access
 from endpick.api.endpoints import Endpoints
 from endpick.api.request import Rejection
-from endpick.api.request_control import (
-    Admitter,
-    CandidateFilter,
-    DataProducer,
-    PreRequest,
-    RequestHeaderProcessor,
-    ResponseObserver,
-    SaturationDetector,
-)
 from endpick.api.state import CycleState
 from endpick.datalayer.model_rules import ModelRules
 from endpick.observability.telemetry import Telemetry
-from endpick.plugins.instance import Instance
-from endpick.plugins.kinds import Kind
 from endpick.requests.intake import (
     DEFAULT_FAIRNESS_ID,
     FAIRNESS_ID,
     REQUEST_ID,
     BuiltRequest,
     HeadersForUpstream,
-    Parsers,
     ReadElsewhere,
     build_request,
-    compile_parsers,
     first_of,
     new_id,
     within,
@@ -43,18 +30,11 @@ from endpick.requests.intake import (
 from endpick.requests.large import LargeBodyReader, decided_after, read_elsewhere
 from endpick.requests.memory import SHED_FOR_MEMORY, MemoryAccount, OverloadStage
 from endpick.requests.model import NO_CANDIDATES, NOTHING_CACHED, BodyModes, Decision, IncomingRequest, Refused, Routed, refused
+from endpick.requests.pipeline import Pipeline, hidden_by_body_modes
 from endpick.requests.producing import Production, after, produce_waiting
-from endpick.requests.response import (
-    BodilessExchange,
-    ExchangeHost,
-    Observers,
-    TrackedExchange,
-    compile_observers,
-)
+from endpick.requests.response import BodilessExchange, ExchangeHost, TrackedExchange
 from endpick.requests.steps import (
-    CompiledProducer,
     admit,
-    compile_producer,
     filter_candidates,
     process_headers,
     produce,
@@ -66,12 +46,10 @@ from endpick.requests.steps import (
 )
 from endpick.requests.waiting import LetGo, WaitingRoom
 from endpick.requests.weight import LIGHT_BYTES, is_large
-from endpick.scheduling.scheduler import Scheduler
-from endpick.scheduling.step import Fault, Step, bind, settle
+from endpick.scheduling.step import Fault, settle
 from endpick.scheduling.trace import WAITED
 
 if TYPE_CHECKING:
-    from endpick.flow_control.policies import BoundFlowControl
     from endpick.flow_control.reclaim import Flight
 
 _SHEDDING: Final = OverloadStage.SHEDDING
@@ -82,32 +60,6 @@ class Pool(Protocol):
 
     def view(self, access: Access) -> Endpoints:
         """Every endpoint of the pool, as plugins may see it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pipeline:
-    """What the director calls; compiled once per plan. A reload makes a second one and swaps."""
-
-    parsers: Parsers
-    detector: Step | None
-    producers_at_once: tuple[CompiledProducer, ...]
-    producers_later: tuple[CompiledProducer, ...]
-    """From the first one on that has to wait."""
-    scheduler: Scheduler
-    observers: Observers
-    header_processors: tuple[Step, ...]
-    candidate_filters: tuple[Step, ...]
-    admitters: tuple[Step, ...]
-    pre_requests: tuple[Step, ...]
-    objectives: Mapping[str, int] = field(default_factory=dict)
-    """Priority of each inference objective, by name."""
-    flow_control: BoundFlowControl | None = None
-    """The policies by which requests wait; None while they do not."""
-
-    @property
-    def producers(self) -> tuple[CompiledProducer, ...]:
-        """All of them, in the order in which they are called."""
-        return self.producers_at_once + self.producers_later
 
 
 @dataclass(slots=True)
@@ -355,58 +307,3 @@ class Director:
         lost = () if modes in self._known_body_modes else hidden_by_body_modes(pipeline, modes)
         self._known_body_modes.add(modes)
         self._telemetry.gateway_body_modes(modes.sees_request_body, modes.sees_response_body, lost)
-
-
-def compile_pipeline(
-    *,
-    scheduler: Scheduler,
-    parsers: Sequence[Instance],
-    detector: Instance | None = None,
-    on_request: Mapping[Kind, Sequence[Instance]],
-    objectives: Mapping[str, int] | None = None,
-    flow_control: BoundFlowControl | None = None,
-    telemetry: Telemetry,
-) -> Pipeline:
-    """Bind the instances, each group in the order in which it is to be called; a kind that `on_request` leaves out has no instances.
-
-    Raises:
-        TypeError: an instance is not of the kind its place needs: a mistake in the plan.
-    """
-
-    def bound(kind: Kind, method: str) -> tuple[Step, ...]:
-        return tuple([bind(instance, kind, method, telemetry) for instance in on_request.get(kind, ())])
-
-    producers = tuple([compile_producer(each, telemetry) for each in on_request.get(DataProducer, ())])
-    first_to_wait = next((position for position, producer in enumerate(producers) if producer.awaits), len(producers))
-    return Pipeline(
-        compile_parsers(parsers, telemetry),
-        None if detector is None else bind(detector, SaturationDetector, "saturation", telemetry),
-        producers[:first_to_wait],
-        producers[first_to_wait:],
-        scheduler,
-        compile_observers(on_request.get(ResponseObserver, ()), telemetry),
-        bound(RequestHeaderProcessor, "request_headers"),
-        bound(CandidateFilter, "filter_candidates"),
-        bound(Admitter, "admit"),
-        bound(PreRequest, "before_request"),
-        objectives or {},
-        flow_control,
-    )
-
-
-def hidden_by_body_modes(pipeline: Pipeline, modes: BodyModes) -> tuple[str, ...]:
-    """A sentence for each thing that an instance does not see; none when the gateway sends both bodies."""
-    lost: list[str] = []
-    if not modes.sees_request_body:
-        lost += [f"{parser.parse.instance.name} reads no model, prompt or limits" for parser in pipeline.parsers.each]
-        lost += [f"{producer.step.instance.name} sees an empty prompt" for producer in pipeline.producers]
-    if not modes.sees_response_body:
-        lost += [f"{parser.parse.instance.name} reads no usage" for parser in pipeline.parsers.each if parser.usage is not None]
-        observers = pipeline.observers
-        lost += [f"{step.instance.name} does not learn when a response begins" for step in observers.first_chunk]
-        # Whether the gateway sends trailers is in no message of the protocol until they come.
-        lost += [
-            f"{step.instance.name} takes responses for over at their headers unless the gateway has response_trailer_mode: SEND"
-            for step in observers.ended
-        ]
-    return tuple(lost)

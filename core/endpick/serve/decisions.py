@@ -10,7 +10,7 @@ from random import Random
 from threading import Thread
 
 from endpick.plugins.hooks import HookRegistry
-from endpick.requests.director import Pipeline
+from endpick.requests.pipeline import Pipeline
 from endpick.scheduling.trace import DecisionTrace, sampled, to_json
 from endpick.serve.hook_circuits import HookCircuits
 

@@ -22,7 +22,7 @@ from endpick.plugins.breaker import DEFAULT_SETTINGS, BreakerSettings
 from endpick.plugins.failures import AWAIT_FAILURES, is_the_hosts, message_of
 from endpick.plugins.importing import describe
 from endpick.plugins.instance import Instance, instance_logger, scope_of
-from endpick.requests.director import Pipeline
+from endpick.requests.pipeline import Pipeline
 
 _log = logging.getLogger("endpick.serve")
 

@@ -13,8 +13,9 @@ import pytest
 from aiohttp import web
 
 from endpick.api import KV_CACHE_USAGE, LORA_ADAPTERS, WAITING_QUEUE_SIZE, Plugin, PluginContext
-from endpick.datalayer.collection import Collection, CollectionLoop, CollectionSettings, SourceBinding
+from endpick.datalayer.collection import Collection, CollectionLoop, CollectionSettings
 from endpick.datalayer.discovery import DiscoveryTask
+from endpick.datalayer.dispatch import SourceBinding
 from endpick.datalayer.table import EndpointTable
 from endpick.observability.telemetry import NullTelemetry
 from endpick.plugins.instance import Instance, scope_of

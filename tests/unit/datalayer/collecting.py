@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from endpick.api import DataCollector, DataKey, Endpoint, PollingSource, Scope
-from endpick.datalayer.collection import Collection, CollectionLoop, CollectionSettings, SourceBinding
+from endpick.datalayer.collection import Collection, CollectionLoop, CollectionSettings
+from endpick.datalayer.dispatch import SourceBinding
 from endpick.datalayer.table import EndpointTable
 
 SEEN = DataKey("test/seen", float)

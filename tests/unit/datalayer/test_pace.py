@@ -8,7 +8,8 @@ import math
 
 import pytest
 
-from endpick.datalayer.collection import Collection, CollectionLoop, CollectionSettings, SourceBinding
+from endpick.datalayer.collection import Collection, CollectionLoop, CollectionSettings
+from endpick.datalayer.dispatch import SourceBinding
 from endpick.datalayer.pace import REPEATS_BEFORE_STRETCHING, Pace, PollCounts, longest_stretch
 from endpick.datalayer.table import EndpointTable
 from unit.datalayer.collecting import KEYS, Keep, Polling, endpoint, now

@@ -8,7 +8,8 @@ import math
 import pytest
 
 from endpick.api import DataKey, Scope, Subscriptions
-from endpick.datalayer.collection import Collection, CollectionLoop, CollectionSettings, SourceBinding
+from endpick.datalayer.collection import Collection, CollectionLoop, CollectionSettings
+from endpick.datalayer.dispatch import SourceBinding
 from endpick.datalayer.pace import Pace, PollCounts
 from endpick.datalayer.table import EndpointTable
 from endpick.plugins.instance import scope_of

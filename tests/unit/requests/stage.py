@@ -19,9 +19,10 @@ from endpick.api import (
 from endpick.datalayer.table import EndpointTable
 from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import OnFault
-from endpick.requests.director import Director, compile_pipeline
+from endpick.requests.director import Director
 from endpick.requests.memory import MemoryAccount
 from endpick.requests.model import BodyModes, IncomingRequest, Refused, Routed
+from endpick.requests.pipeline import compile_pipeline
 from endpick.scheduling.profile import compile_profile
 from endpick.scheduling.scheduler import compile_scheduler
 from endpick_builtin.handlers.single_profile import SingleProfileHandler

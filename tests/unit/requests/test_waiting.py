@@ -10,9 +10,10 @@ import pytest
 from endpick.api import FairnessPolicy, OrderingPolicy, ParsedRequest, PreRequest, UsageLimitPolicy
 from endpick.api.access import Access
 from endpick.flow_control.policies import bind_flow_control
-from endpick.requests.director import Director, Pipeline
+from endpick.requests.director import Director
 from endpick.requests.memory import MemoryAccount
 from endpick.requests.model import CloseCause, Refused, Routed
+from endpick.requests.pipeline import Pipeline
 from endpick.requests.turns import EXPIRED_AT_ONCE
 from endpick.requests.waiting import LaterDecision, WaitingRoom
 from endpick.scheduling.trace import sampled, to_json
