@@ -37,6 +37,7 @@ from endpick.requests.memory import MemoryAccount
 from endpick.requests.model import BodyModes, CloseCause, IncomingRequest, Routed
 from endpick.requests.waiting import LaterDecision, WaitingRoom
 from endpick.serve.deployment import Runtime, deploy, stop_instances
+from endpick.serve.main import collect_rarely
 
 PROFILE = """\
 apiVersion: endpick/v1alpha1
@@ -219,6 +220,7 @@ def main() -> None:
     print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}, Python {platform.python_version()}")
 
     async def run() -> None:
+        collect_rarely()
         for endpoints in (4, 16):
             await nothing_waits(endpoints)
         for flows, fairness in (

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import os
 import re
 from contextlib import asynccontextmanager
@@ -27,6 +26,7 @@ from endpick.api import Endpoint
 from endpick.datalayer.collection import Collection, CollectionLoop, CollectionSettings
 from endpick.datalayer.dispatch import SourceBinding
 from endpick.observability.telemetry import NullTelemetry
+from endpick.serve.main import collect_rarely
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -37,8 +37,6 @@ VARIANTS = 7
 """Pages, taken in turns by all endpoints together: a pool of 16, 100 or 1000 never sees the same one twice in a row."""
 WINDOW_SECONDS = 5.0
 SETTLE_SECONDS = 3.0
-COLLECTED_AT = 10_000
-"""New objects after which Python looks for garbage, as in `endpick serve`."""
 _NUMBER = re.compile(rb" [0-9.e+]+$", re.MULTILINE)
 
 
@@ -139,8 +137,7 @@ def main() -> None:
     own, servers = map(int, options.cores.split(",")) if options.cores else (None, None)
     if own is not None:
         os.sched_setaffinity(0, {own})
-    gc.freeze()
-    gc.set_threshold(COLLECTED_AT)
+    collect_rarely()
     for endpoints, interval, size, make in POOLS:
         if options.endpoints not in (None, endpoints):
             continue

@@ -133,12 +133,19 @@ def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
     return uvloop.Loop
 
 
-def _started(ports: Ports) -> None:
-    # What start-up made lives as long as the process, so the garbage collector need not visit it: that would be a tenth of a request's CPU.
+def collect_rarely() -> None:
+    """Have the garbage collector pass over all that there is now, and look at what comes later now and then.
+
+    Called at the end of the start: what that made lives as long as the process, and to visit it would be a tenth of a request's CPU.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(_COLLECTED_AT)
     gc.enable()
+
+
+def _started(ports: Ports) -> None:
+    collect_rarely()
     _log.info(
         "serving",
         extra={
