@@ -178,6 +178,7 @@ class Director:
         if pipeline.flow_control is not None and self._room is not None and not shedding and not isinstance(begun, LetGo):
             held = self._room.hold(incoming, built, state)
             if held is not None:
+                settle(access)
                 return held
 
         endpoints: Endpoints | Fault = self._pool.view(access)

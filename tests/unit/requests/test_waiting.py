@@ -90,6 +90,14 @@ async def test_a_request_passes_while_there_is_room_and_is_decided_at_once():
     assert stage.log.passes == ["one"]
 
 
+async def test_what_was_called_for_requests_that_wait_is_counted_before_they_wait():
+    stage = Busy()
+    for _ in range(3):
+        stage.wait()
+        assert stage.director._access.called == []
+        assert stage.director._access.scope is None
+
+
 async def test_a_request_is_decided_on_the_pool_as_it_is_when_its_turn_comes():
     stage = Busy(table=pool(size=1))
     later = Delivered(stage.wait())
