@@ -12,16 +12,19 @@ from __future__ import annotations
 
 import gc
 import resource
+import struct
 import sys
 import time
 from collections.abc import Callable
 from multiprocessing import Process
 from pathlib import Path
 from random import Random
+from typing import TypeVar
 
 from endpick_builtin.producers.precise.tier_index import DEFAULT_TIER, TierIndex
-from endpick_builtin.producers.prefix_index import PrefixIndex
+from endpick_builtin.producers.prefix_tree import PrefixTree
 
+T = TypeVar("T")
 BLOCKS = 100_000
 LENGTH = 250
 SIZES = (1, 16, 256, 1024)
@@ -46,6 +49,15 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
+def fingerprints(blocks: list[int]) -> bytes:
+    """What the tree of prompts knows of a conversation."""
+    return struct.pack(f"<{len(blocks)}Q", *blocks)
+
+
+def looked_up(match: Callable[[T], object], which: list[T]) -> float:
+    return microseconds(lambda number: match(which[number]), TRIES)
+
+
 def microseconds(work: Callable[[int], object], tries: int) -> float:
     began = time.perf_counter()
     for number in range(tries):
@@ -55,18 +67,19 @@ def microseconds(work: Callable[[int], object], tries: int) -> float:
 
 def measure(kind: str, endpoints: int, per_endpoint: int) -> None:
     data = conversations(endpoints, per_endpoint)
+    prompts = [fingerprints(blocks) for blocks, _ in data]
     names = [f"pool/e{number}" for number in range(endpoints)]
     gc.collect()
     before = resident_bytes()
     if kind == "sent":
-        sent = PrefixIndex()
+        sent = PrefixTree()
         sent.slots(names)
 
         def insert(number: int) -> None:
             for place in data[number][1]:
-                sent.insert(names[place], data[number][0], BLOCKS)
+                sent.insert(names[place], bytes(memoryview(prompts[number])), BLOCKS)  # a copy, as each request brings its own
 
-        match, remove, held = sent.match, sent.remove, lambda: sent.entries
+        remove, held = sent.remove, lambda: sent.entries
     else:
         told = TierIndex({})
         told.slots(names)
@@ -81,14 +94,17 @@ def measure(kind: str, endpoints: int, per_endpoint: int) -> None:
                 if place in places:
                     told.discard(place, DEFAULT_TIER, blocks)
 
-        match, held = told.match, lambda: per_endpoint * endpoints
+        held = lambda: per_endpoint * endpoints  # noqa: E731
     inserting = microseconds(insert, len(data)) / copies(endpoints)
     entries = held()
     each = (resident_bytes() - before) / entries
     random = Random(2)
     chosen = [data[random.randrange(len(data))][0] for _ in range(TRIES)]
     unknown = [[random.getrandbits(64) for _ in range(LENGTH)] for _ in range(TRIES)]
-    hit, miss = (microseconds(lambda number: match(which[number]), TRIES) for which in (chosen, unknown))  # noqa: B023
+    if kind == "sent":
+        hit, miss = (looked_up(sent.match, [fingerprints(each) for each in which]) for which in (chosen, unknown))
+    else:
+        hit, miss = (looked_up(told.match, which) for which in (chosen, unknown))
     began = time.perf_counter()
     remove(names[0])
     removing = (time.perf_counter() - began) * 1e6 / per_endpoint

@@ -46,7 +46,8 @@ from endpick_builtin.handlers.single_profile import SingleProfileHandler
 from endpick_builtin.parsers.openai import OpenAIParser
 from endpick_builtin.pickers import MaxScorePicker
 from endpick_builtin.producers.prefix_cache import ApproxPrefixCacheProducer
-from endpick_builtin.producers.prefix_index import PrefixIndex, block_hashes
+from endpick_builtin.producers.prefix_tree import PrefixTree
+from endpick_builtin.producers.prompt_blocks import FINGERPRINT_BYTES, fingerprints
 from endpick_builtin.scorers.affinity import LoraAffinityScorer, PrefixCacheScorer
 from endpick_builtin.scorers.load import KVCacheUtilizationScorer, QueueScorer, RunningRequestsScorer
 
@@ -163,24 +164,24 @@ def directing(size: int, body_bytes: int) -> float:
 
 def look_up(size: int, blocks: int) -> float:
     """Matching a prompt whose beginning is everywhere, and whose later parts fewer and fewer endpoints hold."""
-    index = PrefixIndex()
+    index = PrefixTree()
     names = [f"bench/{n}" for n in range(size)]
     index.slots(names)
-    hashes = block_hashes(prompt(blocks * 256), 1, 64, None)
+    whole = fingerprints(prompt(blocks * 256), 1, 64, None)
     for position, name in enumerate(names):
-        index.insert(name, hashes[: blocks * (position + 1) // size], 31250)
-    return microseconds(lambda: index.match(hashes))
+        index.insert(name, whole[: blocks * (position + 1) // size * FINGERPRINT_BYTES], 31250)
+    return microseconds(lambda: index.match(whole))
 
 
 def remember(size: int, blocks: int) -> float:
     """Noting a prompt for one of the endpoints, which holds it already."""
-    index = PrefixIndex()
+    index = PrefixTree()
     names = [f"bench/{n}" for n in range(size)]
     index.slots(names)
-    hashes = block_hashes(prompt(blocks * 256), 1, 64, None)
+    whole = fingerprints(prompt(blocks * 256), 1, 64, None)
     for name in names:
-        index.insert(name, hashes, 31250)
-    return microseconds(lambda: index.insert(names[-1], hashes, 31250))
+        index.insert(name, whole, 31250)
+    return microseconds(lambda: index.insert(names[-1], whole, 31250))
 
 
 def parse(size: int) -> tuple[float, float, float]:
@@ -195,7 +196,7 @@ def parse(size: int) -> tuple[float, float, float]:
 
     text = prompt(size)
     only = microseconds(lambda: parser.parse("/v1/chat/completions", {}, body))
-    return only, microseconds(render), microseconds(lambda: block_hashes(text, 1, 64, 2048))
+    return only, microseconds(render), microseconds(lambda: fingerprints(text, 1, 64, 2048))
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[tuple[str, Sequence[float]]]) -> None:

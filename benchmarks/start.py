@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import signal
 import socket
 import statistics
@@ -114,7 +115,8 @@ async def _measured(python: str, folder: Path) -> Start:
 def _serving(python: str, folder: Path, port: int) -> Iterator[subprocess.Popen[str]]:
     command = [python, "-c", _MODULES, "serve", "config.yaml", "--host=127.0.0.1", f"--grpc-port={port}", "--grpc-health-port=0"]
     command += ["--metrics-port=0", "--secure-serving=false", "--log-format=json", f"--refresh-metrics-interval={REFRESH}"]
-    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}  # installed code has byte code
+    process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         yield process
     finally:

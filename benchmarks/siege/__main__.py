@@ -112,8 +112,8 @@ class Serving:
 
 
 @contextmanager
-def besieged(folder: Path, model_server_port: int, transport: str = "h2") -> Iterator[Serving]:
-    """`endpick serve` with everything that is wrong with its surroundings."""
+def besieged(folder: Path, model_server_port: int, transport: str = "h2", *flags: str) -> Iterator[Serving]:
+    """`endpick serve` with these flags beside its own, and with everything that is wrong with its surroundings."""
     moody.install(folder / "site")
     (folder / "config.yaml").write_text(_CONFIG.replace("WEIGHT", "1"))
     write_endpoints(folder, model_server_port, 12)
@@ -125,6 +125,7 @@ def besieged(folder: Path, model_server_port: int, transport: str = "h2") -> Ite
         "--secure-serving=false",
         "--log-format=json",
         f"--transport={transport}",
+        *flags,
     ]
     environment = {
         **os.environ,
@@ -259,10 +260,11 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("attacks", nargs="*", metavar="ATTACK", help="methods of `Attacker`, to see what one of them does; default all")
     parser.add_argument("--transport", choices=("h2", "grpcio"), default="h2", help="that the picker serves on")
+    parser.add_argument("--flag", action="append", default=[], help="of `endpick serve`, as --flag=--grpc-max-concurrent-streams=128")
     parser.add_argument("--together", action="store_true", help="on all processors, instead of the picker on one and all others elsewhere")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place, model_server(1) as port:
-        with besieged(Path(place), port, options.transport) as serving:
+        with besieged(Path(place), port, options.transport, *options.flag) as serving:
             if not options.together:
                 keep_apart()
             report = uvloop.run(siege(serving, options.seconds, port, options.attacks))

@@ -7,9 +7,9 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from endpick.api import Unavailable
+from endpick.api import Limits, PluginContext, Unavailable
 from endpick.api.metrics import MetricsPage
-from endpick_builtin.collection.http_pages import MAX_PAGE_BYTES, HttpPages
+from endpick_builtin.collection.http_pages import MAX_PAGE_BYTES, PAGE_LIMITS, HttpPages
 from endpick_builtin.collection.sources import model_list_of
 from fuzz.bounds import bounded, mixed
 
@@ -86,7 +86,7 @@ async def _fetch(answers: list[bytes]) -> None:
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     authority = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    pages = HttpPages(None, "text/plain")
+    pages = HttpPages(None, "text/plain", Limits(PluginContext(), PAGE_LIMITS))
     try:
         for _ in range(len(answers)):
             try:

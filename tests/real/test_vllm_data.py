@@ -19,6 +19,7 @@ from endpick.api import (
     SERVED_MODELS,
     WAITING_QUEUE_SIZE,
     Endpoint,
+    Limits,
     Parameters,
     PluginContext,
     ServedModel,
@@ -26,6 +27,7 @@ from endpick.api import (
 )
 from endpick.datalayer.table import EndpointTable
 from endpick_builtin.collection.core_metrics import CORE_KEYS, CoreMetricsExtractor, CoreMetricsParameters
+from endpick_builtin.collection.http_pages import PAGE_LIMITS
 from endpick_builtin.collection.sources import (
     MetricsDataSource,
     MetricsSourceParameters,
@@ -118,7 +120,7 @@ async def test_the_models_are_listed_with_the_adapter_below_its_base(vllm):
 
 
 async def test_where_events_are_published_is_learnt_from_the_server(vllm):
-    sources = EventSources()
+    sources = EventSources(Limits(PluginContext(), PAGE_LIMITS))
     found = await sources.find(Endpoint("default/a", "127.0.0.1", vllm[0].port), 0)
     await sources.close()
     assert isinstance(found, EventSource)

@@ -213,7 +213,7 @@ async def _plain(folder: Path, model_server: int) -> None:
 
     limits = ("--max-request-body", "20k", "--large-body", "10k", "--decision-sampling", "1")
     limits = (*limits, "--drain-timeout", "500ms", "--finish-timeout", "500ms")
-    shown = ("--enable-grpc-stream-metrics", "--emit-endpoint-scores")
+    shown = ("--enable-grpc-stream-metrics", "--emit-endpoint-scores", "--legacy-metrics=true")
     run = await _start(folder, "plain", model_server, PLAIN, *limits, "--grpc-keepalive-time", "300ms", *shown)
     await run.until("serving")
     config = (run.folder / "config.yaml").read_text()

@@ -108,7 +108,7 @@ async def faults(channel: grpc.aio.Channel) -> None:
 
 async def much_structure(channel: grpc.aio.Channel) -> None:
     """Bodies that are short and yet long to parse."""
-    for prompt in ("," * 100_000, "\\ud800" + "x" * 300_000, "é" * 200_000):
+    for prompt in (r"\"," * 100_000, "\\ud800" + "x" * 300_000, "é" * 200_000):
         body = b'{"model": "m", "prompt": "' + prompt.encode() + b'"}'
         await ask(channel, [request_headers({":path": "/v1/completions"}), request_body(body, end=True)], answered(mode=EACH_MODE[0]))
 

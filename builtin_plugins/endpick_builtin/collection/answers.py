@@ -16,6 +16,8 @@ from endpick.api import (
     WAITING_QUEUE_SIZE,
     CycleState,
     InferenceRequest,
+    Limit,
+    Limits,
     Parameters,
     PluginContext,
     PreRequest,
@@ -31,6 +33,11 @@ FORMAT_HEADER = "endpoint-load-metrics-format"
 LOAD_HEADER = "endpoint-load-metrics"
 MAX_HEADER_CHARACTERS = 8192
 """What is longer is no load report."""
+_LONG_HEADER = Limit(
+    "MAX_HEADER_CHARACTERS",
+    f"a load report was not read: its header {LOAD_HEADER} is longer than {MAX_HEADER_CHARACTERS} characters "
+    "(MAX_HEADER_CHARACTERS, fixed); see what the server writes there",
+)
 
 _WAITING = WAITING_QUEUE_SIZE.beside_others()
 _RUNNING = RUNNING_REQUESTS_SIZE.beside_others()
@@ -94,6 +101,7 @@ class EndpointLoadObserver(PreRequest[LoadObserverParameters], ResponseObserver[
             "endpick_endpoint_loads_total", "Answers, by what they told of their server's load.", ("outcome",), context.registry
         )
         self._counts = {outcome: counts.labels(outcome.value) for outcome in Outcome}
+        self._limits = Limits(context, (_LONG_HEADER,))
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
         """Ask, unless the client does."""
@@ -108,6 +116,8 @@ class EndpointLoadObserver(PreRequest[LoadObserverParameters], ResponseObserver[
             return None
         load = read_load(told)
         self._counts[Outcome.READ if load else Outcome.UNREADABLE].inc()
+        if not load and len(told) > MAX_HEADER_CHARACTERS:
+            self._limits.acted(_LONG_HEADER, about=head.endpoint.name if head.endpoint is not None else "")
         columns = self.context.columns
         if columns is not None and head.endpoint is not None:
             for key, metric in self._names:

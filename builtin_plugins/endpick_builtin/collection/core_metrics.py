@@ -134,6 +134,8 @@ def _adapters(running: str, waiting: str, most: str) -> LoraAdapters:
 
 _MOST_DIGITS = 15
 """Larger numbers are not exact in a column."""
+_MOST_NAMES = 10_000
+"""Of adapters that are looked at; a server has some hundred."""
 _LONGEST_KNOWN = 2048
 """Characters of adapters' names that are remembered: a server may send megabytes of them."""
 _known_adapters = lru_cache(maxsize=1024)(_adapters)
@@ -141,7 +143,7 @@ _known_adapters = lru_cache(maxsize=1024)(_adapters)
 
 
 def _names(text: str) -> frozenset[str]:
-    return frozenset(name for part in text.split(",") if (name := part.strip()))
+    return frozenset(name for part in text.split(",", _MOST_NAMES)[:_MOST_NAMES] if (name := part.strip()))
 
 
 def _count(text: str) -> int | None:

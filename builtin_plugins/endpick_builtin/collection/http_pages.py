@@ -17,7 +17,7 @@ from typing import cast
 
 import httptools
 
-from endpick.api import Unavailable
+from endpick.api import Limit, Limits, Unavailable
 
 MAX_PAGE_BYTES = 8 * 1024 * 1024
 """A page that is longer is refused unread: no model server has so many metrics, and reading it would starve the rest."""
@@ -27,6 +27,29 @@ MAX_HEAD_BYTES = 64 * 1024
 """What may come before the headers are complete; the parser itself would keep a header that never ends."""
 MAX_ANSWER_BYTES = 2 * MAX_PAGE_BYTES
 """An answer as it comes, with what its transfer encoding adds."""
+MAX_CHUNKS = 20_000
+"""Of one answer: the longest page in chunks of 400 bytes. Each costs a call, so that chunks of one byte would keep the thread busy."""
+
+LONG_PAGE = Limit(
+    "MAX_PAGE_BYTES",
+    f"a page was refused: it is longer than {MAX_PAGE_BYTES // 2**20} MiB (MAX_PAGE_BYTES, fixed); see what is written there",
+)
+_LONG_ANSWER = Limit(
+    "MAX_ANSWER_BYTES",
+    f"a page was refused: its server sent more than {MAX_ANSWER_BYTES // 2**20} MiB (MAX_ANSWER_BYTES, fixed); see what answers there",
+)
+_LONG_HEAD = Limit(
+    "MAX_HEAD_BYTES",
+    f"a page was refused: its headers are longer than {MAX_HEAD_BYTES // 2**10} KiB (MAX_HEAD_BYTES, fixed); see what answers there",
+)
+_MANY_HEADERS = Limit(
+    "MAX_HEADERS", f"a page was refused: it has more than {MAX_HEADERS} headers (MAX_HEADERS, fixed); see what answers there"
+)
+_MANY_CHUNKS = Limit(
+    "MAX_CHUNKS", f"a page was refused: it comes in more than {MAX_CHUNKS} chunks (MAX_CHUNKS, fixed); see what answers there"
+)
+PAGE_LIMITS = (LONG_PAGE, _LONG_ANSWER, _LONG_HEAD, _MANY_HEADERS, _MANY_CHUNKS)
+"""Those of an answer, for the `Limits` of who asks."""
 
 _READ_BYTES = 256 * 1024
 """At a time: most pages come at once."""
@@ -35,13 +58,15 @@ _READ_BYTES = 256 * 1024
 class HttpPages:
     """Fetches pages from many servers. A connection serves one request at a time and is kept; two polls at once take two."""
 
-    def __init__(self, tls: ssl.SSLContext | None, accept: str) -> None:
+    def __init__(self, tls: ssl.SSLContext | None, accept: str, limits: Limits) -> None:
         """For a source that is being started.
 
         Args:
             tls: For https; None for http.
             accept: Value of the `Accept` header.
+            limits: Those of the source, `PAGE_LIMITS` among them.
         """
+        self._limits = limits
         self._tls = tls
         self._scheme = "http" if tls is None else "https"
         self._headers = f"Accept: {accept}\r\nAccept-Encoding: identity\r\nUser-Agent: endpick\r\n"
@@ -92,6 +117,8 @@ class HttpPages:
         )
 
     async def _fetch(self, method: str, authority: str, path: str, headers: str, body: bytes) -> bytes:
+        url = f"{self._scheme}://{authority}{path.partition('?')[0]}"  # in a query there may be a key
+        shown = f"{method} {url}"
         request = f"{method} {path} HTTP/1.1\r\nHost: {authority}\r\n{self._headers}{headers}\r\n".encode() + body
         try:
             while True:
@@ -110,10 +137,12 @@ class HttpPages:
             else:
                 connection.abort()
             if answer.status != 200 and not (method == "POST" and 200 < answer.status < 300):
-                raise Unavailable(f"{method} {self._scheme}://{authority}{path} answered {answer.status}")
+                raise Unavailable(f"{shown} answered {answer.status}")
             return answer.body()
         except (OSError, _BadAnswerError) as problem:
-            raise Unavailable(f"{method} {self._scheme}://{authority}{path}: {_reason(problem)}") from problem
+            if isinstance(problem, _TooMuchError):
+                self._limits.acted(problem.limit, about=url)
+            raise Unavailable(f"{shown}: {_reason(problem)}") from problem
 
     async def _connect(self, authority: str) -> _Connection:
         host, _, port = authority.rpartition(":")
@@ -132,6 +161,14 @@ class HttpPages:
 
 class _BadAnswerError(Exception):
     """The server does not answer as a server of pages does; the message says how."""
+
+
+class _TooMuchError(_BadAnswerError):
+    """There is more of the answer than a limit allows."""
+
+    def __init__(self, message: str, limit: Limit) -> None:
+        super().__init__(message)
+        self.limit = limit
 
 
 class _StaleError(Exception):
@@ -156,7 +193,9 @@ class _Answer:
     def add(self, chunk: bytes) -> None:
         self.size += len(chunk)
         if self.size > MAX_PAGE_BYTES:
-            raise _too_long()
+            raise _too_long(LONG_PAGE)
+        if len(self._chunks) >= MAX_CHUNKS:
+            raise _TooMuchError(f"the answer comes in more than {MAX_CHUNKS} chunks", _MANY_CHUNKS)
         self._chunks.append(chunk)
 
     def body(self) -> bytes:
@@ -172,7 +211,7 @@ class _Answer:
         except zlib.error as problem:
             raise _BadAnswerError(f"the compressed answer cannot be unpacked: {problem}") from problem
         if len(unpacked) > MAX_PAGE_BYTES:
-            raise _too_long()
+            raise _too_long(LONG_PAGE)
         if not unpacker.eof:
             raise _BadAnswerError("the compressed answer cannot be unpacked: it is cut short")
         return unpacked
@@ -182,8 +221,8 @@ _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
 """zlib's `wbits` for data that says itself which of the two it is."""
 
 
-def _too_long() -> _BadAnswerError:
-    return _BadAnswerError(f"the page is longer than {MAX_PAGE_BYTES // 2**20} MiB")
+def _too_long(limit: Limit) -> _TooMuchError:
+    return _TooMuchError(f"the page is longer than {MAX_PAGE_BYTES // 2**20} MiB", limit)
 
 
 class _State(Enum):
@@ -272,9 +311,9 @@ class _Connection(asyncio.BufferedProtocol):
             self._fail(cause if isinstance(cause, _BadAnswerError) else _BadAnswerError(f"the answer is no HTTP: {problem}"))
         if self._state is _State.ANSWERING:
             if not self._answer.status and self._received > MAX_HEAD_BYTES:
-                self._fail(_BadAnswerError(f"the headers of the answer are longer than {MAX_HEAD_BYTES // 2**10} KiB"))
+                self._fail(_TooMuchError(f"the headers of the answer are longer than {MAX_HEAD_BYTES // 2**10} KiB", _LONG_HEAD))
             elif self._received > MAX_ANSWER_BYTES:
-                self._fail(_too_long())
+                self._fail(_too_long(_LONG_ANSWER))
 
     def eof_received(self) -> None:
         if self._state is _State.ANSWERING and self._answer.status and not self._answer.framed:
@@ -300,12 +339,12 @@ class _Connection(asyncio.BufferedProtocol):
         answer = self._answer
         answer.headers += 1
         if answer.headers > MAX_HEADERS:
-            raise _BadAnswerError(f"the answer has more than {MAX_HEADERS} headers")
+            raise _TooMuchError(f"the answer has more than {MAX_HEADERS} headers", _MANY_HEADERS)
         name = name.lower()
         if name == b"content-length":
             answer.framed = True
             if value.isdigit() and int(value) > MAX_PAGE_BYTES:
-                raise _too_long()
+                raise _too_long(LONG_PAGE)
         elif name == b"transfer-encoding":
             answer.framed = True
         elif name == b"content-encoding":

@@ -9,17 +9,41 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from endpick.api import ConfigurationError, Endpoint, MetricsPage, Parameters, PluginContext, Stability, StreamSource
+from endpick.api import (
+    ConfigurationError,
+    Duration,
+    Endpoint,
+    Limit,
+    Limits,
+    MetricsPage,
+    Parameters,
+    PluginContext,
+    Stability,
+    StreamSource,
+)
 from endpick.api.fast_metrics import Counts
 from endpick_builtin.collection.otlp_messages import MAX_POINTS, Export, MalformedExport
-from endpick_builtin.collection.otlp_ports import HTTP_PATH, MOST_AT_ONCE, Certificate, GrpcPort, HttpPort, Outcome, Refused
-from endpick_builtin.collection.push_server import MAX_CONNECTIONS, Closed
+from endpick_builtin.collection.otlp_ports import HTTP_PATH, MOST_GRPC_CONNECTIONS, Certificate, GrpcPort, HttpPort, Outcome, Refused
+from endpick_builtin.collection.push_server import FIRST_SECONDS, IDLE_SECONDS, MAX_CONNECTIONS, Closed
 
 Publish = Callable[[MetricsPage], None]
 
 _WARN_SECONDS = 30.0
-_BODY_SECONDS = 10.0
-"""Within which a body must be complete."""
+_TOO_LARGE = Limit("maxBodyBytes", "an export was refused: longer than maxBodyBytes; send smaller batches, or raise it")
+_MANY_POINTS = Limit("maxPoints", "points of an export were left out: it has more than maxPoints; send smaller batches, or raise it")
+_BUSY = Limit("maxExports", "an export was refused: as many are being read as maxExports allows; send fewer at a time, or raise it")
+_TOO_SLOW = Limit("bodyTimeout", "an export was given up: its body was not complete within bodyTimeout; see the network, or raise it")
+_CROWDED = Limit(
+    "maxConnections", "a connection to the port for OTLP was closed: there are more than maxConnections; find out who connects, or raise it"
+)
+_IDLE = Limit(
+    "IDLE_SECONDS",
+    f"a connection to the port for OTLP was closed: its first request took longer than {FIRST_SECONDS:g} s, or its next one longer than "
+    f"{IDLE_SECONDS:g} s (IDLE_SECONDS, fixed); find out who connects",
+)
+_LIMITS = (_TOO_LARGE, _MANY_POINTS, _BUSY, _TOO_SLOW, _CROWDED, _IDLE)
+_OF_OUTCOME = {Outcome.TOO_LARGE: _TOO_LARGE, Outcome.BUSY: _BUSY, Outcome.TOO_SLOW: _TOO_SLOW}
+_OF_CLOSED = {Closed.CROWDED: _CROWDED, Closed.SLOW: _IDLE}
 
 
 class OtlpParameters(Parameters):
@@ -54,6 +78,21 @@ class OtlpParameters(Parameters):
     max_body_bytes: Annotated[
         int, Field(alias="maxBodyBytes", ge=1024, le=64 * 1024 * 1024, description="Largest export that is read, unpacked.")
     ] = 4 * 1024 * 1024
+    max_points: Annotated[
+        int,
+        Field(alias="maxPoints", gt=0, le=1_000_000, description="Points of one export that are read; others are left out."),
+    ] = MAX_POINTS
+    max_exports: Annotated[
+        int, Field(alias="maxExports", gt=0, le=1024, description="Exports that are read at once; others are told to come again.")
+    ] = 8
+    body_timeout: Annotated[Duration, Field(alias="bodyTimeout", gt=0, le=600, description="In which a body must be complete.")] = 10.0
+    max_connections: Annotated[
+        int,
+        Field(alias="maxConnections", gt=0, le=65536, description="Connections over HTTP; for one more, the quietest one is closed."),
+    ] = MAX_CONNECTIONS
+    max_grpc_connections: Annotated[
+        int, Field(alias="maxGrpcConnections", gt=0, le=65536, description="Connections over gRPC; one more is refused.")
+    ] = MOST_GRPC_CONNECTIONS
 
     @model_validator(mode="after")
     def _certificate_is_whole(self) -> Self:
@@ -81,10 +120,10 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
     a port can say what it likes of any endpoint, unless `clientCaPath` asks for its certificate: so both listen on this machine alone
     unless told otherwise.
 
-    Resources of unknown endpoints are left out and the sender is told so, as for points beyond 5000 in one export. A body over
-    `maxBodyBytes`, packed with gzip or not, one that takes more than 10 s, and a ninth export at once are refused. Of more than 64
-    connections over HTTP the one that has said nothing for longest is closed, and so is one without a request for 10 s at first, and for
-    2 min later.
+    Resources of unknown endpoints are left out and the sender is told so, as for points beyond `maxPoints` in one export. A body over
+    `maxBodyBytes`, packed with gzip or not, one that takes more than `bodyTimeout`, and more than `maxExports` at once are refused. Of more
+    than `maxConnections` over HTTP the one that has said nothing for longest is closed, and so is one without a request for 10 s at first,
+    and for 2 min later.
     """
 
     default_collectors = ("core-metrics-extractor",)
@@ -98,12 +137,13 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
         self.port, self.grpc_port = parameters.port, parameters.grpc_port
         """Where it listens; once started, as the system chose."""
         self._reading = 0
-        self._warned_at = self._told_closed_at = -_WARN_SECONDS
+        self._warned_at = -_WARN_SECONDS
         requests = Counts("endpick_otlp_exports_total", "Exports over OTLP, by what became of them.", ("outcome",), context.registry)
         points = Counts("endpick_otlp_points_total", "Points of exports over OTLP, by what became of them.", ("outcome",), context.registry)
         closed = Counts("endpick_otlp_connections_closed_total", "Connections closed on the port for OTLP.", ("reason",), context.registry)
         self._closed = {reason: closed.labels(reason.value) for reason in Closed}
         self._exports = {outcome: requests.labels(outcome.value) for outcome in Outcome}
+        self._limits = Limits(context, _LIMITS)
         self._delivered, self._left_out = points.labels("delivered"), points.labels("left_out")
 
     async def start(self) -> None:
@@ -113,11 +153,13 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
             ConfigurationError: an address cannot be had, or a certificate file does not work.
         """
         scheme = "https" if self.parameters.certificate else "http"
-        self.port = await self._open(HttpPort(self._take, self.parameters.max_body_bytes, self._has_closed), self.parameters.port)
-        self.context.logger.info("takes metrics over OTLP at %s://%s:%d%s", scheme, self.parameters.host, self.port, HTTP_PATH)
-        if self.parameters.grpc_port is not None:
-            self.grpc_port = await self._open(GrpcPort(self._take, self.parameters.max_body_bytes), self.parameters.grpc_port)
-            self.context.logger.info("takes metrics over OTLP by gRPC at %s:%d", self.parameters.host, self.grpc_port)
+        given = self.parameters
+        self.port = await self._open(HttpPort(self._take, given.max_body_bytes, given.max_connections, self._has_closed), given.port)
+        self.context.logger.info("takes metrics over OTLP at %s://%s:%d%s", scheme, given.host, self.port, HTTP_PATH)
+        if given.grpc_port is not None:
+            over_grpc = GrpcPort(self._take, given.max_body_bytes, given.max_grpc_connections, given.max_exports)
+            self.grpc_port = await self._open(over_grpc, given.grpc_port)
+            self.context.logger.info("takes metrics over OTLP by gRPC at %s:%d", given.host, self.grpc_port)
 
     async def _open(self, listener: HttpPort | GrpcPort, port: int) -> int:
         host = self.parameters.host
@@ -147,25 +189,27 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
                 if not self._publishers[name]:
                     del self._publishers[name]
 
-    async def _take(self, body: Callable[[], Awaitable[bytes]], read: Callable[[bytes], Export]) -> tuple[int, str]:
+    async def _take(self, body: Callable[[], Awaitable[bytes]], read: Callable[[bytes, int], Export]) -> tuple[int, str]:
         try:
             export = await self._read(body, read)
         except Refused as refusal:
             self._exports[refusal.outcome].inc()
+            if refusal.outcome in _OF_OUTCOME:
+                self._limits.acted(_OF_OUTCOME[refusal.outcome])
             raise
         self._exports[Outcome.READ].inc()
         return self._deliver(export)
 
-    async def _read(self, body: Callable[[], Awaitable[bytes]], read: Callable[[bytes], Export]) -> Export:
-        if self._reading >= MOST_AT_ONCE:
+    async def _read(self, body: Callable[[], Awaitable[bytes]], read: Callable[[bytes, int], Export]) -> Export:
+        if self._reading >= self.parameters.max_exports:
             raise Refused(Outcome.BUSY, "too many exports at once; send fewer at a time, or less often")
         self._reading += 1
         try:
-            async with asyncio.timeout(_BODY_SECONDS):
+            async with asyncio.timeout(self.parameters.body_timeout):
                 whole = await body()
-            return await asyncio.to_thread(read, whole)  # beside the requests that are being decided
+            return await asyncio.to_thread(read, whole, self.parameters.max_points)  # beside the requests that are being decided
         except TimeoutError as problem:
-            raise Refused(Outcome.TOO_SLOW, f"the body was not complete within {_BODY_SECONDS:g} s") from problem
+            raise Refused(Outcome.TOO_SLOW, f"the body was not complete within {self.parameters.body_timeout:g} s") from problem
         except MalformedExport as problem:
             raise Refused(Outcome.MALFORMED, str(problem)) from problem
         finally:
@@ -173,32 +217,31 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
 
     def _deliver(self, export: Export) -> tuple[int, str]:
         """Hand each page to its endpoint's collectors; how many points were left out, and why."""
-        rejected, why = export.dropped, f"more than {MAX_POINTS} points" if export.dropped else ""
+        rejected, unknown, why = export.dropped, 0, ""
+        if export.dropped:
+            why = f"more than {self.parameters.max_points} points"
+            self._limits.acted(_MANY_POINTS)
         for resource in export.resources:
             name = resource.attributes.get(self.parameters.endpoint_attribute, "")
             publishers = self._publishers.get(name, {})
             if len(publishers) != 1:
-                rejected += resource.points
+                unknown += resource.points
                 why = f"'{self.parameters.endpoint_attribute}' is '{name}', which is the name of {len(publishers)} endpoints"
                 continue
             (publish,) = publishers.values()
             publish(resource.page)
             self._delivered.value += resource.points
-        if rejected:
-            self._left_out.value += rejected
-            self._warn(rejected, why)
-        return rejected, why
+        if unknown:
+            self._warn(unknown, why)
+        self._left_out.value += rejected + unknown
+        return rejected + unknown, why
 
     def _has_closed(self, reason: Closed) -> None:
         self._closed[reason].inc()
-        now = self.context.clock()
-        if now - self._told_closed_at >= _WARN_SECONDS:
-            self._told_closed_at = now
-            why = f"there are more than {MAX_CONNECTIONS}" if reason is Closed.CROWDED else "no request came in time"
-            self.context.logger.warning("a connection to the port for OTLP was closed: %s; find out who connects", why)
+        self._limits.acted(_OF_CLOSED[reason])
 
-    def _warn(self, rejected: int, why: str) -> None:
+    def _warn(self, unknown: int, why: str) -> None:
         now = self.context.clock()
         if now - self._warned_at >= _WARN_SECONDS:
             self._warned_at = now
-            self.context.logger.warning("%d points of an export were left out: %s; see endpointAttribute", rejected, why)
+            self.context.logger.warning("%d points of an export were left out: %s; see endpointAttribute", unknown, why)

@@ -20,7 +20,7 @@ from endpick.api import MetricsPage
 from endpick_builtin.parsers.grpc_bodies import messages_of
 
 MAX_POINTS = 5000
-"""Of one export: no batch of model servers has as many, and a hostile one must not keep the process busy."""
+"""Of one export, unless a parameter says otherwise: few batches of model servers have as many, and each takes time."""
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_:]")
 _NOT_IN_A_LABEL = re.compile(r"[^a-zA-Z0-9_]")
 _NO_RECORDED_VALUE = 1
@@ -48,7 +48,7 @@ class ResourceMetrics:
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """One export; `dropped` counts the points beyond `MAX_POINTS`."""
+    """One export; `dropped` counts the points beyond the limit."""
 
     resources: tuple[ResourceMetrics, ...]
     dropped: int = 0
@@ -94,8 +94,8 @@ class _Point:
     nanoseconds: int
 
 
-def read_protobuf(body: bytes) -> Export:
-    """Read a body of `application/x-protobuf`.
+def read_protobuf(body: bytes, most_points: int = MAX_POINTS) -> Export:
+    """Read a body of `application/x-protobuf`, and so many of its points.
 
     Raises:
         MalformedExport: it is none.
@@ -104,7 +104,7 @@ def read_protobuf(body: bytes) -> Export:
         export = cast("Any", _messages()["Export"].FromString(body))
     except DecodeError as problem:
         raise MalformedExport(f"the body is no ExportMetricsServiceRequest: {problem}") from problem
-    return _export((_texts(one.resource.attributes), _points_of(one)) for one in export.resource_metrics)
+    return _export(((_texts(one.resource.attributes), _points_of(one)) for one in export.resource_metrics), most_points)
 
 
 def _texts(attributes: Iterable[Any]) -> dict[str, str]:
@@ -126,8 +126,8 @@ def _points_of(resource: Any) -> Iterator[_Point]:  # noqa: ANN401 - a message w
                     yield _Point(f"{metric.name}_sum", labels, point.sum, point.time_unix_nano)
 
 
-def read_json(body: bytes) -> Export:
-    """Read a body of `application/json`, in the JSON form of protobuf: lowerCamelCase names, whole numbers of 64 bits as texts.
+def read_json(body: bytes, most_points: int = MAX_POINTS) -> Export:
+    """As `read_protobuf`, of `application/json`, the JSON form of protobuf: lowerCamelCase names, whole numbers of 64 bits as texts.
 
     Raises:
         MalformedExport: it is none.
@@ -140,7 +140,7 @@ def read_json(body: bytes) -> Export:
         resources = [
             (_json_texts(_part(one.get("resource")).get("attributes")), _json_points_of(one)) for one in _parts(document, "resourceMetrics")
         ]
-        return _export(resources)
+        return _export(resources, most_points)
     except (AttributeError, TypeError, ValueError, OverflowError) as problem:
         raise MalformedExport(f"the body is no ExportMetricsServiceRequest: {problem}") from problem
 
@@ -181,8 +181,8 @@ def _json_data_points(metric: dict[str, Any], kind: str) -> list[dict[str, Any]]
     return [point for point in _parts(metric.get(kind), "dataPoints") if not int(point.get("flags", 0)) & _NO_RECORDED_VALUE]
 
 
-def _export(resources: Iterable[tuple[dict[str, str], Iterator[_Point]]]) -> Export:
-    left, dropped, found = MAX_POINTS, 0, []
+def _export(resources: Iterable[tuple[dict[str, str], Iterator[_Point]]], most_points: int) -> Export:
+    left, dropped, found = most_points, 0, []
     for attributes, points in resources:
         lines = []
         for point in points:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 from aiohttp.web_exceptions import HTTPRequestEntityTooLarge
 
+from endpick.api import open_regular
 from endpick_builtin.collection.otlp_messages import Export, answer_of, read_json, read_protobuf
 from endpick_builtin.collection.push_server import Closed, PushServer
 
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
 
 HTTP_PATH = "/v1/metrics"
 GRPC_METHOD = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
-MOST_AT_ONCE = 8
-"""Exports that are read at once; more are told to come again."""
-_MOST_CONNECTIONS = 256
+MOST_GRPC_CONNECTIONS = 256
+"""Unless a parameter says otherwise; grpcio refuses one more by itself, and tells its client alone."""
+_MOST_PEM_BYTES = 4 * 1024 * 1024
+"""Of one file."""
 _PROTOBUF, _JSON = "application/x-protobuf", "application/json"
 
 
@@ -45,7 +47,7 @@ class Refused(Exception):  # noqa: N818 - what the client is told
         self.outcome = outcome
 
 
-Take = Callable[[Callable[[], Awaitable[bytes]], Callable[[bytes], Export]], Awaitable[tuple[int, str]]]
+Take = Callable[[Callable[[], Awaitable[bytes]], Callable[[bytes, int], Export]], Awaitable[tuple[int, str]]]
 """Has a body read and delivered; how many of its points were left out, and why. Raises `Refused`."""
 
 _HTTP_STATUS = {Outcome.MALFORMED: 400, Outcome.TOO_LARGE: 413, Outcome.TOO_SLOW: 408, Outcome.BUSY: 503}
@@ -112,19 +114,24 @@ class Certificate:
         return grpc.dynamic_ssl_server_credentials(configuration(), renewed, self.client_ca_path is not None)  # type: ignore[arg-type]
 
     def _contents(self) -> tuple[bytes, bytes, bytes]:
-        authority = self.client_ca_path.read_bytes() if self.client_ca_path else b""
-        return self.cert_path.read_bytes(), self.key_path.read_bytes(), authority
+        authority = _read(self.client_ca_path) if self.client_ca_path else b""
+        return _read(self.cert_path), _read(self.key_path), authority
+
+
+def _read(path: Path) -> bytes:
+    with open_regular(path) as file:
+        return file.read(_MOST_PEM_BYTES)
 
 
 class HttpPort:
     """`POST /v1/metrics`, protobuf or JSON, also gzipped."""
 
-    def __init__(self, take: Take, max_body_bytes: int, closed: Callable[[Closed], None]) -> None:
+    def __init__(self, take: Take, max_body_bytes: int, max_connections: int, closed: Callable[[Closed], None]) -> None:
         self._take = take
         self._max_body_bytes = max_body_bytes
         app = web.Application(client_max_size=max_body_bytes)
         app.router.add_post(HTTP_PATH, self._post)
-        self._server = PushServer(app, closed)
+        self._server = PushServer(app, closed, max_connections)
 
     async def open(self, host: str, port: int, certificate: Certificate | None) -> int:
         """Listen; the port.
@@ -167,9 +174,10 @@ class HttpPort:
 class GrpcPort:
     """The method `Export` of OpenTelemetry's `MetricsService`, on grpcio, which unpacks gzip and holds to `max_body_bytes` by itself."""
 
-    def __init__(self, take: Take, max_body_bytes: int) -> None:
+    def __init__(self, take: Take, max_body_bytes: int, max_connections: int, max_streams: int) -> None:
+        """`max_streams`: of one connection; grpcio lets more wait."""
         self._take = take
-        self._max_body_bytes = max_body_bytes
+        self._max_body_bytes, self._max_connections, self._max_streams = max_body_bytes, max_connections, max_streams
         self._server: grpc.aio.Server | None = None
 
     async def open(self, host: str, port: int, certificate: Certificate | None) -> int:
@@ -185,8 +193,8 @@ class GrpcPort:
         server = grpc.aio.server(
             options=(
                 ("grpc.max_receive_message_length", self._max_body_bytes),
-                ("grpc.max_concurrent_streams", MOST_AT_ONCE),
-                ("grpc.max_allowed_incoming_connections", _MOST_CONNECTIONS),
+                ("grpc.max_concurrent_streams", self._max_streams),
+                ("grpc.max_allowed_incoming_connections", self._max_connections),
                 ("grpc.absolute_max_metadata_size", 64 * 1024),
                 ("grpc.so_reuseport", 1),
             )

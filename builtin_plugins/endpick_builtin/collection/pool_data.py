@@ -8,7 +8,6 @@ import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
@@ -21,6 +20,8 @@ from endpick.api import (
     DataCollector,
     DataKey,
     Duration,
+    Limit,
+    Limits,
     Parameters,
     PluginContext,
     PollingPoolSource,
@@ -28,8 +29,13 @@ from endpick.api import (
     Stability,
     Subscriptions,
     Unavailable,
+    open_regular,
 )
-from endpick_builtin.collection.http_pages import MAX_PAGE_BYTES, HttpPages
+from endpick_builtin.collection.http_pages import LONG_PAGE, MAX_PAGE_BYTES, PAGE_LIMITS, HttpPages
+
+_TIMEOUT = Limit("timeout", "a look at the document was given up: it took longer than timeout; raise it, or see what keeps its server")
+_GRACE_SECONDS = 1.0
+"""How much later than the source the host gives a look up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +90,8 @@ class HttpPoolSource(PollingPoolSource[PoolSourceParameters, JsonDocument]):
     def __init__(self, name: str, parameters: PoolSourceParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
         self.interval_seconds = parameters.interval
-        self.timeout_seconds = parameters.timeout
+        self.timeout_seconds = parameters.timeout + _GRACE_SECONDS
+        self._limits = Limits(context, (_TIMEOUT, *PAGE_LIMITS))
         self._pages: HttpPages | None = None
 
     async def start(self) -> None:
@@ -93,7 +100,7 @@ class HttpPoolSource(PollingPoolSource[PoolSourceParameters, JsonDocument]):
         Raises:
             ConfigurationError: the file of authorities does not work.
         """
-        self._pages = HttpPages(self._tls() if self.parameters.url.startswith("https:") else None, "application/json")
+        self._pages = HttpPages(self._tls() if self.parameters.url.startswith("https:") else None, "application/json", self._limits)
 
     async def stop(self) -> None:
         """Close the connections."""
@@ -104,7 +111,12 @@ class HttpPoolSource(PollingPoolSource[PoolSourceParameters, JsonDocument]):
     async def poll_pool(self) -> JsonDocument:
         """One look."""
         where = self.parameters.url or self.parameters.path
-        body = await (self._fetch() if self.parameters.url else asyncio.to_thread(_read, self.parameters.path))
+        try:
+            async with asyncio.timeout(self.parameters.timeout):
+                body = await (self._fetch() if self.parameters.url else self._read())
+        except TimeoutError as problem:
+            self._limits.acted(_TIMEOUT, about=where)
+            raise Unavailable(f"{where}: no answer within {self.parameters.timeout:g} s") from problem
         try:
             return JsonDocument(orjson.loads(body))
         except orjson.JSONDecodeError as problem:
@@ -118,6 +130,14 @@ class HttpPoolSource(PollingPoolSource[PoolSourceParameters, JsonDocument]):
         port = parts.port or (443 if parts.scheme == "https" else 80)
         return await self._pages.get(f"{host}:{port}", (parts.path or "/") + (f"?{parts.query}" if parts.query else ""))
 
+    async def _read(self) -> bytes:
+        path = self.parameters.path
+        body = await asyncio.to_thread(_read, path)
+        if len(body) > MAX_PAGE_BYTES:
+            self._limits.acted(LONG_PAGE, about=path)
+            raise Unavailable(f"{path} is longer than {MAX_PAGE_BYTES // 2**20} MiB")
+        return body
+
     def _tls(self) -> ssl.SSLContext:
         try:
             tls = ssl.create_default_context(cafile=self.parameters.ca_cert_path or None)
@@ -130,14 +150,12 @@ class HttpPoolSource(PollingPoolSource[PoolSourceParameters, JsonDocument]):
 
 
 def _read(path: str) -> bytes:
+    """As much of the file as a page may have, and a byte more where there is one."""
     try:
-        with Path(path).open("rb") as file:
-            body = file.read(MAX_PAGE_BYTES + 1)
+        with open_regular(path) as file:
+            return file.read(MAX_PAGE_BYTES + 1)
     except OSError as problem:
         raise Unavailable(f"{path}: {problem.strerror or problem}") from problem
-    if len(body) > MAX_PAGE_BYTES:
-        raise Unavailable(f"{path} is longer than {MAX_PAGE_BYTES // 2**20} MiB")
-    return body
 
 
 class ValueType(StrEnum):

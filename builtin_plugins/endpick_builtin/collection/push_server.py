@@ -12,10 +12,10 @@ from typing import cast
 from aiohttp import web
 
 MAX_CONNECTIONS = 64
-"""Exporters keep one each; for one more, the one that has said nothing for longest is closed."""
-_FIRST_SECONDS = 10.0
+"""Unless told otherwise. Exporters keep one each; for one more, the one that has said nothing for longest is closed."""
+FIRST_SECONDS = 10.0
 """In which the first request of a connection must have arrived, but for its body."""
-_IDLE_SECONDS = 120.0
+IDLE_SECONDS = 120.0
 """Between two requests; exporters push every minute at least."""
 _SWEEP_SECONDS = 1.0
 
@@ -39,9 +39,10 @@ class _Refusing(asyncio.Protocol):
 class PushServer:
     """Listens on one address; use `serving` around what a handler of the application does."""
 
-    def __init__(self, app: web.Application, closed: Callable[[Closed], None]) -> None:
+    def __init__(self, app: web.Application, closed: Callable[[Closed], None], most_connections: int = MAX_CONNECTIONS) -> None:
         """`closed` is told of each connection that is closed from here."""
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, keepalive_timeout=_IDLE_SECONDS, shutdown_timeout=1.0)
+        self._most_connections = most_connections
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, keepalive_timeout=IDLE_SECONDS, shutdown_timeout=1.0)
         self._told = closed
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -86,19 +87,19 @@ class PushServer:
         try:
             yield
         finally:
-            self._is_quiet(connection, _IDLE_SECONDS)
+            self._is_quiet(connection, IDLE_SECONDS)
 
     def _connection(self) -> asyncio.BaseProtocol:
         server = self._runner.server
         assert server is not None, "the runner was set up"
         self._forget_ended()
-        if len(server.connections) >= MAX_CONNECTIONS:
+        if len(server.connections) >= self._most_connections:
             self._told(Closed.CROWDED)
             if not self._quiet_since:
                 return _Refusing()
             self._abort(min(self._quiet_since, key=lambda one: self._quiet_since[one]))
         connection = cast("asyncio.BaseProtocol", server())
-        self._is_quiet(connection, _FIRST_SECONDS)
+        self._is_quiet(connection, FIRST_SECONDS)
         return connection
 
     def _is_quiet(self, connection: asyncio.BaseProtocol, seconds: float) -> None:

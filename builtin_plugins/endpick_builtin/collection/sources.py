@@ -16,6 +16,7 @@ from endpick.api import (
     DataCollector,
     Duration,
     Endpoint,
+    Limits,
     MetricsPage,
     PageLayout,
     Parameters,
@@ -24,7 +25,7 @@ from endpick.api import (
     ServedModel,
     Unavailable,
 )
-from endpick_builtin.collection.http_pages import HttpPages
+from endpick_builtin.collection.http_pages import PAGE_LIMITS, HttpPages
 
 
 class HttpSourceParameters(Parameters):
@@ -65,6 +66,7 @@ class HttpSource(PollingSource[P, Payload]):
     def __init__(self, name: str, parameters: P, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
         self.interval_seconds = parameters.interval or None
+        self._limits = Limits(context, PAGE_LIMITS)
         self._pages: HttpPages | None = None
         self._asked: dict[str, str] = {}
 
@@ -74,7 +76,7 @@ class HttpSource(PollingSource[P, Payload]):
         Raises:
             ConfigurationError: a certificate file does not work.
         """
-        self._pages = HttpPages(self._tls() if self.parameters.scheme == "https" else None, self.accept)
+        self._pages = HttpPages(self._tls() if self.parameters.scheme == "https" else None, self.accept, self._limits)
 
     async def stop(self) -> None:
         """Close the connections."""

@@ -41,7 +41,7 @@ async def look_up(servers: Sequence[tuple[str, int]], name: str, kind: RecordTyp
                 answer = await _ask(server, name, kind)
         except TimeoutError:
             why.append(f"{server[0]} does not answer")
-        except (OSError, MessageError, asyncio.IncompleteReadError) as problem:
+        except (OSError, MessageError, ValueError, asyncio.IncompleteReadError) as problem:  # a server may name what is no name
             why.append(f"{server[0]}: {problem}")
         else:
             if answer.status in (Status.NO_ERROR, Status.NO_SUCH_NAME):

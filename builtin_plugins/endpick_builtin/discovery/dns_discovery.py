@@ -7,11 +7,29 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from endpick.api import ConfigurationError, Duration, Endpoint, EndpointDiscovery, EndpointRegistry, Parameters, PluginContext
+from endpick.api import (
+    ConfigurationError,
+    Duration,
+    Endpoint,
+    EndpointDiscovery,
+    EndpointRegistry,
+    Limit,
+    Limits,
+    Parameters,
+    PluginContext,
+)
 from endpick_builtin.discovery.dns_client import PORT, LookupFailedError, look_up, servers_of
 from endpick_builtin.discovery.dns_messages import Answer, Record, RecordType, Status, question
 
-_MOST_ALIASES = 16
+MOST_ALIASES = 16
+_MANY_ALIASES = Limit(
+    "MOST_ALIASES",
+    f"endpoints stay as they are: a name is an alias more than {MOST_ALIASES} times (MOST_ALIASES, fixed); name where it leads in hostname",
+)
+
+
+class TooManyAliasesError(LookupFailedError):
+    """The name leads from alias to alias."""
 
 
 class DnsDiscoveryParameters(Parameters):
@@ -50,6 +68,7 @@ class DnsDiscovery(EndpointDiscovery[DnsDiscoveryParameters]):
     def __init__(self, name: str, parameters: DnsDiscoveryParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
         self._trouble = ""
+        self._limits = Limits(context, (_MANY_ALIASES,))
 
     async def run(self, registry: EndpointRegistry) -> None:
         """Follow the name until cancelled.
@@ -65,6 +84,9 @@ class DnsDiscovery(EndpointDiscovery[DnsDiscoveryParameters]):
         while True:
             try:
                 endpoints, seconds = await self._found()
+            except TooManyAliasesError as problem:
+                seconds = parameters.shortest_interval
+                self._limits.acted(_MANY_ALIASES, about=str(problem))
             except LookupFailedError as problem:
                 seconds = parameters.shortest_interval
                 if str(problem) != self._trouble:
@@ -87,7 +109,8 @@ class DnsDiscovery(EndpointDiscovery[DnsDiscoveryParameters]):
         if kind is not RecordType.SRV:
             return self._endpoints({(record.value, parameters.port) for record in found}), _life(found)
         first = min((record.priority for record in found), default=0)
-        services = [record for record in found if record.priority == first]
+        # RFC 2782: a target that is the root says that there is no such service.
+        services = [record for record in found if record.priority == first and record.value]
         addresses: set[tuple[str, int]] = set()
         seconds = _life(found)
         for service in services:
@@ -105,11 +128,15 @@ class DnsDiscovery(EndpointDiscovery[DnsDiscoveryParameters]):
 
 
 def _of_name(answer: Answer, name: str, kind: RecordType) -> list[Record]:
-    """The records of a name, or of what it is an alias for; each lives no longer than the aliases that lead to it."""
+    """The records of a name, or of what it is an alias for; each lives no longer than the aliases that lead to it.
+
+    Raises:
+        TooManyAliasesError: it is an alias too often, perhaps of itself.
+    """
     wanted, life = name.rstrip(".").lower(), 2**31
     if answer.status == Status.NO_SUCH_NAME:
         return []
-    for _ in range(_MOST_ALIASES):
+    for _ in range(MOST_ALIASES):
         found = [record for record in answer.records if record.name == wanted and record.type == kind]
         if found:
             return [Record(one.name, one.type, min(one.ttl, life), one.value, one.port, one.priority) for one in found]
@@ -117,7 +144,7 @@ def _of_name(answer: Answer, name: str, kind: RecordType) -> list[Record]:
         if alias is None:
             return []
         wanted, life = alias.value, min(life, alias.ttl)
-    return []
+    raise TooManyAliasesError(f"'{name}' has more than {MOST_ALIASES} aliases")
 
 
 def _addresses(answer: Answer, name: str) -> list[Record]:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from endpick.api import Endpoint
+from endpick.api import Endpoint, Limit
 
 DEFAULT_NAMESPACE = "default"
 KNOWN_FIELDS = ("name", "namespace", "address", "port", "labels")
 MOST_FIELDS = 1_000_000
 """Of all mappings, counted each time that one is read or merged into another: aliases let a short file say very much."""
+MANY_FIELDS = Limit(
+    "MOST_FIELDS",
+    f"endpoints stay as they are: with all that `<<` and aliases repeat, their file has more than {MOST_FIELDS} fields "
+    "(MOST_FIELDS, fixed); write it without aliases",
+)
 
 _TEXT = "tag:yaml.org,2002:str"
 _INTEGER = "tag:yaml.org,2002:int"
@@ -63,11 +68,13 @@ class EndpointFile:
         endpoints: Every entry without a mistake, in file order; of two with one name the last. None when the file as a whole is unusable.
         mistakes: Every mistake, in file order; an entry may have several.
         remarks: What is odd but harmless: unknown fields, names given twice.
+        exceeds: The limit for which the file as a whole is unusable.
     """
 
     endpoints: tuple[Endpoint, ...] | None
     mistakes: tuple[Mistake, ...] = ()
     remarks: tuple[Mistake, ...] = ()
+    exceeds: Limit | None = None
 
 
 def read_endpoint_file(content: bytes, rules: EntryRules = MODEL_SERVERS) -> EndpointFile:
@@ -87,7 +94,8 @@ def read_endpoint_file(content: bytes, rules: EntryRules = MODEL_SERVERS) -> End
     try:
         return _read_pool(root, _Fields(), rules)
     except _TooMuchError as problem:
-        return _unusable(problem.line, f"with all that `<<` and aliases repeat, the file has more than {MOST_FIELDS} fields")
+        message = f"with all that `<<` and aliases repeat, the file has more than {MOST_FIELDS} fields"
+        return replace(_unusable(problem.line, message), exceeds=MANY_FIELDS)
     except RecursionError:
         return _unusable(1, "mappings merge each other too deeply")
 

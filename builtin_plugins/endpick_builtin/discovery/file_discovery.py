@@ -10,10 +10,25 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from endpick.api import ConfigurationError, Endpoint, EndpointDiscovery, EndpointRegistry, Parameters, PluginContext
-from endpick_builtin.discovery.endpoint_file import MODEL_SERVERS, EndpointFile, EntryRules, read_endpoint_file
+from endpick.api import (
+    ConfigurationError,
+    Endpoint,
+    EndpointDiscovery,
+    EndpointRegistry,
+    Limit,
+    Limits,
+    Parameters,
+    PluginContext,
+    open_regular,
+)
+from endpick_builtin.discovery.endpoint_file import MANY_FIELDS, MODEL_SERVERS, EndpointFile, EntryRules, read_endpoint_file
 
 MAX_FILE_BYTES = 1024 * 1024
+"""As much as a ConfigMap may hold."""
+LONG_FILE = Limit(
+    "MAX_FILE_BYTES",
+    "endpoints stay as they are: their file is longer than 1 MiB (MAX_FILE_BYTES, fixed); write fewer endpoints, or fewer labels",
+)
 LOOK_INTERVAL_SECONDS = 1.0
 SETTLING_LOOKS = 3
 """A file that has just changed may change again without a new time stamp, so it is read so many times more. Looks are counted, because
@@ -62,6 +77,7 @@ class FileDiscovery(EndpointDiscovery[FileDiscoveryParameters]):
         self._path = Path(parameters.path)
         self._pool: dict[str, Endpoint] = {}
         self._trouble = ""
+        self._limits = Limits(context, (LONG_FILE, MANY_FIELDS))
 
     async def run(self, registry: EndpointRegistry) -> None:
         """Report the file once and, with `watchFile`, whenever it changes.
@@ -94,6 +110,9 @@ class FileDiscovery(EndpointDiscovery[FileDiscoveryParameters]):
             if not seen.looks_left and await asyncio.to_thread(signature_of, self._path) == seen.signature:
                 return seen
             version = await asyncio.to_thread(read_version, self._path)
+        except TooLongError:
+            self._limits.acted(LONG_FILE, about=str(self._path))
+            return seen
         except (OSError, ValueError) as problem:
             self._complain_once(_reason(problem))
             return seen
@@ -110,6 +129,8 @@ class FileDiscovery(EndpointDiscovery[FileDiscoveryParameters]):
             self.context.logger.warning("endpoint file %s cannot be read, endpoints stay as they are: %s", self._path, trouble)
 
     def _apply(self, contents: EndpointFile, registry: EndpointRegistry) -> None:
+        if contents.exceeds is not None:
+            self._limits.acted(contents.exceeds, about=str(self._path))
         for mistake in contents.mistakes:
             self.context.logger.error("endpoint file %s, %s", self._path, mistake)
         for remark in contents.remarks:
@@ -121,6 +142,10 @@ class FileDiscovery(EndpointDiscovery[FileDiscoveryParameters]):
         registry.replace_all(self._pool.values())
 
 
+class TooLongError(ValueError):
+    """The file has more than `MAX_FILE_BYTES`."""
+
+
 def _reason(problem: OSError | ValueError) -> str:
     return getattr(problem, "strerror", None) or str(problem)
 
@@ -130,13 +155,13 @@ def read_version(path: Path) -> FileVersion:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is too long.
+        TooLongError: it is too long.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         status = os.fstat(file.fileno())
         content = file.read(MAX_FILE_BYTES + 1)
     if len(content) > MAX_FILE_BYTES:
-        raise ValueError("it is longer than 1 MiB")
+        raise TooLongError("it is longer than 1 MiB")
     return FileVersion(content, _signature(status))
 
 

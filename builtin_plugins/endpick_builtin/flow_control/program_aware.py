@@ -18,6 +18,8 @@ from endpick.api import (
     FairnessPolicy,
     Flow,
     InferenceRequest,
+    Limit,
+    Limits,
     Parameters,
     PluginContext,
     ResponseEnd,
@@ -27,7 +29,12 @@ from endpick.api import (
 from endpick_builtin.recency import Recency
 
 _STATE = "state"
-_MOST_PROGRAMS = 50_000
+MOST_PROGRAMS = 50_000
+_MANY_PROGRAMS = Limit(
+    "MOST_PROGRAMS",
+    f"the program not seen for longest begins anew: there are more than {MOST_PROGRAMS} (MOST_PROGRAMS, fixed); "
+    "lower evictionTtlSeconds, or find out who sends so many fairness ids",
+)
 _MOST_SHOWN = 1000
 _MOST_HALF_LIVES = 500
 """Since the origin of the scale: what was added last is counted 2^500 times as much, and floats go on to 2^1023."""
@@ -73,7 +80,9 @@ class _Ledger:
     scaled down once in 500 half-lives.
     """
 
-    def __init__(self, half_life: float, now: float) -> None:
+    def __init__(self, half_life: float, now: float, limits: Limits) -> None:
+        """`limits`: of the instance."""
+        self._limits = limits
         self.programs: Recency[str, _Program] = Recency()
         """What was seen last comes last."""
         self._half_life = half_life
@@ -84,8 +93,8 @@ class _Ledger:
         program = self.programs.get(program_id) or _Program()
         program.seen_at = now
         self.programs.use(program_id, program)
-        for _ in self.programs.beyond(_MOST_PROGRAMS):
-            pass
+        for _ in self.programs.beyond(MOST_PROGRAMS):
+            self._limits.acted(_MANY_PROGRAMS)
         return program
 
     def scale(self, now: float) -> float:
@@ -181,7 +190,7 @@ class ProgramAwareFairness(FairnessPolicy[ProgramAwareParameters], ResponseObser
     def __init__(self, name: str, parameters: ProgramAwareParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
         now = context.clock()
-        self._ledger = _Ledger(parameters.las_half_life_seconds, now)
+        self._ledger = _Ledger(parameters.las_half_life_seconds, now, Limits(context, (_MANY_PROGRAMS,)))
         self._swept_at = now
         self._bands: WeakSet[_Waiting] = WeakSet()
         if context.registry is not None:

@@ -7,12 +7,15 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from endpick.api import ConfigurationError
+from endpick.api import ConfigurationError, open_regular
 from endpick_builtin.kubernetes.kubeconfig import merged, read_kubeconfig
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where Kubernetes puts the token, the authority and the namespace of a Pod's service account."""
+_MOST_TOKEN_BYTES = 64 * 1024
+"""No server takes a header of so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +67,24 @@ def find_access(kubeconfig: str, environment: Mapping[str, str], service_account
     )
 
 
+def read_token(path: Path) -> str:
+    """The token in a file, which is renewed while the picker runs.
+
+    Raises:
+        OSError: it cannot be read.
+        UnicodeDecodeError: it is no text.
+    """
+    with open_regular(path) as file:
+        return file.read(_MOST_TOKEN_BYTES).decode().strip()
+
+
 def _in_cluster(environment: Mapping[str, str], folder: Path) -> Access:
     host, port = environment["KUBERNETES_SERVICE_HOST"], environment.get("KUBERNETES_SERVICE_PORT", "443")
     token_file = folder / "token"
     try:
-        token = token_file.read_text().strip()
+        token = read_token(token_file)
         tls, http2_tls = (ssl.create_default_context(cafile=str(folder / "ca.crt")) for _ in range(2))
-    except (OSError, ssl.SSLError) as problem:
+    except (OSError, UnicodeDecodeError) as problem:  # errors of TLS are among the former
         raise ConfigurationError(
             f"the service account in {folder} cannot be used: {problem}; the Pod needs `automountServiceAccountToken: true`"
         ) from problem
@@ -87,14 +101,29 @@ def _of_kubeconfig(paths: list[Path]) -> Access:
     token = entry.text("user", "token")
     if token_file is not None and not token:
         try:
-            token = token_file.read_text().strip()
-        except OSError as problem:
-            raise ConfigurationError(f"{found_in}: tokenFile {token_file} cannot be read: {problem.strerror}") from problem
+            token = read_token(token_file)
+        except (OSError, UnicodeDecodeError) as problem:
+            reason = getattr(problem, "strerror", None) or problem
+            raise ConfigurationError(f"{found_in}: tokenFile {token_file} cannot be read: {reason}") from problem
+    if not token.isprintable():
+        raise ConfigurationError(f"{found_in}: the token holds a line end, or another character that no header has")
     server = entry.text("cluster", "server").rstrip("/")
-    if not server.startswith(("http://", "https://")):
-        raise ConfigurationError(f"{found_in}: `server` of the cluster must be an URL of http or https, not '{server}'")
+    _require_address(server, found_in)
     tls, http2_tls = (entry.tls(), _with_http2(entry.tls())) if server.startswith("https://") else (None, None)
     return Access(server, tls, http2_tls, token, token_file, entry.namespace, found_in)
+
+
+def _require_address(server: str, found_in: str) -> None:
+    """Its text is not repeated: a password may be in it."""
+    try:
+        parts = urlsplit(server)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ConfigurationError(f"{found_in}: `server` of the cluster must be an URL of http or https")
+    if "@" in parts.netloc:
+        raise ConfigurationError(f"{found_in}: `server` of the cluster names a user; give a token or a certificate under `users` instead")
 
 
 def _with_http2(tls: ssl.SSLContext) -> ssl.SSLContext:

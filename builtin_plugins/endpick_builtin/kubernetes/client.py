@@ -13,7 +13,8 @@ from urllib.parse import urlencode, urlsplit
 import aiohttp
 import orjson
 
-from endpick_builtin.kubernetes.access import Access
+from endpick.api import Limit, Limits
+from endpick_builtin.kubernetes.access import Access, read_token
 from endpick_builtin.kubernetes.http2 import Destination, Exchange, NoHttp2Error, asked
 from endpick_builtin.kubernetes.patience import Patience
 from endpick_builtin.kubernetes.watch_states import Outcome
@@ -25,6 +26,20 @@ PAGE_OBJECTS = 500
 MOST_PAGE_BYTES = 64 * 1024 * 1024
 MOST_LINE_BYTES = 16 * 1024 * 1024
 """One object and what surrounds it; etcd takes none beyond 1.5 MiB."""
+_LONG_PAGE = Limit(
+    "MOST_PAGE_BYTES",
+    f"an answer of the API server was refused: longer than {MOST_PAGE_BYTES // 2**20} MiB (MOST_PAGE_BYTES, fixed); see what answers there",
+)
+_LONG_LINE = Limit(
+    "MOST_LINE_BYTES",
+    f"a watch was given up: an event is longer than {MOST_LINE_BYTES // 2**20} MiB (MOST_LINE_BYTES, fixed); see what answers there",
+)
+_LONG_WATCH = Limit(
+    "watchTimeout",
+    "a watch was given up: the API server did not end it after watchTimeout, as it was asked to; see what stands between it and the picker",
+)
+CLIENT_LIMITS = (_LONG_PAGE, _LONG_LINE, _LONG_WATCH)
+"""For the `Limits` of who asks."""
 
 
 class ApiError(Exception):
@@ -74,9 +89,10 @@ class Answer:
 class ApiClient:
     """One API server, for as long as the picker runs. Use it between `open` and `close`."""
 
-    def __init__(self, access: Access, patience: Patience, ping_seconds: float) -> None:
-        """`ping_seconds`: after so long without a word a watch over HTTP/2 asks whether its server is there."""
+    def __init__(self, access: Access, patience: Patience, ping_seconds: float, limits: Limits) -> None:
+        """`ping_seconds`: after so long without a word a watch over HTTP/2 asks whether its server is there. `limits`: `CLIENT_LIMITS`."""
         self._access = access
+        self._limits = limits
         self._patience = patience
         self._destination: Destination | None = None
         if access.http2_tls is not None:
@@ -111,7 +127,7 @@ class ApiClient:
         asked = {**query, "limit": str(PAGE_OBJECTS), **({"continue": rest} if rest else {})}
         try:
             async with asyncio.timeout(self._patience.page_seconds), self._answer(path, asked) as answer:
-                raw = await _limited(answer)
+                raw = await self._limited(answer)
         except TimeoutError as problem:
             raise ApiError(f"no answer within {self._patience.page_seconds:g} s", Outcome.BROKEN) from problem
         content = _object(raw)
@@ -143,17 +159,24 @@ class ApiClient:
                     self._destination = None
                     await self._watch(path, asked, take)
         except TimeoutError as problem:
+            self._limits.acted(_LONG_WATCH, about=path)
             raise ApiError(f"the watch should have ended {grace_seconds:g} s ago", Outcome.SILENT) from problem
 
     async def _watch(self, path: str, asked: Mapping[str, str], take: Callable[[list[Event]], None]) -> None:
         async with self._answer(path, asked, over_http2=True) as answer:
-            rest = b""
+            size, pieces = 0, list[bytes]()
+            """Of a line that has not ended; joined once, because a long one may come in thousands."""
             async for chunk in answer.chunks:
-                *lines, rest = (rest + chunk).split(b"\n")
-                if len(rest) > MOST_LINE_BYTES:
+                before, line_end, after = chunk.rpartition(b"\n")
+                if line_end:
+                    _hand_over(b"".join((*pieces, before)).split(b"\n"), take)
+                    pieces, size = [], 0
+                pieces.append(after)
+                size += len(after)
+                if size > MOST_LINE_BYTES:
+                    self._limits.acted(_LONG_LINE, about=path)
                     raise ApiError(f"an event is longer than {MOST_LINE_BYTES} bytes", Outcome.MALFORMED)
-                _hand_over(lines, take)
-            if rest.strip():
+            if b"".join(pieces).strip():
                 raise ApiError("the connection was cut in the middle of an event", Outcome.BROKEN)
 
     async def write(self, method: str, path: str, content: Mapping[str, object]) -> JSONMapping:
@@ -164,7 +187,7 @@ class ApiClient:
         """
         try:
             async with asyncio.timeout(self._patience.page_seconds), self._answer(path, {}, method, orjson.dumps(content)) as answer:
-                return _object(await _limited(answer))
+                return _object(await self._limited(answer))
         except TimeoutError as problem:
             raise ApiError(f"no answer within {self._patience.page_seconds:g} s", Outcome.BROKEN) from problem
 
@@ -213,10 +236,19 @@ class ApiClient:
         said = ""
         if answer.content_type == "application/json":
             try:
-                said = _text(_object(await _limited(answer)).get("message"))
+                said = _text(_object(await self._limited(answer)).get("message"))
             except ApiError:
                 said = "a body that is not JSON"
         return ApiError(f"{status} {said or answer.content_type}"[:500], outcome, status, _retry_after(answer))
+
+    async def _limited(self, answer: Answer) -> bytes:
+        body = bytearray()
+        async for chunk in answer.chunks:
+            body += chunk
+            if len(body) > MOST_PAGE_BYTES:
+                self._limits.acted(_LONG_PAGE, about=self._access.server)
+                raise ApiError(f"the answer is longer than {MOST_PAGE_BYTES} bytes", Outcome.MALFORMED)
+        return bytes(body)
 
     async def _current_token(self) -> str:
         """The token; one from a file is read again from time to time, and after an answer of 401."""
@@ -225,7 +257,7 @@ class ApiClient:
         if path is not None and now - self._token_read_at >= self._patience.token_seconds:
             self._token_read_at = now
             try:
-                self._token = (await asyncio.to_thread(path.read_text)).strip() or self._token
+                self._token = await asyncio.to_thread(read_token, path) or self._token
             except (OSError, UnicodeDecodeError) as problem:
                 raise ApiError(f"the token {path} cannot be read: {problem}", Outcome.BROKEN) from problem
         return self._token
@@ -265,15 +297,6 @@ async def _over_http2(exchange: AbstractAsyncContextManager[Exchange]) -> AsyncI
         headers = begun.headers
         content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
         yield Answer(int(headers.get(":status", "0")), content_type, headers.get("retry-after", ""), begun.chunks())
-
-
-async def _limited(answer: Answer) -> bytes:
-    body = bytearray()
-    async for chunk in answer.chunks:
-        body += chunk
-        if len(body) > MOST_PAGE_BYTES:
-            raise ApiError(f"the answer is longer than {MOST_PAGE_BYTES} bytes", Outcome.MALFORMED)
-    return bytes(body)
 
 
 def _object(raw: bytes) -> JSONMapping:

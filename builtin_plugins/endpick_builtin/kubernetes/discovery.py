@@ -9,9 +9,9 @@ from functools import partial
 
 from prometheus_client.metrics import Counter, Gauge
 
-from endpick.api import ConfigurationError, Endpoint, EndpointDiscovery, EndpointRegistry, PluginContext
+from endpick.api import ConfigurationError, Endpoint, EndpointDiscovery, EndpointRegistry, Limits, PluginContext
 from endpick_builtin.kubernetes.access import find_access
-from endpick_builtin.kubernetes.client import ApiClient
+from endpick_builtin.kubernetes.client import CLIENT_LIMITS, ApiClient
 from endpick_builtin.kubernetes.comeback import Comeback
 from endpick_builtin.kubernetes.following import Following
 from endpick_builtin.kubernetes.parameters import KubernetesDiscoveryParameters
@@ -19,7 +19,7 @@ from endpick_builtin.kubernetes.patience import Patience
 from endpick_builtin.kubernetes.picture import PoolPicture
 from endpick_builtin.kubernetes.replica import Replica
 
-MOST_NAMES = 10
+_SHOWN_NAMES = 10
 """Of endpoints in one log line."""
 
 
@@ -59,6 +59,7 @@ class KubernetesDiscovery(EndpointDiscovery[KubernetesDiscoveryParameters]):
         self._steps = Counter(
             "endpick_kubernetes_watches", "Lists and watches that ended, by what ended them.", ("collection", "outcome"), registry=registry
         )
+        self._limits = Limits(context, CLIENT_LIMITS)
         self._synced = Gauge("endpick_kubernetes_synced", "1 once the collection has been listed.", ("collection",), registry=registry)
         self._leads = Gauge("endpick_leads", "1 while this replica holds the lease; 0 without leader election, too.", registry=registry)
         self._attempts = Counter(
@@ -85,7 +86,7 @@ class KubernetesDiscovery(EndpointDiscovery[KubernetesDiscoveryParameters]):
         access = await asyncio.to_thread(find_access, parameters.kubeconfig, os.environ)
         namespace = parameters.pool_namespace or os.environ.get("NAMESPACE") or access.namespace or "default"
         context.logger.info("asking the API server", extra={"server": access.server, "found_in": access.found_in, "namespace": namespace})
-        client = ApiClient(access, self._patience, parameters.ping_interval)
+        client = ApiClient(access, self._patience, parameters.ping_interval, self._limits)
         client.open()
         try:
             comeback = Comeback(access.server, context.random)
@@ -125,6 +126,6 @@ def _same(one: Endpoint, other: Endpoint) -> bool:
 
 
 def _shortened(names: set[str]) -> str:
-    shown = sorted(names)[:MOST_NAMES]
+    shown = sorted(names)[:_SHOWN_NAMES]
     more = len(names) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")

@@ -20,6 +20,9 @@ from endpick_builtin.kubernetes.watch_states import TRANSITIONS, Outcome, Pauses
 
 T = TypeVar("T")
 
+_MOST_PAGES = 1000
+"""Of one list: three times as many objects as Kubernetes supports Pods. A list without an end would keep the pool as it is for ever."""
+
 
 @dataclass(frozen=True, slots=True)
 class Collection(Generic[T]):
@@ -87,6 +90,8 @@ class Follower(Generic[T]):
         self._version = ""
         self._heard = 0
         """Events of all watches."""
+        self._short = 0
+        """Watches in a row that soon ended."""
         self._quiet = 0
         """Watches in a row that brought no event."""
         self._wait_seconds = 0.0
@@ -125,11 +130,13 @@ class Follower(Generic[T]):
         collection = self._collection
         found: dict[str, T] = {}
         page = Page([], "", "")
-        while True:
+        for _ in range(_MOST_PAGES):
             page = await self._shared.client.page(collection.path, collection.query, page.rest)
             found |= {name: kept for item in page.items for name, kept in [(_name(item), collection.read(item))] if kept is not None}
             if not page.rest:
                 break
+        else:
+            raise ApiError(f"the list has more than {_MOST_PAGES} pages", Outcome.MALFORMED)
         self._version = page.version
         self._recovered()
         self._become(found, installed=True)
@@ -143,19 +150,23 @@ class Follower(Generic[T]):
             await shared.client.watch(collection.path, collection.query, self._version, seconds, self._apply)
         finally:
             lasted = monotonic() - begun
-            if lasted > patience.steady_seconds:
+            is_steady = lasted > patience.steady_seconds
+            self._short = 0 if is_steady else self._short + 1
+            if is_steady:
                 self._pauses.progressed()
+        brought_too_little = self._heard == heard or self._short > patience.short_watches
+        if brought_too_little and lasted < min(patience.steady_seconds, seconds / 2):
+            raise ApiError("the watch ended as soon as it had begun", Outcome.BROKEN)
         if self._heard != heard:
             self._quiet = 0
             return Outcome.ENDED
-        if lasted < min(patience.steady_seconds, seconds / 2):
-            raise ApiError("the watch ended as soon as it had begun", Outcome.BROKEN)
         self._quiet = (self._quiet + 1) % patience.quiet_watches
         return Outcome.QUIET if self._quiet else Outcome.SILENT
 
     def _apply(self, events: list[Event]) -> None:
         self._heard += len(events)
-        self._pauses.progressed()
+        if self._short < self._shared.patience.short_watches:
+            self._pauses.progressed()
         self._recovered()
         objects = dict(self.objects)
         for event in events:

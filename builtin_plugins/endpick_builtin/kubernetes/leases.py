@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 GROUP = "coordination.k8s.io"
 VERSION = "v1"
+_GREATEST_COUNT = 2**31 - 1
 _REPLICA = re.compile(r"(?P<deployment>.+)-[a-z0-9]+-[a-z0-9]+")
 
 
@@ -79,6 +80,11 @@ class Lease:
     renewed: str
 
 
+def _count(value: object) -> int:
+    """A number that Kubernetes can hold, also with one added; anything else counts as none."""
+    return value if isinstance(value, int) and 0 <= value < _GREATEST_COUNT else 0
+
+
 def read_lease(item: Mapping[str, object]) -> Lease:
     """The lease; what is missing from it counts as nothing, so that it may be taken."""
     metadata, spec = item.get("metadata"), item.get("spec")
@@ -87,8 +93,8 @@ def read_lease(item: Mapping[str, object]) -> Lease:
     return Lease(
         _text(metadata.get("resourceVersion")),
         _text(spec.get("holderIdentity")),
-        seconds if isinstance(seconds, int) else 0,
-        transitions if isinstance(transitions, int) else 0,
+        _count(seconds),
+        _count(transitions),
         _text(spec.get("acquireTime")),
         _text(spec.get("renewTime")),
     )

@@ -15,6 +15,7 @@ class Patience:
         token_seconds: After which a token file is read again; kubelets renew tokens long before they expire.
         grace_seconds: How long a watch may go on after its time before it is given up.
         steady_seconds: A watch that ended sooner, and brought nothing, was refused in effect.
+        short_watches: So many in a row may end so soon if they bring something; more count as refused, too.
         first_pause_seconds: After the first failure; each further one is followed by a pause twice as long.
         quick_pause_seconds: Longest pause of the first `quick_failures`.
         quick_failures: A server that has just started answers 403 or 503 for some seconds: for about four, it is asked often.
@@ -30,6 +31,7 @@ class Patience:
     token_seconds: float = 60.0
     grace_seconds: float = 5.0
     steady_seconds: float = 1.0
+    short_watches: int = 5
     first_pause_seconds: float = 0.02
     quick_pause_seconds: float = 0.1
     quick_failures: int = 50

@@ -23,6 +23,8 @@ from endpick.api import (
     Filter,
     FloatArray,
     InferenceRequest,
+    Limit,
+    Limits,
     Parameters,
     PluginContext,
     PreRequest,
@@ -38,6 +40,11 @@ from endpick.api import (
 )
 from endpick_builtin.pairs.session_bindings import SessionBindings
 
+_MANY_SESSIONS = Limit(
+    "maxSessions",
+    "sessions not seen for longest were forgotten early: there are more than sessionIdConfig.maxSessions; raise it, "
+    "or lower evictionTtlSeconds",
+)
 HeaderName: TypeAlias = Annotated[str, Field(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"), AfterValidator(str.lower)]
 
 
@@ -202,7 +209,9 @@ class _SessionAffinity(PreRequest[SessionAffinityParameters], ResponseObserver[S
         self._by_id = parameters.strategy is Strategy.SESSION_ID
         self._sources = tuple((source.header, source.key()) for source in config.sources)
         self._bindings = SessionBindings(config.eviction_ttl_seconds, config.eviction_sweep_seconds, config.max_sessions, context.clock)
-        self._is_full = False
+        self._limits = Limits(context, (_MANY_SESSIONS,))
+        self._displaced = 0
+        """Sessions whose displacement has been counted."""
         if context.registry is not None:
             context.registry.register(SessionMetrics(self._bindings))
 
@@ -238,7 +247,9 @@ class _SessionAffinity(PreRequest[SessionAffinityParameters], ResponseObserver[S
             bound = state.private.get("bound", picked)
             assert isinstance(bound, str)
             self._bindings.bind(session, bound)
-            self._tell_once()
+            if self._bindings.displaced > self._displaced:
+                self._limits.acted(_MANY_SESSIONS, times=self._bindings.displaced - self._displaced)
+                self._displaced = self._bindings.displaced
 
     def response_started(self, request: InferenceRequest, head: ResponseHead, state: CycleState) -> Mapping[str, str] | None:
         """Tell the client its endpoint: the one that served, or what the profile that binds sessions picked."""
@@ -247,15 +258,6 @@ class _SessionAffinity(PreRequest[SessionAffinityParameters], ResponseObserver[S
             return None
         served = head.endpoint is not None and not self.parameters.profile_name
         return {self._header: encoded(head.endpoint.name if served and head.endpoint else picked)}
-
-    def _tell_once(self) -> None:
-        if self._bindings.displaced and not self._is_full:
-            self._is_full = True
-            self.context.logger.warning(
-                "more than %d sessions: those not seen for longest are forgotten early; raise sessionIdConfig.maxSessions, "
-                "or lower evictionTtlSeconds",
-                self.parameters.session_id_config.max_sessions,
-            )
 
 
 class SessionAffinityFilter(_SessionAffinity, Filter[SessionAffinityParameters]):

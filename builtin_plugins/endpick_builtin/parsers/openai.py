@@ -77,13 +77,14 @@ class OpenAIParser(JSONParser[OpenAIParserParameters]):
         if complaint is not None:
             return Rejection(complaint, status=400)
         model, salt = payload.get("model"), payload.get("cache_salt")
+        # By position, in the order of the fields: with names, Python first makes a dictionary of them.
         return ParsedRequest(
-            model=model if isinstance(model, str) else "",
-            prompt=Prompt(partial(api.render, payload), partial(api.pieces, payload) if api.pieces else None),
-            streaming=payload.get("stream") is True,
-            max_output_tokens=first_count(payload, api.output_limits),
-            cache_salt=salt if isinstance(salt, str) else "",
-            payload=payload,
+            model if isinstance(model, str) else "",
+            Prompt(partial(api.render, payload), partial(api.pieces, payload) if api.pieces else None),
+            payload.get("stream") is True,
+            first_count(payload, api.output_limits),
+            salt if isinstance(salt, str) else "",
+            payload,
         )
 
     def usage(self, body: bytes, streaming: bool) -> Usage | None:

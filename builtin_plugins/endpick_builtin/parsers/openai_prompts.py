@@ -27,6 +27,7 @@ CHAT_FIELDS: Final[Mapping[str, type]] = {
     "chat_template_kwargs": dict,
 }
 """What shapes a conversation beside its messages; null counts as absent."""
+_CHAT_FIELD_NAMES: Final = frozenset(CHAT_FIELDS)
 
 
 _NO_MESSAGES: Final = "invalid chat completions request: must have valid messages field"
@@ -43,6 +44,8 @@ def problem_with_chat(payload: JSONObject) -> str | None:
         content = message.get("content")
         if content is not None and not isinstance(content, str | list):
             return _NO_MESSAGES
+    if _CHAT_FIELD_NAMES.isdisjoint(payload):  # as in nearly every request
+        return None
     for name, kind in CHAT_FIELDS.items():
         value = payload.get(name)
         if value is not None and not isinstance(value, kind):

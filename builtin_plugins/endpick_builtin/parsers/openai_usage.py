@@ -9,6 +9,8 @@ import orjson
 
 from endpick.api import JSONObject, JSONValue, Usage
 
+_LONGEST_OBJECT: Final = 1 << 14
+"""Bytes within which an object ends that is looked for in the end of an answer."""
 _PROMPT: Final = ("prompt_tokens", "input_tokens")
 _COMPLETION: Final = ("completion_tokens", "output_tokens")
 _DETAILS: Final = ("prompt_tokens_details", "input_tokens_details", "prompt_token_details")
@@ -50,7 +52,7 @@ def field_of(name: str, body: bytes) -> JSONValue:
 def _last_object(name: str, body: bytes) -> JSONValue:
     start = body.rfind(b'"%b"' % name.encode())
     begin = body.find(b"{", start)
-    return None if start < 0 or begin < 0 else _object(_balanced(body[begin:]))
+    return None if start < 0 or begin < 0 else _object(_balanced(body[begin : begin + _LONGEST_OBJECT]))
 
 
 def events_with(mark: bytes, events: bytes) -> Iterator[JSONObject]:

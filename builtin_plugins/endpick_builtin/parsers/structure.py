@@ -7,6 +7,8 @@ import numpy as np
 from endpick.api import BoolArray
 
 _QUOTE, _COMMA, _LIST, _OBJECT, _LIST_END, _OBJECT_END = b'",[{]}'
+_LIST_TO_OBJECT = 0x20
+"""The only bit in which the brackets of the two differ."""
 _PIECE_BYTES = 1 << 20
 """Looked at together: a body that has too much is left as soon as it shows."""
 
@@ -37,20 +39,24 @@ def _exceeded(body: bytes, most_containers: int, most_values: int, *, strings: b
     """The limit that is exceeded; with `strings`, what is within a string does not count."""
     containers = values = 0
     within = False
+    may_have_values = len(body) > most_values  # each has a byte of its own in front of it
     whole = np.frombuffer(body, dtype=np.uint8)
     for start in range(0, len(whole), _PIECE_BYTES):
         piece = whole[start : start + _PIECE_BYTES]
-        opens = (piece == _LIST) | (piece == _OBJECT)
-        commas = piece == _COMMA
-        if strings:
-            inside = np.logical_xor.accumulate(piece == _QUOTE) ^ within
+        inside = np.logical_xor.accumulate(piece == _QUOTE) ^ within if strings else None
+        opens = (piece | _LIST_TO_OBJECT) == _OBJECT
+        if inside is not None:
             opens &= ~inside
-            commas &= ~inside
             within = bool(inside[-1])
         containers += int(np.count_nonzero(opens))
         if containers > most_containers:
             return "maxContainers"
+        if not may_have_values:
+            continue
         # In front of each value stands a comma or the bracket of what holds it.
+        commas = piece == _COMMA
+        if inside is not None:
+            commas &= ~inside
         values += int(np.count_nonzero(commas))
         if values + containers > most_values:
             return "maxValues"

@@ -11,6 +11,8 @@ from endpick.api import JSONValue, Media, Modality, Piece, Prompt
 from endpick_builtin.parsers.openai_prompts import packed
 
 TOKEN_BYTES = 4
+MOST_PLACED = 1024
+"""Media of one request that are placed; a client names some in four bytes each, and a prompt holds few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ def features_of(features: JSONValue, tokens: int) -> list[PlacedMedia]:
     for modality in Modality:
         named, placed = hashes.get(modality.value), places.get(modality.value)
         if isinstance(named, list) and isinstance(placed, list):
-            found += filter(None, map(partial(_placed, modality), named, placed))
+            found += filter(None, map(partial(_placed, modality), named[:MOST_PLACED], placed))
     return apart(found, tokens)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
+from itertools import islice
 from typing import Protocol, cast
 
 from google.protobuf.message import Message
 
 from endpick.api import Media, Modality, ParsedRequest, Parser, Prompt, Rejection, Usage
 from endpick_builtin.parsers.grpc_bodies import answers_in, messages_of, request_in
-from endpick_builtin.parsers.token_prompts import PlacedMedia, apart, token_prompt
+from endpick_builtin.parsers.token_prompts import MOST_PLACED, PlacedMedia, apart, token_prompt
 
 GENERATE, EMBED = "/vllm.grpc.engine.VllmEngine/Generate", "/vllm.grpc.engine.VllmEngine/Embed"
 
@@ -129,7 +130,7 @@ def _text_prompt(text: str) -> Prompt:
 
 
 def _media_of(inputs: _Media, tokens: int) -> list[PlacedMedia]:
-    pairs = zip(inputs.mm_hashes, inputs.mm_placeholders, strict=False)
+    pairs = islice(zip(inputs.mm_hashes, inputs.mm_placeholders, strict=False), MOST_PLACED)
     found = [PlacedMedia(Media(Modality.IMAGE, name.decode("utf-8", "replace")), place.offset, place.length) for name, place in pairs]
     return apart(found, tokens)
 

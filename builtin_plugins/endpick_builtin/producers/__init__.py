@@ -5,7 +5,9 @@
 - `precise/`: what that is made of
 - `prefix_promises`: what does a broken promise say of everything else that was sent there?
 - `self_check`: was what an index promised true?
-- `prefix_index`: which endpoint was sent which beginning of a prompt?
+- `prompt_blocks`: of which blocks is a prompt made?
+- `prefix_tree`: which endpoint was sent which beginning of a prompt?
+- `endpoint_slots`: which endpoints are meant by the bits of a set?
 - `inflight_load`: `inflight-load-producer`: how much work is each endpoint still doing for this picker?
 - `token_producer`: `token-producer`: of which tokens is the prompt made?
 - `token_estimate`: what stands for tokens where no tokenizer is asked?
@@ -15,6 +17,7 @@
 - `json_service`: how is a service beside the picker asked?
 - `session`: `session-id-producer` and `agent-identity`: whose request is it?
 - `media_cache`: `mm-embeddings-cache-producer`: which media does each endpoint have encoded?
+- `item_index`: which endpoint was sent which items?
 - `p2p_source`: `p2p-source-producer`: from which endpoint can cached blocks be pulled?
 - `burst_prefix`: `burst-prefix-cache-producer`: which requests come at once with the same prompt?
 - `burst_groups`: where does each of them go?

@@ -19,6 +19,8 @@ from endpick.api import (
     Endpoints,
     FloatArray,
     InferenceRequest,
+    Limit,
+    Limits,
     Parameters,
     PluginContext,
     PrefixBlocks,
@@ -26,10 +28,18 @@ from endpick.api import (
 )
 from endpick.api.fast_metrics import Distributions
 from endpick_builtin.producers.burst_groups import Member, assigned
-from endpick_builtin.producers.prefix_index import block_hashes, chain_root
+from endpick_builtin.producers.prompt_blocks import BYTES_PER_TOKEN, block_hashes, chain_root
 
 MOST_BLOCKS = 2048
 """Blocks of a prompt that are looked at where `maxPrefixTokensToMatch` does not say."""
+_LONG_PROMPT = Limit(
+    "MOST_BLOCKS",
+    f"a prompt was looked at in part: it has more than {MOST_BLOCKS} blocks (MOST_BLOCKS); raise blockSizeTokens, or set "
+    "maxPrefixTokensToMatch",
+)
+_FULL_WINDOW = Limit(
+    "maxBatchSize", "a window of requests ended early: it held as many as maxBatchSize allows; raise it, or shorten windowDurationMs"
+)
 GRACE_SECONDS = 0.3
 """How much longer than the window a request waits at most."""
 _SIZE_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -87,6 +97,7 @@ class BurstPrefixCacheProducer(DataProducer[BurstPrefixParameters]):
         self.timeout_seconds = parameters.window_duration_ms / 1000 + GRACE_SECONDS
         self._window: list[_Waiting] = []
         self._end: asyncio.TimerHandle | None = None
+        self._limits = Limits(context, (_LONG_PROMPT, _FULL_WINDOW))
         told = "Requests in one window of burst-prefix-cache-producer."
         self._sizes = Distributions("endpick_burst_prefix_window_requests", told, (), _SIZE_BUCKETS, context.registry).labels()
 
@@ -110,6 +121,8 @@ class BurstPrefixCacheProducer(DataProducer[BurstPrefixParameters]):
         size = parameters.block_size_tokens
         limit = parameters.max_prefix_tokens_to_match // size or 1 if parameters.max_prefix_tokens_to_match else MOST_BLOCKS
         texts = request.prompt.texts if tokens is None else [prompt.token_ids.tobytes() for prompt in tokens]
+        if not parameters.max_prefix_tokens_to_match and any(len(text) > limit * size * BYTES_PER_TOKEN for text in texts):
+            self._limits.acted(_LONG_PROMPT, about=request.id)
         root = chain_root(request.model, request.cache_salt)
         return tuple(block for text in texts for block in block_hashes(text, root, size, limit))
 
@@ -123,6 +136,7 @@ class BurstPrefixCacheProducer(DataProducer[BurstPrefixParameters]):
         if self._end is None:
             self._end = loop.call_later(self.parameters.window_duration_ms / 1000, self._flush)
         if len(self._window) == self.parameters.max_batch_size:
+            self._limits.acted(_FULL_WINDOW)
             self._flush()
         return await waiting.placed
 

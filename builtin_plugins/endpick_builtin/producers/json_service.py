@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from endpick.api import Unavailable
+from endpick.api import Limits, Unavailable
 from endpick_builtin.collection.http_pages import HttpPages
 
 
@@ -28,8 +28,9 @@ def problem_with_url(url: str) -> str | None:
 class JsonService:
     """Keeps connections to one service."""
 
-    def __init__(self, url: str) -> None:
-        """`url` is one with which `problem_with_url` finds no fault; paths are appended to it."""
+    def __init__(self, url: str, limits: Limits) -> None:
+        """`url` is one with which `problem_with_url` finds no fault; paths are appended to it. `limits` hold `PAGE_LIMITS`."""
+        self._limits = limits
         parts = urlsplit(url)
         host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
         self.url = url.rstrip("/")
@@ -40,7 +41,7 @@ class JsonService:
 
     def open(self) -> None:
         """Begin; within the event loop."""
-        self._pages = HttpPages(self._tls, "application/json")
+        self._pages = HttpPages(self._tls, "application/json", self._limits)
 
     async def close(self) -> None:
         """Close all connections."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeAlias
 
-from endpick.api import ConfigurationError, Unavailable
+from endpick.api import ConfigurationError, Limit, Limits, Unavailable
 from endpick_builtin.producers.json_service import JsonService, problem_with_url
 
 PREDICT = "/predict/bulk/strict"
@@ -18,6 +18,24 @@ Features: TypeAlias = dict[str, str | float | int]
 """One endpoint as the predictor sees it, under the names of its protocol."""
 _MOST_MS = 1e9
 MOST_ROWS = 10_000
+_MANY_ROWS = Limit(
+    "MOST_ROWS",
+    f"a window of questions to the predictor ended early: it had {MOST_ROWS} rows (MOST_ROWS, fixed); see LATENCY_COALESCE_WINDOW_MS",
+)
+_MANY_QUESTIONS = Limit(
+    "LATENCY_MAX_CONCURRENT_DISPATCHES",
+    "a question to the predictor waits: as many are being asked as LATENCY_MAX_CONCURRENT_DISPATCHES allows; raise it, or add predictors",
+)
+_LATE = Limit(
+    "LATENCY_HTTP_TIMEOUT_SEC",
+    "a predictor or trainer was given up: no answer within LATENCY_HTTP_TIMEOUT_SEC; raise it, or see what keeps it",
+)
+_MANY_SAMPLES = Limit(
+    "LATENCY_MAX_SAMPLE_SIZE",
+    "samples were left out: more requests ended between two flushes than LATENCY_MAX_SAMPLE_SIZE; raise it, or flush more often",
+)
+LATENCY_LIMITS = (_MANY_ROWS, _MANY_QUESTIONS, _LATE, _MANY_SAMPLES)
+"""Those of `Predictor` and `Trainer`, beside `PAGE_LIMITS`."""
 """The predictor refuses questions with more."""
 
 
@@ -107,10 +125,11 @@ def _seconds(row: object, name: str) -> float:
 class Predictor:
     """Asks the predictors; questions that come within one window are asked as one."""
 
-    def __init__(self, settings: LatencySettings, random: Random) -> None:
+    def __init__(self, settings: LatencySettings, random: Random, limits: Limits) -> None:
         self._settings = settings
         self._random = random
-        self._services = tuple(JsonService(url) for url in settings.prediction_urls)
+        self._limits = limits
+        self._services = tuple(JsonService(url, limits) for url in settings.prediction_urls)
         self._gathered: list[tuple[Sequence[Features], asyncio.Future[list[Prediction]]]] = []
         self._window: asyncio.TimerHandle | None = None
         self._asking: set[asyncio.Task[None]] = set()
@@ -144,7 +163,8 @@ class Predictor:
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[list[Prediction]] = loop.create_future()
-        if self._rows() + len(rows) > MOST_ROWS:
+        if self._gathered and self._rows() + len(rows) > MOST_ROWS:
+            self._limits.acted(_MANY_ROWS)
             self._dispatch()
         self._gathered.append((rows, future))
         if self._window is None:
@@ -169,12 +189,15 @@ class Predictor:
     async def _ask(self, gathered: Sequence[tuple[Sequence[Features], asyncio.Future[list[Prediction]]]]) -> None:
         rows = [row for asked, _ in gathered for row in asked]
         service = self._random.choice(self._services)
+        if self._free.locked():
+            self._limits.acted(_MANY_QUESTIONS, about=service.url)
         problem: BaseException | None = None
         predictions: list[Prediction] = []
         try:
             async with self._free, asyncio.timeout(self._settings.timeout_seconds):
                 predictions = predictions_in(await service.ask(PREDICT, {"requests": rows}), len(rows))
         except TimeoutError:
+            self._limits.acted(_LATE, about=service.url)
             problem = Unavailable(f"POST {service.url}{PREDICT}: no answer within {self._settings.timeout_seconds:g} s")
         except Unavailable as unavailable:
             problem = unavailable
@@ -192,10 +215,11 @@ class Predictor:
 class Trainer:
     """Gathers samples, and sends them to the server that learns."""
 
-    def __init__(self, settings: LatencySettings, random: Random) -> None:
+    def __init__(self, settings: LatencySettings, random: Random, limits: Limits) -> None:
         self._settings = settings
         self._random = random
-        self._service = JsonService(settings.training_url)
+        self._limits = limits
+        self._service = JsonService(settings.training_url, limits)
         self._samples: list[Features] = []
         self._seen = 0
 
@@ -213,6 +237,7 @@ class Trainer:
         if len(self._samples) < self._settings.sample_size:
             self._samples.append(sample)
             return
+        self._limits.acted(_MANY_SAMPLES)
         position = self._random.randrange(self._seen)
         if position < len(self._samples):
             self._samples[position] = sample
@@ -230,5 +255,6 @@ class Trainer:
             async with asyncio.timeout(self._settings.timeout_seconds):
                 await self._service.ask(TRAIN, {"entries": samples})
         except TimeoutError as problem:
+            self._limits.acted(_LATE, about=self._service.url)
             raise Unavailable(f"POST {self._service.url}{TRAIN}: no answer within {self._settings.timeout_seconds:g} s") from problem
         return len(samples)

@@ -31,8 +31,8 @@ from endpick.api import (
     UpstreamHeaders,
 )
 from endpick.api.fast_metrics import Counts, Distributions
+from endpick_builtin.producers.item_index import ItemIndex
 from endpick_builtin.producers.prefix_cache import RATIO_BUCKETS
-from endpick_builtin.producers.prefix_index import PrefixIndex
 from endpick_builtin.producers.token_estimate import identifier_of
 
 DEFAULT_CACHE_MB = 4096
@@ -119,7 +119,7 @@ class MediaCacheProducer(DataProducer[MediaCacheParameters], PreRequest[MediaCac
 
     def __init__(self, name: str, parameters: MediaCacheParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
-        self._held = PrefixIndex()
+        self._held = ItemIndex()
         self._capacity = parameters.capacity
         self._metrics = EncoderCacheMetrics(context.registry)
         self._pool: object = None
@@ -134,7 +134,7 @@ class MediaCacheProducer(DataProducer[MediaCacheParameters], PreRequest[MediaCac
             if endpoints.pool_members is not self._pool:
                 self._slot_of_member = self._held.slots(endpoint.name for endpoint in endpoints.pool_members)
                 self._pool = endpoints.pool_members
-            holders = {item: self._held.match((item,))[self._slot_of_member] for item in items}
+            holders = {item: self._held.holders(item)[self._slot_of_member] for item in items}
             matched += endpoints.gather(sum(holders.values(), np.zeros(len(self._slot_of_member))))
             state.private["media"] = _Looked(items, holders)
         state.put(MEDIA_ITEMS, len(items))

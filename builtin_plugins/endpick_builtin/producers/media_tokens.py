@@ -8,11 +8,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from endpick.api import Media, Modality, Parameters
+from endpick.api import Limit, Media, Modality, Parameters
 from endpick_builtin.producers.image_size import image_size
 
 MOST_MEDIA_TOKENS = 1 << 18
 """Tokens that all media of one request get together; media beyond it get one each. Headers and pictures claim any size."""
+MANY_MEDIA_TOKENS = Limit(
+    "MOST_MEDIA_TOKENS",
+    f"media of a request were taken for fewer tokens than they claim: all of one have {MOST_MEDIA_TOKENS} (MOST_MEDIA_TOKENS, fixed); "
+    "if clients send so much, lower what estimate counts for a picture or a film",
+)
 
 _MOST = 1e9
 """Seconds and frames of a second that are believed."""

@@ -88,7 +88,7 @@ class PrecisePrefixCacheProducer(
         prompts: tuple[PromptTokens, ...] = state.get(TOKENIZED_PROMPT) or ()
         lookup = self._cache.look_up(request.model, prompts, request.cache_salt, endpoints)
         state.private["lookup"] = lookup
-        total, matched = len(lookup.keys), endpoints.gather(lookup.matched)
+        total, matched = lookup.total, endpoints.gather(lookup.matched)
         state.put(PREFIX_BLOCKS, PrefixBlocks(total, self._cache.block_size_tokens, lookup.keys))
         state.put_column(PREFIX_MATCH_BLOCKS, endpoints, matched)
         state.put_column(PREFIX_CACHED_BLOCKS, endpoints, endpoints.gather(lookup.cached))

@@ -32,6 +32,7 @@ from endpick.api import (
     Endpoints,
     FloatArray,
     InferenceRequest,
+    Limits,
     Parameters,
     PluginContext,
     PreRequest,
@@ -45,9 +46,10 @@ from endpick.api import (
     UpstreamHeaders,
     ignored,
 )
+from endpick_builtin.collection.http_pages import PAGE_LIMITS
 from endpick_builtin.producers.latency_ledger import DecodeLedger, Objectives, Served
 from endpick_builtin.producers.latency_metrics import LatencyMetrics
-from endpick_builtin.producers.latency_service import Features, LatencySettings, Prediction, Predictor, Trainer
+from endpick_builtin.producers.latency_service import LATENCY_LIMITS, Features, LatencySettings, Prediction, Predictor, Trainer
 
 _OPTIONAL = (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE)
 _PREFILL = "prefill"
@@ -141,8 +143,9 @@ class PredictedLatencyProducer(
         self._keys = _keys(parameters)
         self._blocks = PREFIX_BLOCKS.from_producer(parameters.prefix_match_info_producer_name)
         self._flush_seconds = settings.flush_seconds
-        self._predictor = Predictor(settings, context.random)
-        self._trainer = Trainer(settings, context.random)
+        limits = Limits(context, (*LATENCY_LIMITS, *PAGE_LIMITS))
+        self._predictor = Predictor(settings, context.random, limits)
+        self._trainer = Trainer(settings, context.random, limits)
         self._metrics = LatencyMetrics(context.registry)
         self._ledger = DecodeLedger()
         self._flushing: asyncio.Task[None] | None = None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
-from typing import Annotated, Self, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Annotated, Self, TypeAlias, overload
 
 import numpy as np
 from prometheus_client.metrics import Gauge
@@ -36,8 +36,9 @@ from endpick.api import (
     ignored,
 )
 from endpick.api.fast_metrics import Distributions
-from endpick_builtin.producers.prefix_index import BYTES_PER_ENTRY, BYTES_PER_TOKEN, PrefixIndex, block_hashes, chain_root
 from endpick_builtin.producers.prefix_promises import PrefixPromises
+from endpick_builtin.producers.prefix_tree import PrefixTree
+from endpick_builtin.producers.prompt_blocks import BYTES_PER_TOKEN, FINGERPRINT_BYTES, block_hashes, chain_root, fingerprints
 from endpick_builtin.producers.self_check import SELF_CHECK
 
 RATIO_BUCKETS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -81,7 +82,7 @@ class ApproxPrefixCacheParameters(Parameters):
     block_size: Annotated[int, ignored("blockSize", "give the tokens of a block as `blockSizeTokens`; this is a number of characters")] = 0
     max_prefix_tokens_to_match: Annotated[
         int,
-        Field(alias="maxPrefixTokensToMatch", ge=0, description="Tokens of a prompt to look at; 0 leaves it to maxPrefixBlocksToMatch."),
+        Field(alias="maxPrefixTokensToMatch", ge=0, description="Tokens of one request to look at; 0 leaves it to maxPrefixBlocksToMatch."),
     ] = 131072
     max_prefix_blocks_to_match: Annotated[
         int,
@@ -89,7 +90,7 @@ class ApproxPrefixCacheParameters(Parameters):
             alias="maxPrefixBlocksToMatch",
             ge=0,
             deprecated=True,
-            description="Blocks of a prompt to look at if `maxPrefixTokensToMatch`, which is to be preferred, is 0; 0: all.",
+            description="Blocks of one request to look at if `maxPrefixTokensToMatch`, which is to be preferred, is 0; 0: all.",
         ),
     ] = 2048
     lru_capacity_per_server: Annotated[
@@ -124,17 +125,49 @@ def _numbers(reported: FloatArray) -> list[float]:
     return values
 
 
+class _ChainedHashes(Sequence[int]):
+    """What `block_hashes` says of all prompts of a request, worked out for the first plugin that asks; mostly there is none."""
+
+    def __init__(self, prompts: Sequence[bytes], root: int, block_size_tokens: int, limit: int | None) -> None:
+        self._cut = prompts, root, block_size_tokens, limit
+        self._hashes: tuple[int, ...] | None = None
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[int, ...]: ...
+    def __getitem__(self, index: int | slice) -> int | tuple[int, ...]:
+        return self._known()[index]
+
+    def __len__(self) -> int:
+        return len(self._known())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._known() == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(self._known())
+
+    def _known(self) -> tuple[int, ...]:
+        if self._hashes is None:
+            prompts, root, size, left = self._cut
+            hashes: list[int] = []
+            for prompt in prompts:
+                hashes += block_hashes(prompt, root, size, None if left is None else left - len(hashes))
+            self._hashes = tuple(hashes)
+        return self._hashes
+
+
 class ApproxPrefixCacheProducer(
     DataProducer[ApproxPrefixCacheParameters], PreRequest[ApproxPrefixCacheParameters], ResponseObserver[ApproxPrefixCacheParameters]
 ):
     """Count, for each candidate, the leading blocks of the prompt that were sent to it before and that it can still hold.
 
     The prompt's tokens are those that a `token-producer` in the configuration leaves; without one, four bytes of text each, the last
-    one filled up with zeros. They are cut into blocks of max(64, reported or configured) tokens, hashed in a chain (see
-    `prefix_index`). When a request leaves, its blocks count as held by the endpoint that serves it, and by the one picked by a profile
-    named `prefill`, the least recently sent ones making room. Unlike llm-d, a match ends at the first block an endpoint lacks, an
-    engine's number of blocks is converted to our block size, and nothing is ever remembered beyond the capacity. Of several prompts in
-    one request the matches add up.
+    one filled up with zeros. They are cut into blocks of max(64, reported or configured) tokens, each known by a fingerprint of 64 bits.
+    When a request leaves, its blocks count as held by the endpoint that serves it, and by the one picked by a profile named `prefill`, the
+    least recently sent ones making room. Unlike llm-d, a match ends at the first block an endpoint lacks, an engine's number of blocks is
+    converted to our block size, and nothing is ever remembered beyond the capacity. Of several prompts in one request the matches add up.
     With `selfCheck` each match is multiplied by its endpoint's calibration (see `self_check`), and what the server's report proves false is
     purged; servers that report no cached tokens are believed.
     """
@@ -144,11 +177,13 @@ class ApproxPrefixCacheProducer(
 
     def __init__(self, name: str, parameters: ApproxPrefixCacheParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
-        self._index = PrefixIndex()
+        self._index = PrefixTree()
         self._metrics = PrefixMetrics(context.registry, lambda: self._index.entries)
         self._promises = PrefixPromises(self._index, context.registry) if parameters.self_check else None
         self._pool: object = None
         self._slot_of_member: RowArray = np.empty(0, dtype=np.intp)
+        self._in_order = False
+        """Whether the members have the slots 0, 1, 2, …, as long as none has left."""
         self._tune(_NO_SIZES)
         if parameters.block_size:
             context.logger.warning("blockSize has no effect: give blockSizeTokens, four characters each")
@@ -158,52 +193,60 @@ class ApproxPrefixCacheProducer(
         members = endpoints.pool_members
         if members is not self._pool:
             self._slot_of_member, self._pool = self._index.slots(endpoint.name for endpoint in members), members
+            self._in_order = bool(np.array_equal(self._slot_of_member, np.arange(self._index.width)))
         reported = endpoints.derived(CACHE_BLOCK_SIZE, _sizes) if self.parameters.auto_tune else _NO_SIZES
         if reported is not self._reported:
             self._tune(reported)
-        size, slots = self._block_size_tokens, self._slot_of_member
+        size, limit = self._block_size_tokens, self._blocks_to_match
         root = chain_root(request.model, request.cache_salt)
-        hashes: list[int] = []
+        tokens, left = state.get(TOKENIZED_PROMPT), limit
+        texts = request.prompt.texts if tokens is None else [prompt.token_ids.tobytes() for prompt in tokens]
+        prompts: list[bytes] = []
         counted: FloatArray | None = None
-        tokens = state.get(TOKENIZED_PROMPT)
-        for text in request.prompt.texts if tokens is None else [prompt.token_ids.tobytes() for prompt in tokens]:
-            prompt = block_hashes(text, root, size, self._blocks_to_match)
+        total = 0
+        for text in texts:
+            if left == 0:
+                break
+            prompt = fingerprints(text, root, size, left)
+            blocks = len(prompt) // FINGERPRINT_BYTES
+            left = None if left is None else left - blocks
             count = self._index.match(prompt)
             counted = count if counted is None else counted + count
-            hashes += prompt
-        matched = np.zeros(len(slots)) if counted is None else counted[slots]
+            prompts.append(prompt)
+            total += blocks
+        if counted is None:
+            counted = np.zeros(self._index.width)
+        matched = counted if self._in_order else counted[self._slot_of_member]
         promises, here = self._promises, endpoints.gather(matched)
         believed = endpoints.gather(promises.calibrated(matched, members)) if promises is not None and promises.heard else here
-        blocks = PrefixBlocks(len(hashes), size, tuple(hashes))
-        state.put(PREFIX_BLOCKS, blocks)
+        state.put(PREFIX_BLOCKS, PrefixBlocks(total, size, _ChainedHashes(texts, root, size, limit)))
         state.put_column(PREFIX_MATCH_BLOCKS, endpoints, believed)
-        held = endpoints.derived(CACHE_NUM_BLOCKS, _numbers) if self.parameters.auto_tune else []
-        state.private["found"] = blocks, here, endpoints, reported[1], held
+        if total:
+            held = endpoints.derived(CACHE_NUM_BLOCKS, _numbers) if self.parameters.auto_tune else []
+            state.private["found"] = prompts, total, size, here, endpoints, reported[1], held
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
         """Remember where the prompt goes."""
         found = state.private.get("found")
-        if not isinstance(found, tuple) or not found[0].hashes:
+        if not isinstance(found, tuple):
             return
-        blocks, matched, candidates, engine_sizes, engine_blocks = found  # all but the first by position in `candidates`
-        size = blocks.block_size_tokens
+        prompts, total, size, matched, candidates, engine_sizes, engine_blocks = found  # the last two as `matched`, by candidate
         for profile in dict.fromkeys((result.primary, PREFILL_PROFILE)):
             run = result.runs.get(profile)
             if run is None or run.picked is None:
                 continue
             endpoint, promises = run.picked.members[0], self._promises
             position = candidates.position(endpoint.name)
+            if profile == result.primary:
+                if promises is not None and promises.heard:
+                    promises.promise(state, endpoint, prompts, matched[position])
+                self._metrics.found(matched[position], total, size)
             capacity = self.parameters.lru_capacity_per_server
             if engine_blocks and engine_blocks[position] > 0:
                 tokens = engine_blocks[position] * (engine_sizes[position] if engine_sizes[position] > 0 else size)
                 capacity = max(int(tokens) // size, 1)
-            if profile != result.primary:
-                self._index.insert(endpoint.name, blocks.hashes, capacity)
-                continue
-            if promises is not None and promises.heard:
-                promises.promise(state, endpoint, blocks.hashes, matched[position])
-            self._index.insert(endpoint.name, blocks.hashes, capacity)
-            self._metrics.found(matched[position], blocks.total_blocks, size)
+            for prompt in reversed(prompts):
+                self._index.insert(endpoint.name, prompt, capacity)
 
     def response_started(self, request: InferenceRequest, head: ResponseHead, state: CycleState) -> None:
         """Note whether the picked endpoint served."""
@@ -225,7 +268,7 @@ class ApproxPrefixCacheProducer(
 
     def learnt_bytes(self) -> int:
         """What the index takes."""
-        return self._index.entries * BYTES_PER_ENTRY
+        return self._index.size_bytes
 
     def forget_some(self) -> None:
         """Of each endpoint, the half of its blocks that were used least recently."""

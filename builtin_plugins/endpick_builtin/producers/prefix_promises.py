@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from prometheus_client.registry import CollectorRegistry
 
 from endpick.api import CycleState, Endpoint, FloatArray, ResponseEnd, ResponseHead, TerminationCause
-from endpick_builtin.producers.prefix_index import PrefixIndex
+from endpick_builtin.producers.prefix_tree import PrefixTree
+from endpick_builtin.producers.prompt_blocks import FINGERPRINT_BYTES
 from endpick_builtin.producers.self_check import Finding, Promise, SelfCheck
-
-_SAMPLES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +19,22 @@ class _Sent:
 
     Attributes:
         promise: What the index said.
-        hashes: Of the prompt's blocks.
-        uses: Of some of the matched blocks, by position: the insertion that had used it last, before this request.
+        prompts: The fingerprints of their blocks.
+        uses: What the endpoint was believed to hold of them, in stretches of blocks: how many, and the insertion that had used them last,
+            before this request.
     """
 
     promise: Promise
-    hashes: Sequence[int]
-    uses: Mapping[int, int]
+    prompts: Sequence[bytes]
+    uses: Sequence[tuple[int, int]]
+
+    def use_of(self, position: int) -> int:
+        """The insertion that had last used the matched block at this position; 0 where there is none."""
+        for blocks, insertion in self.uses:
+            if position < blocks:
+                return insertion
+            position -= blocks
+        return 0
 
 
 class PrefixPromises:
@@ -37,7 +45,7 @@ class PrefixPromises:
     promises does not even keep that, and loses it, too.
     """
 
-    def __init__(self, index: PrefixIndex, registry: CollectorRegistry | None) -> None:
+    def __init__(self, index: PrefixTree, registry: CollectorRegistry | None) -> None:
         self._index = index
         self._check = SelfCheck(registry)
         self.heard = False
@@ -47,15 +55,11 @@ class PrefixPromises:
         """Matches of all endpoints of a pool, each times its endpoint's calibration."""
         return matched * self._check.factors(members)
 
-    def promise(self, state: CycleState, endpoint: Endpoint, hashes: Sequence[int], matched: float) -> None:
-        """The request goes to this endpoint, which has not been noted in the index yet."""
-        count = int(matched)
-        uses: Mapping[int, int] = {}
-        if count > 0:
-            positions = range(count) if count <= _SAMPLES else [number * (count - 1) // (_SAMPLES - 1) for number in range(_SAMPLES)]
-            last = self._index.last_uses(endpoint.name, [hashes[position] for position in positions])
-            uses = dict(zip(positions, last, strict=True))
-        state.private["sent"] = _Sent(Promise(endpoint, matched, len(hashes)), hashes, uses)
+    def promise(self, state: CycleState, endpoint: Endpoint, prompts: Sequence[bytes], matched: float) -> None:
+        """The request goes to this endpoint, which has not been noted in the index yet; `matched` is what the index said of it."""
+        uses = [stretch for prompt in prompts for stretch in self._index.uses(endpoint.name, prompt)]
+        total = sum(map(len, prompts)) // FINGERPRINT_BYTES
+        state.private["sent"] = _Sent(Promise(endpoint, matched, total), prompts, uses)
 
     def started(self, head: ResponseHead, state: CycleState) -> None:
         """Another endpoint may have served, or none: then there is nothing to compare."""
@@ -76,10 +80,11 @@ class PrefixPromises:
         if finding is Finding.KEPT:
             return
         found, name = promise.found_blocks(end.usage), promise.endpoint.name
-        used = next((insertion for position, insertion in sent.uses.items() if position >= found), 0)
-        purged = self._index.forget_unused_since(name, used)
+        purged = self._index.forget_unused_since(name, sent.use_of(found))
         if finding is Finding.BROKEN_AGAIN:
-            purged += self._index.forget(name, sent.hashes[found:])
+            for prompt in sent.prompts:
+                purged += self._index.forget(name, prompt, max(0, found))
+                found -= len(prompt) // FINGERPRINT_BYTES
         self._check.purged(promise.endpoint, purged)
 
     def forget(self, name: str) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from xxhash import xxh64_intdigest
 
 from endpick.api import InferenceRequest, Media, MediaPlace, Piece, PromptTokens
 from endpick_builtin.producers.media_tokens import MOST_MEDIA_TOKENS, EstimateParameters
-from endpick_builtin.producers.prefix_index import BYTES_PER_TOKEN
+from endpick_builtin.producers.prompt_blocks import BYTES_PER_TOKEN
 
 _TOKEN_TYPE = np.dtype("<u4")
 _LOW_32_BITS = 0xFFFFFFFF
@@ -30,20 +30,25 @@ def packed(text: bytes) -> PromptTokens:
     return PromptTokens(np.frombuffer(padded, dtype=_TOKEN_TYPE))
 
 
-def estimated(request: InferenceRequest, parameters: EstimateParameters) -> tuple[PromptTokens, ...]:
-    """Each prompt of a request. Media begin at a token of their own, and every one of their tokens is the low half of their hash."""
+def estimated(request: InferenceRequest, parameters: EstimateParameters, shortened: Callable[[], None]) -> tuple[PromptTokens, ...]:
+    """Each prompt of a request. Media begin at a token of their own, and every one of their tokens is the low half of their hash.
+
+    `shortened` is called for each of the media for which `MOST_MEDIA_TOKENS` leaves fewer tokens than it would have.
+    """
     if not request.prompt.media:
         return tuple(packed(text) for text in request.prompt.texts)
     budget = MOST_MEDIA_TOKENS
     prompts: list[PromptTokens] = []
     for pieces in request.prompt.pieces:
-        tokens = _with_media(pieces, request.headers, parameters, budget)
+        tokens = _with_media(pieces, request.headers, parameters, budget, shortened)
         budget -= sum(place.length for place in tokens.media)
         prompts.append(tokens)
     return tuple(prompts)
 
 
-def _with_media(pieces: Sequence[Piece], headers: Mapping[str, str], parameters: EstimateParameters, budget: int) -> PromptTokens:
+def _with_media(
+    pieces: Sequence[Piece], headers: Mapping[str, str], parameters: EstimateParameters, budget: int, shortened: Callable[[], None]
+) -> PromptTokens:
     content = bytearray()
     places: list[MediaPlace] = []
     for piece in pieces:
@@ -51,7 +56,10 @@ def _with_media(pieces: Sequence[Piece], headers: Mapping[str, str], parameters:
             content += piece
             continue
         content += bytes(-len(content) % BYTES_PER_TOKEN)
-        count = max(1, min(parameters.tokens(piece, headers), budget))
+        whole = parameters.tokens(piece, headers)
+        count = max(1, min(whole, budget))
+        if count < whole:
+            shortened()
         budget -= count
         digest = _hash(piece)
         places.append(MediaPlace(piece.modality, f"{digest:016x}", len(content) // BYTES_PER_TOKEN, count))

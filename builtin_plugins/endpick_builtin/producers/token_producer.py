@@ -14,20 +14,30 @@ from endpick.api import (
     Duration,
     Endpoints,
     InferenceRequest,
+    Limit,
+    Limits,
     Parameters,
     PluginContext,
     Unavailable,
 )
 from endpick.api.fast_metrics import Counts
+from endpick_builtin.collection.http_pages import PAGE_LIMITS
 from endpick_builtin.producers.json_service import JsonService, problem_with_url
-from endpick_builtin.producers.media_tokens import EstimateParameters
+from endpick_builtin.producers.media_tokens import MANY_MEDIA_TOKENS, EstimateParameters
 from endpick_builtin.producers.render import COMPLETIONS, Question, has_tokens, prompts_in, question_of, was_parsed_elsewhere
 from endpick_builtin.producers.token_estimate import estimated, packed
 
 DEFAULT_URL = "http://localhost:8000"
 WARM_UP_TRIES = 24
 WARM_UP_SECONDS = 5.0
-_LOG_SECONDS = 30.0
+_TIMEOUT = Limit("timeout", "a prompt has no tokens: the renderer took longer than vllm.timeout; raise it, or see what keeps the renderer")
+_MM_TIMEOUT = Limit(
+    "mmTimeout", "a conversation has no tokens: the renderer took longer than vllm.mmTimeout; raise it, or see what keeps the renderer"
+)
+_TOO_LARGE = Limit(
+    "--large-body",
+    "a body has no rendered tokens: it is beyond --large-body, and parsed in another process; raise --large-body to have it rendered",
+)
 
 
 class RenderParameters(Parameters):
@@ -105,12 +115,12 @@ class TokenProducer(DataProducer[TokenProducerParameters]):
         self._estimated, self._sent = counts.labels("estimated"), counts.labels("sent")
         self._rendered, self._unsupported, self._failed = map(counts.labels, ("rendered", "unsupported", "failed"))
         self._too_large = counts.labels("too_large")
-        self._told_at = -_LOG_SECONDS
+        self._limits = Limits(context, (_TIMEOUT, _MM_TIMEOUT, _TOO_LARGE, MANY_MEDIA_TOKENS, *PAGE_LIMITS))
         self._warming: asyncio.Task[None] | None = None
         self._service: JsonService | None = None
         if parameters.model_name:
             self._render = parameters.vllm or RenderParameters()
-            self._service = JsonService(self._render.service_url)
+            self._service = JsonService(self._render.service_url, self._limits)
             self.timeout_seconds = max(self._render.timeout, self._render.mm_timeout)
             # Awaiting costs a task for each request, which those that estimate need not pay.
             self.produce = self._produce_rendered  # type: ignore[method-assign, assignment]
@@ -131,10 +141,13 @@ class TokenProducer(DataProducer[TokenProducerParameters]):
 
     def produce(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState) -> None:
         """Estimate."""
-        tokens = estimated(request, self._estimate)
+        tokens = estimated(request, self._estimate, self._shortened)
         if tokens:
             self._estimated.inc()
             state.put(TOKENIZED_PROMPT, tokens)
+
+    def _shortened(self) -> None:
+        self._limits.acted(MANY_MEDIA_TOKENS)
 
     async def _produce_rendered(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState) -> None:
         """Ask the renderer.
@@ -148,35 +161,26 @@ class TokenProducer(DataProducer[TokenProducerParameters]):
             state.put(TOKENIZED_PROMPT, tuple(packed(text) for text in request.prompt.texts))
             return
         if was_parsed_elsewhere(request):
-            self._leave_out(request)
+            self._too_large.inc()
+            self._limits.acted(_TOO_LARGE, about=f"request {request.id}, {request.size_bytes} bytes")
             return
         question = question_of(request, self.parameters.model_name)
         if question is None or service is None or not service.is_open:
             self._unsupported.inc()
             return
-        seconds = self._render.mm_timeout if question.structured else self._render.timeout
+        seconds, limit = (self._render.mm_timeout, _MM_TIMEOUT) if question.structured else (self._render.timeout, _TIMEOUT)
         try:
             async with asyncio.timeout(seconds):
                 tokens = prompts_in(await service.ask(question.path, question.body, _authorization(request)))
         except TimeoutError as problem:
             self._failed.inc()
+            self._limits.acted(limit, about=service.url)
             raise Unavailable(f"POST {service.url}{question.path}: no answer within {seconds:g} s") from problem
         except Unavailable:
             self._failed.inc()
             raise
         self._rendered.inc()
         state.put(TOKENIZED_PROMPT, tokens)
-
-    def _leave_out(self, request: InferenceRequest) -> None:
-        """Count a body that cannot be rendered, and say twice a minute at most what would change that."""
-        self._too_large.inc()
-        now = self.context.clock()
-        if now - self._told_at >= _LOG_SECONDS:
-            self._told_at = now
-            self.context.logger.warning(
-                "a body of %d bytes is parsed in another process and so has no rendered tokens; --large-body above that has it rendered",
-                request.size_bytes,
-            )
 
     async def _warm_up(self, service: JsonService) -> None:
         question, problem = Question(COMPLETIONS, {"model": self.parameters.model_name, "prompt": "warm up"}), ""

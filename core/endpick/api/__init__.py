@@ -19,11 +19,13 @@ endpoint table (`endpoints[KEY]`), the request itself (`request`), and what prod
 - `page_layout`: where was it on the server's last page? For sources of such pages.
 - `samples`: what does one line of such a page say?
 - `fast_metrics`: how does a plugin count at little cost what happens in each request?
+- `limits`: how does a plugin count and tell what it refuses for its size?
 - `duration`: how does a configuration write a duration?
+- `records`: how is a frozen record made at little cost? For those that each request makes.
 - `errors`: which exceptions may a plugin raise, and which does it get to see?
 - `hooks`: what may an extension object do when the process starts, reloads and stops?
 
-Plugins and every package of endpick call it. It imports nothing else of endpick.
+Plugins and every package of endpick call it. It imports nothing else of endpick but `endpick.files`, which opens files.
 """
 
 from endpick.api.data import AnyKey, DataKey, Scope, Subscriptions
@@ -103,6 +105,7 @@ from endpick.api.keys import (
     ServedModel,
     Topology,
 )
+from endpick.api.limits import Limit, Limits
 from endpick.api.metrics import LabelLimit, MetricsPage
 from endpick.api.page_layout import PageLayout
 from endpick.api.plugin import ColumnWriter, Parameters, Plugin, PluginContext, RefersTo, Stability, ignored
@@ -137,6 +140,7 @@ from endpick.api.scheduling import (
     Scorer,
 )
 from endpick.api.state import CycleState, ScoringState
+from endpick.files import open_regular
 
 __all__ = (
     "AGENT_IDENTITY",
@@ -203,6 +207,8 @@ __all__ = (
     "JSONObject",
     "JSONValue",
     "LabelLimit",
+    "Limit",
+    "Limits",
     "LoraAdapters",
     "Media",
     "MediaPlace",
@@ -263,5 +269,6 @@ __all__ = (
     "WaitingRequest",
     "hookimpl",
     "ignored",
+    "open_regular",
     "parse_duration",
 )

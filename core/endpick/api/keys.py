@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy.typing as npt
 
 from endpick.api.data import DataKey, Scope
 from endpick.api.endpoints import Endpoint
+from endpick.api.records import quickly_made
 from endpick.api.request import Modality
 
 _METRICS = "core-metrics-extractor"
@@ -95,13 +97,20 @@ PREFIX_MATCH_BLOCKS = DataKey(
 )
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class PrefixBlocks:
-    """How one request's prompt was cut into blocks for prefix matching."""
+    """How one request's prompt was cut into blocks for prefix matching.
+
+    Attributes:
+        total_blocks: Of all prompts of the request.
+        block_size_tokens: Tokens in a block; the last one may have fewer.
+        hashes: Of each block, in a chain: two prompts with an equal hash are equal up to that block.
+    """
 
     total_blocks: int
     block_size_tokens: int
-    hashes: tuple[int, ...] = field(default=(), repr=False)
+    hashes: Sequence[int] = field(default=(), repr=False)
 
 
 PREFIX_BLOCKS = DataKey(

@@ -12,6 +12,8 @@ _BLANKS = b" \t"
 _NEWLINE = ord("\n")
 _BEFORE_VALUES = (b"{", b" ", b"\t")
 _MOST_MENTIONS = 10_000
+_MOST_LABELS = 100_000
+"""On all lines that are read of a page, which may have room for ten times as many."""
 _MOST_BLANKS = 64
 """In front of a name; exporters write none."""
 
@@ -23,7 +25,7 @@ class MetricsPage:
     a metric by name, and then only that metric's lines. Lines that make no sense are passed over, as if they were not there.
     """
 
-    __slots__ = ("_is_indexed", "_layout", "_lines", "_malformed", "_mentions", "_read", "body")
+    __slots__ = ("_is_indexed", "_labels", "_layout", "_lines", "_malformed", "_mentions", "_read", "body")
 
     def __init__(self, body: bytes, layout: PageLayout | None = None) -> None:
         """Made by a data source, for one poll.
@@ -38,6 +40,7 @@ class MetricsPage:
             layout.next_page(body)
         self._read: dict[str, tuple[MetricSample, ...]] = {}
         self._mentions = 0
+        self._labels = 0
         self._malformed = 0
         """Lines of the names asked for that make no sense: on the next page they may."""
         self._lines: LineIndex | None = None
@@ -48,8 +51,8 @@ class MetricsPage:
 
         On a page that has a layout, lines that follow each other where those of the last page did are all; see `PageLayout`.
 
-        A page that mentions the names asked for more than 10 000 times is read no further: it is broken, and collecting shares a thread
-        with deciding.
+        A page that mentions the names asked for more than 10 000 times, or with more than 100 000 labels, is read no further: it is
+        broken, and collecting shares a thread with deciding.
 
         Args:
             name: The name in front of the braces: for histograms and summaries that includes `_bucket`, `_sum` and `_count`, for counters
@@ -66,17 +69,19 @@ class MetricsPage:
     def _search(self, name: str) -> tuple[MetricSample, ...]:
         before = self._malformed
         found = self._find(name.encode())
-        if self._layout is not None and self._mentions <= _MOST_MENTIONS and self._malformed == before:
+        if self._layout is not None and not self._says_too_much() and self._malformed == before:
             self._layout.remember(name, self.body, found)
         return tuple(sample for _, sample in found)
 
     def _find(self, name: bytes) -> list[tuple[int, MetricSample]]:
         body, size, found = self.body, len(name), []
         for at in self._mentions_of(name):
-            self._mentions += 1
-            if self._mentions > _MOST_MENTIONS:
-                break
             after = at + size
+            line_end = body.find(b"\n", after)
+            self._mentions += 1
+            self._labels += body.count(b"=", after, line_end if line_end >= 0 else None)
+            if self._says_too_much():
+                break
             if body[after : after + 1] in _BEFORE_VALUES and (at == 0 or body[at - 1] == _NEWLINE or _starts_line(body, at)):
                 sample = sample_at(body, after)
                 if sample is None:
@@ -84,6 +89,9 @@ class MetricsPage:
                 else:
                     found.append((at, sample))
         return found
+
+    def _says_too_much(self) -> bool:
+        return self._mentions > _MOST_MENTIONS or self._labels > _MOST_LABELS
 
     def _mentions_of(self, name: bytes) -> Iterator[int]:
         """Where the name stands at the start of a line, in page order, and perhaps elsewhere."""
@@ -120,10 +128,12 @@ def _starts_line(body: bytes, at: int) -> bool:
 
 MAX_LABEL_VALUES = 1000
 """Distinct client-derived values; llm-d's figure."""
+MAX_LABEL_LENGTH = 128
+"""Characters of a client-derived value."""
 
 
 class LabelLimit:
-    """Lets the first values through and folds later ones into `other`.
+    """Lets the first values through, cut after 128 characters, and folds later ones into `other`.
 
     For a plugin that labels its metrics with what a client sent: a model name, a fairness id.
     """
@@ -134,7 +144,8 @@ class LabelLimit:
         self._seen: set[str] = set()
 
     def __call__(self, value: str) -> str:
-        """The value itself, or `other` once too many have been seen."""
+        """The value itself, no longer than a label may be, or `other` once too many have been seen."""
+        value = value[:MAX_LABEL_LENGTH]
         if value in self._seen:
             return value
         if len(self._seen) >= self._maximum:

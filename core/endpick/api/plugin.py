@@ -106,7 +106,8 @@ class PluginContext:
         logger: Already carries instance, type and distribution.
         registry: Where the instance may register Prometheus metrics; it is the instance's alone, and `/metrics` adds the labels
             `plugin_name` and `plugin_type`. Label values that clients choose belong through a `LabelLimit`, and what is counted in each
-            request into a metric of `endpick.api.fast_metrics`. None when there is no metrics server.
+            request into a metric of `endpick.api.fast_metrics`; `Limits` counts what the instance refuses because it is too much.
+            None when there is no metrics server.
         columns: Where an instance writes columns it produces on the request path; collectors use the writer they are called with.
             None where there is no table, as in most tests.
         instances: What stands for each instance that a parameter marked with `RefersTo` names, by name; see `instance`.

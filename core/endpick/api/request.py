@@ -8,6 +8,8 @@ from enum import StrEnum
 from types import NoneType
 from typing import TypeAlias
 
+from endpick.api.records import quickly_made
+
 Kinds = tuple[tuple[str, type | tuple[type, ...]], ...]
 """Field names, each with the types its value may have."""
 
@@ -47,6 +49,7 @@ JSONObject: TypeAlias = Mapping[str, JSONValue]
 _USAGE: Kinds = (("prompt_tokens", int), ("completion_tokens", int), ("cached_tokens", (int, NoneType)))
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Token counts a model server reported for one response.
@@ -91,6 +94,23 @@ Piece: TypeAlias = "bytes | Media"
 """A part of a prompt: the UTF-8 bytes of a text, or media."""
 
 
+MOST_MEDIA = 1024
+"""Media of one request that plugins are shown: each costs them some ten microseconds, and a body may name a hundred thousand."""
+
+
+def _with_few_media(prompts: tuple[tuple[Piece, ...], ...]) -> tuple[tuple[Piece, ...], ...]:
+    if sum(map(len, prompts)) <= MOST_MEDIA:
+        return prompts
+    left, shown = MOST_MEDIA, list[tuple[Piece, ...]]()
+    for prompt in prompts:
+        pieces: list[Piece] = []
+        for piece in prompt:
+            left -= isinstance(piece, Media)
+            pieces.append(piece.content.encode("utf-8", "surrogatepass") if left < 0 and isinstance(piece, Media) else piece)
+        shown.append(tuple(pieces))
+    return tuple(shown)
+
+
 class Prompt:
     """What the model will read, as bytes; rendered when first asked for, because not every profile needs it.
 
@@ -122,9 +142,9 @@ class Prompt:
 
     @property
     def pieces(self) -> tuple[tuple[Piece, ...], ...]:
-        """Each prompt as texts and media in turn, for those who count or hash media by themselves."""
+        """Each prompt as texts and media in turn, for those who count or hash media by themselves; media beyond the 1024th are texts."""
         if self._pieces is None:
-            self._pieces = tuple((text,) for text in self.texts) if self._find_pieces is None else self._find_pieces()
+            self._pieces = tuple((text,) for text in self.texts) if self._find_pieces is None else _with_few_media(self._find_pieces())
         return self._pieces
 
     @property
@@ -143,6 +163,7 @@ class Prompt:
 NO_PROMPT = Prompt(lambda: ())
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class InferenceRequest:
     """One request on its way to a model server. Immutable, and the same object for every plugin.
@@ -217,6 +238,7 @@ class Rejection:
             raise ValueError(f"reason of a Rejection must be fit for a header, not {self.reason!r}")
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
     """What a parser read from a request body.
@@ -249,3 +271,6 @@ class ParsedRequest:
         kinds = type(self.model), type(self.prompt), type(self.streaming), type(self.max_output_tokens), type(self.cache_salt)
         if kinds not in _USUAL_KINDS:
             check_fields(self, _PARSED_REQUEST)
+            for name in ("model", "cache_salt"):
+                # A text of a class of its own may do anything when the host compares or measures it.
+                object.__setattr__(self, name, str.__str__(getattr(self, name)))

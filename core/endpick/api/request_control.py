@@ -15,6 +15,7 @@ from typing import ClassVar, Protocol, TypeAlias
 
 from endpick.api.endpoints import BoolArray, Endpoint, Endpoints
 from endpick.api.plugin import P, Plugin
+from endpick.api.records import quickly_made
 from endpick.api.request import InferenceRequest, ParsedRequest, Rejection, Usage
 from endpick.api.scheduling import SchedulingResult
 from endpick.api.state import CycleState, ScoringState
@@ -162,6 +163,7 @@ class TerminationCause(StrEnum):
     DRAINED = "drained"
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class ResponseHead:
     """The response headers as the model server sent them, and who served."""
@@ -174,6 +176,7 @@ class ResponseHead:
     """`host:port` that the gateway says has served; None where it does not say."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class ResponseEnd:
     """How one request ended, told exactly once for every request that was sent anywhere.

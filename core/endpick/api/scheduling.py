@@ -16,10 +16,12 @@ import numpy as np
 
 from endpick.api.endpoints import BoolArray, EndpointRow, Endpoints, FloatArray, RowArray
 from endpick.api.plugin import P, Plugin
+from endpick.api.records import quickly_made
 from endpick.api.request import InferenceRequest, Kinds, check_fields, check_headers, check_strings
 from endpick.api.state import CycleState, ScoringState
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class ScoredEndpoints:
     """Candidates with their weighted totals, in the same order. Shape of `scores`: `(len(endpoints),)`."""
@@ -32,6 +34,7 @@ class ScoredEndpoints:
         return self.endpoints.take(positions)
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class ProfileRunResult:
     """What one run of one scheduling profile came to.
@@ -61,6 +64,7 @@ _SCHEDULING_RESULT: Kinds = (
 _USUAL_KINDS = (str, dict, tuple, dict, str)
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class SchedulingResult:
     """The decision: which profile's pick serves the request, and what the other profiles picked.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -12,6 +12,10 @@ from endpick.api.endpoints import Endpoints, FloatArray
 from endpick.api.errors import UnknownKey
 
 T = TypeVar("T")
+
+_REQUEST: Final = Scope.REQUEST
+_CANDIDATE: Final = Scope.CANDIDATE
+"""Each request asks for them some times, and an attribute of an enum is slow to find."""
 
 
 class ScoringState:
@@ -38,7 +42,7 @@ class ScoringState:
             UnknownKey: the key's scope is not `REQUEST`.
             UndeclaredAccess: under test, when the running plugin does not consume the key.
         """
-        if key.scope is not Scope.REQUEST:
+        if key.scope is not _REQUEST:
             raise UnknownKey(f"'{key.name}' has scope '{key.scope}', not 'request'")
         scope = self._access.scope
         if scope is not None and key.name not in scope.readable:
@@ -53,7 +57,7 @@ class ScoringState:
             UnknownKey: the key's scope is not `CANDIDATE`.
             UndeclaredAccess: under test, when the running plugin does not consume the key.
         """
-        if key.scope is not Scope.CANDIDATE:
+        if key.scope is not _CANDIDATE:
             raise UnknownKey(f"'{key.name}' has scope '{key.scope}', not 'candidate'")
         scope = self._access.scope
         if scope is not None and key.name not in scope.readable:
@@ -92,7 +96,7 @@ class CycleState(ScoringState):
             UnknownKey: the key's scope is not `REQUEST`.
             UndeclaredAccess: under test, when the running plugin does not produce the key.
         """
-        if key.scope is not Scope.REQUEST:
+        if key.scope is not _REQUEST:
             raise UnknownKey(f"'{key.name}' has scope '{key.scope}', not 'request'")
         scope = self._access.scope
         if scope is not None and key.name not in scope.writable:
@@ -114,7 +118,7 @@ class CycleState(ScoringState):
             ValueError: the shape does not fit.
             UndeclaredAccess: under test, when the running plugin does not produce the key.
         """
-        if key.scope is not Scope.CANDIDATE:
+        if key.scope is not _CANDIDATE:
             raise UnknownKey(f"'{key.name}' has scope '{key.scope}', not 'candidate'")
         if values.shape != (endpoints._size,):
             raise ValueError(f"'{key.name}' needs one number for each of {len(endpoints)} endpoints, not shape {values.shape}")

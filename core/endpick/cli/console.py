@@ -24,9 +24,10 @@ STANDARD_INPUT = "-"
 def read(argument: str | None) -> LoadedConfig:
     """The configuration an argument names: a file, `-` for standard input, or the built-in default for None."""
     from endpick.config import load_config
+    from endpick.config.source import MAX_BYTES
 
     if argument == STANDARD_INPUT:
-        return load_config(text=sys.stdin.buffer.read(), name="<stdin>")
+        return load_config(text=sys.stdin.buffer.read(MAX_BYTES + 1), name="<stdin>")
     return load_config(argument)
 
 
@@ -72,8 +73,13 @@ FORMAT_OPTION = click.option(
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Rows under headers in aligned columns, two spaces apart; the last column is not padded. Ends with a line break."""
-    lines = [tuple(headers), *(tuple(row) for row in rows)]
+    """Rows under headers in aligned columns, two spaces apart; the last column is not padded. Ends with a line break.
+
+    What would command a terminal is shown as an escape: packages choose their names.
+    """
+    from endpick.diagnostics.text import printable
+
+    lines = [tuple(headers), *(tuple(map(printable, row)) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(headers))]
     return "".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n" for line in lines)
 

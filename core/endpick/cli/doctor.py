@@ -5,20 +5,27 @@ from __future__ import annotations
 import json
 import platform
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from endpick import __version__
 from endpick.cli.console import FORMAT_OPTION, json_text, table
 from endpick.diagnostics import Code, Diagnostic, ExitCode, render_json, render_text, wants_colour
+from endpick.diagnostics.text import printable
 from endpick.installation import API_MAJOR, request_path
 from endpick.plugins.discovery import Candidate
 from endpick.plugins.health import Health, examine, import_place
 from endpick.plugins.lock import FILE_NAME
 from endpick.plugins.trust import Trust, examine_trust
 
+if TYPE_CHECKING:
+    from urllib.request import Request
+
+_ASK_SECONDS = 5.0
 _OF_CONFIGURATIONS = frozenset({Code.W0303, Code.W0304, Code.W0309})
 """Types with another name, deprecated or experimental ones: `validate` tells of those that a configuration uses."""
 
@@ -61,20 +68,47 @@ class Told:
         return self.ready and not self.remarks
 
 
-def ask_serving(url: str) -> Told:
-    """Read `/healthz`; a process that does not answer is not ready."""
-    from urllib.error import HTTPError
-    from urllib.request import urlopen
+_MOST_BYTES = 64 * 1024
+"""Of what a serving process says of itself that are read."""
 
+
+def ask_serving(url: str) -> Told:
+    """Read `/healthz`; a process that does not answer, or not in time, is not ready, and neither is one that sends us elsewhere.
+
+    What answers may be anything, and what it says is shown on a terminal.
+    """
     if not url.startswith(("http://", "https://")):
         raise click.UsageError(f"--serving takes the address of a metrics port, such as http://127.0.0.1:9090, not '{url}'")
+    answers: list[Told] = []
+    # In a thread, because a server that sends a byte now and then is never too slow for a socket.
+    asking = threading.Thread(target=lambda: answers.append(_answer(url)), daemon=True)
+    asking.start()
+    asking.join(_ASK_SECONDS)
+    return answers[0] if answers else Told(url, False, (f"no answer: none within {_ASK_SECONDS:g} s",))
+
+
+def _answer(url: str) -> Told:
+    from http.client import HTTPException
+    from urllib.error import HTTPError
+    from urllib.request import HTTPRedirectHandler, build_opener
+
+    class NoRedirects(HTTPRedirectHandler):
+        """A metrics port has no reason to send its client elsewhere, and one that does is not followed."""
+
+        def redirect_request(self, *_: object) -> Request | None:
+            return None
+
     try:
-        with urlopen(f"{url.rstrip('/')}/healthz", timeout=5) as response:  # noqa: S310 - the scheme is checked above
-            return Told(url, True, tuple(response.read().decode().splitlines()[1:]))
+        with build_opener(NoRedirects).open(f"{url.rstrip('/')}/healthz", timeout=_ASK_SECONDS) as response:
+            return Told(url, True, _lines(response.read(_MOST_BYTES))[1:])
     except HTTPError as refusal:
-        return Told(url, False, tuple(refusal.read().decode(errors="replace").splitlines()))
-    except OSError as problem:
-        return Told(url, False, (f"no answer: {problem}",))
+        return Told(url, False, _lines(refusal.read(_MOST_BYTES)) or (f"no answer: {refusal}",))
+    except (OSError, HTTPException, ValueError) as problem:
+        return Told(url, False, _lines(f"no answer: {str(problem) or type(problem).__name__}".encode(errors="replace")))
+
+
+def _lines(said: bytes) -> tuple[str, ...]:
+    return tuple(map(printable, said.decode(errors="replace").splitlines()))
 
 
 def _load(health: Health) -> dict[Candidate, tuple[float, tuple[Diagnostic, ...]]]:
@@ -104,7 +138,7 @@ def _text(health: Health, diagnostics: tuple[Diagnostic, ...], seconds: dict[Can
         rows_loaded = ((one.type, one.origin, f"{taken * 1000:.1f} ms", import_place(one)) for one, taken in slowest)
         parts.append(table(("TYPE", "FROM", "IMPORT", "MODULE"), rows_loaded))
     if told is not None:
-        parts.append("".join(f"{line}\n" for line in (f"{told.url} is {'ready' if told.ready else 'not ready'}", *told.remarks)))
+        parts.append("".join(f"{line}\n" for line in (f"{printable(told.url)} is {'ready' if told.ready else 'not ready'}", *told.remarks)))
     if diagnostics:
         parts.append(render_text(diagnostics, colour=wants_colour(sys.stdout)))
     count = len(diagnostics)

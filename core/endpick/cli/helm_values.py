@@ -89,7 +89,8 @@ def _pool(document: Mapping[str, object], layout: _Layout) -> Iterator[str]:
 
 
 def _flags(picker: object, around: object) -> Iterator[str]:
-    if int(str(at(picker, "replicas") or 1)) > 1:
+    replicas = at(picker, "replicas")
+    if isinstance(replicas, int) and replicas > 1:
         yield "--ha-enable-leader-election"
     health = at(picker, "grpcHealthPort")
     if health:

@@ -14,11 +14,12 @@ from endpick.cli.console import STANDARD_INPUT
 from endpick.cli.go_flags import GoBoolean, known_name, options_of
 from endpick.cli.helm_values import Start, at, environment_of, start_of_values
 from endpick.cli.llm_d_flags import FLAGS, REMOVED, VARIABLES, Effect
-from endpick.diagnostics import ExitCode, did_you_mean
+from endpick.diagnostics import ExitCode, did_you_mean, printable
 
 _DEEPEST = 100
 _MOST_VALUES = 100_000
 """Of one document."""
+_MOST_BYTES = 4 * 1024 * 1024
 _SHOWN = {flag.name: flag for flag in FLAGS}
 
 
@@ -39,30 +40,54 @@ def command(source: str | None, arguments: tuple[str, ...]) -> None:
     flags, wrong = _flags(start.arguments)
     click.echo(_command_line(flags))
     for line in (*start.notes, *_differences(flags), *_variables(start.environment)):
-        click.echo(f"# {line}")
+        click.echo(f"# {printable(line)}")  # what a file says may not begin a line of its own, which a shell would run
     for line in wrong:
-        click.echo(f"error: {line}", err=True)
+        click.echo(f"error: {printable(line)}", err=True)
     sys.exit(ExitCode.CONFIG_INVALID if wrong else ExitCode.OK)
 
 
 def _read(source: str) -> Start:
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
     try:
-        text = sys.stdin.read() if source == STANDARD_INPUT else Path(source).read_text(encoding="utf-8")
-        yaml = YAML(typ="safe", pure=True, plug_ins=[])
-        yaml.max_depth = _DEEPEST
-        for node in yaml.compose_all(text):
-            _size_of(node, {})
-        documents = list(yaml.load_all(text))
-    except (OSError, ValueError, YAMLError) as problem:
-        raise click.UsageError(f"{source} cannot be read: {problem}") from problem
+        documents = _documents(_content(source))
+    # The last three are what the parser raises for values that are not of the type that their tag names.
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as problem:
+        reason = "\n".join(map(printable, str(problem).splitlines()))
+        raise click.UsageError(f"{source} cannot be read: {reason}") from problem
     for document in documents:
         start = _start_of(document)
         if start is not None:
             return start
     raise click.UsageError(f"{source} holds no Deployment of llm-d's endpoint picker, no values of its charts and no list of arguments")
+
+
+def _content(source: str) -> str:
+    """What stands there.
+
+    Raises:
+        ValueError: it is no text, or too long.
+    """
+    if source == STANDARD_INPUT:
+        raw = sys.stdin.buffer.read(_MOST_BYTES + 1)
+    else:
+        with Path(source).open("rb") as file:
+            raw = file.read(_MOST_BYTES + 1)
+    if len(raw) > _MOST_BYTES:
+        raise ValueError(f"it is longer than {_MOST_BYTES // 2**20} MiB")
+    return raw.decode()
+
+
+def _documents(text: str) -> list[object]:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    yaml = YAML(typ="safe", pure=True, plug_ins=[])
+    yaml.max_depth = _DEEPEST
+    try:
+        for node in yaml.compose_all(text):
+            _size_of(node, {})
+        return list(yaml.load_all(text))
+    except YAMLError as problem:
+        raise ValueError(str(problem)) from problem
 
 
 def _size_of(node: Any, known: dict[int, int]) -> int:  # noqa: ANN401 - ruamel has no types
@@ -91,10 +116,15 @@ def _start_of(document: object) -> Start | None:
         return values
     containers = at(document, "spec", "template", "spec", "containers")
     for container in containers if isinstance(containers, list) else ():
-        arguments = [str(word) for word in (*(container.get("command") or ())[1:], *(container.get("args") or ()))]
+        command, given = at(container, "command"), at(container, "args")
+        arguments = [*_words(command)[1:], *_words(given)]
         if {word.lstrip("-").partition("=")[0] for word in arguments} & (_SHOWN.keys() | REMOVED.keys()):
-            return Start(tuple(arguments), environment_of(container.get("env")))
+            return Start(tuple(arguments), environment_of(at(container, "env")))
     return None
+
+
+def _words(value: object) -> list[str]:
+    return [str(word) for word in value] if isinstance(value, list) else []
 
 
 def _flags(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -110,7 +140,11 @@ def _flags(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         known = known_name(name, options) if word.startswith("-") else None
         if known is not None:
             alone = isinstance(options[known].type, GoBoolean)
-            flags[known] = value if equals else "true" if alone else next(remaining, "")
+            setting = value if equals else "true" if alone else next(remaining, "")
+            if _commands_a_terminal(setting):
+                wrong.append(f"--{known} is left out: its value has characters that are not shown: {setting}")
+            else:
+                flags[known] = setting
         elif name in REMOVED:
             wrong.append(f"llm-d has removed --{name}: {REMOVED[name]}")
             if not equals and not name.endswith("skip-verify"):
@@ -118,6 +152,12 @@ def _flags(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         else:
             wrong.append(f"'{word}' is no flag of llm-d's; {did_you_mean(f'--{name}', [f'--{one}' for one in _SHOWN]) or 'leave it out'}")
     return flags, wrong
+
+
+def _commands_a_terminal(setting: str) -> bool:
+    """Whether what is shown would not be what is run; only a configuration has several lines, and those are quoted."""
+    text = setting.replace("\n", " ").replace("\t", "    ")
+    return printable(text) != text
 
 
 def _command_line(flags: Mapping[str, str]) -> str:

@@ -31,7 +31,10 @@ def command(config: str | None, endpoints_file: Path | None, output: Literal["te
     if output == "json":
         click.echo(json_text(document_of(plan).model_dump(mode="json", by_alias=True)), nl=False)
     else:
-        click.echo("\n".join(_sections(plan)), nl=False)
+        from endpick.diagnostics import printable
+
+        text = "\n".join(_sections(plan))
+        click.echo("\n".join(map(printable, text.split("\n"))), nl=False)
 
 
 def _sections(plan: Plan) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -15,7 +16,7 @@ from endpick.cli.llm_d_flags import REMOVED, unused_options, without_effect
 from endpick.cli.serve_options import serve_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from endpick.cli.serve_settings import ServeOptions
     from endpick.config import LoadedConfig
@@ -54,14 +55,28 @@ def command(**options: Unpack[ServeOptions]) -> None:
     configure_logging(log_level(options), log_format(options))
     settings = settings_of(options)
     planning = _Planning(options)
-    sys.exit(_run(lambda: _loaded(path, text), planning, settings, click.get_current_context().meta[GIVEN]))
+    sys.exit(_run(_Document(path, text), planning, settings, click.get_current_context().meta[GIVEN]))
 
 
-def _loaded(path: str | None, text: str | None) -> LoadedConfig:
-    from endpick.cli.console import read
-    from endpick.config import load_config
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """Where the configuration stands."""
 
-    return load_config(text=text, name="--config-text") if text is not None else read(path)
+    path: str | None
+    text: str | None
+
+    def read(self) -> LoadedConfig:
+        """For the start."""
+        from endpick.cli.console import read
+        from endpick.config import load_config
+
+        return read(self.path) if self.text is None else load_config(text=self.text, name="--config-text")
+
+    def read_again(self) -> LoadedConfig:
+        """For a reload, which must not wait."""
+        from endpick.config import load_config_again
+
+        return self.read() if self.path is None else load_config_again(self.path)
 
 
 class _Planning:
@@ -108,19 +123,19 @@ def _warn_of_idle_flags(given: Mapping[str, str], plan: Plan) -> None:
         _log.warning("some flags have no effect here", extra={"flags": "; ".join(idle)})
 
 
-def _run(load: Callable[[], LoadedConfig], planning: _Planning, settings: ServeSettings, given: Mapping[str, str]) -> int:
+def _run(document: _Document, planning: _Planning, settings: ServeSettings, given: Mapping[str, str]) -> int:
     from endpick.diagnostics import Code, Diagnostic, ExitCode
     from endpick.serve.deployment import StartRefused
     from endpick.serve.main import run
 
-    loaded = load()
+    loaded = document.read()
     outcome = planning.outcome(loaded)
     if outcome.plan is None:
         return _refuse(outcome.diagnostics, loaded)
     _print(outcome.diagnostics, loaded)
     _warn_of_idle_flags(given, outcome.plan)
     try:
-        run(outcome.plan, settings, lambda: planning.outcome(load()))
+        run(outcome.plan, settings, lambda: planning.outcome(document.read_again()))
     except StartRefused as refusal:
         return _refuse(refusal.diagnostics, loaded)
     except ExceptionGroup as group:

@@ -13,7 +13,7 @@
 `cli`, `testing`, `planning` and `plugins` call it. It may import `diagnostics` and `api`.
 """
 
-from endpick.config.load import LoadedConfig, load_config
+from endpick.config.load import LoadedConfig, load_config, load_config_again
 from endpick.config.model import (
     API_VERSIONS,
     ENDPICK,
@@ -60,4 +60,5 @@ __all__ = (
     "SchedulingProfile",
     "SourceMap",
     "load_config",
+    "load_config_again",
 )

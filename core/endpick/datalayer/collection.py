@@ -19,7 +19,7 @@ from endpick.api.datalayer import (
 from endpick.api.endpoints import Endpoint, Generation
 from endpick.api.plugin import Parameters
 from endpick.datalayer.dispatch import PayloadDispatcher, SourceBinding
-from endpick.datalayer.pace import Cadence, Pace, PhaseSequence, PollCounts, cadence_of, first_at, longest_stretch
+from endpick.datalayer.pace import Cadence, Moments, Pace, PollCounts, cadence_of, first_at, longest_stretch
 from endpick.datalayer.pool_poller import PoolPoller
 from endpick.datalayer.table import EndpointTable
 from endpick.datalayer.tasks import TaskGroup, keep_running, stop_all
@@ -106,12 +106,14 @@ class EndpointPoller:
         self._turns: list[asyncio.Future[None] | None] = [None] * len(sources)
         """What the task of each source waits for; None while it polls."""
         self._tick = 0
-        self._phase = self._next_at = 0.0
+        self._next_at = 0.0
+        self.phase = 0.0
+        """The moment of the tick at which it polls, 0 to 1; given to `start`."""
         self._timer: asyncio.Handle | None = None
 
     def start(self, phase: float) -> None:
         """Poll until `stop`: everything at once, then tick by tick, at the moment of the tick that `phase` (0 to 1) says."""
-        self._phase = phase
+        self.phase = phase
         self._next_at = first_at(self._loop.time(), self._cadence.tick_seconds, phase) - self._cadence.tick_seconds
         for position in range(len(self._sources)):
             self._tasks.spawn(self._poll_in_turn(position))
@@ -144,7 +146,7 @@ class EndpointPoller:
                 self._poll_unless_busy(position)
         now = self._loop.time()
         is_behind = self._next_at + tick_seconds < now
-        self._next_at = first_at(now, tick_seconds, self._phase) if is_behind else self._next_at + tick_seconds
+        self._next_at = first_at(now, tick_seconds, self.phase) if is_behind else self._next_at + tick_seconds
         self._timer = self._loop.call_at(self._next_at, self._look)
 
     def _poll_unless_busy(self, position: int) -> None:
@@ -199,7 +201,7 @@ class CollectionLoop:
         self._watched: dict[str, _Watched] = {}
         self._pool_tasks = TaskGroup()
         self._leaving: list[TaskGroup] = []
-        self._phases = PhaseSequence()
+        self._moments = Moments()
         self._polled: list[PolledSource] = []
         self._streams: list[tuple[StreamSource[Parameters, object], PayloadDispatcher]] = []
         self._pool_pollers: list[PoolPoller] = []
@@ -271,7 +273,7 @@ class CollectionLoop:
         poller = EndpointPoller(endpoint, tuple(self._polled), paces, self._cadence, self._table.sent, tasks)
         self._watched[endpoint.name] = _Watched(poller, tasks)
         if self._polled:
-            poller.start(self._phases.next(len(self._table.generation.endpoints)))
+            poller.start(self._moments.join(len(self._table.generation.endpoints)))
         for source, dispatcher in self._streams:
             run = functools.partial(source.watch, endpoint, dispatcher.publisher_for(endpoint.name))
             tasks.spawn(keep_running(run, functools.partial(dispatcher.failed, endpoint.name)))
@@ -292,6 +294,8 @@ class CollectionLoop:
         for dispatcher in self._dispatchers:
             dispatcher.forget(name)
         watched = self._watched.pop(name)
+        if self._polled:
+            self._moments.leave(watched.poller.phase)
         watched.poller.stop()
         watched.tasks.cancel()
         self._leaving.append(watched.tasks)

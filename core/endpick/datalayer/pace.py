@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -36,27 +37,40 @@ def cadence_of(refresh_interval_seconds: float, intervals: Iterable[float | None
     return Cadence(tick, tuple(max(1, round(interval / tick)) for interval in wanted))
 
 
-class PhaseSequence:
+class Moments:
     """Spreads endpoints over the tick, however many there are and whenever they come, in groups that are polled together.
 
-    Each time the process wakes costs more than a poll does, so endpoints share a few moments of the tick; groups stay small, because
-    requests wait for them.
+    Each time the process wakes costs more than a poll does, so endpoints share as few moments of the tick as will do; groups stay small,
+    because requests wait for them.
     """
 
-    _GOLDEN_RATIO = 0.6180339887498949
     _GROUP = 8
-    _FEWEST_MOMENTS = 4
 
     def __init__(self) -> None:
-        self._last = 0.0
+        self._taken: Counter[float] = Counter()
+        """By moment, how many endpoints have it."""
+        self._endpoints = 0
+        self._last = -1
+        """Which of the moments was given last: the search goes on behind it, so that it is short for a pool that comes as a whole."""
 
-    def next(self, endpoints: int) -> float:
-        """A share of the tick, 0 to 1, far from those given before, in a pool of so many; a larger one has these moments and others."""
-        self._last = (self._last + self._GOLDEN_RATIO) % 1.0
-        moments = self._FEWEST_MOMENTS
-        while moments * self._GROUP < endpoints:
-            moments *= 2
-        return math.floor(self._last * moments) / moments
+    def join(self, endpoints: int) -> float:
+        """The moment of one more endpoint in a pool of so many, as a share of the tick, 0 to 1; a larger pool has these and others."""
+        count = 1
+        while count * self._GROUP < endpoints:
+            count *= 2
+        fair_share = self._endpoints // count
+        while True:  # there is always a moment with no more than its share
+            self._last = (self._last + 1) % count
+            moment = self._last / count
+            if self._taken[moment] <= fair_share:
+                self._taken[moment] += 1
+                self._endpoints += 1
+                return moment
+
+    def leave(self, moment: float) -> None:
+        """An endpoint that had this moment has left."""
+        self._taken[moment] -= 1
+        self._endpoints -= 1
 
 
 def first_at(now: float, tick_seconds: float, phase: float) -> float:

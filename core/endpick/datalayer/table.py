@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol, TypeVar
@@ -18,6 +18,7 @@ from endpick.api.datalayer import ModelRewrite
 from endpick.api.endpoints import Column, Endpoint, Endpoints, FloatArray, Generation
 from endpick.api.errors import UnknownKey
 from endpick.datalayer.model_rules import ModelRules
+from endpick.datalayer.tasks import until_set
 from endpick.datalayer.told import Told
 
 _GREATEST = 1e300
@@ -280,9 +281,9 @@ class EndpointTable:
         for told in self.on_stand_by:
             told(reason)
 
-    async def until_ending(self) -> None:
+    def until_ending(self) -> Coroutine[object, object, None]:
         """See `EndpointRegistry`."""
-        await self.is_ending.wait()
+        return until_set(self.is_ending)
 
     def _become(self, wanted: Mapping[str, Endpoint]) -> None:
         before = {member.name: member for member in self._generation.endpoints}

@@ -73,3 +73,8 @@ async def keep_running(run: Callable[[], Awaitable[None]], failed: Callable[[Bas
                 raise
             failed("cancelled itself" if isinstance(problem, asyncio.CancelledError) else problem)
         await asyncio.sleep(backoff.delay_after(loop.time() - began))
+
+
+async def until_set(event: asyncio.Event) -> None:
+    """For modules that the compiled build takes, and whose coroutines it would not."""
+    await event.wait()

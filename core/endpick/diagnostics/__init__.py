@@ -23,7 +23,7 @@ from endpick.diagnostics.model import (
     sort_diagnostics,
     suggest,
 )
-from endpick.diagnostics.text import render_text, wants_colour
+from endpick.diagnostics.text import printable, render_text, wants_colour
 
 __all__ = (
     "Code",
@@ -37,6 +37,7 @@ __all__ = (
     "did_you_mean",
     "exit_code_of",
     "has_errors",
+    "printable",
     "render_github",
     "render_json",
     "render_text",

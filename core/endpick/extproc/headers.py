@@ -51,15 +51,15 @@ _NOT_IN_A_VALUE: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _OVERWRITE: Final = HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
 
 
-_MOST_NAMES: Final = 1024
-_LONGEST_NAME: Final = 64
+MOST_NAMES: Final = 1024
+LONGEST_NAME: Final = 64
 _names: Final[dict[str, str]] = {}
 """Names of headers in lower case, by how gateways write them: one string for all requests, of which thousands may wait."""
 
 
 def _lower(name: str) -> str:
     lowered = name.lower()
-    if len(_names) < _MOST_NAMES and len(name) <= _LONGEST_NAME:
+    if len(_names) < MOST_NAMES and len(name) <= LONGEST_NAME:
         _names[name] = lowered
     return lowered
 

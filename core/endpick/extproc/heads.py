@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Final
 
 from endpick._proto.ext_proc_pb2 import ProcessingRequest
+from endpick.extproc.headers import LONGEST_NAME, MOST_NAMES
 
 REQUEST_HEADERS: Final = 0x12
 RESPONSE_HEADERS: Final = 0x1A
@@ -18,7 +19,10 @@ _END: Final = b"\x18\x01"
 _KEY: Final = 0x0A
 _VALUE: Final = 0x12
 _RAW_VALUE: Final = 0x1A
-_NOTHING_ELSE: Final = ProcessingRequest()
+_SETTINGS_BYTES: Final = 32
+"""What stands beside the headers in so few bytes is how the gateway is configured, if anything: the same for all its requests."""
+_names: Final[dict[bytes, str]] = {}
+"""As those of `headers`, by the bytes that gateways write."""
 _parsed: Final = ProcessingRequest.FromString
 
 
@@ -43,7 +47,8 @@ def header_message(message: bytes) -> tuple[dict[str, str], bool, ProcessingRequ
         return None
     if headers is None or message[end:stop] not in (b"", _END):
         return None
-    rest = _NOTHING_ELSE if stop == len(message) else _parsed(message[stop:])
+    beside = message[stop:]
+    rest = _settings(beside) if len(beside) <= _SETTINGS_BYTES else _parsed(beside)
     return None if rest.WhichOneof("request") is not None else (headers, end < stop, rest)
 
 
@@ -71,7 +76,8 @@ def _headers(message: bytes, position: int, end: int) -> dict[str, str] | None:
         at = position + 2 + size
         if size > 0x7F or at > stop:
             return None
-        name = _lower(message[position + 2 : at])
+        written = message[position + 2 : at]
+        name = _names.get(written) or _lower(written)
         if at == stop:
             headers[name] = ""
         else:
@@ -90,9 +96,17 @@ def _headers(message: bytes, position: int, end: int) -> dict[str, str] | None:
     return headers if position == end else None
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
+def _settings(beside: bytes) -> ProcessingRequest:
+    """Shared by all messages with these bytes: those who get it only read it."""
+    return _parsed(beside)
+
+
 def _lower(name: bytes) -> str:
-    return name.decode().lower()
+    lowered = name.decode().lower()
+    if len(_names) < MOST_NAMES and len(name) <= LONGEST_NAME:
+        _names[name] = lowered
+    return lowered
 
 
 def _extent(message: bytes, position: int) -> tuple[int, int]:

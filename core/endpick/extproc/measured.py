@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from endpick.extproc.stream import GrpcStatus, ProtocolError, SessionFactory, StreamSession
+from endpick.extproc.stream import GrpcStatus, PassingBody, ProtocolError, SessionFactory, StreamSession
 from endpick.observability.metrics import StreamMetrics
 from endpick.requests.model import CloseCause
 
@@ -48,11 +48,11 @@ class MeasuredSession:
         """See `StreamSession.finished`."""
         return self._session.finished
 
-    def connect(self, interrupt: Callable[[object], None]) -> None:
-        """Pass on how the session can be resumed at any time, if it wants to know."""
+    def connect(self, interrupt: Callable[[object], None], let_pass: Callable[[PassingBody | None], None] | None = None) -> None:
+        """Pass on what the transport can do, if the session wants to know."""
         connect = getattr(self._session, "connect", None)
         if connect is not None:
-            connect(interrupt)
+            connect(interrupt, let_pass)
 
     def receive(self, message: bytes) -> Sequence[bytes]:
         """See `StreamSession.receive`."""

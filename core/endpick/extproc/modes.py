@@ -14,22 +14,41 @@ ONE_MESSAGE_MODES: Final = frozenset({BodyMode.BUFFERED, BodyMode.BUFFERED_PARTI
 _GRPC_MODE: Final = 5
 
 
+class _Last:
+    """The message that was read last, and what it said: a gateway's settings are one object for many requests (see `heads`)."""
+
+    __slots__ = ("message", "modes")
+
+    def __init__(self) -> None:
+        self.message: ProcessingRequest | None = None
+        self.modes = BodyModes()
+
+
+_last: Final = _Last()
+
+
 def body_modes_of(message: ProcessingRequest) -> BodyModes:
     """Read `protocol_config`; a gateway that sends none speaks the protocol's own mode, FULL_DUPLEX_STREAMED.
 
     Raises:
         ProtocolError: the gateway is configured in a way in which no request can be routed.
     """
+    if message is _last.message:
+        return _last.modes
     if message.observability_mode:
         raise ProtocolError(
             GrpcStatus.FAILED_PRECONDITION,
             "the gateway's ext_proc filter runs in observability mode and ignores replies; "
             "set observability_mode: false to have requests routed",
         )
-    if not message.HasField("protocol_config"):
-        return _body_modes(BodyMode.FULL_DUPLEX_STREAMED, BodyMode.FULL_DUPLEX_STREAMED, False)
-    config = message.protocol_config
-    return _body_modes(config.request_body_mode, config.response_body_mode, config.send_body_without_waiting_for_header_response)
+    if message.HasField("protocol_config"):
+        config = message.protocol_config
+        modes = _body_modes(config.request_body_mode, config.response_body_mode, config.send_body_without_waiting_for_header_response)
+    else:
+        modes = _body_modes(BodyMode.FULL_DUPLEX_STREAMED, BodyMode.FULL_DUPLEX_STREAMED, False)
+    if message.WhichOneof("request") is None:  # one with headers is long, and comes once
+        _last.message, _last.modes = message, modes
+    return modes
 
 
 @lru_cache(maxsize=64)

@@ -121,7 +121,7 @@ def immediate(refused: Refused) -> bytes:
     """The end of a request: the gateway answers the client with this error."""
     response = ImmediateResponse(
         status=HttpStatus(code=StatusCode.Name(refused.status if refused.status in _FINAL_STATUSES else 500)),
-        body=f"inference error: {refused.code} - {refused.message}".encode(),
+        body=f"inference error: {refused.code} - {refused.message}".encode(errors="replace"),
         details=f"endpick_{refused.reason or refused.code}",
     )
     if refused.reason is not None:

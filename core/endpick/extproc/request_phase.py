@@ -19,13 +19,18 @@ _VIEW_BYTES: Final = 384
 NO_MEMORY: Final = Refused(503, "ServiceUnavailable", "the requests under way hold all the memory that there is for them")
 
 # Globals, because a member of an enumeration costs several times as much to look up, and each message looks up some.
+_HEADERS: Final = MessagePart.HEADERS
+_LAST_HEADERS: Final = MessagePart.LAST_HEADERS
 _BODY_PART: Final = MessagePart.BODY
 _LAST_BODY: Final = MessagePart.LAST_BODY
 _TRAILERS: Final = MessagePart.TRAILERS
+_IDLE: Final = MessageState.IDLE
+_BODY: Final = MessageState.BODY
 _TRAILED: Final = MessageState.TRAILED
 _TO_SERVER: Final = Direction.REQUEST
 _REFUSING: Final = OverloadStage.REFUSING
 _NONE: Final = BodyMode.NONE
+_BUFFERED_PARTIAL: Final = BodyMode.BUFFERED_PARTIAL
 _FULL_DUPLEX: Final = BodyMode.FULL_DUPLEX_STREAMED
 
 
@@ -76,7 +81,7 @@ class RequestPhase:
         self._headers_answered = False
         """The gateway buffers the body, and hands it over once the headers are answered: the decision then answers the body."""
         self.headers: dict[str, str] = {}
-        self.state = MessageState.IDLE
+        self.state = _IDLE
         self.ready = False
         """Nothing that the director needs is still to come: derived from `state` and the mode."""
 
@@ -108,7 +113,7 @@ class RequestPhase:
             ProtocolError: the headers came before.
             UnroutableError: there is no memory left, or nearly none for the whole process.
         """
-        part = MessagePart.LAST_HEADERS if end else MessagePart.HEADERS
+        part = _LAST_HEADERS if end else _HEADERS
         following = MESSAGE_TRANSITIONS.get((self.state, part))
         if following is None:
             raise misplaced("request", self.state, part)
@@ -122,7 +127,7 @@ class RequestPhase:
             account.refused += 1
             raise UnroutableError(OVERLOADED)
         self.headers = headers
-        self._readable = self.state is MessageState.BODY and self._sees_body
+        self._readable = self.state is _BODY and self._sees_body
         self.ready = not self._readable
         if self._readable and self._mode in ONE_MESSAGE_MODES:
             self._headers_answered = True
@@ -149,7 +154,7 @@ class RequestPhase:
             raise out_of_order("a request body came although request_body_mode is NONE")
         if routed:
             return [replies.CONTINUE_REQUEST_BODY]
-        self._readable = mode is not BodyMode.BUFFERED_PARTIAL or end
+        self._readable = mode is not _BUFFERED_PARTIAL or end
         self.ready = last
         self._messages += 1
         # Where each piece is owed an answer, even an empty one has to be remembered.

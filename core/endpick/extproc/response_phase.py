@@ -12,7 +12,7 @@ from endpick.extproc.headers import as_struct, mutation
 from endpick.extproc.modes import ONE_MESSAGE_MODES
 from endpick.extproc.replies import Direction
 from endpick.extproc.states import MESSAGE_TRANSITIONS, MessagePart, MessageState, misplaced, out_of_order
-from endpick.extproc.stream import GrpcStatus, ProtocolError, SessionCounters
+from endpick.extproc.stream import GrpcStatus, PassingBody, ProtocolError, SessionCounters
 from endpick.requests.model import BodyMode, Exchange
 
 logger = logging.getLogger(__name__)
@@ -28,13 +28,13 @@ _NONE: Final = BodyMode.NONE
 _FULL_DUPLEX: Final = BodyMode.FULL_DUPLEX_STREAMED
 
 
-class ResponsePhase:
+class ResponsePhase(PassingBody):
     """One response, from its headers to its end.
 
     Without an exchange (the gateway answered by itself, or shows us responses only) everything passes as it is.
     """
 
-    __slots__ = ("_counters", "_exchange", "_has_length", "_mode", "_replaced", "_seen_by", "state", "streams")
+    __slots__ = ("_counters", "_exchange", "_has_length", "_mode", "_replaced", "_seen_by", "passes", "state", "streams")
 
     def __init__(self, mode: BodyMode, counters: SessionCounters) -> None:
         self._mode = mode
@@ -47,6 +47,8 @@ class ResponsePhase:
         self.state = MessageState.IDLE
         self.streams = False
         """Whether pieces may go to `on_streamed`: the body is under way, and each is answered with bytes."""
+        self.passes = False
+        """Whether `let_pass` would do for them, because no piece is replaced."""
 
     def on_headers(self, headers: dict[str, str], end: bool, exchange: Exchange | None, served: str | None) -> list[bytes]:
         """The beginning of the response, and all of it if `end`.
@@ -64,6 +66,7 @@ class ResponsePhase:
         answer = replies.CONTINUE_RESPONSE_HEADERS if exchange is None else self._headers_answer(exchange, headers, served)
         if not end:
             self.streams = self._mode is _FULL_DUPLEX
+            self.passes = self.streams and (self._seen_by is None or (exchange is not None and not exchange.rewrites))
             return [answer]
         self._instead_of(b"", end=True)
         return [self._with_closing_metadata(answer)]
@@ -84,6 +87,14 @@ class ResponsePhase:
             return (head + chunk,)
         self._replaced = True
         return replies.streamed(_TO_CLIENT, instead, end=False)
+
+    def let_pass(self, piece: bytes) -> None:
+        """See `PassingBody.let_pass`; called while `streams` and `passes` are true."""
+        if self._seen_by is not None:
+            try:
+                self._seen_by(piece, False)
+            except Exception as error:
+                self._fault("response_chunk", error)
 
     def on_body(self, chunk: bytes, end: bool) -> list[bytes]:
         """A piece of the body; the last one if `end`.

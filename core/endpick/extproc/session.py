@@ -21,10 +21,10 @@ from endpick.extproc.replies import passage
 from endpick.extproc.request_phase import NO_MEMORY, RequestPhase, UnroutableError
 from endpick.extproc.response_phase import ResponsePhase
 from endpick.extproc.states import SESSION_TRANSITIONS, MessageState, SessionState
-from endpick.extproc.stream import GrpcStatus, ProtocolError, SessionCounters, SessionFactory
+from endpick.extproc.stream import GrpcStatus, PassingBody, ProtocolError, SessionCounters, SessionFactory
 from endpick.observability.recorder import Throttle
 from endpick.requests.memory import MemoryAccount, MemoryBudget
-from endpick.requests.model import EVICTED, BodyModes, CloseCause, Decider, Decision, Exchange, IncomingRequest, Refused, Routed
+from endpick.requests.model import EVICTED, LONG_NAME, BodyModes, CloseCause, Decider, Decision, Exchange, IncomingRequest, Refused, Routed
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +71,7 @@ class Session:
         "_director",
         "_exchange",
         "_interrupt",
+        "_let_pass",
         "_memory",
         "_queue",
         "_queued_bytes",
@@ -106,6 +107,7 @@ class Session:
         self._memory = MemoryBudget(settings.max_held_bytes) if memory is None else memory
         self._exchange: Exchange | None = None
         self._interrupt: Callable[[object], None] | None = None
+        self._let_pass: Callable[[PassingBody | None], None] | None = None
         self._queue: list[ProcessingRequest] = []
         self._queued_bytes = 0
         self._subset: tuple[str, ...] | None = None
@@ -121,9 +123,10 @@ class Session:
         self.finished = False
         """Whether the state is ANSWERED or CLOSED: a transport asks after each message, too often for a property."""
 
-    def connect(self, interrupt: Callable[[object], None]) -> None:
-        """A transport that can: `interrupt` has it call `resume` with what it is given, also while nothing is awaited."""
+    def connect(self, interrupt: Callable[[object], None], let_pass: Callable[[PassingBody | None], None] | None = None) -> None:
+        """What a transport can do: call `resume` with what it is given, also while nothing is awaited; answer pieces that pass itself."""
         self._interrupt = interrupt
+        self._let_pass = let_pass
 
     def receive(self, message: bytes) -> Sequence[bytes]:
         """See `StreamSession.receive`."""
@@ -239,12 +242,16 @@ class Session:
         served = served_endpoint(message) if message.HasField("metadata_context") else None
         answers = self._response.on_headers(headers, end, self._exchange, served)
         self._streaming = self._response if self._response.streams else None
+        if self._response.passes and self._let_pass is not None:
+            self._let_pass(self._response)
         return self._response_answered(answers)
 
     def _response_answered(self, answers: list[bytes]) -> list[bytes]:
         """What to send after a part of the response, which may have been the last."""
         if self._response.state >= _DONE:
             self._streaming = None
+            if self._response.passes and self._let_pass is not None:
+                self._let_pass(None)
             self._finish(CloseCause.END)
         return answers
 
@@ -294,6 +301,7 @@ class Session:
 
     def _unroutable(self, error: UnroutableError) -> list[bytes]:
         self._counters.unroutable += 1
+        self._counters.bodies_too_large += error.refused.status == 413
         self._counters.buffer_exhaustions += error.refused is NO_MEMORY
         return self._refuse(error.refused)
 
@@ -329,6 +337,7 @@ class Session:
         return self._refuse(result)
 
     def _refuse(self, refused: Refused) -> list[bytes]:
+        self._counters.names_too_long += refused is LONG_NAME
         self._enter(SessionState.ANSWERED)
         return [replies.immediate(refused)]
 
@@ -346,6 +355,7 @@ class Session:
     def _keep(self, message: ProcessingRequest, size: int) -> None:
         self._queued_bytes += size
         if self._queued_bytes > self._settings.max_request_body_bytes:
+            self._counters.bodies_too_large += 1
             raise ProtocolError(GrpcStatus.RESOURCE_EXHAUSTED, "too much came while the decision was being awaited")
         if not self._request.hold(size + _MESSAGE_BYTES):
             self._counters.buffer_exhaustions += 1
@@ -374,11 +384,10 @@ class Session:
             logger.exception("finish of the exchange failed")
 
     def _counted(self, error: ProtocolError) -> ProtocolError:
-        status = error.status
-        self._counters.protocol_errors[status] += 1
+        self._counters.protocol_errors[error.status] += 1
         suppressed = self._complaints.admit(error.message)
         if suppressed is not None:
-            logger.warning("a stream was ended with %s: %s", status.name, error.message, extra={"suppressed": suppressed})
+            logger.warning("a stream was ended with %s: %s", error.status.name, error.message, extra={"suppressed": suppressed})
         return error
 
 
@@ -391,5 +400,4 @@ def session_factory(
     """What a transport needs: a function that makes the session of a new stream."""
     shared = SessionCounters() if counters is None else counters
     complaints = Throttle(time.monotonic, COMPLAINT_INTERVAL_SECONDS)
-    memory = MemoryBudget(settings.max_held_bytes, account)
-    return partial(Session, director, settings, shared, complaints=complaints, memory=memory)
+    return partial(Session, director, settings, shared, complaints=complaints, memory=MemoryBudget(settings.max_held_bytes, account))

@@ -48,6 +48,18 @@ class ProtocolError(Exception):
         self.message = message
 
 
+class PassingBody:
+    """A response body whose pieces pass as they are: a transport may answer each itself, and shows it here.
+
+    A piece that may be answered so is a message that holds a part of the body, not the last one, and nothing else.
+    """
+
+    __slots__ = ()
+
+    def let_pass(self, piece: bytes) -> None:
+        """See a piece that passes; never raises."""
+
+
 class StreamSession(Protocol):
     """One gRPC stream, which is one HTTP request; no sockets, no event loop."""
 
@@ -88,7 +100,7 @@ SessionFactory = Callable[[], StreamSession]
 
 _PROTOCOL_ERRORS = (GrpcStatus.INVALID_ARGUMENT, GrpcStatus.RESOURCE_EXHAUSTED, GrpcStatus.FAILED_PRECONDITION, GrpcStatus.INTERNAL)
 """The statuses with which an ext_proc session ends a stream."""
-_PLAIN = ("requests", "unroutable", "buffer_exhaustions", "decision_faults", "exchange_faults")
+_PLAIN = ("requests", "unroutable", "bodies_too_large", "names_too_long", "buffer_exhaustions", "decision_faults", "exchange_faults")
 
 
 @dataclass(slots=True)
@@ -99,6 +111,10 @@ class SessionCounters:
     """Streams that began with request headers."""
     unroutable: int = 0
     """Requests refused before the director saw them: their body, or what all requests hold, is over the limit."""
+    bodies_too_large: int = 0
+    """Requests whose body, or what came of them while they waited for a decision, is longer than `--max-request-body`."""
+    names_too_long: int = 0
+    """Requests refused because their model, cache salt or fairness id is longer than a name may be."""
     buffer_exhaustions: int = 0
     """Requests refused because all requests that wait together hold `max_held_bytes`."""
     decision_faults: int = 0

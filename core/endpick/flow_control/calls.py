@@ -10,9 +10,11 @@ from endpick.api.access import Access
 from endpick.api.flow_control import Band, DispatchedRequest, Flow, SortKey, WaitingRequest
 from endpick.api.keys import INFLIGHT_REQUESTS, INFLIGHT_TOKENS
 from endpick.flow_control.policies import BoundEviction, BoundFairness
+from endpick.plugins.failures import CALL_FAILURES, kind_of
 from endpick.scheduling.step import Fault, Step
 
 _COUNTED = frozenset({INFLIGHT_REQUESTS.name, INFLIGHT_TOKENS.name})
+_PLAIN = (int, float)
 _LAST: SortKey = (math.inf,)
 """The key of a request for which the ordering policy failed: behind all whose first number is finite."""
 
@@ -33,12 +35,15 @@ class Fairness:
     def choose(self, band: Band) -> str | Fault | None:
         """The id of the flow to serve next, None for none now; a `Fault` where the policy failed, or named one in which nothing waits."""
         answer = self._choose.run(self._access, band)
-        if answer is None or isinstance(answer, Fault):
+        if answer is None or type(answer) is Fault:
             return answer
-        flow_id = getattr(answer, "id", None)
-        if not isinstance(flow_id, str) or band.flow(flow_id) is not answer:
-            return self._choose.fault(f"chose {answer!r}, which is no flow of the band in which something waits")
-        return flow_id
+        try:
+            flow_id = getattr(answer, "id", None)
+            if isinstance(flow_id, str) and band.flow(flow_id) is answer:
+                return flow_id
+        except CALL_FAILURES as problem:
+            return self._choose.fault(problem)
+        return self._choose.fault(f"chose {kind_of(answer)}, which is no flow of the band in which something waits")
 
     def flow_changed(self, band: Band, flow: Flow) -> None:
         """Tell the policy, if it wants to know."""
@@ -67,12 +72,16 @@ class Ordering:
 
 def _judged(step: Step, key: object) -> SortKey:
     """What a policy answered, if it is a key; the last of all keys if not."""
-    if key == ():
-        return ()
-    if isinstance(key, tuple) and all(isinstance(part, Real) and not math.isnan(part) for part in key):
-        return key
-    if not isinstance(key, Fault):
-        step.fault(f"answered {key!r}, not a tuple of numbers")
+    if type(key) is Fault:
+        return _LAST
+    try:
+        if isinstance(key, tuple) and all(isinstance(part, Real) and not math.isnan(part) for part in key):
+            # Compared again and again, where the policy is not guarded: by then they are numbers of Python's own.
+            return tuple([part if type(part) in _PLAIN else float(part) for part in key])
+    except CALL_FAILURES as problem:
+        step.fault(problem)
+    else:
+        step.fault(f"answered {kind_of(key)}, not a tuple of numbers")
     return _LAST
 
 
@@ -88,18 +97,28 @@ class UsageLimit:
     def ceilings(self, saturation: float, priorities: Sequence[int]) -> Sequence[float]:
         """A ceiling for each priority, none greater than the one before it; 1 for each after a fault."""
         answer = self._ceilings.run(self._access, saturation, priorities)
-        if isinstance(answer, Fault):
+        if type(answer) is Fault:
             return [1.0] * len(priorities)
-        if not isinstance(answer, list | tuple) or len(answer) != len(priorities):
-            self._ceilings.fault(f"answered {answer!r}, not {len(priorities)} numbers, one for each priority")
-            return [1.0] * len(priorities)
-        before = math.inf
-        for ceiling in answer:
-            if not isinstance(ceiling, float | int) or not ceiling <= before:
-                self._ceilings.fault(f"answered {answer!r}; each must be a number not greater than the one before it")
-                return [1.0] * len(priorities)
-            before = ceiling
-        return answer
+        try:
+            problem: BaseException | str = _problem_with(answer, len(priorities))
+            if not problem and isinstance(answer, list | tuple):
+                return [float(ceiling) for ceiling in answer]
+        except CALL_FAILURES as raised:
+            problem = raised
+        self._ceilings.fault(problem)
+        return [1.0] * len(priorities)
+
+
+def _problem_with(answer: object, priorities: int) -> str:
+    """What is wrong with ceilings; empty for nothing."""
+    if not isinstance(answer, list | tuple) or len(answer) != priorities:
+        return f"answered {answer!r}, not {priorities} numbers, one for each priority"
+    before = math.inf
+    for ceiling in answer:
+        if not isinstance(ceiling, float | int) or not ceiling <= before:
+            return f"answered {answer!r}; each must be a number not greater than the one before it"
+        before = ceiling
+    return ""
 
 
 class Detector:
@@ -120,11 +139,13 @@ class Detector:
     def saturation(self, endpoints: object) -> float:
         """How full they are, 0 or more. After a fault 0, as if there were no detector; 1 where its `onFault` asks for refusal."""
         answer = self._saturation.run(self._access, endpoints)
-        if isinstance(answer, Real) and not math.isnan(answer):
-            return max(0.0, float(answer))
-        if not isinstance(answer, Fault):
-            answer = self._saturation.fault(f"answered {answer!r}, not a number")
-        return 1.0 if answer.refuses else 0.0
+        try:
+            if isinstance(answer, Real) and not math.isnan(answer):
+                return max(0.0, float(answer))
+            fault = answer if isinstance(answer, Fault) else self._saturation.fault(f"answered {answer!r}, not a number")
+        except CALL_FAILURES as problem:
+            fault = self._saturation.fault(problem)
+        return 1.0 if fault.refuses else 0.0
 
 
 class Eviction:
@@ -140,8 +161,8 @@ class Eviction:
     def allows(self, dispatched: DispatchedRequest) -> bool:
         """Whether a request may be evicted; False after a fault."""
         answer = self._is_evictable.run(self._access, dispatched)
-        if not isinstance(answer, bool | Fault):
-            self._is_evictable.fault(f"answered {answer!r}, not a boolean")
+        if type(answer) is not bool and type(answer) is not Fault:
+            self._is_evictable.fault(f"answered {kind_of(answer)}, not a boolean")
         return answer is True
 
     def key(self, dispatched: DispatchedRequest) -> SortKey:

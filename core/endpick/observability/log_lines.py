@@ -13,6 +13,8 @@ import threading
 from collections import deque
 from contextlib import suppress
 
+from endpick.plugins.failures import kind_of
+
 AT_ONCE_BYTES = select.PIPE_BUF
 """Of a pipe that takes bytes at all: POSIX promises that it takes so many without waiting."""
 MOST_WAITING = 10_000
@@ -51,7 +53,7 @@ class LineHandler(logging.Handler):
         try:
             line = self.format(record).encode(errors="backslashreplace") + b"\n"
         except BaseException as problem:  # what is logged may be a plugin's, and is asked only here what it says
-            line = f"a line of {record.name} cannot be shown: {type(problem).__name__} at {record.pathname}:{record.lineno}\n".encode()
+            line = f"a line of {record.name} cannot be shown: {kind_of(problem)} at {record.pathname}:{record.lineno}\n".encode()
         with self._changed:
             if not self._waiting and len(line) <= AT_ONCE_BYTES and _is_ready(self._descriptor):
                 self._write(line)

@@ -126,7 +126,7 @@ class EndpickMetrics:
         ).labels()
         self.response_processing = histogram(
             "response_processing_duration_seconds",
-            "endpick's own work on one response.",
+            "endpick's own work on one response; pieces of a stream that it only notes and passes on are left out.",
             (),
             RESPONSE_PROCESSING_BUCKETS,
         ).labels()

@@ -6,19 +6,19 @@ import logging
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal
+from typing import Final, Literal
 
 from prometheus_client.metrics import Gauge
 
 from endpick.api.access import AccessScope
 from endpick.api.endpoints import Endpoint
 from endpick.api.fast_metrics import Distribution, Tally
-from endpick.api.metrics import LabelLimit
+from endpick.api.metrics import MAX_LABEL_LENGTH, LabelLimit
 from endpick.api.request_control import ResponseEnd, TerminationCause
 from endpick.observability.metrics import EndpickMetrics
 from endpick.observability.telemetry import ResponsePace
 from endpick.plugins.breaker import BreakerState
-from endpick.plugins.failures import message_of
+from endpick.plugins.failures import kind_of, message_of
 from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import OnFault
 
@@ -27,8 +27,10 @@ _request_log = logging.getLogger("endpick.requests")
 _poll_log = logging.getLogger("endpick.data")
 
 
+_NATURAL: Final = TerminationCause.NATURAL
+_ERROR: Final = TerminationCause.ERROR
+
 MAX_COMBINATIONS = 250
-MAX_LABEL_LENGTH = 128
 OTHER = "other"
 _MOST_ATTEMPTS = 5000
 """Pairs of an endpoint and a target model; endpoints come and go, and each may serve every model."""
@@ -74,7 +76,7 @@ class Recorder:
 
     def fault(self, instance: Instance, extension_point: str, problem: BaseException | str) -> None:
         """Count a fault, and log it once per interval and instance."""
-        reason = type(problem).__name__ if isinstance(problem, BaseException) else "answer"
+        reason = kind_of(problem) if isinstance(problem, BaseException) else "answer"
         self._metrics.faults.labels(instance.name, instance.type, instance.distribution, instance.version, extension_point, reason).inc()
         suppressed = self._throttle.admit(f"fault/{instance.name}/{extension_point}/{reason}")
         if suppressed is not None:
@@ -113,7 +115,8 @@ class Recorder:
         if breaker.state is BreakerState.OPEN:
             text = "%s is left out for %g s, and requests are %s meanwhile: %s"
             fate = "refused" if instance.on_fault is OnFault.REFUSE else "decided without it"
-            _log.error(text, instance.origin, round(breaker.seconds_left, 3), fate, breaker.reason)
+            advice = "mend the plugin; --circuit-faults and --circuit-cool-down say when it is left out, and for how long"
+            _log.error(text, instance.origin, round(breaker.seconds_left, 3), fate, breaker.reason, extra={"advice": advice})
         elif breaker.state is BreakerState.HALF_OPEN:
             _log.warning("%s is called again, after it was left out because %s", instance.origin, breaker.reason)
         elif before is BreakerState.HALF_OPEN:
@@ -170,7 +173,7 @@ class Recorder:
         bound.running.value += 1.0
         # What `Distribution.observe` does, without the calls.
         processing, sizes = self._metrics.request_processing, bound.request_size
-        processing.counts[bisect_left(processing.bounds, seconds)] += 1
+        processing.counts[0 if seconds <= processing.lowest else bisect_left(processing.bounds, seconds)] += 1
         processing.total += seconds
         sizes.counts[bisect_left(sizes.bounds, size_bytes)] += 1
         sizes.total += size_bytes
@@ -183,7 +186,7 @@ class Recorder:
     def request_scheduled(self, seconds: float, endpoint: Endpoint | None, target_model: str) -> None:
         """Count a scheduling decision by its endpoint, and record how long it took."""
         duration = self._metrics.scheduler_duration
-        duration.counts[bisect_left(duration.bounds, seconds)] += 1
+        duration.counts[0 if seconds <= duration.lowest else bisect_left(duration.bounds, seconds)] += 1
         duration.total += seconds
         key = (endpoint.name, endpoint.port, target_model) if endpoint is not None else ("", 0, target_model)
         attempt = self._attempts.get(key) or self._bind_attempt(key)
@@ -194,29 +197,30 @@ class Recorder:
         key = (model, target_model, fairness_id, priority)
         bound = self._models.get(key) or self._bind_model(key)
         bound.running.value -= 1.0
+        cause, status, seconds, ttft, usage = end.cause, end.status, end.duration_seconds, end.ttft_seconds, end.usage
         seen: list[tuple[Distribution, float]] = []
-        if end.cause is TerminationCause.NATURAL:
-            seen.append((bound.duration, end.duration_seconds))
-        if end.status:
+        if cause is _NATURAL:
+            seen.append((bound.duration, seconds))
+        if status:
             seen.append((self._metrics.response_processing, pace.processing_seconds))
         if pace.gaps is not None:
             bound.itl.merge(pace.gaps)
         if end.response_bytes:
             seen.append((bound.response_size, end.response_bytes))
-        if end.ttft_seconds is not None:
-            seen.append((bound.ttft_of_streams if pace.streaming else bound.ttft, end.ttft_seconds))
-        if end.status >= 400 or end.cause is TerminationCause.ERROR:
-            code = "ModelServerError" if end.status >= 400 else "Error"
+        if ttft is not None:
+            seen.append((bound.ttft_of_streams if pace.streaming else bound.ttft, ttft))
+        if status >= 400 or cause is _ERROR:
+            code = "ModelServerError" if status >= 400 else "Error"
             self.request_refused(model, target_model, fairness_id, priority, code)
-        usage = end.usage
         if usage is not None:
+            output_tokens = usage.completion_tokens
             if usage.prompt_tokens:
                 seen.append((bound.input_tokens, usage.prompt_tokens))
-            if usage.completion_tokens:
-                seen.append((bound.output_tokens, usage.completion_tokens))
-                seen.append((bound.ntpot, end.duration_seconds / usage.completion_tokens))
-                if pace.streaming and end.ttft_seconds is not None and usage.completion_tokens > 1:
-                    seen.append((bound.tpot, (end.duration_seconds - end.ttft_seconds) / (usage.completion_tokens - 1)))
+            if output_tokens:
+                seen.append((bound.output_tokens, output_tokens))
+                seen.append((bound.ntpot, seconds / output_tokens))
+                if pace.streaming and ttft is not None and output_tokens > 1:
+                    seen.append((bound.tpot, (seconds - ttft) / (output_tokens - 1)))
             if usage.cached_tokens is not None:
                 seen.append((bound.cached_tokens, usage.cached_tokens))
         # What `Distribution.observe` does, for all of them in one go.

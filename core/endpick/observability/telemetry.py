@@ -18,7 +18,7 @@ class ResponsePace(Protocol):
 
     Attributes:
         streaming: It is a stream of server-sent events, whatever the client asked for.
-        processing_seconds: How long endpick itself worked on it.
+        processing_seconds: How long endpick itself worked on it; pieces that it only noted are left out.
         gaps: Seconds between two pieces of a stream; None where there were none.
     """
 

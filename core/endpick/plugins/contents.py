@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
+from endpick.files import open_regular
 from endpick.plugins.discovery import Candidate
 from endpick.plugins.locating import MODULE_SUFFIXES, locate, module_files, places
 from endpick.plugins.metadata import read_all, top_level_modules
@@ -42,11 +43,22 @@ def _from_sources(candidate: Candidate, top_level: Iterable[str]) -> Contents:
                 continue
             base = place.parent.parent if place.name.startswith("__init__.") else place.parent
             for file in module_files(place):
-                digests[str(file)] = digest_of(file.read_bytes())
-                relative[str(file)] = file.relative_to(base).as_posix()
+                digest = _digest_now(file)
+                if digest is not None:
+                    digests[str(file)] = digest
+                    relative[str(file)] = file.relative_to(base).as_posix()
     lines = sorted(f"{relative[file]},{digest}" for file, digest in digests.items())
     modules = _modules((path, file) for file, path in relative.items())
     return Contents(candidate.distribution, candidate.version, str(root), _fingerprint(lines), digests, modules, recorded=False)
+
+
+def _digest_now(file: Path) -> str | None:
+    """None for what cannot be imported either: a link to nothing, as editors leave them, a directory, a pipe, a file of another user."""
+    try:
+        with open_regular(file) as content:
+            return digest_of(content.read())
+    except OSError:
+        return None
 
 
 def _fingerprint(lines: Iterable[str]) -> str:

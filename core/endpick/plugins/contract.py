@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from endpick.api.data import DataKey
 from endpick.api.datalayer import DataSource, EndpointEventSource, PollingPoolSource, PollingSource, PoolSource, StreamSource
@@ -116,13 +117,15 @@ def _method_faults(plugin: type, name: str, base: type) -> Iterator[SignatureFau
         yield SignatureFault(name, "must not be `async def`: the host does not await it" if is_async else "must be `async def`")
 
 
-def _arguments(method: object, *, is_bound: bool) -> list[str]:
+@cache
+def _arguments(method: object, *, is_bound: bool) -> tuple[str, ...]:
+    """Of a method of `endpick.api`: the same ones for every plugin of a kind."""
     assert callable(method)
-    names = list(inspect.signature(method).parameters)
+    names = tuple(inspect.signature(method).parameters)
     return names if is_bound else names[1:]
 
 
-def _cannot_take(method: object, arguments: list[str], *, is_bound: bool) -> str | None:
+def _cannot_take(method: object, arguments: tuple[str, ...], *, is_bound: bool) -> str | None:
     assert callable(method)
     try:
         signature = inspect.signature(method)
@@ -200,7 +203,10 @@ def _class_faults(reference: Reference, candidate: Candidate, plugin: type[Plugi
 
 def _unimplemented(plugin: type) -> list[str]:
     """Abstract methods that no class of the plugin overrides; `Plugin` is not an ABC, so Python itself does not look."""
-    return sorted(name for name in dir(plugin) if getattr(inspect.getattr_static(plugin, name), "__isabstractmethod__", False))
+    members: dict[str, object] = {}
+    for klass in reversed(plugin.__mro__):
+        members.update(vars(klass))
+    return sorted(name for name, member in members.items() if getattr(member, "__isabstractmethod__", False))
 
 
 def _declaration_faults(reference: Reference, candidate: Candidate, plugin: type[Plugin[Parameters]]) -> Iterable[Diagnostic]:

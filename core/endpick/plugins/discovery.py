@@ -26,7 +26,7 @@ def is_valid_type(name: str) -> bool:
     return _TYPE.fullmatch(name) is not None
 
 
-_GROUP = re.compile(re.escape(ENTRY_POINT_GROUP_PREFIX) + r"(\d+)", re.ASCII)
+_GROUP = re.compile(re.escape(ENTRY_POINT_GROUP_PREFIX) + r"(\d{1,9})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -20,6 +20,15 @@ TESTED_FAILURES = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError)
 """What a plugin under test may throw at the kit; Ctrl-C, a time limit and what pytest raises are for the person who runs the test."""
 
 
+_name_of = type.__dict__["__name__"].__get__
+
+
+def kind_of(value: object) -> str:
+    """The name of the class of an exception or an answer: asked of Python itself, because a metaclass answers with code of the plugin."""
+    name: str = _name_of(type(value))
+    return name
+
+
 _LONGEST_MESSAGE = 2000
 
 

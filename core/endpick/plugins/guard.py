@@ -27,6 +27,7 @@ from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import CodeType, ModuleType
 
+from endpick.files import open_regular
 from endpick.plugins.record import Contents, matches
 
 _log = logging.getLogger(__name__)
@@ -259,9 +260,11 @@ def _check(content: bytes, name: str, path: str, guarded: GuardedFile) -> None:
 
 
 def _content(path: str) -> bytes:
-    # Beside a regular file anything can be found there by now; some of it would be read for ever.
-    file = Path(path)
-    return file.read_bytes() if file.is_file() else b""
+    try:
+        with open_regular(path) as file:
+            return file.read()
+    except OSError:  # it has gone, or is no file any more
+        return b""
 
 
 def _namespace(spec: ModuleSpec, name: str) -> ModuleSpec:

@@ -40,6 +40,7 @@ def examine(path: Sequence[str] | None = None) -> Health:
     findings = (
         *_copies_findings(copies),
         *_group_findings(copies),
+        *_unreadable_findings(copies),
         *_requirement_findings(copies),
         *_type_findings(candidates),
         *_target_findings((*candidates, *hook_objects)),
@@ -103,6 +104,17 @@ def _group_findings(copies: Sequence[Metadata]) -> Iterator[Diagnostic]:
                     f"{copy.name} {copy.version} has entry points in the group '{group}', which endpick does not read",
                     help=f"its author may mean '{ENTRY_POINT_GROUP_PREFIX}{API_MAJOR}' or '{HOOKS_ENTRY_POINT_GROUP}'",
                 )
+
+
+def _unreadable_findings(copies: Sequence[Metadata]) -> Iterator[Diagnostic]:
+    for copy in effective(copies).values():
+        if copy.trouble:
+            yield Diagnostic(
+                Code.E0805,
+                f"the entry points of {copy.name} {copy.version} cannot be read, so it offers nothing: {copy.trouble}",
+                help=f"reinstall {copy.name}; if that does not help, its author has to correct its entry points",
+                notes=(f"they are written in {copy.path}",),
+            )
 
 
 def _requirement_findings(copies: Sequence[Metadata]) -> Iterator[Diagnostic]:

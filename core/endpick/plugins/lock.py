@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from endpick.diagnostics import Code, Diagnostic, Span
+from endpick.files import open_regular
 from endpick.plugins.contents import contents_of, owner_of
 from endpick.plugins.discovery import Candidate
 from endpick.plugins.importing import describe
@@ -15,6 +16,8 @@ from endpick.plugins.record import Contents
 
 FILE_NAME = "endpick.lock.json"
 _FORMAT = 2
+_MOST_BYTES = 16 * 1024 * 1024
+"""Of the file: a plugin type takes some hundred."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -91,20 +94,30 @@ def read_lock(text: str, file: str) -> Lock | Diagnostic:
         document = json.loads(text)
         if document["format"] != _FORMAT:
             return _unusable(file, f"is of format {document['format']}, this endpick reads format {_FORMAT}")
-        plugins, hooks = (tuple(LockedPlugin(**entry) for entry in document[section]) for section in ("plugins", "hooks"))
-        return Lock(plugins, hooks, tuple(LockedOwner(**entry) for entry in document["owners"]))
-    except (ValueError, KeyError, TypeError) as error:
+        plugins, hooks = (tuple(LockedPlugin(**_texts(entry)) for entry in document[section]) for section in ("plugins", "hooks"))
+        return Lock(plugins, hooks, tuple(LockedOwner(**_texts(entry)) for entry in document["owners"]))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         return _unusable(file, f"is damaged: {describe(error)}")
 
 
 def load_lock(path: Path) -> Lock | Diagnostic:
     """The lock file at `path`, or why it cannot be used."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with open_regular(path) as file:
+            raw = file.read(_MOST_BYTES + 1)
+        text = raw.decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         return Diagnostic(Code.E0321, f"the lock file {path} cannot be read: {reason}", help="write one with `endpick lock`")
+    if len(raw) > _MOST_BYTES:
+        return _unusable(str(path), f"is longer than {_MOST_BYTES // 2**20} MiB")
     return read_lock(text, str(path))
+
+
+def _texts(entry: object) -> dict[str, str]:
+    if not isinstance(entry, dict) or not all(isinstance(value, str) for value in entry.values()):
+        raise TypeError("an entry is no mapping of text to text")
+    return entry
 
 
 def _unusable(file: str, reason: str) -> Diagnostic:

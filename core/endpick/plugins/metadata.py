@@ -36,6 +36,9 @@ class Metadata:
     source_path: str
     """Where an editable install has its source; empty for any other install."""
 
+    trouble: str = ""
+    """Why its entry points cannot be read; it has none then."""
+
     @property
     def is_empty(self) -> bool:
         """Whether it is a leftover that says nothing: what an interrupted uninstall leaves behind."""
@@ -73,7 +76,7 @@ def read_relevant(group_prefix: str, path: Sequence[str] | None = None) -> tuple
 
     The cost of discovery is reading metadata, so that of the many other packages is left unread.
     """
-    found = [(distribution, distribution.read_text("entry_points.txt") or "") for distribution in _distributions(path)]
+    found = [(distribution, _text(distribution, "entry_points.txt")) for distribution in _distributions(path)]
     relevant = {_stem_name(distribution) for distribution, text in found if group_prefix in text}
     return tuple(read(distribution) for distribution, _ in found if _stem_name(distribution) in relevant)
 
@@ -104,28 +107,47 @@ def claimants(name: str, copies: Iterable[Metadata], path: Sequence[str] | None 
 
 def top_level_modules(metadata_path: str) -> tuple[str, ...]:
     """The top-level modules to which a distribution's entry points for endpick lead, sorted."""
-    offered = importlib_metadata.PathDistribution(Path(metadata_path)).entry_points
+    offered, _ = _entry_points(importlib_metadata.PathDistribution(Path(metadata_path)))
     return tuple(sorted({one.value.partition(":")[0].strip().partition(".")[0] for one in offered if one.group.startswith(OUR_GROUPS)}))
 
 
 def read(distribution: importlib_metadata.Distribution) -> Metadata:
     """One metadata directory."""
     header = email.message_from_string(_header(distribution))
+    entry_points, trouble = _entry_points(distribution)
     return Metadata(
         path=str(distribution),
         stem_name=_stem_name(distribution),
         name=(header["Name"] or "").strip(),
         version=(header["Version"] or "").strip(),
         requires=tuple(header.get_all("Requires-Dist", ())),
-        entry_points=tuple(distribution.entry_points),
-        source_path=_source_path(distribution.read_text("direct_url.json")),
+        entry_points=entry_points,
+        source_path=_source_path(_text(distribution, "direct_url.json")),
+        trouble=trouble,
     )
 
 
 def _header(distribution: importlib_metadata.Distribution) -> str:
     """The metadata without the package's README, whose parsing is what makes metadata slow; empty for an empty leftover."""
-    text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+    text = _text(distribution, "METADATA") or _text(distribution, "PKG-INFO")
     return text.partition("\n\n")[0]
+
+
+def _text(distribution: importlib_metadata.Distribution, file: str) -> str:
+    """A file of the metadata, empty where there is none; what is no text is replaced, lest one broken package stop every command."""
+    try:
+        return distribution.read_text(file) or ""
+    except UnicodeDecodeError:
+        place = Path(str(distribution), file)
+        return place.read_text(encoding="utf-8", errors="replace") if place.is_file() else ""
+
+
+def _entry_points(distribution: importlib_metadata.Distribution) -> tuple[tuple[importlib_metadata.EntryPoint, ...], str]:
+    """Its entry points, and why they cannot be read; what raises is `importlib_metadata`, at lines without `=` and at what is no text."""
+    try:
+        return tuple(distribution.entry_points), ""
+    except (TypeError, ValueError) as problem:
+        return (), f"{type(problem).__name__}: {problem}"
 
 
 def _distributions(path: Sequence[str] | None) -> list[importlib_metadata.Distribution]:
@@ -137,14 +159,19 @@ def _stem_name(distribution: importlib_metadata.Distribution) -> str:
     return normalise(Path(str(distribution)).stem.partition("-")[0])
 
 
-def _source_path(direct_url: str | None) -> str:
+def _source_path(direct_url: str) -> str:
     try:
         origin = json.loads(direct_url or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
-    if not isinstance(origin, dict) or not origin.get("dir_info", {}).get("editable"):
+    directory, url = (origin.get("dir_info"), origin.get("url")) if isinstance(origin, dict) else (None, None)
+    if not isinstance(directory, dict) or not directory.get("editable") or not isinstance(url, str):
         return ""
-    return unquote(urlsplit(origin.get("url", "")).path)
+    try:
+        path = unquote(urlsplit(url).path)
+    except ValueError:  # such as brackets that do not close
+        return ""
+    return path if path.isprintable() else ""  # a NUL or a lone surrogate is in no path that an installer wrote
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,5 +216,5 @@ def installed_version(name: str) -> str | None:
 
 def offered_at(metadata_path: str) -> tuple[tuple[str, str], ...]:
     """Name and target of every entry point of the distribution whose metadata directory this is."""
-    offered = importlib_metadata.PathDistribution(Path(metadata_path)).entry_points
+    offered, _ = _entry_points(importlib_metadata.PathDistribution(Path(metadata_path)))
     return tuple((entry_point.name, entry_point.value) for entry_point in offered)

@@ -190,6 +190,8 @@ def deprecated_parameters(
     reference: Reference | None = None,
 ) -> tuple[Diagnostic, ...]:
     """A warning for each parameter that is given and that the schema calls deprecated, in nested mappings, too."""
+    if not raw:
+        return ()
     place = ParameterSource(reference or Reference(loaded.candidate.type), path, source)
     plugin, schema = place.reference.plugin(loaded.candidate), parameters_schema(loaded)
     return tuple(
@@ -216,6 +218,8 @@ def ineffective_parameters(
     code: Code = Code.W0402,
 ) -> tuple[Diagnostic, ...]:
     """One diagnostic of this code for each given parameter that has no effect, in nested mappings, too; see `endpick.api.ignored`."""
+    if not raw:
+        return ()
     place = ParameterSource(reference or Reference(loaded.candidate.type), path, source)
     schema = parameters_schema(loaded)
     return tuple(
@@ -241,6 +245,8 @@ def _given_names(block: Mapping[str, object], path: DocumentPath) -> Iterator[Do
 
 
 def _by_schema(loaded: LoadedPlugin, raw: Mapping[str, object]) -> Iterator[Violation]:
+    if loaded.candidate.is_builtin and not raw:
+        return  # what their schemas refuse their models refuse, too
     block = dict(raw)
     for schema in loaded.schemas:
         if not plainly_satisfies(schema, block):

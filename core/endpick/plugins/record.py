@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from endpick.files import open_regular
+
 _DIFFERS_BY_INSTALLER = re.compile(r".*\.dist-info/(INSTALLER|REQUESTED|RECORD|direct_url\.json|uv_cache\.json)|.*\.pyc")
 _ALGORITHMS = ("sha256", "sha384", "sha512")
 """Those that the packaging standard calls strong enough."""
@@ -31,11 +33,12 @@ class Record:
 def read_record(metadata_path: str) -> Record:
     """The RECORD in a metadata directory."""
     try:
-        text = (Path(metadata_path) / "RECORD").read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        with open_regular(Path(metadata_path) / "RECORD") as file:
+            rows = [row for row in csv.reader(file.read().decode().splitlines()) if len(row) >= 2]
+    except (OSError, UnicodeDecodeError, csv.Error):
         return Record()
     told: dict[str, set[str]] = {}
-    for path, digest, *_ in (row for row in csv.reader(text.splitlines()) if len(row) >= 2):
+    for path, digest, *_ in rows:
         inside = posixpath.normpath(path)
         if not _DIFFERS_BY_INSTALLER.fullmatch(inside) and not inside.startswith(("..", "/")):
             told.setdefault(inside, set()).add(digest)
@@ -57,16 +60,20 @@ def matches(content: bytes, digest: str) -> bool:
 
 def file_matches(file: str, digest: str) -> bool:
     """The same of a file, which may be gone."""
+    algorithm = digest.partition("=")[0]
     try:
-        content = Path(file).read_bytes()
-    except OSError:
+        with open_regular(file) as content:
+            return algorithm in _ALGORITHMS and _written(algorithm, hashlib.file_digest(content, algorithm).digest()) == digest
+    except (OSError, ValueError):  # the latter for a name with a NUL
         return False
-    return matches(content, digest)
 
 
 def _digest(algorithm: str, content: bytes) -> str:
-    value = base64.urlsafe_b64encode(hashlib.new(algorithm, content).digest()).rstrip(b"=").decode()
-    return f"{algorithm}={value}"
+    return _written(algorithm, hashlib.new(algorithm, content).digest())
+
+
+def _written(algorithm: str, digest: bytes) -> str:
+    return f"{algorithm}={base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"
 
 
 @dataclass(frozen=True, slots=True)

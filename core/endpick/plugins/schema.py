@@ -19,20 +19,25 @@ from endpick.plugins.resolution import Reference
 _COMPOSED = frozenset({"$ref", "allOf", "anyOf", "oneOf", "if", "additionalProperties", "unevaluatedProperties"})
 
 
-def schemas_of(reference: Reference, candidate: Candidate, plugin: type[Plugin[Any]]) -> tuple[Schema, ...] | Diagnostic:
-    """The schemas that a `parameters:` block must satisfy, each valid and complete in itself; else what is wrong with them.
+def fault_of_schemas(reference: Reference, candidate: Candidate, plugin: type[Plugin[Any]]) -> Diagnostic | None:
+    """What is wrong with the schemas of a plugin; None when each can be made, is valid and complete in itself."""
+    try:
+        schemas = schemas_of(plugin)
+    except Exception as error:
+        return _invalid(reference, candidate, f"cannot be generated: {describe(error)}", trace_notes(error))
+    faults = (None if is_plainly_valid(schema) else _schema_fault(reference, candidate, schema) for schema in schemas)
+    return next((fault for fault in faults if fault is not None), None)
+
+
+def schemas_of(plugin: type[Plugin[Any]]) -> tuple[Schema, ...]:
+    """The schemas that a `parameters:` block must satisfy; the last is the one to show.
 
     An author who gives a schema and no model of their own is judged by the schema alone.
     """
-    try:
-        schemas = _written(plugin)
-    except Exception as error:
-        return _invalid(reference, candidate, f"cannot be generated: {describe(error)}", trace_notes(error))
-    for schema in schemas:
-        fault = None if is_plainly_valid(schema) else _schema_fault(reference, candidate, schema)
-        if fault is not None:
-            return fault
-    return schemas
+    model = own_model(plugin)
+    generated = () if model is None else (_generated(model),)
+    given = () if plugin.parameters_schema is None else (_closed_at_top(json.loads(json.dumps(plugin.parameters_schema))),)
+    return (*generated, *given)
 
 
 def own_model(plugin: type[Plugin[Any]]) -> type[Parameters] | None:
@@ -41,13 +46,6 @@ def own_model(plugin: type[Plugin[Any]]) -> type[Parameters] | None:
     assert isinstance(model, type)
     assert issubclass(model, Parameters)
     return model if model is not Parameters or plugin.parameters_schema is None else None
-
-
-def _written(plugin: type[Plugin[Any]]) -> tuple[Schema, ...]:
-    model = own_model(plugin)
-    generated = () if model is None else (_generated(model),)
-    given = () if plugin.parameters_schema is None else (_closed_at_top(json.loads(json.dumps(plugin.parameters_schema))),)
-    return (*generated, *given)
 
 
 @cache

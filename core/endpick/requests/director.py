@@ -162,7 +162,7 @@ class Director:
             if incoming.body is None and incoming.body_modes.sees_request_body:
                 return self._anywhere(incoming)
             body = incoming.body
-            if body is not None and len(body) > self._light_bytes and is_large(body, self._large_bytes, self._most_weight):
+            if body is not None and len(body) > self._light_bytes and is_large(incoming, self._large_bytes, self._most_weight):
                 return self._decide_large(incoming, pipeline)
             built = build_request(incoming, pipeline.parsers, pipeline.objectives, access, None, self._rules, self._random)
         if isinstance(built, Refused):

@@ -17,10 +17,10 @@ from endpick.api.request import InferenceRequest, ParsedRequest, Rejection, chec
 from endpick.api.request_control import MetadataValue, Parser
 from endpick.datalayer.model_rules import ModelRules, choose_model
 from endpick.observability.telemetry import Telemetry
-from endpick.plugins.failures import CALL_FAILURES
+from endpick.plugins.failures import CALL_FAILURES, kind_of
 from endpick.plugins.instance import Instance
 from endpick.requests.memory import parsed_size
-from endpick.requests.model import CODE_OF, NO_MODEL, IncomingRequest, Refused, refused
+from endpick.requests.model import CODE_OF, LONG_NAME, MAX_NAME_CHARACTERS, NO_MODEL, IncomingRequest, Refused, refused
 from endpick.scheduling.step import Fault, Step, bind
 
 REQUEST_ID: Final = "x-request-id"
@@ -63,6 +63,20 @@ def first_of(headers: Mapping[str, str], names: tuple[str, ...]) -> str | None:
     return None
 
 
+def plain_text(text: str) -> str:
+    """A plugin's text as it is, of no class of its own. Raises UnicodeEncodeError for half a surrogate pair: no gateway is told one."""
+    plain = str.__str__(text)
+    plain.encode()
+    return plain
+
+
+def plain_value(value: MetadataValue) -> MetadataValue:
+    """The same for any value of metadata. Raises OverflowError for a number that is none there."""
+    if isinstance(value, str):
+        return plain_text(value)
+    return value if isinstance(value, bool) else float(value)
+
+
 class HeadersForUpstream:
     """The `UpstreamHeaders` of one request."""
 
@@ -77,7 +91,7 @@ class HeadersForUpstream:
         """See `UpstreamHeaders.set_metadata`; what a plugin passes is believed only once it has been looked at."""
         if not isinstance(namespace, str) or not isinstance(key, str) or not isinstance(value, str | float | int):
             raise TypeError(f"metadata {namespace!r}, {key!r} is set to {value!r}; it takes strings, numbers and booleans")
-        self.metadata.setdefault(namespace, {})[key] = value
+        self.metadata.setdefault(plain_text(namespace), {})[plain_text(key)] = plain_value(value)
 
     def set(self, name: str, value: str) -> None:
         """See `UpstreamHeaders.set`."""
@@ -248,11 +262,14 @@ def build_request(
         try:
             answer = (step.ask if step.breaker.state else step.call)(path, headers, incoming.body)
             access.called.append((step, perf_counter()))
+            if not isinstance(answer, ParsedRequest | Rejection):
+                answer = step.fault(f"answered {kind_of(answer)}, not a ParsedRequest or Rejection")
         except CALL_FAILURES as problem:
             answer = step.failed(problem, access)
         access.scope = None
         if not isinstance(answer, ParsedRequest):
-            return refused(answer if isinstance(answer, Rejection | Fault) else step.fault(_not_parsed(answer)))
+            assert isinstance(answer, Rejection | Fault)
+            return refused(answer)
         parsed = answer
 
     rewrite, objective, fairness_id = NO_CONTROLS if CONTROLS.isdisjoint(headers) else controls_of(headers)
@@ -264,44 +281,44 @@ def build_request(
             target = choose_model(rules.rewrites, parsed.model, random.random()) or target
     if parsed.needs_model and not target:
         return NO_MODEL
+    salt, longest = parsed.cache_salt, MAX_NAME_CHARACTERS
+    if len(parsed.model) > longest or len(target) > longest or len(salt) > longest or (fairness_id and len(fairness_id) > longest):
+        return LONG_NAME
     if read is None and parser is not None and incoming.body is not None and target != parsed.model:
         rewritten = parser.rewrite_model.run(access, incoming.body, parsed, target)
-        if not isinstance(rewritten, bytes):
-            wrong = f"answered {type(rewritten).__name__}, not the bytes of a body"
-            return refused(rewritten if isinstance(rewritten, Fault) else parser.rewrite_model.fault(wrong))
+        if type(rewritten) is not bytes:  # not `isinstance`, which asks the answer, and lets classes pass that compare as they like
+            wrong = f"answered {kind_of(rewritten)}, not the bytes of a body"
+            return refused(rewritten if type(rewritten) is Fault else parser.rewrite_model.fault(wrong))
         body = None if rewritten == incoming.body else rewritten
     size_bytes = 0 if incoming.body is None else len(incoming.body)
     plain = {**headers}
     for name in headers:
-        if name[:1] == ":":
+        if name and name[0] == ":":
             del plain[name]
+    # By position, in the order of the fields: with names, Python first makes a dictionary of them.
     request = InferenceRequest(
-        id=headers.get(REQUEST_ID) or new_id(),
-        model=target,
-        incoming_model=parsed.model,
-        path=path,
-        headers=plain,
-        prompt=parsed.prompt,
-        streaming=parsed.streaming,
-        max_output_tokens=parsed.max_output_tokens,
-        priority=priority_of(objective, objectives, rules) if objective else 0,
-        fairness_id=fairness_id or DEFAULT_FAIRNESS_ID,
-        cache_salt=parsed.cache_salt,
-        size_bytes=size_bytes,
-        received_at=incoming.received_at,
-        payload=parsed.payload,
+        headers.get(REQUEST_ID) or new_id(),
+        target,
+        parsed.model,
+        path,
+        plain,
+        parsed.prompt,
+        parsed.streaming,
+        parsed.max_output_tokens,
+        priority_of(objective, objectives, rules) if objective else 0,
+        fairness_id or DEFAULT_FAIRNESS_ID,
+        salt,
+        size_bytes,
+        incoming.received_at,
+        parsed.payload,
     )
-    parsed_bytes = size_bytes if parsed.payload is None or incoming.body is None else parsed_size(incoming.body)
+    parsed_bytes = size_bytes if parsed.payload is None or incoming.body is None else parsed_size(incoming.body, incoming.structure)
     return BuiltRequest(request, None if parsed.skip_response else parser, body, parsed_bytes)
 
 
 def priority_of(objective: str, objectives: Mapping[str, int], rules: ModelRules | None) -> int:
     """Of an objective that a client names; 0 for one that is not known."""
     return objectives.get(objective, 0 if rules is None else rules.objectives.get(objective, 0))
-
-
-def _not_parsed(answer: object) -> str:
-    return f"answered {type(answer).__name__}, not a ParsedRequest or Rejection"
 
 
 def within(subset: Iterable[str] | None, endpoints: Endpoints) -> Endpoints:

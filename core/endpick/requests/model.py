@@ -55,11 +55,25 @@ class BodyModes:
 EVERYTHING_SENT: Final = BodyModes()
 
 
+class Structure:
+    """How often there is what makes a JSON body long to parse, and large once it is parsed."""
+
+    __slots__ = ("commas", "exact", "lists", "objects", "quotes")
+
+    def __init__(self, commas: int, objects: int, lists: int, quotes: int, exact: bool) -> None:
+        self.commas = commas
+        self.objects = objects
+        self.lists = lists
+        self.quotes = quotes
+        self.exact = exact
+        """Whether nothing that stands within a string is counted."""
+
+
 class IncomingRequest:
     """What `Decider.decide` decides about."""
 
     # Here and in `Routed`: the methods that `dataclass` would write stay Python where everything else is compiled, and cost most of a call.
-    __slots__ = ("body", "body_modes", "headers", "received_at", "subset")
+    __slots__ = ("body", "body_modes", "headers", "received_at", "structure", "subset")
 
     def __init__(
         self,
@@ -78,6 +92,8 @@ class IncomingRequest:
         self.received_at = received_at
         """Seconds on the monotonic clock when the headers came."""
         self.body_modes = body_modes
+        self.structure: Structure | None = None
+        """What was counted of the body; None for a body that was not looked at."""
 
 
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -110,6 +126,10 @@ class Exchange(Protocol):
     @property
     def wants_chunks(self) -> bool:
         """Read once, after `response_headers`. False: pieces pass unseen, and `response_chunk` is called for the end only."""
+
+    @property
+    def rewrites(self) -> bool:
+        """Read once, after `response_headers`. False: `response_chunk` answers None, whatever it is shown before the last piece."""
 
     def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str | None]:
         """The model server has begun to answer.
@@ -213,6 +233,11 @@ NO_CANDIDATES: Final = Refused(
     503, CODE_OF[503], "failed to find endpoint candidates for serving the request", reason="rejected-no-endpoints"
 )
 SATURATED: Final = Refused(429, CODE_OF[429], "system saturated, sheddable request dropped", reason="rejected-saturated")
+MAX_NAME_CHARACTERS: Final = 1024
+"""Of a model, a cache salt and a fairness id: clients choose them, plugins remember and hash them, metrics and answers repeat them."""
+LONG_NAME: Final = Refused(
+    400, CODE_OF[400], f"the model, the cache salt or the fairness id has more than {MAX_NAME_CHARACTERS} characters"
+)
 NO_MODEL: Final = Refused(400, CODE_OF[400], "model not found in request body")
 NOTHING_CACHED: Final = Refused(
     412, CODE_OF[412], "no endpoint has the beginning of this prompt in its cache, and the client asked for that"
@@ -226,7 +251,7 @@ def refused(why: Rejection | Fault) -> Refused:
     """The answer to the client: what a plugin decided, or that one failed and the operator wants the request refused then."""
     if isinstance(why, Fault):
         return Refused(500, CODE_OF[500], f"plugin '{why.instance}' failed")
-    return Refused(why.status, CODE_OF.get(why.status, "Rejected"), why.message, why.reason or None)
+    return Refused(why.status, CODE_OF.get(why.status, "Rejected"), str.__str__(why.message), why.reason or None)
 
 
 Decision = Routed | Refused

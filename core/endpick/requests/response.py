@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from endpick.api.access import Access
@@ -17,16 +18,19 @@ from endpick.api.state import CycleState
 from endpick.observability.metrics import ITL_BUCKETS
 from endpick.observability.telemetry import Telemetry
 from endpick.plugins.breaker import Breaker, BreakerState
+from endpick.plugins.failures import CALL_FAILURES, kind_of
 from endpick.plugins.instance import Instance
-from endpick.requests.intake import BuiltRequest
+from endpick.requests.intake import BuiltRequest, plain_text, plain_value
 from endpick.requests.memory import MemoryAccount
 from endpick.requests.model import CloseCause
-from endpick.requests.response_body import FramedUsage, ModelNameRestorer, StreamedUsage, Unread, UsageReader, WholeUsage
+from endpick.requests.response_body import FramedUsage, ModelNameRestorer, StreamedUsage, UsageReader, WholeUsage
 from endpick.scheduling.step import Fault, Step, bind_settling
 
 if TYPE_CHECKING:
     from endpick.flow_control.reclaim import Flight
 
+_MOST_TOKENS: Final = 1 << 64
+"""More than any answer has; a number without bound could not be added to a metric."""
 _OPEN: Final = BreakerState.OPEN
 
 
@@ -73,7 +77,7 @@ def _add_metadata(answer: Mapping[object, object], told: dict[str, dict[str, Met
             continue
         for key, value in entries.items():
             if isinstance(key, str) and isinstance(value, str | float | int):
-                told.setdefault(namespace, {})[key] = value
+                told.setdefault(plain_text(namespace), {})[plain_text(key)] = plain_value(value)
             else:
                 step.fault(f"wants metadata {key!r} set to {value!r}; it takes strings, numbers and booleans")
 
@@ -81,7 +85,7 @@ def _add_metadata(answer: Mapping[object, object], told: dict[str, dict[str, Met
 def _add(answer: Mapping[object, object], added: dict[str, str | None], step: Step) -> None:
     for name, value in answer.items():
         if isinstance(name, str) and (value is None or isinstance(value, str)):
-            added[name] = value
+            added[plain_text(name)] = None if value is None else plain_text(value)
         else:
             step.fault(f"wants header {name!r} set to {value!r}; names and values must be strings")
 
@@ -121,6 +125,10 @@ class TrackedExchange:
         "_destinations",
         "_ended",
         "_flight",
+        "_gap_above",
+        "_gap_bucket",
+        "_gap_upto",
+        "_gaps_alike",
         "_host",
         "_is_sent",
         "_last_chunk_at",
@@ -134,6 +142,7 @@ class TrackedExchange:
         "_usage",
         "gaps",
         "processing_seconds",
+        "rewrites",
         "streaming",
     )
 
@@ -177,7 +186,8 @@ class TrackedExchange:
         self._picked = picked
         self._destinations = destinations
         self._restorer = ModelNameRestorer(request.model, request.incoming_model) if renamed else None
-        self._usage: UsageReader = Unread()
+        self.rewrites = self._restorer is not None
+        self._usage = UsageReader()
         self._status = 0
         self._bytes = 0
         self._ttft: float | None = None
@@ -185,6 +195,11 @@ class TrackedExchange:
         self.streaming = False
         self.processing_seconds = 0.0
         self.gaps: Distribution | None = None
+        """Complete once the exchange is over: those since `_begin_bucket` are added then."""
+        self._gap_above = 0.0
+        self._gap_upto = 0.0
+        self._gap_bucket = 0
+        self._gaps_alike = 0
         self._ended = False
         self._is_sent = True
         self._room_made: Callable[[], None] | None = None
@@ -224,45 +239,70 @@ class TrackedExchange:
                 answer = step.run(self._host.access, self._built.request, head, self._state)
                 if answer is None:
                     continue
-                if isinstance(answer, Mapping):
-                    _add(answer, added, step)
-                elif not isinstance(answer, Fault):
-                    step.fault(f"answered {type(answer).__name__}, not headers or None")
+                try:
+                    if isinstance(answer, Mapping):
+                        _add(answer, added, step)
+                    elif not isinstance(answer, Fault):
+                        step.fault(f"answered {kind_of(answer)}, not headers or None")
+                except CALL_FAILURES as problem:
+                    step.fault(problem)
         self.processing_seconds += self._host.clock() - came_at
         return added
 
     def response_chunk(self, chunk: bytes, end: bool) -> bytes | None:
         """See `Exchange`."""
         came_at = self._host.clock()
+        # A piece that is only noted is not timed: to read the clock again would take about as long.
+        is_timed = end or self._ttft is None or self._restorer is not None
         if chunk:
             if self._ttft is None:
                 self._ttft = came_at - self._built.request.received_at
                 for step in self._observers.first_chunk:
                     step.run(self._host.access, self._built.request, self._state)
             elif self.streaming:
-                gaps = self.gaps
-                if gaps is None:
-                    gaps = self.gaps = Distribution(ITL_BUCKETS)
-                # What `Distribution.observe` does, for each chunk and without the call.
                 gap = came_at - self._last_chunk_at
-                gaps.counts[bisect_left(gaps.bounds, gap)] += 1
+                gaps = self.gaps
+                if gaps is None or not self._gap_above < gap <= self._gap_upto:
+                    gaps = self._begin_bucket(gap)
+                self._gaps_alike += 1
                 gaps.total += gap
             self._last_chunk_at = came_at
             self._bytes += len(chunk)
             self._usage.feed(chunk)
+        if not is_timed:
+            return None
         instead = None if self._restorer is None else self._restorer.feed(chunk, end)
         self.processing_seconds += self._host.clock() - came_at
         return instead
+
+    def _begin_bucket(self, gap: float) -> Distribution:
+        """Count the gaps so far, and remember where the next ones belong: those of one stream are alike, and mostly of one bucket."""
+        gaps = self.gaps
+        if gaps is None:
+            gaps = self.gaps = Distribution(ITL_BUCKETS)
+        self._end_bucket(gaps)
+        bounds = gaps.bounds
+        bucket = self._gap_bucket = bisect_left(bounds, gap)
+        self._gap_above = bounds[bucket - 1] if bucket else -inf
+        self._gap_upto = bounds[bucket] if bucket < len(bounds) else inf
+        return gaps
+
+    def _end_bucket(self, gaps: Distribution) -> None:
+        gaps.counts[self._gap_bucket] += self._gaps_alike
+        self._gaps_alike = 0
 
     def response_metadata(self) -> Metadata:
         """See `Exchange`: what all observers tell the gateway; of equal keys the last."""
         told: dict[str, dict[str, MetadataValue]] = {}
         for step in self._observers.metadata:
             answer = step.run(self._host.access, self._built.request, self._usage.result(), self._state)
-            if isinstance(answer, Mapping):
-                _add_metadata(answer, told, step)
-            elif answer is not None and not isinstance(answer, Fault):
-                step.fault(f"answered {type(answer).__name__}, not metadata or None")
+            try:
+                if isinstance(answer, Mapping):
+                    _add_metadata(answer, told, step)
+                elif answer is not None and not isinstance(answer, Fault):
+                    step.fault(f"answered {kind_of(answer)}, not metadata or None")
+            except CALL_FAILURES as problem:
+                step.fault(problem)
         return told
 
     def finish(self, cause: CloseCause) -> None:
@@ -282,6 +322,8 @@ class TrackedExchange:
             self._flight.ended()
         if self._room_made is not None:
             self._room_made()
+        if self.gaps is not None:
+            self._end_bucket(self.gaps)
         if self._is_sent:
             host.telemetry.request_ended(request.incoming_model, request.model, request.fairness_id, request.priority, end, self)
 
@@ -297,6 +339,7 @@ class BodilessExchange:
     __slots__ = ("_clock", "_ended", "_fairness_id", "_received_at", "_telemetry")
 
     wants_chunks = False
+    rewrites = False
 
     def __init__(self, fairness_id: str, received_at: float, telemetry: Telemetry, clock: Callable[[], float]) -> None:
         self._fairness_id = fairness_id
@@ -327,10 +370,12 @@ class BodilessExchange:
 
 def _read_usage(step: Step, access: Access, body: bytes, streaming: bool) -> Usage | None:
     usage = step.run(access, body, streaming)
-    if isinstance(usage, Usage):
-        return usage
-    if usage is not None and not isinstance(usage, Fault):
-        step.fault(f"answered {type(usage).__name__}, not Usage or None")
+    if type(usage) is Usage:  # not `isinstance`, which asks the answer
+        if max(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens or 0) <= _MOST_TOKENS:
+            return usage
+        step.fault(f"answered more than {_MOST_TOKENS} tokens")
+    elif usage is not None and type(usage) is not Fault:
+        step.fault(f"answered {kind_of(usage)}, not Usage or None")
     return None
 
 

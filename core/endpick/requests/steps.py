@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 from time import perf_counter
+from types import CoroutineType
 
 import numpy as np
 
@@ -18,10 +19,10 @@ from endpick.api.request_control import DataProducer
 from endpick.api.scheduling import SchedulingResult
 from endpick.api.state import CycleState, ScoringState
 from endpick.observability.telemetry import Telemetry
-from endpick.plugins.failures import CALL_FAILURES
+from endpick.plugins.failures import CALL_FAILURES, kind_of
 from endpick.plugins.instance import Instance
 from endpick.requests.intake import FAIRNESS_ID, first_of
-from endpick.requests.model import SATURATED, Refused, refused
+from endpick.requests.model import MAX_NAME_CHARACTERS, SATURATED, Refused, refused
 from endpick.scheduling.profile import as_view
 from endpick.scheduling.step import Fault, Step, bind
 
@@ -32,14 +33,14 @@ IF_AVAILABLE = "if-available"
 def process_headers(steps: Sequence[Step], request: InferenceRequest, state: CycleState, access: Access) -> InferenceRequest | Refused:
     """The request as it goes on, or the first refusal, in configuration order.
 
-    Where the client does not say whose traffic it is, the identity that one of the instances found does.
+    Where the client does not say whose traffic it is, the identity that one of the instances found does, unless it is longer than a name.
     """
     for step in steps:
         refusal = verdict(step, step.run(access, request, state))
         if refusal is not None:
             return refusal
     identity = state.get(AGENT_IDENTITY)
-    if not identity or first_of(request.headers, FAIRNESS_ID) is not None:
+    if not identity or len(identity) > MAX_NAME_CHARACTERS or first_of(request.headers, FAIRNESS_ID) is not None:
         return request
     return replace(request, fairness_id=identity)
 
@@ -49,15 +50,15 @@ def filter_candidates(steps: Sequence[Step], request: InferenceRequest, endpoint
     dropped: BoolArray | None = None
     for step in steps:
         access.scope = step.scope
-        answer: object
+        kept: Endpoints | str | Fault
         try:
             answer = (step.ask if step.breaker.state else step.call)(request, endpoints)
             access.called.append((step, perf_counter()))
+            if answer is endpoints:
+                continue
+            kept = as_view(endpoints, answer)
         except CALL_FAILURES as problem:
-            answer = step.failed(problem, access)
-        if answer is endpoints:
-            continue
-        kept = answer if isinstance(answer, Fault) else as_view(endpoints, answer)
+            kept = step.failed(problem, access)
         if isinstance(kept, str):
             kept = step.fault(kept)
         if isinstance(kept, Fault):
@@ -75,11 +76,13 @@ def shed(detector: Step | None, request: InferenceRequest, endpoints: Endpoints,
     if request.priority >= 0 or detector is None:
         return None
     saturation = detector.run(access, endpoints)
-    if not isinstance(saturation, Real | Fault):
-        saturation = detector.fault(f"answered {type(saturation).__name__}, not a number")
-    if isinstance(saturation, Fault):
-        return refused(saturation) if saturation.refuses else None
-    return SATURATED if float(saturation) >= 1.0 else None
+    try:
+        if isinstance(saturation, Real):
+            return SATURATED if float(saturation) >= 1.0 else None
+        fault = saturation if isinstance(saturation, Fault) else detector.fault(f"answered {kind_of(saturation)}, not a number")
+    except CALL_FAILURES as problem:
+        fault = detector.fault(problem)
+    return refused(fault) if fault.refuses else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +117,8 @@ def produce(
             answer = step.failed(problem, access)
         if answer is None:
             continue
-        if not isinstance(answer, Fault):
-            if inspect.iscoroutine(answer):
+        if type(answer) is not Fault:  # not `isinstance`, which asks the answer
+            if type(answer) is CoroutineType:
                 answer.close()
             answer = step.fault("returned something to await although `produce` is not an `async def`")
         if answer.refuses:
@@ -135,8 +138,11 @@ def admit(steps: Sequence[Step], request: InferenceRequest, endpoints: Endpoints
 
 def verdict(step: Step, answer: object) -> Refused | None:
     """The refusal in what a plugin answered that may refuse, or in its failure; None to go on."""
-    if answer is not None and not isinstance(answer, Rejection | Fault):
-        answer = step.fault(f"answered {type(answer).__name__}, not a Rejection or None")
+    try:
+        if answer is not None and not isinstance(answer, Rejection | Fault):
+            answer = step.fault(f"answered {kind_of(answer)}, not a Rejection or None")
+    except CALL_FAILURES as problem:
+        answer = step.fault(problem)
     if isinstance(answer, Rejection) or (isinstance(answer, Fault) and answer.refuses):
         return refused(answer)
     return None

@@ -53,8 +53,6 @@ class Turns:
         self._handle: asyncio.Handle | None = None
         self._is_soon = False
         self._swept_at = controller.now()
-        self._expired = 0
-        """How many the sweep under way has told."""
 
     def refusal_for(self, event: EntryEvent) -> Refused | None:
         """What the client of a request is told that this happened to; None where it goes on, or waits."""
@@ -109,15 +107,7 @@ class Turns:
 
     def _sweep(self) -> bool:
         """Tell some that waited too long; False if there may be more of them."""
-        told = self.controller.sweep(EXPIRED_AT_ONCE)
-        self._expired += told
-        if told == EXPIRED_AT_ONCE and self.controller.waiting:
-            return False
-        if self._expired:
-            text = "%d requests waited for too long and were told; more endpoints, or another flowControl.defaultRequestTTL, would help"
-            _log.warning(text, self._expired, extra={"still_waiting": self.controller.waiting})
-        self._expired = 0
-        return True
+        return self.controller.sweep(EXPIRED_AT_ONCE) < EXPIRED_AT_ONCE or not self.controller.waiting
 
     def _shed(self) -> None:
         below = 0 if self._account.stage < OverloadStage.REFUSING else None

@@ -14,7 +14,7 @@ from endpick.api.request import InferenceRequest
 from endpick.api.scheduling import Filter, Picker, ProfileRunResult, ScoredEndpoints, Scorer
 from endpick.api.state import ScoringState
 from endpick.observability.telemetry import Telemetry
-from endpick.plugins.failures import CALL_FAILURES
+from endpick.plugins.failures import CALL_FAILURES, kind_of
 from endpick.plugins.instance import Instance
 from endpick.scheduling.step import Fault, Step, bind
 
@@ -27,14 +27,16 @@ _REAL_NUMBERS: Final = "fiub"
 class Profile:
     """Everything one profile run calls, in order."""
 
-    __slots__ = ("_last_answers", "_last_weighted", "filters", "name", "picker", "scorers", "weights")
+    __slots__ = ("_last_answers", "_last_weighted", "_weights", "filters", "name", "picker", "scorers", "weights")
 
     def __init__(self, name: str, filters: tuple[Step, ...], scorers: tuple[Step, ...], weights: FloatArray, picker: Step) -> None:
-        """`weights` has the shape `(len(scorers), 1)`."""
+        """`weights` has one for each scorer."""
         self.name = name
         self.filters = filters
         self.scorers = scorers
         self.weights = weights
+        self._weights: list[FloatArray] = [weights[position, ...] for position in range(len(scorers))]
+        """The same, each an array without dimensions: numpy takes half as long again to multiply by a number of its own or of Python's."""
         self.picker = picker
         self._last_answers: list[object] = [None] * len(scorers)
         """What each scorer answered last, if that cannot change any more, as the results of `Endpoints.derived`."""
@@ -52,6 +54,7 @@ class Profile:
         # The scores are added one scorer after the other for every endpoint alike, so equal endpoints get equal totals to the last bit: a
         # matrix product would not promise that, and pickers break ties at random. A scorer that is to be skipped counts for no endpoint.
         totals: FloatArray | None = None
+        is_sum = False
         answer: object
         for position, step in enumerate(self.scorers):
             access.scope = step.scope
@@ -62,33 +65,40 @@ class Profile:
                 answer = step.failed(problem, access)
             weighted = self._last_weighted[position]
             if answer is not self._last_answers[position] or len(weighted) != count:
-                made = self._weigh(position, answer, count)
+                try:
+                    made = self._weigh(position, answer, count)
+                except CALL_FAILURES as problem:
+                    made = step.failed(problem, access)
                 if isinstance(made, Fault):
                     if made.refuses:
                         return self._failed(made)
                     continue
                 weighted = made
             if totals is None:
-                totals = weighted.copy()  # it may be kept for the next request, and the picker gets this one
+                totals = weighted
             else:
-                totals += weighted
+                totals, is_sum = totals + weighted, True
 
-        scored, step = ScoredEndpoints(candidates, np.zeros(count) if totals is None else totals), self.picker
+        if totals is None:
+            totals = np.zeros(count)
+        elif not is_sum:
+            totals = totals.copy()  # it may be kept for the next request, and the picker gets this one
+        scored, step = ScoredEndpoints(candidates, totals), self.picker
         access.scope = step.scope
         try:
             answer = (step.ask if step.breaker.state else step.call)(request, scored, state)
             access.called.append((step, perf_counter()))
+            if (
+                isinstance(answer, Endpoints)
+                and answer._size == 1
+                and answer._rows is not None
+                and candidates._rows is None
+                and answer._generation is candidates._generation
+            ):
+                return ProfileRunResult(self.name, answer, scored)  # one endpoint of the whole pool, as nearly always
+            picked = self._picked(answer, scored)
         except CALL_FAILURES as problem:
-            answer = step.failed(problem, access)
-        if (
-            isinstance(answer, Endpoints)
-            and answer._size == 1
-            and answer._rows is not None
-            and candidates._rows is None
-            and answer._generation is candidates._generation
-        ):
-            return ProfileRunResult(self.name, answer, scored)  # one endpoint of the whole pool, as nearly always
-        picked = self._picked(answer, scored)
+            picked = self._picked(step.failed(problem, access), scored)
         if isinstance(picked, Fault):
             return self._failed(picked, scored)
         return ProfileRunResult(self.name, picked, scored)
@@ -99,13 +109,13 @@ class Profile:
             if not endpoints._size:
                 break
             access.scope = step.scope
-            answer: object
+            kept: Endpoints | str | Fault
             try:
                 answer = (step.ask if step.breaker.state else step.call)(request, endpoints, state)
                 access.called.append((step, perf_counter()))
+                kept = as_view(endpoints, answer)
             except CALL_FAILURES as problem:
-                answer = step.failed(problem, access)
-            kept = answer if isinstance(answer, Fault) else as_view(endpoints, answer)
+                kept = step.failed(problem, access)
             if isinstance(kept, str):
                 kept = step.fault(kept)
             if not isinstance(kept, Fault):
@@ -120,12 +130,13 @@ class Profile:
         if not (isinstance(answer, np.ndarray) and answer.shape == (count,) and answer.dtype.kind in _REAL_NUMBERS):
             return answer if isinstance(answer, Fault) else step.fault(_not_scores(answer, count))
         # For 16 scores `argmin` and `argmax` take a fifth of the time of `min` and `max`. `argmin` finds NaN first.
-        scores: FloatArray | Fault = answer
+        scores: FloatArray = answer
         if not (answer[answer.argmin()] >= 0.0 and answer[answer.argmax()] <= 1.0):
-            scores = _brought_into_range(step, answer)
-            if isinstance(scores, Fault):
-                return scores
-        weighted: FloatArray = scores * self.weights[position]
+            in_range = _brought_into_range(step, answer)
+            if isinstance(in_range, Fault):
+                return in_range
+            scores = in_range
+        weighted: FloatArray = scores * self._weights[position]
         # Nothing of this array can change, for it is read-only and its memory is its own: the next answer may be the same object.
         if scores is answer and not answer.flags.writeable and answer.base is None:
             self._last_answers[position], self._last_weighted[position] = answer, weighted
@@ -140,7 +151,7 @@ class Profile:
                 return answer
             fault = step.fault(problem)
         else:
-            fault = answer if isinstance(answer, Fault) else step.fault(f"answered {type(answer).__name__}, not Endpoints")
+            fault = answer if isinstance(answer, Fault) else step.fault(f"answered {kind_of(answer)}, not Endpoints")
         return fault if fault.refuses else scored.take([int(scored.scores.argmax())])
 
     def _failed(self, fault: Fault, scored: ScoredEndpoints | None = None) -> ProfileRunResult:
@@ -155,7 +166,7 @@ def compile_profile(
         name,
         tuple([bind(instance, Filter, "filter", telemetry) for instance in filters]),
         tuple([bind(instance, Scorer, "score", telemetry) for instance, _ in scorers]),
-        np.array([weight for _, weight in scorers], dtype=np.float64).reshape(-1, 1),
+        np.array([weight for _, weight in scorers], dtype=np.float64),
         bind(picker, Picker, "pick", telemetry),
     )
 
@@ -181,7 +192,7 @@ def as_view(given: Endpoints, answer: object) -> Endpoints | str:
         except ValueError as problem:
             return str(problem)
     if not isinstance(answer, Endpoints):
-        return f"answered {type(answer).__name__}, not a mask or Endpoints"
+        return f"answered {kind_of(answer)}, not a mask or Endpoints"
     return answer if answer is given else validate_subset(given, answer) or answer
 
 
@@ -208,7 +219,7 @@ def validate_subset(given: Endpoints, kept: Endpoints) -> str | None:
 def _not_scores(answer: object, count: int) -> str:
     """What is wrong with a scorer's answer."""
     if not isinstance(answer, np.ndarray):
-        return f"answered {type(answer).__name__}, not an array of scores"
+        return f"answered {kind_of(answer)}, not an array of scores"
     if answer.shape != (count,):
         return f"answered scores of shape {answer.shape} for {count} endpoints"
     return f"answered scores of type {answer.dtype}, which are not numbers"

@@ -13,7 +13,7 @@ from endpick.api.request import InferenceRequest, Rejection
 from endpick.api.scheduling import ProfileHandler, ProfileRunResult, SchedulingResult
 from endpick.api.state import CycleState
 from endpick.observability.telemetry import Telemetry
-from endpick.plugins.failures import CALL_FAILURES
+from endpick.plugins.failures import CALL_FAILURES, kind_of
 from endpick.plugins.instance import Instance
 from endpick.scheduling.profile import NO_ENDPOINTS, Profile
 from endpick.scheduling.step import Fault, Step, bind, settle
@@ -51,7 +51,10 @@ class Scheduler:
             except CALL_FAILURES as problem:
                 answer = step.failed(problem, access)
             # Nearly every handler wants all profiles at once, which leaves nothing to check.
-            wanted = self.names if answer is self.names and not runs else self._wanted(answer, runs)
+            try:
+                wanted = self.names if answer is self.names and not runs else self._wanted(answer, runs)
+            except CALL_FAILURES as problem:
+                wanted = step.failed(problem, access)
             if isinstance(wanted, Fault):
                 settle(access)
                 return _rejection(str(wanted), fault=True)
@@ -73,10 +76,14 @@ class Scheduler:
         except CALL_FAILURES as problem:
             result = step.failed(problem, access)
         settle(access)
+        try:
+            decided = isinstance(result, SchedulingResult)
+        except CALL_FAILURES as problem:
+            result, decided = step.fault(problem), False
         if isinstance(result, Fault):
             return _rejection(str(result), fault=True)
-        if not isinstance(result, SchedulingResult):
-            return _rejection(str(step.fault(f"answered {type(result).__name__}, not a SchedulingResult")), fault=True)
+        if not decided or not isinstance(result, SchedulingResult):
+            return _rejection(str(step.fault(f"answered {kind_of(result)}, not a SchedulingResult")), fault=True)
         if result.failure:
             return _without_decision(result.failure, runs)
         primary = runs.get(result.primary)
@@ -94,7 +101,7 @@ class Scheduler:
     def _named(self, answer: object, runs: Runs) -> tuple[str, ...] | str:
         """The profiles that the handler wants run next, or what is wrong with its answer."""
         if isinstance(answer, str) or not isinstance(answer, tuple | list | Sequence):
-            return f"answered {type(answer).__name__}, not a sequence of profile names"
+            return f"answered {kind_of(answer)}, not a sequence of profile names"
         names = tuple(answer)
         for name in names:
             if not isinstance(name, str) or name not in self.profiles:

@@ -10,8 +10,9 @@ the decision, the lines of `run` stand in place, and a `try` that nothing is rai
     except CALL_FAILURES as problem:
         answer = step.failed(problem, access)
 
-A fault is that of `step`, whose turn it is. The clock is read once between two calls, so a call's time has in it the little that the host
-does before; where it does more, `access.called` gets a moment without a step. `settle` counts all of it in one go.
+A fault is that of `step`, whose turn it is. So is one of its answer, which may be of any class: what looks at it stands under a guard as
+well. The clock is read once between two calls, so a call's time has in it the little that the host does before; where it does more,
+`access.called` gets a moment without a step. `settle` counts all of it in one go.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from time import perf_counter
 from endpick.api.access import Access, AccessScope
 from endpick.observability.circuits import admitted, failed, late
 from endpick.observability.telemetry import Telemetry
-from endpick.plugins.failures import CALL_FAILURES, FaultOfAnother, is_the_hosts, message_of
+from endpick.plugins.failures import CALL_FAILURES, FaultOfAnother, is_the_hosts, kind_of, message_of
 from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import KINDS, ExtensionPoint, Kind, OnFault
 
@@ -90,7 +91,7 @@ class Step:
             access.scope = None
             # What `Distribution.observe` does, some times per request and without the call.
             timer = self.timer
-            timer.counts[bisect_left(timer.bounds, seconds)] += 1
+            timer.counts[0 if seconds <= timer.lowest else bisect_left(timer.bounds, seconds)] += 1
             timer.total += seconds
             if seconds > breaker.budget_seconds:
                 late(self.instance, self.extension_point, seconds, self.telemetry)
@@ -116,7 +117,7 @@ class Step:
     def fault(self, problem: BaseException | str) -> Fault:
         """Report that the plugin failed; the fault says what its `onFault` asks for."""
         failed(self.instance, self.extension_point, problem, self.telemetry)
-        text = problem if isinstance(problem, str) else f"{type(problem).__name__}: {message_of(problem)}"
+        text = problem if isinstance(problem, str) else f"{kind_of(problem)}: {message_of(problem)}"
         return Fault(self.instance.name, text, self.instance.on_fault is OnFault.REFUSE)
 
     def admitted(self) -> bool:
@@ -149,7 +150,7 @@ def settle(access: Access) -> None:
             assert isinstance(step, Step)
             seconds = now - then
             timer = step.timer
-            timer.counts[bisect_left(timer.bounds, seconds)] += 1
+            timer.counts[0 if seconds <= timer.lowest else bisect_left(timer.bounds, seconds)] += 1
             timer.total += seconds
             if seconds > step.breaker.budget_seconds:
                 late(step.instance, step.extension_point, seconds, step.telemetry)

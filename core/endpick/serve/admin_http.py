@@ -24,6 +24,8 @@ _log = logging.getLogger("endpick.serve")
 _COMPRESSED_AT_ONCE_BYTES = 16 * 1024
 """A longer page is compressed in another thread, so that no request waits for it."""
 _COMPRESSION_LEVEL = 6
+_PIECE_BYTES = 64 * 1024
+"""Of a page, written at once."""
 _TEXT = "text/plain; charset=utf-8"
 
 
@@ -229,14 +231,26 @@ class AdminConnection(asyncio.Protocol):
             body, compressed = page.body, request.takes_gzip and page.status is HTTPStatus.OK
             if compressed:
                 body = await _compressed(body)
-            self._transport.write(_head(page, len(body), compressed, request.keeps_alive) + (b"" if request.method == b"HEAD" else body))
+            head = _head(page, len(body), compressed, request.keeps_alive)
+            await self._write(head, b"" if request.method == b"HEAD" else body)
             self._served = True
-            self._idle_since = time.monotonic()
             if not request.keeps_alive:
                 self._transport.close()
             await self._taken.wait()
         self._answering = None
         self._asked_bytes = 0
+
+    async def _write(self, head: bytes, body: bytes) -> None:
+        """Send a page as the client takes it: what a slow client has not taken is not copied, and no request waits while thirty get one."""
+        self._transport.write(head + body[:_PIECE_BYTES])
+        self._idle_since = time.monotonic()
+        for start in range(_PIECE_BYTES, len(body), _PIECE_BYTES):
+            await asyncio.sleep(0)
+            await self._taken.wait()
+            if self._transport.is_closing():
+                return
+            self._transport.write(body[start : start + _PIECE_BYTES])
+            self._idle_since = time.monotonic()
 
     async def _page(self, request: _Request) -> Page:
         make = self._pages.get(request.path)

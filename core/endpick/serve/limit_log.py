@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from endpick.flow_control.states import Outcome
 from endpick.observability.recorder import Throttle
+from endpick.requests.model import MAX_NAME_CHARACTERS
 
 _log = logging.getLogger("endpick.limits")
 
@@ -20,6 +21,7 @@ LOOK_SECONDS = 1.0
 _LOG_SECONDS = 30.0
 TRANSPORT, ADMIN, SESSION = "endpick_transport_events_total", "endpick_admin_events_total", "endpick_session_events_total"
 FLOW_CONTROL = "llm_d_epp_flow_control_requests_total"
+LARGE_BODIES = "endpick_large_bodies_total"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class Limit:
     Attributes:
         flag: Of `endpick serve`, or the field of the configuration; empty for a guard against abuse that nothing sets.
         metric: On the metrics page.
-        event: The value of its label `event`, or `outcome` in flow control; empty where it has none.
+        event: The value of its label `event`, or `outcome` in flow control and for large bodies; empty where it has none.
         told: What the log says; for a limit that is told where it acts, words of that line.
         here: Whether this module tells it.
     """
@@ -73,7 +75,14 @@ LIMITS = (
     Limit("", TRANSPORT, "header_timeouts", "a connection closed: its header block did not end; find out who connects"),
     Limit("", TRANSPORT, "slow_readers", "a connection closed that took no answers: find out what keeps the gateway"),
     Limit("--max-memory", TRANSPORT, "buffer_exhaustions", "streams ended: connections hold too much; more replicas help"),
-    Limit("--max-request-body", SESSION, "unroutable", "requests refused: bodies beyond --max-request-body, or too many held at once"),
+    Limit("", SESSION, "buffer_exhaustions", "requests refused: all under way hold 512 MiB at once; more replicas help"),
+    Limit(
+        "",
+        SESSION,
+        "names_too_long",
+        f"requests refused: a model, cache salt or fairness id of more than {MAX_NAME_CHARACTERS} characters; find out who sends it",
+    ),
+    Limit("--max-request-body", SESSION, "bodies_too_large", "requests refused: bodies beyond --max-request-body"),
     Limit(
         "flowControl.maxRequests",
         FLOW_CONTROL,
@@ -84,15 +93,13 @@ LIMITS = (
         "flowControl.defaultRequestTTL",
         FLOW_CONTROL,
         Outcome.EVICTED_TTL,
-        "flowControl.defaultRequestTTL",
-        here=False,
+        "requests refused: they waited for flowControl.defaultRequestTTL; more endpoints help, or a longer time",
     ),
     Limit(
         "flowControl.noEndpointRequestTTL",
         FLOW_CONTROL,
         Outcome.EVICTED_NO_ENDPOINTS,
-        "requests waited for too long",
-        here=False,
+        "requests refused: the pool had no endpoints for flowControl.noEndpointRequestTTL; see discovery, or let them wait longer",
     ),
     Limit(
         "--metrics-header-timeout", ADMIN, "header_timeouts", "requests to --metrics-port given up: longer than --metrics-header-timeout"
@@ -103,9 +110,9 @@ LIMITS = (
     Limit("--grpc-health-max-connections", "endpick_health_events_total", "connections_refused", "connections refused", here=False),
     Limit("--metrics-max-connections", ADMIN, "connections_refused", "connections refused", here=False),
     Limit("--reserved-descriptors", TRANSPORT, "accept_pauses", "accept", here=False),
-    Limit("--large-body-timeout", "endpick_large_bodies_total", "", "--large-body-timeout", here=False),
-    Limit("--large-body-memory", "endpick_large_bodies_total", "", "--large-body-memory", here=False),
-    Limit("--large-body-queue", "endpick_large_bodies_total", "", "--large-body-queue", here=False),
+    Limit("--large-body-timeout", LARGE_BODIES, "too_slow", "--large-body-timeout", here=False),
+    Limit("--large-body-memory", LARGE_BODIES, "too_much_memory", "--large-body-memory", here=False),
+    Limit("--large-body-queue", LARGE_BODIES, "queue_full", "--large-body-queue", here=False),
     Limit("--max-memory", "endpick_overload_stage", "", "--max-memory", here=False),
     Limit("--plugin-time-budget", "endpick_plugin_late_calls_total", "", "--plugin-time-budget", here=False),
     Limit("--circuit-faults", "endpick_plugin_circuit_state", "", "is left out for", here=False),

@@ -18,7 +18,7 @@ from endpick.diagnostics import ExitCode
 from endpick.installation import request_path
 from endpick.planning.plan import Plan, PlannedInstance, PlanOutcome
 from endpick.serve.lifecycle import Lifecycle, Phase, StoppedWhileStarting
-from endpick.serve.overload import keep_free_memory
+from endpick.serve.overload import keep_free_memory, release_start_code
 from endpick.serve.process import Control, Ports, ServeSettings, serve
 
 _log = logging.getLogger("endpick.serve")
@@ -32,6 +32,8 @@ _SWITCH_SECONDS = 0.0005
 Python's own 5 ms are half of what a pick may take."""
 
 
+SETTLED_SECONDS = 0.5
+"""After the start: the first requests need some of what was just read."""
 _COLLECTED_AT = 10_000
 """So many new objects are searched for garbage. A request under way has about a hundred, which are freed when it is over: with Python's
 own 700 the collector would look at those of seven requests that overlap, again and again, and find nothing."""
@@ -111,17 +113,17 @@ class _Ending:
             _end_at_once(f"it did not end the drain time within {ANSWER_SECONDS:g} s after a second signal")
 
 
-def _later(seconds: float, act: Callable[[], object]) -> None:
-    timer = threading.Timer(seconds, act)
-    timer.daemon = True
-    timer.start()
-
-
 def _end_at_once(reason: str) -> NoReturn:
     # Neither `sys.exit`, which a plugin could catch, nor the log, whose lock the main thread may hold.
     if select.select([], [2], [], 0)[1]:  # what reads the log may have stopped to
         os.write(2, f"endpick ends at once: {reason}\n".encode())
     os._exit(ExitCode.FAILED)
+
+
+def _later(seconds: float, act: Callable[[], object]) -> None:
+    timer = threading.Timer(seconds, act)
+    timer.daemon = True
+    timer.start()
 
 
 def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
@@ -146,6 +148,7 @@ def collect_rarely() -> None:
 
 def _started(ports: Ports) -> None:
     collect_rarely()
+    _later(SETTLED_SECONDS, release_start_code)  # in a thread, because requests need not wait for it
     _log.info(
         "serving",
         extra={

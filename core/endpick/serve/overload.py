@@ -6,8 +6,10 @@ import asyncio
 import ctypes
 import gc
 import logging
+import mmap
 import os
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -17,7 +19,7 @@ from prometheus_client.registry import CollectorRegistry
 
 from endpick.observability.exposition import EventCounts
 from endpick.observability.telemetry import Telemetry
-from endpick.plugins.failures import CALL_FAILURES, is_the_hosts
+from endpick.plugins.failures import CALL_FAILURES, is_the_hosts, kind_of
 from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import ExtensionPoint
 from endpick.requests.memory import STAGE_BOUNDS, MemoryAccount, OverloadStage
@@ -111,10 +113,10 @@ class OverloadWatch:
 
     def _learnt(self, instance: Instance) -> int:
         size = self._asked(instance, instance.plugin.learnt_bytes)
-        if isinstance(size, int) and size >= 0:
+        if type(size) is int and 0 <= size <= sys.maxsize:  # not `isinstance`, which asks the answer
             return size
         if size is not None:
-            self._telemetry.fault(instance, ExtensionPoint.MEMORY, f"says that it has learnt {size!r} bytes")
+            self._telemetry.fault(instance, ExtensionPoint.MEMORY, f"says that it has learnt what is no number of bytes: {kind_of(size)}")
         return 0
 
     def _forget(self) -> None:
@@ -184,3 +186,33 @@ def give_back() -> None:
     """Have the C library give free memory back to the system, where it is glibc, which keeps it otherwise."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+_SMAPS = Path("/proc/self/smaps")
+
+
+def release_start_code() -> None:
+    """Have the system unmap what it keeps in memory of files and nothing has written to: most of it only the start ran or read.
+
+    What is needed again is mapped again when it is touched, from the page cache. A mapping of which a page was changed is left alone, as a
+    loader or a tracer does that: its changes are in no file.
+    """
+    with suppress(OSError, AttributeError, ValueError):
+        advise = ctypes.CDLL(None).madvise
+        advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        with _SMAPS.open(encoding="utf-8", errors="replace") as smaps:
+            for begin, end in tuple(unchanged_mappings(smaps)):
+                advise(begin, end - begin, mmap.MADV_DONTNEED)
+
+
+def unchanged_mappings(smaps: Iterable[str]) -> Iterator[tuple[int, int]]:
+    """Begin and end of each private mapping of a file that cannot be written and of which no page was changed, by lines of `smaps`."""
+    addresses = ""
+    for line in smaps:
+        words = line.split(None, 5)
+        if "-" in words[0]:
+            is_file = len(words) == 6 and words[5].startswith("/")
+            addresses = words[0] if is_file and words[1] in ("r--p", "r-xp") else ""
+        elif addresses and words[:2] == ["Anonymous:", "0"]:
+            begin, _, end = addresses.partition("-")
+            yield int(begin, 16), int(end, 16)

@@ -21,12 +21,10 @@ from endpick.api.hooks import HostServices, HostView
 from endpick.datalayer.collection import CollectionSettings
 from endpick.datalayer.table import EndpointTable
 from endpick.diagnostics import Code, Diagnostic
-from endpick.extproc.measured import measured
 from endpick.extproc.session import SessionSettings, session_factory
 from endpick.extproc.stream import SessionCounters
 from endpick.observability.circuits import left_out_now
 from endpick.observability.exposition import EventCounts, Exposition, PoolGauges
-from endpick.observability.legacy import LegacyTwins
 from endpick.observability.log_lines import LOST
 from endpick.observability.metrics import EndpickMetrics, StreamMetrics
 from endpick.observability.recorder import MAX_COMBINATIONS, Recorder
@@ -57,6 +55,7 @@ from endpick.transport.tls import TlsError, TlsSettings
 
 if TYPE_CHECKING:
     from endpick.flow_control.metrics import FlowControlMetrics
+    from endpick.observability.legacy import LegacyTwins
 
 _log = logging.getLogger("endpick.serve")
 
@@ -173,7 +172,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         table.on_stand_by.append(readiness.stand_by)
         control.lifecycle.on_entered(lambda phase: table.is_ending.set() if phase is Phase.DRAINING else None)
         exposition = Exposition(registry, current.instances, recorder)
-        pages = admin_pages(LegacyTwins(exposition) if settings.legacy_metrics else exposition, readiness.report)
+        pages = admin_pages(_with_twins(exposition) if settings.legacy_metrics else exposition, readiness.report)
         admin = AdminServer(pages, settings.metrics_host, settings.metrics_port, settings.metrics_limits, settings.metrics_tls)
         health = open_server(settings.transport, settings.health, health_methods(board))
         metrics_port = await _start(stack, admin)
@@ -219,6 +218,8 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         session_settings = SessionSettings(settings.max_request_body_bytes, respects_subset=settings.respects_subset)
         sessions = session_factory(director, session_settings, counters, account)
         if settings.grpc_stream_metrics:
+            from endpick.extproc.measured import measured  # noqa: PLC0415 - only where streams are counted
+
             sessions = measured(sessions, StreamMetrics(registry), services.clock)
         methods = ext_proc_methods(sessions) | health_methods(board)
         server = open_server(settings.transport, settings.ext_proc, methods | reflection_methods(methods), account)
@@ -245,6 +246,12 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         started(Ports(ext_proc_port, health_port, metrics_port))
         await _reload_until_stopped(plan, settings, control, current, runtime, metrics)
         await _end(control, settings, server, health, metrics, room)
+
+
+def _with_twins(exposition: Exposition) -> LegacyTwins:
+    from endpick.observability.legacy import LegacyTwins  # noqa: PLC0415 - only where the names of before are asked for
+
+    return LegacyTwins(exposition)
 
 
 class _FlowControlCounts:

@@ -94,7 +94,9 @@ class Watchdog:
         if stood_still >= self._settings.warning_seconds:
             self._metrics.loop_stalls.inc()
             self._metrics.loop_stalled_seconds.inc(stood_still)
-            _log.error("the event loop stood still for %.1f s%s", stood_still, f": {self._holder}" if self._holder else "")
+            advice = "see what held it; beyond --stall-limit this replica is not ready for as long"
+            extra = {"advice": advice}
+            _log.error("the event loop stood still for %.1f s%s", stood_still, f": {self._holder}" if self._holder else "", extra=extra)
         if stood_still >= self._settings.limit_seconds:
             self._not_ready_until = now + self._settings.limit_seconds
             self._set_stalled(f"the event loop stood still for {stood_still:.1f} s")

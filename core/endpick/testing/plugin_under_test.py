@@ -22,7 +22,7 @@ from endpick.plugins.loader import LoadedPlugin
 from endpick.plugins.metadata import normalise
 from endpick.plugins.parameters import check_parameters, parameters_schema
 from endpick.plugins.resolution import Reference
-from endpick.plugins.schema import schemas_of
+from endpick.plugins.schema import fault_of_schemas
 
 if TYPE_CHECKING:
     import pytest
@@ -101,15 +101,13 @@ class PluginUnderTest:
         faults = check_contract(reference, self.candidate, self.plugin)
         if faults:
             return faults
-        schemas = schemas_of(reference, self.candidate, self.plugin)
-        return (schemas,) if isinstance(schemas, Diagnostic) else ()
+        fault = fault_of_schemas(reference, self.candidate, self.plugin)
+        return () if fault is None else (fault,)
 
     @cached_property
     def loaded(self) -> LoadedPlugin:
         """The class as the host loads it; only for one without refusals."""
-        schemas = schemas_of(Reference(self.name), self.candidate, self.plugin)
-        assert not isinstance(schemas, Diagnostic)
-        return LoadedPlugin(self.candidate, self.plugin, self.name, self.kinds, schemas, 0.0, "")
+        return LoadedPlugin(self.candidate, self.plugin, self.name, self.kinds, 0.0, "")
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:

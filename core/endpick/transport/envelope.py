@@ -2,62 +2,91 @@
 
 from __future__ import annotations
 
-__all__ = ["EnvelopeError", "require_small_envelope"]
+__all__ = ["EnvelopeCheck", "EnvelopeError"]
 
 _MOST_FIELDS = 64
 """Of the message itself, not of those inside; a ProcessingRequest knows a dozen."""
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _LONGEST_VARINT = 10
+_LONGEST_HEAD = 2 * _LONGEST_VARINT
 
 
 class EnvelopeError(Exception):
     """A message holds more beside its body than the limit allows, or is none."""
 
 
-def require_small_envelope(message: bytes | bytearray, start: int, stop: int, body_fields: frozenset[int], max_bytes: int) -> None:
-    """Check what has arrived of a serialised protobuf message, `message[start:stop]`.
+class EnvelopeCheck:
+    """Adds up what of one serialised protobuf message is not its body, while its bytes arrive."""
 
-    Args:
-        message: Where it is.
-        start: Its first byte.
-        stop: What follows its last byte, or the last that has arrived.
-        body_fields: The numbers of the fields that may have any length.
-        max_bytes: What all others may have together. A few entries of a map take as little as two bytes each, and a hundred once decoded.
+    __slots__ = ("_body_fields", "_envelope_bytes", "_fields", "_head", "_max_bytes", "_rest")
 
-    Raises:
-        EnvelopeError: it is not.
-    """
-    envelope_bytes = 0
-    for _ in range(_MOST_FIELDS):
-        at = start
-        tag, start = _varint(message, start, stop)
-        kind = tag & 7
-        if kind == _LENGTH:
-            length, start = _varint(message, start, stop)
-            start += length
-        elif kind == _VARINT:
-            _, start = _varint(message, start, stop)
-        elif kind in (_FIXED64, _FIXED32):
-            start += 8 if kind == _FIXED64 else 4
-        else:
-            raise EnvelopeError("a message that is no protobuf")
-        if tag >> 3 not in body_fields:
-            envelope_bytes += start - at
-        if envelope_bytes > max_bytes:
-            raise EnvelopeError(f"a message with more than {max_bytes} bytes beside its body")
-        if start >= stop:
-            return
-    raise EnvelopeError(f"a message of more than {_MOST_FIELDS} fields")
+    def __init__(self, body_fields: frozenset[int], max_bytes: int) -> None:
+        """Nothing has arrived.
+
+        Args:
+            body_fields: The numbers of the fields that may have any length.
+            max_bytes: What all others may have together. A few entries of a map take as little as two bytes each, and a hundred once
+                decoded.
+        """
+        self._body_fields = body_fields
+        self._max_bytes = max_bytes
+        self._envelope_bytes = 0
+        self._fields = 0
+        self._head = b""
+        """The beginning of a field whose length is not known yet."""
+        self._rest = 0
+        """How much of the field under way is still to come."""
+
+    def add(self, data: bytes, start: int, stop: int) -> None:
+        """Look at the next bytes of the message, `data[start:stop]`.
+
+        Raises:
+            EnvelopeError: it holds too much beside its body, or is no protobuf message.
+        """
+        start += self._rest
+        while start < stop:
+            head = self._head + data[start : min(stop, start + _LONGEST_HEAD - len(self._head))]
+            field = _field(head)
+            if field is None:
+                self._head, self._rest = head, 0
+                return
+            self._fields += 1
+            if self._fields > _MOST_FIELDS:
+                raise EnvelopeError(f"a message of more than {_MOST_FIELDS} fields")
+            number, size = field
+            if number not in self._body_fields:
+                self._envelope_bytes += size
+                if self._envelope_bytes > self._max_bytes:
+                    raise EnvelopeError(f"a message with more than {self._max_bytes} bytes beside its body")
+            start += size - len(self._head)
+            self._head = b""
+        self._rest = start - stop
 
 
-def _varint(message: bytes | bytearray, start: int, stop: int) -> tuple[int, int]:
-    """The number that begins at `start`, and where it ends; one whose end has not arrived counts as ended there."""
+def _field(head: bytes) -> tuple[int, int] | None:
+    """The number of a field and its length, head included, from its first bytes; None where they do not say it."""
+    tag, position = _varint(head, 0)
+    if not position:
+        return None
+    kind = tag & 7
+    if kind in (_FIXED64, _FIXED32):
+        return tag >> 3, position + (8 if kind == _FIXED64 else 4)
+    if kind not in (_VARINT, _LENGTH):
+        raise EnvelopeError("a message that is no protobuf")
+    value, position = _varint(head, position)
+    if not position:
+        return None
+    return tag >> 3, position + (value if kind == _LENGTH else 0)
+
+
+def _varint(head: bytes, start: int) -> tuple[int, int]:
+    """The number that begins at `start`, and where it ends; 0 for that where its end has not arrived."""
     value = 0
-    for position in range(start, min(stop, start + _LONGEST_VARINT)):
-        byte = message[position]
+    for position in range(start, min(len(head), start + _LONGEST_VARINT)):
+        byte = head[position]
         value |= (byte & 0x7F) << 7 * (position - start)
         if byte < 0x80:
             return value, position + 1
-    if stop - start >= _LONGEST_VARINT:
+    if len(head) - start >= _LONGEST_VARINT:
         raise EnvelopeError("a message that is no protobuf")
-    return 0, stop
+    return 0, 0

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import logging
 import math
 import time
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
+from typing import Final
 
 import grpc
 import grpc.aio
@@ -17,7 +20,7 @@ from endpick.extproc.stream import ProtocolError, StreamSession
 from endpick.requests.memory import MemoryAccount, OverloadStage
 from endpick.requests.model import CloseCause
 from endpick.transport.address import ListenError, ListenSettings, listening_socket
-from endpick.transport.envelope import EnvelopeError, require_small_envelope
+from endpick.transport.envelope import EnvelopeCheck, EnvelopeError
 from endpick.transport.limits import TransportCounters
 from endpick.transport.methods import Method, Methods
 from endpick.transport.tls import CertificateFiles, CertificateWatch
@@ -37,6 +40,7 @@ _PENDING_CONNECTIONS = 16
 _MOST_PENDING = 2**31 - 1
 _MOST_CONNECTIONS = 2**31 - 2
 """With one more, grpcio ends the process."""
+_M_ARENA_MAX: Final = -8
 
 
 class GrpcioServer:
@@ -65,6 +69,7 @@ class GrpcioServer:
 
     async def start(self) -> int:
         """Bind and serve; see `Server.start`."""
+        _share_free_memory()
         server = grpc.aio.server(options=_options(self._settings))
         self._channelz_id = _newest_server()
         server.add_generic_rpc_handlers((_Handlers(self),))
@@ -178,27 +183,36 @@ class _Conversation:
         if connect is not None:
             loop = asyncio.get_running_loop()
             connect(lambda result: loop.call_soon(self._interrupt, result))
-        try:
-            while not session.finished:
-                waiting = session.waiting
-                if waiting is not None:
-                    await self._await(waiting)
-                elif self._half_closed:
-                    # grpcio shows a cancelled stream as the end of its input first and cancels this task a moment later.
-                    await asyncio.sleep(_CANCEL_SECONDS)
-                    return
-                else:
-                    await self._take(await self._read())
-            await self._send(self._last_words)
-        finally:
-            if self._reading is not None:
-                self._reading.cancel()
+        while not session.finished:
+            waiting = session.waiting
+            if waiting is not None:
+                await self._await(waiting)
+            elif self._half_closed:
+                # grpcio shows a cancelled stream as the end of its input first and cancels this task a moment later.
+                await asyncio.sleep(_CANCEL_SECONDS)
+                return
+            else:
+                await self._take(await self._read())
+        await self._send(self._last_words)
+
+    def _begin_read(self) -> asyncio.Future[object]:
+        """The outstanding read, or a new one.
+
+        A task of its own, which is never cancelled: grpcio frees what it has allocated for an operation only when what awaits the
+        operation sees it end. The read ends with the stream at the latest.
+        """
+        if self._reading is not None:
+            return self._reading
+        message: Awaitable[object] = self._context.read()
+        self._reading = asyncio.ensure_future(message)
+        self._reading.add_done_callback(_retrieve)
+        return self._reading
 
     async def _read(self) -> object:
         """The next message; None at the end of the input, and when the session ends the stream meanwhile."""
         self._is_reading = True
         try:
-            return await (self._reading or self._context.read())
+            return await asyncio.shield(self._begin_read())
         except asyncio.CancelledError:
             if not self._last_words or self._task is None or self._task.uncancel():
                 raise
@@ -219,7 +233,7 @@ class _Conversation:
         self._reading = None
         if isinstance(message, bytes):
             if len(message) > self._max_envelope_bytes:
-                require_small_envelope(message, 0, len(message), self._body_fields, self._max_envelope_bytes)
+                EnvelopeCheck(self._body_fields, self._max_envelope_bytes).add(message, 0, len(message))
             self._counters.messages_received += 1
             await self._send(self._session.receive(message))
         else:
@@ -228,7 +242,11 @@ class _Conversation:
     async def _send(self, replies: Sequence[bytes]) -> None:
         for reply in replies:
             self._counters.messages_sent += 1
-            await self._context.write(reply)
+            try:
+                await self._context.write(reply)
+            except grpc.aio.InternalError as failure:
+                # The client has reset the stream, and grpcio has not cancelled this task yet.
+                raise asyncio.CancelledError from failure
 
     async def _await(self, waiting: Awaitable[object]) -> None:
         """Pass on the messages that arrive until `waiting` resolves, then what it resolved to."""
@@ -237,8 +255,7 @@ class _Conversation:
             while not decision.done():
                 watched: set[asyncio.Future[object]] = {decision}
                 if not self._half_closed:
-                    self._reading = self._reading or asyncio.ensure_future(self._context.read())
-                    watched.add(self._reading)
+                    watched.add(self._begin_read())
                 await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
                 if self._reading is not None and self._reading.done():
                     await self._take(self._reading.result())
@@ -247,6 +264,12 @@ class _Conversation:
             await self._send(session.resume(decision.result()) if exception is None else session.fail(exception))
         finally:
             decision.cancel()
+
+
+def _retrieve(read: asyncio.Future[object]) -> None:
+    """Keep asyncio from logging that the stream ended before a read that nothing awaits any more."""
+    if not read.cancelled():
+        read.exception()
 
 
 async def _contained(waiting: Awaitable[object]) -> object:
@@ -274,6 +297,17 @@ class _Handlers(grpc.GenericRpcHandler):
             await server.serve_stream(method, context)
 
         return grpc.stream_stream_rpc_method_handler(handle)
+
+
+def _share_free_memory() -> None:
+    """Have glibc take memory for all threads from one heap.
+
+    It gives each thread a heap of its own otherwise, and keeps what is free there for that thread. grpcio reads floods now on one thread,
+    now on another, so that one does not find the memory of the last one: five times ten thousand streams that were reset took it to between
+    134 and 152 MiB, rising each time, where one heap takes 115 and stays there.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 def _configuration(files: CertificateFiles) -> grpc.ServerCertificateConfiguration:

@@ -51,7 +51,11 @@ class HealthBoard:
 
     def __call__(self, service: str) -> HealthStatus:
         """The status of one name; of a name that the board does not have, readiness, as probes ask for names of their own."""
-        return self._statuses.get(service) or self._statuses[READINESS]
+        return self._statuses[self.name_for(service)]
+
+    def name_for(self, service: str) -> str:
+        """The name on the board that stands for a name that a probe gives."""
+        return service if service in self._statuses else READINESS
 
     @property
     def statuses(self) -> dict[str, HealthStatus]:
@@ -142,7 +146,8 @@ class WatchSession:
         """
         if self._end_watch is not None:
             raise ProtocolError(GrpcStatus.INVALID_ARGUMENT, "a health watch takes one request")
-        self._service = _requested_service(message)
+        # Not the name itself, which may be long, and is kept for as long as the client watches.
+        self._service = self._board.name_for(_requested_service(message))
         self._end_watch = self._board.watch(self._wake)
         return self.resume(None)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from endpick.files import open_regular
 from endpick.transport.validity import outside_validity
 
 __all__ = [
@@ -27,6 +28,9 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
+
+_MOST_PEM_BYTES = 4 * 1024 * 1024
+"""Of one file: twenty times as long as the list of all authorities that browsers trust."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +159,13 @@ def read_certificate(settings: TlsSettings) -> CertificateFiles:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        with open_regular(path) as file:
+            content = file.read(_MOST_PEM_BYTES + 1)
     except OSError as error:
         raise TlsError(f"TLS file {path} cannot be read: {error.strerror}") from error
+    if len(content) > _MOST_PEM_BYTES:
+        raise TlsError(f"TLS file {path} cannot be read: it is longer than {_MOST_PEM_BYTES // 2**20} MiB")
+    return content
 
 
 def server_context(files: CertificateFiles, settings: TlsSettings) -> ssl.SSLContext:

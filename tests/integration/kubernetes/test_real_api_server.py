@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from endpick.api import ModelTarget
+from endpick.api import Limits, ModelTarget, PluginContext
 from endpick_builtin.kubernetes.access import find_access
-from endpick_builtin.kubernetes.client import ApiClient, ApiError, Event
+from endpick_builtin.kubernetes.client import CLIENT_LIMITS, ApiClient, ApiError, Event
 from endpick_builtin.kubernetes.patience import Patience
 from integration.kubernetes.conftest import Followed, discovering, eventually, ready
 from integration.kubernetes.real_api_server import GROUPS, Detour, RealApiServer, free_port, path_of
@@ -202,7 +202,7 @@ async def test_a_pods_own_files_lead_to_the_api_server_and_a_token_that_it_refus
         (account / "namespace").write_text("default")
         (account / "token").write_text("one that has expired")
         environment = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(real.port)}
-        client = ApiClient(find_access("", environment, account), Patience(), 1.0)
+        client = ApiClient(find_access("", environment, account), Patience(), 1.0, Limits(PluginContext(), CLIENT_LIMITS))
         client.open()
         try:
             with pytest.raises(ApiError, match="401 Unauthorized"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from aiohttp import web
 
 from endpick_builtin.kubernetes import access
 from endpick_builtin.kubernetes.patience import Patience
+from endpick_builtin.kubernetes.watch_states import Pauses
 from integration.kubernetes.api_server import HTML, NEW, PODS, ApiServer, kubeconfig, pod, pool, serving, status
 from integration.kubernetes.conftest import discovering, eventually, following, ready
 
@@ -237,6 +240,71 @@ async def test_watches_that_end_at_once_are_not_begun_in_a_hot_loop(one, tmp_pat
     one.instead = empty
     async with following(one, tmp_path, patience=Patience(first_pause_seconds=0.05), longestPause="50ms") as followed:
         await eventually(lambda: followed.outcomes("pods", "broken") >= 3, lambda: "the watches do not count as broken")
+        assert one.lists(PODS) == 1
+
+
+def ever_ending(*lines: str) -> Callable[[web.Request], web.Response | None]:
+    def answer(request: web.Request) -> web.Response | None:
+        body = "".join(f"{line}\n" for line in lines)
+        return web.Response(text=body, content_type="application/json") if request.path == PODS and "watch" in request.query else None
+
+    return answer
+
+
+BOOKMARK = '{"type": "BOOKMARK", "object": {"metadata": {}}}'
+GONE = '{"type": "ERROR", "object": {"code": 410, "message": "gone"}}'
+
+
+@pytest.mark.asyncio
+async def test_watches_that_bring_little_and_end_at_once_are_not_begun_in_a_hot_loop(one, tmp_path):
+    one.instead = ever_ending(BOOKMARK)
+    async with following(one, tmp_path, patience=Patience(first_pause_seconds=0.01)) as followed:
+        await eventually(lambda: followed.outcomes("pods", "broken") >= 2, lambda: "the watches do not count as broken")
+        assert followed.outcomes("pods", "ended") == 5
+        assert one.lists(PODS) == 1
+
+
+@pytest.mark.asyncio
+async def test_versions_that_expire_at_once_for_ever_are_not_listed_in_a_hot_loop(one, tmp_path, monkeypatch):
+    waits: list[float] = []
+    after = Pauses.after
+
+    def noted(self: Pauses, *told: object, **known: object) -> float:
+        waits.append(after(self, *told, **known))
+        return waits[-1]
+
+    monkeypatch.setattr(Pauses, "after", noted)
+    one.instead = ever_ending(BOOKMARK, GONE)
+    async with following(one, tmp_path, patience=Patience(first_pause_seconds=0.01)) as followed:
+        await eventually(lambda: followed.outcomes("pods", "expired") >= 10, lambda: "the watches do not expire")
+        assert sum(wait > 0 for wait in waits) >= 3
+
+
+@pytest.mark.asyncio
+async def test_a_list_without_an_end_is_given_up(one, tmp_path, monkeypatch):
+    monkeypatch.setattr("endpick_builtin.kubernetes.following._MOST_PAGES", 20)
+
+    def endless(request: web.Request) -> web.Response | None:
+        if request.path != PODS or "watch" in request.query:
+            return None
+        return web.json_response({"metadata": {"resourceVersion": "1", "continue": "more"}, "items": []})
+
+    async with following(one, tmp_path) as followed:
+        one.instead = endless
+        one.compacted = one.version + 1
+        one.end_watches(PODS)
+        await eventually(lambda: followed.outcomes("pods", "malformed") >= 1, lambda: "the list is not given up")
+        await followed.becomes(ONE)
+
+
+@pytest.mark.asyncio
+async def test_a_line_that_comes_in_thousands_of_pieces_is_put_together_once(one, tmp_path):
+    async with following(one, tmp_path) as followed:
+        await watching(one)
+        line = json.dumps({"type": "BOOKMARK", "object": {"metadata": {"name": "x" * 200_000}}}).encode() + b"\n"
+        one.say(PODS, *(line[at : at + 100] for at in range(0, len(line), 100)))
+        pod(one, "b", "10.0.0.2")
+        await followed.becomes(TWO)
         assert one.lists(PODS) == 1
 
 

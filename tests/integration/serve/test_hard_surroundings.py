@@ -6,9 +6,10 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import grpc
@@ -82,6 +83,51 @@ async def test_a_log_that_is_not_read_holds_up_neither_requests_nor_the_end(fold
         os.close(writer)
 
 
+def _unread_pipe() -> int:
+    reader, writer = os.pipe()
+    os.close(reader)
+    return writer
+
+
+def _full_device() -> int:
+    return os.open("/dev/full", os.O_WRONLY)
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [taken.getsockname()[1] for taken in sockets]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("opened", [_unread_pipe, _full_device])
+async def test_requests_are_answered_where_neither_output_takes_a_byte_from_the_start(folder, opened):
+    output, ports = opened(), _free_ports(3)
+    flags = [f"--{name}={port}" for name, port in zip(("grpc-port", "grpc-health-port", "metrics-port"), ports, strict=True)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, SOURCES))}
+    command = (sys.executable, "-m", "endpick", "serve", "config.yaml", *OPTIONS, *flags)
+    process = await asyncio.create_subprocess_exec(*command, cwd=folder, env=environment, stdout=output, stderr=output)
+    os.close(output)
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{ports[0]}") as channel:
+            picker = Picker(process, channel, ports[2])
+            await asyncio.wait_for(channel.channel_ready(), 40)
+            assert {await asyncio.wait_for(picker.ask(), 20) for _ in range(20)} == {("127.0.0.1:1", 0)}
+            picker.reload()
+            async with asyncio.timeout(20):
+                while not sum((await picker.samples("endpick_config_reloads_total")).values()):  # noqa: ASYNC110 - counted by another process
+                    await asyncio.sleep(0.02)
+            assert await asyncio.wait_for(picker.ask(), 20) == ("127.0.0.1:1", 0)
+            assert (await picker.health())[0] == 200
+            assert (await picker.samples("endpick_log_lines_total"))[(("event", "dropped"),)] > 0
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), 40) == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
 @pytest.mark.asyncio
 async def test_a_wall_clock_that_jumps_by_years_changes_nothing(folder, tmp_path):
     site = tmp_path / "site"
@@ -108,6 +154,19 @@ def _replace(path: Path, content: str) -> None:
     fresh = path.with_suffix(".new")
     fresh.write_text(content)
     fresh.replace(path)
+
+
+@pytest.mark.asyncio
+async def test_pipes_in_the_place_of_files_change_nothing_and_do_not_keep_it_from_ending(folder):
+    async with serving(folder) as picker:
+        for name in ("endpoints.yaml", "config.yaml"):
+            (folder / name).unlink()
+            os.mkfifo(folder / name)
+        picker.reload()
+        await picker.logged("configuration refused; the old one keeps serving")
+        await picker.logged("endpoint file endpoints.yaml cannot be read, endpoints stay as they are: it is no regular file")
+        assert await picker.ask() == ("127.0.0.1:1", 0)
+    # Where a thread waited for a pipe, the process would not end.
 
 
 @pytest.mark.asyncio

@@ -9,8 +9,9 @@ import aiohttp
 import grpc
 import pytest
 
-from endpick.serve.limit_log import FLOW_CONTROL, LIMITS
+from endpick.serve.limit_log import FLOW_CONTROL, LARGE_BODIES, LIMITS
 from endpick.transport.h2 import frames
+from endpick_builtin.discovery.file_discovery import LONG_FILE
 from integration.plugins.serving import Picker, serving
 from integration.transport.raw_client import RawClient
 
@@ -41,12 +42,16 @@ async def test_the_metric_of_each_limit_is_on_the_page(folder):
     for limit in (one for one in LIMITS if one.metric != FLOW_CONTROL):  # its metrics begin with it
         name = limit.metric.removesuffix("_total")
         assert any(line.startswith((f"# TYPE {name} ", f"# TYPE {name}_total ")) for line in lines), limit.metric
-        assert not limit.event or f'{limit.metric}{{event="{limit.event}"}}' in page, limit
+        assert not limit.event or limit.metric == LARGE_BODIES or f'{limit.metric}{{event="{limit.event}"}}' in page, limit
 
 
 async def ask_long(picker: Picker) -> None:
     with suppress(grpc.aio.AioRpcError):
         await picker.ask("x" * 100_000)
+
+
+async def ask_for_a_long_model(picker: Picker) -> None:
+    assert await picker.ask(model="m" * 1025) == ("", 400)
 
 
 async def ask_with_a_long_header(picker: Picker) -> None:
@@ -80,7 +85,8 @@ EXCESSES = {
     "keepalive_timeouts": (("--grpc-keepalive-time=100ms", "--grpc-keepalive-timeout=100ms"), lambda picker: raw(picker, HELLO)),
     "ping_floods": ((), lambda picker: raw(picker, HELLO + frames.ping(b"12345678", ack=False) * 3000)),
     "settings_floods": ((), lambda picker: raw(picker, HELLO + frames.settings({}) * 300)),
-    "unroutable": (("--max-request-body=1Ki",), ask_long),
+    "names_too_long": ((), ask_for_a_long_model),
+    "bodies_too_large": (("--max-request-body=1Ki",), ask_long),
     "header_timeouts": (("--metrics-header-timeout=100ms",), lambda picker: raw(picker, b"GET / HTTP/1.1\r\n", picker.metrics_port)),
     "requests_too_large": (
         ("--metrics-max-request=4Ki",),
@@ -92,7 +98,7 @@ EXCESSES = {
 @pytest.mark.parametrize("event", EXCESSES)
 async def test_a_real_excess_is_counted_and_told_with_what_to_change(folder, event):
     options, act = EXCESSES[event]
-    limit = next(limit for limit in LIMITS if limit.event == event and limit.here and (limit.flag or event.endswith("floods")))
+    limit = next(limit for limit in LIMITS if limit.event == event and limit.here and (limit.flag or event.endswith(("floods", "long"))))
     async with serving(folder, *options) as picker:
         await asyncio.wait_for(act(picker), 30)
         (line, *_) = await picker.logged(limit.told)
@@ -118,3 +124,14 @@ async def test_what_flow_control_refuses_is_told_with_the_field_that_says_so(fol
             assert not limit.here or (line["metric"], line["count_of"]) == (FLOW_CONTROL, event)
             samples = await picker.samples(FLOW_CONTROL)
             assert sum(value for labels, value in samples.items() if dict(labels)["outcome"] == event) >= 1
+
+
+async def test_a_limit_of_a_plugin_is_counted_with_its_instance_and_told(folder):
+    (folder / "config.yaml").write_text(CONFIG.replace("path: endpoints.yaml", "path: endpoints.yaml, watchFile: true"))
+    async with serving(folder) as picker:
+        (folder / "endpoints.yaml").write_text("#" * 2_000_000)
+        (line, *_) = await picker.logged(LONG_FILE.told)
+        assert (line["level"], line["limit"], line["about"]) == ("warning", "MAX_FILE_BYTES", "endpoints.yaml")
+        samples = await picker.samples("endpick_plugin_limits_total")
+        acted = [dict(labels) for labels, value in samples.items() if value]
+        assert acted == [{"limit": "MAX_FILE_BYTES", "plugin_name": "file-discovery", "plugin_type": "file-discovery"}]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 
 import grpc
 import pytest
@@ -82,6 +83,20 @@ async def test_a_watch_of_a_name_of_its_own_follows_readiness(open_transport):
         assert (await watch.read()).status == NOT_SERVING
         serving.board.set_ready(True)
         assert (await watch.read()).status == SERVING
+
+
+async def test_a_watch_keeps_no_name_that_a_client_made_up(open_transport):
+    async with open_transport() as serving:
+        stub = health_pb2_grpc.HealthStub(serving.channel())
+        watches = [stub.Watch(request(f"{number}" + 200_000 * "x")) for number in range(50)]
+        tracemalloc.start()
+        try:
+            for watch in watches:
+                assert (await watch.read()).status == NOT_SERVING
+            kept = [block.size for block in tracemalloc.take_snapshot().traces if block.size >= 200_000]
+        finally:
+            tracemalloc.stop()
+        assert len(kept) < 10
 
 
 async def test_watchers_are_forgotten_when_they_leave_and_do_not_hold_a_drain(open_transport):

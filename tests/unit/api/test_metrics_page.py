@@ -200,3 +200,11 @@ def test_names_behind_blanks_are_found_without_walking_back_over_megabytes_of_th
     for blanks in (b" " * 65, b"\t" * 4_000_000):
         assert MetricsPage(blanks + b"up 1").newest("up") is None
         assert MetricsPage(b"down 2\n" + blanks + b"up 1\nup 3").newest("up").value == 3.0
+
+
+def test_a_page_with_labels_without_end_is_read_no_further():
+    labels = b",".join(b'l%06d="v"' % number for number in range(100_001))
+    page = MetricsPage(b"down 3\nup{" + labels + b"} 1\nup 2\n")
+    assert page.samples("up") == ()
+    assert page.newest("down") is None, "the limit is the page's, whatever is asked for"
+    assert MetricsPage(b"other{" + labels + b"} 1\nup 2\n").newest("up").value == 2.0, "lines that are not asked for cost nothing"

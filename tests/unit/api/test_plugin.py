@@ -6,7 +6,20 @@ import pytest
 from pydantic import ValidationError
 
 import endpick.api
-from endpick.api import DataKey, Endpoints, Filter, InferenceRequest, Parameters, PerEndpointScorer, Prompt, Scorer, ScoringState, Usage
+from endpick.api import (
+    DataKey,
+    Endpoints,
+    Filter,
+    InferenceRequest,
+    Media,
+    Modality,
+    Parameters,
+    PerEndpointScorer,
+    Prompt,
+    Scorer,
+    ScoringState,
+    Usage,
+)
 from endpick.api.endpoints import BoolArray, FloatArray
 from endpick.api.plugin import Plugin
 from endpick.installation import request_path
@@ -96,6 +109,14 @@ def test_prompt_is_rendered_once_and_only_when_asked():
     assert prompt.texts == (b"hello", b"you")
     assert prompt.estimated_tokens == 2 + 1
     assert calls == [1]
+
+
+def test_media_beyond_the_1024th_are_shown_as_text():
+    first = tuple(Media(Modality.IMAGE, f"i{number}") for number in range(1023))
+    prompt = Prompt(lambda: (), lambda: ((b"t", *first), (Media(Modality.AUDIO, "a"), b"u", Media(Modality.IMAGE, "z"))))
+
+    assert prompt.pieces == ((b"t", *first), (Media(Modality.AUDIO, "a"), b"u", b"z"))
+    assert len(prompt.media) == 1024
 
 
 def test_usage_tells_unknown_from_zero():

@@ -98,6 +98,15 @@ async def test_services_bring_their_ports_and_only_the_first_priority_counts():
 
 
 @pytest.mark.asyncio
+async def test_a_service_at_the_root_is_none_and_one_at_no_name_cannot_be_looked_up():
+    async with answering(NameServer([record(NAME, SRV, 0, "", 8001)])) as server:
+        async with discovering(server, records="SRV") as table:
+            await becomes(table, [])
+        with pytest.raises(dns_client.LookupFailedError, match="is no domain name"):
+            await dns_client.look_up([("127.0.0.1", server.port)], "a..b", RecordType.A)
+
+
+@pytest.mark.asyncio
 async def test_ipv6_addresses():
     both = NameServer([record(NAME, AAAA, 0, "fd00::2"), record(NAME, A, 0, "10.0.0.1")])
     async with answering(both) as server, discovering(server, records="AAAA") as table:

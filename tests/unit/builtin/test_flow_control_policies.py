@@ -192,7 +192,7 @@ def test_jains_index(values, index):
 
 
 def test_a_flood_of_programs_pushes_out_the_one_not_seen_for_longest(monkeypatch):
-    monkeypatch.setattr("endpick_builtin.flow_control.program_aware._MOST_PROGRAMS", 3)
+    monkeypatch.setattr("endpick_builtin.flow_control.program_aware.MOST_PROGRAMS", 3)
     policy = instance(ProgramAwareFairness).plugin
     for program in ("a", "b", "a", "c", "d"):
         answer(policy, program, 1, 0)

@@ -43,6 +43,20 @@ def answer(body: bytes, *headers: bytes, status: bytes = b"200 OK") -> bytes:
     return b"\r\n".join([b"HTTP/1.1 " + status, b"Content-Length: %d" % len(body), *headers, b"", body])
 
 
+async def test_the_query_of_a_url_is_not_told_because_a_key_may_be_in_it():
+    async with speaking(answer(b"", status=b"403 Forbidden")) as (port, _), started(metrics_source(path="/metrics?key=secret")) as source:
+        with pytest.raises(Unavailable) as refusal:
+            await source.poll(at(port))
+    assert str(refusal.value) == f"GET http://127.0.0.1:{port}/metrics answered 403"
+
+
+async def test_an_answer_in_chunks_of_one_byte_is_refused():
+    chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\n#\r\n" * 20_001 + b"0\r\n\r\n"
+    async with speaking(chunked) as (port, _), started(metrics_source()) as source:
+        with pytest.raises(Unavailable, match="the answer comes in more than 20000 chunks"):
+            await source.poll(at(port))
+
+
 async def test_a_redirect_is_not_followed():
     visits: list[str] = []
 

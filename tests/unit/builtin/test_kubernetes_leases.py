@@ -33,6 +33,13 @@ def test_one_that_is_not_there_not_held_or_ours_may_be_taken_at_once(seen):
     assert observed.may_be_taken("me", 100.0)
 
 
+@pytest.mark.parametrize("number", [2**64 - 1, 2**31 - 1, -1, "3", 3.5, None])
+def test_numbers_that_kubernetes_cannot_hold_count_as_none(number):
+    read = read_lease({"spec": {"leaseTransitions": number, "leaseDurationSeconds": number}})
+    assert (read.transitions, read.seconds) == (0, 0)
+    assert claim("l", "models", "me", SECONDS, read)["spec"]["leaseTransitions"] == 1
+
+
 def test_what_is_claimed_is_what_is_read():
     taken = claim("l", "models", "me", SECONDS, lease("other"))
     read = read_lease({**taken, "metadata": {"resourceVersion": "8"}})

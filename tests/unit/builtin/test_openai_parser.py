@@ -176,6 +176,11 @@ def test_an_answer_that_cannot_be_read_has_no_usage(body):
     assert parser.usage(body, streaming=False) is None
 
 
+@pytest.mark.parametrize(("numbers", "usage"), [(4000, Usage(1, 0)), (40_000, None)])
+def test_a_usage_whose_end_is_far_away_is_not_looked_for(numbers, usage):
+    assert parser.usage(b'..."usage":{"prompt_tokens":1,"a":[0' + b",0" * numbers + b"]}}", streaming=False) == usage
+
+
 def test_usage_is_found_at_the_end_of_an_answer_whose_beginning_is_missing():
     tail = b'0.5,0.25],"index":7}],"usage":{"prompt_tokens":8,"prompt_tokens_details":{"cached_tokens":4},"total_tokens":8},"id":"x"}'
     assert parser.usage(tail, streaming=False) == Usage(8, 0, 4)
@@ -216,6 +221,8 @@ def test_usage_of_streamed_events(events, usage):
         (b'{"x":{"model":"a"},"prompt":"\\"model\\":\\"a\\""}', b'{"model":"new","x":{"model":"a"},"prompt":"\\"model\\":\\"a\\""}'),
         (b'{"prompt":"model","model":"a"}', b'{"prompt":"model","model":"new"}'),
         (b'{"model":"a","model":"b"}', b'{"model":"new","model":"new"}'),
+        (rb'{"model":"a","mod\u0065l":"b","\u006D\u006Fdel" : "c"}', rb'{"model":"new","mod\u0065l":"new","\u006D\u006Fdel" : "new"}'),
+        (rb'{"\ud800":"a","mod\\u0065l":"a"}', rb'{"model":"new","\ud800":"a","mod\\u0065l":"a"}'),
         (b'{"model":"a\\"b{","n":9007199254740993}', b'{"model":"new","n":9007199254740993}'),
         (b" {}", b' {"model":"new"}'),
         (b'{"prompt":"x"}', b'{"model":"new","prompt":"x"}'),
@@ -239,6 +246,32 @@ def test_rewriting_any_object_changes_exactly_the_model(payload, old, new, space
     payload = {**payload, "model": old}
     body = json.dumps(payload, indent=2 if spaced else None, ensure_ascii=spaced).encode("utf-8", "surrogatepass")
     assert json.loads(with_model(body, new)) == {**payload, "model": new}
+
+
+NAMED = st.recursive(
+    st.sampled_from(["model", '"model', 'model"', "\\", '\\"model"', 1]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["model", '"model', "a", "\\"]), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b", '"model', "model", "\\"]), NAMED, max_size=4), st.booleans())
+def test_the_name_is_found_in_its_place_however_many_there_are(payload, is_named):
+    if is_named:
+        payload["model"] = "old"
+    elif "model" in payload:
+        del payload["model"]
+    rewritten = json.loads(with_model(json.dumps(payload).encode(), "new"))
+    assert rewritten == {**payload, "model": "new"}
+
+
+@pytest.mark.parametrize("before", [0, 1, 5])
+@pytest.mark.parametrize("behind", [0, 1, 5])
+def test_a_repeated_model_is_exchanged_everywhere_and_one_further_in_nowhere(before, behind):
+    deep = b'{"model":"old"},'
+    body = b'{"model":"old","a":[%s1],"model" : "old","b":[%s1]}' % (deep * before, deep * behind)
+    expected = b'{"model":"new","a":[%s1],"model" : "new","b":[%s1]}' % (deep * before, deep * behind)
+    assert with_model(body, "new") == expected
 
 
 def test_the_passthrough_parser_accepts_anything_and_knows_nothing():

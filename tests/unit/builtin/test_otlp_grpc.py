@@ -13,10 +13,9 @@ import grpc.aio
 import pytest
 
 from endpick.api import ConfigurationError, PluginContext
-from endpick_builtin.collection import otlp
 from endpick_builtin.collection.otlp import OtlpParameters, OtlpSource
 from endpick_builtin.collection.otlp_messages import _messages
-from endpick_builtin.collection.otlp_ports import GRPC_METHOD, MOST_AT_ONCE
+from endpick_builtin.collection.otlp_ports import GRPC_METHOD
 from unit.builtin.test_otlp import JSON, Running, export, gauge, resource, running
 
 pytestmark = pytest.mark.asyncio
@@ -76,19 +75,18 @@ async def test_what_makes_no_sense_is_refused_and_the_next_export_is_read():
     assert (it.count("exports", "malformed"), it.count("exports", "too_large")) == (1, 2)
 
 
-async def test_calls_that_send_nothing_are_waited_for_only_so_long_and_only_eight_at_once(monkeypatch):
-    monkeypatch.setattr(otlp, "_BODY_SECONDS", 0.5)
-    async with running() as it, grpc.aio.insecure_channel(f"127.0.0.1:{it.source.grpc_port}") as channel:
-        silent = [channel.stream_unary(GRPC_METHOD)() for _ in range(MOST_AT_ONCE)]
+async def test_calls_that_send_nothing_are_waited_for_only_so_long_and_only_eight_at_once():
+    async with running(bodyTimeout="500ms") as it, grpc.aio.insecure_channel(f"127.0.0.1:{it.source.grpc_port}") as channel:
+        silent = [channel.stream_unary(GRPC_METHOD)() for _ in range(8)]
         async with asyncio.timeout(20):
-            while it.source._reading < MOST_AT_ONCE:  # noqa: ASYNC110 - until all eight are being read
+            while it.source._reading < 8:  # noqa: ASYNC110 - until all eight are being read
                 await asyncio.sleep(0)
             assert (await it.post(b"{}"))[0] == 503, "both ports share what is read at once"
             assert (await refusal(it, packed("a")))[0] is grpc.StatusCode.UNAVAILABLE
             codes = [await one.code() for one in silent]
-        assert codes == [grpc.StatusCode.DEADLINE_EXCEEDED] * MOST_AT_ONCE
+        assert codes == [grpc.StatusCode.DEADLINE_EXCEEDED] * 8
         await call(it, packed("a"))
-    assert (it.count("exports", "too_slow"), it.count("exports", "busy")) == (MOST_AT_ONCE, 2)
+    assert (it.count("exports", "too_slow"), it.count("exports", "busy")) == (8, 2)
 
 
 async def test_without_a_port_grpc_is_not_spoken():

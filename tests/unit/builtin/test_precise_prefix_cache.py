@@ -247,3 +247,18 @@ def test_equal_prompts_of_one_request_are_removed_once():
     assert index.size == 2
     speculation.expire(2.0)
     assert index.size == 0
+
+
+@pytest.mark.parametrize(("speculative", "keys"), [(False, 1), (True, 2049)])
+def test_no_more_keys_are_made_than_what_is_held_asks_for(speculative, keys):
+    picker = Picker(POOL, speculativeIndexing=speculative, **SILENT)
+    _, _, state = picker.look_up(prompt(5000))
+    blocks = state.get(PREFIX_BLOCKS)
+    assert (blocks.total_blocks, len(blocks.hashes)) == (5000, keys)
+
+
+def test_a_prompt_that_is_held_further_than_it_is_speculated_on_matches_in_full():
+    picker = Picker(POOL, speculativeIndexing=True, **SILENT)
+    for _ in range(3):
+        send(picker, 5000, row=0)
+    assert picker.matches(5000) == [5000, 0, 0]

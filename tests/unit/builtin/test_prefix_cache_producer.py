@@ -1,17 +1,15 @@
-"""The guess at what each prefix cache holds: hashing, the index, and the producer that keeps it."""
+"""The guess at what each prefix cache holds: the hashes of blocks, and the producer that keeps the tree."""
 
 from __future__ import annotations
 
 import random
 import struct
-from collections import OrderedDict
 
 import numpy as np
 import pytest
 import xxhash
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from pydantic import ValidationError
 
 from endpick.api import (
@@ -28,7 +26,7 @@ from endpick.api import (
 from endpick.api.state import CycleState
 from endpick.requests.intake import HeadersForUpstream
 from endpick_builtin.producers.prefix_cache import ApproxPrefixCacheProducer
-from endpick_builtin.producers.prefix_index import PrefixIndex, block_hashes, chain_root
+from endpick_builtin.producers.prompt_blocks import block_hashes, chain_root
 from unit.scheduling.workbench import access, instance, pool
 
 BLOCK = 64 * 4
@@ -86,115 +84,6 @@ def test_a_prompt_has_as_many_blocks_as_it_fills_and_the_limit_allows(length, li
 def test_models_and_salts_do_not_share_prefixes():
     roots = {chain_root(model, salt) for model, salt in (("m", ""), ("n", ""), ("m", "tenant-a"), ("m", "tenant-b"))}
     assert len({block_hashes(b"same text", root, 4, None)[0] for root in roots}) == 4
-
-
-def matches(index, hashes, names):
-    return index.match(hashes)[index.slots(names)].tolist()
-
-
-def test_a_match_ends_at_the_first_missing_block():
-    index = PrefixIndex()
-    index.slots(["a", "b", "c"])
-    index.insert("a", [1, 2, 3], 100)
-    index.insert("b", [1, 3], 100)
-    assert matches(index, [1, 2, 3, 4], ["a", "b", "c"]) == [3, 1, 0]
-    assert matches(index, [9, 1, 2], ["a", "b", "c"]) == [0, 0, 0]
-
-
-def test_long_prompts_match_in_full():
-    index = PrefixIndex()
-    index.slots(["a", "b"])
-    index.insert("a", range(1, 2049), 31250)
-    index.insert("b", range(1, 300), 31250)
-    assert matches(index, list(range(1, 2049)), ["a", "b"]) == [2048, 299]
-
-
-def test_the_least_recently_sent_prompt_makes_room_from_its_end():
-    index = PrefixIndex()
-    index.slots(["a"])
-    index.insert("a", [1, 2, 3], 5)
-    index.insert("a", [11, 12, 13], 5)
-    assert matches(index, [1, 2, 3], ["a"]) == [2]
-    index.insert("a", [1, 2], 5)
-    index.insert("a", [21, 22], 5)
-    assert matches(index, [1, 2], ["a"]) == [2]
-    assert matches(index, [11, 12, 13], ["a"]) == [1]
-    assert index.entries == 5
-
-
-def test_a_prompt_longer_than_the_cache_is_held_as_far_as_it_fits():
-    index = PrefixIndex()
-    index.slots(["a"])
-    index.insert("a", [1, 2, 3, 4, 5], 3)
-    assert matches(index, [1, 2, 3, 4, 5], ["a"]) == [3]
-    assert len(index) == 3
-
-
-def test_an_endpoint_that_takes_over_a_slot_inherits_nothing():
-    index = PrefixIndex()
-    index.slots(["a", "b"])
-    index.insert("a", [1, 2], 10)
-    index.insert("b", [1], 10)
-    index.remove("a")
-    index.remove("unknown")
-    assert index.slots(["c"]).tolist() == [0]
-    assert matches(index, [1, 2], ["b", "c"]) == [1, 0]
-    index.insert("a", [1, 2], 10)
-    assert index.entries == 1
-
-
-class IndexAgainstModel(RuleBasedStateMachine):
-    """The index against one ordered dictionary per endpoint."""
-
-    capacity = 6
-
-    def __init__(self):
-        super().__init__()
-        self.index = PrefixIndex()
-        self.model: dict[str, OrderedDict[int, None]] = {}
-
-    @rule(name=st.sampled_from("abcd"))
-    def join(self, name):
-        self.index.slots([name])
-        self.model.setdefault(name, OrderedDict())
-
-    @rule(name=st.sampled_from("abcd"), start=st.integers(0, 2), length=st.integers(0, 8))
-    def insert(self, name, start, length):
-        blocks = [start * 100 + n for n in range(length)]
-        self.index.insert(name, blocks, self.capacity)
-        if name in self.model:
-            held = self.model[name]
-            for block in reversed(blocks):
-                held.pop(block, None)
-                held[block] = None
-            while len(held) > self.capacity:
-                held.popitem(last=False)
-
-    @rule(name=st.sampled_from("abcd"))
-    def leave(self, name):
-        self.index.remove(name)
-        self.model.pop(name, None)
-
-    @rule()
-    def halve(self):
-        self.index.halve()
-        for held in self.model.values():
-            for _ in range((len(held) + 1) // 2):
-                held.popitem(last=False)
-
-    @invariant()
-    def every_match_is_the_models(self):
-        assert len(self.index) == len(set().union(*self.model.values()))
-        for start in range(3):
-            blocks = [start * 100 + n for n in range(8)]
-            counts = self.index.match(blocks)
-            for name, held in self.model.items():
-                expected = next((n for n, block in enumerate(blocks) if block not in held), len(blocks))
-                assert counts[self.index.slots([name])[0]] == expected
-
-
-TestIndexAgainstModel = IndexAgainstModel.TestCase
-TestIndexAgainstModel.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
 
 
 class Bench:
@@ -280,6 +169,26 @@ def test_matches_of_several_prompts_add_up():
     bench.send(0, text(2), text(3, seed=2))
     assert bench.matched(text(2), text(3, seed=2), text(1, seed=3)) == [5, 0, 0]
     assert bench.blocks(text(2), text(3, seed=2)).total_blocks == 5
+
+
+def test_the_hashes_of_all_blocks_are_there_for_those_who_ask():
+    bench = Bench()
+    found = bench.blocks(text(2), text(20, seed=2) + b"rest").hashes
+    chains = [block_hashes(prompt, chain_root("m", ""), 64, None) for prompt in (text(2), text(20, seed=2) + b"rest")]
+    assert list(found) == chains[0] + chains[1]
+    assert (len(found), found[1], found[1:3]) == (23, chains[0][1], (chains[0][1], chains[1][0]))
+
+
+def test_a_prompt_of_a_request_that_makes_room_is_the_last_one():
+    bench = Bench(lruCapacityPerServer=5)
+    bench.send(0, text(3), text(3, seed=2))
+    assert bench.matched(text(3)) == [3, 0, 0]
+    assert bench.matched(text(3, seed=2)) == [2, 0, 0]
+
+
+def test_all_prompts_of_a_request_share_the_limit():
+    bench = Bench(maxPrefixTokensToMatch=10 * 64)
+    assert bench.blocks(text(8), text(8, 2), text(8, 3)).total_blocks == 10
 
 
 def test_a_request_without_a_prompt_has_no_blocks():

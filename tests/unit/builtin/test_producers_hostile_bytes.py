@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -38,6 +39,19 @@ HEADERS = st.dictionaries(
 def test_the_size_of_a_picture_is_two_positive_numbers_or_not_known(start, rest):
     size = image_size("data:image/any;base64," + base64.b64encode(start + rest).decode())
     assert size is None or min(size) > 0
+
+
+@pytest.mark.parametrize(("empty_segments", "size"), [(0, (7, 5)), (20, (7, 5)), (40, None)])
+def test_a_jpeg_is_walked_for_no_more_segments_than_cameras_write(empty_segments, size):
+    content = b"\xff\xd8" + b"\xff\xe1\0\2" * empty_segments + b"\xff\xc0\0\x11\x08\0\5\0\7" + bytes(90_000)
+    assert image_size("data:image/jpeg;base64," + base64.b64encode(content).decode()) == size
+
+
+@pytest.mark.parametrize(("preview_bytes", "size"), [(40_000, (7, 5)), (60_000, None)])
+def test_a_jpeg_may_have_a_preview_in_front_of_its_size(preview_bytes, size):
+    preview = b"\xff\xe1" + (preview_bytes + 2).to_bytes(2, "big") + bytes(preview_bytes)
+    content = b"\xff\xd8" + preview + b"\xff\xc0\0\x11\x08\0\5\0\7\3"
+    assert image_size("data:image/jpeg;base64," + base64.b64encode(content).decode()) == size
 
 
 @given(st.text())

@@ -18,7 +18,7 @@ HEAD = b"POST / HTTP/1.1\r\nhost: x\r\n"
 
 
 @asynccontextmanager
-async def listening(answer=None):
+async def listening(answer=None, most=MAX_CONNECTIONS):
     """A server whose handler waits for `answer`, if there is one; and how many connections it closed, by reason."""
     closed = Counter()
 
@@ -32,7 +32,7 @@ async def listening(answer=None):
 
     app = web.Application()
     app.router.add_post("/", take)
-    server = PushServer(app, lambda reason: closed.update([reason]))
+    server = PushServer(app, lambda reason: closed.update([reason]), most)
     await server.start("127.0.0.1", 0)
     try:
         yield server, closed
@@ -62,10 +62,9 @@ async def test_a_push_is_taken_beside_twice_as_many_connections_as_may_be_that_s
             writer.close()
 
 
-async def test_a_request_under_way_keeps_its_place(monkeypatch):
-    monkeypatch.setattr(push_server, "MAX_CONNECTIONS", 2)
+async def test_a_request_under_way_keeps_its_place():
     answer = asyncio.Event()
-    async with listening(answer) as (server, closed), asyncio.timeout(20):
+    async with listening(answer, 2) as (server, closed), asyncio.timeout(20):
         waiting = [asyncio.ensure_future(posted(server)) for _ in range(2)]
         while closed["taken"] < 2:  # noqa: ASYNC110 - until both are being answered
             await asyncio.sleep(0)
@@ -79,7 +78,7 @@ async def test_a_request_under_way_keeps_its_place(monkeypatch):
 
 @pytest.mark.parametrize("said", [b"", HEAD])
 async def test_a_connection_whose_request_does_not_come_is_closed(monkeypatch, said):
-    monkeypatch.setattr(push_server, "_FIRST_SECONDS", 0.05)
+    monkeypatch.setattr(push_server, "FIRST_SECONDS", 0.05)
     monkeypatch.setattr(push_server, "_SWEEP_SECONDS", 0.02)
     async with listening() as (server, closed), asyncio.timeout(20):
         reader, writer = await connected(server, said)

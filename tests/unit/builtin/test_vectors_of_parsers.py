@@ -104,3 +104,13 @@ def test_the_usage_that_is_found_in_an_answer(case, one_by_one):
     found = end.usage and [end.usage.prompt_tokens, end.usage.completion_tokens, end.usage.cached_tokens]
     assert found == case["expect"]
     assert stage.telemetry.faults == []
+
+
+def test_of_media_without_number_in_a_grpc_body_a_thousand_are_placed():
+    ids, media = b"\x12\x04\x12\x02\x05\x06", b"\x2a\x04\x08\x01\x10\x01\x32\x01h"
+    sent = b"\x2a\x04\x08\x00\x10\x00\x32\x01g" * 1024 + media
+    message = ids + b"\x3a" + bytes([len(sent) & 0x7F | 0x80, len(sent) >> 7 & 0x7F | 0x80, len(sent) >> 14]) + sent
+    plugin = built({"type": "vllmgrpc-parser"}).plugin
+    for body, found in ((message, 0), (ids + b"\x3a\x09" + media, 1)):
+        parsed = plugin.parse("/vllm.grpc.engine.VllmEngine/Generate", {}, b"\0" + len(body).to_bytes(4, "big") + body)
+        assert len(parsed.prompt.media) == found

@@ -121,3 +121,47 @@ def test_a_printed_command_is_one_that_serve_takes_and_says_where_endpoints_are(
     parameters = command.make_context("serve", shlex.split(printed.replace("\\\n", " "))[2:]).params
 
     assert parameters["pool_name"] or parameters["endpoint_selector"]
+
+
+HOSTILE = {
+    "containers that are none": "spec: {template: {spec: {containers: [1, [], null, {command: 5, args: 7, env: 1}]}}}",
+    "a boolean that is none": "q: !!bool zz",
+    "a mapping that is none": "? {a: b}\n: 1",
+    "what is not text": "\udcff",
+    "what does not end": "# x\n" * 1_100_000,
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_file_is_wrong_usage(text: str) -> None:
+    result = CliRunner().invoke(main, ["migrate", "-"], input=text.encode(errors="surrogateescape"))
+
+    assert (result.exit_code, "Traceback" in result.output) == (2, False)
+
+
+@pytest.mark.parametrize("replicas", ["many", "1.0e+999", "[2]"])
+def test_replicas_that_are_no_number_are_one(replicas: str) -> None:
+    result = CliRunner().invoke(main, ["migrate", "-"], input=f"router: {{epp: {{replicas: {replicas}}}}}")
+
+    assert (result.exit_code, "--ha-enable-leader-election" in result.stdout) == (0, False)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        r'router: {epp: {pluginsConfigFile: "a\nreboot\n#"}}',
+        r'router: {epp: {}, modelServers: {type: "x\nreboot #"}}',
+        r'router: {epp: {flags: {pool-name: "a\nreboot", "x\nreboot": 1}}}',
+        r'router: {epp: {flags: {pool-name: "\e[2K\rendpick serve"}}}',
+        r'router: {epp: {}, modelServers: {type: "\u202ex"}}',
+    ],
+)
+def test_what_is_printed_can_be_given_to_a_shell_and_looks_like_what_it_is(values: str) -> None:
+    """Where a file begins a line of its own, a shell that is given the output would run it."""
+    result = CliRunner().invoke(main, ["migrate", "-"], input=values)
+
+    words = shlex.split(result.stdout.replace("\\\n", " "), comments=True)
+    assert "reboot" not in words
+    assert words[:2] == ["endpick", "serve"]
+    assert all(word.startswith("--") for word in words[2:])
+    assert result.output.replace("\n", "").isprintable()

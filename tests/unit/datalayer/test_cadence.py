@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.datalayer.pace import PhaseSequence, cadence_of, first_at
+from endpick.datalayer.pace import Moments, cadence_of, first_at
 from endpick.datalayer.tasks import Backoff
 
 
@@ -37,13 +37,25 @@ def test_every_source_is_due_at_the_first_tick():
 
 
 @given(st.integers(1, 2000))
-def test_phases_put_endpoints_into_groups_that_are_small_and_alike(count):
-    sequence = PhaseSequence()
-    groups = Counter(sequence.next(count) for _ in range(count))
-    moments = max(4, 2 ** math.ceil(math.log2(count / 8)))
-    assert all(0 <= phase < 1 and (phase * moments).is_integer() for phase in groups)
-    assert max(groups.values()) - min(count // moments, *groups.values()) <= 3
-    assert max(groups.values()) <= 10
+def test_moments_put_a_pool_into_as_few_small_groups_as_will_do(count):
+    moments = Moments()
+    groups = Counter(moments.join(count) for _ in range(count))
+    wanted = 2 ** math.ceil(math.log2(max(1, count / 8)))
+    assert len(groups) == wanted
+    assert all(0 <= moment < 1 and (moment * wanted).is_integer() for moment in groups)
+    assert max(groups.values()) - min(groups.values()) <= 1
+    assert max(groups.values()) <= 8
+
+
+@given(st.lists(st.booleans(), max_size=300))
+def test_groups_stay_small_when_endpoints_come_one_by_one_and_the_oldest_go(comings):
+    moments, pool = Moments(), []
+    for comes in comings:
+        if comes:
+            pool.append(moments.join(len(pool) + 1))
+        elif pool:
+            moments.leave(pool.pop(0))
+        assert all(count <= 8 for count in Counter(pool).values())
 
 
 @given(st.floats(0, 1e7), st.sampled_from([0.05, 0.2, 1.0]), st.integers(0, 127))

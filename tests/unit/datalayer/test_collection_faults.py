@@ -24,7 +24,7 @@ def test_a_source_that_hangs_is_cut_off_counted_and_delays_no_other(run_virtual,
     async def scenario():
         async with Rig(recorder, [hanging, healthy], [keep]) as table:
             table.upsert(endpoint("a"))
-            await asyncio.sleep(2.03)
+            await asyncio.sleep(1.99)
 
     run_virtual(scenario())
     assert len(healthy.plugin.polls) == pytest.approx(20, abs=1)

@@ -142,11 +142,13 @@ class NotedExchange:
         self,
         *,
         wants_chunks: bool = True,
+        rewrites: bool = True,
         added: Mapping[str, str] | None = None,
         rewrite: Callable[[bytes, bool], bytes | None] = lambda chunk, end: None,
         metadata: Metadata | None = None,
     ) -> None:
         self.wants_chunks = wants_chunks
+        self.rewrites = rewrites
         self.added = added or {}
         self.rewrite = rewrite
         self.metadata = metadata or {}

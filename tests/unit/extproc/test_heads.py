@@ -8,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick._proto.ext_proc_pb2 import HttpBody, HttpHeaders, ProcessingMode, ProcessingRequest
-from endpick.extproc.headers import read_headers
-from endpick.extproc.heads import header_message
+from endpick.extproc.headers import MOST_NAMES, read_headers
+from endpick.extproc.heads import _names, header_message
+from endpick.extproc.modes import body_modes_of
 from endpick.extproc.pieces import varint
+from endpick.requests.model import BodyMode
 
 KINDS = ("request_headers", "response_headers")
 
@@ -84,6 +86,28 @@ def test_what_cannot_be_decoded_behind_the_headers_is_no_message():
         ProcessingRequest.FromString(message)
     with pytest.raises(DecodeError):
         header_message(message)
+
+
+def test_names_that_clients_make_up_are_read_and_not_all_remembered():
+    for number in range(2 * MOST_NAMES):
+        name = f"X-{number}"
+        message = written("request_headers", [(name, {"raw_value": b"v"}), (name * 20, {"raw_value": b"w"})])
+        assert header_message(message.SerializeToString())[0] == {name.lower(): "v", name.lower() * 20: "w"}
+    assert len(_names) == MOST_NAMES
+
+
+def test_gateways_with_settings_of_their_own_take_turns():
+    modes = (ProcessingMode.FULL_DUPLEX_STREAMED, ProcessingMode.BUFFERED, ProcessingMode.NONE, ProcessingMode.BUFFERED)
+    for turn in range(3):
+        for number, mode in enumerate(modes):
+            message = written("request_headers", [("x", {"raw_value": b"%d" % number})])
+            message.protocol_config.request_body_mode = mode
+            message.protocol_config.response_body_mode = ProcessingMode.NONE
+            headers, _, settings = header_message(message.SerializeToString())
+            expected = {"x": str(number)}, BodyMode(mode), BodyMode.NONE
+            assert (headers, body_modes_of(settings).request_body, body_modes_of(settings).response_body) == expected, turn
+        headers, _, settings = header_message(written("request_headers", [("x", {"raw_value": b"v"})]).SerializeToString())
+        assert (headers, body_modes_of(settings).request_body) == ({"x": "v"}, BodyMode.FULL_DUPLEX_STREAMED)
 
 
 @given(st.sampled_from(KINDS), st.lists(st.tuples(names, values), max_size=8), st.booleans())

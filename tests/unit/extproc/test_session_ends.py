@@ -103,7 +103,7 @@ def test_what_is_kept_while_waiting_has_a_limit():
     with pytest.raises(ProtocolError, match="too much came") as caught:
         talk(session, response_body(b""))
     assert caught.value.status == GrpcStatus.RESOURCE_EXHAUSTED
-    assert counters.protocol_errors[GrpcStatus.RESOURCE_EXHAUSTED] == 1
+    assert (counters.protocol_errors[GrpcStatus.RESOURCE_EXHAUSTED], counters.bodies_too_large) == (1, 1)
 
 
 @pytest.mark.parametrize(("cause", "heard"), [("END", "RESET"), ("RESET", "RESET"), ("DISCONNECT", "DISCONNECT"), ("DRAIN", "DRAIN")])
@@ -295,7 +295,7 @@ def test_sessions_of_one_factory_share_their_counters_and_nothing_else():
     second.receive(request_headers())
     assert [read(reply).status for reply in first.receive(request_body(b"22"))] == [413]
     assert (first.finished, second.finished) == (True, False)
-    assert (counters.requests, counters.unroutable) == (2, 1)
+    assert (counters.requests, counters.unroutable, counters.bodies_too_large) == (2, 1, 1)
 
 
 @pytest.mark.asyncio

@@ -79,7 +79,7 @@ def test_a_request_that_finds_no_memory_is_refused_and_the_next_one_served():
     late.close(CloseCause.END)
     hungry.close(CloseCause.RESET)
     assert kinds(talk(open_session(), request_headers(), request_body(b"{}", end=True))) == ["request_headers", "request_body"]
-    assert (counters.unroutable, counters.buffer_exhaustions) == (1, 1)
+    assert (counters.unroutable, counters.bodies_too_large, counters.buffer_exhaustions) == (1, 0, 1)
 
 
 def test_headers_that_find_no_memory_are_refused():

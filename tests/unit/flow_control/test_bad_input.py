@@ -120,3 +120,63 @@ def test_a_figure_that_no_server_means_counts_as_none_and_the_other_decides(queu
 def test_scores_of_a_usage_that_no_server_means_are_finite():
     usage = np.array([-np.inf, -1.0, 0.0, 0.25, 1.0, 3.0, np.inf, np.nan])
     assert share_left(usage).tolist() == [1.0, 1.0, 1.0, 0.75, 0.0, 0.0, 0.0, 0.0]
+
+
+class Faceless:
+    @property
+    def __class__(self):
+        raise SystemExit(1)
+
+
+class Unequal(tuple):
+    __eq__ = __iter__ = __len__ = lambda *_: 1 / 0
+    __hash__ = tuple.__hash__
+
+
+class Unordered(float):
+    __lt__ = __gt__ = __le__ = lambda *_: 1 / 0
+
+
+@pytest.mark.parametrize("answer", [Faceless, Unequal, lambda: (10**400, Faceless()), lambda: (10**400,), lambda: ((),)])
+def test_a_sort_key_that_cannot_be_looked_at_is_its_policys_fault_and_every_request_goes(answer):
+    bench = Bench(settings(template=band(ordering="odd")), odd=lambda waiting: answer())
+    for name in "abc":
+        assert bench.offer(name).name == "QUEUED"
+    bench.saturation = 0.0
+    assert bench.gone() == ["a", "b", "c"]
+    assert {name for name, *_ in bench.telemetry.faults} == {"odd"}
+
+
+def test_numbers_of_a_policys_own_are_compared_as_numbers():
+    bench = Bench(settings(template=band(ordering="odd")), odd=lambda waiting: (Unordered(-ord(waiting.request.id)),))
+    for name in "abc":
+        bench.offer(name)
+    bench.saturation = 0.0
+    assert bench.gone() == ["c", "b", "a"]
+    assert bench.telemetry.faults == []
+
+
+@pytest.mark.parametrize("answer", [Faceless, lambda: [Unordered(0.5)], lambda: Unequal((1.0,)), lambda: [Faceless()]])
+def test_ceilings_that_cannot_be_looked_at_are_their_policys_fault(answer):
+    bench = Bench(ceilings=lambda saturation, priorities: answer())
+    bench.offer("a")
+    bench.saturation = 0.0
+    assert bench.gone() == ["a"]
+    assert {name for name, *_ in bench.telemetry.faults} == {"whole"}
+
+
+@pytest.mark.parametrize("answer", [Faceless, lambda: 10**400, lambda: Unequal((1.0,))])
+def test_a_saturation_that_cannot_be_looked_at_holds_nothing_up(answer):
+    bench = Bench(saturation=lambda endpoints: answer())
+    bench.offer("a")
+    assert bench.gone() == ["a"]
+    assert {name for name, *_ in bench.telemetry.faults} == {"detector"}
+
+
+@pytest.mark.parametrize("answer", [Faceless, lambda: Unequal((1.0,))])
+def test_a_choice_that_cannot_be_looked_at_is_its_policys_fault(answer):
+    bench = Bench(settings(template=band(fairness="odd")), odd=lambda band: answer())
+    bench.offer("a")
+    bench.saturation = 0.0
+    assert bench.gone() == ["a"]
+    assert {name for name, *_ in bench.telemetry.faults} == {"odd"}

@@ -87,3 +87,18 @@ def test_no_room_and_no_reader_cost_lines_and_nothing_else(pipe):
         log(LineHandler(descriptor, lost), "x")
         assert lost.dropped == 1
     os.close(full)
+
+
+class NamelessKind(type):
+    """Of exceptions that raise another one when they are asked what they are called."""
+
+    def __getattribute__(cls, name):
+        raise NamelessKind("Nameless", (BaseException,), {})
+
+
+def test_an_exception_that_cannot_be_shown_and_another_in_showing_it_cost_one_line(pipe):
+    reader, writer = pipe
+    problem = NamelessKind("Problem", (Exception,), {})()
+    record = logging.makeLogRecord({"name": "acme", "exc_info": (type(problem), problem, None), "pathname": "a.py", "lineno": 7})
+    LineHandler(writer).handle(record)
+    assert os.read(reader, 1000) == b"a line of acme cannot be shown: Nameless at a.py:7\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from unittest.mock import patch
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -23,6 +24,7 @@ from endpick.api import (
     TerminationCause,
     Usage,
 )
+from endpick.api.access import Access
 from endpick.api.fast_metrics import Distribution
 from endpick.api.metrics import LabelLimit
 from endpick.observability.metrics import ITL_BUCKETS, EndpickMetrics
@@ -30,7 +32,7 @@ from endpick.observability.recorder import Recorder, Throttle
 from endpick.observability.telemetry import NullTelemetry
 from endpick.plugins.instance import Instance, scope_of
 from endpick.plugins.kinds import ExtensionPoint, OnFault
-from endpick.scheduling.step import Step
+from endpick.scheduling.step import Step, settle
 from unit.scheduling.workbench import Pace
 
 MODEL = {"model_name": "m", "target_model_name": "m-lora", "fairness_id": "alice", "priority": "-1"}
@@ -77,6 +79,9 @@ def recorder(registry: CollectorRegistry, clock: Clock) -> Recorder:
     return Recorder(EndpickMetrics(registry), clock, log_interval_seconds=30)
 
 
+FAULT_OF_HALF = {"plugin": "half", "type": "half-scorer", "distribution": "acme", "version": "2.0", "extension_point": "Scorer"}
+
+
 def test_fault_is_counted_every_time_and_logged_once_per_interval(recorder, registry, instance, clock, caplog):
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
@@ -84,10 +89,21 @@ def test_fault_is_counted_every_time_and_logged_once_per_interval(recorder, regi
         clock.now += 31
         recorder.fault(instance, "Scorer", ValueError("boom"))
 
-    labels = {"plugin": "half", "type": "half-scorer", "distribution": "acme", "version": "2.0", "extension_point": "Scorer"}
-    assert registry.get_sample_value("endpick_plugin_faults_total", labels | {"reason": "ValueError"}) == 4
+    assert registry.get_sample_value("endpick_plugin_faults_total", FAULT_OF_HALF | {"reason": "ValueError"}) == 4
     assert [record.suppressed for record in caplog.records] == [0, 2]
     assert "half (half-scorer, acme 2.0)" in caplog.records[0].getMessage()
+
+
+class NamelessKind(type):
+    def __getattribute__(cls, name):
+        raise RuntimeError("not to be asked")
+
+
+def test_an_exception_that_does_not_say_what_it_is_called_is_counted_by_its_name(recorder, registry, instance):
+    with patch("endpick.observability.recorder._log"):  # the log has a test of its own
+        recorder.fault(instance, "Scorer", NamelessKind("Nameless", (Exception,), {})())
+
+    assert registry.get_sample_value("endpick_plugin_faults_total", FAULT_OF_HALF | {"reason": "Nameless"}) == 1
 
 
 def shown(registry: CollectorRegistry) -> tuple[float | None, float | None]:
@@ -229,6 +245,12 @@ def test_client_chosen_labels_are_bounded():
     assert [limit(value) for value in ("a", "b", "a", "c", "d", "b")] == ["a", "b", "a", "other", "other", "b"]
 
 
+def test_client_chosen_labels_are_cut_and_counted_as_what_is_left():
+    limit = LabelLimit(maximum=1)
+
+    assert [limit("a" * 1000), limit("a" * 128 + "b"), limit("b")] == ["a" * 128, "a" * 128, "other"]
+
+
 DONE = ResponseEnd(TerminationCause.NATURAL, 200, Usage(10, 20, 5), 9, 0.1, 0.1)
 
 
@@ -292,6 +314,20 @@ def test_plugin_timer_is_bound_to_its_instance(recorder, registry, instance):
 
     labels = {"extension_point": "Scorer", "plugin_type": "half-scorer", "plugin_name": "half"}
     assert registry.get_sample_value("llm_d_epp_plugin_duration_seconds_sum", labels) == 0.004
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.0001, 0.00010001, 0.0005, 0.004, 7.0, 900.0])
+def test_a_time_is_counted_in_the_bucket_where_a_distribution_counts_it(recorder, instance, seconds):
+    step, access = Step(lambda: None, instance, ExtensionPoint.SCORER, recorder), Access()
+    access.called = [(None, 0.0), (step, seconds)]
+    settle(access)
+    recorder.request_scheduled(seconds, None, "m")
+    recorder.request_decided("m", "m", "f", 0, 10, seconds)
+
+    for counted in (step.timer, recorder._metrics.scheduler_duration, recorder._metrics.request_processing):
+        expected = Distribution(counted.bounds)
+        expected.observe(seconds)
+        assert (counted.counts, counted.total) == (expected.counts, expected.total)
 
 
 def test_undeclared_access_says_where_to_declare(recorder, registry, instance, caplog):

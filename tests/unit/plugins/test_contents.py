@@ -6,6 +6,7 @@ import base64
 import hashlib
 import importlib
 import json
+import os
 import sys
 
 import pytest
@@ -272,3 +273,30 @@ def test_the_sources_of_an_editable_hook_object_are_locked(make_distribution, tm
     assert LockCheck(lock).hook_object(Reference("hook"), hook) is None
     source.write_text("# changed\n")
     assert "has changed since it was locked" in LockCheck(lock).hook_object(Reference("hook"), hook).message
+
+
+def test_what_cannot_be_imported_of_an_editable_install_is_left_out(editable, tmp_path):
+    """Editors leave links to nothing beside the files that are open in them."""
+    package = tmp_path / "project" / "src" / "held"
+    before = contents_of(the_candidate(editable))
+    (package / ".#inner.py").symlink_to("nobody@nowhere")
+    (package / "folder.py").mkdir()
+    os.mkfifo(package / "pipe.py")
+
+    assert contents_of(the_candidate(editable)) == before
+
+
+@pytest.mark.timeout(10)
+def test_recorded_files_that_became_a_pipe_or_have_no_possible_name_are_altered(make_distribution):
+    root = make_distribution("held", ENTRY_POINTS, modules={"held": ""})
+    add_rows(root, "pipe.py,sha256=x,1", "nul\0.py,sha256=x,1")
+    os.mkfifo(root / "pipe.py")
+
+    assert set(contents_of(the_candidate(root)).altered()) == {"pipe.py", "nul\0.py"}
+
+
+def test_a_record_with_a_field_of_a_megabyte_is_none(make_distribution):
+    root = make_distribution("held", ENTRY_POINTS, modules={"held": ""})
+    add_rows(root, f'"{"x" * 2**20}",sha256=x,1')
+
+    assert not contents_of(the_candidate(root)).recorded

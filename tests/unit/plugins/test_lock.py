@@ -77,6 +77,12 @@ def test_the_order_of_plugins_does_not_show(plugins, random):
     assert read_lock(Lock(tuple(plugins)).render(), "f") == Lock(tuple(sorted(plugins)))
 
 
+WITH_DISTRIBUTION = (
+    '{"format": 2, "hooks": [], "owners": [],'
+    ' "plugins": [{"type": "a", "distribution": %s, "version": "1", "target": "m:C", "digest": "x"}]}'
+)
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -86,6 +92,9 @@ def test_the_order_of_plugins_does_not_show(plugins, random):
         ('{"format": 2, "plugins": []}', "the lock file is damaged: KeyError: 'hooks'"),
         ('{"format": 1, "plugins": []}', "is of format 1, this endpick reads format 2"),
         ('{"format": 2, "plugins": [{"type": "a", "colour": "red"}], "hooks": []}', "the lock file is damaged: TypeError: "),
+        (WITH_DISTRIBUTION % "5", "the lock file is damaged: TypeError: an entry is no mapping of text to text"),
+        (WITH_DISTRIBUTION % "null", "the lock file is damaged: TypeError: an entry is no mapping of text to text"),
+        ("[" * 200_000, "the lock file is damaged: RecursionError"),
     ],
 )
 def test_what_is_no_lock_file_is_told(text, says):

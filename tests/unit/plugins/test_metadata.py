@@ -6,6 +6,9 @@ import json
 
 import pytest
 
+from endpick.diagnostics import Code
+from endpick.plugins.discovery import discover
+from endpick.plugins.health import examine
 from endpick.plugins.metadata import effective, normalise, read_all, read_relevant
 
 
@@ -73,3 +76,49 @@ def test_only_editable_installs_have_a_source(make_distribution, direct_url, sou
 
 def test_a_directory_that_does_not_exist_holds_nothing(tmp_path):
     assert read_all([str(tmp_path / "nowhere")]) == ()
+
+
+@pytest.mark.parametrize(
+    "direct_url",
+    [
+        '{"dir_info": [1], "url": "file:///src"}',
+        '{"dir_info": {"editable": true}, "url": 7}',
+        '{"dir_info": {"editable": true}, "url": "file://[x"}',
+        '{"dir_info": {"editable": true}, "url": "file:///a%00b"}',
+        '{"dir_info": {"editable": true}, "url": "file:///\\ud800"}',
+        "[" * 200_000,
+    ],
+)
+def test_a_direct_url_that_makes_no_sense_is_that_of_no_editable_install(make_distribution, direct_url):
+    site = make_distribution("odd", {"a.b": "m:C"})
+    (site / "odd-1.0.dist-info" / "direct_url.json").write_text(direct_url)
+
+    (metadata,) = read_all([str(site)])
+
+    assert metadata.source_path == ""
+
+
+@pytest.mark.parametrize("content", [b"[endpick.plugins.v1]\na.b m:C\n", b"[endpick.plugins.v1]\na.b = m:\xff\n"], ids=["no =", "no text"])
+def test_entry_points_that_cannot_be_read_are_told_and_no_others_suffer(make_distribution, tmp_path, content):
+    site = make_distribution("good", {"a.good": "m:C"}, root=tmp_path / "site")
+    make_distribution("odd", {"a.b": "n:C"}, root=site)
+    (site / "odd-1.0.dist-info" / "entry_points.txt").write_bytes(content)
+
+    assert [candidate.type for candidate in discover([str(site)])] == ["a.good"]
+    (found,) = [one for one in examine([str(site)]).diagnostics if one.code is Code.E0805]
+    assert found.message.startswith("the entry points of odd 1.0 cannot be read, so it offers nothing: ")
+
+
+def test_a_group_with_a_number_of_thousands_of_digits_is_not_ours(make_distribution):
+    site = make_distribution("odd", {"a.b": "m:C"}, group=f"endpick.plugins.v{'9' * 5000}")
+
+    assert discover([str(site)]) == ()
+
+
+def test_metadata_that_is_no_text_is_read_with_replacements(make_distribution):
+    site = make_distribution("odd", {"a.b": "m:C"})
+    (site / "odd-1.0.dist-info" / "METADATA").write_bytes(b"Name: odd\nVersion: 1\xff\n")
+
+    (metadata,) = read_all([str(site)])
+
+    assert (metadata.name, metadata.version) == ("odd", "1\ufffd")

@@ -13,7 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validat
 from endpick.api import Parameters, ignored
 from endpick.config.source import read_source
 from endpick.diagnostics import Code, has_errors
+from endpick.plugins.discovery import Candidate, discover
+from endpick.plugins.loader import load
 from endpick.plugins.parameters import check_parameters, deprecated_parameters, description_of, ineffective_parameters
+from endpick.plugins.plain_schema import plainly_satisfies
 from endpick.plugins.resolution import Reference
 from plugin_classes import load_class, scorer_class
 
@@ -346,3 +349,14 @@ def test_a_name_that_is_not_allowed_is_a_mistake_at_that_name():
 @pytest.mark.parametrize("schema", [{"properties": {"x": True}}, {"properties": True}, {"properties": {"x": {"$ref": "#/$defs/X"}}}, {}])
 def test_a_schema_that_says_nothing_of_a_parameter_describes_it_with_nothing(schema):
     assert description_of(schema, ("x",)) is None
+
+
+BUILT_IN = [candidate for candidate in discover() if candidate.is_builtin]
+
+
+@pytest.mark.parametrize("candidate", BUILT_IN, ids=lambda candidate: candidate.type)
+def test_a_built_in_model_refuses_no_parameters_where_its_schema_does(candidate: Candidate):
+    loaded = load(candidate, Reference(candidate.type)).loaded
+    assert loaded is not None
+    satisfied = all(plainly_satisfies(schema, {}) for schema in loaded.schemas)
+    assert satisfied or not isinstance(check_parameters(loaded, {}), Parameters)

@@ -38,6 +38,8 @@ class Listener(DataProducer):
         ({"x_agent": "a-1", "x_gateway_inference_fairness_id": "tenant"}, ("tenant", "a-1")),
         ({"x_agent": "a-1", "x_llm_d_inference_fairness_id": ""}, ("a-1", "a-1")),
         ({"x_agent": ""}, ("default-flow", "")),
+        ({"x_agent": "a" * 1024}, ("a" * 1024, "a" * 1024)),
+        ({"x_agent": "a" * 1025}, ("default-flow", "a" * 1025)),
         ({}, ("default-flow", None)),
         ({"x_llm_d_inference_fairness_id": "tenant"}, ("tenant", None)),
     ],

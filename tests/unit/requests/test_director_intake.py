@@ -144,6 +144,26 @@ def test_the_fairness_id_is_known_under_both_names(headers, fairness_id):
     assert stage.telemetry.decided[0][2] == fairness_id
 
 
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        ({"model": "{}"}, {}),
+        ({"cache_salt": "{}"}, {}),
+        ({}, {"x_llm_d_model_name_rewrite": "{}"}),
+        ({}, {"x_llm_d_inference_fairness_id": "{}"}),
+    ],
+)
+def test_a_name_that_a_client_chooses_has_1024_characters_at_most(body, headers):
+    def named(length):
+        return {**CHAT, **dict.fromkeys(body, "n" * length)}, dict.fromkeys(headers, "n" * length)
+
+    stage = Stage()
+    long, long_headers = named(1025)
+    assert stage.refuse(long, **long_headers).status == 400
+    short, short_headers = named(1024)
+    assert stage.route(short, **short_headers).destinations
+
+
 def test_plugins_see_no_pseudo_headers():
     seen = []
     Stage(pre_request=[before_request_of(lambda request, result, headers: seen.append(dict(request.headers)))]).route(x_mine="1")

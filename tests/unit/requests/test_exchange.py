@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from endpick.api import INFLIGHT_REQUESTS, ParsedRequest, PreRequest, Rejection, ResponseObserver, TerminationCause, Usage
 from endpick.requests.model import CloseCause
-from endpick.requests.response_body import KEPT_TAIL_BYTES, MAX_BODY_BYTES, MAX_EVENT_BYTES, ModelNameRestorer, StreamedUsage, WholeUsage
+from endpick.requests.response_body import (
+    KEPT_TAIL_BYTES,
+    MAX_BODY_BYTES,
+    MAX_EVENT_BYTES,
+    FramedUsage,
+    ModelNameRestorer,
+    StreamedUsage,
+    WholeUsage,
+)
 from endpick_builtin.parsers.openai import OpenAIParser
 from endpick_builtin.producers.inflight_load import InflightLoadProducer
 from unit.requests.stage import CHAT, Stage, before_request_of, observer_of, parser_of
@@ -242,7 +250,19 @@ def test_a_body_that_no_parser_can_read_has_no_usage_and_is_no_fault():
     assert end_of(SSE_OK, [b'data: "usage" {\n\n']).usage is None
 
 
-BAD_USAGES = {"raises": lambda body, streaming: 1 / 0, "text": lambda *_: "12", "no numbers": lambda *_: Usage("1", "2")}
+class Faceless:
+    @property
+    def __class__(self):
+        raise SystemExit(1)
+
+
+BAD_USAGES = {
+    "more than a metric can be": lambda *_: Usage(10**400, 1),
+    "an object that raises when it is asked what it is": lambda *_: Faceless(),
+    "raises": lambda body, streaming: 1 / 0,
+    "text": lambda *_: "12",
+    "no numbers": lambda *_: Usage("1", "2"),
+}
 
 
 @pytest.mark.parametrize("usage", BAD_USAGES.values(), ids=BAD_USAGES.keys())
@@ -377,3 +397,13 @@ def test_observers_tell_the_gateway_metadata_at_the_end_and_one_that_fails_tells
     assert exchange.response_metadata() == {"acme.example": {"tokens": 7.0}}
     assert usages == [7]
     assert [name for name, _, _ in stage.telemetry.faults] == ["broken", "odd", "odd"]
+
+
+def test_of_a_piece_of_thousands_of_frames_the_last_are_read():
+    asked = []
+    reader = FramedUsage(lambda frames, streaming: asked.append(frames) or Usage(len(asked), 1))
+    frame = b"\0\0\0\0\3abc"
+    reader.feed(frame * 10_000 + b"\0\0\0\0\3a")
+    reader.feed(b"bc")
+    assert asked == [frame * 64, frame]
+    assert reader.result() == Usage(2, 1)

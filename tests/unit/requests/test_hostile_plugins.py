@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from functools import partial
 
+import numpy as np
 import pytest
 
+from endpick.api import ParsedRequest, Rejection
+from endpick.extproc.headers import as_struct
+from endpick.extproc.replies import immediate
 from endpick.plugins.failures import is_the_hosts
 from endpick.requests.model import CloseCause, Routed
 from unit.requests.stage import (
@@ -84,8 +89,107 @@ def test_whatever_a_plugin_throws_is_its_fault_and_not_the_processes(place, thro
     assert [(name, problem) for name, _, problem in stage.telemetry.faults] == [("bad", described(thrown))]
 
 
+class Odd(BaseException):
+    """What looking at an answer raises."""
+
+
+def odd(*_arguments, **_keywords):
+    raise Odd("do not look")
+
+
+class OddText(str):
+    __eq__ = __len__ = __bool__ = __hash__ = __str__ = odd
+
+
+def test_names_of_a_class_of_their_own_are_read_as_plain_text():
+    stage = Stage(
+        parsers=[parser_of("bad", ("/v1/chat/completions",), parse=lambda *_: ParsedRequest(OddText("m"), cache_salt=OddText("s")))]
+    )
+    decision = stage.decide()
+    assert isinstance(decision, Routed)
+    assert stage.telemetry.faults == []
+
+
+class Faceless:
+    @property
+    def __class__(self):
+        raise Odd("do not look")
+
+
+class NamelessKind(type):
+    def __getattribute__(cls, name):
+        raise Odd("do not look")
+
+
+def nameless():
+    """Made when it is needed: a test runner would look at a class of the module."""
+    return NamelessKind("Nameless", (), {})()
+
+
+class Untouchable(np.ndarray):
+    __len__ = __getitem__ = __mul__ = argmin = odd
+
+
+class Unmeasured(np.ndarray):
+    shape = dtype = property(odd)
+
+
+class Uncalculated(np.ndarray):
+    __array_ufunc__ = odd
+
+
+class Unlisted(dict):
+    items = __iter__ = __len__ = odd
+
+
+UNANSWERED = ("ResponseFirstChunk", "ResponseComplete")
+ODD_ANSWERS = {
+    **{(place, "Faceless"): Faceless for place in PLACES if place not in UNANSWERED},
+    **{(place, "Nameless"): nameless for place in PLACES if place not in UNANSWERED},
+    **{("Scorer", kind.__name__): partial(np.ndarray.view, np.ones(3), kind) for kind in (Untouchable, Unmeasured, Uncalculated)},
+    **{(place, "Unmeasured"): lambda: np.ones(3, dtype=bool).view(Unmeasured) for place in ("Filter", "CandidateFilter")},
+    **{(place, "Unlisted"): lambda: Unlisted(a="b") for place in ("ResponseHeaders", "ResponseMetadata")},
+    ("ResponseHeaders", "surrogate"): lambda: {"x-a": "\ud800"},
+    ("ResponseMetadata", "surrogate"): lambda: {"a": {"b": "\ud800"}},
+    ("ResponseMetadata", "no number"): lambda: {"a": {"b": 10**400}},
+    ("ResponseMetadata", "unlisted"): lambda: {"a": Unlisted(b=1)},
+}
+
+
+@pytest.mark.parametrize(("place", "kind"), ODD_ANSWERS)
+def test_whatever_a_plugin_answers_is_looked_at_at_its_own_risk(place, kind):
+    stage = Stage(**PLACES[place](lambda *_arguments: ODD_ANSWERS[place, kind]()))
+    decision = stage.decide()
+    if isinstance(decision, Routed):
+        assert as_struct(decision.dynamic_metadata) is not None
+        added = decision.exchange.response_headers({":status": "200", "content-type": "application/json"}, None)
+        assert all(value is None or value.encode() for value in added.values())
+        decision.exchange.response_chunk(b"{}", True)
+        assert as_struct(decision.exchange.response_metadata()) is not None
+        decision.exchange.finish(CloseCause.END)
+    else:
+        assert decision.status == 500
+    assert [name for name, *_ in stage.telemetry.faults] == ["bad"]
+
+
+@pytest.mark.parametrize("answer", [Faceless, nameless, lambda: Unfriendly(2.0)], ids=["faceless", "nameless", "unfriendly"])
+def test_whatever_a_detector_answers_sheds_no_request(answer):
+    stage = Stage(detector=detector_of(lambda *_arguments: answer()), objectives={"idle": -1})
+    assert isinstance(stage.decide(x_llm_d_inference_objective="idle"), Routed)
+    assert [name for name, *_ in stage.telemetry.faults] == ["detector"]
+
+
+class Unfriendly(float):
+    __float__ = __ge__ = odd
+
+
+def test_a_refusal_with_half_a_surrogate_pair_reaches_the_client():
+    stage = Stage(admitters=[admitter_of(lambda *_: Rejection("no \ud800", 403), "strict")])
+    assert b"no ?" in immediate(stage.refuse())
+
+
 @pytest.mark.parametrize("thrown", THROWN, ids=lambda thrown: type(thrown).__name__)
-def test_whatever_a_detector_throws_sheds_no_request(thrown):
+def test_whatever_a_detector_throws_throws_sheds_no_request(thrown):
     def throw(*_arguments):
         raise thrown
 

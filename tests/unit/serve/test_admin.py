@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import gzip
 import socket
+import tracemalloc
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import aiohttp
 import pytest
@@ -208,6 +209,25 @@ async def test_pages_are_made_no_faster_than_the_client_takes_them():
 
     assert made_when_one_was_read < 30
     assert made == 100
+
+
+@pytest.mark.asyncio
+async def test_a_page_that_clients_do_not_take_is_not_copied_for_them():
+    written = b"x" * 20_000_000
+
+    async def long_page() -> Page:
+        return Page(written)
+
+    async with AsyncExitStack() as stack:
+        tracemalloc.start()
+        stack.callback(tracemalloc.stop)
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(5):
+            reader, writer = await stack.enter_async_context(talking_to({"/long": long_page}))
+            writer.write(b"GET /long HTTP/1.1\r\n\r\n")
+            await reader.readexactly(100_000)
+        assert tracemalloc.get_traced_memory()[0] - before < len(written) / 2
+        assert len(await reader.readexactly(19_900_000)) == 19_900_000
 
 
 @pytest.mark.asyncio

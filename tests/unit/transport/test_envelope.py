@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick._proto import ext_proc_pb2 as pb
-from endpick.transport.envelope import EnvelopeError, require_small_envelope
+from endpick.extproc.pieces import varint
+from endpick.transport.envelope import EnvelopeCheck, EnvelopeError
 
 BODIES = frozenset({4, 5})
 
 
 def check(message: bytes, arrived: int | None = None, max_bytes: int = 1000) -> None:
-    stop = len(message) if arrived is None else arrived
-    require_small_envelope(b"head" + message, 4, 4 + stop, BODIES, max_bytes)
+    EnvelopeCheck(BODIES, max_bytes).add(message, 0, len(message) if arrived is None else arrived)
 
 
 def headers(count: int) -> bytes:
@@ -54,3 +56,26 @@ def test_whatever_comes_either_passes_or_is_refused(message, arrived):
         check(message, min(arrived, len(message)), max_bytes=100)
     except EnvelopeError:
         return
+
+
+FIELDS = st.one_of(
+    st.tuples(st.integers(1, 2000), st.integers(0, 2**64 - 1)).map(lambda field: varint(field[0] << 3) + varint(field[1])),
+    st.tuples(st.integers(1, 6), st.binary(max_size=60)).map(lambda field: varint(field[0] << 3 | 2) + varint(len(field[1])) + field[1]),
+    st.sampled_from((b"\x49" + b"x" * 8, b"\x4d" + b"x" * 4, b"\x0b", b"\xff" * 10)),
+)
+
+
+def verdict(pieces: list[bytes]) -> str:
+    envelope = EnvelopeCheck(BODIES, 100)
+    try:
+        for piece in pieces:
+            envelope.add(b"<" + piece + b">", 1, 1 + len(piece))
+    except EnvelopeError as error:
+        return str(error)
+    return ""
+
+
+@given(st.lists(FIELDS, max_size=80).map(b"".join), st.lists(st.integers(0, 5000), max_size=20))
+def test_the_verdict_is_the_same_however_the_message_is_cut(message, places):
+    edges = [0, *sorted(place % (len(message) + 1) for place in places), len(message)]
+    assert verdict([message[a:b] for a, b in itertools.pairwise(edges)]) == verdict([message])

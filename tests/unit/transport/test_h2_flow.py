@@ -5,16 +5,17 @@ from __future__ import annotations
 import tracemalloc
 from struct import Struct
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from endpick.requests.memory import MemoryAccount, MemoryBudget
 from endpick.transport.h2 import frames
 from endpick.transport.h2.errors import ErrorCode
-from endpick.transport.h2.frames import FrameType, parse_settings
+from endpick.transport.h2.frames import FrameParser, FrameType, parse_settings
 from endpick.transport.h2.grpc import MESSAGE_HEAD
 from endpick.transport.limits import Limits
-from unit.transport.peer import EchoSession, Peer, data, frame
+from unit.transport.peer import EchoSession, Frame, Peer, data, frame, parsed
 
 INITIAL_WINDOW = 4
 SETTING = Struct(">HI")
@@ -307,6 +308,49 @@ def test_what_is_written_in_pieces_is_what_would_be_written_in_one(sizes, window
     peers[0].connection.outbox.write_to(socket)
     assert b"".join(socket.pieces) == peers[1].connection.take_output()
     assert peers[0].connection.take_output() == b""
+
+
+class FullSocket(FakeSocket):
+    """Holds a mebibyte, and then says that it takes no more."""
+
+    def __init__(self, peer: Peer) -> None:
+        super().__init__()
+        self.peer = peer
+
+    def write(self, data: bytes) -> None:
+        super().write(data)
+        if sum(map(len, self.pieces)) > 2**20:
+            self.peer.connection.set_writable(False)
+
+    def writelines(self, list_of_data: list[bytes | memoryview]) -> None:
+        for piece in list_of_data:
+            self.write(bytes(piece))
+
+
+@pytest.mark.parametrize("message", [b"reply:20000000", b"split:200000"])
+def test_what_a_socket_does_not_take_waits_at_its_stream_however_wide_the_windows_are(message):
+    wide = {INITIAL_WINDOW: 2**28, frames.Setting.MAX_FRAME_SIZE: 2**24 - 1}
+    alone, peer = Peer(settings=wide), Peer(settings=wide)
+    for each in (alone, peer):
+        each.send(frames.window_update(0, 2**28))
+        each.open(1)
+        each.message(1, message)
+    expected = b""
+    while written := body(alone.take()):
+        expected += written
+        alone.connection.outbox.push_ready()
+    socket = FullSocket(peer)
+    sent = []
+    peer.connection.outbox.write_to(socket)
+    assert peer.memory.held_bytes > 0
+    while socket.pieces:
+        assert sum(map(len, socket.pieces)) < 3 * 2**20
+        sent += socket.pieces
+        socket.pieces = []
+        peer.connection.set_writable(True)
+        peer.connection.outbox.write_to(socket)
+    assert peer.memory.held_bytes == 0
+    assert body(Frame(FrameType(kind), 0, 0, payload) for kind, _, _, payload in parsed(FrameParser(2**24), b"".join(sent))) == expected
 
 
 def test_a_long_reply_is_not_copied_on_its_way_to_the_socket():

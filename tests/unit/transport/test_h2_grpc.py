@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from endpick.extproc.pieces import varint
+from endpick.transport.envelope import EnvelopeError
 from endpick.transport.h2.grpc import MESSAGE_HEAD, CompressedMessageError, MessageAssembler, MessageTooLargeError, trailers
 from endpick.transport.h2.hpack import HeaderDecoder
 
@@ -18,6 +20,33 @@ def test_messages_are_the_same_however_their_bytes_are_cut(messages, places):
     found = [message for a, b in itertools.pairwise(edges) for message in assembler.feed(wire, a, b)]
     assert found == messages
     assert assembler.held_bytes == 0
+
+
+@given(
+    st.lists(st.sampled_from((0, 1, 4, 5, 1000, 1023, 1024, 1025, 3000, 70_000)), max_size=6), st.lists(st.integers(0, 70_000), max_size=30)
+)
+def test_long_messages_are_the_same_however_their_bytes_are_cut(lengths, places):
+    messages = [bytes([number]) * length for number, length in enumerate(lengths)]
+    wire = b"".join(MESSAGE_HEAD.pack(0, len(message)) + message for message in messages)
+    edges = [0, *sorted(place % (len(wire) + 1) for place in places), len(wire)]
+    assembler = MessageAssembler(100_000, 100_000, frozenset())
+    found, held = [], 0
+    for a, b in itertools.pairwise(edges):
+        complete = assembler.feed(wire, a, b)
+        found += complete
+        held += b - a - sum(5 + len(message) for message in complete)
+        assert assembler.held_bytes == held
+    assert found == messages
+    assert held == 0
+
+
+def test_the_envelope_of_a_long_message_is_refused_before_its_end():
+    body = b"\x22" + varint(100_000)
+    assembler = MessageAssembler(1_000_000, 50, frozenset({4}))
+    assert assembler.feed(MESSAGE_HEAD.pack(0, 200_000) + body, 0, 5 + len(body)) == []
+    assert assembler.feed(b"x" * 99_999, 0, 99_999) == []
+    with pytest.raises(EnvelopeError, match="more than 50 bytes beside its body"):
+        assembler.feed(b"x\x0a\x60", 0, 3)
 
 
 def test_a_long_message_is_refused_once_its_length_is_known():

@@ -12,4 +12,5 @@
 - `tier_index`: which endpoint holds which block in which tier?
 - `block_keys`: which key has a block of tokens?
 - `metrics`: what is counted?
+- `limits`: how much may engines say, and what is told when they say more?
 """

@@ -7,7 +7,7 @@ its blocks get their keys from those.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from typing import TypeAlias
@@ -58,12 +58,15 @@ class BlockKeys:
             tokens: Shape `(tokens,)`.
             extras: One entry per full block; empty where no block has any.
         """
+        return list(self.walk(parent, tokens, extras))
+
+    def walk(self, parent: int, tokens: Tokens, extras: Extras = ()) -> Iterator[int]:
+        """The same, one after the other: a block whose key is not asked for costs nothing."""
         data = tokens.astype("<u4", copy=False).tobytes()
-        width, key = self.block_size_tokens * BYTES_PER_TOKEN, self._key
-        starts = range(0, len(data) - width + 1, width)
-        if not extras:
-            return [parent := key(parent, data[start : start + width], ()) for start in starts]
-        return [parent := key(parent, data[start : start + width], extra) for start, extra in zip(starts, extras, strict=True)]
+        width = self.block_size_tokens * BYTES_PER_TOKEN
+        for number, start in enumerate(range(0, len(data) - width + 1, width)):
+            parent = self._key(parent, data[start : start + width], extras[number] if extras else ())
+            yield parent
 
 
 @lru_cache(maxsize=65_536)

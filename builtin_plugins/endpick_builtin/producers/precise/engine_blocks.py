@@ -16,6 +16,8 @@ FULL_ATTENTION = frozenset({"", "full_attention", "mla_attention", "sink_full_at
 """Kinds of cache that a whole prefix can be found in; those of sliding windows and of states hold parts of it only."""
 _DROPPED_AT_ONCE = 16
 MAX_RESTORED = 100_000
+OVER_TIERS = "tier"
+"""Why a store was skipped: its tier is one too many."""
 
 
 @dataclass(slots=True)
@@ -123,9 +125,14 @@ class EngineBlocks:
         if not self._watchers:
             self._restored = None
 
+    @property
+    def is_overlooked(self) -> bool:
+        """Whether more was stored while it was watched than is remembered: then nothing can be disproved."""
+        return self._restored is not None and len(self._restored) >= MAX_RESTORED
+
     def disprove(self, keys: Iterable[int]) -> int:
         """Forget blocks that the engine turned out not to hold, except those that it has stored while watched; how many."""
-        if self._restored is None or len(self._restored) >= MAX_RESTORED:
+        if self._restored is None or self.is_overlooked:
             return 0
         wrong = [key for key in keys if key not in self._restored]
         self._index.discard_everywhere(self._slot, wrong)
@@ -136,7 +143,7 @@ class EngineBlocks:
             self._excluded[event.group] = event.cache_kind
             applied.skip_store(event.cache_kind, "cache-kind")
         elif not self._index.admits(event.tier):
-            applied.skip_store(event.cache_kind, "tier")
+            applied.skip_store(event.cache_kind, OVER_TIERS)
         elif not len(event.tokens):
             known = [engine_hash for engine_hash in event.hashes if engine_hash in self._keys]
             if not known:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from endpick.api import Endpoint, Unavailable
+from endpick.api import Endpoint, Limits, Unavailable
 from endpick_builtin.collection.http_pages import HttpPages
 
 PATH = "/kv_event_sources"
@@ -30,8 +30,9 @@ class EventSource:
 class EventSources:
     """Asks servers, one by one."""
 
-    def __init__(self) -> None:
-        self._pages = HttpPages(None, "application/json")
+    def __init__(self, limits: Limits) -> None:
+        """`limits` hold `PAGE_LIMITS`."""
+        self._pages = HttpPages(None, "application/json", limits)
 
     async def close(self) -> None:
         """Ask no more."""

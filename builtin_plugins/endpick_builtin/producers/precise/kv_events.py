@@ -23,6 +23,10 @@ class UnreadableError(ValueError):
     """These bytes, or this event, are not what an engine would send; the message says why."""
 
 
+class TooManyEventsError(UnreadableError):
+    """A message has more than `MAX_EVENTS`."""
+
+
 @dataclass(frozen=True, slots=True)
 class BlocksStored:
     """Blocks are in a cache.
@@ -106,7 +110,7 @@ def read_batch(document: object) -> Batch:
     """A message whose MessagePack has been decoded.
 
     Raises:
-        UnreadableError: it is no batch at all.
+        UnreadableError: it is no batch at all, or, as a `TooManyEventsError`, one of more events than are read.
     """
     if not isinstance(document, list) or len(document) < 2 or not isinstance(document[1], list):
         raise UnreadableError("a message is [time, [event, …], rank]")
@@ -114,7 +118,7 @@ def read_batch(document: object) -> Batch:
     if isinstance(time, bool) or not isinstance(time, int | float) or time != time:
         raise UnreadableError("a message begins with its time")
     if len(raw) > MAX_EVENTS:
-        raise UnreadableError(f"a message of {len(raw)} events is longer than any engine's")
+        raise TooManyEventsError(f"a message of {len(raw)} events is longer than any engine's")
     events: list[KvEvent] = []
     unknown = garbage = 0
     for one in raw:

@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 from endpick.api import ConfigurationError, Endpoint
 from endpick_builtin.producers.precise.engine_blocks import EngineBlocks
 from endpick_builtin.producers.precise.event_sources import EventSources
-from endpick_builtin.producers.precise.kv_events import Batch, UnreadableError, read_batch
+from endpick_builtin.producers.precise.kv_events import Batch, TooManyEventsError, UnreadableError, read_batch
 from endpick_builtin.producers.precise.kv_sockets import Frames, Subscriber, fetch, new_context
 from endpick_builtin.producers.precise.kv_stream import KvStream, Message
+from endpick_builtin.producers.precise.limits import LONG_MESSAGE, MANY_EVENTS, MANY_HELD, MANY_REPLAYS, MANY_SOCKETS
 from endpick_builtin.producers.precise.metrics import KvMetrics
 from endpick_builtin.producers.precise.parameters import KvEventsParameters
 
-MAX_SOCKETS = 16_384
-MAX_REPLAYS = 8
 REPLAY_SECONDS = 120.0
 REPLAY_IDLE_SECONDS = 2.0
 REPLAY_PAUSE_SECONDS = 30.0
@@ -60,7 +59,6 @@ class KvIntake:
         self._members: object = None
         self._central: Subscriber | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._sources = EventSources()
         self._running = False
 
     @property
@@ -90,11 +88,12 @@ class KvIntake:
         """
         self._endpoints = endpoints
         self._metrics, self._loop = self._find_metrics(), asyncio.get_running_loop()
-        self._replays = asyncio.Semaphore(MAX_REPLAYS)
-        self._context = new_context(MAX_SOCKETS)
+        self._sources = EventSources(self._metrics.limits)
+        self._replays = asyncio.Semaphore(self._parameters.max_replays)
+        self._context = new_context()
         self._running = True
         if self._parameters.zmq_endpoint:
-            self._central = Subscriber(self._context, self._parameters.topic_filter, self._from_anyone, lambda: None)
+            self._central = Subscriber(self._context, self._parameters.topic_filter, self._from_anyone, lambda: None, lambda: None)
             if not self._bind(self._central):
                 self._spawn(self._bind_later(self._central), self._tasks)
         self._spawn(self._follow_pool(), self._tasks)
@@ -148,6 +147,7 @@ class KvIntake:
             lambda number: self._begin_replay(publisher, number),
             metrics.applied,
             lambda verdict: metrics.judged(pod, verdict),
+            lambda: metrics.limits.acted(MANY_HELD, about=endpoint.name),
         )
         publisher = self._publishers[endpoint.name] = self._by_address[pod] = _Publisher(endpoint, stream)
         discovery = self._parameters.pod_discovery
@@ -171,16 +171,32 @@ class KvIntake:
 
     def _listen(self, publisher: _Publisher, address: str) -> None:
         if self._parameters.discover_pods:
-            again = self._metrics.reconnections.labels(publisher.endpoint.address).inc
-            subscriber = Subscriber(self._context, self._parameters.topic_filter, lambda frames: self._received(publisher, frames), again)
             try:
-                subscriber.connect(address)
-                publisher.subscriber = subscriber
+                publisher.subscriber = self._dialled(publisher, address)
             except OSError as problem:
-                subscriber.close()
                 self._metrics.errors.labels(publisher.endpoint.address, "connect").inc()
-                self._logger.warning("cannot dial %s for KV events of %s: %s", address, publisher.endpoint.name, problem)
+                if problem.errno == errno.EMFILE:
+                    self._metrics.limits.acted(MANY_SOCKETS, about=publisher.endpoint.name)
+                else:
+                    self._logger.warning("cannot dial %s for KV events of %s: %s", address, publisher.endpoint.name, problem)
         publisher.stream.begin_replay(0)
+
+    def _dialled(self, publisher: _Publisher, address: str) -> Subscriber:
+        """Raises OSError: the address is none, or there are no sockets left."""
+        metrics, name = self._metrics, publisher.endpoint.name
+        subscriber = Subscriber(
+            self._context,
+            self._parameters.topic_filter,
+            lambda frames: self._received(publisher, frames),
+            metrics.reconnections.labels(publisher.endpoint.address).inc,
+            lambda: metrics.limits.acted(LONG_MESSAGE, about=name),
+        )
+        try:
+            subscriber.connect(address)
+        except OSError:
+            subscriber.close()
+            raise
+        return subscriber
 
     def _from_anyone(self, frames: Frames) -> None:
         """A message of a publisher that dialled: its topic says whose it is."""
@@ -210,7 +226,9 @@ class KvIntake:
             return None
         try:
             batch = read_batch(self._decoder.decode(frames[2]))
-        except self._undecodable:
+        except self._undecodable as problem:
+            if isinstance(problem, TooManyEventsError):
+                self._metrics.limits.acted(MANY_EVENTS, about=_topic(frames)[0])
             self._metrics.bad.labels("garbage").inc()
             batch = Batch(float("-inf"), ())
         if batch.unknown:
@@ -228,6 +246,8 @@ class KvIntake:
     async def _replay(self, publisher: _Publisher, number: int) -> None:
         pod, stream, complete = publisher.endpoint.address, publisher.stream, False
         self._metrics.replaying.labels(pod).set(1)
+        if self._replays.locked():
+            self._metrics.limits.acted(MANY_REPLAYS, about=publisher.endpoint.name)
         try:
             async with asyncio.timeout(REPLAY_SECONDS), self._replays:
                 async for frames in fetch(self._context, publisher.replay_address, number, REPLAY_IDLE_SECONDS):

@@ -6,6 +6,7 @@ A socket is read for at most `TURN_SECONDS` at a time, so that a flood of messag
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
@@ -17,8 +18,12 @@ if TYPE_CHECKING:
 Frames = list[bytes]
 
 TURN_SECONDS = 0.002
+MAX_SOCKETS = 16_384
+"""Two for each publisher that is dialled; ZeroMQ's own limit is 1023."""
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 """A publisher that sends more at once is cut off; a step of an engine with a million new tokens fits."""
+CUT_OFF_SECONDS = 5.0
+"""After which one that was cut off is dialled again: ZeroMQ itself dials only those that were lost."""
 _RECEIVE_QUEUE = 10_000
 _RECONNECT_MILLISECONDS = 200
 _RECONNECT_MAX_MILLISECONDS = 5_000
@@ -37,12 +42,12 @@ def _told_as_os_errors() -> Iterator[None]:
         raise OSError(problem.errno or 0, problem.strerror or str(problem)) from problem
 
 
-def new_context(sockets: int) -> zmq.Context[zmq.Socket[bytes]]:
-    """A context for that many sockets; ZeroMQ's own limit is 1023."""
+def new_context() -> zmq.Context[zmq.Socket[bytes]]:
+    """A context for `MAX_SOCKETS`."""
     import zmq  # noqa: PLC0415 - an extra that only configurations with KV events need
 
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    context.set(zmq.MAX_SOCKETS, sockets)
+    context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
     return context
 
 
@@ -50,15 +55,32 @@ class Subscriber:
     """One subscription, to publishers that it dials or that dial it."""
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], topic: str, deliver: Callable[[Frames], None], dialled_again: Callable[[], None]
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        topic: str,
+        deliver: Callable[[Frames], None],
+        dialled_again: Callable[[], None],
+        cut_off: Callable[[], None],
     ) -> None:
-        """For topics that begin with `topic`; `deliver` is called with the frames of each message, `dialled_again` for each new attempt."""
+        """For topics that begin with `topic`.
+
+        Args:
+            context: Of all sockets.
+            topic: Empty for all.
+            deliver: Called with the frames of each message.
+            dialled_again: Called for each new attempt to reach a publisher.
+            cut_off: Called when a publisher that was dialled had sent what ZeroMQ refuses: more than `MAX_MESSAGE_BYTES`, or no ZMTP.
+
+        Raises:
+            OSError: there are no sockets left, with `errno.EMFILE`.
+        """
         import zmq  # noqa: PLC0415
 
         self._again, self._noblock = zmq.Again, zmq.NOBLOCK
         self._deliver = deliver
         self._loop = asyncio.get_running_loop()
-        self._socket = socket = context.socket(zmq.SUB)
+        with _told_as_os_errors():
+            self._socket = socket = context.socket(zmq.SUB)
         for option, value in (
             (zmq.LINGER, 0),
             (zmq.RCVHWM, _RECEIVE_QUEUE),
@@ -73,8 +95,18 @@ class Subscriber:
         self._descriptor = int(socket.getsockopt(zmq.FD))
         self._loop.add_reader(self._descriptor, self._read)
         self._loop.call_soon(self._read)
-        self._dialled_again = dialled_again
-        self._monitor = socket.get_monitor_socket(zmq.EVENT_CONNECT_RETRIED)
+        self._dialled_again, self._cut_off = dialled_again, cut_off
+        self._lost, self._retried = int(zmq.EVENT_DISCONNECTED), int(zmq.EVENT_CONNECT_RETRIED)
+        self._address = ""
+        self._cutting: asyncio.TimerHandle | None = None
+        """Runs from the loss of a connection to ZeroMQ's next attempt, which follows at once unless it has cut the connection itself."""
+        try:
+            with _told_as_os_errors():
+                self._monitor = socket.get_monitor_socket(self._lost | self._retried)
+        except OSError:
+            self._loop.remove_reader(self._descriptor)
+            socket.close(0)
+            raise
         self._monitor_descriptor = int(self._monitor.getsockopt(zmq.FD))
         self._loop.add_reader(self._monitor_descriptor, self._count)
         self._loop.call_soon(self._count)
@@ -87,6 +119,7 @@ class Subscriber:
         """
         with _told_as_os_errors():
             self._socket.connect(address)
+        self._address = address
 
     def bind(self, address: str) -> str:
         """Listen for publishers that dial; where, as ZeroMQ says it.
@@ -103,6 +136,7 @@ class Subscriber:
     def close(self) -> None:
         """Deliver no more."""
         if not self._socket.closed:
+            self._stop_cutting()
             self._loop.remove_reader(self._monitor_descriptor)
             self._socket.disable_monitor()
             self._monitor.close(0)
@@ -110,13 +144,28 @@ class Subscriber:
             self._socket.close(0)
 
     def _count(self) -> None:
-        """One call for each attempt; they come every 200 ms at most."""
+        """Each attempt; they come every 200 ms at most."""
         while not self._socket.closed:
             try:
-                self._monitor.recv_multipart(self._noblock)
+                event = int.from_bytes(self._monitor.recv_multipart(self._noblock)[0][:2], sys.byteorder)
             except self._again:
                 return
-            self._dialled_again()
+            self._stop_cutting()
+            if event == self._retried:
+                self._dialled_again()
+            elif self._address:
+                self._cutting = self._loop.call_later(CUT_OFF_SECONDS, self._dial_again)
+
+    def _stop_cutting(self) -> None:
+        if self._cutting is not None:
+            self._cutting.cancel()
+            self._cutting = None
+
+    def _dial_again(self) -> None:
+        self._cutting = None
+        self._cut_off()
+        self._socket.disconnect(self._address)
+        self._socket.connect(self._address)
 
     def _read(self) -> None:
         until = time.monotonic() + TURN_SECONDS
@@ -136,12 +185,13 @@ async def fetch(context: zmq.Context[zmq.Socket[bytes]], address: str, number: i
 
     Raises:
         TimeoutError: nothing came for that long.
-        OSError: the address is none.
+        OSError: the address is none, or there are no sockets left.
     """
     import zmq  # noqa: PLC0415
 
     loop = asyncio.get_running_loop()
-    socket = context.socket(zmq.DEALER)
+    with _told_as_os_errors():
+        socket = context.socket(zmq.DEALER)
     descriptor = int(socket.getsockopt(zmq.FD))
     try:
         for option, value in ((zmq.LINGER, 0), (zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES), (zmq.IPV6, 1)):

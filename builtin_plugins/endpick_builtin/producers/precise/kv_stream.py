@@ -72,7 +72,12 @@ class KvStream:
     """The messages of one publisher, applied in order to what its engine holds."""
 
     def __init__(
-        self, blocks: EngineBlocks, ask: Callable[[int], bool], tell: Callable[[Applied], None], judged: Callable[[Verdict], None]
+        self,
+        blocks: EngineBlocks,
+        ask: Callable[[int], bool],
+        tell: Callable[[Applied], None],
+        judged: Callable[[Verdict], None],
+        dropped: Callable[[], None],
     ) -> None:
         """For one endpoint.
 
@@ -81,9 +86,10 @@ class KvStream:
             ask: Begins to fetch messages from this number on, if that is possible; `replayed` and `replay_ended` follow if it is.
             tell: Called with what became of each message.
             judged: Called with the verdict on each message.
+            dropped: Called for each message beyond `MAX_HELD` that wait.
         """
         self.blocks = blocks
-        self._ask, self._tell, self._judged = ask, tell, judged
+        self._ask, self._tell, self._judged, self._dropped = ask, tell, judged, dropped
         self._phase = Phase.LIVE
         self._last: tuple[int, float] | None = None
         self._held: deque[Message] = deque()
@@ -122,6 +128,8 @@ class KvStream:
             self._apply(message)
         elif len(self._held) < MAX_HELD:
             self._held.append(message)
+        else:
+            self._dropped()
 
     def replayed(self, message: Message) -> None:
         """A message that was fetched. Where older ones are no longer kept, blocks may have been removed unseen: all are forgotten."""

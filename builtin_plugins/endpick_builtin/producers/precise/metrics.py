@@ -7,10 +7,11 @@ from collections.abc import Callable
 from prometheus_client.metrics import Counter, Gauge
 from prometheus_client.registry import CollectorRegistry
 
-from endpick.api import LabelLimit
+from endpick.api import LabelLimit, Limits
 from endpick.api.fast_metrics import Counts, Distributions
-from endpick_builtin.producers.precise.engine_blocks import Applied
+from endpick_builtin.producers.precise.engine_blocks import OVER_TIERS, Applied
 from endpick_builtin.producers.precise.kv_stream import Verdict
+from endpick_builtin.producers.precise.limits import MANY_BLOCKS, MANY_TIERS
 
 _EVENTS = "llm_d_epp_kv_cache_events_"
 _INDEX = "llm_d_epp_kv_cache_index_"
@@ -27,11 +28,13 @@ class KvMetrics:
     def __init__(
         self,
         registry: CollectorRegistry | None,
+        limits: Limits,
         subscribers: Callable[[], int],
         blocks: Callable[[], int],
         waiting: Callable[[], int],
     ) -> None:
         """The callables give publishers listened to, blocks held and messages that wait; they are called when Prometheus asks."""
+        self.limits = limits
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(name, text, labels, registry=registry)
@@ -97,7 +100,11 @@ class KvMetrics:
         ):
             if count:
                 metric.inc(count)
+        if applied.dropped:
+            self.limits.acted(MANY_BLOCKS, times=applied.dropped)
         for (kind, reason), count in (applied.skipped_stores or {}).items():
+            if reason == OVER_TIERS:
+                self.limits.acted(MANY_TIERS, times=count)
             self.skipped_stores.labels(self._kind(kind), reason).inc(count)
         for (kind, reason), count in (applied.skipped_removals or {}).items():
             self.skipped_removals.labels(self._kind(kind), reason).inc(count)

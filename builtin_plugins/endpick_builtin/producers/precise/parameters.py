@@ -153,6 +153,9 @@ class KvEventsParameters(Parameters):
     concurrency: Annotated[int, ignored("concurrency", "remove it; events are read on the event loop")] = 4
     engine_type: Annotated[EngineType, Field(alias="engineType", description="Whose events: both are read alike.")] = EngineType.VLLM
     discover_pods: Annotated[bool, Field(alias="discoverPods", description="Dial the publisher of each endpoint.")] = True
+    max_replays: Annotated[
+        int, Field(alias="maxReplays", ge=1, le=1024, description="Endpoints whose past messages are fetched at once; others wait.")
+    ] = 8
     pod_discovery: Annotated[
         PodDiscoveryParameters, Field(alias="podDiscoveryConfig", description="Ports of the endpoints' publishers.")
     ] = PodDiscoveryParameters()

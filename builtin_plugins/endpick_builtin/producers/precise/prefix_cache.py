@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from endpick.api import Endpoint, Endpoints, FloatArray, PluginContext, PromptTokens, ResponseEnd, RowArray, TerminationCause
+from endpick.api import Endpoint, Endpoints, FloatArray, Limits, PluginContext, PromptTokens, ResponseEnd, RowArray, TerminationCause
 from endpick_builtin.producers.precise.block_keys import BlockKeys, Extras
 from endpick_builtin.producers.precise.engine_blocks import EngineBlocks
 from endpick_builtin.producers.precise.kv_intake import KvIntake
+from endpick_builtin.producers.precise.limits import KV_LIMITS, MANY_RESTORED, MANY_SPECULATED
 from endpick_builtin.producers.precise.metrics import KvMetrics
 from endpick_builtin.producers.precise.parameters import BYTES_PER_BLOCK, PrecisePrefixCacheParameters
-from endpick_builtin.producers.precise.speculation import Speculation
+from endpick_builtin.producers.precise.speculation import MOST_SPECULATED, Speculation
 from endpick_builtin.producers.precise.tier_index import DEFAULT_TIER, SPECULATIVE, TierIndex
 from endpick_builtin.producers.self_check import Finding, Promise, SelfCheck
 
@@ -23,12 +24,15 @@ class Lookup:
     """What became of one request; arrays have one entry for each endpoint of the pool.
 
     Attributes:
-        keys: Of the full blocks of all its prompts.
+        total: Full blocks of all its prompts.
+        keys: Of the blocks that were looked up: each prompt's up to the first that no endpoint holds, and further where they are speculated
+            on.
         matched: Worth of the leading blocks that the endpoint holds, rounded down, times its calibration.
         cached: How many those are, whatever their tier.
         beyond_device: How many of them are in a tier beside the device's memory.
     """
 
+    total: int
     keys: tuple[int, ...]
     matched: FloatArray
     cached: FloatArray
@@ -50,6 +54,7 @@ class PrecisePrefixCache:
         )
         self._metrics = KvMetrics(
             context.registry,
+            Limits(context, KV_LIMITS),
             lambda: self._intake.subscribers if self._intake else 0,
             lambda: self._index.size,
             lambda: self._intake.waiting if self._intake else 0,
@@ -82,8 +87,19 @@ class PrecisePrefixCache:
         slots, root = self._slots(endpoints), self._keys.root(model)
         worth, cached, beyond = (np.zeros(len(slots)) for _ in range(3))
         keys: list[int] = []
+        total, unheld = 0, 0 if self._speculation is None else MOST_SPECULATED
         for prompt in prompts:
-            chain = self._keys.chain(root, prompt.token_ids, block_extras(prompt, cache_salt, self.block_size_tokens))
+            total += len(prompt.token_ids) // self.block_size_tokens
+            chain: list[int] = []
+            # A client's prompt may have half a million blocks, and what lies behind the first that is held nowhere matches nothing.
+            for key in self._keys.walk(root, prompt.token_ids, block_extras(prompt, cache_salt, self.block_size_tokens)):
+                chain.append(key)
+                if not self._index.is_held(key):
+                    if not unheld:
+                        if self._speculation is not None:
+                            self._metrics.limits.acted(MANY_SPECULATED, about=model)
+                        break
+                    unheld -= 1
             found = self._index.match(chain)
             worth += found.weighted[slots]
             cached += found.blocks[slots]
@@ -94,13 +110,13 @@ class PrecisePrefixCache:
         matched = np.floor(worth + 1e-9)
         if self._check is not None:
             matched = matched * self._check.factors(endpoints.pool_members)
-        if keys:
+        if total:
             self._metrics.looked_up(float(cached.max(initial=0.0)), self._context.clock() - began)
-        return Lookup(tuple(keys), matched, cached, beyond)
+        return Lookup(total, tuple(keys), matched, cached, beyond)
 
     def sent(self, lookup: Lookup, endpoint: Endpoint, role: str, cached: float) -> None:
         """The request goes to this endpoint for one of its stages, which holds so many of its blocks."""
-        self._metrics.sent(role, cached * self.block_size_tokens, len(lookup.keys) * self.block_size_tokens)
+        self._metrics.sent(role, cached * self.block_size_tokens, lookup.total * self.block_size_tokens)
         if self._speculation is not None:
             self._speculation.add(self._index.slot(endpoint.name), lookup.keys, self._context.clock())
 
@@ -111,7 +127,7 @@ class PrecisePrefixCache:
             return None
         if blocks is not None:
             blocks.watch()
-        return Promise(endpoint, cached, len(lookup.keys))
+        return Promise(endpoint, cached, lookup.total)
 
     def judge(self, promise: Promise, lookup: Lookup, end: ResponseEnd, comparable: bool) -> None:
         """Compare a promise with the server's report, if that is about the same endpoint and all went well: `comparable`."""
@@ -119,6 +135,8 @@ class PrecisePrefixCache:
         if comparable and self._check is not None and end.cause is TerminationCause.NATURAL and end.usage is not None:
             finding = self._check.judge(promise, end.usage)
             if finding is not Finding.KEPT and blocks is not None:
+                if blocks.is_overlooked:
+                    self._metrics.limits.acted(MANY_RESTORED, about=promise.endpoint.name)
                 wrong = lookup.keys[promise.found_blocks(end.usage) : int(promise.matched)]
                 self._check.purged(promise.endpoint, blocks.disprove(wrong))
         if blocks is not None:

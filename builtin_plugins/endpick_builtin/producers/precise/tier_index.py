@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from endpick.api import FloatArray, RowArray
-from endpick_builtin.producers.prefix_index import ALL_SLOTS, EndpointSlots, chosen, credit
+from endpick_builtin.producers.endpoint_slots import ALL_SLOTS, EndpointSlots, chosen, credit
 
 SPECULATIVE = "speculative"
 """The tier of blocks that a request will bring along, as long as the engine has not said so."""
@@ -92,6 +92,10 @@ class TierIndex:
     def holds(self, slot: int, tier: str, key: int) -> bool:
         """Whether the endpoint holds a block in a tier."""
         return bool(self._holders.get(tier, {}).get(key, 0) >> slot & 1)
+
+    def is_held(self, key: int) -> bool:
+        """Whether any endpoint holds a block in any tier."""
+        return any(key in holders for holders in self._holders.values())
 
     def match(self, keys: Sequence[int]) -> TierMatch:
         """How much of a prompt's blocks each endpoint holds.

@@ -26,6 +26,8 @@ PRIORITY_FIELDS: Final = 0x20
 FRAME_HEAD: Final = Struct(">HBBBI")
 """Payload length in two parts (struct has no 24 bits), type, flags, stream."""
 FRAME_HEAD_BYTES: Final = 9
+_read_head: Final = Struct(">IBI").unpack_from
+"""The same, read as three numbers: payload length and type are one."""
 
 _WINDOW_UPDATE: Final = Struct(">HBBBII")
 _RST_STREAM: Final = _WINDOW_UPDATE
@@ -118,13 +120,16 @@ class FrameParser:
 
     def _frames(self) -> list[Frame]:
         data, position = self.buffer, self._position
-        unpack = FRAME_HEAD.unpack_from
         end = len(data)
         needed = FRAME_HEAD_BYTES
         found: list[Frame] = []
+        # Declared, because mypyc works on numbers whose type it does not know by calls.
+        length_and_kind: int
+        flags: int
+        stream_id: int
         while end - position >= FRAME_HEAD_BYTES and len(found) < _FRAMES_AT_ONCE:
-            high, low, kind, flags, stream_id = unpack(data, position)
-            length = high << 8 | low
+            length_and_kind, flags, stream_id = _read_head(data, position)
+            length = length_and_kind >> 8
             if length > self._max_payload_bytes:
                 if found:
                     break
@@ -133,7 +138,7 @@ class FrameParser:
             if stop > end:
                 needed = stop - position
                 break
-            found.append((kind, flags, stream_id & MAX_STREAM_ID, position + FRAME_HEAD_BYTES, stop))
+            found.append((length_and_kind & 0xFF, flags, stream_id & MAX_STREAM_ID, position + FRAME_HEAD_BYTES, stop))
             position = stop
         self._position = position
         if not found:

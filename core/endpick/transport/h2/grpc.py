@@ -8,7 +8,7 @@ from typing import Final
 from urllib.parse import quote_from_bytes
 
 from endpick.extproc.stream import GrpcStatus
-from endpick.transport.envelope import require_small_envelope
+from endpick.transport.envelope import EnvelopeCheck
 from endpick.transport.h2.hpack import encode
 
 __all__ = [
@@ -41,17 +41,28 @@ class CompressedMessageError(Exception):
     """A message is compressed, which was never agreed to."""
 
 
+_LONG_PIECE_BYTES: Final = 1024
+"""A piece that is shorter is joined to its neighbours at once: each alone costs some dozen bytes beside its own."""
+
+
 class MessageAssembler:
     """Puts together the messages of a stream where one DATA frame is not one message."""
 
     def __init__(self, max_message_bytes: int, max_envelope_bytes: int, body_fields: frozenset[int]) -> None:
         self._max_message_bytes = max_message_bytes
-        self._max_short_bytes = max_envelope_bytes + MESSAGE_HEAD_BYTES
-        """A message that is no longer, its head included, is all right whatever it holds."""
+        self._max_envelope_bytes = max_envelope_bytes
+        """A message that is no longer is all right whatever it holds."""
         self._body_fields = body_fields
-        self._partial = bytearray()
-        self._needed = 0
-        """How long the message under way is, its head included; 0 while that is not known."""
+        self._head = b""
+        """Of a message whose length is not known yet."""
+        self._missing = 0
+        """How much is still to come of the message under way."""
+        self._pieces: list[bytes | bytearray] = []
+        """What has come of it, joined once it is whole, but for short pieces."""
+        self._short = bytearray()
+        """Pieces that follow those."""
+        self._envelope: EnvelopeCheck | None = None
+        """Of a long message."""
         self.held_bytes = 0
         """Bytes of a message whose end has not arrived."""
 
@@ -63,66 +74,79 @@ class MessageAssembler:
             CompressedMessageError: the compressed flag is set.
             EnvelopeError: as soon as the fields that are too long have begun.
         """
-        held = self.held_bytes
-        if held + stop - start < self._needed:  # a long message goes on, and does not end here
-            self._partial += memoryview(buffer)[start:stop]
-            self.held_bytes = held + stop - start
-            if self._needed > self._max_short_bytes:
-                self._require_small_envelope(self._partial, 0, self.held_bytes)
+        missing = self._missing
+        if stop - start < missing:
+            self._missing = missing - (stop - start)
+            self.held_bytes += stop - start
+            self._keep(buffer, start, stop)
             return []
         messages: list[bytes] = []
-        position = self._go_on(buffer, start, stop, messages) if held else start
-        while stop - position >= MESSAGE_HEAD_BYTES:
-            length = self._whole(buffer, position)
+        position = start
+        if missing:
+            position += missing
+            self._keep(buffer, start, position)
+            messages.append(self._whole())
+        while position < stop:
+            if self._head or stop - position < MESSAGE_HEAD_BYTES:
+                position = self._take_head(buffer, position, stop)
+                if len(self._head) < MESSAGE_HEAD_BYTES:
+                    break
+                length = self._length(self._head, 0)
+                self._head = b""
+            else:
+                length = self._length(buffer, position)
+                position += MESSAGE_HEAD_BYTES
             end = position + length
-            if length > self._max_short_bytes:
-                self._require_small_envelope(buffer, position, min(end, stop))
+            if length > self._max_envelope_bytes:
+                self._envelope = EnvelopeCheck(self._body_fields, self._max_envelope_bytes)
             if end > stop:
-                self._needed = length
-                break
-            messages.append(buffer[position + MESSAGE_HEAD_BYTES : end])
+                self._keep(buffer, position, stop)
+                self._missing = end - stop
+                self.held_bytes = MESSAGE_HEAD_BYTES + stop - position
+                return messages
+            if self._envelope is not None:
+                self._envelope.add(buffer, position, end)
+                self._envelope = None
+            messages.append(buffer[position:end])
             position = end
-        if position < stop:
-            self._partial += memoryview(buffer)[position:stop]
-        self.held_bytes = len(self._partial)
+        self.held_bytes = len(self._head)
         return messages
 
-    def _go_on(self, buffer: bytes, position: int, stop: int, messages: list[bytes]) -> int:
-        """Add to the message under way what of the payload is its own; returns where the next begins."""
-        partial = self._partial
-        if not self._needed:
-            position = self._take(buffer, position, stop, MESSAGE_HEAD_BYTES)
-            if len(partial) < MESSAGE_HEAD_BYTES:
-                return position
-            self._needed = self._whole(partial, 0)
-        position = self._take(buffer, position, stop, self._needed)
-        if self._needed > self._max_short_bytes:
-            self._require_small_envelope(partial, 0, len(partial))
-        if len(partial) == self._needed:
-            messages.append(bytes(memoryview(partial)[MESSAGE_HEAD_BYTES:]))
-            self._partial, self._needed = bytearray(), 0
-        return position
+    def _take_head(self, buffer: bytes, position: int, stop: int) -> int:
+        """Add to the head of the next message what has come of it; returns where that ends."""
+        end = min(stop, position + MESSAGE_HEAD_BYTES - len(self._head))
+        self._head += buffer[position:end]
+        return end
 
-    def _take(self, buffer: bytes, position: int, stop: int, needed: int) -> int:
-        """Add what the message under way, or its head, still needs; returns where what is not its own begins."""
-        stop = min(stop, position + needed - len(self._partial))
-        self._partial += memoryview(buffer)[position:stop]
-        return stop
-
-    def _whole(self, data: bytes | bytearray, position: int) -> int:
-        """How long the message that begins there is, its head included."""
+    def _length(self, data: bytes, position: int) -> int:
+        """How long the message is, without its head, whose head begins there."""
         compressed, length = MESSAGE_HEAD.unpack_from(data, position)
         if compressed:
             raise CompressedMessageError
         if length > self._max_message_bytes:
             raise MessageTooLargeError(f"a message of {length} bytes, {self._max_message_bytes} is the most")
-        return MESSAGE_HEAD_BYTES + int(length)
+        return int(length)
 
-    def _require_small_envelope(self, data: bytes | bytearray, position: int, arrived: int) -> None:
-        """Check what has arrived, up to `arrived`, of a long message that begins at `position`."""
-        start = position + MESSAGE_HEAD_BYTES
-        if arrived > start:
-            require_small_envelope(data, start, arrived, self._body_fields, self._max_short_bytes - MESSAGE_HEAD_BYTES)
+    def _keep(self, buffer: bytes, start: int, stop: int) -> None:
+        """Add to the message under way."""
+        if self._envelope is not None:
+            self._envelope.add(buffer, start, stop)
+        if stop - start < _LONG_PIECE_BYTES:
+            self._short += memoryview(buffer)[start:stop]
+            return
+        if self._short:
+            self._pieces.append(self._short)
+            self._short = bytearray()
+        self._pieces.append(buffer[start:stop])
+
+    def _whole(self) -> bytes:
+        """The message under way, which is complete."""
+        self._pieces.append(self._short)
+        message = b"".join(self._pieces)
+        self._pieces, self._short = [], bytearray()
+        self._missing = 0
+        self._envelope = None
+        return message
 
 
 def trailers(status: int, message: str = "") -> bytes:

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable
 from contextlib import suppress
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 from endpick.requests.memory import MemoryBudget
 from endpick.transport.h2.await_bridge import begin_to_await
@@ -23,6 +23,7 @@ __all__ = ["ConnectionOwner", "SocketConnection"]
 _WRITE_BUFFER_BYTES = 1024 * 1024
 """Bytes that asyncio may hold for the socket before replies wait at their streams, where the memory budget counts them."""
 _LINGER_SECONDS = 1.0
+_now: Final = time.monotonic
 
 
 class ConnectionOwner(Protocol):
@@ -41,14 +42,21 @@ class ConnectionOwner(Protocol):
         """The connection is gone."""
 
 
-class SocketConnection(asyncio.Protocol):
-    """Moves bytes between a transport and a `Connection`, and time and awaited results into it."""
+class SocketConnection:
+    """Moves bytes between a transport and a `Connection`, and time and awaited results into it.
+
+    It has the methods of `asyncio.Protocol` without inheriting from it, which would keep mypyc from knowing where its attributes are: each
+    read looks at a dozen of them.
+    """
 
     def __init__(self, owner: ConnectionOwner) -> None:
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._connection: Connection | None = None
+        self._limits = owner.limits
+        self._counters = owner.counters
+        self._turns = owner.turns
         self._may_read = owner.limits.read_bytes_per_turn
         """Before others have their turn."""
         self._unread: deque[bytes] = deque()
@@ -69,7 +77,7 @@ class SocketConnection(asyncio.Protocol):
         owner = self._owner
         owner.admit(self)
         self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
-        self._connection = Connection(owner.methods, owner.limits, owner.counters, owner.memory, self._spawn, time.monotonic())
+        self._connection = Connection(owner.methods, owner.limits, owner.counters, owner.memory, self._spawn, _now())
         self._flush()
 
     def data_received(self, data: bytes) -> None:
@@ -79,20 +87,23 @@ class SocketConnection(asyncio.Protocol):
             return
         if self._turn_scheduled:
             self._unread.append(data)
-        elif self._owner.turns.must_wait(len(data)):
+        elif self._turns.must_wait(len(data)):
             self._unread.append(data)
             self._defer()
         else:
-            now = time.monotonic()
-            left = connection.receive(data, now, time.monotonic, self._may_read)
+            now = _now()
+            left = connection.receive(data, now, _now, self._may_read)
             self._may_read -= len(data)
             self._flush()
             if (left or self._may_read < 0) and not self._closed:
                 self._defer()
 
+    def eof_received(self) -> None:
+        """The client has closed its side; without an answer, asyncio closes ours."""
+
     def pause_writing(self) -> None:
         """The client does not take what it is sent."""
-        self._stalled_since = time.monotonic()
+        self._stalled_since = _now()
         if self._connection is not None:
             self._connection.set_writable(False)
 
@@ -119,7 +130,7 @@ class SocketConnection(asyncio.Protocol):
         """About once a second."""
         if self._connection is None or self._closed:
             return
-        if self._stalled_since is not None and now - self._stalled_since > self._owner.limits.write_stall_seconds:
+        if self._stalled_since is not None and now - self._stalled_since > self._limits.write_stall_seconds:
             self._abandon("the client takes nothing")
             return
         self._connection.tick(now)
@@ -128,7 +139,7 @@ class SocketConnection(asyncio.Protocol):
     def drain(self, grace_seconds: float) -> None:
         """Ask the client to go elsewhere; the connection ends when its streams have ended, or after the grace period."""
         if self._connection is not None and not self._closed:
-            self._connection.drain(time.monotonic(), grace_seconds)
+            self._connection.drain(_now(), grace_seconds)
             self._flush()
 
     def end_now(self) -> None:
@@ -162,13 +173,13 @@ class SocketConnection(asyncio.Protocol):
 
         What may be read is filled up then, not at each read: nearly all connections need no more than a comparison for it.
         """
-        self._owner.counters.reads_deferred += 1
+        self._counters.reads_deferred += 1
         self._transport.pause_reading()
         self._schedule_turn()
 
     def _schedule_turn(self) -> None:
         self._turn_scheduled = True
-        self._owner.turns.join(self._next_turn)
+        self._turns.join(self._next_turn)
 
     def _next_turn(self) -> None:
         self._turn_scheduled = False
@@ -178,9 +189,9 @@ class SocketConnection(asyncio.Protocol):
             if not self._transport.is_closing():
                 self._transport.resume_reading()
             return
-        self._may_read = self._owner.limits.read_bytes_per_turn
+        self._may_read = self._limits.read_bytes_per_turn
         data = self._unread.popleft() if self._unread else b""
-        left = connection.receive(data, time.monotonic(), time.monotonic, self._may_read)
+        left = connection.receive(data, _now(), _now, self._may_read)
         self._flush()
         if (left or self._unread) and not self._closed:
             self._schedule_turn()
@@ -194,7 +205,7 @@ class SocketConnection(asyncio.Protocol):
         connection.outbox.write_to(self._transport)
         if connection.closing:
             self._hang_up()
-        elif self._stalled_since is not None and self._transport.get_write_buffer_size() > self._owner.limits.max_connection_output_bytes:
+        elif self._stalled_since is not None and self._transport.get_write_buffer_size() > self._limits.max_connection_output_bytes:
             self._abandon("the client sends, and takes nothing")
         elif connection.streams.deadlines.next is not None:
             self._watch_deadline(connection.streams.deadlines.next)
@@ -231,11 +242,11 @@ class SocketConnection(asyncio.Protocol):
                 return
             self._deadline.cancel()
         self._deadline_at = when
-        self._deadline = self._loop.call_later(max(0.0, when - time.monotonic()), self._deadline_passed)
+        self._deadline = self._loop.call_later(max(0.0, when - _now()), self._deadline_passed)
 
     def _deadline_passed(self) -> None:
         self._deadline = None
-        self.tick(time.monotonic())
+        self.tick(_now())
 
     def _spawn(self, stream: Stream, waiting: Awaitable[object]) -> None:
         if self._connection is not None:

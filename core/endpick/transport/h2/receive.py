@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from endpick.extproc.stream import GrpcStatus, StreamSession
+from endpick.extproc.stream import GrpcStatus, PassingBody, StreamSession
 from endpick.requests.memory import OverloadStage
 from endpick.requests.model import CloseCause
 from endpick.transport.envelope import EnvelopeError
@@ -22,6 +22,7 @@ from endpick.transport.h2.grpc import (
 from endpick.transport.h2.headers import HeaderBlocks, MalformedError, RequestHead, check_trailers, read_head, unpad
 from endpick.transport.h2.hpack import Fields
 from endpick.transport.h2.lifetime import LAST_CALL, WAITING_FOR_SETTINGS, Lifetime
+from endpick.transport.h2.short_way import LONGEST_PAYLOAD_BYTES, PASSAGES, Passage
 from endpick.transport.h2.stream import AWAITED, CLOSED, HALF_CLOSED_REMOTE, RECV_END_STREAM, Stream, next_state
 from endpick.transport.h2.streams import Streams
 from endpick.transport.limits import Limits, TransportCounters
@@ -182,6 +183,7 @@ class FrameHandler:
         self._connection_window_floor = limits.connection_window_bytes >> 1
         self._stream_window_floor = limits.stream_window_bytes >> 1
         self._max_short_bytes = min(limits.max_message_bytes, limits.max_envelope_bytes)
+        self._longest_passing = min(LONGEST_PAYLOAD_BYTES, limits.max_message_bytes + MESSAGE_HEAD_BYTES)
         self._receive_window = DEFAULT_WINDOW_BYTES
         self._known_fields: Fields = []
         self._known_head = RequestHead()
@@ -205,7 +207,10 @@ class FrameHandler:
             raise H2StreamError(stream_id, ErrorCode.FLOW_CONTROL_ERROR, "more DATA than the stream's window")
         size = length - MESSAGE_HEAD_BYTES
         session = stream.session
-        if flags or stream.content_left is not None or not length:
+        passing = stream.passing
+        if passing is not None and not flags and self._passes(stream, passing, buffer, start, stop):
+            pass
+        elif flags or stream.content_left is not None or not length:
             self._any_data(stream, flags, buffer, start, stop, now)
         elif session is not None:
             # Nearly every frame is exactly one message and nothing else; that way costs one copy.
@@ -215,6 +220,25 @@ class FrameHandler:
                 self._messages(stream, session, buffer, start, stop)
         if stream.receive_window <= self._stream_window_floor and stream.state != CLOSED:
             self._streams.send_window_update(stream)
+
+    def _passes(self, stream: Stream, passing: PassingBody, buffer: bytes, start: int, stop: int) -> bool:
+        """Let the payload `buffer[start:stop]` take the short way; False if it has to take the long one."""
+        length = stop - start
+        if not MESSAGE_HEAD_BYTES <= length <= self._longest_passing or stream.held_bytes or stream.content_left is not None:
+            return False
+        passage = PASSAGES.get(length)
+        if passage is None:
+            passage = PASSAGES[length] = Passage(length)
+        piece_at = start + passage.before_bytes
+        if not passage.size or buffer[start:piece_at] != passage.before:
+            return False
+        piece = buffer[piece_at:stop]
+        if not self._streams.outbox.pass_on(stream, passage, piece):
+            return False
+        passing.let_pass(piece)
+        self._counters.messages_received += 1
+        self._counters.messages_sent += 1
+        return True
 
     def headers(self, kind: int, flags: int, stream_id: int, payload: bytes, now: float) -> None:
         """Take a HEADERS or CONTINUATION frame."""

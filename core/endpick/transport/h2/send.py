@@ -20,12 +20,15 @@ from endpick.transport.h2.frames import (
 )
 from endpick.transport.h2.grpc import MESSAGE_HEAD, MESSAGE_HEAD_BYTES, RESPONSE_HEADERS
 from endpick.transport.h2.hpack import EMPTY_TABLE
+from endpick.transport.h2.short_way import Passage
 from endpick.transport.h2.stream import AWAITED, COMPLETE, STARTED, Stream
 
 _MESSAGE_FRAME: Final = Struct(">HBBBIBI")
 """Heads of a DATA frame and of the only message in it."""
 _LONG_BYTES: Final = 4096
 """A piece of no fewer bytes goes to the socket by itself: to copy it takes longer than the kernel needs for one piece more."""
+_UNWRITTEN_BYTES: Final = 1 << 20
+"""Of messages at most, between two writes: what the socket does not take then waits at the streams, where it is accounted for."""
 _SHARED_BYTES: Final = 2048
 """Short replies that wait are joined up to this: each alone costs two hundred bytes beside its own, which no budget counts."""
 
@@ -56,6 +59,8 @@ class Outbox:
         """Streams that only the connection's window or its socket keeps back; the next in turn comes first."""
         self._has_long = False
         """Whether there are frames of `_LONG_BYTES` or more among them."""
+        self._unwritten = 0
+        """Bytes of messages among them."""
         self._table_emptied = False
         self.window = DEFAULT_WINDOW_BYTES
         self.stream_window = DEFAULT_WINDOW_BYTES
@@ -67,21 +72,24 @@ class Outbox:
     def take(self) -> bytes:
         """All frames so far, joined."""
         self._has_long = False
+        self._unwritten = 0
         data = b"".join(self._frames)
         self._frames.clear()
         return data
 
     def write_to(self, socket: SocketWriter) -> None:
-        """Write all frames so far in one go. Long pieces of messages are not copied for it."""
+        """Write all frames so far, and what waits as long as the socket takes it. Long pieces of messages are not copied for it."""
         frames = self._frames
-        if not frames:
-            return
-        if self._has_long:
-            socket.writelines(_joined_short(frames))
-            self._has_long = False
-        else:
-            socket.write(b"".join(frames))
-        frames.clear()
+        while frames:
+            if self._has_long:
+                socket.writelines(_joined_short(frames))
+                self._has_long = False
+            else:
+                socket.write(b"".join(frames))
+            frames.clear()
+            self._unwritten = 0
+            if self._ready:
+                self.push_ready()
 
     def put(self, frame: bytes) -> None:
         """Send a frame that no window concerns."""
@@ -100,9 +108,11 @@ class Outbox:
         for message in messages:
             length = len(message)
             size = length + MESSAGE_HEAD_BYTES
-            if size <= stream.send_window and size <= self.window and size <= self.max_frame_bytes and self.writable and not stream.pending:
+            fits = size <= stream.send_window and size <= self.window and size <= self.max_frame_bytes and self.writable
+            if fits and self._unwritten < _UNWRITTEN_BYTES and not stream.pending:
                 stream.send_window -= size
                 self.window -= size
+                self._unwritten += size
                 self._frames.append(_MESSAGE_FRAME.pack(size >> 8, size & 0xFF, DATA, 0, stream.id, 0, length))
                 self._frames.append(message)
             else:
@@ -110,6 +120,22 @@ class Outbox:
                 queued += size
         if queued:
             self._push_new(stream, queued)
+
+    def pass_on(self, stream: Stream, passage: Passage, piece: bytes) -> bool:
+        """Send the reply that lets a piece pass, after the response headers; False, and nothing sent, if a window holds it back."""
+        size = passage.size
+        if size > stream.send_window or size > self.window or size > self.max_frame_bytes or not self.writable or stream.pending:
+            return False
+        if not stream.wire_id:
+            stream.wire_id = stream.id.to_bytes(4, "big")
+        stream.send_window -= size
+        self.window -= size
+        frames = self._frames
+        frames.append(passage.frame_head)
+        frames.append(stream.wire_id)
+        frames.append(passage.instead)
+        frames.append(piece)
+        return True
 
     def finish(self, stream: Stream, trailers: bytes) -> None:
         """Complete the response with a gRPC status, to be sent after the messages that wait."""
@@ -149,7 +175,7 @@ class Outbox:
         """
         for setting, value in settings:
             if setting == Setting.MAX_FRAME_SIZE:
-                self.max_frame_bytes = value
+                self.max_frame_bytes = min(value, _UNWRITTEN_BYTES)
             elif setting == Setting.INITIAL_WINDOW_SIZE:
                 growth = value - self.stream_window
                 self.stream_window = value
@@ -185,7 +211,7 @@ class Outbox:
 
     def push_ready(self) -> None:
         """Send what waits, stream by stream in turn, as far as the connection's window goes."""
-        while self._ready and self.window > 0 and self.writable:
+        while self._ready and self.window > 0 and self.writable and self._unwritten < _UNWRITTEN_BYTES:
             self._push(self._ready.pop(next(iter(self._ready))))
 
     def _put_headers(self, stream: Stream, block: bytes, *, end_stream: bool) -> None:
@@ -218,7 +244,7 @@ class Outbox:
         """Send what the windows allow of what waits at one stream, and account for the rest; False if that is too much."""
         pending = stream.pending
         accounted = stream.pending_bytes - new
-        while pending and self.writable:
+        while pending and self.writable and self._unwritten < _UNWRITTEN_BYTES:
             room = min(stream.send_window, self.window, self.max_frame_bytes)
             if room <= 0:
                 break
@@ -236,6 +262,7 @@ class Outbox:
             self._has_long = self._has_long or size >= _LONG_BYTES
             stream.send_window -= size
             self.window -= size
+            self._unwritten += size
             stream.pending_bytes -= size
             flags = END_STREAM if stream.response == COMPLETE and stream.trailers is None and not pending else 0
             self._frames[head_at] = FRAME_HEAD.pack(size >> 8, size & 0xFF, DATA, flags, stream.id)

@@ -6,7 +6,7 @@ import asyncio
 from enum import IntEnum
 from typing import Final
 
-from endpick.extproc.stream import StreamSession
+from endpick.extproc.stream import PassingBody, StreamSession
 from endpick.requests.waiting import LaterDecision
 from endpick.transport.h2.errors import InvalidTransitionError
 from endpick.transport.h2.grpc import MessageAssembler
@@ -110,6 +110,7 @@ class Stream:
         "held_bytes",
         "holds_drain",
         "id",
+        "passing",
         "pending",
         "pending_bytes",
         "receive_window",
@@ -121,16 +122,21 @@ class Stream:
         "task",
         "touched",
         "trailers",
+        "wire_id",
     )
 
     def __init__(self, stream_id: int, receive_window: int, send_window: int, now: float) -> None:
         self.id = stream_id
+        self.wire_id = b""
+        """The same as in a frame, once a piece has taken the short way."""
         self.state = OPEN
         """A `StreamState`, never IDLE: there is no object before HEADERS have come."""
         self.response = AWAITED
         """A `ResponseState`."""
         self.session: StreamSession | None = None
         """None for a request that is not gRPC, and once the response is complete or the stream is closed."""
+        self.passing: PassingBody | None = None
+        """What the session lets pass on the short way, see `short_way`."""
         self.task: asyncio.Task[None] | LaterDecision | None = None
         """Awaits what the session waits for; cancelled when the stream is closed."""
         self.touched = now

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Container, Sequence
 from functools import partial
 from typing import Final
 
-from endpick.extproc.stream import SESSION_FAILURES, GrpcStatus, ProtocolError, StreamSession
+from endpick.extproc.stream import SESSION_FAILURES, GrpcStatus, PassingBody, ProtocolError, StreamSession
 from endpick.requests.memory import MemoryBudget
 from endpick.requests.model import CloseCause
 from endpick.requests.waiting import at_once
@@ -225,7 +225,7 @@ class Streams:
             stream.session = method.open_session()
             connect = getattr(stream.session, "connect", None)
             if connect is not None:
-                connect(partial(self._interrupt, stream))
+                connect(partial(self._interrupt, stream), partial(_let_pass, stream))
         except SESSION_FAILURES as error:
             self._end_with_exception(stream, error)
         if head.timeout_seconds is not None:
@@ -285,6 +285,7 @@ class Streams:
 
     def _close_session(self, stream: Stream, cause: CloseCause) -> None:
         session, stream.session = stream.session, None
+        stream.passing = None
         if stream.task is not None:
             stream.task.cancel()
             stream.task = None
@@ -327,3 +328,8 @@ class Streams:
             oldest = next(iter(self.closed))
             del self.closed[oldest]
             self.forgotten_id = max(self.forgotten_id, oldest)
+
+
+def _let_pass(stream: Stream, body: PassingBody | None) -> None:
+    """The session's pieces may take the short way from now on, or no more."""
+    stream.passing = body

@@ -1,0 +1,58 @@
+"""The limits on what engines may say of their caches, and what the log says when one acts."""
+
+from __future__ import annotations
+
+from endpick.api import Limit
+from endpick_builtin.collection.http_pages import PAGE_LIMITS
+from endpick_builtin.producers.precise.engine_blocks import MAX_RESTORED
+from endpick_builtin.producers.precise.kv_events import MAX_EVENTS
+from endpick_builtin.producers.precise.kv_sockets import MAX_MESSAGE_BYTES, MAX_SOCKETS
+from endpick_builtin.producers.precise.kv_stream import MAX_HELD
+from endpick_builtin.producers.precise.speculation import MOST_SPECULATED
+from endpick_builtin.producers.precise.tier_index import MAX_TIERS
+
+LONG_MESSAGE = Limit(
+    "MAX_MESSAGE_BYTES",
+    f"a publisher was cut off, and is dialled again: a message of KV events was longer than {MAX_MESSAGE_BYTES // 2**20} MiB "
+    "(MAX_MESSAGE_BYTES, fixed), or no message of ZeroMQ; see what publishes there",
+)
+MANY_EVENTS = Limit(
+    "MAX_EVENTS", f"KV events were not read: one message has more than {MAX_EVENTS} (MAX_EVENTS, fixed); see what publishes there"
+)
+MANY_HELD = Limit(
+    "MAX_HELD",
+    f"KV events were dropped: more than {MAX_HELD} messages (MAX_HELD, fixed) came while those before them were fetched; "
+    "see what keeps the replay port",
+)
+MANY_SOCKETS = Limit(
+    "MAX_SOCKETS",
+    f"an endpoint is not listened to for KV events: more than {MAX_SOCKETS} sockets (MAX_SOCKETS, fixed), or than the process may open; "
+    "raise its limit of open files, or spread the endpoints over several pickers",
+)
+MANY_REPLAYS = Limit(
+    "maxReplays",
+    "a replay of KV events waits: as many are under way as kvEventsConfig.maxReplays allows; raise it if catching up takes long",
+)
+MANY_RESTORED = Limit(
+    "MAX_RESTORED",
+    f"wrong blocks stay in the index: while a request ran its engine stored more than {MAX_RESTORED} (MAX_RESTORED, fixed), "
+    "so which are wrong is unknown; if answers take so long, selfCheck can be switched off",
+)
+MANY_SPECULATED = Limit(
+    "MOST_SPECULATED",
+    f"a prompt was noted in part for speculativeIndexing: no endpoint holds {MOST_SPECULATED} blocks of it (MOST_SPECULATED, fixed); "
+    "raise the engines' block size if prompts are so long",
+)
+MANY_TIERS = Limit(
+    "MAX_TIERS", f"blocks were not stored: engines name more than {MAX_TIERS} kinds of memory (MAX_TIERS, fixed); see what publishes them"
+)
+MANY_BLOCKS = Limit(
+    "kvBlockIndexConfig",
+    "blocks known for longest were forgotten: an endpoint holds more than kvBlockIndexConfig allows; raise inMemoryConfig.size, "
+    "or costAwareMemoryConfig.size",
+)
+KV_LIMITS = (
+    *(LONG_MESSAGE, MANY_EVENTS, MANY_HELD, MANY_SOCKETS, MANY_REPLAYS, MANY_RESTORED, MANY_SPECULATED, MANY_TIERS, MANY_BLOCKS),
+    *PAGE_LIMITS,
+)
+"""All of an instance; pages are those of servers that are asked where they publish."""

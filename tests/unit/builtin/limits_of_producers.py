@@ -1,0 +1,270 @@
+"""How the limits of producers, and of those who keep sessions and programs apart, are made to act once; see `limits_of_sources`."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from random import Random
+
+import pytest
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from endpick.api import TOKENIZED_PROMPT, InferenceRequest, Limits, Media, Modality, Prompt, Unavailable
+from endpick.api.state import CycleState
+from endpick_builtin.collection.http_pages import PAGE_LIMITS
+from endpick_builtin.flow_control import program_aware
+from endpick_builtin.flow_control.program_aware import ProgramAwareFairness
+from endpick_builtin.pairs import sessions
+from endpick_builtin.producers import burst_prefix, latency_service, media_tokens, token_producer
+from endpick_builtin.producers.burst_prefix import BurstPrefixCacheProducer
+from endpick_builtin.producers.latency_service import LATENCY_LIMITS, LatencySettings, Predictor, Trainer
+from endpick_builtin.producers.precise import engine_blocks, kv_events, kv_sockets, kv_stream
+from endpick_builtin.producers.precise import limits as of_engines
+from endpick_builtin.producers.precise import prefix_cache as precise_cache
+from endpick_builtin.producers.token_producer import TokenProducer
+from unit.builtin import test_burst_prefix as bursts
+from unit.builtin import test_precise_prefix_cache as precise
+from unit.builtin import test_session_affinity as affinity
+from unit.builtin.kv_publisher import Picker, Publisher, endpoint, picking, ports, stored, until
+from unit.builtin.limits_of_sources import acted, context_of
+from unit.builtin.pages import serving, started
+from unit.builtin.test_flow_control_policies import answer
+from unit.builtin.test_token_producer_rendered import CHAT, PICTURE, Renderer, producer_at, request_of, tokens_of
+from unit.scheduling.workbench import access, instance, pool
+
+
+async def never(request):
+    await asyncio.Event().wait()
+
+
+def asked(limited, handler=never, **settings):
+    """A predictor and a trainer that ask a server."""
+
+    async def act(monkeypatch, tmp_path):
+        registry = CollectorRegistry()
+        async with serving(handler) as port:
+            url = f"http://127.0.0.1:{port}"
+            limits = Limits(context_of(registry), (*LATENCY_LIMITS, *PAGE_LIMITS))
+            given = LatencySettings(url, (url,), **settings)
+            predictor, trainer = Predictor(given, Random(1), limits), Trainer(given, Random(1), limits)
+            predictor.open()
+            trainer.open()
+            await limited(predictor, trainer, registry)
+            await predictor.close()
+            await trainer.close()
+        return registry
+
+    return act
+
+
+async def many_rows(predictor, trainer, registry):
+    predictions = await asyncio.gather(predictor.predict([{}] * 6000), predictor.predict([{}] * 6000))
+    assert [len(each) for each in predictions] == [6000, 6000], "nothing is lost"
+
+
+async def predictions(request):
+    rows = (await request.json())["requests"]
+    return web.json_response({"predictions": [{"ttft_ms": 1, "tpot_ms": 1}] * len(rows)})
+
+
+async def two_questions(predictor, trainer, registry):
+    asking = [asyncio.ensure_future(predictor.predict([{}])) for _ in range(2)]
+    await until(lambda: acted(registry), "a question that waits")
+    for each in asking:
+        each.cancel()
+
+
+async def late_prediction(predictor, trainer, registry):
+    with pytest.raises(Unavailable, match="no answer within"):
+        await predictor.predict([{}])
+
+
+async def two_samples(predictor, trainer, registry):
+    trainer.add({"a": 1})
+    trainer.add({"a": 2})
+
+
+def late_renderer(body, **seconds):
+    async def act(monkeypatch, tmp_path):
+        async with serving(Renderer(None)) as port, started((producer := producer_at(port, **seconds)).plugin):
+            with pytest.raises(Unavailable, match="no answer within"):
+                await tokens_of(producer, request_of(body))
+        return producer.registry
+
+    return act
+
+
+async def body_parsed_elsewhere(monkeypatch, tmp_path):
+    async with serving(Renderer()) as port, started((producer := producer_at(port)).plugin):
+        large = InferenceRequest("r", "m", path="/v1/completions", prompt=Prompt(lambda: (b"hi",)), size_bytes=2_000_000)
+        assert await tokens_of(producer, large) is None
+    return producer.registry
+
+
+async def endless_film(monkeypatch, tmp_path):
+    producer = instance(TokenProducer)
+    film = Media(Modality.VIDEO, "https://films/1")
+    prompt = Prompt(lambda: (b"",), lambda: ((film,),))
+    request = InferenceRequest("r", "m", prompt=prompt, headers={media_tokens.VIDEO_DURATION: "1e9"})
+    state = CycleState(access())
+    producer.plugin.produce(request, pool().view(access()), state)
+    assert [len(tokens.token_ids) for tokens in state.get(TOKENIZED_PROMPT)] == [media_tokens.MOST_MEDIA_TOKENS]
+    return producer.registry
+
+
+async def two_sessions(monkeypatch, tmp_path):
+    built = instance(sessions.SessionAffinityFilter, sessionIdConfig={"maxSessions": 1}, **affinity.BY_ID)
+    session = affinity.Session.__new__(affinity.Session)
+    session.plugin, session.whole = built.plugin, affinity.pool(size=3).view(affinity.access())
+    for name in "ab":
+        session.serve(affinity.by_id(name), picked=0)
+    return built.registry
+
+
+async def two_programs(monkeypatch, tmp_path):
+    monkeypatch.setattr(program_aware, "MOST_PROGRAMS", 1)
+    built = instance(ProgramAwareFairness)
+    for program in "ab":
+        answer(built.plugin, program, 1, 0)
+    return built.registry
+
+
+async def long_prompt(monkeypatch, tmp_path):
+    producer = instance(BurstPrefixCacheProducer, windowDurationMs=1, blockSizeTokens=1)
+    _, blocks = await bursts.matches(producer, b"x" * 4 * (burst_prefix.MOST_BLOCKS + 1))
+    assert blocks == burst_prefix.MOST_BLOCKS
+    return producer.registry
+
+
+async def full_window(monkeypatch, tmp_path):
+    producer = instance(BurstPrefixCacheProducer, windowDurationMs=bursts.HOUR, maxBatchSize=2)
+    await asyncio.gather(bursts.matches(producer, b"x"), bursts.matches(producer, b"x"))
+    return producer.registry
+
+
+@asynccontextmanager
+async def followed(replay=False, **parameters):
+    """An engine, and a picker that hears it."""
+    publisher = Publisher(replay=replay)
+    try:
+        async with picking([endpoint()], **{**ports(publisher), **parameters}) as picker:
+            await publisher.found()
+            yield publisher, picker
+    finally:
+        publisher.close()
+
+
+async def long_message(monkeypatch, tmp_path):
+    monkeypatch.setattr(kv_sockets, "CUT_OFF_SECONDS", 0.05)
+    async with followed() as (publisher, picker):
+        publisher.send(0, payload=b"x" * (kv_sockets.MAX_MESSAGE_BYTES + 1))
+        await publisher.found()
+        publisher.send(1, stored(1))
+        await until(lambda: picker.matches(1) == [1.0], "what the engine says later")
+        return picker.registry
+
+
+async def many_events(monkeypatch, tmp_path):
+    monkeypatch.setattr(kv_events, "MAX_EVENTS", 1)
+    async with followed() as (publisher, picker):
+        publisher.send(0, stored(1), stored(2, parent=1))
+        await until(lambda: acted(picker.registry), "a message")
+        return picker.registry
+
+
+async def held_messages(monkeypatch, tmp_path):
+    monkeypatch.setattr(kv_stream, "MAX_HELD", 1)
+    publisher = Publisher()
+    try:
+        config = ports(publisher, replaySocketPort=publisher.port)  # which does not speak the protocol of replays, and says nothing
+        async with picking([endpoint()], **config) as picker:
+            await publisher.found()
+            await until(lambda: picker.events("replay_active", "127.0.0.1:8000"), "a replay")
+            publisher.send(0, stored(1))
+            publisher.send(1, stored(2, parent=1))
+            await until(lambda: acted(picker.registry), "two messages")
+            return picker.registry
+    finally:
+        publisher.close()
+
+
+async def one_socket(monkeypatch, tmp_path):
+    monkeypatch.setattr(kv_sockets, "MAX_SOCKETS", 1)
+    async with picking([endpoint()]) as picker:
+        await until(lambda: acted(picker.registry), "an endpoint")
+        assert picker.matches(1) == [0.0]
+        return picker.registry
+
+
+async def two_replays(monkeypatch, tmp_path):
+    publisher = Publisher()
+    try:
+        config = ports(publisher, replaySocketPort=publisher.port)
+        config["kvEventsConfig"]["maxReplays"] = 1
+        async with picking([endpoint(), endpoint("pool/b", 8001)], **config) as picker:
+            await until(lambda: acted(picker.registry), "a replay that waits")
+            return picker.registry
+    finally:
+        publisher.close()
+
+
+async def busy_engine(monkeypatch, tmp_path):
+    monkeypatch.setattr(engine_blocks, "MAX_RESTORED", 4)
+    async with followed() as (publisher, picker):
+        publisher.send(0, stored(1, count=8))
+        await until(lambda: picker.matches(8) == [8.0])
+        sent = precise.send(picker, 8, 0)
+        publisher.send(1, stored(1, count=6))
+        await until(lambda: picker.count("llm_d_epp_kv_cache_index_admissions_total") == 14)
+        precise.answer(picker, sent, cached=0, blocks=8)
+        return picker.registry
+
+
+async def many_tiers(monkeypatch, tmp_path):
+    async with followed() as (publisher, picker):
+        publisher.send(0, *({**stored(number), "medium": f"tier-{number}"} for number in range(1, 10)))
+        await until(lambda: acted(picker.registry), "nine tiers")
+        assert picker.count("endpick_kv_cache_index_blocks") == 8
+        return picker.registry
+
+
+async def new_conversation(monkeypatch, tmp_path):
+    monkeypatch.setattr(precise_cache, "MOST_SPECULATED", 2)
+    picker = Picker(precise.POOL, speculativeIndexing=True, **precise.SILENT)
+    precise.send(picker, 3, row=0)
+    assert picker.matches(3) == [3.0, 0.0, 0.0], "two that no endpoint held, and the one that came after them"
+    return picker.registry
+
+
+async def small_index(monkeypatch, tmp_path):
+    async with followed(indexerConfig={"kvBlockIndexConfig": {"inMemoryConfig": {"size": 1}}}) as (publisher, picker):
+        publisher.send(0, stored(1, count=2))
+        await until(lambda: acted(picker.registry), "two blocks")
+        assert picker.count("endpick_kv_cache_index_dropped_total") == 1
+        return picker.registry
+
+
+ACTS = {
+    latency_service._MANY_ROWS: asked(many_rows, predictions),
+    latency_service._MANY_QUESTIONS: asked(two_questions, most_questions=1, most_rows=1),
+    latency_service._LATE: asked(late_prediction, timeout_seconds=0.05),
+    latency_service._MANY_SAMPLES: asked(two_samples, sample_size=1),
+    token_producer._TIMEOUT: late_renderer(CHAT, timeout="50ms"),
+    token_producer._MM_TIMEOUT: late_renderer(PICTURE, mmTimeout="50ms"),
+    token_producer._TOO_LARGE: body_parsed_elsewhere,
+    media_tokens.MANY_MEDIA_TOKENS: endless_film,
+    sessions._MANY_SESSIONS: two_sessions,
+    program_aware._MANY_PROGRAMS: two_programs,
+    burst_prefix._LONG_PROMPT: long_prompt,
+    burst_prefix._FULL_WINDOW: full_window,
+    of_engines.LONG_MESSAGE: long_message,
+    of_engines.MANY_EVENTS: many_events,
+    of_engines.MANY_HELD: held_messages,
+    of_engines.MANY_SOCKETS: one_socket,
+    of_engines.MANY_REPLAYS: two_replays,
+    of_engines.MANY_RESTORED: busy_engine,
+    of_engines.MANY_SPECULATED: new_conversation,
+    of_engines.MANY_TIERS: many_tiers,
+    of_engines.MANY_BLOCKS: small_index,
+}

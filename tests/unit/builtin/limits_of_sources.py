@@ -1,0 +1,216 @@
+"""How the limits of sources, of pushes and of discoveries are made to act once; each function gives the registry that counts it."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import time
+from contextlib import asynccontextmanager, suppress
+
+import orjson
+import pytest
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from endpick.api import Limits, PluginContext, Unavailable
+from endpick.datalayer.table import EndpointTable
+from endpick_builtin.collection import answers, http_pages, otlp, pool_data, push_server
+from endpick_builtin.collection.pool_data import HttpPoolSource, PoolSourceParameters
+from endpick_builtin.collection.sources import MetricsDataSource, MetricsSourceParameters
+from endpick_builtin.discovery import dns_discovery, endpoint_file, file_discovery
+from endpick_builtin.discovery.dns_discovery import DnsDiscovery, DnsDiscoveryParameters
+from endpick_builtin.discovery.file_discovery import FileDiscovery, FileDiscoveryParameters
+from endpick_builtin.kubernetes import client
+from endpick_builtin.kubernetes.access import Access
+from endpick_builtin.kubernetes.client import CLIENT_LIMITS, ApiClient, ApiError
+from endpick_builtin.kubernetes.patience import Patience
+from unit.builtin.kv_publisher import until
+from unit.builtin.name_server import CNAME, NameServer, answering, record
+from unit.builtin.pages import at, serving, started
+from unit.builtin.test_endpoint_load import Observed
+from unit.builtin.test_http_pages import CHUNKED, answer, speaking
+from unit.builtin.test_otlp import export, gauge, half_sent, resource, running
+
+
+def context_of(registry: CollectorRegistry) -> PluginContext:
+    return PluginContext(registry=registry, clock=time.monotonic)
+
+
+def acted(registry: CollectorRegistry) -> float:
+    """How often any limit has acted."""
+    samples = [sample for family in registry.collect() if family.name == "endpick_plugin_limits" for sample in family.samples]
+    return sum(sample.value for sample in samples)
+
+
+def page_that_says(spoken: bytes):
+    async def act(monkeypatch, tmp_path):
+        registry = CollectorRegistry()
+        source = MetricsDataSource("metrics", MetricsSourceParameters(), context_of(registry))
+        async with speaking(spoken) as (port, _), started(source):
+            with pytest.raises(Unavailable):
+                await source.poll(at(port))
+        return registry
+
+    return act
+
+
+async def look_that_takes_long(monkeypatch, tmp_path):
+    async def handler(request):
+        await asyncio.Event().wait()
+
+    registry = CollectorRegistry()
+    async with serving(handler) as port:
+        parameters = PoolSourceParameters(url=f"http://127.0.0.1:{port}/", timeout="50ms")
+        async with started(HttpPoolSource("pool", parameters, context_of(registry))) as source:
+            with pytest.raises(Unavailable, match=r"no answer within 0\.05 s"):
+                await source.poll_pool()
+    return registry
+
+
+async def long_load_report(monkeypatch, tmp_path):
+    observed = Observed()
+    observed.answered("JSON " + "x" * answers.MAX_HEADER_CHARACTERS)
+    assert observed.count("unreadable") == 1
+    return observed.registry
+
+
+async def long_export(monkeypatch, tmp_path):
+    async with running(maxBodyBytes=1024) as it:
+        packed = gzip.compress(b"\0" * 100_000)
+        assert (await it.post(packed, {"content-type": "application/json", "content-encoding": "gzip"}))[0] == 413
+        return it.registry
+
+
+async def many_points(monkeypatch, tmp_path):
+    async with running(maxPoints=2) as it:
+        status, body = await it.post(export(resource("a", *[gauge(f"m{number}", 1.0) for number in range(5)])))
+        assert (status, orjson.loads(body)["partialSuccess"]["rejectedDataPoints"]) == (200, "3")
+        return it.registry
+
+
+async def crowd_of_exports(monkeypatch, tmp_path):
+    async with running(maxExports=1) as it, half_sent(it, 1):
+        await until(lambda: it.source._reading == 1, "an export that is read")
+        assert (await it.post(b"{}"))[0] == 503
+        return it.registry
+
+
+async def slow_export(monkeypatch, tmp_path):
+    async with running(bodyTimeout="50ms") as it, half_sent(it, 1) as (reader,):
+        assert b" 408 " in await reader.readline()
+        return it.registry
+
+
+@asynccontextmanager
+async def silent_connections(it, count):
+    opened = [await asyncio.open_connection("127.0.0.1", it.source.port) for _ in range(count)]
+    yield
+    for _, writer in opened:
+        writer.close()
+
+
+async def crowd_of_connections(monkeypatch, tmp_path):
+    async with running(maxConnections=1) as it, silent_connections(it, 2):
+        await until(lambda: acted(it.registry), "a connection that is closed")
+        return it.registry
+
+
+async def silent_connection(monkeypatch, tmp_path):
+    monkeypatch.setattr(push_server, "FIRST_SECONDS", 0.02)
+    monkeypatch.setattr(push_server, "_SWEEP_SECONDS", 0.02)
+    async with running() as it, silent_connections(it, 1):
+        await until(lambda: acted(it.registry), "a connection that is closed")
+        return it.registry
+
+
+@asynccontextmanager
+async def discovering(plugin):
+    table = EndpointTable(lambda: 0.0)
+    task = asyncio.create_task(plugin.run(table))
+    yield table
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def circle_of_aliases(monkeypatch, tmp_path):
+    registry = CollectorRegistry()
+    async with answering(NameServer([record("a.svc", CNAME, 30, "b.svc"), record("b.svc", CNAME, 30, "a.svc")])) as server:
+        given = {"hostname": "a.svc", "nameserver": "127.0.0.1", "nameserverPort": server.port}
+        async with discovering(DnsDiscovery("dns", DnsDiscoveryParameters.model_validate(given), context_of(registry))) as table:
+            await until(lambda: acted(registry), "an answer")
+            assert not table.is_ready.is_set(), "nothing is known of the pool"
+    return registry
+
+
+def file_that_becomes(content: bytes):
+    async def act(monkeypatch, tmp_path):
+        monkeypatch.setattr(file_discovery, "LOOK_INTERVAL_SECONDS", 0.02)
+        monkeypatch.setattr(endpoint_file, "MOST_FIELDS", 1000)
+        registry, path = CollectorRegistry(), tmp_path / "endpoints.yaml"
+        path.write_text('endpoints: [{name: a, address: 127.0.0.1, port: "1"}]')
+        parameters = FileDiscoveryParameters.model_validate({"path": str(path), "watchFile": True})
+        async with discovering(FileDiscovery("files", parameters, context_of(registry))) as table:
+            await table.is_ready.wait()
+            path.write_bytes(content)
+            await until(lambda: acted(registry), "a look at the file")
+            assert [endpoint.name for endpoint in table.view()] == ["default/a"]
+        return registry
+
+    return act
+
+
+LAUGHS = (
+    b"a: &a {" + b", ".join(b"k%d: 1" % n for n in range(100)) + b"}\n"
+    b"endpoints:\n" + b"- {<<: *a, name: b}\n" * 20
+)  # fmt: skip
+
+
+def api_server_that(handler, limited=None):
+    async def act(monkeypatch, tmp_path):
+        monkeypatch.setattr(client, "MOST_PAGE_BYTES", 1000)
+        monkeypatch.setattr(client, "MOST_LINE_BYTES", 1000)
+        registry = CollectorRegistry()
+        async with serving(handler) as port:
+            access = Access(f"http://127.0.0.1:{port}", None, None, "", None, "", "the test")
+            api = ApiClient(access, Patience(grace_seconds=0.05), 1.0, Limits(context_of(registry), CLIENT_LIMITS))
+            api.open()
+            with pytest.raises(ApiError):
+                await (limited or (lambda api: api.watch("/pods", {}, "1", 1, lambda events: None)))(api)
+            await api.close()
+        return registry
+
+    return act
+
+
+async def long_json(request):
+    return web.Response(body=b" " * 5000, content_type="application/json")
+
+
+async def endless_watch(request):
+    response = web.StreamResponse(headers={"content-type": "application/json"})
+    await response.prepare(request)
+    with suppress(ConnectionError):
+        await asyncio.Event().wait()
+
+
+ACTS = {
+    http_pages.LONG_PAGE: page_that_says(b"HTTP/1.1 200 OK\r\nContent-Length: 8388609\r\n\r\n"),
+    http_pages._LONG_ANSWER: page_that_says(CHUNKED + b"1;" + b"x" * http_pages.MAX_ANSWER_BYTES),
+    http_pages._LONG_HEAD: page_that_says(b"HTTP/1.1 200 OK\r\nX: " + b"x" * (2 * http_pages.MAX_HEAD_BYTES)),
+    http_pages._MANY_CHUNKS: page_that_says(CHUNKED + b"1\r\n#\r\n" * (http_pages.MAX_CHUNKS + 1)),
+    http_pages._MANY_HEADERS: page_that_says(answer(b"", *[b"X-%d: 1" % number for number in range(300)])),
+    pool_data._TIMEOUT: look_that_takes_long,
+    answers._LONG_HEADER: long_load_report,
+    otlp._TOO_LARGE: long_export,
+    otlp._MANY_POINTS: many_points,
+    otlp._BUSY: crowd_of_exports,
+    otlp._TOO_SLOW: slow_export,
+    otlp._CROWDED: crowd_of_connections,
+    otlp._IDLE: silent_connection,
+    dns_discovery._MANY_ALIASES: circle_of_aliases,
+    file_discovery.LONG_FILE: file_that_becomes(b"#" * (file_discovery.MAX_FILE_BYTES + 1)),
+    endpoint_file.MANY_FIELDS: file_that_becomes(LAUGHS),
+    client._LONG_PAGE: api_server_that(long_json, lambda api: api.page("/pods", {})),
+    client._LONG_LINE: api_server_that(long_json),
+    client._LONG_WATCH: api_server_that(endless_watch),
+}

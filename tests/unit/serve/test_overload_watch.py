@@ -1,0 +1,38 @@
+"""What plugins say that they have learnt, which may be anything."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from endpick.api import Scorer
+from endpick.requests.memory import MemoryAccount, OverloadStage
+from endpick.serve.overload import OverloadWatch
+from unit.scheduling.workbench import Recording, plugin_of
+
+
+class Faceless:
+    @property
+    def __class__(self):
+        raise SystemExit(1)
+
+
+def ends():
+    raise SystemExit(1)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "learnt", [ends, Faceless, lambda: -1, lambda: "much", lambda: float("nan"), lambda: True, lambda: sys.maxsize + 1, lambda: 10**400]
+)
+async def test_what_is_no_number_of_bytes_is_a_fault_and_memory_is_watched_on(learnt):
+    telemetry, account = Recording(), MemoryAccount(1 << 40)
+    plugin = plugin_of(Scorer, "odd", score=lambda *_: None, learnt_bytes=learnt)
+    honest = plugin_of(Scorer, "honest", score=lambda *_: None, learnt_bytes=lambda: 1000)
+    watch = OverloadWatch(account, lambda: (plugin, honest), telemetry, CollectorRegistry())
+    watch.start()
+    watch.stop()
+    assert [name for name, *_ in telemetry.faults] == ["odd"]
+    assert (account.learnt_bytes, account.stage) == (1000, OverloadStage.NORMAL)

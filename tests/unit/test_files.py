@@ -1,0 +1,112 @@
+"""Files that became something else while the process serves: none is waited for, and none is read without end."""
+
+from __future__ import annotations
+
+import os
+import pty
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from endpick.api import open_regular
+from endpick.config import load_config_again
+from endpick.diagnostics import Code, Diagnostic
+from endpick.plugins.lock import load_lock
+from endpick.plugins.record import file_matches, read_record
+from endpick.transport.limits import TransportCounters
+from endpick.transport.tls import CertificateWatch, TlsError, TlsSettings, make_self_signed, read_certificate
+from endpick_builtin.discovery.file_discovery import read_version
+from endpick_builtin.kubernetes.access import read_token
+
+pytestmark = pytest.mark.timeout(10)
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def terminal(path: Path) -> None:
+    _, other_end = pty.openpty()
+    path.symlink_to(os.ttyname(other_end))
+
+
+@pytest.fixture(params=[pipe, device, terminal], ids=lambda made: made.__name__)
+def no_file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    path = tmp_path / "RECORD"
+    request.param(path)
+    return path
+
+
+def test_what_is_no_file_is_refused_at_once(no_file):
+    with pytest.raises(OSError, match="it is no regular file"):
+        open_regular(no_file)
+
+
+def test_a_directory_and_what_is_not_there_are_told_as_the_system_does(tmp_path):
+    with pytest.raises(IsADirectoryError):
+        open_regular(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        open_regular(tmp_path / "gone")
+
+
+def test_a_file_is_read_through_links(tmp_path):
+    (tmp_path / "file").write_bytes(b"content")
+    (tmp_path / "link").symlink_to("file")
+    with open_regular(tmp_path / "link") as file:
+        assert file.read() == b"content"
+
+
+def test_each_reader_of_a_file_that_may_change_refuses_what_is_none(no_file):
+    (refused,) = load_config_again(no_file).diagnostics
+    assert (refused.code, "it is no regular file" in refused.message) == (Code.E0110, True)
+    lock = load_lock(no_file)
+    assert isinstance(lock, Diagnostic)
+    assert lock.code is Code.E0321
+    assert not file_matches(str(no_file), "sha256=x")
+    assert read_record(str(no_file.parent)).digests is None
+    for read in (read_version, read_token):
+        with pytest.raises(OSError, match="it is no regular file"):
+            read(no_file)
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> tuple[CertificateWatch, Path]:
+    certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+    for path, content in zip((certificate, key), make_self_signed(), strict=True):
+        path.write_bytes(content)
+    return CertificateWatch(TlsSettings(certificate, key)), certificate
+
+
+def long(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(50 * 2**30)
+
+
+@pytest.mark.parametrize("became", [pipe, device, terminal, long], ids=lambda made: made.__name__)
+def test_a_certificate_that_is_no_file_any_more_leaves_the_old_one_in_use(watched, became: Callable[[Path], None]):
+    watch, certificate = watched
+    before, counters = watch.context, TransportCounters()
+    certificate.unlink()
+    became(certificate)
+
+    assert not watch.refresh(counters)
+    assert (watch.context, counters.certificate_reload_failures) == (before, 1)
+
+
+def test_a_certificate_file_that_is_too_long_is_named(tmp_path):
+    certificate = tmp_path / "tls.crt"
+    long(certificate)
+    with pytest.raises(TlsError, match=r"tls\.crt cannot be read: it is longer than 4 MiB"):
+        read_certificate(TlsSettings(certificate, certificate))
+
+
+def test_a_lock_file_that_is_too_long_is_told(tmp_path):
+    long(tmp_path / "lock")
+    lock = load_lock(tmp_path / "lock")
+    assert isinstance(lock, Diagnostic)
+    assert lock.message == "the lock file is longer than 16 MiB"
