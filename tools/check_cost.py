@@ -27,12 +27,12 @@ MARGIN = 0.01
 
 sys.path.insert(0, str(ROOT))
 
-import endpick  # noqa: E402
-import endpick_builtin  # noqa: E402
 from benchmarks.extproc.messages import conversations  # noqa: E402
 from benchmarks.extproc.phased import phases  # noqa: E402
 from benchmarks.request import Rounds, planned_sessions  # noqa: E402
 
+import endpick  # noqa: E402
+import endpick_builtin  # noqa: E402
 
 _COUNTED = (str(Path(endpick.__file__).parent), str(Path(endpick_builtin.__file__).parent), "<string>")
 """How the names of files begin whose functions are counted; the last is the one of functions that are written when a module is imported."""
