@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol
 
 from endpick.api.access import Access
-from endpick.api.endpoints import Endpoints
+from endpick.api.endpoints import Endpoints, Generation
 from endpick.api.request import Rejection
 from endpick.api.state import CycleState
 from endpick.datalayer.model_rules import ModelRules
@@ -57,6 +57,10 @@ _SHEDDING: Final = OverloadStage.SHEDDING
 
 class Pool(Protocol):
     """What the director needs of the endpoint table."""
+
+    @property
+    def generation(self) -> Generation:
+        """Who is in the pool: another one as soon as an endpoint joins, leaves or changes."""
 
     def view(self, access: Access) -> Endpoints:
         """Every endpoint of the pool, as plugins may see it."""
@@ -111,6 +115,8 @@ class Director:
         self._clock = clock
         self._random = random or Random()  # noqa: S311 - routing needs no secrets
         self._access = access or Access(None, telemetry.undeclared_access)
+        self._whole_pool = pool.view(self._access)
+        """The same view for all requests until an endpoint joins, leaves or changes."""
         self._sent: set[str] = set() if sent is None else sent
         self._rules = rules or ModelRules()
         self._large_bodies = large_bodies
@@ -181,7 +187,9 @@ class Director:
                 settle(access)
                 return held
 
-        endpoints: Endpoints | Fault = self._pool.view(access)
+        if self._whole_pool._generation is not self._pool.generation:
+            self._whole_pool = self._pool.view(access)
+        endpoints: Endpoints | Fault = self._whole_pool
         assert isinstance(endpoints, Endpoints)
         if incoming.subset is not None:
             endpoints = within(incoming.subset, endpoints)
