@@ -15,6 +15,7 @@ from endpick.api.request import Rejection
 from endpick.api.state import CycleState
 from endpick.datalayer.model_rules import ModelRules
 from endpick.observability.telemetry import Telemetry
+from endpick.plugins.failures import CALL_FAILURES
 from endpick.requests.intake import (
     DEFAULT_FAIRNESS_ID,
     FAIRNESS_ID,
@@ -263,10 +264,18 @@ class Director:
         if not request.headers.get(REQUEST_ID):
             headers.set(REQUEST_ID, request.id)
         refusal = None
+        access.called.append((None, perf_counter()))
         for step in pipeline.pre_requests:  # all of them, also after one has refused, so that all count the same requests
-            answer = step.run(access, request, result, headers, state)
+            access.scope = step.scope
+            answer: object
+            try:
+                answer = (step.ask if step.breaker.state else step.call)(request, result, headers, state)
+                access.called.append((step, perf_counter()))
+            except CALL_FAILURES as problem:
+                answer = step.failed(problem, access)
             if answer is not None:
                 refusal = refusal or verdict(step, answer)
+        settle(access)
         # Only now: an instance whose circuit opened meanwhile has nothing to settle, and one that has seen the request leave settles it.
         exchange = TrackedExchange(self._exchange_host, built, state, pipeline.observers, picked, result.destinations)
         flight: Flight | None = None
