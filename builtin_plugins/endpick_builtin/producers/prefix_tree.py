@@ -172,11 +172,35 @@ class PrefixTree:
         An endpoint without a slot is ignored: it has left.
         """
         slot = self._slots.slot_of.get(name)
-        if slot is None:
+        if slot is None or not prompt:
             return
         holdings = self._holdings[slot]
-        if prompt:
-            self._use(prompt, slot, holdings)
+        self._insertions += 1
+        now, ends = self._insertions, holdings.ends
+        branch, start = self._root, 0
+        while start < len(prompt):
+            first = prompt[start : start + FINGERPRINT_BYTES]
+            child = branch.children.get(first)
+            if child is None:
+                child = branch.children[first] = _Branch(prompt[start:], branch)
+                self._branches += 1
+                self._blocks += child.length
+            elif not prompt.startswith(child.blocks, start):
+                child = self._split(child, child.common(prompt, start))
+            before = child.uses.get(slot)
+            if before is None:
+                self._places += 1
+                holdings.blocks += child.length
+                child.holders |= 1 << slot
+            else:
+                if ends.get(before) is child:
+                    del ends[before]
+                if not child.holders >> slot & 1:
+                    holdings.blocks += child.length - child.held(slot)
+                    child.hold(slot, child.length)
+            child.uses[slot] = now
+            branch, start = child, start + child.length * FINGERPRINT_BYTES
+        ends[now] = branch
         if holdings.blocks > capacity:
             self._trim(slot, holdings, capacity)
 
@@ -264,35 +288,6 @@ class PrefixTree:
                 self._holdings[slot].ends[branch.uses.pop(slot)] = head
         self._prune(branch)
         return head
-
-    def _use(self, prompt: bytes, slot: int, holdings: _Holdings) -> None:
-        """The endpoint holds every branch on the way of the prompt, which then ends where a branch does, and was sent them just now."""
-        self._insertions += 1
-        now, ends = self._insertions, holdings.ends
-        branch, start = self._root, 0
-        while start < len(prompt):
-            first = prompt[start : start + FINGERPRINT_BYTES]
-            child = branch.children.get(first)
-            if child is None:
-                child = branch.children[first] = _Branch(prompt[start:], branch)
-                self._branches += 1
-                self._blocks += child.length
-            elif not prompt.startswith(child.blocks, start):
-                child = self._split(child, child.common(prompt, start))
-            before = child.uses.get(slot)
-            if before is None:
-                self._places += 1
-                holdings.blocks += child.length
-                child.holders |= 1 << slot
-            else:
-                if ends.get(before) is child:
-                    del ends[before]
-                if not child.holders >> slot & 1:
-                    holdings.blocks += child.length - child.held(slot)
-                    child.hold(slot, child.length)
-            child.uses[slot] = now
-            branch, start = child, start + child.length * FINGERPRINT_BYTES
-        ends[now] = branch
 
     def _trim(self, slot: int, holdings: _Holdings, capacity: int) -> None:
         """Drop what the endpoint used least recently, until it holds no more blocks than that."""
