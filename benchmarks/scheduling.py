@@ -128,8 +128,10 @@ def scheduling(size: int, scorers: Sequence[tuple[type[Plugin], float]], prompt_
     request = InferenceRequest(id="bench", model="m", prompt=Prompt(lambda: (text,)))
     producers = [compile_producer(instance(ApproxPrefixCacheProducer), SILENT)] if prompt_bytes else []
 
+    endpoints = table.view(access)
+
     def decide() -> object:
-        endpoints, state = table.view(access), CycleState(access)
+        state = CycleState(access)
         produce(producers, request, endpoints, state, access)
         decision = scheduler.schedule(request, endpoints, state, access)
         settle(access)
