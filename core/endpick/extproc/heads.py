@@ -19,6 +19,8 @@ _END: Final = b"\x18\x01"
 _KEY: Final = 0x0A
 _VALUE: Final = 0x12
 _RAW_VALUE: Final = 0x1A
+_LONGEST: Final = 3 + 0x3FFF
+"""Where headers end at the latest whose length takes two bytes."""
 _SETTINGS_BYTES: Final = 32
 """What stands beside the headers in so few bytes is how the gateway is configured, if anything: the same for all its requests."""
 _names: Final[dict[bytes, str]] = {}
@@ -37,63 +39,62 @@ def header_message(message: bytes) -> tuple[dict[str, str], bool, ProcessingRequ
     """
     if len(message) < 4 or (message[0] != REQUEST_HEADERS and message[0] != RESPONSE_HEADERS):
         return None
+    # A length takes a byte or two, and is read in place: a call for each would cost more than all the rest. One of three bytes is read as
+    # more than `_LONGEST`, which no length within the message can be, so that it is left to protobuf.
+    headers: dict[str, str] = {}
     try:
-        start, stop = _extent(message, 1)
-        if message[start] != _HEADERS:
+        size = message[1]
+        position = 2
+        if size > 0x7F:
+            size += (message[2] << 7) - 0x80
+            position = 3
+        stop = position + size
+        size = message[position + 1]
+        if message[position] != _HEADERS or stop > len(message) or stop > _LONGEST:
             return None
-        first, end = _extent(message, start + 1)
-        headers = _headers(message, first, end) if end <= stop <= len(message) else None
+        position += 2
+        if size > 0x7F:
+            size += (message[position] << 7) - 0x80
+            position += 1
+        end = position + size
+        if end > stop:
+            return None
+        while position < end:
+            if message[position] != _HEADERS:
+                return None
+            size = message[position + 1]
+            position += 2
+            if size > 0x7F:
+                size += (message[position] << 7) - 0x80
+                position += 1
+            following = position + size
+            size = message[position + 1]
+            at = position + 2 + size
+            if message[position] != _KEY or size > 0x7F or at > following:
+                return None
+            written = message[position + 2 : at]
+            name = _names.get(written) or _lower(written)
+            if at == following:
+                headers[name] = ""
+            else:
+                if message[at] != _RAW_VALUE and message[at] != _VALUE:
+                    return None
+                size = message[at + 1]
+                at += 2
+                if size > 0x7F:
+                    size += (message[at] << 7) - 0x80
+                    at += 1
+                if at + size != following:
+                    return None
+                headers[name] = message[at:following].decode()
+            position = following
     except (IndexError, UnicodeDecodeError):
         return None
-    if headers is None or message[end:stop] not in (b"", _END):
+    if position != end or message[end:stop] not in (b"", _END):
         return None
     beside = message[stop:]
     rest = _settings(beside) if len(beside) <= _SETTINGS_BYTES else _parsed(beside)
     return None if rest.WhichOneof("request") is not None else (headers, end < stop, rest)
-
-
-def _headers(message: bytes, position: int, end: int) -> dict[str, str] | None:
-    """What a `HeaderMap` between these positions says; None where it has to be left to protobuf.
-
-    Raises:
-        IndexError: the message ends too early.
-        UnicodeDecodeError: a name or a value is not UTF-8.
-    """
-    headers: dict[str, str] = {}
-    while position < end:
-        if message[position] != _HEADERS:
-            return None
-        # Most lengths fit a byte, and are read here to be spared the call.
-        size = message[position + 1]
-        position += 2
-        if size > 0x7F:
-            position, stop = _extent(message, position - 1)
-        else:
-            stop = position + size
-        if message[position] != _KEY:
-            return None
-        size = message[position + 1]
-        at = position + 2 + size
-        if size > 0x7F or at > stop:
-            return None
-        written = message[position + 2 : at]
-        name = _names.get(written) or _lower(written)
-        if at == stop:
-            headers[name] = ""
-        else:
-            if message[at] != _RAW_VALUE and message[at] != _VALUE:
-                return None
-            size = message[at + 1]
-            at += 2
-            if size > 0x7F:
-                at, value_stop = _extent(message, at - 1)
-            else:
-                value_stop = at + size
-            if value_stop != stop:
-                return None
-            headers[name] = message[at:stop].decode()
-        position = stop
-    return headers if position == end else None
 
 
 @lru_cache(maxsize=64)
@@ -107,16 +108,3 @@ def _lower(name: bytes) -> str:
     if len(_names) < MOST_NAMES and len(name) <= LONGEST_NAME:
         _names[name] = lowered
     return lowered
-
-
-def _extent(message: bytes, position: int) -> tuple[int, int]:
-    """Where the field whose length stands at `position` begins and ends. Beyond the message if its length takes more than three bytes."""
-    size = shift = 0
-    for _ in range(3):
-        byte = message[position]
-        position += 1
-        size |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return position, position + size
-        shift += 7
-    return position, len(message) + 1
