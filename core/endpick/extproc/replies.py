@@ -155,11 +155,11 @@ def passage(length: int) -> tuple[bytes, int, bytes]:
     """How a piece of a streamed response passes, by the length of its message.
 
     Returns:
-        What such a message begins with, how long that is, and what to put in its place for the reply that leaves the piece as it is; that
-        is empty where no message of this length is such a piece.
+        What such a message begins with, how long that is, and what to put in its place for the reply that leaves the piece as it is; all
+        of it is empty where no message of this length is such a piece.
     """
     before = response_piece_head(length)
     size = length - len(before)
     if before == NO_HEAD or size > MAX_CHUNK_BYTES:
-        return NO_HEAD, len(NO_HEAD), b""
+        return b"", 0, b""
     return before, len(before), streamed_head(Direction.RESPONSE, size, False)

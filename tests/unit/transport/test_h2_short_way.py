@@ -115,6 +115,14 @@ def test_the_gateway_gets_the_same_bytes_and_the_exchange_sees_the_same_pieces(p
     assert short.memory.held_bytes == long.memory.held_bytes
 
 
+def test_a_message_without_a_byte_is_refused_as_on_the_long_way():
+    short, long = both_ways()
+    for peer in (short, long):
+        peer.send(data(1, wire(b"")))
+    assert short.connection.take_output() == long.connection.take_output()
+    assert short.exchange.finishes == long.exchange.finishes == [CloseCause.ERROR]
+
+
 def test_a_piece_is_answered_with_itself_and_shown_and_counted():
     gateway = Gateway(NotedExchange(rewrites=False))
     before = gateway.counters.snapshot()
