@@ -105,9 +105,12 @@ def with_metadata(reply: bytes, metadata: Struct) -> bytes:
 
 def streamed(direction: Direction, body: bytes, end: bool) -> list[bytes]:
     """A body, or a piece of one, as full-duplex replies; with `end` the last one ends it, even when it is empty."""
-    if len(body) <= MAX_CHUNK_BYTES:
-        return [streamed_chunk(direction, body, end)] if body or end else []
-    last = (len(body) - 1) // MAX_CHUNK_BYTES
+    size = len(body)
+    if size <= MAX_CHUNK_BYTES:
+        if end:
+            return [b"".join((streamed_head(direction, size, True), body, _END))]
+        return [streamed_head(direction, size, False) + body] if body else []
+    last = (size - 1) // MAX_CHUNK_BYTES
     return [streamed_chunk(direction, chunk, end and position == last) for position, chunk in enumerate(_chunks(body))]
 
 

@@ -144,6 +144,7 @@ class TrackedExchange:
         "processing_seconds",
         "rewrites",
         "streaming",
+        "tells_metadata",
     )
 
     wants_chunks = True
@@ -183,6 +184,7 @@ class TrackedExchange:
                 observers = observers.without_open_circuits()
                 break
         self._observers = observers
+        self.tells_metadata = bool(observers.metadata)
         self._picked = picked
         self._destinations = destinations
         self._restorer = ModelNameRestorer(request.model, request.incoming_model) if renamed else None
@@ -340,6 +342,7 @@ class BodilessExchange:
 
     wants_chunks = False
     rewrites = False
+    tells_metadata = False
 
     def __init__(self, fairness_id: str, received_at: float, telemetry: Telemetry, clock: Callable[[], float]) -> None:
         self._fairness_id = fairness_id
