@@ -14,7 +14,7 @@ ONE_MESSAGE_MODES: Final = frozenset({BodyMode.BUFFERED, BodyMode.BUFFERED_PARTI
 _GRPC_MODE: Final = 5
 
 
-class _Last:
+class LastRead:
     """The message that was read last, and what it said: a gateway's settings are one object for many requests (see `heads`)."""
 
     __slots__ = ("message", "modes")
@@ -24,7 +24,7 @@ class _Last:
         self.modes = BodyModes()
 
 
-_last: Final = _Last()
+last_read: Final = LastRead()
 
 
 def body_modes_of(message: ProcessingRequest) -> BodyModes:
@@ -33,8 +33,8 @@ def body_modes_of(message: ProcessingRequest) -> BodyModes:
     Raises:
         ProtocolError: the gateway is configured in a way in which no request can be routed.
     """
-    if message is _last.message:
-        return _last.modes
+    if message is last_read.message:
+        return last_read.modes
     if message.observability_mode:
         raise ProtocolError(
             GrpcStatus.FAILED_PRECONDITION,
@@ -47,7 +47,7 @@ def body_modes_of(message: ProcessingRequest) -> BodyModes:
     else:
         modes = _body_modes(BodyMode.FULL_DUPLEX_STREAMED, BodyMode.FULL_DUPLEX_STREAMED, False)
     if message.WhichOneof("request") is None:  # one with headers is long, and comes once
-        _last.message, _last.modes = message, modes
+        last_read.message, last_read.modes = message, modes
     return modes
 
 

@@ -105,9 +105,12 @@ def with_metadata(reply: bytes, metadata: Struct) -> bytes:
 
 def streamed(direction: Direction, body: bytes, end: bool) -> list[bytes]:
     """A body, or a piece of one, as full-duplex replies; with `end` the last one ends it, even when it is empty."""
-    if len(body) <= MAX_CHUNK_BYTES:
-        return [streamed_chunk(direction, body, end)] if body or end else []
-    last = (len(body) - 1) // MAX_CHUNK_BYTES
+    size = len(body)
+    if size <= MAX_CHUNK_BYTES:
+        if end:
+            return [b"".join((streamed_head(direction, size, True), body, _END))]
+        return [streamed_head(direction, size, False) + body] if body else []
+    last = (size - 1) // MAX_CHUNK_BYTES
     return [streamed_chunk(direction, chunk, end and position == last) for position, chunk in enumerate(_chunks(body))]
 
 
@@ -155,11 +158,11 @@ def passage(length: int) -> tuple[bytes, int, bytes]:
     """How a piece of a streamed response passes, by the length of its message.
 
     Returns:
-        What such a message begins with, how long that is, and what to put in its place for the reply that leaves the piece as it is; that
-        is empty where no message of this length is such a piece.
+        What such a message begins with, how long that is, and what to put in its place for the reply that leaves the piece as it is; all
+        of it is empty where no message of this length is such a piece.
     """
     before = response_piece_head(length)
     size = length - len(before)
     if before == NO_HEAD or size > MAX_CHUNK_BYTES:
-        return NO_HEAD, len(NO_HEAD), b""
+        return b"", 0, b""
     return before, len(before), streamed_head(Direction.RESPONSE, size, False)

@@ -25,7 +25,6 @@ _BODY_PART: Final = MessagePart.BODY
 _LAST_BODY: Final = MessagePart.LAST_BODY
 _TRAILERS: Final = MessagePart.TRAILERS
 _IDLE: Final = MessageState.IDLE
-_BODY: Final = MessageState.BODY
 _TRAILED: Final = MessageState.TRAILED
 _TO_SERVER: Final = Direction.REQUEST
 _REFUSING: Final = OverloadStage.REFUSING
@@ -45,8 +44,8 @@ class UnroutableError(Exception):
 class RequestPhase:
     """One request until it has been routed, and the rest of its body after that.
 
-    A method that takes a message returns the replies that may go at once. When `ready` turns True the director has all it
-    will get, and `route` answers everything that is still open.
+    A method that takes a part of the request changes what the phase knows. When `ready` turns True the director has all it will get, and
+    `route` answers everything that is still open. What comes after that is for `pass_body` and `pass_trailers`.
     """
 
     __slots__ = (
@@ -58,9 +57,9 @@ class RequestPhase:
         "_memory",
         "_messages",
         "_mode",
-        "_readable",
         "_sees_body",
         "_size",
+        "body",
         "headers",
         "ready",
         "state",
@@ -76,25 +75,14 @@ class RequestPhase:
         self._chunks: list[bytes | memoryview] = []
         self._size = 0
         self._messages = 0
-        self._readable = False
-        """Whether plugins may read the body: not before its end where the gateway may cut it off."""
         self._headers_answered = False
         """The gateway buffers the body, and hands it over once the headers are answered: the decision then answers the body."""
         self.headers: dict[str, str] = {}
+        self.body: bytes | None = None
+        """The whole body, from when the phase is `ready` until it is routed; None if there is none to read."""
         self.state = _IDLE
         self.ready = False
         """Nothing that the director needs is still to come: derived from `state` and the mode."""
-
-    def read_body(self) -> bytes | None:
-        """The body as far as it came, joined once; None if there is none to read."""
-        if not self._readable:
-            return None
-        first = self._chunks[0] if len(self._chunks) == 1 else None
-        if isinstance(first, bytes):
-            return first
-        body = b"".join(self._chunks)
-        self._chunks = [body]
-        return body
 
     def hold(self, size: int) -> bool:
         """Account for bytes that are kept until the decision; False if all requests together keep too many."""
@@ -103,11 +91,15 @@ class RequestPhase:
 
     def release(self) -> None:
         """The stream is over: nothing is kept any more."""
-        self._memory.hold(-self._held_bytes)
+        self._memory.held_bytes -= self._held_bytes
+        self._memory.account.held_bytes -= self._held_bytes
         self._head_bytes = self._held_bytes = 0
 
     def on_headers(self, headers: dict[str, str], end: bool, size: int) -> list[bytes]:
         """The beginning of the request, and all of it if `end`; kept as long as the stream; `size` in bytes.
+
+        Returns:
+            The replies that may go at once.
 
         Raises:
             ProtocolError: the headers came before.
@@ -119,25 +111,34 @@ class RequestPhase:
             raise misplaced("request", self.state, part)
         self.state = following
         self._head_bytes = size
+        # As `hold`, here and for each piece of the body, without the calls, which each request would pay for.
         self._held_bytes += size
-        if not self._memory.hold(size):
+        memory = self._memory
+        account = memory.account
+        memory.held_bytes += size
+        account.held_bytes += size
+        if account.held_bytes > account.alarm_bytes:
+            account.reconsider()
+        if memory.held_bytes > memory.limit_bytes:
             raise UnroutableError(NO_MEMORY)
-        account = self._memory.account
         if account.stage >= _REFUSING:
             account.refused += 1
             raise UnroutableError(OVERLOADED)
         self.headers = headers
-        self._readable = self.state is _BODY and self._sees_body
-        self.ready = not self._readable
-        if self._readable and self._mode in ONE_MESSAGE_MODES:
+        if end or not self._sees_body:
+            self.ready = True
+        elif self._mode in ONE_MESSAGE_MODES:
             self._headers_answered = True
             return [replies.CONTINUE_REQUEST_HEADERS]
         return []
 
-    def on_body(self, chunk: bytes | memoryview, end: bool, *, routed: bool) -> list[bytes]:
-        """A piece of the body, the last one if `end`; `routed` when `route` has been called.
+    def on_body(self, chunk: bytes | memoryview, end: bool) -> bool:
+        """A piece of the body before the decision, the last one if `end`.
 
         A view keeps the whole message that it shows a part of, so that has to be little else.
+
+        Returns:
+            Whether the phase is `ready` now.
 
         Raises:
             ProtocolError: no body can come here.
@@ -150,66 +151,102 @@ class RequestPhase:
         if following is None:
             raise misplaced("request", self.state, part)
         self.state = following
-        if mode is _NONE:
-            raise out_of_order("a request body came although request_body_mode is NONE")
-        if routed:
-            return [replies.CONTINUE_REQUEST_BODY]
-        self._readable = mode is not _BUFFERED_PARTIAL or end
-        self.ready = last
         self._messages += 1
-        # Where each piece is owed an answer, even an empty one has to be remembered.
-        if not chunk and mode is _FULL_DUPLEX:
-            return []
-        self._size += len(chunk)
-        if self._size > self._max_body_bytes:
+        # Where each piece is owed an answer, even an empty one has to be accounted for.
+        if chunk or mode is not _FULL_DUPLEX:
+            self._size += len(chunk)
+            if self._size > self._max_body_bytes:
+                self._chunks.clear()
+                limit = f"the request body is larger than the limit of {self._max_body_bytes} bytes"
+                raise UnroutableError(Refused(413, "PayloadTooLarge", limit))
+            held = len(chunk) + (_PIECE_BYTES if isinstance(chunk, bytes) else _VIEW_BYTES)
+            self._held_bytes += held
+            memory = self._memory
+            account = memory.account
+            memory.held_bytes += held
+            account.held_bytes += held
+            if account.held_bytes > account.alarm_bytes:
+                account.reconsider()
+            if memory.held_bytes > memory.limit_bytes:
+                self._chunks.clear()
+                raise UnroutableError(NO_MEMORY)
+            self._chunks.append(chunk)
+        # Where the gateway may cut a body off, plugins read none but a whole one.
+        if last and (end or mode is not _BUFFERED_PARTIAL):
+            self.body = b"".join(self._chunks)  # one piece is not copied
             self._chunks.clear()
-            limit = f"the request body is larger than the limit of {self._max_body_bytes} bytes"
-            raise UnroutableError(Refused(413, "PayloadTooLarge", limit))
-        held = len(chunk) + (_PIECE_BYTES if isinstance(chunk, bytes) else _VIEW_BYTES)
-        self._held_bytes += held
-        if not self._memory.hold(held):
-            self._chunks.clear()
-            raise UnroutableError(NO_MEMORY)
-        self._chunks.append(chunk)
-        return []
+        self.ready = last
+        return last
 
-    def on_trailers(self, *, routed: bool) -> list[bytes]:
-        """Trailers end the body; no message of it has said so. `routed` when `route` has been called.
+    def on_trailers(self) -> None:
+        """Trailers before the decision end the body; no message of it has said so.
 
         Raises:
             ProtocolError: no trailers can come here.
             UnroutableError: a gateway that buffers bodies has none to hand over, and its headers can be changed no more.
         """
-        part = _TRAILERS
+        self._follow(_TRAILERS)
+        if self._headers_answered:
+            raise UnroutableError(Refused(400, "BadRequest", "a request has trailers but no body"))
+        self.body = b"".join(self._chunks)
+        self._chunks.clear()
+        self.ready = True
+
+    def route(self, routed: Routed) -> list[bytes]:
+        """Answer all that came so far with the decision."""
+        body = self.body
+        replaced = routed.body if body is not None else None
+        destination = ",".join(routed.destinations)
+        changed = routed.set_headers or routed.dynamic_metadata or routed.remove_headers or routed.scores
+        if self._headers_answered or replaced is not None or changed:
+            answers = [self._changed_head(routed, destination, replaced)]
+        else:
+            answers = [replies.destination_only(destination)]
+        if body is not None and not self._headers_answered:
+            if self._mode is _FULL_DUPLEX:
+                answers += replies.streamed(_TO_SERVER, body if replaced is None else replaced, end=self.state is not _TRAILED)
+            elif replaced is None:
+                answers += [replies.CONTINUE_REQUEST_BODY] * self._messages
+            else:
+                answers += [replies.replaced_request_body(replaced if position == 0 else b"") for position in range(self._messages)]
+        if self.state is _TRAILED:
+            answers.append(replies.CONTINUE_REQUEST_TRAILERS)
+        self.body = None
+        self._chunks.clear()
+        undecided = self._held_bytes - self._head_bytes
+        self._held_bytes = self._head_bytes
+        self._memory.held_bytes -= undecided
+        self._memory.account.held_bytes -= undecided
+        return answers
+
+    def pass_body(self, end: bool) -> list[bytes]:
+        """A piece of the body after `route`, the last one if `end`: it goes on as it is.
+
+        Raises:
+            ProtocolError: no body can come here.
+        """
+        self._follow(_LAST_BODY if end or self._mode in ONE_MESSAGE_MODES else _BODY_PART)
+        if self._mode is _NONE:
+            raise out_of_order("a request body came although request_body_mode is NONE")
+        return [replies.CONTINUE_REQUEST_BODY]
+
+    def pass_trailers(self) -> list[bytes]:
+        """Trailers after `route`.
+
+        Raises:
+            ProtocolError: no trailers can come here.
+        """
+        self._follow(_TRAILERS)
+        return [replies.CONTINUE_REQUEST_TRAILERS]
+
+    def _follow(self, part: MessagePart) -> None:
         following = MESSAGE_TRANSITIONS.get((self.state, part))
         if following is None:
             raise misplaced("request", self.state, part)
         self.state = following
-        if routed:
-            return [replies.CONTINUE_REQUEST_TRAILERS]
-        if self._headers_answered:
-            raise UnroutableError(Refused(400, "BadRequest", "a request has trailers but no body"))
-        self.ready = True
-        return []
 
-    def route(self, routed: Routed) -> list[bytes]:
-        """Answer all that came so far with the decision."""
-        body = routed.body if self._readable else None
-        answers = [self._routing_answer(routed, body)]
-        if not self._headers_answered:
-            answers += self._body_answers(body)
-        if self.state is _TRAILED:
-            answers.append(replies.CONTINUE_REQUEST_TRAILERS)
-        self._chunks.clear()
-        self._memory.hold(self._head_bytes - self._held_bytes)
-        self._held_bytes = self._head_bytes
-        return answers
-
-    def _routing_answer(self, routed: Routed, body: bytes | None) -> bytes:
-        destination = ",".join(routed.destinations)
-        changed = routed.set_headers or routed.dynamic_metadata or routed.remove_headers or routed.scores
-        if not (self._headers_answered or body is not None or changed):
-            return replies.destination_only(destination)
+    def _changed_head(self, routed: Routed, destination: str, body: bytes | None) -> bytes:
+        """The reply with the destination and what else is to change; `body` replaces the one that came."""
         own = {DESTINATION_HEADER: destination}
         if body is not None and "content-length" in self.headers:
             own["content-length"] = str(len(body))
@@ -218,14 +255,3 @@ class RequestPhase:
         if self._headers_answered:
             return replies.buffered_request_body(headers, metadata, body)
         return replies.request_headers(headers, metadata)
-
-    def _body_answers(self, replaced: bytes | None) -> list[bytes]:
-        body = self.read_body()
-        if body is None:
-            return []
-        if self._mode is _FULL_DUPLEX:
-            return replies.streamed(_TO_SERVER, body if replaced is None else replaced, end=self.state is not _TRAILED)
-        if replaced is None:
-            return [replies.CONTINUE_REQUEST_BODY] * self._messages
-        pieces = (replaced if position == 0 else b"" for position in range(self._messages))
-        return [replies.replaced_request_body(piece) for piece in pieces]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from endpick._proto.ext_proc_pb2 import HeaderMutation
@@ -12,14 +12,17 @@ from endpick.extproc.headers import as_struct, mutation
 from endpick.extproc.modes import ONE_MESSAGE_MODES
 from endpick.extproc.replies import Direction
 from endpick.extproc.states import MESSAGE_TRANSITIONS, MessagePart, MessageState, misplaced, out_of_order
-from endpick.extproc.stream import GrpcStatus, PassingBody, ProtocolError, SessionCounters
-from endpick.requests.model import BodyMode, Exchange
+from endpick.extproc.stream import GrpcStatus, LetPass, PassingBody, ProtocolError, SessionCounters
+from endpick.requests.model import BodyMode, CloseCause, Exchange
 
 logger = logging.getLogger(__name__)
 
 # Globals, because a member of an enumeration costs several times as much to look up, and each message looks up some.
+_IDLE: Final = MessageState.IDLE
 _BODY: Final = MessageState.BODY
 _DONE: Final = MessageState.DONE
+_HEADERS: Final = MessagePart.HEADERS
+_LAST_HEADERS: Final = MessagePart.LAST_HEADERS
 _BODY_PART: Final = MessagePart.BODY
 _LAST_BODY: Final = MessagePart.LAST_BODY
 _TRAILERS: Final = MessagePart.TRAILERS
@@ -29,47 +32,81 @@ _FULL_DUPLEX: Final = BodyMode.FULL_DUPLEX_STREAMED
 
 
 class ResponsePhase(PassingBody):
-    """One response, from its headers to its end.
+    """One response, from its headers to its end, and the exchange that sees it pass.
 
     Without an exchange (the gateway answered by itself, or shows us responses only) everything passes as it is.
     """
 
-    __slots__ = ("_counters", "_exchange", "_has_length", "_mode", "_replaced", "_seen_by", "passes", "state", "streams")
+    __slots__ = (
+        "_asked",
+        "_counters",
+        "_has_length",
+        "_let_pass",
+        "_mode",
+        "_passes",
+        "_replaced",
+        "_rewrites",
+        "_seen_by",
+        "exchange",
+        "state",
+        "streams",
+    )
 
-    def __init__(self, mode: BodyMode, counters: SessionCounters) -> None:
+    def __init__(self, mode: BodyMode, counters: SessionCounters, let_pass: LetPass | None) -> None:
+        """`let_pass` tells the transport that pieces may pass, or with None no more; None where a transport cannot do that."""
         self._mode = mode
         self._counters = counters
-        self._exchange: Exchange | None = None
+        self._let_pass = let_pass
+        self.exchange: Exchange | None = None
+        """Of the request, from when it is routed until the exchange is over."""
+        self._asked: Exchange | None = None
+        """The same from the headers of the response on, unless it has raised."""
         self._seen_by: Callable[[bytes, bool], bytes | None] | None = None
         """What is shown every piece: `Exchange.response_chunk`, if it wants to see more than the last."""
+        self._rewrites = False
+        """Whether it may answer with another piece, and has to see one without bytes as well: it may hold something back."""
         self._replaced = False
         self._has_length = False
-        self.state = MessageState.IDLE
+        self._passes = False
+        """Whether the transport was told that pieces may pass."""
+        self.state = _IDLE
         self.streams = False
         """Whether pieces may go to `on_streamed`: the body is under way, and each is answered with bytes."""
-        self.passes = False
-        """Whether `let_pass` would do for them, because no piece is replaced."""
 
-    def on_headers(self, headers: dict[str, str], end: bool, exchange: Exchange | None, served: str | None) -> list[bytes]:
-        """The beginning of the response, and all of it if `end`.
+    def on_headers(self, headers: dict[str, str], end: bool, served: str | None) -> list[bytes]:
+        """The beginning of the response, and all of it if `end`; `served` is where it comes from, if the gateway says so.
 
         Raises:
             ProtocolError: the headers came before.
         """
-        part = MessagePart.LAST_HEADERS if end else MessagePart.HEADERS
+        part = _LAST_HEADERS if end else _HEADERS
         following = MESSAGE_TRANSITIONS.get((self.state, part))
         if following is None:
             raise misplaced("response", self.state, part)
         self.state = following
-        self._exchange = exchange
-        self._has_length = "content-length" in headers
-        answer = replies.CONTINUE_RESPONSE_HEADERS if exchange is None else self._headers_answer(exchange, headers, served)
-        if not end:
-            self.streams = self._mode is _FULL_DUPLEX
-            self.passes = self.streams and (self._seen_by is None or (exchange is not None and not exchange.rewrites))
-            return [answer]
-        self._instead_of(b"", end=True)
-        return [self._with_closing_metadata(answer)]
+        exchange = self._asked = self.exchange
+        answer = replies.CONTINUE_RESPONSE_HEADERS
+        if exchange is not None:
+            self._has_length = "content-length" in headers
+            try:
+                added = exchange.response_headers(headers, served)
+                if exchange.wants_chunks:
+                    self._seen_by = exchange.response_chunk
+                self._rewrites = exchange.rewrites
+                if added:
+                    answer = replies.response_headers(tuple(added.items()))
+            except Exception as error:
+                self._fault("response_headers", error)
+        if end:
+            if self._rewrites:
+                self._instead_of(b"", end=True)
+            return [self._ended(answer)]
+        if self._mode is _FULL_DUPLEX:
+            self.streams = True
+            if self._let_pass is not None and (self._seen_by is None or not self._rewrites):
+                self._passes = True
+                self._let_pass(self)
+        return [answer]
 
     def on_streamed(self, chunk: bytes, head: bytes) -> Sequence[bytes]:
         """A piece that is not the last of a body that streams; with `head` in front it is the reply that leaves it as it is.
@@ -89,7 +126,7 @@ class ResponsePhase(PassingBody):
         return replies.streamed(_TO_CLIENT, instead, end=False)
 
     def let_pass(self, piece: bytes) -> None:
-        """See `PassingBody.let_pass`; called while `streams` and `passes` are true."""
+        """See `PassingBody.let_pass`."""
         if self._seen_by is not None:
             try:
                 self._seen_by(piece, False)
@@ -112,7 +149,7 @@ class ResponsePhase(PassingBody):
             self.streams = False
         if self._mode is _NONE:
             raise out_of_order("a response body came although response_body_mode is NONE")
-        instead = self._instead_of(chunk, end)
+        instead = self._instead_of(chunk, end) if chunk or self._rewrites else None
         if self._mode is _FULL_DUPLEX:
             answers = replies.streamed(_TO_CLIENT, chunk if instead is None else instead, end)
         elif instead is None:
@@ -120,7 +157,7 @@ class ResponsePhase(PassingBody):
         else:
             answers = [replies.replaced_response_body(instead, self._length_of(instead))]
         if end:
-            answers[-1] = self._with_closing_metadata(answers[-1])
+            answers[-1] = self._ended(answers[-1])
         return answers
 
     def on_trailers(self) -> list[bytes]:
@@ -137,29 +174,30 @@ class ResponsePhase(PassingBody):
         self.streams = False
         if before is _DONE:
             return [replies.CONTINUE_RESPONSE_TRAILERS]
-        held_back = self._instead_of(b"", end=True) or b""
+        held_back = (self._instead_of(b"", end=True) if self._rewrites else None) or b""
         if held_back and self._mode is not _FULL_DUPLEX:
             raise ProtocolError(GrpcStatus.INTERNAL, "the end of a response was held back until there was no place for it")
         answers = replies.streamed(_TO_CLIENT, held_back, end=False)
-        return [*answers, self._with_closing_metadata(replies.CONTINUE_RESPONSE_TRAILERS)]
+        return [*answers, self._ended(replies.CONTINUE_RESPONSE_TRAILERS)]
 
-    def _headers_answer(self, exchange: Exchange, headers: Mapping[str, str], served: str | None) -> bytes:
+    def finish(self, cause: CloseCause) -> None:
+        """The exchange is over, if there is one that is not."""
+        exchange, self.exchange = self.exchange, None
+        if exchange is None:
+            return
         try:
-            added = exchange.response_headers(headers, served)
-            if exchange.wants_chunks:
-                self._seen_by = exchange.response_chunk
-            return replies.response_headers(tuple(added.items()))
-        except Exception as error:
-            self._fault("response_headers", error)
-            return replies.CONTINUE_RESPONSE_HEADERS
+            exchange.finish(cause)
+        except Exception:
+            self._counters.exchange_faults += 1
+            logger.exception("finish of the exchange failed")
 
     def _instead_of(self, chunk: bytes, end: bool) -> bytes | None:
         """What the exchange wants sent in place of the chunk; None: the chunk."""
         unseen = self._mode is _NONE or not (end or self._seen_by is not None)
-        if unseen or self._exchange is None:
+        if unseen or self._asked is None:
             return None
         try:
-            instead = self._exchange.response_chunk(chunk, end)
+            instead = self._asked.response_chunk(chunk, end)
         except Exception as error:
             self._chunk_fault(error)
             return None
@@ -172,15 +210,22 @@ class ResponsePhase(PassingBody):
             return mutation({"content-length": str(len(body))}, {})
         return None
 
-    def _with_closing_metadata(self, reply: bytes) -> bytes:
-        if self._exchange is None or self._mode is _NONE:
-            return reply
-        try:
-            metadata = self._exchange.response_metadata()
-            return replies.with_metadata(reply, as_struct(metadata)) if metadata else reply
-        except Exception as error:
-            self._fault("response_metadata", error)
-            return reply
+    def _ended(self, reply: bytes) -> bytes:
+        """The last reply of the response, with what the exchange tells the gateway; after that the exchange is over."""
+        self.streams = False
+        if self._passes and self._let_pass is not None:
+            self._passes = False
+            self._let_pass(None)
+        asked = self._asked
+        if asked is not None and asked.tells_metadata and self._mode is not _NONE:
+            try:
+                metadata = asked.response_metadata()
+                if metadata:
+                    reply = replies.with_metadata(reply, as_struct(metadata))
+            except Exception as error:
+                self._fault("response_metadata", error)
+        self.finish(CloseCause.END)
+        return reply
 
     def _chunk_fault(self, error: Exception) -> None:
         """What was not replaced so far passes as it is; what was would be half of one thing and half of another."""
@@ -192,4 +237,4 @@ class ResponsePhase(PassingBody):
         """An exchange that raised is not asked again; its request goes on."""
         self._counters.exchange_faults += 1
         logger.error("%s of the exchange failed; the response passes as it is", method, exc_info=error)
-        self._exchange = self._seen_by = None
+        self._asked = self._seen_by = None

@@ -15,16 +15,16 @@ from endpick._proto.ext_proc_pb2 import ProcessingRequest
 from endpick.extproc import replies
 from endpick.extproc.headers import read_headers, served_endpoint, subset_hint
 from endpick.extproc.heads import RESPONSE_HEADERS, header_message
-from endpick.extproc.modes import body_modes_of
-from endpick.extproc.pieces import RESPONSE_BODY, body_piece
+from endpick.extproc.modes import body_modes_of, last_read
+from endpick.extproc.pieces import REQUEST_BODY, RESPONSE_BODY, body_piece
 from endpick.extproc.replies import passage
 from endpick.extproc.request_phase import NO_MEMORY, RequestPhase, UnroutableError
 from endpick.extproc.response_phase import ResponsePhase
 from endpick.extproc.states import SESSION_TRANSITIONS, MessageState, SessionState
-from endpick.extproc.stream import GrpcStatus, PassingBody, ProtocolError, SessionCounters, SessionFactory
+from endpick.extproc.stream import GrpcStatus, LetPass, ProtocolError, SessionCounters, SessionFactory
 from endpick.observability.recorder import Throttle
 from endpick.requests.memory import MemoryAccount, MemoryBudget
-from endpick.requests.model import EVICTED, LONG_NAME, BodyModes, CloseCause, Decider, Decision, Exchange, IncomingRequest, Refused, Routed
+from endpick.requests.model import EVICTED, LONG_NAME, BodyModes, CloseCause, Decider, Decision, IncomingRequest, Refused, Routed
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +57,7 @@ _RECEIVING: Final = SessionState.RECEIVING
 _BYPASSED: Final = SessionState.BYPASSED
 _DECIDING: Final = SessionState.DECIDING
 _ROUTED: Final = SessionState.ROUTED
+_CLOSED: Final = SessionState.CLOSED
 _DONE: Final = MessageState.DONE
 
 
@@ -69,7 +70,6 @@ class Session:
         "_complaints",
         "_counters",
         "_director",
-        "_exchange",
         "_interrupt",
         "_let_pass",
         "_memory",
@@ -105,9 +105,8 @@ class Session:
         self._clock = clock
         self._complaints = Throttle(clock, COMPLAINT_INTERVAL_SECONDS) if complaints is None else complaints
         self._memory = MemoryBudget(settings.max_held_bytes) if memory is None else memory
-        self._exchange: Exchange | None = None
         self._interrupt: Callable[[object], None] | None = None
-        self._let_pass: Callable[[PassingBody | None], None] | None = None
+        self._let_pass: LetPass | None = None
         self._queue: list[ProcessingRequest] = []
         self._queued_bytes = 0
         self._subset: tuple[str, ...] | None = None
@@ -116,14 +115,14 @@ class Session:
         self.body_modes: BodyModes | None = None
         """Which bodies the gateway sends; None before the first message."""
         self._streaming: ResponsePhase | None = None
-        """The response, while the pieces of its body may take the short way."""
+        """The response, once its headers came: the pieces of its body may take the short way while it `streams`."""
         self.state = SessionState.RECEIVING
         self.waiting: Awaitable[object] | None = None
         """The decision, while the state is DECIDING."""
         self.finished = False
         """Whether the state is ANSWERED or CLOSED: a transport asks after each message, too often for a property."""
 
-    def connect(self, interrupt: Callable[[object], None], let_pass: Callable[[PassingBody | None], None] | None = None) -> None:
+    def connect(self, interrupt: Callable[[object], None], let_pass: LetPass | None = None) -> None:
         """What a transport can do: call `resume` with what it is given, also while nothing is awaited; answer pieces that pass itself."""
         self._interrupt = interrupt
         self._let_pass = let_pass
@@ -134,44 +133,52 @@ class Session:
             return ()
         streaming = self._streaming
         try:
-            if streaming is not None:  # a streamed answer comes in some eighty messages, all but a few of them like this
+            if streaming is not None and streaming.streams:  # a streamed answer comes in some eighty messages, all but a few like this
                 before, size, instead = passage(len(message))
                 if instead and message.startswith(before):
                     return streaming.on_streamed(message[size:], instead)
-            if self.state is not _DECIDING:
+            state = self.state
+            if state is _DECIDING:
+                self._keep(_parsed(message), len(message))
+                return ()
+            tag = message[0] if message else 0
+            if tag == REQUEST_BODY:
+                piece = body_piece(message) if state is _RECEIVING and self.body_modes is not None else None
+                if piece is not None:
+                    start, stop, end = piece
+                    # A long piece of a request is copied once, when the body is whole.
+                    is_long = stop - start >= _LONG_PIECE_BYTES
+                    chunk = memoryview(message)[start:stop] if is_long else message[start:stop]
+                    return self._decide() if self._request.on_body(chunk, end) else ()
+            elif tag == RESPONSE_BODY:
                 piece = body_piece(message) if self.body_modes is not None else None
                 if piece is not None:
                     start, stop, end = piece
-                    if message[0] == RESPONSE_BODY:
-                        return self._accept_response_piece(message[start:stop], end)
-                    # A long piece of a request is copied once, when the body is whole.
-                    is_long = stop - start >= _LONG_PIECE_BYTES
-                    return self._accept_request_piece(memoryview(message)[start:stop] if is_long else message[start:stop], end)
+                    return self._response.on_body(message[start:stop], end)
+            else:
                 head = header_message(message)
                 if head is not None:
-                    headers, ends, rest = head
+                    headers, end, rest = head
                     if self.body_modes is None:
                         self._begin(rest)
-                    if message[0] == RESPONSE_HEADERS:
-                        return self._accept_response_headers(headers, ends, rest)
-                    return self._accept_request_headers(headers, ends, rest, len(message))
-            request = _parsed(message)
-            if self.state is not _DECIDING:
-                return self._accept(request)
-            self._keep(request, len(message))
+                    if tag == RESPONSE_HEADERS:
+                        return self._accept_response_headers(headers, end, rest)
+                    return self._accept_request_headers(headers, end, rest, len(message))
+            return self._accept(_parsed(message))
+        except UnroutableError as error:
+            return self._unroutable(error)
         except DecodeError as error:
             raise self._counted(ProtocolError(GrpcStatus.INVALID_ARGUMENT, "not an ext_proc message")) from error
         except ProtocolError as error:
             raise self._counted(error) from None
-        return ()
 
     def resume(self, result: object) -> Sequence[bytes]:
         """See `StreamSession.resume`."""
         self.waiting = None
         if self._close_cause is not None:
             if isinstance(result, Routed):
-                self._exchange = result.exchange
-                self._finish(self._close_cause)
+                self._response.exchange = result.exchange
+                self._response.finish(self._meaning_of(self._close_cause))
             return ()
         if self.state is _ROUTED:
             return self._taken_back(result)
@@ -191,26 +198,26 @@ class Session:
     def fail(self, exception: BaseException) -> Sequence[bytes]:
         """See `StreamSession.fail`."""
         self.waiting = None
-        return () if self.state is SessionState.CLOSED else self._internal_error(exception)
+        return () if self.state is _CLOSED else self._internal_error(exception)
 
     def close(self, cause: CloseCause) -> None:
         """See `StreamSession.close`."""
-        if self.state is SessionState.CLOSED:
+        if self.state is _CLOSED:
             return
-        self._close_cause = self._meaning_of(cause)
-        self._enter(SessionState.CLOSED)
+        self._close_cause = cause
+        self.state, self.finished = _CLOSED, True  # it may follow each of the others
         self.waiting = None
         self._queue.clear()
         if self.body_modes is not None:
             self._request.release()
-        if self._exchange is not None:
-            self._finish(self._close_cause)
+            if self._response.exchange is not None:
+                self._response.finish(self._meaning_of(cause))
 
     def _begin(self, message: ProcessingRequest) -> None:
         """The first message says how bodies come."""
-        modes = body_modes_of(message)
+        modes = last_read.modes if message is last_read.message else body_modes_of(message)
         self._request = RequestPhase(modes, self._settings.max_request_body_bytes, self._memory)
-        self._response = ResponsePhase(modes.response_body, self._counters)
+        self._response = ResponsePhase(modes.response_body, self._counters, self._let_pass)
         self.body_modes = modes
 
     def _accept(self, message: ProcessingRequest) -> list[bytes]:
@@ -223,40 +230,24 @@ class Session:
                 return self._accept_request_headers(read_headers(head.headers), head.end_of_stream, message, size)
             case "request_body":
                 self._note_subset(message)
-                return self._accept_request_piece(message.request_body.body, message.request_body.end_of_stream)
+                body = message.request_body
+                if self.state is _RECEIVING:
+                    return self._decide() if self._request.on_body(body.body, body.end_of_stream) else []
+                return self._request.pass_body(body.end_of_stream) if self.state is _ROUTED else []
             case "request_trailers":
                 self._note_subset(message)
-                return self._accept_request_trailers()
+                if self.state is _RECEIVING:
+                    self._request.on_trailers()
+                    return self._decide()
+                return self._request.pass_trailers() if self.state is _ROUTED else []
             case "response_headers":
                 head = message.response_headers
                 return self._accept_response_headers(read_headers(head.headers), head.end_of_stream, message)
             case "response_body":
-                return self._accept_response_piece(message.response_body.body, message.response_body.end_of_stream)
+                return self._response.on_body(message.response_body.body, message.response_body.end_of_stream)
             case "response_trailers":
-                return self._response_answered(self._response.on_trailers())
+                return self._response.on_trailers()
         raise ProtocolError(GrpcStatus.INVALID_ARGUMENT, "a message carries neither headers, body nor trailers")
-
-    def _accept_response_headers(self, headers: dict[str, str], end: bool, message: ProcessingRequest) -> list[bytes]:
-        if self.state is _RECEIVING:
-            self._enter(SessionState.BYPASSED)
-        served = served_endpoint(message) if message.HasField("metadata_context") else None
-        answers = self._response.on_headers(headers, end, self._exchange, served)
-        self._streaming = self._response if self._response.streams else None
-        if self._response.passes and self._let_pass is not None:
-            self._let_pass(self._response)
-        return self._response_answered(answers)
-
-    def _response_answered(self, answers: list[bytes]) -> list[bytes]:
-        """What to send after a part of the response, which may have been the last."""
-        if self._response.state >= _DONE:
-            self._streaming = None
-            if self._response.passes and self._let_pass is not None:
-                self._let_pass(None)
-            self._finish(CloseCause.END)
-        return answers
-
-    def _accept_response_piece(self, chunk: bytes, end: bool) -> list[bytes]:
-        return self._response_answered(self._response.on_body(chunk, end))
 
     def _accept_request_headers(self, headers: dict[str, str], end: bool, message: ProcessingRequest, size: int) -> list[bytes]:
         if self.state is _BYPASSED:
@@ -265,35 +256,15 @@ class Session:
             self._note_subset(message)
         self._counters.requests += 1
         self._received_at = self._clock()
-        try:
-            answers = self._request.on_headers(headers, end, size)
-        except UnroutableError as error:
-            return self._unroutable(error)
-        return self._request_answered(answers)
+        answers = self._request.on_headers(headers, end, size)
+        return self._decide() if self._request.ready else answers
 
-    def _accept_request_piece(self, chunk: bytes | memoryview, end: bool) -> list[bytes]:
-        if self.state is _BYPASSED:
-            return []
-        try:
-            answers = self._request.on_body(chunk, end, routed=self.state is _ROUTED)
-        except UnroutableError as error:
-            return self._unroutable(error)
-        return self._request_answered(answers)
-
-    def _accept_request_trailers(self) -> list[bytes]:
-        if self.state is _BYPASSED:
-            return []
-        try:
-            answers = self._request.on_trailers(routed=self.state is _ROUTED)
-        except UnroutableError as error:
-            return self._unroutable(error)
-        return self._request_answered(answers)
-
-    def _request_answered(self, answers: list[bytes]) -> list[bytes]:
-        """What to send after a part of the request, with which the director may have all that it needs."""
-        if self._request.ready and self.state is not _ROUTED:
-            answers += self._decide()
-        return answers
+    def _accept_response_headers(self, headers: dict[str, str], end: bool, message: ProcessingRequest) -> list[bytes]:
+        if self.state is _RECEIVING:
+            self._enter(SessionState.BYPASSED)
+        self._streaming = self._response
+        served = served_endpoint(message) if message.HasField("metadata_context") else None
+        return self._response.on_headers(headers, end, served)
 
     def _note_subset(self, message: ProcessingRequest) -> None:
         if self._subset is None and self._settings.respects_subset and message.HasField("metadata_context"):
@@ -307,7 +278,7 @@ class Session:
 
     def _decide(self) -> list[bytes]:
         assert self.body_modes is not None
-        incoming = IncomingRequest(self._request.headers, self._request.read_body(), self._subset, self._received_at, self.body_modes)
+        incoming = IncomingRequest(self._request.headers, self._request.body, self._subset, self._received_at, self.body_modes)
         try:
             decision = self._director.decide(incoming)
         except Exception as error:
@@ -321,7 +292,7 @@ class Session:
     def _answer(self, decision: Decision) -> list[bytes]:
         if isinstance(decision, Refused):
             return self._refuse(decision)
-        self._exchange = decision.exchange
+        self._response.exchange = decision.exchange
         self._enter(SessionState.ROUTED)
         if decision.flight is not None and self._interrupt is not None:
             decision.flight.connect(partial(self._interrupt, EVICTED))
@@ -344,7 +315,7 @@ class Session:
     def _internal_error(self, exception: BaseException) -> list[bytes]:
         self._counters.decision_faults += 1
         logger.error("a request could not be decided", exc_info=exception)
-        self._finish(CloseCause.ERROR)
+        self._response.finish(CloseCause.ERROR)
         return self._refuse(Refused(500, "Internal", "the request could not be routed"))
 
     def _enter(self, state: SessionState) -> None:
@@ -372,16 +343,6 @@ class Session:
             return cause
         over = self._response.state is not MessageState.IDLE and not self.body_modes.sees_response_body
         return CloseCause.END if over else CloseCause.RESET
-
-    def _finish(self, cause: CloseCause) -> None:
-        exchange, self._exchange = self._exchange, None
-        if exchange is None:
-            return
-        try:
-            exchange.finish(cause)
-        except Exception:
-            self._counters.exchange_faults += 1
-            logger.exception("finish of the exchange failed")
 
     def _counted(self, error: ProtocolError) -> ProtocolError:
         self._counters.protocol_errors[error.status] += 1

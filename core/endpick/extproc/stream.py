@@ -60,6 +60,10 @@ class PassingBody:
         """See a piece that passes; never raises."""
 
 
+LetPass = Callable[[PassingBody | None], None]
+"""What a transport gives a session that may let it answer pieces; None: no more from now on."""
+
+
 class StreamSession(Protocol):
     """One gRPC stream, which is one HTTP request; no sockets, no event loop."""
 

@@ -168,11 +168,12 @@ class MemoryAccount:
 class MemoryBudget:
     """Bytes of an account that many streams share; a stream that takes some gives them back, also those that were one too many."""
 
-    __slots__ = ("_limit_bytes", "account", "held_bytes")
+    __slots__ = ("account", "held_bytes", "limit_bytes")
 
     def __init__(self, limit_bytes: int, account: MemoryAccount | None = None) -> None:
         """A budget of its own account, without a limit there, if none is given."""
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
+        """Only to be read."""
         self.account = MemoryAccount() if account is None else account
         self.held_bytes = 0
 
@@ -183,7 +184,7 @@ class MemoryBudget:
         account.held_bytes += size
         if account.held_bytes > account.alarm_bytes:
             account.reconsider()
-        return size <= 0 or self.held_bytes <= self._limit_bytes
+        return size <= 0 or self.held_bytes <= self.limit_bytes
 
 
 def parsed_size(body: bytes, structure: Structure | None = None) -> int:

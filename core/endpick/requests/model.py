@@ -129,7 +129,11 @@ class Exchange(Protocol):
 
     @property
     def rewrites(self) -> bool:
-        """Read once, after `response_headers`. False: `response_chunk` answers None, whatever it is shown before the last piece."""
+        """Read once, after `response_headers`. False: `response_chunk` answers None, and is not called for a piece without bytes."""
+
+    @property
+    def tells_metadata(self) -> bool:
+        """Read once, at the end of the response. False: `response_metadata` has none, and is not called."""
 
     def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str | None]:
         """The model server has begun to answer.
@@ -146,7 +150,7 @@ class Exchange(Protocol):
         """A piece of the response body, as the gateway cut it.
 
         `end` is True exactly once, for the last piece, which is empty when something else ends the response (a separate
-        end message, trailers). A response cut short has no end.
+        end message, trailers); see `rewrites`. A response cut short has no end.
 
         Returns:
             None to forward the piece as it is, bytes to send in its place. They may be fewer, to hold back what may be
@@ -155,7 +159,7 @@ class Exchange(Protocol):
         """
 
     def response_metadata(self) -> Metadata:
-        """Dynamic metadata for the last message of the response; called once, after `response_chunk` with `end`."""
+        """Dynamic metadata for the last message of the response; called once, after the last `response_chunk`."""
 
     def finish(self, cause: CloseCause) -> None:
         """The exchange is over: called exactly once, always, and last, also when the client went away before the response."""

@@ -13,7 +13,6 @@ from endpick.api.access import Access
 from endpick.api.endpoint import Endpoint
 from endpick.api.endpoints import Endpoints
 from endpick.api.fast_metrics import Distribution
-from endpick.api.request import Usage
 from endpick.api.request_control import Metadata, MetadataValue, ResponseEnd, ResponseHead, ResponseObserver, TerminationCause
 from endpick.api.state import CycleState
 from endpick.observability.metrics import ITL_BUCKETS
@@ -24,14 +23,12 @@ from endpick.plugins.instance import Instance
 from endpick.requests.intake import BuiltRequest, plain_text, plain_value
 from endpick.requests.memory import MemoryAccount
 from endpick.requests.model import CloseCause
-from endpick.requests.response_body import FramedUsage, ModelNameRestorer, StreamedUsage, UsageReader, WholeUsage
+from endpick.requests.response_body import FramedUsage, ModelNameRestorer, StreamedUsage, UsageReader, WholeUsage, read_usage
 from endpick.scheduling.step import Fault, Step, bind_settling
 
 if TYPE_CHECKING:
     from endpick.flow_control.reclaim import Flight
 
-_MOST_TOKENS: Final = 1 << 64
-"""More than any answer has; a number without bound could not be added to a metric."""
 _OPEN: Final = BreakerState.OPEN
 
 
@@ -123,14 +120,17 @@ class TrackedExchange:
     __slots__ = (
         "_built",
         "_bytes",
+        "_clock",
         "_destinations",
         "_ended",
+        "_first_chunk_at",
         "_flight",
         "_gap_above",
         "_gap_bucket",
         "_gap_upto",
         "_gaps_alike",
         "_host",
+        "_is_noting",
         "_is_sent",
         "_last_chunk_at",
         "_observers",
@@ -145,6 +145,7 @@ class TrackedExchange:
         "processing_seconds",
         "rewrites",
         "streaming",
+        "tells_metadata",
     )
 
     wants_chunks = True
@@ -177,6 +178,7 @@ class TrackedExchange:
             account.reconsider()
         renamed = request.incoming_model and request.model != request.incoming_model
         self._host = host
+        self._clock = host.clock
         self._built = built
         self._state = state
         for breaker in observers.breakers:
@@ -184,6 +186,7 @@ class TrackedExchange:
                 observers = observers.without_open_circuits()
                 break
         self._observers = observers
+        self.tells_metadata = bool(observers.metadata)
         self._picked = picked
         self._destinations = destinations
         self._restorer = ModelNameRestorer(request.model, request.incoming_model) if renamed else None
@@ -192,11 +195,14 @@ class TrackedExchange:
         self._status = 0
         self._bytes = 0
         self._ttft: float | None = None
+        self._is_noting = False
+        """Whether a further piece is only noted: the first one came, and none is rewritten."""
+        self._first_chunk_at = 0.0
         self._last_chunk_at = 0.0
         self.streaming = False
         self.processing_seconds = 0.0
         self.gaps: Distribution | None = None
-        """Complete once the exchange is over: those since `_begin_bucket` are added then."""
+        """Of a stream, complete once the exchange is over: those since `_begin_bucket` are added then, and the sum of all."""
         self._gap_above = 0.0
         self._gap_upto = 0.0
         self._gap_bucket = 0
@@ -217,7 +223,7 @@ class TrackedExchange:
 
     def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str | None]:
         """See `Exchange`."""
-        came_at = self._host.clock()
+        came_at = self._clock()
         status = headers.get(":status", "")
         self._status = int(status) if status.isdecimal() else 0
         content_type = headers.get("content-type", "").lower()
@@ -225,7 +231,7 @@ class TrackedExchange:
         parser = self._built.parser
         if parser is not None and parser.usage is not None:
             # Nothing of this exchange: a cycle would keep request and response until the garbage collector comes.
-            read = partial(_read_usage, parser.usage, self._host.access)
+            read = partial(read_usage, parser.usage, self._host.access)
             if self.streaming:
                 self._usage = StreamedUsage(read, parser.usage_mark)
             elif content_type.startswith("application/grpc"):
@@ -247,36 +253,36 @@ class TrackedExchange:
                         step.fault(f"answered {kind_of(answer)}, not headers or None")
                 except CALL_FAILURES as problem:
                     step.fault(problem)
-        self.processing_seconds += self._host.clock() - came_at
+        self.processing_seconds += self._clock() - came_at
         return added
 
     def response_chunk(self, chunk: bytes, end: bool) -> bytes | None:
         """See `Exchange`."""
-        came_at = self._host.clock()
+        came_at = self._clock()
         # A piece that is only noted is not timed: to read the clock again would take about as long.
-        is_timed = end or self._ttft is None or self._restorer is not None
+        is_timed = end or not self._is_noting
         if chunk:
             if self._ttft is None:
                 self._ttft = came_at - self._built.request.received_at
+                self._first_chunk_at = came_at
+                self._is_noting = self._restorer is None
                 for step in self._observers.first_chunk:
                     step.run(self._host.access, self._built.request, self._state)
             elif self.streaming:
                 gap = came_at - self._last_chunk_at
-                gaps = self.gaps
-                if gaps is None or not self._gap_above < gap <= self._gap_upto:
-                    gaps = self._begin_bucket(gap)
+                if not self._gap_above < gap <= self._gap_upto:
+                    self._begin_bucket(gap)
                 self._gaps_alike += 1
-                gaps.total += gap
             self._last_chunk_at = came_at
             self._bytes += len(chunk)
             self._usage.feed(chunk)
         if not is_timed:
             return None
         instead = None if self._restorer is None else self._restorer.feed(chunk, end)
-        self.processing_seconds += self._host.clock() - came_at
+        self.processing_seconds += self._clock() - came_at
         return instead
 
-    def _begin_bucket(self, gap: float) -> Distribution:
+    def _begin_bucket(self, gap: float) -> None:
         """Count the gaps so far, and remember where the next ones belong: those of one stream are alike, and mostly of one bucket."""
         gaps = self.gaps
         if gaps is None:
@@ -286,7 +292,6 @@ class TrackedExchange:
         bucket = self._gap_bucket = bisect_left(bounds, gap)
         self._gap_above = bounds[bucket - 1] if bucket else -inf
         self._gap_upto = bounds[bucket] if bucket < len(bounds) else inf
-        return gaps
 
     def _end_bucket(self, gaps: Distribution) -> None:
         gaps.counts[self._gap_bucket] += self._gaps_alike
@@ -315,7 +320,7 @@ class TrackedExchange:
         account = host.account
         account.parsed_bytes -= parsed_bytes
         account.held_bytes -= parsed_bytes
-        duration = host.clock() - request.received_at
+        duration = self._clock() - request.received_at
         end = ResponseEnd(TERMINATION_OF[cause], self._status, self._usage.result(), self._bytes, duration, self._ttft)
         for step in self._observers.ended:  # all of them, also when one fails
             step.run(host.access, request, end, self._state)
@@ -325,6 +330,7 @@ class TrackedExchange:
             self._room_made()
         if self.gaps is not None:
             self._end_bucket(self.gaps)
+            self.gaps.total = self._last_chunk_at - self._first_chunk_at
         if self._is_sent:
             host.telemetry.request_ended(request.incoming_model, request.model, request.fairness_id, request.priority, end, self)
 
@@ -341,6 +347,7 @@ class BodilessExchange:
 
     wants_chunks = False
     rewrites = False
+    tells_metadata = False
 
     def __init__(self, fairness_id: str, received_at: float, telemetry: Telemetry, clock: Callable[[], float]) -> None:
         self._fairness_id = fairness_id
@@ -367,17 +374,6 @@ class BodilessExchange:
             self._ended = True
             if cause is CloseCause.END:
                 self._telemetry.bodiless_ended(self._fairness_id, self._clock() - self._received_at)
-
-
-def _read_usage(step: Step, access: Access, body: bytes, streaming: bool) -> Usage | None:
-    usage = step.run(access, body, streaming)
-    if type(usage) is Usage:  # not `isinstance`, which asks the answer
-        if max(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens or 0) <= _MOST_TOKENS:
-            return usage
-        step.fault(f"answered more than {_MOST_TOKENS} tokens")
-    elif usage is not None and type(usage) is not Fault:
-        step.fault(f"answered {kind_of(usage)}, not Usage or None")
-    return None
 
 
 def _endpoint_at(served: str, picked: Endpoints, destinations: tuple[str, ...]) -> Endpoint | None:

@@ -7,7 +7,10 @@ from typing import Final
 
 import orjson
 
+from endpick.api.access import Access
 from endpick.api.request import Usage
+from endpick.plugins.failures import kind_of
+from endpick.scheduling.step import Fault, Step
 
 
 class ModelNameRestorer:
@@ -49,6 +52,22 @@ class ModelNameRestorer:
 
 ReadUsage = Callable[[bytes, bool], Usage | None]
 """A parser's `usage`, guarded: the bytes, and whether they are server-sent events."""
+
+_MOST_TOKENS: Final = 1 << 64
+"""More than any answer has; a number without bound could not be added to a metric."""
+
+
+def read_usage(step: Step, access: Access, body: bytes, streaming: bool) -> Usage | None:
+    """What a parser says of a body, if it is a `Usage`; a fault of the parser if it is anything else but None."""
+    usage = step.run(access, body, streaming)
+    if type(usage) is Usage:  # not `isinstance`, which asks the answer
+        if max(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens or 0) <= _MOST_TOKENS:
+            return usage
+        step.fault(f"answered more than {_MOST_TOKENS} tokens")
+    elif usage is not None and type(usage) is not Fault:
+        step.fault(f"answered {kind_of(usage)}, not Usage or None")
+    return None
+
 
 MAX_EVENT_BYTES: Final = 1 << 20
 """A server-sent event that is longer is not looked at."""

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from endpick._proto.ext_proc_pb2 import ProcessingResponse
-from endpick.extproc.replies import MAX_CHUNK_BYTES, Direction, streamed, streamed_chunk
+from endpick.extproc.replies import MAX_CHUNK_BYTES, Direction, passage, streamed, streamed_chunk
 
 FIELDS = {Direction.REQUEST: "request_body", Direction.RESPONSE: "response_body"}
 
@@ -53,3 +53,10 @@ def test_pieces_join_to_the_body_and_only_the_last_ends_it(size, end):
     assert all(len(piece.body) <= MAX_CHUNK_BYTES for piece in streamed_pieces)
     assert [piece.end_of_stream for piece in streamed_pieces] == [False] * (len(pieces) - 1) + [end] * bool(pieces)
     assert bool(pieces) == bool(size or end)
+
+
+@pytest.mark.parametrize("length", [0, 1, 4, 5, 6, 70_000])
+def test_a_passage_says_of_each_length_what_a_piece_begins_with_and_what_its_reply(length):
+    before, size, instead = passage(length)
+    assert len(before) == size <= length
+    assert bool(instead) == (length in (5, 6)), "a tag and a length, twice, and at least one byte"

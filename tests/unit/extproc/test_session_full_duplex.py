@@ -301,6 +301,26 @@ def test_an_exchange_that_does_not_want_chunks_is_called_for_the_end_only():
     assert exchange.chunks == [(b"b", True)]
 
 
+@pytest.mark.parametrize(
+    "ending",
+    [[response_headers(end=True)], [response_headers(), response_body(b"", end=True)], [response_headers(), response_trailers()]],
+    ids=["headers", "body", "trailers"],
+)
+def test_an_exchange_that_does_not_rewrite_is_not_called_for_an_end_without_bytes(ending):
+    exchange = NotedExchange(rewrites=False)
+    session = Session(NotedDirector(Routed((ENDPOINT,), exchange)))
+    talk(session, request_headers(end=True), *ending)
+    assert (exchange.chunks, exchange.finishes) == ([], [CloseCause.END])
+
+
+def test_an_exchange_that_tells_no_metadata_is_not_asked_for_any():
+    exchange = NotedExchange(tells_metadata=False, metadata={"acme": {"cost": 1.0}})
+    session = Session(NotedDirector(Routed((ENDPOINT,), exchange)))
+    answers = talk(session, request_headers(end=True), response_headers(), response_body(b"a", end=True))
+    assert answers[-1] == Reply("response_body", body=b"a", end=True)
+    assert exchange.finishes == [CloseCause.END]
+
+
 def test_a_response_without_body_has_its_end_and_its_finish():
     session = Session(director := NotedDirector())
     talk(session, request_headers(end=True), response_headers(end=True))

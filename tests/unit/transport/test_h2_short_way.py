@@ -105,14 +105,23 @@ def test_the_gateway_gets_the_same_bytes_and_the_exchange_sees_the_same_pieces(p
     for peer in (short, long):
         for part in [b"".join(parts)] if at_once else parts:
             peer.send(part)
-    answers = [
-        (peer.connection.take_output(), peer.exchange.chunks, peer.exchange.finishes, peer.counters.snapshot()) for peer in (short, long)
-    ]
+    # A piece without bytes is shown to an exchange that rewrites, and to no other.
+    seen = [[piece for piece in peer.exchange.chunks if piece[0]] for peer in (short, long)]
+    assert seen[0] == seen[1]
+    answers = [(peer.connection.take_output(), peer.exchange.finishes, peer.counters.snapshot()) for peer in (short, long)]
     assert answers[0] == answers[1]
     for peer in (short, long):
         peer.send(frames.window_update(1, 2**20))
     assert short.connection.take_output() == long.connection.take_output()
     assert short.memory.held_bytes == long.memory.held_bytes
+
+
+def test_a_message_without_a_byte_is_refused_as_on_the_long_way():
+    short, long = both_ways()
+    for peer in (short, long):
+        peer.send(data(1, wire(b"")))
+    assert short.connection.take_output() == long.connection.take_output()
+    assert short.exchange.finishes == long.exchange.finishes == [CloseCause.ERROR]
 
 
 def test_a_piece_is_answered_with_itself_and_shown_and_counted():
