@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from endpick.api import CACHE_BLOCK_SIZE, DataCollector, Endpoint, EndpointChange, EndpointEvent, MetricsPage, ServedModel
-from endpick.plugins.discovery import discover
+from endpick.plugins.discovery import Candidate, discover
 from endpick.plugins.kinds import kinds_of
 from endpick.plugins.loader import load
 from endpick.plugins.resolution import Reference
@@ -17,6 +17,7 @@ from endpick_builtin.collection.pool_data import HttpPoolSource, JsonDocument, J
 from endpick_builtin.collection.sources import ModelList, ModelsDataExtractor
 from endpick_builtin.filters.labels import ByLabelFilter
 from endpick_builtin.kubernetes.discovery import KubernetesDiscovery
+from endpick_builtin.producers.burst_prefix import BurstPrefixCacheProducer
 from endpick_builtin.producers.session import SessionIdProducer
 
 VLLM_PAGE = MetricsPage(
@@ -30,17 +31,16 @@ CLUSTER_PAGE = MetricsPage(b"llm_d_epp_average_kv_cache_utilization 0.5\nllm_d_e
 NEED_PAYLOADS = {"collector_reads_good_payloads", "writes_every_declared_key"}
 
 
-def loaded_class(plugin_type: str) -> type:
-    (candidate,) = (one for one in discover() if one.type == plugin_type and one.is_builtin)
-    loaded = load(candidate, Reference(plugin_type)).loaded
+def loaded_class(candidate: Candidate) -> type:
+    loaded = load(candidate, Reference(candidate.type)).loaded
     assert loaded is not None
     return loaded.plugin
 
 
-CLASSES = list(dict.fromkeys(loaded_class(one.type) for one in discover() if one.is_builtin))
+CLASSES = list(dict.fromkeys(loaded_class(one) for one in discover() if one.is_builtin))
 
 
-NEED_PARAMETERS = {ByLabelFilter, HttpPoolSource, KubernetesDiscovery, OtlpSource, SessionIdProducer}
+NEED_PARAMETERS = {BurstPrefixCacheProducer, ByLabelFilter, HttpPoolSource, KubernetesDiscovery, OtlpSource, SessionIdProducer}
 
 
 @parametrize_conformance([plugin for plugin in CLASSES if set(kinds_of(plugin)) != {DataCollector} and plugin not in NEED_PARAMETERS])
@@ -50,6 +50,11 @@ def test_builtin_conforms(check):
 
 @parametrize_conformance([SessionIdProducer], parameters={"headerName": "X-Session-Id"}, examples=[{"cookieName": "session"}])
 def test_session_id_producer_conforms(check):
+    check()
+
+
+@parametrize_conformance([BurstPrefixCacheProducer], parameters={"windowDurationMs": 1})
+def test_burst_prefix_cache_producer_conforms(check):
     check()
 
 

@@ -6,6 +6,9 @@ import pytest
 
 pytest_plugins = ["pytester"]
 
+WITHOUT = ("-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:hypothesispytest")
+"""Hypothesis reads and rewrites all its modules at the end of each session, which takes as long as the rest of it."""
+
 
 PLUGIN = '''
 import numpy as np
@@ -42,7 +45,7 @@ def author(pytester, monkeypatch):
             (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-fair\nVersion: 1.0\nRequires-Dist: endpick>=0.1\n")
             (info / "entry_points.txt").write_text("[endpick.plugins.v1]\nacme.fair = acme_fair:Fair\n")
         monkeypatch.setenv("PYTHONPATH", str(pytester.path), prepend=":")
-        return pytester.runpytest_subprocess("-p", "no:randomly", "-p", "no:cacheprovider", "-q", *arguments)
+        return pytester.runpytest_subprocess(*WITHOUT, "-q", *arguments)
 
     return run
 

@@ -69,12 +69,13 @@ class PluginUnderTest:
     offers: tuple[Candidate, ...]
     material: Inputs = field(default_factory=Inputs)
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The plugin type: the name of the entry point that leads to the class; the name of the class where none does."""
         aliases = getattr(self.plugin, "aliases", ())
+        target = self.target
         return next(
-            (one.type for one in self.offers if one.target.replace(" ", "") == self.target and one.type not in aliases),
+            (one.type for one in self.offers if one.target.replace(" ", "") == target and one.type not in aliases),
             self.plugin.__qualname__,
         )
 
@@ -145,7 +146,8 @@ class PluginUnderTest:
 def plugin_under_test(plugin: type[Plugin[Parameters]], candidates: Sequence[Candidate], material: Inputs | None = None) -> PluginUnderTest:
     """The subject for a class, with those of the installed entry points that concern it."""
     leading = PluginUnderTest(plugin, tuple(candidates), material or Inputs())
-    offers = tuple(one for one in candidates if one.target.replace(" ", "") == leading.target or one.type == leading.name)
+    name, target = leading.name, leading.target
+    offers = tuple(one for one in candidates if one.target.replace(" ", "") == target or one.type == name)
     return PluginUnderTest(plugin, offers, leading.material)
 
 
