@@ -42,6 +42,8 @@ from endpick_builtin.producers.prompt_blocks import BYTES_PER_TOKEN, FINGERPRINT
 from endpick_builtin.producers.self_check import SELF_CHECK
 
 RATIO_BUCKETS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+_FORGOTTEN_AT_ONCE = 2000
+"""Branches of the index: they take some milliseconds."""
 BYTES_BUCKETS = (0.0, *(float(2**power) for power in range(4, 17)))
 
 
@@ -270,9 +272,9 @@ class ApproxPrefixCacheProducer(
         """What the index takes."""
         return self._index.size_bytes
 
-    def forget_some(self) -> None:
-        """Of each endpoint, the half of its blocks that were used least recently."""
-        self._index.halve()
+    def forget_some(self) -> bool:
+        """Of each endpoint, the half of its blocks that were used least recently, in parts."""
+        return self._index.halve(_FORGOTTEN_AT_ONCE)
 
     def _tune(self, reported: Sizes) -> None:
         """Cut prompts as the engines do, from now on."""
