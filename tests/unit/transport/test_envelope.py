@@ -44,6 +44,26 @@ def test_many_small_fields_count_together():
         check(b"\x49" + b"x" * 8 + b"\x4d" + b"x" * 4 + b"\x4a\x60" + b"x" * 96, max_bytes=100)
 
 
+@pytest.mark.parametrize("field", [b"\x0a\x00", b"\x10\x01", b"\x78\x00"])
+@pytest.mark.parametrize("arriving", [1, 7, 4096])
+def test_a_body_of_many_small_fields_is_refused_before_it_is_decoded(field, arriving):
+    inside = pb.HttpBody(body=b"x" * 100).SerializeToString() + field * 2000
+    message = b"\x22" + varint(len(inside)) + inside
+    envelope = EnvelopeCheck(BODIES, 100_000)
+    with pytest.raises(EnvelopeError, match="more than 64 fields"):
+        for start in range(0, len(message), arriving):
+            envelope.add(message, start, min(len(message), start + arriving))
+
+
+def test_a_body_ends_where_its_length_says():
+    message = pb.ProcessingRequest(request_body=pb.HttpBody(body=b"x" * 5000, end_of_stream=True)).SerializeToString()
+    check(message + b"\x48\x00", max_bytes=4)
+    with pytest.raises(EnvelopeError, match="more than 3 bytes"):
+        check(message + b"\x48\x00", max_bytes=3)
+    with pytest.raises(EnvelopeError, match="no protobuf"):
+        check(b"\x22\x05\x0a\xff\x7f" + b"x" * 5000)
+
+
 @pytest.mark.parametrize("message", [b"\x0b" + b"x" * 2000, b"\xff" * 2000])
 def test_what_is_no_protobuf_is_refused(message):
     with pytest.raises(EnvelopeError, match="no protobuf"):
