@@ -8,6 +8,7 @@ from typing import Final
 import orjson
 
 from endpick.api.request import Usage
+from endpick.requests.memory import MemoryAccount
 
 
 class ModelNameRestorer:
@@ -60,10 +61,24 @@ _NULL: Final = b'":null'
 _SEPARATORS: Final = (b"\n\n", b"\r\n\r\n")
 
 
+_ACCOUNTED_FROM: Final = 1 << 14
+"""Bytes kept of one response from which on they are accounted for: few have so many, and thousands of hostile ones a megabyte each."""
+
+
 class UsageReader:
     """Sees a response body pass. This one reads nothing, as for parsers that know no usage; others inherit from it."""
 
-    __slots__ = ()
+    __slots__ = ("_account", "_held")
+
+    _account: MemoryAccount
+    """Told what is kept of the body."""
+    _held: int
+    """What it was told."""
+
+    def _keeps(self, size: int) -> None:
+        """So many bytes are kept from now on."""
+        self._account.hold_parsed(size - self._held)
+        self._held = size
 
     def feed(self, chunk: bytes) -> None:
         """The next piece, as the gateway cut it."""
@@ -86,8 +101,9 @@ class StreamedUsage(UsageReader):
 
     __slots__ = ("_found", "_mark", "_none_yet", "_partial", "_read")
 
-    def __init__(self, read: ReadUsage, mark: bytes) -> None:
+    def __init__(self, read: ReadUsage, mark: bytes, account: MemoryAccount) -> None:
         """`mark` is `Parser.usage_mark`."""
+        self._account, self._held = account, 0
         self._read = read
         self._mark = mark
         self._none_yet = mark + _NULL
@@ -110,12 +126,16 @@ class StreamedUsage(UsageReader):
             del self._partial[:end]
         elif len(self._partial) > MAX_EVENT_BYTES:
             self._partial.clear()
+        if self._held or len(self._partial) > _ACCOUNTED_FROM:
+            self._keeps(len(self._partial))
 
     def result(self) -> Usage | None:
         """See `UsageReader`."""
         if self._partial:
             self._look(bytes(self._partial))
             self._partial.clear()
+        if self._held:
+            self._keeps(0)
         return self._found
 
     def _look(self, events: bytes) -> None:
@@ -129,8 +149,9 @@ class WholeUsage(UsageReader):
 
     __slots__ = ("_body", "_found", "_mark", "_read")
 
-    def __init__(self, read: ReadUsage, mark: bytes) -> None:
+    def __init__(self, read: ReadUsage, mark: bytes, account: MemoryAccount) -> None:
         """`mark` is `Parser.usage_mark`."""
+        self._account, self._held = account, 0
         self._read = read
         self._mark = mark
         self._body = bytearray()
@@ -141,9 +162,13 @@ class WholeUsage(UsageReader):
         self._body += chunk
         if len(self._body) > MAX_BODY_BYTES:
             del self._body[:-KEPT_TAIL_BYTES]
+        if self._held or len(self._body) > _ACCOUNTED_FROM:
+            self._keeps(len(self._body))
 
     def result(self) -> Usage | None:
         """See `UsageReader`."""
+        if self._held:
+            self._keeps(0)
         if self._body and self._found is None and self._body.find(self._mark) >= 0:
             self._found = self._read(bytes(self._body), False)
             self._body.clear()
@@ -161,7 +186,8 @@ class FramedUsage(UsageReader):
 
     __slots__ = ("_found", "_partial", "_read", "_skipped")
 
-    def __init__(self, read: ReadUsage) -> None:
+    def __init__(self, read: ReadUsage, account: MemoryAccount) -> None:
+        self._account, self._held = account, 0
         self._read = read
         self._partial = bytearray()
         self._skipped = 0
@@ -189,9 +215,13 @@ class FramedUsage(UsageReader):
             start = starts[max(0, len(starts) - _MOST_FRAMES)]
             self._found = merged(self._found, self._read(bytes(self._partial[start:end]), True))
             del self._partial[:end]
+        if self._held or len(self._partial) > _ACCOUNTED_FROM:
+            self._keeps(len(self._partial))
 
     def result(self) -> Usage | None:
         """See `UsageReader`."""
+        if self._held:
+            self._keeps(0)
         return self._found
 
 
