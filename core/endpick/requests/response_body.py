@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from struct import Struct
 from typing import Final
 
 import orjson
@@ -112,6 +114,9 @@ class StreamedUsage(UsageReader):
 
     def feed(self, chunk: bytes) -> None:
         """See `UsageReader`."""
+        if len(chunk) > MAX_EVENT_BYTES:  # all of it from a gateway that buffers: usage comes last
+            self._partial.clear()
+            chunk = chunk[-MAX_EVENT_BYTES:]
         if not self._partial and chunk.endswith(b"\n\n"):
             # Asked here, too: nearly every piece is whole events without it, and spared the call. `find` takes half as long again, because
             # it takes more arguments.
@@ -177,12 +182,18 @@ class WholeUsage(UsageReader):
 
 _MOST_FRAMES: Final = 64
 """Of a piece of a gRPC answer that are read, the last: each usage replaces the one before, and a piece may be thousands of empty frames."""
+_MAX_FRAME_BYTES: Final = 1 << 18
+"""A longer frame is not looked at: a megabyte of empty fields would take 15 ms, and be the parser's fault."""
+_length_at: Final = Struct(">I").unpack_from
 _FRAME_HEAD: Final = 5
 """Bytes in front of each message of a gRPC answer: a flag, and the length as four bytes, the first one the highest."""
 
 
 class FramedUsage(UsageReader):
-    """Reads the frames of a gRPC answer; each usage replaces what it says of the one before. A frame over 1 MiB is not looked at."""
+    """Reads the frames of a gRPC answer; each usage replaces what it says of the one before.
+
+    A frame over 256 KiB is not looked at, and nothing from a piece of more than 1 MiB on.
+    """
 
     __slots__ = ("_found", "_partial", "_read", "_skipped")
 
@@ -195,19 +206,21 @@ class FramedUsage(UsageReader):
 
     def feed(self, chunk: bytes) -> None:
         """See `UsageReader`."""
+        if len(chunk) > MAX_EVENT_BYTES:  # to walk over its frames may take seconds
+            self._skipped = sys.maxsize
         if self._skipped:
             passed = min(self._skipped, len(chunk))
             self._skipped -= passed
             chunk = chunk[passed:]
         self._partial += chunk
-        end = 0
+        partial, length, end = self._partial, len(self._partial), 0
         starts: list[int] = []
-        while len(self._partial) - end >= _FRAME_HEAD:
-            size = _FRAME_HEAD + int.from_bytes(self._partial[end + 1 : end + _FRAME_HEAD], "big")
-            if end + size > len(self._partial):
-                if size > MAX_EVENT_BYTES:
-                    self._skipped = end + size - len(self._partial)
-                    del self._partial[end:]
+        while length - end >= _FRAME_HEAD:
+            size = _FRAME_HEAD + _length_at(partial, end + 1)[0]
+            if end + size > length:
+                if size > _MAX_FRAME_BYTES:
+                    self._skipped = end + size - length
+                    del partial[end:]
                 break
             starts.append(end)
             end += size

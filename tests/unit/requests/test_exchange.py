@@ -320,15 +320,40 @@ def test_of_a_huge_body_only_the_end_is_kept():
     assert KEPT_TAIL_BYTES < MAX_BODY_BYTES
 
 
+def test_of_a_huge_piece_of_events_the_end_is_read_and_of_frames_nothing():
+    asked = Asked()
+    events = StreamedUsage(asked, b'"usage', MemoryAccount())
+    events.feed(b'data: {"usage":{"prompt_tokens":9}}')
+    events.feed(b'data: {"usage":' + b"[" * MAX_EVENT_BYTES + b'\n\ndata: {"usage":{"prompt_tokens":1}}\n\n')
+    assert events.result() == Usage(1, 0)
+    assert [len(body) for body in asked.bodies] == [MAX_EVENT_BYTES]
+    frames = FramedUsage(asked, MemoryAccount())
+    frames.feed(b"\0\0\0\0\1y" * (MAX_EVENT_BYTES // 6 + 1))
+    frames.feed(b"\0\0\0\0\1y")
+    assert (frames.result(), len(asked.bodies)) == (None, 1)
+
+
+def test_a_huge_frame_is_let_go_and_the_next_one_read():
+    asked = []
+    reader = FramedUsage(lambda frames, streaming: asked.append(frames) or Usage(1, len(asked)), MemoryAccount())
+    for size, looked_at in [(2**18 - 5, True), (2**18 - 4, False), (2**20, False)]:
+        asked.clear()
+        frame = b"\0" + size.to_bytes(4, "big") + b"x" * size
+        for start in range(0, len(frame), 60_000):
+            reader.feed(frame[start : start + 60_000])
+        reader.feed(b"\0\0\0\0\1y")
+        assert asked == [frame, b"\0\0\0\0\1y"][0 if looked_at else 1 :]
+
+
 @pytest.mark.parametrize("reader", [lambda read, account: StreamedUsage(read, b'"usage', account), FramedUsage])
 def test_what_is_kept_of_answers_without_an_end_is_accounted_for(reader):
     account = MemoryAccount()
     usage = reader(Asked(), account)
-    usage.feed(b"\0\0\x0f\0\0" + b"x" * 10_000)
+    usage.feed(b"\0\0\3\xff\0" + b"x" * 10_000)
     assert account.held_bytes == 0
-    for _ in range(10):
+    for _ in range(4):
         usage.feed(b"x" * 50_000)
-    assert account.held_bytes == account.parsed_bytes == 510_005
+    assert account.held_bytes == account.parsed_bytes == 210_005
     usage.result()
     assert account.held_bytes == account.parsed_bytes == 0
 
