@@ -188,8 +188,8 @@ class MemoryBudget:
 
 _GRPC: Final = b"\0"
 """What a gRPC body begins with."""
-_TOKEN_BYTES: Final = 4
-"""Of a token id in a prompt; in a gRPC body it may take one."""
+_TOKEN_BYTES: Final = 8
+"""Of a token id, as a number and in the rendered prompt; in a gRPC body it may take one."""
 
 
 def unparsed_size(body: bytes) -> int:
