@@ -12,7 +12,7 @@ from endpick.api import JSONObject, JSONValue, Usage
 _LONGEST_OBJECT: Final = 1 << 14
 """Bytes within which an object ends that is looked for in the end of an answer."""
 _MOST_EVENTS: Final = 256
-"""With usage, of one piece of an answer: a server may send thirty thousand in a mebibyte, which take 0.1 s, and a gateway cuts off some."""
+"""With usage, of one piece of an answer: a server may send thirty thousand in a mebibyte, which take 56 ms, and a gateway cuts off some."""
 _LONG_EVENT: Final = 1 << 15
 """Bytes of an event from which on its brackets are counted, and how many it may have."""
 _PROMPT: Final = ("prompt_tokens", "input_tokens")
