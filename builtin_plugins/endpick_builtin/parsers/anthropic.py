@@ -93,28 +93,38 @@ def _parts(payload: JSONObject) -> Iterator[Piece]:
 
 
 def _content(content: JSONValue) -> Iterator[Piece]:
+    """What a content shows; results of tools hold further ones, a client's within each other five hundred deep."""
     if isinstance(content, str):
         yield content.encode()
-    for block in _sequence(content):
-        if isinstance(block, Mapping):
-            yield from _block(block)
+    begun = [iter(_sequence(content))]
+    while begun:
+        for block in begun[-1]:
+            if not isinstance(block, Mapping):
+                continue
+            if block.get("type") != "tool_result":
+                yield _block(block)
+                continue
+            yield text_of(block, "tool_use_id").encode()
+            inner = block.get("content")
+            if isinstance(inner, str):
+                yield inner.encode()
+            begun.append(iter(_sequence(inner)))
+            break
+        else:
+            begun.pop()
 
 
-def _block(block: JSONObject) -> Iterator[Piece]:
+def _block(block: JSONObject) -> Piece:
     match block.get("type"):
         case "text":
-            yield text_of(block, "text").encode()
+            return text_of(block, "text").encode()
         case "thinking":
-            yield text_of(block, "thinking").encode()
+            return text_of(block, "thinking").encode()
         case "image":
-            yield _media(block.get("source")) or dumped(block)
+            return _media(block.get("source")) or dumped(block)
         case "tool_use":
-            yield dumped([block.get("id"), block.get("name"), block.get("input")])
-        case "tool_result":
-            yield text_of(block, "tool_use_id").encode()
-            yield from _content(block.get("content"))
-        case _:
-            yield dumped(block)
+            return dumped([block.get("id"), block.get("name"), block.get("input")])
+    return dumped(block)
 
 
 def _media(source: JSONValue) -> Media | None:

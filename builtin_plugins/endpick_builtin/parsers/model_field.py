@@ -14,6 +14,8 @@ _MODEL = re.compile(rb'"(?:m|\\u006[dD])(?:o|\\u006[fF])(?:d|\\u0064)(?:e|\\u006
 _NAME, _ESCAPED_LETTER = b'"model"', rb"\u006"
 _FEW_NAMES = 2
 """Fields of that name, however deep; with more of them one look at all of the body is cheaper than one for each."""
+_FEW_SLASHES = 64
+"""Bytes before a quote among which backslashes are counted, unless they are nothing else."""
 _STEPS = {mark: 1 if mark in b"{[" else -1 for mark in b"{}[]"}
 _VALUE = re.compile(rb"\s*:\s*(" + _STRING + rb"|[^,}\s]+)", re.DOTALL)
 
@@ -65,8 +67,14 @@ def _is_escaped(body: bytes, place: int) -> bool:
     """Whether a quote is part of a string, because an odd number of backslashes stands before it."""
     if body[place - 1 : place] != b"\\":
         return False
-    before = body[:place]
-    return bool((len(before) - len(before.rstrip(b"\\"))) & 1)
+    # A few bytes at first: a body may have thousands of such names, each behind a megabyte.
+    look = _FEW_SLASHES
+    while True:
+        before = body[max(0, place - look) : place]
+        slashes = len(before) - len(before.rstrip(b"\\"))
+        if slashes < len(before) or look >= place:
+            return bool(slashes & 1)
+        look *= 2
 
 
 def _depth(body: bytes, place: int) -> int:

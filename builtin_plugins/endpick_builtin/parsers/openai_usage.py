@@ -11,6 +11,10 @@ from endpick.api import JSONObject, JSONValue, Usage
 
 _LONGEST_OBJECT: Final = 1 << 14
 """Bytes within which an object ends that is looked for in the end of an answer."""
+_MOST_EVENTS: Final = 256
+"""With usage, of one piece of an answer: a server may send thirty thousand in a mebibyte, which take 56 ms, and a gateway cuts off some."""
+_LONG_EVENT: Final = 1 << 15
+"""Bytes of an event from which on its brackets are counted, and how many it may have."""
 _PROMPT: Final = ("prompt_tokens", "input_tokens")
 _COMPLETION: Final = ("completion_tokens", "output_tokens")
 _DETAILS: Final = ("prompt_tokens_details", "input_tokens_details", "prompt_token_details")
@@ -56,12 +60,14 @@ def _last_object(name: str, body: bytes) -> JSONValue:
 
 
 def events_with(mark: bytes, events: bytes) -> Iterator[JSONObject]:
-    """The objects of those server-sent events in which `mark` stands."""
-    for line in events.splitlines():
-        if line.startswith(b"data:") and mark in line:
-            event = _object(line[5:].strip())
-            if event is not None:
-                yield event
+    """The objects of those server-sent events in which `mark` stands: of many the last, and none of which most is brackets."""
+    lines = [line for line in events.splitlines() if line.startswith(b"data:") and mark in line]
+    for line in lines[-_MOST_EVENTS:]:
+        if len(line) > _LONG_EVENT and line.count(b"{") + line.count(b"[") > _LONG_EVENT:
+            continue
+        event = _object(line[5:].strip())
+        if event is not None:
+            yield event
 
 
 def _object(text: bytes) -> JSONObject | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from itertools import islice
 from typing import Protocol, cast
 
@@ -100,14 +101,15 @@ class VllmGRPCParser(Parser):
         if isinstance(message, Rejection):
             return message
         request = cast("_Request", message)
-        tokens = tuple(request.tokenized.input_ids)
+        # Not what protobuf made of the body: a quarter of a megabyte may be a hundred thousand messages, and the request keeps its prompt.
+        tokens = array("I", request.tokenized.input_ids)
         if embeds:
             if not tokens:
                 return Rejection("invalid embed request: must have tokenized input", status=400)
             return ParsedRequest(prompt=token_prompt(tokens), needs_model=False)
         if not tokens and not request.text:
             return Rejection("invalid generate request: must have text or tokenized input", status=400)
-        prompt = token_prompt(tokens, partial(_media_of, request.mm_inputs, len(tokens))) if tokens else _text_prompt(request.text)
+        prompt = _token_prompt(tokens, request.mm_inputs) if tokens else _text_prompt(request.text)
         limit = request.sampling_params.max_tokens or None
         return ParsedRequest(prompt=prompt, streaming=request.stream, max_output_tokens=limit, needs_model=False)
 
@@ -123,6 +125,11 @@ class VllmGRPCParser(Parser):
             if counts.prompt_tokens or counts.completion_tokens:
                 found = Usage(counts.prompt_tokens, counts.completion_tokens, counts.cached_tokens)
         return found
+
+
+def _token_prompt(tokens: array[int], inputs: _Media) -> Prompt:
+    media = _media_of(inputs, len(tokens))
+    return token_prompt(tokens, (lambda: media) if media else None)
 
 
 def _text_prompt(text: str) -> Prompt:

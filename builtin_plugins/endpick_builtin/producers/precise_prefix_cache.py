@@ -131,6 +131,6 @@ class PrecisePrefixCacheProducer(
         """What the index takes."""
         return self._cache.learnt_bytes()
 
-    def forget_some(self) -> None:
-        """Of each endpoint, the half of its blocks that has been known for longest; their removal is not noticed then."""
-        self._cache.forget_some()
+    def forget_some(self) -> bool:
+        """Of each endpoint, the half of its blocks that has been known for longest, in parts; their removal is not noticed then."""
+        return self._cache.forget_some()

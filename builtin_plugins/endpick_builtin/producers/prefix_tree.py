@@ -5,6 +5,7 @@ A plain data structure without any plugin, so that the compiled build can take i
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final
@@ -114,6 +115,8 @@ class PrefixTree:
         self._root = _Branch(b"", None)
         self._slots = EndpointSlots()
         self._holdings: dict[int, _Holdings] = {}
+        self._goals: dict[int, int] = {}
+        """How many blocks are to be left to each slot that is still to be halved."""
         self._insertions = 0
         self._branches = 0
         self._blocks = 0
@@ -220,10 +223,26 @@ class PrefixTree:
             branch, start = child, start + common * FINGERPRINT_BYTES
         return found
 
-    def halve(self) -> None:
-        """Forget of each endpoint the half of its blocks that were used least recently."""
-        for slot, holdings in self._holdings.items():
-            self._trim(slot, holdings, holdings.blocks // 2)
+    def halve(self, most: int) -> bool:
+        """Forget of each endpoint the half of its blocks that were used least recently, in parts.
+
+        Args:
+            most: Steps of this part; each drops what one insertion was the last to use, or a branch of that.
+
+        Returns:
+            Whether there is more to do, in the next call.
+        """
+        if not self._goals:
+            self._goals = {slot: holdings.blocks // 2 for slot, holdings in self._holdings.items()}
+        left = most
+        while left > 0 and self._goals:
+            slot, goal = next(iter(self._goals.items()))
+            holdings = self._holdings.get(slot)
+            if holdings is not None:
+                left -= self._trim(slot, holdings, goal, left)
+            if holdings is None or holdings.blocks <= goal:
+                del self._goals[slot]
+        return bool(self._goals)
 
     def forget_unused_since(self, name: str, insertion: int) -> int:
         """Drop the endpoint's blocks that this insertion, or an earlier one, used last; how many there were."""
@@ -289,9 +308,11 @@ class PrefixTree:
         self._prune(branch)
         return head
 
-    def _trim(self, slot: int, holdings: _Holdings, capacity: int) -> None:
-        """Drop what the endpoint used least recently, until it holds no more blocks than that."""
-        while holdings.blocks > capacity:
+    def _trim(self, slot: int, holdings: _Holdings, capacity: int, most: int = sys.maxsize) -> int:
+        """Drop what the endpoint used least recently, until it holds no more blocks than that or so many steps are done; how many were."""
+        steps = 0
+        while holdings.blocks > capacity and steps < most:
+            steps += 1
             end = next(iter(holdings.ends.values()))
             blocks, excess = end.held(slot), holdings.blocks - capacity
             if blocks <= excess:
@@ -299,6 +320,7 @@ class PrefixTree:
             else:
                 end.hold(slot, blocks - excess)
                 holdings.blocks -= excess
+        return steps
 
     def _drop(self, end: _Branch, slot: int, holdings: _Holdings) -> None:
         """Forget the last branch that an insertion was the last to use."""

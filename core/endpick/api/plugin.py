@@ -218,8 +218,12 @@ class Plugin(Generic[P]):
         """About how much memory takes what the instance has learnt from requests; 0 for one that keeps nothing. Called every second."""
         return 0
 
-    def forget_some(self) -> None:
-        """Forget a good part of what can be learnt again. Called when the process is short of memory, every 10 s at most."""
+    def forget_some(self) -> bool | None:
+        """Forget a good part of what can be learnt again. Called when the process is short of memory, every 10 s at most.
+
+        Requests wait meanwhile. What takes more than some milliseconds is forgotten in parts: the host calls again within 0.1 s, as long as
+        the answer is True.
+        """
 
 
 def generic_arguments(plugin: type, base: type) -> tuple[object, ...]:

@@ -12,6 +12,8 @@ from endpick.requests.model import BodyMode, BodyModes
 ONE_MESSAGE_MODES: Final = frozenset({BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL})
 """Those in which a body is one message."""
 _GRPC_MODE: Final = 5
+_FEW_MODES: Final = 32
+"""Those that may exist one day are named; any other is no mode, and would be a line of the log for each of four billion numbers."""
 
 
 class LastRead:
@@ -60,7 +62,7 @@ def _mode(value: int, option: str) -> BodyMode:
     try:
         return BodyMode(value)
     except ValueError:
-        name = "GRPC" if value == _GRPC_MODE else str(value)
+        name = "GRPC" if value == _GRPC_MODE else str(value) if 0 <= value < _FEW_MODES else "unknown"
         raise ProtocolError(
             GrpcStatus.FAILED_PRECONDITION,
             f"the gateway's ext_proc filter has {option} {name}, which is not supported; use FULL_DUPLEX_STREAMED",

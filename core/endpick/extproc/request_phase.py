@@ -16,6 +16,8 @@ _PIECE_BYTES: Final = 64
 """What a piece of a body costs beside its bytes: a body may come byte by byte."""
 _VIEW_BYTES: Final = 384
 """The same of a piece that is a view of its message, which it keeps."""
+_HEADER_BYTES: Final = 128
+"""What a header costs beside its bytes, here and in the request that plugins see."""
 NO_MEMORY: Final = Refused(503, "ServiceUnavailable", "the requests under way hold all the memory that there is for them")
 
 # Globals, because a member of an enumeration costs several times as much to look up, and each message looks up some.
@@ -110,6 +112,7 @@ class RequestPhase:
         if following is None:
             raise misplaced("request", self.state, part)
         self.state = following
+        size += _HEADER_BYTES * len(headers)
         self._head_bytes = size
         # As `hold`, here and for each piece of the body, without the calls, which each request would pay for.
         self._held_bytes += size

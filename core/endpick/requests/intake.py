@@ -19,7 +19,7 @@ from endpick.datalayer.model_rules import ModelRules, choose_model
 from endpick.observability.telemetry import Telemetry
 from endpick.plugins.failures import CALL_FAILURES, kind_of
 from endpick.plugins.instance import Instance
-from endpick.requests.memory import parsed_size
+from endpick.requests.memory import parsed_size, unparsed_size
 from endpick.requests.model import CODE_OF, LONG_NAME, MAX_NAME_CHARACTERS, NO_MODEL, IncomingRequest, Refused, refused
 from endpick.scheduling.step import Fault, Step, bind
 
@@ -312,7 +312,12 @@ def build_request(
         incoming.received_at,
         parsed.payload,
     )
-    parsed_bytes = size_bytes if parsed.payload is None or incoming.body is None else parsed_size(incoming.body, incoming.structure)
+    if incoming.body is None:
+        parsed_bytes = 0
+    elif parsed.payload is None:
+        parsed_bytes = unparsed_size(incoming.body)
+    else:
+        parsed_bytes = parsed_size(incoming.body, incoming.structure)
     return BuiltRequest(request, None if parsed.skip_response else parser, body, parsed_bytes)
 
 

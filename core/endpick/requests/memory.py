@@ -187,6 +187,17 @@ class MemoryBudget:
         return size <= 0 or self.held_bytes <= self.limit_bytes
 
 
+_GRPC: Final = b"\0"
+"""What a gRPC body begins with."""
+_TOKEN_BYTES: Final = 8
+"""Of a token id, as a number and in the rendered prompt; in a gRPC body it may take one."""
+
+
+def unparsed_size(body: bytes) -> int:
+    """About how many bytes a body takes of which nothing is kept but its prompt, as token ids where the body is a gRPC message."""
+    return len(body) * (1 + _TOKEN_BYTES) if body.startswith(_GRPC) else len(body)
+
+
 def parsed_size(body: bytes, structure: Structure | None = None) -> int:
     """About how many bytes a JSON body takes once it is parsed, and its prompt rendered.
 

@@ -29,6 +29,8 @@ from endpick.scheduling.step import Fault, Step, bind_settling
 if TYPE_CHECKING:
     from endpick.flow_control.reclaim import Flight
 
+_STATUS_DIGITS: Final = 3
+_NO_USAGE: Final = UsageReader()
 _OPEN: Final = BreakerState.OPEN
 
 
@@ -191,7 +193,7 @@ class TrackedExchange:
         self._destinations = destinations
         self._restorer = ModelNameRestorer(request.model, request.incoming_model) if renamed else None
         self.rewrites = self._restorer is not None
-        self._usage = UsageReader()
+        self._usage: UsageReader = _NO_USAGE
         self._status = 0
         self._bytes = 0
         self._ttft: float | None = None
@@ -225,7 +227,7 @@ class TrackedExchange:
         """See `Exchange`."""
         came_at = self._clock()
         status = headers.get(":status", "")
-        self._status = int(status) if status.isdecimal() else 0
+        self._status = int(status) if len(status) == _STATUS_DIGITS and status.isdecimal() else 0
         content_type = headers.get("content-type", "").lower()
         self.streaming = "text/event-stream" in content_type
         parser = self._built.parser
@@ -233,11 +235,11 @@ class TrackedExchange:
             # Nothing of this exchange: a cycle would keep request and response until the garbage collector comes.
             read = partial(read_usage, parser.usage, self._host.access)
             if self.streaming:
-                self._usage = StreamedUsage(read, parser.usage_mark)
+                self._usage = StreamedUsage(read, parser.usage_mark, self._host.account)
             elif content_type.startswith("application/grpc"):
-                self._usage = FramedUsage(read)
+                self._usage = FramedUsage(read, self._host.account)
             else:
-                self._usage = WholeUsage(read, parser.usage_mark)
+                self._usage = WholeUsage(read, parser.usage_mark, self._host.account)
         added: dict[str, str | None] = {}
         if self._observers.started:
             endpoint = self._picked.members[0] if served is None else _endpoint_at(served, self._picked, self._destinations)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from struct import Struct
 from typing import Final
 
 import orjson
@@ -10,6 +12,7 @@ import orjson
 from endpick.api.access import Access
 from endpick.api.request import Usage
 from endpick.plugins.failures import kind_of
+from endpick.requests.memory import MemoryAccount
 from endpick.scheduling.step import Fault, Step
 
 
@@ -79,10 +82,24 @@ _NULL: Final = b'":null'
 _SEPARATORS: Final = (b"\n\n", b"\r\n\r\n")
 
 
+_ACCOUNTED_FROM: Final = 1 << 14
+"""Bytes kept of one response from which on they are accounted for: few have so many, and thousands of hostile ones a megabyte each."""
+
+
 class UsageReader:
     """Sees a response body pass. This one reads nothing, as for parsers that know no usage; others inherit from it."""
 
-    __slots__ = ()
+    __slots__ = ("_account", "_held")
+
+    _account: MemoryAccount
+    """Told what is kept of the body."""
+    _held: int
+    """What it was told."""
+
+    def _keeps(self, size: int) -> None:
+        """So many bytes are kept from now on."""
+        self._account.hold_parsed(size - self._held)
+        self._held = size
 
     def feed(self, chunk: bytes) -> None:
         """The next piece, as the gateway cut it."""
@@ -105,8 +122,9 @@ class StreamedUsage(UsageReader):
 
     __slots__ = ("_found", "_mark", "_none_yet", "_partial", "_read")
 
-    def __init__(self, read: ReadUsage, mark: bytes) -> None:
+    def __init__(self, read: ReadUsage, mark: bytes, account: MemoryAccount) -> None:
         """`mark` is `Parser.usage_mark`."""
+        self._account, self._held = account, 0
         self._read = read
         self._mark = mark
         self._none_yet = mark + _NULL
@@ -115,6 +133,9 @@ class StreamedUsage(UsageReader):
 
     def feed(self, chunk: bytes) -> None:
         """See `UsageReader`."""
+        if len(chunk) > MAX_EVENT_BYTES:  # all of it from a gateway that buffers: usage comes last
+            self._partial.clear()
+            chunk = chunk[-MAX_EVENT_BYTES:]
         if not self._partial and chunk.endswith(b"\n\n"):
             # Asked here, too: nearly every piece is whole events without it, and spared the call. `find` takes half as long again, because
             # it takes more arguments.
@@ -129,12 +150,16 @@ class StreamedUsage(UsageReader):
             del self._partial[:end]
         elif len(self._partial) > MAX_EVENT_BYTES:
             self._partial.clear()
+        if self._held or len(self._partial) > _ACCOUNTED_FROM:
+            self._keeps(len(self._partial))
 
     def result(self) -> Usage | None:
         """See `UsageReader`."""
         if self._partial:
             self._look(bytes(self._partial))
             self._partial.clear()
+        if self._held:
+            self._keeps(0)
         return self._found
 
     def _look(self, events: bytes) -> None:
@@ -148,8 +173,9 @@ class WholeUsage(UsageReader):
 
     __slots__ = ("_body", "_found", "_mark", "_read")
 
-    def __init__(self, read: ReadUsage, mark: bytes) -> None:
+    def __init__(self, read: ReadUsage, mark: bytes, account: MemoryAccount) -> None:
         """`mark` is `Parser.usage_mark`."""
+        self._account, self._held = account, 0
         self._read = read
         self._mark = mark
         self._body = bytearray()
@@ -160,9 +186,13 @@ class WholeUsage(UsageReader):
         self._body += chunk
         if len(self._body) > MAX_BODY_BYTES:
             del self._body[:-KEPT_TAIL_BYTES]
+        if self._held or len(self._body) > _ACCOUNTED_FROM:
+            self._keeps(len(self._body))
 
     def result(self) -> Usage | None:
         """See `UsageReader`."""
+        if self._held:
+            self._keeps(0)
         if self._body and self._found is None and self._body.find(self._mark) >= 0:
             self._found = self._read(bytes(self._body), False)
             self._body.clear()
@@ -171,16 +201,23 @@ class WholeUsage(UsageReader):
 
 _MOST_FRAMES: Final = 64
 """Of a piece of a gRPC answer that are read, the last: each usage replaces the one before, and a piece may be thousands of empty frames."""
+_MAX_FRAME_BYTES: Final = 1 << 18
+"""A longer frame is not looked at: a megabyte of empty fields would take 15 ms, and be the parser's fault."""
+_length_at: Final = Struct(">I").unpack_from
 _FRAME_HEAD: Final = 5
 """Bytes in front of each message of a gRPC answer: a flag, and the length as four bytes, the first one the highest."""
 
 
 class FramedUsage(UsageReader):
-    """Reads the frames of a gRPC answer; each usage replaces what it says of the one before. A frame over 1 MiB is not looked at."""
+    """Reads the frames of a gRPC answer; each usage replaces what it says of the one before.
+
+    A frame over 256 KiB is not looked at, and nothing from a piece of more than 1 MiB on.
+    """
 
     __slots__ = ("_found", "_partial", "_read", "_skipped")
 
-    def __init__(self, read: ReadUsage) -> None:
+    def __init__(self, read: ReadUsage, account: MemoryAccount) -> None:
+        self._account, self._held = account, 0
         self._read = read
         self._partial = bytearray()
         self._skipped = 0
@@ -188,19 +225,21 @@ class FramedUsage(UsageReader):
 
     def feed(self, chunk: bytes) -> None:
         """See `UsageReader`."""
+        if len(chunk) > MAX_EVENT_BYTES:  # to walk over its frames may take seconds
+            self._skipped = sys.maxsize
         if self._skipped:
             passed = min(self._skipped, len(chunk))
             self._skipped -= passed
             chunk = chunk[passed:]
         self._partial += chunk
-        end = 0
+        partial, length, end = self._partial, len(self._partial), 0
         starts: list[int] = []
-        while len(self._partial) - end >= _FRAME_HEAD:
-            size = _FRAME_HEAD + int.from_bytes(self._partial[end + 1 : end + _FRAME_HEAD], "big")
-            if end + size > len(self._partial):
-                if size > MAX_EVENT_BYTES:
-                    self._skipped = end + size - len(self._partial)
-                    del self._partial[end:]
+        while length - end >= _FRAME_HEAD:
+            size = _FRAME_HEAD + _length_at(partial, end + 1)[0]
+            if end + size > length:
+                if size > _MAX_FRAME_BYTES:
+                    self._skipped = end + size - length
+                    del partial[end:]
                 break
             starts.append(end)
             end += size
@@ -208,9 +247,13 @@ class FramedUsage(UsageReader):
             start = starts[max(0, len(starts) - _MOST_FRAMES)]
             self._found = merged(self._found, self._read(bytes(self._partial[start:end]), True))
             del self._partial[:end]
+        if self._held or len(self._partial) > _ACCOUNTED_FROM:
+            self._keeps(len(self._partial))
 
     def result(self) -> Usage | None:
         """See `UsageReader`."""
+        if self._held:
+            self._keeps(0)
         return self._found
 
 

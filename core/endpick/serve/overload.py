@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import gc
 import logging
 import mmap
 import os
@@ -72,6 +71,8 @@ class OverloadWatch:
         self._timer: asyncio.TimerHandle | None = None
         self._next_question = 0.0
         self._next_forgetting = 0.0
+        self._forgetting: frozenset[int] = frozenset()
+        """The ids of the instances that have more to forget."""
         self._stages = Gauge("endpick_overload_stage", "1 for the stage of overload by memory.", ("stage",), registry=registry)
         self._forgotten = 0
         self._show(account.stage)
@@ -108,7 +109,10 @@ class OverloadWatch:
         account.measured(resident_bytes(), learnt)
         if account.stage >= OverloadStage.RELEASING and now >= self._next_forgetting:
             self._next_forgetting = now + _FORGET_SECONDS
-            self._forget()
+            self._forgotten += 1
+            self._forget(self._instances())
+        elif self._forgetting:
+            self._forget([each for each in self._instances() if id(each) in self._forgetting])
         self._timer = loop.call_later(_MEASURE_SECONDS, self._measure)
 
     def _learnt(self, instance: Instance) -> int:
@@ -119,13 +123,12 @@ class OverloadWatch:
             self._telemetry.fault(instance, ExtensionPoint.MEMORY, f"says that it has learnt what is no number of bytes: {kind_of(size)}")
         return 0
 
-    def _forget(self) -> None:
-        for instance in self._instances():
-            self._asked(instance, instance.plugin.forget_some)
-        self._forgotten += 1
+    def _forget(self, instances: Iterable[Instance]) -> None:
+        """A part of it at a time, and no search for garbage in all that is left: 250,000 of 500,000 blocks took two seconds at once."""
+        self._forgetting = frozenset([id(each) for each in instances if self._asked(each, each.plugin.forget_some) is True])
         self._next_question = 0.0
-        gc.collect()
-        give_back()
+        if not self._forgetting:
+            give_back()
 
     def _asked(self, instance: Instance, call: Callable[[], object]) -> object:
         try:

@@ -18,7 +18,7 @@ class Method:
 
     open_session: SessionFactory
     body_fields: frozenset[int] = frozenset()
-    """The fields of its messages that may be longer than `max_envelope_bytes`, by number."""
+    """The fields of its messages that hold a body, which may be longer than `max_envelope_bytes`, by number."""
     holds_drain: bool = True
     """False: a stream that never ends by itself (a health watch); `drain` ends it at once and does not wait for it."""
 

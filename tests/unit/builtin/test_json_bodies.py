@@ -62,6 +62,16 @@ def test_deep_tools_and_content_are_rendered_or_passed_over_but_never_fail(level
         assert parsed.prompt.texts[0].endswith(b"userhi")
 
 
+def test_results_of_tools_within_each_other_are_read_however_deep():
+    depth = 500
+    content = b'[{"type":"text","text":"before"},{"type":"tool_result","tool_use_id":"id","content":' * depth
+    content += b'[{"type":"tool_result","content":"innermost"}]' + b'},{"type":"text","text":"after"}]' * depth
+    body = b'{"model":"m","messages":[{"role":"user","content":' + content + b"}]}"
+    parsed = instance(AnthropicParser).plugin.parse("/v1/messages", {}, body)
+    assert isinstance(parsed, ParsedRequest)
+    assert parsed.prompt.texts == (b"user" + b"beforeid" * depth + b"innermost" + b"after" * depth,)
+
+
 @given(st.integers(1, 6), st.recursive(st.text(max_size=3), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner)))
 def test_what_stands_deeper_is_null(deepest, value):
     cut = json.loads(without_depths(json.dumps(value).encode(), deepest))

@@ -274,6 +274,48 @@ def test_a_repeated_model_is_exchanged_everywhere_and_one_further_in_nowhere(bef
     assert with_model(body, "new") == expected
 
 
+def test_names_behind_backslashes_do_not_cost_what_stands_before_each():
+    class Counting(bytes):
+        copied = 0
+
+        def __getitem__(self, index):
+            part = super().__getitem__(index)
+            Counting.copied += len(part) if isinstance(index, slice) else 1
+            return part
+
+    with_model(Counting(b'{"a":"%s",%s}' % (b"x" * 100_000, b",".join([b'"\\"model":1'] * 1000))), "new")
+    assert Counting.copied < 500_000
+
+
+@pytest.mark.parametrize("slashes", [1, 2, 63, 64, 65, 1000, 1001])
+def test_a_name_is_the_models_only_behind_an_even_number_of_backslashes(slashes):
+    body = json.dumps({"model": "old", "\\" * slashes + '"model': 1}).encode()
+    assert json.loads(with_model(body, "new")) == {"model": "new", "\\" * slashes + '"model': 1}
+
+
+def test_of_thousands_of_events_with_usage_the_last_are_read():
+    class Counted(bytes):
+        looked_at = 0
+
+        def splitlines(self, keepends=False):
+            return [Line(line) for line in super().splitlines(keepends)]
+
+    class Line(bytes):
+        def __getitem__(self, index):
+            Counted.looked_at += 1
+            return super().__getitem__(index)
+
+    events = Counted(b"".join(b'data: {"usage":{"prompt_tokens":%d}}\n' % number for number in range(30_000)))
+    assert parser.usage(events, True) == Usage(29_999, 0)
+    assert Counted.looked_at == 256
+
+
+@pytest.mark.parametrize(("brackets", "expected"), [(32_760, Usage(1, 0)), (33_000, None)])
+def test_an_event_that_is_all_brackets_is_not_read(brackets, expected):
+    event = b'data: {"usage":{"prompt_tokens":1},"x":[' + b"[]," * brackets + b"0]}\n\n"
+    assert parser.usage(event, True) == expected
+
+
 def test_the_passthrough_parser_accepts_anything_and_knows_nothing():
     passthrough = instance(PassthroughParser).plugin
     assert passthrough.claims == ()

@@ -151,6 +151,15 @@ def test_it_says_what_it_has_learnt_and_forgets_the_half_that_was_sent_first():
     assert (bench.matched(text(4)), bench.matched(text(4, seed=2))) == ([0, 0, 0], [0, 4, 0])
 
 
+@pytest.mark.parametrize(("parameters", "looked_at"), [({}, 256), ({"maxPrefixTokensToMatch": 300 * 64}, 300)])
+def test_of_many_short_prompts_in_a_request_the_first_are_looked_at(parameters, looked_at):
+    bench = Bench(**parameters)
+    _, _, state, shared = bench.produce(*[f"{number}".encode() for number in range(3000)])
+    shared.scope = None
+    blocks = state.get(PREFIX_BLOCKS)
+    assert (blocks.total_blocks, len(blocks.hashes)) == (looked_at, looked_at)
+
+
 def test_a_prefill_endpoint_holds_the_prompt_too_and_a_shadow_pick_does_not():
     bench = Bench()
     bench.send(0, text(2), prefill=1)

@@ -96,6 +96,18 @@ def test_it_takes_nothing_once_it_holds_nothing():
     assert (tree.size_bytes, tree.entries) == (0, 0)
 
 
+def test_of_a_large_index_no_more_is_forgotten_at_once_than_may_be():
+    tree = PrefixTree()
+    tree.slots(["a", "b"])
+    for number in range(100):
+        tree.insert("a", prompt(number), 1000)
+        tree.insert("b", prompt(number), 1000)
+    entries = [tree.entries]
+    while tree.halve(30):
+        entries.append(tree.entries)
+    assert [*entries, tree.entries] == [200, 170, 140, 110, 100]
+
+
 class TreeAgainstModel(RuleBasedStateMachine):
     """The tree against one ordered dictionary of beginnings per endpoint."""
 
@@ -136,7 +148,8 @@ class TreeAgainstModel(RuleBasedStateMachine):
 
     @rule()
     def halve(self):
-        self.tree.halve()
+        while self.tree.halve(2):
+            pass
         for held in self.model.values():
             for _ in range((len(held) + 1) // 2):
                 held.popitem(last=False)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick._proto.ext_proc_pb2 import HeaderMap
-from endpick.extproc.headers import MOST_NAMES, _names, read_headers
+from endpick.extproc.headers import MOST_HEADERS, MOST_NAMES, _names, read_headers
+from endpick.extproc.stream import ProtocolError
 
 
 def header_map(*headers: tuple[str, bytes]) -> HeaderMap:
@@ -32,3 +34,11 @@ def test_names_that_clients_make_up_are_read_and_not_all_remembered():
         name = f"X-{number}"
         assert read_headers(header_map((name, b"v"), (name * 20, b"w"))) == {name.lower(): "v", name.lower() * 20: "w"}
     assert len(_names) == MOST_NAMES
+
+
+def test_so_many_headers_that_making_objects_of_them_takes_long_are_refused():
+    most = HeaderMap.FromString(b"\x0a\x00" * MOST_HEADERS)
+    assert read_headers(most) == {"": ""}
+    most.headers.add()
+    with pytest.raises(ProtocolError, match="more than 32768 headers"):
+        read_headers(most)

@@ -243,7 +243,7 @@ def test_a_delivery_says_which_bodies_can_be_looked_at(delivery, sees_request, s
     assert (delivery.sees_request_body, delivery.sees_response_body) == (sees_request, sees_response)
 
 
-@pytest.mark.parametrize(("mode", "named"), [(5, "GRPC"), (9, "9")])
+@pytest.mark.parametrize(("mode", "named"), [(5, "GRPC"), (9, "9"), (32, "unknown"), (-1, "unknown"), (2**31 - 1, "unknown")])
 @pytest.mark.parametrize("option", ["request_body_mode", "response_body_mode"])
 def test_a_mode_we_do_not_speak_ends_the_stream_and_names_the_option(option, mode, named):
     message = ProcessingRequest.FromString(request_headers())

@@ -6,6 +6,8 @@ import tracemalloc
 
 import pytest
 
+from endpick._proto.ext_proc_pb2 import HttpBody, ProcessingRequest
+from endpick.extproc.headers import SUBSET_KEY, SUBSET_NAMESPACE
 from endpick.extproc.session import Session, SessionSettings, session_factory
 from endpick.extproc.stream import GrpcStatus, ProtocolError, SessionCounters
 from endpick.requests.memory import MemoryAccount, MemoryBudget
@@ -25,7 +27,7 @@ from unit.extproc.test_session_ends import LaterDirector
 
 DROPPED = "x-llm-d-request-dropped-reason"
 PIECE = request_body(b"x" * 10_000)
-HEAD_BYTES = len(request_headers())
+HEAD_BYTES = len(request_headers()) + 128 * len(ProcessingRequest.FromString(request_headers()).request_headers.headers.headers)
 
 
 def session(
@@ -38,7 +40,7 @@ def test_bodies_are_held_until_the_decision_and_headers_until_the_end_of_the_str
     memory = MemoryBudget(10**6)
     one = session(memory)
     talk(one, request_headers(), PIECE, PIECE)
-    assert 20_000 + HEAD_BYTES < memory.held_bytes < 21_000
+    assert 20_000 + HEAD_BYTES < memory.held_bytes < 21_000 + HEAD_BYTES
     talk(one, request_body(b"", end=True))
     assert memory.held_bytes == HEAD_BYTES
     talk(one, response_headers(), response_body(b"y" * 10_000))
@@ -94,9 +96,39 @@ def test_what_comes_while_a_decision_is_awaited_and_finds_no_memory_ends_the_str
     one = session(MemoryBudget(3000), LaterDirector(), counters)
     talk(one, request_headers(), request_body(b"{}", end=True))
     with pytest.raises(ProtocolError, match="all the memory") as caught:
-        talk(one, *[response_body(b"")] * 6)
+        talk(one, *[response_body(b"")] * 40)
     assert caught.value.status == GrpcStatus.RESOURCE_EXHAUSTED
     assert counters.buffer_exhaustions == 1
+
+
+def test_what_decoding_makes_of_a_message_is_accounted_for():
+    head = ProcessingRequest.FromString(request_headers())
+    hint = head.metadata_context.filter_metadata[SUBSET_NAMESPACE].fields[SUBSET_KEY]
+    hint.string_value = ",".join(map("{:x}".format, range(0x1000, 0x4000)))
+    for number in range(5000):
+        head.request_headers.headers.headers.add(key=f"x-{number:x}", raw_value=b"1")
+    first, memory = head.SerializeToString(), MemoryBudget(10**8)
+    tracemalloc.start()
+    try:
+        one = session(memory, LaterDirector())
+        one.receive(first)
+        taken, _ = tracemalloc.get_traced_memory()
+        assert taken / 2 < memory.held_bytes < 4 * taken
+        talk(one, request_body(b"{}", end=True), response_headers())
+        held = memory.held_bytes
+        body = ProcessingRequest(response_body=HttpBody(body=b"x"), metadata_context=head.metadata_context)
+        for number in range(5000):
+            body.metadata_context.filter_metadata["x"].fields[f"{number}"].number_value = 1
+        later = body.SerializeToString()
+        one.receive(later)
+        del body
+        assert memory.held_bytes - held >= len(later)
+    finally:
+        tracemalloc.stop()
+    one.resume(Routed((ENDPOINT,), NotedExchange()))
+    assert memory.held_bytes == len(first) + 128 * len(head.request_headers.headers.headers)
+    one.close(CloseCause.RESET)
+    assert memory.held_bytes == 0
 
 
 def test_pieces_without_a_byte_hold_nothing_however_many_come():

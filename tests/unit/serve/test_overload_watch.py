@@ -36,3 +36,21 @@ async def test_what_is_no_number_of_bytes_is_a_fault_and_memory_is_watched_on(le
     watch.stop()
     assert [name for name, *_ in telemetry.faults] == ["odd"]
     assert (account.learnt_bytes, account.stage) == (1000, OverloadStage.NORMAL)
+
+
+@pytest.mark.asyncio
+async def test_a_plugin_with_much_to_forget_is_called_again_until_it_has_and_no_other_is():
+    left, called = [3], []
+
+    def forget_much():
+        called.append("much")
+        left[0] -= 1
+        return left[0] > 0
+
+    much = plugin_of(Scorer, "much", score=lambda *_: None, forget_some=forget_much)
+    little = plugin_of(Scorer, "little", score=lambda *_: None, forget_some=lambda: called.append("little"))
+    watch = OverloadWatch(MemoryAccount(1), lambda: (much, little), Recording(), CollectorRegistry())
+    for _ in range(5):
+        watch.start()
+        watch.stop()
+    assert called == ["much", "little", "much", "much"]

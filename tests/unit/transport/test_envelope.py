@@ -19,6 +19,12 @@ def check(message: bytes, arrived: int | None = None, max_bytes: int = 1000) -> 
     EnvelopeCheck(BODIES, max_bytes).add(message, 0, len(message) if arrived is None else arrived)
 
 
+def check_in_parts(message: bytes, arriving: int) -> None:
+    envelope = EnvelopeCheck(BODIES, 100_000)
+    for start in range(0, len(message), arriving):
+        envelope.add(message, start, min(len(message), start + arriving))
+
+
 def headers(count: int) -> bytes:
     return pb.ProcessingRequest(
         request_headers=pb.HttpHeaders(headers=pb.HeaderMap(headers=[pb.HeaderValue()] * count))
@@ -42,6 +48,24 @@ def test_many_small_fields_count_together():
         check(b"\x48\x00" * 100)
     with pytest.raises(EnvelopeError, match="more than 100 bytes"):
         check(b"\x49" + b"x" * 8 + b"\x4d" + b"x" * 4 + b"\x4a\x60" + b"x" * 96, max_bytes=100)
+
+
+@pytest.mark.parametrize("field", [b"\x0a\x00", b"\x10\x01", b"\x78\x00"])
+@pytest.mark.parametrize("arriving", [1, 7, 4096])
+def test_a_body_of_many_small_fields_is_refused_before_it_is_decoded(field, arriving):
+    inside = pb.HttpBody(body=b"x" * 100).SerializeToString() + field * 2000
+    message = b"\x22" + varint(len(inside)) + inside
+    with pytest.raises(EnvelopeError, match="more than 64 fields"):
+        check_in_parts(message, arriving)
+
+
+def test_a_body_ends_where_its_length_says():
+    message = pb.ProcessingRequest(request_body=pb.HttpBody(body=b"x" * 5000, end_of_stream=True)).SerializeToString()
+    check(message + b"\x48\x00", max_bytes=4)
+    with pytest.raises(EnvelopeError, match="more than 3 bytes"):
+        check(message + b"\x48\x00", max_bytes=3)
+    with pytest.raises(EnvelopeError, match="no protobuf"):
+        check(b"\x22\x05\x0a\xff\x7f" + b"x" * 5000)
 
 
 @pytest.mark.parametrize("message", [b"\x0b" + b"x" * 2000, b"\xff" * 2000])

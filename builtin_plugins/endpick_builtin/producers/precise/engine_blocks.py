@@ -109,9 +109,9 @@ class EngineBlocks:
         self._places.clear()
         return count
 
-    def halve(self) -> None:
-        """Forget the half that has been known for longest."""
-        self._drop((len(self._keys) + 1) // 2)
+    def forget_oldest(self, count: int) -> None:
+        """Forget so many, those that have been known for longest."""
+        self._drop(count)
 
     def watch(self) -> None:
         """From now on remember which blocks are stored, until as many calls of `unwatch`."""

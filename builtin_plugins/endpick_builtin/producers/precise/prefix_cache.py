@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from endpick_builtin.producers.precise.parameters import BYTES_PER_BLOCK, Precis
 from endpick_builtin.producers.precise.speculation import MOST_SPECULATED, Speculation
 from endpick_builtin.producers.precise.tier_index import DEFAULT_TIER, SPECULATIVE, TierIndex
 from endpick_builtin.producers.self_check import Finding, Promise, SelfCheck
+
+_FORGOTTEN_AT_ONCE: Final = 5000
+"""Blocks: they take some milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,8 @@ class PrecisePrefixCache:
             lambda: self._intake.waiting if self._intake else 0,
         )
         self._check = SelfCheck(context.registry) if parameters.self_check else None
+        self._halving: list[tuple[EngineBlocks, int]] = []
+        """Endpoints of which some blocks are still to be forgotten, with how many are to be left."""
         self._pool: object = None
         self._slot_of_member: RowArray = np.empty(0, dtype=np.intp)
 
@@ -146,10 +152,19 @@ class PrecisePrefixCache:
         """What the index takes."""
         return sum(map(len, self._intake.all_blocks())) * BYTES_PER_BLOCK if self._intake is not None else 0
 
-    def forget_some(self) -> None:
-        """Of each endpoint, the half of its blocks that has been known for longest."""
-        for blocks in self._intake.all_blocks() if self._intake is not None else ():
-            blocks.halve()
+    def forget_some(self) -> bool:
+        """Of each endpoint, the half of its blocks that has been known for longest, in parts; whether there is more to do."""
+        if not self._halving and self._intake is not None:
+            self._halving = [(blocks, len(blocks) // 2) for blocks in self._intake.all_blocks()]
+        left = _FORGOTTEN_AT_ONCE
+        while left > 0 and self._halving:
+            blocks, goal = self._halving[-1]
+            some = min(left, max(0, len(blocks) - goal))
+            blocks.forget_oldest(some)
+            left -= some
+            if len(blocks) <= goal:
+                self._halving.pop()
+        return bool(self._halving)
 
     def forget(self, name: str) -> None:
         """The endpoint has left."""
