@@ -164,7 +164,7 @@ class Peer:
     def take(self) -> list[Frame]:
         """Frames since last asked."""
         taken = []
-        for kind, flags, stream, payload in parsed(self._parser, self.connection.take_output()):
+        for kind, flags, stream, payload in parsed(self._parser, self.connection.outbox.take()):
             frame = Frame(FrameType(kind), flags, stream, payload)
             if frame.kind is FrameType.HEADERS:
                 frame.headers = {name.decode(): value.decode() for name, value, _ in self._decoder.decode(frame.payload, True)}

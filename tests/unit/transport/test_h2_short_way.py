@@ -106,12 +106,12 @@ def test_the_gateway_gets_the_same_bytes_and_the_exchange_sees_the_same_pieces(p
         for part in [b"".join(parts)] if at_once else parts:
             peer.send(part)
     answers = [
-        (peer.connection.take_output(), peer.exchange.chunks, peer.exchange.finishes, peer.counters.snapshot()) for peer in (short, long)
+        (peer.connection.outbox.take(), peer.exchange.chunks, peer.exchange.finishes, peer.counters.snapshot()) for peer in (short, long)
     ]
     assert answers[0] == answers[1]
     for peer in (short, long):
         peer.send(frames.window_update(1, 2**20))
-    assert short.connection.take_output() == long.connection.take_output()
+    assert short.connection.outbox.take() == long.connection.outbox.take()
     assert short.memory.held_bytes == long.memory.held_bytes
 
 

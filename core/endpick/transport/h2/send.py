@@ -137,12 +137,15 @@ class Outbox:
         frames.append(piece)
         return True
 
-    def finish(self, stream: Stream, trailers: bytes) -> None:
-        """Complete the response with a gRPC status, to be sent after the messages that wait."""
-        stream.trailers = RESPONSE_HEADERS + trailers if stream.response == AWAITED else trailers
+    def finish(self, stream: Stream, trailers: bytes) -> bool:
+        """Complete the response with a gRPC status. True if all of it is sent; else it follows what waits, and `on_sent` is called then."""
+        block = RESPONSE_HEADERS + trailers if stream.response == AWAITED else trailers
         stream.response = COMPLETE
-        if not stream.pending:
-            self._all_sent(stream)
+        if stream.pending:
+            stream.trailers = block
+            return False
+        self._put_headers(stream, block, end_stream=True)
+        return True
 
     def refuse(self, stream: Stream, block: bytes, body: bytes) -> None:
         """Answer a request that is not gRPC and has ended, as plain HTTP."""
