@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from endpick.requests.memory import MemoryAccount, MemoryBudget
 from endpick.transport.h2 import frames
 from endpick.transport.h2.errors import ErrorCode
-from endpick.transport.h2.frames import FrameParser, FrameType, parse_settings
+from endpick.transport.h2.frames import FrameBuffer, FrameType, parse_settings
 from endpick.transport.h2.grpc import MESSAGE_HEAD
 from endpick.transport.limits import Limits
 from unit.transport.peer import EchoSession, Frame, Peer, data, frame, parsed
@@ -350,7 +350,7 @@ def test_what_a_socket_does_not_take_waits_at_its_stream_however_wide_the_window
         peer.connection.set_writable(True)
         peer.connection.outbox.write_to(socket)
     assert peer.memory.held_bytes == 0
-    assert body(Frame(FrameType(kind), 0, 0, payload) for kind, _, _, payload in parsed(FrameParser(2**24), b"".join(sent))) == expected
+    assert body(Frame(FrameType(kind), 0, 0, payload) for kind, _, _, payload in parsed(FrameBuffer(2**24), b"".join(sent))) == expected
 
 
 def test_a_long_reply_is_not_copied_on_its_way_to_the_socket():

@@ -16,7 +16,7 @@ from jh2._hazmat import Decoder
 from endpick.extproc.stream import StreamSession
 from endpick.requests.memory import MemoryBudget
 from endpick.transport.h2.connection import Connection
-from endpick.transport.h2.frames import FrameParser, FrameType
+from endpick.transport.h2.frames import FrameBuffer, FrameType
 from endpick.transport.limits import Limits, TransportCounters
 from endpick.transport.methods import EXT_PROC_PATH, Method
 from unit.transport.peer import EchoSession, FakeTask, parsed
@@ -110,7 +110,7 @@ def test_a_damaged_recording_means_the_same_however_it_is_cut_and_ends_cleanly(n
 
 def assert_readable(output: bytes) -> None:
     """Whatever was sent, a client can read what came back."""
-    parser, decoder = FrameParser(2**14), Decoder(2**16)
+    parser, decoder = FrameBuffer(2**14), Decoder(2**16)
     ended = set()
     for kind, flags, stream, payload in parsed(parser, output):
         assert kind <= FrameType.CONTINUATION

@@ -9,7 +9,18 @@ from typing import Final
 from endpick.requests.memory import MemoryBudget
 from endpick.transport.h2 import frames
 from endpick.transport.h2.errors import ErrorCode, H2ConnectionError, H2StreamError, RateBudget
-from endpick.transport.h2.frames import CONTINUATION, DATA, HEADERS, PREFACE, RST_STREAM, FrameParser, announced_settings
+from endpick.transport.h2.frames import (
+    CONTINUATION,
+    DATA,
+    FRAME_HEAD_BYTES,
+    HEADERS,
+    MAX_STREAM_ID,
+    PREFACE,
+    RST_STREAM,
+    FrameBuffer,
+    announced_settings,
+    read_frame_head,
+)
 from endpick.transport.h2.lifetime import CLOSED, CLOSING, LAST_CALL, WAITING_FOR_PREFACE, WAITING_FOR_SETTINGS, Lifetime
 from endpick.transport.h2.receive import ControlFrames, FrameHandler
 from endpick.transport.h2.streams import Spawn, Streams
@@ -66,7 +77,7 @@ class Connection:
     ) -> None:
         self._counters = counters
         self._preface = PrefaceReader()
-        self._parser = FrameParser(limits.max_frame_bytes)
+        self._arrived = FrameBuffer(limits.max_frame_bytes)
         self._turn_seconds = limits.read_seconds_per_turn
         self.streams = Streams(methods, limits, counters, memory, spawn)
         self.outbox = self.streams.outbox
@@ -111,14 +122,29 @@ class Connection:
         return left
 
     def _take_frames(self, data: bytes, now: float, clock: Callable[[], float] | None, most: int) -> bool:
-        parser, handler = self._parser, self._handler
-        until_look = _FRAMES_PER_LOOK
+        arrived, handler = self._arrived, self._handler
         blocks = handler.blocks
-        batch = parser.feed(data)
-        while batch:
-            buffer = parser.buffer
-            last = batch[0][3] + most
-            for kind, flags, stream_id, start, stop in batch:
+        longest = arrived.max_payload_bytes
+        until_look = _FRAMES_PER_LOOK
+        # Declared, because mypyc works on numbers whose type it does not know by calls.
+        length_and_kind: int
+        flags: int
+        stream_id: int
+        arrived.add(data)
+        while True:
+            buffer, position = arrived.bytes, arrived.position
+            end = len(buffer)
+            last = position + most
+            while end - position >= FRAME_HEAD_BYTES:
+                length_and_kind, flags, stream_id = read_frame_head(buffer, position)
+                length = length_and_kind >> 8
+                start = position + FRAME_HEAD_BYTES
+                stop = start + length
+                if stop > end or length > longest:
+                    break
+                position = stop
+                kind = length_and_kind & 0xFF
+                stream_id &= MAX_STREAM_ID
                 try:
                     if blocks.stream_id and (kind != CONTINUATION or stream_id != blocks.stream_id):
                         raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "a header block is interrupted by another frame")
@@ -138,13 +164,15 @@ class Connection:
                 if not until_look or stop > last:
                     until_look = _FRAMES_PER_LOOK
                     if clock is not None and (stop > last or clock() - now > self._turn_seconds):
-                        return parser.back_to(stop)
-            most = last - stop
-            if not parser.unparsed:
-                parser.buffer = b""  # it may be long, and the next read far off
-                break
-            batch = parser.more()
-        return False
+                        arrived.position = stop
+                        return arrived.left()
+            if position == end and not arrived.behind:  # nearly always
+                arrived.bytes, arrived.position = b"", 0
+                return False
+            most = last - position
+            arrived.position = position
+            if not arrived.read_on():
+                return False
 
     def tick(self, now: float) -> None:
         """Time has passed: end what has taken too long."""
