@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from endpick.extproc.stream import GrpcStatus, PassingBody
+from endpick.extproc.stream import GrpcStatus
 from endpick.requests.memory import OverloadStage
 from endpick.requests.model import CloseCause
 from endpick.transport.envelope import EnvelopeError
@@ -22,7 +22,7 @@ from endpick.transport.h2.grpc import (
 from endpick.transport.h2.headers import HeaderBlocks, MalformedError, RequestHead, check_trailers, read_head, unpad
 from endpick.transport.h2.hpack import Fields
 from endpick.transport.h2.lifetime import LAST_CALL, WAITING_FOR_SETTINGS, Lifetime
-from endpick.transport.h2.short_way import LONGEST_PAYLOAD_BYTES, PASSAGES, Passage
+from endpick.transport.h2.short_way import LONGEST_PAYLOAD_BYTES
 from endpick.transport.h2.stream import AWAITED, CLOSED, HALF_CLOSED_REMOTE, RECV_RST_STREAM, Stream
 from endpick.transport.h2.streams import Streams
 from endpick.transport.limits import Limits, TransportCounters
@@ -212,7 +212,15 @@ class FrameHandler:
         if stream.receive_window < 0:
             raise H2StreamError(stream_id, ErrorCode.FLOW_CONTROL_ERROR, "more DATA than the stream's window")
         passing = stream.passing
-        if passing is None or flags or not self._passes(stream, passing, buffer, start, stop):
+        if (
+            passing is not None
+            and not flags
+            and MESSAGE_HEAD_BYTES < length <= self._longest_passing
+            and self._streams.outbox.pass_on(stream, passing, buffer, start, stop)
+        ):
+            self._counters.messages_received += 1
+            self._counters.messages_sent += 1
+        else:
             if flags & PADDED:
                 start, stop = unpad(buffer, start, stop)
             if stream.content_left is not None:
@@ -232,25 +240,6 @@ class FrameHandler:
                 self._streams.end_request(stream)
         if stream.receive_window <= self._stream_window_floor and stream.state != CLOSED:
             self._streams.send_window_update(stream)
-
-    def _passes(self, stream: Stream, passing: PassingBody, buffer: bytes, start: int, stop: int) -> bool:
-        """Let the payload `buffer[start:stop]` take the short way; False if it has to take the long one."""
-        length = stop - start
-        if not MESSAGE_HEAD_BYTES <= length <= self._longest_passing or stream.held_bytes or stream.content_left is not None:
-            return False
-        passage = PASSAGES.get(length)
-        if passage is None:
-            passage = PASSAGES[length] = Passage(length)
-        piece_at = start + passage.before_bytes
-        if not passage.size or buffer[start:piece_at] != passage.before:
-            return False
-        piece = buffer[piece_at:stop]
-        if not self._streams.outbox.pass_on(stream, passage, piece):
-            return False
-        passing.let_pass(piece)
-        self._counters.messages_received += 1
-        self._counters.messages_sent += 1
-        return True
 
     def headers(self, kind: int, flags: int, stream_id: int, payload: bytes, now: float) -> None:
         """Take a HEADERS or CONTINUATION frame."""
