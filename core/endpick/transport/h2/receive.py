@@ -183,6 +183,7 @@ class FrameHandler:
         self._limits = limits
         self._counters = counters
         self._streams = streams
+        self._outbox = streams.outbox
         self._open = streams.open
         self._lifetime = lifetime
         self._control = control
@@ -216,7 +217,7 @@ class FrameHandler:
             passing is not None
             and not flags
             and MESSAGE_HEAD_BYTES < length <= self._longest_passing
-            and self._streams.outbox.pass_on(stream, passing, buffer, start, stop)
+            and self._outbox.pass_on(stream, passing, buffer, start, stop)
         ):
             self._counters.messages_received += 1
             self._counters.messages_sent += 1
@@ -231,11 +232,15 @@ class FrameHandler:
                     self._control.spend_empty_frame(now)
             elif session is not None:
                 size = stop - start - MESSAGE_HEAD_BYTES
-                # Nearly every payload is exactly one message and nothing else; that way costs one copy.
-                if not stream.held_bytes and 0 <= size <= self._max_short_bytes and _message_head(buffer, start) == (0, size):
-                    self._streams.deliver(stream, session, (buffer[start + MESSAGE_HEAD_BYTES : stop],))
+                if stream.held_bytes:
+                    messages = self._assembled(stream, buffer, start, stop)
+                elif 0 <= size <= self._max_short_bytes and _message_head(buffer, start) == (0, size):
+                    # Nearly every payload is exactly one message and nothing else; that way costs one copy.
+                    messages = [buffer[start + MESSAGE_HEAD_BYTES : stop]]
                 else:
-                    self._streams.deliver(stream, session, self._messages(stream, buffer, start, stop))
+                    messages = self._messages(stream, buffer, start, stop)
+                if messages:
+                    self._streams.deliver(stream, session, messages)
             if flags & END_STREAM and stream.state != CLOSED:
                 self._streams.end_request(stream)
         if stream.receive_window <= self._stream_window_floor and stream.state != CLOSED:
@@ -264,15 +269,15 @@ class FrameHandler:
     def send_window_update(self) -> None:
         """Let the client send more on this connection, unless it does not read what the server sends."""
         increment = self._limits.connection_window_bytes - self._receive_window
-        if increment > 0 and self._streams.outbox.writable:
-            self._streams.outbox.put(frames.window_update(0, increment))
+        if increment > 0 and self._outbox.writable:
+            self._outbox.put(frames.window_update(0, increment))
             self._receive_window += increment
 
     def _messages(self, stream: Stream, buffer: bytes, start: int, stop: int) -> list[bytes]:
-        """The gRPC messages that the DATA payload `buffer[start:stop]` holds or completes; none if it ends the stream."""
+        """The gRPC messages in a DATA payload, `buffer[start:stop]`, which begins with one."""
         messages: list[bytes] = []
         # Only a message that is cut, long or not acceptable needs an assembler.
-        while not stream.held_bytes and stop - start >= MESSAGE_HEAD_BYTES:
+        while stop - start >= MESSAGE_HEAD_BYTES:
             compressed, length = _message_head(buffer, start)
             end = start + MESSAGE_HEAD_BYTES + length
             if compressed or length > self._max_short_bytes or end > stop:
@@ -281,10 +286,10 @@ class FrameHandler:
             start = end
         if start < stop:
             messages += self._assembled(stream, buffer, start, stop)
-        return [] if stream.session is None else messages
+        return messages
 
     def _assembled(self, stream: Stream, buffer: bytes, start: int, stop: int) -> list[bytes]:
-        """The messages that the rest of a payload completes; its assembler keeps what follows them."""
+        """The messages that the payload, or the rest of one, completes or holds; a stream is ended by one that is not acceptable."""
         assembler = stream.assembler
         if assembler is None:
             limits = self._limits
