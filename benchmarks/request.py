@@ -86,7 +86,7 @@ class Rounds:
         self._script = script
         self._next = 1
         self._connection.receive(frames.PREFACE + frames.settings({4: 2**30}) + frames.window_update(0, 2**30), time.monotonic())
-        self._connection.take_output()
+        self._connection.outbox.take()
         self._run(1, first)
 
     def run(self, count: int) -> None:
@@ -111,8 +111,8 @@ class Rounds:
 
     def _receive(self, data: bytes) -> int:
         self._connection.receive(data, time.monotonic())
-        output = self._connection.take_output()
-        if self._connection.closing:
+        output = self._connection.outbox.take()
+        if self._connection.lifetime.closing:
             raise RuntimeError(f"the connection ended: {output[-200:]!r}")
         return len(output)
 

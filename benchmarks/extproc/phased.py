@@ -22,7 +22,7 @@ from benchmarks.extproc.messages import Conversation, conversations
 from benchmarks.extproc.serve import sessions
 from endpick.transport.h2 import frames
 from endpick.transport.h2.errors import ErrorCode
-from endpick.transport.h2.frames import ACK, FRAME_HEAD, FrameParser, FrameType
+from endpick.transport.h2.frames import ACK, FRAME_HEAD, FRAME_HEAD_BYTES, FrameBuffer, FrameType, read_frame_head
 from endpick.transport.h2.grpc import MESSAGE_HEAD, MESSAGE_HEAD_BYTES
 from endpick.transport.methods import EXT_PROC_PATH
 
@@ -99,7 +99,7 @@ class Gateway(asyncio.Protocol):
         self._next_script = next_script
         self._concurrency = streams
         self._picks = picks
-        self._parser = FrameParser(2**24)
+        self._arrived = FrameBuffer(2**24)
         self.streams: dict[int, Stream] = {}
         self._next = 1
         self._window = 65_535
@@ -120,15 +120,29 @@ class Gateway(asyncio.Protocol):
         self.lost = True
 
     def data_received(self, data: bytes) -> None:
-        batch = self._parser.feed(data)
-        while batch:
-            for kind, flags, stream_id, start, stop in batch:
-                if kind == FrameType.DATA:
-                    self._received(stream_id, self._parser.buffer[start:stop])
-                else:
-                    self.frame_received(kind, flags, stream_id, self._parser.buffer[start:stop])
-            batch = self._parser.more()
+        arrived = self._arrived
+        arrived.add(data)
+        more = True
+        while more:
+            self._frames_received(arrived)
+            more = arrived.read_on()
         self.flush()
+
+    def _frames_received(self, arrived: FrameBuffer) -> None:
+        """The whole frames at the beginning of what arrived."""
+        buffer, position = arrived.bytes, arrived.position
+        while len(buffer) - position >= FRAME_HEAD_BYTES:
+            length_and_kind, flags, stream_id = read_frame_head(buffer, position)
+            start = position + FRAME_HEAD_BYTES
+            stop = start + (length_and_kind >> 8)
+            if stop > len(buffer):
+                break
+            position, kind = stop, length_and_kind & 0xFF
+            if kind == FrameType.DATA:
+                self._received(stream_id, buffer[start:stop])
+            else:
+                self.frame_received(kind, flags, stream_id, buffer[start:stop])
+        arrived.position = position
 
     def frame_received(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         """Anything but DATA."""

@@ -47,7 +47,7 @@ def test_no_bytes_make_a_connection_raise_or_leave_memory_behind(greet, pieces, 
         for cut in [*cuts, len(sent)]:
             peer.send(rest[:cut])
             rest = rest[cut:]
-            peer.connection.take_output()
+            peer.connection.outbox.take()
 
     bounded(receive, data)
     peer.connection.tick(peer.now + 3600)

@@ -13,7 +13,16 @@ from endpick.requests.model import CloseCause
 from endpick.transport.h2 import frames
 from endpick.transport.h2.connection import Connection
 from endpick.transport.h2.errors import ErrorCode
-from endpick.transport.h2.frames import END_HEADERS, END_STREAM, FRAME_HEAD, FrameParser, FrameType
+from endpick.transport.h2.frames import (
+    END_HEADERS,
+    END_STREAM,
+    FRAME_HEAD,
+    FRAME_HEAD_BYTES,
+    MAX_STREAM_ID,
+    FrameBuffer,
+    FrameType,
+    read_frame_head,
+)
 from endpick.transport.h2.grpc import MESSAGE_HEAD
 from endpick.transport.h2.hpack import encode
 from endpick.transport.h2.stream import Stream
@@ -127,7 +136,7 @@ class Peer:
         open_session = session or self._open_session
         methods = {PATH: Method(open_session), ENDLESS_PATH: Method(open_session, holds_drain=False)}
         self.connection = Connection(methods, limits or Limits(), self.counters, self.memory, self._spawn, self.now)
-        self._parser = FrameParser(2**24)
+        self._parser = FrameBuffer(2**24)
         self._decoder = Decoder(2**16)
         self._encoded: dict[tuple[tuple[str, str], ...], bytes] = {}
         if greet:
@@ -164,7 +173,7 @@ class Peer:
     def take(self) -> list[Frame]:
         """Frames since last asked."""
         taken = []
-        for kind, flags, stream, payload in parsed(self._parser, self.connection.take_output()):
+        for kind, flags, stream, payload in parsed(self._parser, self.connection.outbox.take()):
             frame = Frame(FrameType(kind), flags, stream, payload)
             if frame.kind is FrameType.HEADERS:
                 frame.headers = {name.decode(): value.decode() for name, value, _ in self._decoder.decode(frame.payload, True)}
@@ -194,12 +203,20 @@ def data(stream: int, payload: bytes, *, end: bool = False) -> bytes:
     return frame(FrameType.DATA, END_STREAM if end else 0, stream, payload)
 
 
-def parsed(parser: FrameParser, data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
+def parsed(arrived: FrameBuffer, data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
     """Type, flags, stream and payload of each whole frame."""
-    batch = parser.feed(data)
-    while batch:
-        yield from ((kind, flags, stream, parser.buffer[start:stop]) for kind, flags, stream, start, stop in batch)
-        batch = parser.more()
+    arrived.add(data)
+    while True:
+        while len(arrived.bytes) - arrived.position >= FRAME_HEAD_BYTES:
+            length_and_kind, flags, stream = read_frame_head(arrived.bytes, arrived.position)
+            start = arrived.position + FRAME_HEAD_BYTES
+            stop = start + (length_and_kind >> 8)
+            if stop > len(arrived.bytes) or stop - start > arrived.max_payload_bytes:
+                break
+            arrived.position = stop
+            yield length_and_kind & 0xFF, flags, stream & MAX_STREAM_ID, arrived.bytes[start:stop]
+        if not arrived.read_on():
+            return
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:

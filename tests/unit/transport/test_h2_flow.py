@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from endpick.requests.memory import MemoryAccount, MemoryBudget
 from endpick.transport.h2 import frames
 from endpick.transport.h2.errors import ErrorCode
-from endpick.transport.h2.frames import FrameParser, FrameType, parse_settings
+from endpick.transport.h2.frames import FrameBuffer, FrameType, parse_settings
 from endpick.transport.h2.grpc import MESSAGE_HEAD
 from endpick.transport.limits import Limits
 from unit.transport.peer import EchoSession, Frame, Peer, data, frame, parsed
@@ -164,7 +164,7 @@ def test_more_than_the_window_of_a_stream_is_a_flow_control_error_of_that_stream
     peer.send(data(1, b"x" * 101))
     [reset] = peer.take()
     assert (reset.kind, reset.code) == (FrameType.RST_STREAM, ErrorCode.FLOW_CONTROL_ERROR)
-    assert not peer.connection.closing
+    assert not peer.connection.lifetime.closing
 
 
 def test_more_than_the_window_of_the_connection_is_a_flow_control_error_of_the_connection():
@@ -174,7 +174,7 @@ def test_more_than_the_window_of_the_connection_is_a_flow_control_error_of_the_c
     for _ in range(4):
         peer.send(data(1, MESSAGE_HEAD.pack(0, 10**6)[:5] + b"x" * 30_000))
     assert peer.take()[-1].code is ErrorCode.FLOW_CONTROL_ERROR
-    assert peer.connection.closing
+    assert peer.connection.lifetime.closing
 
 
 def test_a_socket_that_takes_nothing_keeps_replies_at_their_streams():
@@ -247,10 +247,10 @@ def test_a_window_may_not_grow_beyond_what_http2_counts():
     peer.open(1)
     peer.send(frames.window_update(1, NO_CREDIT))
     assert peer.take()[0].code is ErrorCode.FLOW_CONTROL_ERROR
-    assert not peer.connection.closing
+    assert not peer.connection.lifetime.closing
     peer.send(frames.window_update(0, NO_CREDIT))
     assert peer.take()[0].code is ErrorCode.FLOW_CONTROL_ERROR
-    assert peer.connection.closing
+    assert peer.connection.lifetime.closing
 
 
 def test_no_stream_begins_while_the_process_has_no_memory_left_and_open_ones_go_on():
@@ -306,8 +306,8 @@ def test_what_is_written_in_pieces_is_what_would_be_written_in_one(sizes, window
             peer.message(1, b"reply:" + b"%d" % size)
     socket = FakeSocket()
     peers[0].connection.outbox.write_to(socket)
-    assert b"".join(socket.pieces) == peers[1].connection.take_output()
-    assert peers[0].connection.take_output() == b""
+    assert b"".join(socket.pieces) == peers[1].connection.outbox.take()
+    assert peers[0].connection.outbox.take() == b""
 
 
 class FullSocket(FakeSocket):
@@ -350,7 +350,7 @@ def test_what_a_socket_does_not_take_waits_at_its_stream_however_wide_the_window
         peer.connection.set_writable(True)
         peer.connection.outbox.write_to(socket)
     assert peer.memory.held_bytes == 0
-    assert body(Frame(FrameType(kind), 0, 0, payload) for kind, _, _, payload in parsed(FrameParser(2**24), b"".join(sent))) == expected
+    assert body(Frame(FrameType(kind), 0, 0, payload) for kind, _, _, payload in parsed(FrameBuffer(2**24), b"".join(sent))) == expected
 
 
 def test_a_long_reply_is_not_copied_on_its_way_to_the_socket():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from endpick.transport.h2 import frames
 from endpick.transport.h2.errors import ErrorCode, H2ConnectionError
-from endpick.transport.h2.frames import FRAME_HEAD, FrameParser, FrameType
+from endpick.transport.h2.frames import FRAME_HEAD, FrameBuffer, FrameType
 from unit.transport.peer import frame, parsed
 
 FRAMES = st.lists(
@@ -16,7 +16,7 @@ FRAMES = st.lists(
 )
 
 
-def parse(parser: FrameParser, data: bytes) -> list[tuple[int, int, int, bytes]]:
+def parse(parser: FrameBuffer, data: bytes) -> list[tuple[int, int, int, bytes]]:
     return list(parsed(parser, data))
 
 
@@ -28,8 +28,8 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 @given(FRAMES, st.lists(st.integers(0, 10_000), max_size=20))
 def test_frames_are_the_same_however_the_bytes_are_cut(sent, places):
     whole = b"".join(sent)
-    expected = parse(FrameParser(100), whole)
-    parser = FrameParser(100)
+    expected = parse(FrameBuffer(100), whole)
+    parser = FrameBuffer(100)
     assert [found for piece in cut(whole, places) for found in parse(parser, piece)] == expected
     assert len(expected) == len(sent)
 
@@ -37,7 +37,7 @@ def test_frames_are_the_same_however_the_bytes_are_cut(sent, places):
 @given(st.binary(max_size=400), st.lists(st.integers(0, 10_000), max_size=20))
 def test_any_bytes_give_the_same_frames_and_error_however_they_are_cut(garbage, places):
     def run(pieces: list[bytes]) -> tuple[list[tuple[int, int, int, bytes]], str | None]:
-        parser = FrameParser(64)
+        parser = FrameBuffer(64)
         found = []
         try:
             for piece in pieces:
@@ -51,7 +51,7 @@ def test_any_bytes_give_the_same_frames_and_error_however_they_are_cut(garbage, 
 
 
 def test_a_frame_beyond_the_limit_is_an_error_after_the_frames_before_it():
-    parser = FrameParser(10)
+    parser = FrameBuffer(10)
     found = parsed(parser, frames.ping(b"12345678", ack=False) + frame(FrameType.DATA, 0, 1, b"x" * 11))
     assert next(found)[0] == FrameType.PING
     with pytest.raises(H2ConnectionError) as caught:
@@ -61,7 +61,7 @@ def test_a_frame_beyond_the_limit_is_an_error_after_the_frames_before_it():
 
 def test_the_reserved_bit_of_a_stream_identifier_is_ignored():
     with_bit = FRAME_HEAD.pack(0, 1, FrameType.DATA, 0, 5 | 1 << 31) + b"x"
-    assert parse(FrameParser(100), with_bit) == [(FrameType.DATA, 0, 5, b"x")]
+    assert parse(FrameBuffer(100), with_bit) == [(FrameType.DATA, 0, 5, b"x")]
 
 
 @pytest.mark.parametrize(
@@ -75,5 +75,5 @@ def test_the_reserved_bit_of_a_stream_identifier_is_ignored():
     ],
 )
 def test_what_is_written_reads_back(written, kind, stream, payload):
-    [(got_kind, _, got_stream, got_payload)] = parse(FrameParser(1000), written)
+    [(got_kind, _, got_stream, got_payload)] = parse(FrameBuffer(1000), written)
     assert (got_kind, got_stream, got_payload) == (kind, stream, payload)

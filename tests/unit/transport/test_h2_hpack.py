@@ -7,7 +7,10 @@ from jh2._hazmat import Decoder, Encoder
 from jh2.hpack.huffman_constants import REQUEST_CODES_LENGTH
 
 from endpick.transport.h2.errors import ErrorCode, H2ConnectionError
-from endpick.transport.h2.hpack import _CODE_BITS, EMPTY_TABLE, HeaderDecoder, encode
+from endpick.transport.h2.frames import END_HEADERS, FrameType
+from endpick.transport.h2.headers import HeaderBlocks
+from endpick.transport.h2.hpack import _CODE_BITS, EMPTY_TABLE, Fields, HeaderDecoder, encode
+from endpick.transport.limits import Limits
 
 FIELDS = st.lists(st.tuples(st.binary(min_size=1, max_size=200), st.binary(max_size=400)), max_size=8)
 
@@ -29,20 +32,42 @@ def test_blocks_of_another_encoder_decode_with_its_table_and_huffman_codes(field
         assert decoder.decode(encoder.encode(sent, huffman)) == sent
 
 
-@given(st.lists(st.sampled_from((b"\x40\x01a\x01b", b"\x40\x01c\x01d", b"\xbe", b"\x82\xbe", b"\x82", b"\x00\x01e\x01f"))))
+def add(blocks: HeaderBlocks, block: bytes) -> Fields | None:
+    return blocks.add(FrameType.HEADERS, END_HEADERS, 1, block, 0.0)
+
+
+ADD_TO_TABLE = (b"\x40\x01a\x01b", b"\x40\x01c\x01d", b"\x20\x3f\xe1\x1f\x40\x01x\x01y")
+KEEP_TABLE = (b"", b"\xbe", b"\x82\xbe", b"\x82", b"\x00\x01e\x01f", b"\x10\x01e\x01f", b"\x82\x00\x01e\x01g\xbe", b"\x0f\x2f\x01h")
+
+
+@given(st.lists(st.sampled_from(ADD_TO_TABLE + KEEP_TABLE)))
 def test_a_block_that_comes_again_means_what_the_table_says_now(blocks):
-    ours, library = HeaderDecoder(2**16), Decoder(2**16)
+    ours, library = HeaderBlocks(Limits()), Decoder(2**16)
     for block in (b"\x40\x01x\x01y", *blocks):
-        assert ours.decode(block) == library.decode(block, True)
+        assert add(ours, block) == library.decode(block, True)
 
 
-def test_a_block_of_references_that_comes_again_is_not_decoded_again():
+@pytest.mark.parametrize("block", [b"\x82\xbe", b"\x82\xbe\x00\x01e\x01f"], ids=["of references", "with a literal that no table remembers"])
+def test_a_block_that_comes_again_is_not_decoded_again(block):
+    blocks = HeaderBlocks(Limits())
+    add(blocks, b"\x40\x01a\x01b")
+    first = add(blocks, block)
+    assert add(blocks, block) is first
+    add(blocks, b"\x40\x01a\x01c")
+    again = add(blocks, block)
+    assert again is not None
+    assert again[:2] == [(b":method", b"GET", False), (b"a", b"c", False)]
+
+
+def test_a_long_block_is_not_kept():
     decoder = HeaderDecoder(2**16)
-    decoder.decode(b"\x40\x01a\x01b")
-    first = decoder.decode(b"\x82\xbe")
-    assert decoder.decode(b"\x82\xbe") is first
-    decoder.decode(b"\x40\x01a\x01c")
-    assert decoder.decode(b"\x82\xbe") == [(b":method", b"GET", False), (b"a", b"c", False)]
+    longest = encode([(b"a", b"b" * 1018)])
+    assert len(longest) == 1024
+    decoder.decode(longest)
+    assert decoder.repeatable == longest
+    decoder.decode(encode([(b"a", b"b" * 1019)]))
+    assert not decoder.repeatable
+    assert not decoder.repeated
 
 
 def test_a_damaged_block_decodes_or_is_an_error_of_the_connection(capfd):

@@ -49,9 +49,9 @@ def test_a_drain_says_so_twice_and_serves_what_was_under_way():
     assert peer.take()[0].code is ErrorCode.REFUSED_STREAM
     assert peer.counters.streams_refused == 1
     for stream in (1, 3):
-        assert not peer.connection.closing
+        assert not peer.connection.lifetime.closing
         peer.message(stream, b"finish")
-    assert peer.connection.closing
+    assert peer.connection.lifetime.closing
     assert [session.causes for session in peer.sessions] == [[CloseCause.END]] * 2
 
 
@@ -73,9 +73,9 @@ def test_a_client_that_does_not_answer_the_drain_ping_is_not_waited_for():
     peer = Peer()
     peer.connection.drain(peer.now, 30)
     peer.tick(0.5)
-    assert not peer.connection.closing
+    assert not peer.connection.lifetime.closing
     peer.tick(1)
-    assert peer.connection.closing
+    assert peer.connection.lifetime.closing
 
 
 def test_streams_that_outlast_the_grace_end_as_unavailable():
@@ -86,7 +86,7 @@ def test_streams_that_outlast_the_grace_end_as_unavailable():
     trailers = next(found for found in peer.take() if found.kind is FrameType.HEADERS)
     assert trailers.headers["grpc-status"] == "14"
     assert peer.sessions[0].causes == [CloseCause.DRAIN]
-    assert peer.connection.closing
+    assert peer.connection.lifetime.closing
 
 
 def test_a_connection_drains_when_it_reaches_its_age():
@@ -98,7 +98,7 @@ def test_a_connection_drains_when_it_reaches_its_age():
     assert peer.take()[0].kind is FrameType.GOAWAY
     assert peer.counters.aged_connections == 1
     peer.tick(11)
-    assert peer.connection.closing
+    assert peer.connection.lifetime.closing
 
 
 def test_a_client_that_does_not_take_its_replies_outlives_neither_age_nor_grace():
@@ -108,9 +108,9 @@ def test_a_client_that_does_not_take_its_replies_outlives_neither_age_nor_grace(
     peer.open(3, content_type="text/plain", end=True)
     peer.tick(106)
     peer.tick(10)
-    assert not peer.connection.closing, "the streams have just been told"
+    assert not peer.connection.lifetime.closing, "the streams have just been told"
     peer.tick(1.5)
-    assert peer.connection.closing
+    assert peer.connection.lifetime.closing
     peer.connection.lost()
     assert (peer.counters.streams_active, peer.memory.held_bytes) == (0, 0)
     assert [session.causes for session in peer.sessions] == [[CloseCause.DRAIN]]
@@ -126,7 +126,7 @@ def test_a_connection_without_streams_drains_after_its_idle_time():
     peer.tick(51)
     assert peer.counters.idle_connections == 1
     peer.tick(2)
-    assert peer.connection.closing
+    assert peer.connection.lifetime.closing
 
 
 def test_a_silent_client_is_asked_and_then_dropped():
@@ -134,11 +134,11 @@ def test_a_silent_client_is_asked_and_then_dropped():
     peer.tick(61)
     pong(peer)
     peer.tick(30)
-    assert not peer.connection.closing
+    assert not peer.connection.lifetime.closing
     peer.tick(61)
     assert [found.kind for found in peer.take()] == [FrameType.PING]
     peer.tick(21)
-    assert peer.connection.closing
+    assert peer.connection.lifetime.closing
     assert peer.counters.keepalive_timeouts == 1
 
 

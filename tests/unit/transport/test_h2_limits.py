@@ -15,7 +15,7 @@ from unit.transport.peer import PATH, Peer, continuation, data, frame, raw_heade
 
 def gone(peer: Peer) -> ErrorCode:
     """The code of the GOAWAY that ended the connection."""
-    assert peer.connection.closing
+    assert peer.connection.lifetime.closing
     goaway = peer.take()[-1]
     assert goaway.kind is FrameType.GOAWAY
     return goaway.code
@@ -55,7 +55,7 @@ def test_a_client_that_does_not_finish_its_preface_is_dropped(said):
     peer = Peer(Limits(handshake_seconds=10), greet=False)
     peer.send(said)
     peer.tick(9)
-    assert not peer.connection.closing
+    assert not peer.connection.lifetime.closing
     peer.tick(2)
     assert gone(peer) is ErrorCode.SETTINGS_TIMEOUT
     assert peer.counters.handshake_timeouts == 1
@@ -86,11 +86,11 @@ def test_resets_of_streams_never_answered_exhaust_a_budget_that_refills():
     for stream in range(1, 21, 2):
         peer.open(stream)
         peer.send(frames.rst_stream(stream, ErrorCode.CANCEL))
-    assert not peer.connection.closing
+    assert not peer.connection.lifetime.closing
     peer.now += 1
     peer.open(21)
     peer.send(frames.rst_stream(21, ErrorCode.CANCEL))
-    assert not peer.connection.closing
+    assert not peer.connection.lifetime.closing
     peer.open(23)
     peer.send(frames.rst_stream(23, ErrorCode.CANCEL))
     assert gone(peer) is ErrorCode.ENHANCE_YOUR_CALM
@@ -118,7 +118,7 @@ def test_each_flood_is_stopped_at_its_budget(limits, flood, counter):
     peer.open(3)
     for _ in range(5):
         peer.send(flood)
-    assert not peer.connection.closing
+    assert not peer.connection.lifetime.closing
     peer.send(flood)
     assert gone(peer) is ErrorCode.ENHANCE_YOUR_CALM
     assert getattr(peer.counters, counter) == 1
@@ -130,7 +130,7 @@ def test_a_header_block_in_too_many_frames_is_a_flood():
     peer.send(frame(FrameType.HEADERS, 0, 1, b""))
     for _ in range(3):
         peer.send(continuation(1, b""))
-    assert not peer.connection.closing
+    assert not peer.connection.lifetime.closing
     peer.send(continuation(1, b""))
     assert gone(peer) is ErrorCode.ENHANCE_YOUR_CALM
     assert peer.counters.header_floods == 1
@@ -281,7 +281,7 @@ def test_a_long_life_remembers_few_of_its_streams():
     for stream in range(1, 10_001, 2):
         peer.open(stream)
         peer.message(stream, b"finish")
-    assert len(peer.connection.streams.closed) == 1024
+    assert 768 <= len(peer.connection.streams.closed) <= 1024
     assert len(peer.connection.streams.open) == 0
 
 
@@ -294,14 +294,14 @@ def test_trailers_of_a_stream_too_old_to_remember_cost_that_stream_only():
     peer.send(raw_headers(5, [("x-late", "1")], end=True))
     [reset] = peer.take()
     assert (reset.stream, reset.code) == (5, ErrorCode.STREAM_CLOSED)
-    assert not peer.connection.closing
+    assert not peer.connection.lifetime.closing
 
 
 def test_a_client_whose_every_stream_is_an_error_is_cut_off():
     peer = Peer(Limits(stream_errors_burst=5, stream_errors_per_second=0))
     for stream in range(1, 11, 2):
         peer.open(stream, te="gzip")
-    assert not peer.connection.closing
+    assert not peer.connection.lifetime.closing
     peer.open(11, te="gzip")
     assert gone(peer) is ErrorCode.ENHANCE_YOUR_CALM
     assert (peer.counters.stream_error_floods, peer.counters.stream_errors) == (1, 6)

@@ -16,7 +16,7 @@ from jh2._hazmat import Decoder
 from endpick.extproc.stream import StreamSession
 from endpick.requests.memory import MemoryBudget
 from endpick.transport.h2.connection import Connection
-from endpick.transport.h2.frames import FrameParser, FrameType
+from endpick.transport.h2.frames import FrameBuffer, FrameType
 from endpick.transport.limits import Limits, TransportCounters
 from endpick.transport.methods import EXT_PROC_PATH, Method
 from unit.transport.peer import EchoSession, FakeTask, parsed
@@ -47,7 +47,7 @@ class Replay:
     def play(self, pieces: list[bytes]) -> Replay:
         for piece in pieces:
             self.connection.receive(piece, 1.0)
-            self.output += self.connection.take_output()
+            self.output += self.connection.outbox.take()
         return self
 
     def seen(self) -> tuple[object, ...]:
@@ -55,7 +55,7 @@ class Replay:
         return (
             [(session.received, session.causes) for session in self.sessions],
             self.counters.snapshot(),
-            self.connection.closing,
+            self.connection.lifetime.closing,
             sorted(self.connection.streams.open),
             bytes(self.output),
         )
@@ -99,7 +99,7 @@ def test_a_damaged_recording_means_the_same_however_it_is_cut_and_ends_cleanly(n
     pieces = Replay().play(cut(bytes(damaged), places))
     assert pieces.seen() == whole.seen()
     assert whole.memory.held_bytes <= BUDGET_BYTES
-    if whole.connection.closing:
+    if whole.connection.lifetime.closing:
         assert whole.counters.connection_errors == 1
         assert b"\x07\x00\x00\x00\x00\x00" in whole.output, "no GOAWAY"
     whole.connection.lost()
@@ -110,7 +110,7 @@ def test_a_damaged_recording_means_the_same_however_it_is_cut_and_ends_cleanly(n
 
 def assert_readable(output: bytes) -> None:
     """Whatever was sent, a client can read what came back."""
-    parser, decoder = FrameParser(2**14), Decoder(2**16)
+    parser, decoder = FrameBuffer(2**14), Decoder(2**16)
     ended = set()
     for kind, flags, stream, payload in parsed(parser, output):
         assert kind <= FrameType.CONTINUATION

@@ -108,11 +108,11 @@ def test_the_gateway_gets_the_same_bytes_and_the_exchange_sees_the_same_pieces(p
     # A piece without bytes is shown to an exchange that rewrites, and to no other.
     seen = [[piece for piece in peer.exchange.chunks if piece[0]] for peer in (short, long)]
     assert seen[0] == seen[1]
-    answers = [(peer.connection.take_output(), peer.exchange.finishes, peer.counters.snapshot()) for peer in (short, long)]
+    answers = [(peer.connection.outbox.take(), peer.exchange.finishes, peer.counters.snapshot()) for peer in (short, long)]
     assert answers[0] == answers[1]
     for peer in (short, long):
         peer.send(frames.window_update(1, 2**20))
-    assert short.connection.take_output() == long.connection.take_output()
+    assert short.connection.outbox.take() == long.connection.outbox.take()
     assert short.memory.held_bytes == long.memory.held_bytes
 
 
@@ -192,12 +192,21 @@ def test_a_piece_longer_than_a_message_may_be_is_refused():
     assert gateway.counters.messages_too_large == 1
 
 
+@pytest.mark.parametrize("alone", [5, 6, 7])
+def test_a_message_whose_head_comes_alone_passes_too(alone):
+    gateway = Gateway(NotedExchange(rewrites=False))
+    payload = wire(say.response_body(b"data: x\n\n"))
+    gateway.send(data(1, payload[:alone]) + data(1, payload[alone:]))
+    [reply] = gateway.replies(1)
+    assert read(reply).body == b"data: x\n\n"
+
+
 def test_the_lengths_that_are_remembered_are_bounded():
     gateway = Gateway(NotedExchange(rewrites=False), settings={INITIAL_WINDOW: 2**30})
     for size in range(0, 6000, 7):
         gateway.send(data(1, wire(say.response_body(b"x" * size))) + frames.window_update(0, 2**20))
-    assert PASSAGES
-    assert max(PASSAGES) <= LONGEST_PAYLOAD_BYTES
+    assert any(PASSAGES)
+    assert len(PASSAGES) == LONGEST_PAYLOAD_BYTES + 1
 
 
 def test_sessions_that_are_measured_have_the_short_way_too():

@@ -10,7 +10,7 @@ from endpick.transport.h2 import frames, lifetime, stream
 from endpick.transport.h2.errors import InvalidTransitionError
 from endpick.transport.h2.frames import FrameType
 from endpick.transport.h2.lifetime import ConnectionState
-from endpick.transport.h2.stream import ResponseState, StreamEvent, StreamState, next_state
+from endpick.transport.h2.stream import NEXT_STATE, ResponseState, StreamEvent, StreamState
 from unit.transport.peer import Peer
 
 
@@ -59,10 +59,10 @@ def test_a_stream_moves_as_in_figure_2_and_not_otherwise(state, event):
     else:
         expected = FIGURE_2[state].get(event)
     if expected is not None:
-        assert next_state(state, event) == expected
+        assert NEXT_STATE[state, event] == expected
     else:
         with pytest.raises(InvalidTransitionError, match=f"{event.name} on a stream that is {state.name}"):
-            next_state(state, event)
+            NEXT_STATE[state, event]
 
 
 def test_a_stream_of_a_client_goes_through_the_states():
@@ -99,7 +99,7 @@ MAY_FOLLOW = {
 
 @pytest.mark.parametrize(("state", "next_one"), list(itertools.product(ConnectionState, ConnectionState)), ids=lambda member: member.name)
 def test_a_connection_goes_forward_through_its_life_and_never_back(state, next_one):
-    life = Peer(greet=False).connection._lifetime
+    life = Peer(greet=False).connection.lifetime
     life.state = state
     if next_one.name in MAY_FOLLOW[state].split():
         life.enter(next_one)
@@ -113,7 +113,7 @@ def test_a_connection_goes_forward_through_its_life_and_never_back(state, next_o
 def test_a_connection_goes_through_the_states():
     peer = Peer(greet=False)
     connection = peer.connection
-    life = connection._lifetime
+    life = connection.lifetime
     seen = [life.state]
     steps = [
         lambda: peer.send(frames.PREFACE),
@@ -144,14 +144,14 @@ def test_a_drain_that_begins_before_the_settings_still_serves_what_comes_with_th
     peer.connection.drain(peer.now, 30)
     peer.send(frames.PREFACE + frames.settings({}) + peer.headers(1))
     peer.message(1, b"hi")
-    assert peer.connection._lifetime.state == ConnectionState.DRAINING
+    assert peer.connection.lifetime.state == ConnectionState.DRAINING
     assert peer.replies(1) == [b"hi"]
 
 
 def test_what_arrives_at_a_connection_that_closes_is_not_read():
     peer = Peer()
     peer.connection.end_now()
-    assert peer.connection.closing
+    assert peer.connection.lifetime.closing
     peer.take()
     peer.open(1)
     peer.connection.end_now()

@@ -50,7 +50,7 @@ def test_a_reset_of_an_answered_stream_is_a_normal_end():
         peer.message(stream, b"x")
         peer.send(frames.rst_stream(stream, ErrorCode.NO_ERROR))
     assert [session.causes for session in peer.sessions] == [[CloseCause.RESET]] * 100
-    assert not peer.connection.closing
+    assert not peer.connection.lifetime.closing
     assert (peer.counters.streams_reset_by_peer, peer.counters.reset_floods, peer.counters.stream_errors) == (100, 0, 0)
 
 

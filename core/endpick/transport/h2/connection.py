@@ -9,7 +9,18 @@ from typing import Final
 from endpick.requests.memory import MemoryBudget
 from endpick.transport.h2 import frames
 from endpick.transport.h2.errors import ErrorCode, H2ConnectionError, H2StreamError, RateBudget
-from endpick.transport.h2.frames import CONTINUATION, DATA, HEADERS, PREFACE, FrameParser, announced_settings
+from endpick.transport.h2.frames import (
+    CONTINUATION,
+    DATA,
+    FRAME_HEAD_BYTES,
+    HEADERS,
+    MAX_STREAM_ID,
+    PREFACE,
+    RST_STREAM,
+    FrameBuffer,
+    announced_settings,
+    read_frame_head,
+)
 from endpick.transport.h2.lifetime import CLOSED, CLOSING, LAST_CALL, WAITING_FOR_PREFACE, WAITING_FOR_SETTINGS, Lifetime
 from endpick.transport.h2.receive import ControlFrames, FrameHandler
 from endpick.transport.h2.streams import Spawn, Streams
@@ -58,7 +69,7 @@ class Connection:
     """The server's side of one connection.
 
     The owner of the socket calls `receive` with what arrives, `tick` about once a second, `lost` at the end, and after each of them writes
-    what `take_output` returns; it closes the socket once `closing` is true. What a client does never makes a method raise.
+    what is in `outbox`; it closes the socket once `lifetime.closing` is true. What a client does never makes a method raise.
     """
 
     def __init__(
@@ -66,26 +77,17 @@ class Connection:
     ) -> None:
         self._counters = counters
         self._preface = PrefaceReader()
-        self._parser = FrameParser(limits.max_frame_bytes)
+        self._arrived = FrameBuffer(limits.max_frame_bytes)
         self._turn_seconds = limits.read_seconds_per_turn
         self.streams = Streams(methods, limits, counters, memory, spawn)
         self.outbox = self.streams.outbox
-        self._lifetime = Lifetime(limits, counters, self.streams, now)
-        self._control = ControlFrames(limits, self.streams, self._lifetime, now)
-        self._handler = FrameHandler(limits, counters, self.streams, self._lifetime, self._control)
+        self.lifetime = Lifetime(limits, counters, self.streams, now)
+        self._control = ControlFrames(limits, counters, self.streams, self.lifetime, now)
+        self._handler = FrameHandler(limits, counters, self.streams, self.lifetime, self._control)
         self._stream_errors = RateBudget(limits.stream_errors_burst, limits.stream_errors_per_second, now)
         counters.connections_opened += 1
         self.outbox.put(frames.settings(announced_settings(limits)))
         self._handler.send_window_update()
-
-    @property
-    def closing(self) -> bool:
-        """Whether the owner of the socket is to write what is left and close it."""
-        return self._lifetime.state >= CLOSING
-
-    def take_output(self) -> bytes:
-        """What is to be written now."""
-        return self.outbox.take()
 
     def receive(self, data: bytes, now: float, clock: Callable[[], float] | None = None, most: int = _NO_LIMIT) -> bool:
         """Act on bytes that arrived, and before them on those that an earlier call has left.
@@ -99,8 +101,8 @@ class Connection:
         Returns:
             Whether something was left: it took too long, or was too much, for others not to have their turn first.
         """
-        lifetime = self._lifetime
-        if lifetime.state >= CLOSING:
+        lifetime = self.lifetime
+        if lifetime.closing:
             return False
         lifetime.heard_at = now
         left = False
@@ -120,14 +122,29 @@ class Connection:
         return left
 
     def _take_frames(self, data: bytes, now: float, clock: Callable[[], float] | None, most: int) -> bool:
-        parser, handler = self._parser, self._handler
-        until_look = _FRAMES_PER_LOOK
+        arrived, handler = self._arrived, self._handler
         blocks = handler.blocks
-        batch = parser.feed(data)
-        while batch:
-            buffer = parser.buffer
-            last = batch[0][3] + most
-            for kind, flags, stream_id, start, stop in batch:
+        longest = arrived.max_payload_bytes
+        until_look = _FRAMES_PER_LOOK
+        # Declared, because mypyc works on numbers whose type it does not know by calls.
+        length_and_kind: int
+        flags: int
+        stream_id: int
+        arrived.add(data)
+        while True:
+            buffer, position = arrived.bytes, arrived.position
+            end = len(buffer)
+            last = position + most
+            while end - position >= FRAME_HEAD_BYTES:
+                length_and_kind, flags, stream_id = read_frame_head(buffer, position)
+                length = length_and_kind >> 8
+                start = position + FRAME_HEAD_BYTES
+                stop = start + length
+                if stop > end or length > longest:
+                    break
+                position = stop
+                kind = length_and_kind & 0xFF
+                stream_id &= MAX_STREAM_ID
                 try:
                     if blocks.stream_id and (kind != CONTINUATION or stream_id != blocks.stream_id):
                         raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "a header block is interrupted by another frame")
@@ -135,6 +152,8 @@ class Connection:
                         handler.data(flags, stream_id, buffer, start, stop, now)
                     elif kind in (HEADERS, CONTINUATION):
                         handler.headers(kind, flags, stream_id, buffer[start:stop], now)
+                    elif kind == RST_STREAM:
+                        self._control.reset(stream_id, buffer[start:stop], now)
                     else:
                         self._control.receive(kind, flags, stream_id, buffer[start:stop], now)
                 except H2StreamError as error:
@@ -145,18 +164,20 @@ class Connection:
                 if not until_look or stop > last:
                     until_look = _FRAMES_PER_LOOK
                     if clock is not None and (stop > last or clock() - now > self._turn_seconds):
-                        return parser.back_to(stop)
-            most = last - stop
-            if not parser.unparsed:
-                parser.buffer = b""  # it may be long, and the next read far off
-                break
-            batch = parser.more()
-        return False
+                        arrived.position = stop
+                        return arrived.left()
+            if position == end and not arrived.behind:  # nearly always
+                arrived.bytes, arrived.position = b"", 0
+                return False
+            most = last - position
+            arrived.position = position
+            if not arrived.read_on():
+                return False
 
     def tick(self, now: float) -> None:
         """Time has passed: end what has taken too long."""
-        lifetime = self._lifetime
-        if lifetime.state >= CLOSING:
+        lifetime = self.lifetime
+        if lifetime.closing:
             return
         try:
             lifetime.require_settings(now)
@@ -174,27 +195,27 @@ class Connection:
 
         Streams that never end by themselves are ended at once.
         """
-        if self._lifetime.state < CLOSING:
-            self._lifetime.drain(now, grace_seconds)
-            self._lifetime.close_after_last_stream()
+        if not self.lifetime.closing:
+            self.lifetime.drain(now, grace_seconds)
+            self.lifetime.close_after_last_stream()
 
     def end_now(self) -> None:
         """End every stream with UNAVAILABLE and close."""
-        if self._lifetime.state < CLOSING:
-            self._lifetime.end_streams()
-            self._lifetime.enter(CLOSING)
+        if not self.lifetime.closing:
+            self.lifetime.end_streams()
+            self.lifetime.enter(CLOSING)
 
     def end_with(self, error: H2ConnectionError) -> None:
         """Close because of what the client did, here or at the socket."""
-        if self._lifetime.state < CLOSING:
-            self._lifetime.enter(CLOSING)
+        if not self.lifetime.closing:
+            self.lifetime.enter(CLOSING)
             error.count(self._counters)
             self.outbox.put(frames.goaway(self.streams.last_id, error.code, error.reason))
             self.streams.close_all()
 
     def idle_since(self) -> float | None:
         """Since when there has been no stream, within the second between two ticks; None while there is one."""
-        return None if self.streams.open else self._lifetime.idle_since()
+        return None if self.streams.open else self.lifetime.idle_since()
 
     def set_writable(self, writable: bool) -> None:
         """The socket takes bytes again, or no more for now."""
@@ -205,7 +226,7 @@ class Connection:
 
     def lost(self) -> None:
         """The socket is gone."""
-        self._lifetime.enter(CLOSED)
+        self.lifetime.enter(CLOSED)
         self._counters.connections_closed += 1
         self.streams.close_all()
         self.outbox.close()

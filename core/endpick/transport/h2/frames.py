@@ -26,15 +26,12 @@ PRIORITY_FIELDS: Final = 0x20
 FRAME_HEAD: Final = Struct(">HBBBI")
 """Payload length in two parts (struct has no 24 bits), type, flags, stream."""
 FRAME_HEAD_BYTES: Final = 9
-_read_head: Final = Struct(">IBI").unpack_from
-"""The same, read as three numbers: payload length and type are one."""
+read_frame_head: Final = Struct(">IBI").unpack_from
+"""The same, read as three numbers: payload length and type are one, and the stream has a bit more, which is reserved."""
 
 _WINDOW_UPDATE: Final = Struct(">HBBBII")
 _RST_STREAM: Final = _WINDOW_UPDATE
 _SETTING: Final = Struct(">HI")
-
-Frame = tuple[int, int, int, int, int]
-"""Type, flags, stream, and where in `FrameParser.buffer` the payload starts and ends."""
 
 
 class FrameType(IntEnum):
@@ -61,94 +58,60 @@ WINDOW_UPDATE: Final = 0x8
 CONTINUATION: Final = 0x9
 
 
-_FRAMES_AT_ONCE: Final = 32
+class FrameBuffer:
+    """Bytes that arrived and wait to be read as frames, however the network cut them.
 
-
-class FrameParser:
-    """Splits the bytes that arrive into whole frames, however the network cut them."""
+    Frames are read where they stand, by `read_frame_head`, so that a message is copied once, out of the bytes that the socket returned.
+    """
 
     def __init__(self, max_payload_bytes: int) -> None:
-        self.buffer = b""
-        """The bytes to which the offsets of the current frames refer, until the next call."""
-        self.unparsed = False
-        """Whether there are bytes that `more` has not looked at."""
-        self._max_payload_bytes = max_payload_bytes
-        self._position = 0
-        """Where in the buffer the next frame begins."""
-        self._behind: deque[tuple[bytes, int]] = deque()
-        """What follows the buffer, each from the given position on."""
+        self.bytes = b""
+        """The frames to read next, the last of them perhaps cut."""
+        self.position = 0
+        """Where in them the first begins that has not been read; its reader moves it on."""
+        self.max_payload_bytes = max_payload_bytes
+        """A frame that is longer is not to be read: `read_on` then raises."""
+        self.behind: deque[tuple[bytes, int]] = deque()
+        """What follows them, each from the given position on."""
         self._partial = bytearray()
         """The beginning of a frame whose end has not arrived."""
         self._needed = FRAME_HEAD_BYTES
         """How long that frame is, head included; of one whose head has not arrived, how long the head is."""
 
-    def feed(self, data: bytes) -> list[Frame]:
-        """The first whole frames of what arrived and of what was left before, in order; `more` gives those behind them.
-
-        Payloads are offsets rather than bytes, so that a message is copied once, out of the bytes that the socket returned.
+    def add(self, data: bytes) -> None:
+        """Put what arrived behind all that was left.
 
         Raises:
-            H2ConnectionError: as `more`.
+            H2ConnectionError: as `read_on`.
         """
-        if self.unparsed or self._partial:
-            if data:
-                self._behind.append((data, 0))
-            return self.more()
-        self.buffer, self._position = data, 0
-        found = self._frames()
-        self.unparsed = self._position < len(self.buffer)
-        return found
+        if not (self._partial or self.behind or self.position < len(self.bytes)):
+            self.bytes, self.position = data, 0
+            return
+        if data:
+            self.behind.append((data, 0))
+        if self.position == len(self.bytes):
+            self.read_on()
 
-    def more(self) -> list[Frame]:
-        """The next whole frames, a few dozen at most: what is not acted on in one turn is parsed again in the next, see `back_to`.
+    def read_on(self) -> bool:
+        """Go on to what follows once no whole frame is left, of which the beginning is kept; False if nothing follows.
 
         Raises:
-            H2ConnectionError: a frame is longer than was announced as acceptable; the frames before it have been given out.
+            H2ConnectionError: the next frame is longer than was announced as acceptable.
         """
-        while True:
-            found = self._frames()
-            if found or not self._behind:
-                self.unparsed = self._position < len(self.buffer) or bool(self._behind)
-                return found
-            self._open(*self._behind.popleft())
+        if self.position < len(self.bytes):
+            self._partial += memoryview(self.bytes)[self.position :]
+            self._needed = FRAME_HEAD_BYTES
+            if len(self._partial) >= FRAME_HEAD_BYTES:
+                self._needed += self._length()
+        # One read from the socket can be a quarter of a megabyte, and a connection may be silent for hours.
+        self.bytes, self.position = b"", 0
+        while self.behind and not self.bytes:
+            self._open(*self.behind.popleft())
+        return bool(self.bytes)
 
-    def back_to(self, stop: int) -> bool:
-        """Give the frames behind the one that ended at `stop` again, later; whether there is anything behind it."""
-        self._position = stop
-        self.unparsed = stop < len(self.buffer) or bool(self._behind)
-        return self.unparsed
-
-    def _frames(self) -> list[Frame]:
-        data, position = self.buffer, self._position
-        end = len(data)
-        needed = FRAME_HEAD_BYTES
-        found: list[Frame] = []
-        # Declared, because mypyc works on numbers whose type it does not know by calls.
-        length_and_kind: int
-        flags: int
-        stream_id: int
-        while end - position >= FRAME_HEAD_BYTES and len(found) < _FRAMES_AT_ONCE:
-            length_and_kind, flags, stream_id = _read_head(data, position)
-            length = length_and_kind >> 8
-            if length > self._max_payload_bytes:
-                if found:
-                    break
-                raise self._too_long(length)
-            stop = position + FRAME_HEAD_BYTES + length
-            if stop > end:
-                needed = stop - position
-                break
-            found.append((length_and_kind & 0xFF, flags, stream_id & MAX_STREAM_ID, position + FRAME_HEAD_BYTES, stop))
-            position = stop
-        self._position = position
-        if not found:
-            if position < end:
-                self._partial += data[position:]
-                self._needed = needed
-            # One read from the socket can be a quarter of a megabyte, and a connection may be silent for hours.
-            self.buffer = b""
-            self._position = 0
-        return found
+    def left(self) -> bool:
+        """Whether there are bytes that have not been read, but for a cut frame that has been gone past."""
+        return self.position < len(self.bytes) or bool(self.behind)
 
     def _open(self, data: bytes, position: int) -> None:
         """Look at `data` from `position` on, next.
@@ -156,20 +119,17 @@ class FrameParser:
         A frame that was cut is put together alone, so that those behind it are not copied with it.
         """
         if not self._partial:
-            self.buffer, self._position = data, position
+            self.bytes, self.position = data, position
             return
         position = self._complete(data, position)
         if self._needed == FRAME_HEAD_BYTES == len(self._partial):
-            length = int.from_bytes(self._partial[:3], "big")
-            if length > self._max_payload_bytes:
-                raise self._too_long(length)
-            self._needed += length
+            self._needed += self._length()
             position = self._complete(data, position)
         if len(self._partial) == self._needed:
-            self.buffer = bytes(self._partial)
+            self.bytes = bytes(self._partial)
             self._partial.clear()
         if position < len(data):
-            self._behind.appendleft((data, position))
+            self.behind.appendleft((data, position))
 
     def _complete(self, data: bytes, position: int) -> int:
         """Add what the partial frame, or its head, still needs; returns where what is not its own begins."""
@@ -177,8 +137,12 @@ class FrameParser:
         self._partial += memoryview(data)[position:stop]
         return stop
 
-    def _too_long(self, length: int) -> H2ConnectionError:
-        return H2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes, {self._max_payload_bytes} is the most")
+    def _length(self) -> int:
+        """How long the payload of the partial frame is, whose head has arrived."""
+        length = int.from_bytes(self._partial[:3], "big")
+        if length > self.max_payload_bytes:
+            raise H2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes, {self.max_payload_bytes} is the most")
+        return length
 
 
 def settings(values: dict[int, int]) -> bytes:

@@ -34,6 +34,8 @@ class HeaderBlocks:
     def add(self, kind: int, flags: int, stream_id: int, payload: bytes, now: float) -> Fields | None:
         """Take a HEADERS or CONTINUATION frame; the fields of the block, decoded, if that was its last.
 
+        A block that comes again may give the same list.
+
         Raises:
             H2ConnectionError: the frame is out of place or malformed, the block is too long or cannot be decoded.
         """
@@ -48,9 +50,12 @@ class HeaderBlocks:
             if flags & PRIORITY_FIELDS:
                 payload = self._take_priority(stream_id, payload)
             if flags & END_HEADERS:
+                decoder = self._decoder
+                if payload == decoder.repeatable:
+                    return decoder.repeated
                 if len(payload) > self._limits.max_header_bytes:
                     raise _too_long()
-                return self._decoder.decode(payload)
+                return decoder.decode(payload)
             self.stream_id = stream_id
             self._started_at = now
             self._continuations = 0

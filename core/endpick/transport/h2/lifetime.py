@@ -68,6 +68,8 @@ class Lifetime:
         self._outbox = streams.outbox
         self.state = WAITING_FOR_PREFACE
         """A `ConnectionState`."""
+        self.closing = False
+        """Whether the state is CLOSING or later; the owner of the socket asks after each read."""
         self.heard_at = now
         """When something arrived last."""
         self._began_at = now
@@ -91,6 +93,7 @@ class Lifetime:
         if state not in _MAY_FOLLOW[self.state]:
             raise InvalidTransitionError(f"{ConnectionState(state).name} after {ConnectionState(self.state).name}")
         self.state = state
+        self.closing = state >= CLOSING
 
     def settings_received(self) -> None:
         """The client has sent SETTINGS."""

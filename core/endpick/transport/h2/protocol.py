@@ -14,7 +14,7 @@ from endpick.transport.h2.await_bridge import begin_to_await
 from endpick.transport.h2.connection import Connection
 from endpick.transport.h2.errors import ErrorCode, H2ConnectionError
 from endpick.transport.h2.stream import Stream
-from endpick.transport.h2.turns import Turns
+from endpick.transport.h2.turns import LARGE_READ_BYTES, Turns
 from endpick.transport.limits import Limits, TransportCounters
 from endpick.transport.methods import Methods
 
@@ -87,7 +87,7 @@ class SocketConnection:
             return
         if self._turn_scheduled:
             self._unread.append(data)
-        elif self._turns.must_wait(len(data)):
+        elif self._turns.scheduled and len(data) > LARGE_READ_BYTES:
             self._unread.append(data)
             self._defer()
         else:
@@ -160,7 +160,7 @@ class SocketConnection:
         """See `Guest.evict`."""
         if self._connection is not None:
             self._connection.end_with(H2ConnectionError(ErrorCode.NO_ERROR, "idle, and others need the room"))
-            self._transport.write(self._connection.take_output())
+            self._transport.write(self._connection.outbox.take())
         self._closed = True
         self._transport.abort()
 
@@ -203,7 +203,7 @@ class SocketConnection:
         if connection is None or self._closed:
             return
         connection.outbox.write_to(self._transport)
-        if connection.closing:
+        if connection.lifetime.closing:
             self._hang_up()
         elif self._stalled_since is not None and self._transport.get_write_buffer_size() > self._limits.max_connection_output_bytes:
             self._abandon("the client sends, and takes nothing")

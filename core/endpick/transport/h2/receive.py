@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from endpick.extproc.stream import GrpcStatus, PassingBody, StreamSession
+from endpick.extproc.stream import GrpcStatus
 from endpick.requests.memory import OverloadStage
 from endpick.requests.model import CloseCause
 from endpick.transport.envelope import EnvelopeError
@@ -22,8 +22,8 @@ from endpick.transport.h2.grpc import (
 from endpick.transport.h2.headers import HeaderBlocks, MalformedError, RequestHead, check_trailers, read_head, unpad
 from endpick.transport.h2.hpack import Fields
 from endpick.transport.h2.lifetime import LAST_CALL, WAITING_FOR_SETTINGS, Lifetime
-from endpick.transport.h2.short_way import LONGEST_PAYLOAD_BYTES, PASSAGES, Passage
-from endpick.transport.h2.stream import AWAITED, CLOSED, HALF_CLOSED_REMOTE, RECV_END_STREAM, Stream, next_state
+from endpick.transport.h2.short_way import LONGEST_PAYLOAD_BYTES
+from endpick.transport.h2.stream import AWAITED, CLOSED, HALF_CLOSED_REMOTE, RECV_RST_STREAM, Stream
 from endpick.transport.h2.streams import Streams
 from endpick.transport.limits import Limits, TransportCounters
 
@@ -33,7 +33,8 @@ _NO_MEMORY: Final = OverloadStage.CLOSING
 class ControlFrames:
     """Acts on every frame of one connection but DATA, HEADERS and CONTINUATION."""
 
-    def __init__(self, limits: Limits, streams: Streams, lifetime: Lifetime, now: float) -> None:
+    def __init__(self, limits: Limits, counters: TransportCounters, streams: Streams, lifetime: Lifetime, now: float) -> None:
+        self._counters = counters
         self._streams = streams
         self._outbox = streams.outbox
         self._lifetime = lifetime
@@ -44,7 +45,7 @@ class ControlFrames:
         self._unanswered_resets = RateBudget(limits.unanswered_resets_burst, limits.unanswered_resets_per_second, now)
 
     def receive(self, kind: int, flags: int, stream_id: int, payload: bytes, now: float) -> None:
-        """Act on one frame.
+        """Act on one frame other than RST_STREAM.
 
         Raises:
             H2ConnectionError, H2StreamError: the frame is malformed, out of place, or one too many.
@@ -57,6 +58,27 @@ class ControlFrames:
         else:
             # RFC 9113 section 4.1: frames of an unknown type are ignored.
             self._spend_other(now)
+
+    def reset(self, stream_id: int, payload: bytes, now: float) -> None:
+        """Act on RST_STREAM, with which gateways end nearly every stream.
+
+        Raises:
+            H2ConnectionError: the frame is malformed, out of place, or one too many.
+        """
+        if not stream_id:
+            raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "RST_STREAM on stream 0")
+        if len(payload) != 4:
+            raise H2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"RST_STREAM of {len(payload)} bytes")
+        stream = self._streams.open.get(stream_id)
+        if stream is None:
+            self._require_not_idle(stream_id, "RST_STREAM")
+            self._spend_other(now)
+            return
+        # Envoy resets nearly every stream once it has its answer; only those reset before any answer can be abuse.
+        self._counters.streams_reset_by_peer += 1
+        self._streams.close(stream, RECV_RST_STREAM, CloseCause.RESET)
+        if stream.response == AWAITED:
+            self._unanswered_resets.require(now, "resets of streams before their answer", "reset_floods")
 
     def spend_empty_frame(self, now: float) -> None:
         """Account for an empty DATA frame.
@@ -77,21 +99,6 @@ class ControlFrames:
             raise H2StreamError(stream_id, ErrorCode.FRAME_SIZE_ERROR, f"PRIORITY of {len(payload)} bytes")
         if int.from_bytes(payload[:4], "big") & MAX_STREAM_ID == stream_id:
             raise H2StreamError(stream_id, ErrorCode.PROTOCOL_ERROR, "a stream depends on itself")
-
-    def _rst_stream(self, flags: int, stream_id: int, payload: bytes, now: float) -> None:
-        if not stream_id:
-            raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "RST_STREAM on stream 0")
-        if len(payload) != 4:
-            raise H2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"RST_STREAM of {len(payload)} bytes")
-        stream = self._streams.open.get(stream_id)
-        if stream is None:
-            self._require_not_idle(stream_id, "RST_STREAM")
-            self._spend_other(now)
-            return
-        # Envoy resets nearly every stream once it has its answer; only those reset before any answer can be abuse.
-        self._streams.reset_by_client(stream)
-        if stream.response == AWAITED:
-            self._unanswered_resets.require(now, "resets of streams before their answer", "reset_floods")
 
     def _on_settings(self, flags: int, stream_id: int, payload: bytes, now: float) -> None:
         if stream_id:
@@ -150,7 +157,6 @@ class ControlFrames:
 
 _HANDLERS: dict[int, Callable[[ControlFrames, int, int, bytes, float], None]] = {
     FrameType.PRIORITY: ControlFrames._priority,
-    FrameType.RST_STREAM: ControlFrames._rst_stream,
     FrameType.SETTINGS: ControlFrames._on_settings,
     FrameType.PUSH_PROMISE: ControlFrames._push_promise,
     FrameType.PING: ControlFrames._ping,
@@ -177,6 +183,7 @@ class FrameHandler:
         self._limits = limits
         self._counters = counters
         self._streams = streams
+        self._outbox = streams.outbox
         self._open = streams.open
         self._lifetime = lifetime
         self._control = control
@@ -205,40 +212,39 @@ class FrameHandler:
         stream.receive_window -= length
         if stream.receive_window < 0:
             raise H2StreamError(stream_id, ErrorCode.FLOW_CONTROL_ERROR, "more DATA than the stream's window")
-        size = length - MESSAGE_HEAD_BYTES
-        session = stream.session
         passing = stream.passing
-        if passing is not None and not flags and self._passes(stream, passing, buffer, start, stop):
-            pass
-        elif flags or stream.content_left is not None or not length:
-            self._any_data(stream, flags, buffer, start, stop, now)
-        elif session is not None:
-            # Nearly every frame is exactly one message and nothing else; that way costs one copy.
-            if not stream.held_bytes and 0 <= size <= self._max_short_bytes and _message_head(buffer, start) == (0, size):
-                self._streams.deliver(stream, session, buffer[start + MESSAGE_HEAD_BYTES : stop])
-            else:
-                self._messages(stream, session, buffer, start, stop)
+        if (
+            passing is not None
+            and not flags
+            and MESSAGE_HEAD_BYTES < length <= self._longest_passing
+            and self._outbox.pass_on(stream, passing, buffer, start, stop)
+        ):
+            self._counters.messages_received += 1
+            self._counters.messages_sent += 1
+        else:
+            if flags & PADDED:
+                start, stop = unpad(buffer, start, stop)
+            if stream.content_left is not None:
+                stream.content_left -= stop - start
+            session = stream.session
+            if stop <= start:
+                if not flags & END_STREAM:
+                    self._control.spend_empty_frame(now)
+            elif session is not None:
+                size = stop - start - MESSAGE_HEAD_BYTES
+                if stream.held_bytes:
+                    messages = self._assembled(stream, buffer, start, stop)
+                elif 0 <= size <= self._max_short_bytes and _message_head(buffer, start) == (0, size):
+                    # Nearly every payload is exactly one message and nothing else; that way costs one copy.
+                    messages = [buffer[start + MESSAGE_HEAD_BYTES : stop]]
+                else:
+                    messages = self._messages(stream, buffer, start, stop)
+                if messages:
+                    self._streams.deliver(stream, session, messages)
+            if flags & END_STREAM and stream.state != CLOSED:
+                self._streams.end_request(stream)
         if stream.receive_window <= self._stream_window_floor and stream.state != CLOSED:
             self._streams.send_window_update(stream)
-
-    def _passes(self, stream: Stream, passing: PassingBody, buffer: bytes, start: int, stop: int) -> bool:
-        """Let the payload `buffer[start:stop]` take the short way; False if it has to take the long one."""
-        length = stop - start
-        if not MESSAGE_HEAD_BYTES <= length <= self._longest_passing or stream.held_bytes or stream.content_left is not None:
-            return False
-        passage = PASSAGES.get(length)
-        if passage is None:
-            passage = PASSAGES[length] = Passage(length)
-        piece_at = start + passage.before_bytes
-        if not passage.size or buffer[start:piece_at] != passage.before:
-            return False
-        piece = buffer[piece_at:stop]
-        if not self._streams.outbox.pass_on(stream, passage, piece):
-            return False
-        passing.let_pass(piece)
-        self._counters.messages_received += 1
-        self._counters.messages_sent += 1
-        return True
 
     def headers(self, kind: int, flags: int, stream_id: int, payload: bytes, now: float) -> None:
         """Take a HEADERS or CONTINUATION frame."""
@@ -263,26 +269,27 @@ class FrameHandler:
     def send_window_update(self) -> None:
         """Let the client send more on this connection, unless it does not read what the server sends."""
         increment = self._limits.connection_window_bytes - self._receive_window
-        if increment > 0 and self._streams.outbox.writable:
-            self._streams.outbox.put(frames.window_update(0, increment))
+        if increment > 0 and self._outbox.writable:
+            self._outbox.put(frames.window_update(0, increment))
             self._receive_window += increment
 
-    def _any_data(self, stream: Stream, flags: int, buffer: bytes, start: int, stop: int, now: float) -> None:
-        """Take a DATA frame of any form."""
-        if flags & PADDED:
-            start, stop = unpad(buffer, start, stop)
-        if stream.content_left is not None:
-            stream.content_left -= stop - start
-        if stop > start:
-            if stream.session is not None:
-                self._messages(stream, stream.session, buffer, start, stop)
-        elif not flags & END_STREAM:
-            self._control.spend_empty_frame(now)
-        if flags & END_STREAM and stream.state != CLOSED:
-            self._end_request(stream)
+    def _messages(self, stream: Stream, buffer: bytes, start: int, stop: int) -> list[bytes]:
+        """The gRPC messages in a DATA payload, `buffer[start:stop]`, which begins with one."""
+        messages: list[bytes] = []
+        # Only a message that is cut, long or not acceptable needs an assembler.
+        while stop - start >= MESSAGE_HEAD_BYTES:
+            compressed, length = _message_head(buffer, start)
+            end = start + MESSAGE_HEAD_BYTES + length
+            if compressed or length > self._max_short_bytes or end > stop:
+                break
+            messages.append(buffer[start + MESSAGE_HEAD_BYTES : end])
+            start = end
+        if start < stop:
+            messages += self._assembled(stream, buffer, start, stop)
+        return messages
 
-    def _messages(self, stream: Stream, session: StreamSession, buffer: bytes, start: int, stop: int) -> None:
-        """Deliver the gRPC messages that the DATA payload `buffer[start:stop]` holds or completes."""
+    def _assembled(self, stream: Stream, buffer: bytes, start: int, stop: int) -> list[bytes]:
+        """The messages that the payload, or the rest of one, completes or holds; a stream is ended by one that is not acceptable."""
         assembler = stream.assembler
         if assembler is None:
             limits = self._limits
@@ -292,21 +299,18 @@ class FrameHandler:
         except MessageTooLargeError as error:
             self._counters.messages_too_large += 1
             self._streams.end(stream, CloseCause.ERROR, GrpcStatus.RESOURCE_EXHAUSTED, str(error))
-            return
+            return []
         except EnvelopeError as refusal:  # a name of its own: mypyc gives each one type
             self._counters.envelopes_too_large += 1
             self._streams.end(stream, CloseCause.ERROR, GrpcStatus.INVALID_ARGUMENT, str(refusal))
-            return
+            return []
         except CompressedMessageError:
             self._counters.compressed_messages += 1
             self._streams.end(stream, CloseCause.ERROR, GrpcStatus.UNIMPLEMENTED, "compressed messages are not understood here")
-            return
+            return []
         if assembler.held_bytes != stream.held_bytes:
             self._streams.hold(stream, assembler.held_bytes)
-        for message in messages:
-            if stream.session is None:
-                return
-            self._streams.deliver(stream, session, message)
+        return messages
 
     def _refuse_data(self, stream_id: int) -> None:
         """Account for DATA on a stream that is idle, half-closed (remote) or closed."""
@@ -351,11 +355,4 @@ class FrameHandler:
             check_trailers(fields)
         except MalformedError as error:
             raise H2StreamError(stream.id, ErrorCode.PROTOCOL_ERROR, str(error)) from error
-        self._end_request(stream)
-
-    def _end_request(self, stream: Stream) -> None:
-        """Act on END_STREAM."""
-        if stream.content_left:
-            raise H2StreamError(stream.id, ErrorCode.PROTOCOL_ERROR, "the body is not as long as content-length says")
-        stream.state = next_state(stream.state, RECV_END_STREAM)
-        self._streams.request_ended(stream)
+        self._streams.end_request(stream)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Final, Protocol
 
+from endpick.extproc.stream import PassingBody
 from endpick.requests.memory import MemoryBudget
 from endpick.transport.h2.errors import ErrorCode, H2ConnectionError, H2StreamError
 from endpick.transport.h2.frames import (
@@ -20,7 +21,7 @@ from endpick.transport.h2.frames import (
 )
 from endpick.transport.h2.grpc import MESSAGE_HEAD, MESSAGE_HEAD_BYTES, RESPONSE_HEADERS
 from endpick.transport.h2.hpack import EMPTY_TABLE
-from endpick.transport.h2.short_way import Passage
+from endpick.transport.h2.short_way import PASSAGES, Passage
 from endpick.transport.h2.stream import AWAITED, COMPLETE, STARTED, Stream
 
 _MESSAGE_FRAME: Final = Struct(">HBBBIBI")
@@ -121,11 +122,20 @@ class Outbox:
         if queued:
             self._push_new(stream, queued)
 
-    def pass_on(self, stream: Stream, passage: Passage, piece: bytes) -> bool:
-        """Send the reply that lets a piece pass, after the response headers; False, and nothing sent, if a window holds it back."""
+    def pass_on(self, stream: Stream, passing: PassingBody, buffer: bytes, start: int, stop: int) -> bool:
+        """Let a payload of the length of some message pass on the short way; False, and nothing is done, if it has to take the long one."""
+        passage = PASSAGES[stop - start]
+        if passage is None:
+            passage = PASSAGES[stop - start] = Passage(stop - start)
         size = passage.size
+        if not size or stream.held_bytes or stream.content_left is not None:
+            return False
         if size > stream.send_window or size > self.window or size > self.max_frame_bytes or not self.writable or stream.pending:
             return False
+        piece_at = start + passage.before_bytes
+        if buffer[start:piece_at] != passage.before:
+            return False
+        piece = buffer[piece_at:stop]
         if not stream.wire_id:
             stream.wire_id = stream.id.to_bytes(4, "big")
         stream.send_window -= size
@@ -135,14 +145,18 @@ class Outbox:
         frames.append(stream.wire_id)
         frames.append(passage.instead)
         frames.append(piece)
+        passing.let_pass(piece)
         return True
 
-    def finish(self, stream: Stream, trailers: bytes) -> None:
-        """Complete the response with a gRPC status, to be sent after the messages that wait."""
-        stream.trailers = RESPONSE_HEADERS + trailers if stream.response == AWAITED else trailers
+    def finish(self, stream: Stream, trailers: bytes) -> bool:
+        """Complete the response with a gRPC status. True if all of it is sent; else it follows what waits, and `on_sent` is called then."""
+        block = RESPONSE_HEADERS + trailers if stream.response == AWAITED else trailers
         stream.response = COMPLETE
-        if not stream.pending:
-            self._all_sent(stream)
+        if stream.pending:
+            stream.trailers = block
+            return False
+        self._put_headers(stream, block, end_stream=True)
+        return True
 
     def refuse(self, stream: Stream, block: bytes, body: bytes) -> None:
         """Answer a request that is not gRPC and has ended, as plain HTTP."""

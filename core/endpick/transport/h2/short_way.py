@@ -40,5 +40,5 @@ class Passage:
         """What comes before the piece in the reply's payload."""
 
 
-PASSAGES: Final[dict[int, Passage]] = {}
-"""Of the payload lengths that came; no more than `LONGEST_PAYLOAD_BYTES` of them."""
+PASSAGES: Final[list[Passage | None]] = [None] * (LONGEST_PAYLOAD_BYTES + 1)
+"""By the length of the payload; None until one of that length has come."""

@@ -51,35 +51,37 @@ RECV_RST_STREAM: Final = 3
 SEND_RST_STREAM: Final = 4
 CONNECTION_CLOSED: Final = 5
 
-_TRANSITIONS: dict[tuple[int, int], int] = {
-    (IDLE, RECV_HEADERS): OPEN,
-    (OPEN, RECV_END_STREAM): HALF_CLOSED_REMOTE,
-    (OPEN, SEND_END_STREAM): HALF_CLOSED_LOCAL,
-    (OPEN, RECV_RST_STREAM): CLOSED,
-    (OPEN, SEND_RST_STREAM): CLOSED,
-    (OPEN, CONNECTION_CLOSED): CLOSED,
-    (HALF_CLOSED_LOCAL, RECV_END_STREAM): CLOSED,
-    (HALF_CLOSED_LOCAL, RECV_RST_STREAM): CLOSED,
-    (HALF_CLOSED_LOCAL, SEND_RST_STREAM): CLOSED,
-    (HALF_CLOSED_LOCAL, CONNECTION_CLOSED): CLOSED,
-    (HALF_CLOSED_REMOTE, SEND_END_STREAM): CLOSED,
-    (HALF_CLOSED_REMOTE, RECV_RST_STREAM): CLOSED,
-    (HALF_CLOSED_REMOTE, SEND_RST_STREAM): CLOSED,
-    (HALF_CLOSED_REMOTE, CONNECTION_CLOSED): CLOSED,
-}
 
+class _Transitions(dict[tuple[int, int], int]):
+    """The state to which an event moves a stream, by state and event.
 
-def next_state(state: int, event: int) -> int:
-    """The state to which an event moves a stream.
-
-    Raises:
-        InvalidTransitionError: the table has no such transition. A bug in endpick: frames that the client may not send in a state are
-            answered with an error before they get here.
+    Frames that the client may not send in a state are answered with an error before they get here, so to ask for a transition that is not
+    in the table is a bug in endpick.
     """
-    following = _TRANSITIONS.get((state, event))
-    if following is None:
+
+    def __missing__(self, key: tuple[int, int]) -> int:
+        state, event = key
         raise InvalidTransitionError(f"{StreamEvent(event).name} on a stream that is {StreamState(state).name}")
-    return following
+
+
+NEXT_STATE: Final = _Transitions(
+    {
+        (IDLE, RECV_HEADERS): OPEN,
+        (OPEN, RECV_END_STREAM): HALF_CLOSED_REMOTE,
+        (OPEN, SEND_END_STREAM): HALF_CLOSED_LOCAL,
+        (OPEN, RECV_RST_STREAM): CLOSED,
+        (OPEN, SEND_RST_STREAM): CLOSED,
+        (OPEN, CONNECTION_CLOSED): CLOSED,
+        (HALF_CLOSED_LOCAL, RECV_END_STREAM): CLOSED,
+        (HALF_CLOSED_LOCAL, RECV_RST_STREAM): CLOSED,
+        (HALF_CLOSED_LOCAL, SEND_RST_STREAM): CLOSED,
+        (HALF_CLOSED_LOCAL, CONNECTION_CLOSED): CLOSED,
+        (HALF_CLOSED_REMOTE, SEND_END_STREAM): CLOSED,
+        (HALF_CLOSED_REMOTE, RECV_RST_STREAM): CLOSED,
+        (HALF_CLOSED_REMOTE, SEND_RST_STREAM): CLOSED,
+        (HALF_CLOSED_REMOTE, CONNECTION_CLOSED): CLOSED,
+    }
+)
 
 
 class ResponseState(IntEnum):

@@ -6,9 +6,10 @@ import heapq
 import logging
 from collections.abc import Awaitable, Callable, Container, Sequence
 from functools import partial
+from itertools import islice
 from typing import Final
 
-from endpick.extproc.stream import SESSION_FAILURES, GrpcStatus, PassingBody, ProtocolError, StreamSession
+from endpick.extproc.stream import SESSION_FAILURES, GrpcStatus, ProtocolError, StreamSession
 from endpick.requests.memory import MemoryBudget
 from endpick.requests.model import CloseCause
 from endpick.requests.waiting import at_once
@@ -22,13 +23,12 @@ from endpick.transport.h2.stream import (
     COMPLETE,
     CONNECTION_CLOSED,
     HALF_CLOSED_REMOTE,
+    NEXT_STATE,
     OPEN,
     RECV_END_STREAM,
-    RECV_RST_STREAM,
     SEND_END_STREAM,
     SEND_RST_STREAM,
     Stream,
-    next_state,
 )
 from endpick.transport.limits import Limits, TransportCounters
 from endpick.transport.methods import Methods
@@ -39,6 +39,7 @@ Spawn = Callable[[Stream, Awaitable[object]], None]
 """Starts a task that awaits what the stream waits for and then calls `Streams.resume` or `Streams.fail`; sets `Stream.task`."""
 
 _REMEMBERED_STREAMS: Final = 1024
+_FORGOTTEN_AT_ONCE: Final = 256
 
 
 class Deadlines:
@@ -47,14 +48,11 @@ class Deadlines:
     def __init__(self) -> None:
         self._heap: list[tuple[float, int]] = []
         self._pruned_length = 32
+        self.next: float | None = None
+        """The next one; its stream may have ended already."""
 
     def __len__(self) -> int:
         return len(self._heap)
-
-    @property
-    def next(self) -> float | None:
-        """The next one; its stream may have ended already."""
-        return self._heap[0][0] if self._heap else None
 
     def add(self, when: float, stream_id: int, still_open: Container[int]) -> None:
         """Remember a deadline, and now and then forget those of streams that are not in `still_open` any more.
@@ -66,12 +64,14 @@ class Deadlines:
             heapq.heapify(self._heap)
             self._pruned_length = max(32, len(self._heap))
         heapq.heappush(self._heap, (when, stream_id))
+        self.next = self._heap[0][0]
 
     def due(self, now: float) -> list[int]:
         """Remove and return the streams whose deadline has passed."""
         found = []
         while self._heap and self._heap[0][0] <= now:
             found.append(heapq.heappop(self._heap)[1])
+        self.next = self._heap[0][0] if self._heap else None
         return found
 
 
@@ -102,30 +102,47 @@ class Streams:
         stream = Stream(stream_id, self._limits.stream_window_bytes, self.outbox.stream_window, now)
         stream.content_left = head.content_length
         if ends:
-            stream.state = next_state(stream.state, RECV_END_STREAM)
+            stream.state = NEXT_STATE[stream.state, RECV_END_STREAM]
         self.open[stream_id] = stream
         self._counters.streams_opened += 1
+        method = self._methods.get(head.path)
         if head.refusal is not None:
             self._counters.not_grpc += 1
             stream.refusal = head.refusal
+        elif method is None:
+            self._counters.unknown_methods += 1
+            self.end(stream, CloseCause.ERROR, GrpcStatus.UNIMPLEMENTED, f"no method {head.path[:200]}")
         else:
-            self._open_session(stream, head, now)
+            stream.holds_drain = method.holds_drain
+            stream.body_fields = method.body_fields
+            if head.timeout_seconds is not None:
+                self.deadlines.add(now + head.timeout_seconds, stream_id, self.open)
+            try:
+                session = stream.session = method.open_session()
+                connect = getattr(session, "connect", None)
+                if connect is not None:
+                    connect(partial(self._interrupt, stream), partial(setattr, stream, "passing"))
+            except SESSION_FAILURES as error:
+                self._end_with_exception(stream, error)
         if ends and stream.state != CLOSED:
-            self.request_ended(stream)
+            self._answer_whole_request(stream)
 
-    def deliver(self, stream: Stream, session: StreamSession, message: bytes) -> None:
-        """Hand one message to its session and send the replies."""
-        self._counters.messages_received += 1
-        try:
-            replies = session.receive(message)
-        except SESSION_FAILURES as error:
-            self._end_with_exception(stream, error)
-            return
-        if replies:
-            self.outbox.send_messages(stream, replies)
-            self._counters.messages_sent += len(replies)
-        if session.finished or session.waiting is not None:
-            self._end_or_wait(stream, session)
+    def deliver(self, stream: Stream, session: StreamSession, messages: Sequence[bytes]) -> None:
+        """Hand messages to the session of their stream, one after another until it has ended, and send the replies."""
+        for message in messages:
+            if stream.session is None:
+                return
+            self._counters.messages_received += 1
+            try:
+                replies = session.receive(message)
+            except SESSION_FAILURES as error:
+                self._end_with_exception(stream, error)
+                return
+            if replies:
+                self.outbox.send_messages(stream, replies)
+                self._counters.messages_sent += len(replies)
+            if session.finished or session.waiting is not None:
+                self._end_or_wait(stream, session)
 
     def resume(self, stream: Stream, result: object) -> None:
         """What the session waited for has this result."""
@@ -135,8 +152,19 @@ class Streams:
         """What the session waited for raised this."""
         self._settle(stream, lambda session: session.fail(exception))
 
-    def request_ended(self, stream: Stream) -> None:
-        """The client has sent END_STREAM: complete the response, unless a decision is still awaited."""
+    def end_request(self, stream: Stream) -> None:
+        """Act on END_STREAM.
+
+        Raises:
+            H2StreamError: less has come than was promised.
+        """
+        if stream.content_left:
+            raise H2StreamError(stream.id, ErrorCode.PROTOCOL_ERROR, "the body is not as long as content-length says")
+        stream.state = NEXT_STATE[stream.state, RECV_END_STREAM]
+        self._answer_whole_request(stream)
+
+    def _answer_whole_request(self, stream: Stream) -> None:
+        """Complete the response to a request that has ended, unless a decision is still awaited."""
         if stream.response == COMPLETE:
             return
         if stream.refusal is not None:
@@ -149,7 +177,8 @@ class Streams:
     def end(self, stream: Stream, cause: CloseCause, status: int = GrpcStatus.OK, message: str = "") -> None:
         """Close the session and give the stream its status, after the replies that still wait for the client."""
         self._close_session(stream, cause)
-        self.outbox.finish(stream, OK_TRAILERS if status == GrpcStatus.OK else trailers(status, message[:1000]))
+        if self.outbox.finish(stream, OK_TRAILERS if status == GrpcStatus.OK else trailers(status, message[:1000])):
+            self._all_sent(stream)
 
     def end_all(self, message: str) -> None:
         """End every stream with UNAVAILABLE."""
@@ -166,19 +195,32 @@ class Streams:
         self.outbox.put(rst_stream(stream_id, code))
         stream = self.open.get(stream_id)
         if stream is None:
-            self._remember(stream_id, reset_by_us=True)
+            self.closed[stream_id] = True
+            if len(self.closed) > _REMEMBERED_STREAMS:
+                self._forget_oldest()
         else:
-            self._close(stream, SEND_RST_STREAM, CloseCause.ERROR)
+            self.close(stream, SEND_RST_STREAM, CloseCause.ERROR)
 
-    def reset_by_client(self, stream: Stream) -> None:
-        """The client has sent RST_STREAM."""
-        self._counters.streams_reset_by_peer += 1
-        self._close(stream, RECV_RST_STREAM, CloseCause.RESET)
+    def close(self, stream: Stream, event: int, cause: CloseCause) -> None:
+        """Close the session of a stream that this event closes, if it still has one, and forget the stream."""
+        if stream.session is not None:
+            self._close_session(stream, cause)
+        stream.state = NEXT_STATE[stream.state, event]
+        del self.open[stream.id]
+        self._counters.streams_closed += 1
+        if stream.pending:
+            self.outbox.forget(stream)
+        if stream.held_bytes:
+            self._memory.hold(-stream.held_bytes)
+            stream.held_bytes = 0
+        self.closed[stream.id] = event == SEND_RST_STREAM
+        if len(self.closed) > _REMEMBERED_STREAMS:
+            self._forget_oldest()
 
     def close_all(self) -> None:
         """The connection is closed, and every stream with it."""
         for stream in list(self.open.values()):
-            self._close(stream, CONNECTION_CLOSED, CloseCause.DISCONNECT)
+            self.close(stream, CONNECTION_CLOSED, CloseCause.DISCONNECT)
 
     def hold(self, stream: Stream, size: int) -> None:
         """Account for the part of a message that waits for its end.
@@ -212,24 +254,6 @@ class Streams:
         for stream in [stream for stream in self.open.values() if stream.touched < oldest and stream.holds_drain]:
             self._counters.idle_streams += 1
             self.reset(stream.id, ErrorCode.CANCEL)
-
-    def _open_session(self, stream: Stream, head: RequestHead, now: float) -> None:
-        method = self._methods.get(head.path)
-        if method is None:
-            self._counters.unknown_methods += 1
-            self.end(stream, CloseCause.ERROR, GrpcStatus.UNIMPLEMENTED, f"no method {head.path[:200]}")
-            return
-        stream.holds_drain = method.holds_drain
-        stream.body_fields = method.body_fields
-        try:
-            stream.session = method.open_session()
-            connect = getattr(stream.session, "connect", None)
-            if connect is not None:
-                connect(partial(self._interrupt, stream), partial(_let_pass, stream))
-        except SESSION_FAILURES as error:
-            self._end_with_exception(stream, error)
-        if head.timeout_seconds is not None:
-            self.deadlines.add(now + head.timeout_seconds, stream.id, self.open)
 
     def _interrupt(self, stream: Stream, result: object) -> None:
         """Resume a session that waits for nothing, in the next turn of the event loop."""
@@ -301,35 +325,15 @@ class Streams:
         if stream.response != COMPLETE:
             self.send_window_update(stream)
         elif stream.state == OPEN:
-            stream.state = next_state(stream.state, SEND_END_STREAM)
+            stream.state = NEXT_STATE[stream.state, SEND_END_STREAM]
             # The rest of the request is of no use any more; RFC 9113 section 8.1 has the server say so.
             self.outbox.put(rst_stream(stream.id, ErrorCode.NO_ERROR))
-            self._close(stream, SEND_RST_STREAM, CloseCause.END)
+            self.close(stream, SEND_RST_STREAM, CloseCause.END)
         else:
-            self._close(stream, SEND_END_STREAM, CloseCause.END)
+            self.close(stream, SEND_END_STREAM, CloseCause.END)
 
-    def _close(self, stream: Stream, event: int, cause: CloseCause) -> None:
-        """Close the session of a stream that this event closes, if it still has one, and forget the stream."""
-        if stream.session is not None:
-            self._close_session(stream, cause)
-        stream.state = next_state(stream.state, event)
-        del self.open[stream.id]
-        self._counters.streams_closed += 1
-        if stream.pending:
-            self.outbox.forget(stream)
-        if stream.held_bytes:
-            self._memory.hold(-stream.held_bytes)
-            stream.held_bytes = 0
-        self._remember(stream.id, reset_by_us=event == SEND_RST_STREAM)
-
-    def _remember(self, stream_id: int, *, reset_by_us: bool) -> None:
-        self.closed[stream_id] = reset_by_us
-        if len(self.closed) > _REMEMBERED_STREAMS:
-            oldest = next(iter(self.closed))
+    def _forget_oldest(self) -> None:
+        """Forget some of the closed streams at once: finding the first entry of a dictionary takes a walk over those deleted before it."""
+        for oldest in list(islice(self.closed, _FORGOTTEN_AT_ONCE)):
             del self.closed[oldest]
             self.forgotten_id = max(self.forgotten_id, oldest)
-
-
-def _let_pass(stream: Stream, body: PassingBody | None) -> None:
-    """The session's pieces may take the short way from now on, or no more."""
-    stream.passing = body

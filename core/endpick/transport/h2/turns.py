@@ -11,8 +11,9 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
-_LARGE_READ_BYTES = 4096
+LARGE_READ_BYTES: Final = 4096
 """A read of no more is acted on at once, whatever waits: it is what a gateway sends for some requests."""
 
 
@@ -23,18 +24,15 @@ class Turns:
         """`seconds` is for how long turns are taken before everything else has its own."""
         self._seconds = seconds
         self._waiting: deque[Callable[[], None]] = deque()
-        self._scheduled = False
+        self.scheduled = False
+        """Whether any connection waits for its turn: what more than `LARGE_READ_BYTES` others read then has to wait behind it."""
 
     def join(self, turn: Callable[[], None]) -> None:
         """Call it once, when all that joined before have been called; it may join again meanwhile."""
         self._waiting.append(turn)
-        if not self._scheduled:
-            self._scheduled = True
+        if not self.scheduled:
+            self.scheduled = True
             asyncio.get_running_loop().call_soon(self._serve)
-
-    def must_wait(self, size: int) -> bool:
-        """Whether so many bytes that have arrived have to stand in the queue, because others do."""
-        return self._scheduled and size > _LARGE_READ_BYTES
 
     def _serve(self) -> None:
         ends_at = time.monotonic() + self._seconds
@@ -45,4 +43,4 @@ class Turns:
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._serve)
         else:
-            self._scheduled = False
+            self.scheduled = False
