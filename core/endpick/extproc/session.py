@@ -169,8 +169,8 @@ class Session:
                         return self._accept_response_headers(headers, end, rest)
                     return self._accept_request_headers(headers, end, rest, len(message))
             return self._accept(_parsed(message))
-        except UnroutableError as error:
-            return self._unroutable(error)
+        except UnroutableError as unroutable:  # another name than below: the compiled build gives a name one type
+            return self._unroutable(unroutable)
         except DecodeError as error:
             raise self._counted(ProtocolError(GrpcStatus.INVALID_ARGUMENT, "not an ext_proc message")) from error
         except ProtocolError as error:
