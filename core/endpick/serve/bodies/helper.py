@@ -30,8 +30,8 @@ for number in (signal.SIGTERM, signal.SIGHUP):
 from endpick.serve.bodies.child import main
 main(*map(int, sys.argv[1:]))
 """
-"""What ends a service, or has it reload, may tell all its processes: systemd does, and what signals a group of processes. The parent decides
-what that means, and the body that is being parsed is still to be answered; the helper ends with its parent.
+"""What ends a service, or has it reload, may tell all its processes, as systemd does. The parent decides what that means, and the body that
+is being parsed is still to be answered; the helper ends with its parent.
 
 With the parent's import path before the first import from it: so the same modules are found however the parent was started, and none in
 the working directory, which Python puts first by itself."""
