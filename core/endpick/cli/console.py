@@ -86,7 +86,9 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def json_text(document: object) -> str:
     """JSON for programs: the same document always gives the same bytes."""
-    return json.dumps(document, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
+    from endpick.diagnostics.machine_formats import encodable
+
+    return encodable(json.dumps(document, indent=2, ensure_ascii=False, sort_keys=True) + "\n")
 
 
 def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -9,9 +9,12 @@ from typing import Literal
 import click
 
 from endpick.cli.console import FORMAT_OPTION, STANDARD_INPUT, json_text, plan_or_exit, table
-from endpick.diagnostics import ExitCode
+from endpick.diagnostics import ExitCode, printable
 from endpick.scheduling.trace import FilterRecord, ProfileRecord, to_json
 from endpick.testing.host import DEFAULT_PATH, Explanation, FixtureError, Host, HostRefused, arrange, read_fixture
+
+_MOST_BYTES = 64 * 1024 * 1024
+"""Of a request, or of a description of endpoints."""
 
 
 @click.command("try", short_help="Show one decision, with every plugin's say.")
@@ -43,7 +46,8 @@ def command(
             arrange(host, read_fixture(situation))
             explanation = host.send(body, headers=named, path=path)
     except FixtureError as mistake:
-        raise click.UsageError(f"{endpoints_file} cannot be used:\n{mistake}") from mistake
+        told = "\n".join(map(printable, str(mistake).splitlines()))
+        raise click.UsageError(f"{endpoints_file} cannot be used:\n{told}") from mistake
     except HostRefused as refusal:
         click.echo(str(refusal), err=True)
         sys.exit(ExitCode.PLUGIN_UNUSABLE)
@@ -51,13 +55,23 @@ def command(
 
 
 def _content(file: str) -> bytes:
-    if file == STANDARD_INPUT:
-        return sys.stdin.buffer.read()
     try:
-        return Path(file).read_bytes()
+        content = _beginning(file)
     except OSError as problem:
         click.echo(f"error: {file} cannot be read: {problem.strerror}", err=True)
         sys.exit(ExitCode.FAILED)
+    if len(content) > _MOST_BYTES:
+        click.echo(f"error: {file} cannot be read: it is longer than {_MOST_BYTES // 2**20} MiB", err=True)
+        sys.exit(ExitCode.FAILED)
+    return content
+
+
+def _beginning(file: str) -> bytes:
+    """No more than tells whether it is too long: `/dev/zero` never ends."""
+    if file == STANDARD_INPUT:
+        return sys.stdin.buffer.read(_MOST_BYTES + 1)
+    with Path(file).open("rb") as opened:
+        return opened.read(_MOST_BYTES + 1)
 
 
 def _headers(given: tuple[str, ...]) -> dict[str, str]:

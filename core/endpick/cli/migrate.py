@@ -6,7 +6,6 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -16,9 +15,6 @@ from endpick.cli.helm_values import Start, at, environment_of, start_of_values
 from endpick.cli.llm_d_flags import FLAGS, REMOVED, VARIABLES, Effect
 from endpick.diagnostics import ExitCode, did_you_mean, printable
 
-_DEEPEST = 100
-_MOST_VALUES = 100_000
-"""Of one document."""
 _MOST_BYTES = 4 * 1024 * 1024
 _SHOWN = {flag.name: flag for flag in FLAGS}
 
@@ -47,10 +43,11 @@ def command(source: str | None, arguments: tuple[str, ...]) -> None:
 
 
 def _read(source: str) -> Start:
+    from endpick.config.foreign_yaml import documents_of
+
     try:
-        documents = _documents(_content(source))
-    # The last three are what the parser raises for values that are not of the type that their tag names.
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as problem:
+        documents = documents_of(_content(source))
+    except (OSError, ValueError) as problem:
         reason = "\n".join(map(printable, str(problem).splitlines()))
         raise click.UsageError(f"{source} cannot be read: {reason}") from problem
     for document in documents:
@@ -74,36 +71,6 @@ def _content(source: str) -> str:
     if len(raw) > _MOST_BYTES:
         raise ValueError(f"it is longer than {_MOST_BYTES // 2**20} MiB")
     return raw.decode()
-
-
-def _documents(text: str) -> list[object]:
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
-    yaml = YAML(typ="safe", pure=True, plug_ins=[])
-    yaml.max_depth = _DEEPEST
-    try:
-        for node in yaml.compose_all(text):
-            _size_of(node, {})
-        return list(yaml.load_all(text))
-    except YAMLError as problem:
-        raise ValueError(str(problem)) from problem
-
-
-def _size_of(node: Any, known: dict[int, int]) -> int:  # noqa: ANN401 - ruamel has no types
-    """How many values a node stands for, each time that an alias repeats it counted.
-
-    Raises:
-        ValueError: more than any start has, or without end.
-    """
-    if id(node) not in known:
-        known[id(node)] = _MOST_VALUES  # what holds itself finds this
-        inner = node.value if isinstance(node.value, list) else []
-        parts = (part for each in inner for part in (each if isinstance(each, tuple) else (each,)))
-        known[id(node)] = 1 + sum(_size_of(part, known) for part in parts)
-    if known[id(node)] >= _MOST_VALUES:
-        raise ValueError(f"with all that aliases repeat it has more than {_MOST_VALUES} values")
-    return known[id(node)]
 
 
 def _start_of(document: object) -> Start | None:

@@ -159,6 +159,13 @@ class LockedOwner(Output):
     digest: str
 
 
+class LockedModules(Output):
+    """Names under which everything belongs to one locked distribution."""
+
+    distribution: str
+    names: list[str]
+
+
 class LockOutput(Output):
     """A lock file."""
 
@@ -166,6 +173,7 @@ class LockOutput(Output):
     plugins: list[LockedType]
     hooks: list[LockedType]
     owners: list[LockedOwner] = Field(description="Distributions to whose modules entry points of others lead.")
+    modules: list[LockedModules] = Field(default=[], description="Names that stay guarded when metadata tells them no more.")
 
 
 class NewOutput(Output):

@@ -13,6 +13,10 @@ _COLLECTED_AT = 100_000
 def main() -> None:
     """The `endpick` command and `python -m endpick`; for a process of its own."""
     leave_unsafe_path()
+    if sys.argv[1:2] == ["serve"]:
+        from endpick.early_signals import EARLY_SIGNALS  # after the path is safe, before all that takes time
+
+        EARLY_SIGNALS.listen()
     spare_imports()
     from endpick.cli.main import main as verbs  # after the path is safe, because it imports click
 

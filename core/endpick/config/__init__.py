@@ -7,6 +7,7 @@
 - `model`: which fields does the document have, of which type, with which default?
 - `shape`: which fields are unknown, missing or of the wrong type?
 - `checks`: what else is wrong that one can tell without knowing any plugin?
+- `foreign_yaml`: what does a YAML text say that is no configuration?
 - `schema`: which JSON Schema do editors use to complete a configuration?
 - `default.yaml`: the configuration of `endpick serve` without a file.
 

@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 from endpick.diagnostics.codes import Severity
 from endpick.diagnostics.model import Diagnostic, Span, sort_diagnostics
+from endpick.diagnostics.text import printable
 
 VERSION = 1
 
@@ -21,7 +22,12 @@ def render_json(diagnostics: Iterable[Diagnostic]) -> str:
         "warnings": sum(diagnostic.severity is Severity.WARNING for diagnostic in ordered),
         "diagnostics": [as_json(diagnostic) for diagnostic in ordered],
     }
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    return encodable(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+
+def encodable(text: str) -> str:
+    """The text with halves of surrogate pairs, which a document can name and no output can hold, as escapes of JSON."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def as_json(diagnostic: Diagnostic) -> dict[str, object]:
@@ -68,7 +74,7 @@ def _command(diagnostic: Diagnostic) -> str:
         place["endColumn"] = str(max(span.end_column - 1, span.column if span.end_line == span.line else 1))
         properties = place | properties
     listed = ",".join(f"{name}={_escape_property(value)}" for name, value in properties.items())
-    return f"::{_COMMANDS[diagnostic.severity]} {listed}::{_escape(_message(diagnostic))}"
+    return printable(f"::{_COMMANDS[diagnostic.severity]} {listed}::{_escape(_message(diagnostic))}")
 
 
 def _message(diagnostic: Diagnostic) -> str:

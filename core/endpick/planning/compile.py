@@ -17,7 +17,9 @@ from endpick.observability.telemetry import Telemetry
 from endpick.planning.plan import Plan, PlannedInstance
 from endpick.planning.stand_ins import DeciderStandIn, stand_in_for
 from endpick.plugins.breaker import DEFAULT_SETTINGS, BreakerSettings
-from endpick.plugins.instance import Instance, build, scope_of
+from endpick.plugins.failures import CALL_FAILURES, is_the_hosts
+from endpick.plugins.importing import describe
+from endpick.plugins.instance import Instance, build, instance_logger, scope_of
 from endpick.requests.pipeline import Pipeline, compile_pipeline
 from endpick.scheduling.profile import Profile, compile_profile
 from endpick.scheduling.scheduler import compile_scheduler
@@ -88,8 +90,7 @@ def carry_over(old: Plan, built: Built, new: Plan) -> dict[str, Instance]:
         if (
             before is not None
             and before.loaded.plugin is planned.loaded.plugin
-            and before.parameters == planned.parameters
-            and before.subscriptions == planned.subscriptions
+            and _is_as_before(before, planned)
             and carried.keys() >= set(planned.refers_to)
         ):
             scope = scope_of(planned.name, planned.subscriptions, planned.loaded.type)
@@ -97,6 +98,18 @@ def carry_over(old: Plan, built: Built, new: Plan) -> dict[str, Instance]:
                 built.instances[planned.name], on_fault=planned.on_fault, subscriptions=planned.subscriptions, scope=scope
             )
     return carried
+
+
+def _is_as_before(before: PlannedInstance, planned: PlannedInstance) -> bool:
+    """Whether parameters and subscriptions are equal. What is in them, the plugin chose, and compares with code of the plugin."""
+    try:
+        return bool(before.parameters == planned.parameters and before.subscriptions == planned.subscriptions)
+    except CALL_FAILURES as problem:
+        if is_the_hosts(problem):
+            raise
+        logger = instance_logger(planned.loaded, planned.name)
+        logger.warning("its parameters cannot be compared with those before, so it begins anew: %s", describe(problem))
+        return False
 
 
 def compile_plan(plan: Plan, built: Built, telemetry: Telemetry) -> Pipeline:

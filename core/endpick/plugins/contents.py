@@ -28,7 +28,7 @@ def contents_of(candidate: Candidate, *modules: str) -> Contents:
         return _from_sources(candidate, {*offered, *(name.partition(".")[0] for name in modules)})
     root = Path(candidate.metadata_path).parent
     digests = {f"{root}/{path}": digest for path, digest in record.digests.items()}
-    named = _modules((path, f"{root}/{path}") for path in record.digests)
+    named = _modules((path, f"{root}/{path}") for path in record.paths)
     plugins_in = frozenset(offered if candidate.is_builtin else ())
     return Contents(candidate.distribution, candidate.version, str(root), _fingerprint(record.lines), digests, named, plugins_in=plugins_in)
 
@@ -62,7 +62,9 @@ def _digest_now(file: Path) -> str | None:
 
 
 def _fingerprint(lines: Iterable[str]) -> str:
-    return f"sha256:{hashlib.sha256(''.join(line + chr(10) for line in lines).encode()).hexdigest()}"
+    """Of lines that no other lines can pass for: a path, or a digest, with a line end in it is not two lines."""
+    told = "".join(line.replace("\n", "\\n") + "\n" for line in lines)
+    return f"sha256:{hashlib.sha256(told.encode()).hexdigest()}"
 
 
 def _modules(files: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from importlib_metadata import EntryPoint
 
 from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX
-from endpick.plugins.metadata import Metadata, claimants, effective, normalise, read_relevant
+from endpick.plugins.metadata import Metadata, claimants, effective, module_of, normalise, read_relevant
 
 TYPE_PATTERN = r"[a-z][a-z0-9]*([.-][a-z0-9]+)*"
 """Lower-case words joined by hyphens or dots: `queue-scorer`, `acme.queue-scorer`."""
@@ -68,8 +68,8 @@ class Candidate:
 
     @property
     def module(self) -> str:
-        """The module of its target."""
-        return self.target.partition(":")[0].strip()
+        """The module of its target, as it is imported: without attribute and extras."""
+        return module_of(self.target)
 
     @property
     def speaks_our_api(self) -> bool:

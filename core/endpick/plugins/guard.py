@@ -75,6 +75,7 @@ class ImportGuard(MetaPathFinder):
         self._owned: dict[str, str] = {}
         self._shared: dict[str, str] = {}
         self._guarded: dict[tuple[str, str], Contents] = {}
+        self._reserved: dict[str, str] = {}
         self._executed: set[str] = set()
         self._real_paths: dict[str, str] = {}
         self._asking: dict[tuple[int, str], list[object]] = {}
@@ -93,10 +94,10 @@ class ImportGuard(MetaPathFinder):
 
     def admit(self, contents: Contents) -> Refusal | None:
         """Guard a distribution from now on; the reason where that cannot be done, because something of it was loaded before."""
-        owned = _names(contents.modules)[0]
+        owned = owned_names(contents.modules)
         key = (contents.root, contents.distribution)
         before = self._guarded.get(key, contents)
-        if before.fingerprint != contents.fingerprint and _loaded_within(_names(before.modules)[0]):
+        if before.fingerprint != contents.fingerprint and _loaded_within(owned_names(before.modules)):
             return Refusal("this process has loaded another state of it", "restart endpick to load what is installed now")
         # Later, code that was checked may make modules up; before that there is nothing that could have been.
         unseen = (
@@ -114,10 +115,16 @@ class ImportGuard(MetaPathFinder):
         self._know_anew()
         return None
 
+    def reserve(self, names: Mapping[str, str]) -> None:
+        """Load nothing under these names, each with its distribution, but what a guarded distribution brings; instead of those before."""
+        self._reserved = dict(names)
+        self._know_anew()
+
     def _know_anew(self) -> None:
         """Of a distribution that was guarded in another state before nothing is left."""
         for known in (self._files, self._modules, self._owned, self._shared):
             known.clear()
+        self._owned.update(self._reserved)
         for contents in self._guarded.values():
             self._files.update((self._canonical(file), GuardedFile(contents.origin, digest)) for file, digest in contents.digests.items())
             self._modules.update(contents.modules)
@@ -127,7 +134,7 @@ class ImportGuard(MetaPathFinder):
 
     def unseen(self, contents: Contents) -> str | None:
         """A module of a guarded distribution that was loaded past the guard, as another import hook can bring about."""
-        return self._unseen(_names(contents.modules)[0])
+        return self._unseen(owned_names(contents.modules))
 
     def _unseen(self, owned: Collection[str]) -> str | None:
         return next((name for name in _loaded_within(owned) if self._is_unseen(sys.modules[name])), None)
@@ -283,6 +290,11 @@ def _is_pythons_own(spec: ModuleSpec, name: str) -> bool:
     place = Path(spec.origin or "")
     inside = any(place.is_relative_to(library) for library in _STANDARD_LIBRARY)
     return inside and not {"site-packages", "dist-packages"} & set(place.parts)
+
+
+def owned_names(modules: Mapping[str, str]) -> set[str]:
+    """Of a distribution's modules, given with their files, those names under which everything is its own."""
+    return _names(modules)[0]
 
 
 def _names(modules: Mapping[str, str]) -> tuple[set[str], set[str]]:

@@ -21,7 +21,7 @@ from typing import IO
 
 from endpick.diagnostics import Code, Diagnostic
 from endpick.plugins.discovery import Candidate
-from endpick.plugins.failures import message_of
+from endpick.plugins.failures import CALL_FAILURES, is_the_hosts, message_of
 from endpick.plugins.guard import UntrustedModuleError
 from endpick.plugins.resolution import Reference
 
@@ -169,8 +169,7 @@ class Imported:
 def import_target(reference: Reference, candidate: Candidate) -> Imported | Diagnostic:
     """Import the candidate's module and look its attribute up.
 
-    Everything the module raises becomes a diagnostic, `SystemExit` included; only `KeyboardInterrupt` passes, because that
-    is the operator's.
+    Everything the module raises becomes a diagnostic, `SystemExit` included; only the operator's Ctrl-C passes.
     """
     match = _TARGET.fullmatch(candidate.target.strip())
     if match is None:
@@ -179,15 +178,15 @@ def import_target(reference: Reference, candidate: Candidate) -> Imported | Diag
     with attributed(f"{candidate.type} ({candidate.origin})"), captured() as output:
         try:
             module = importlib.import_module(match["module"])
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
+        except CALL_FAILURES as error:
+            if is_the_hosts(error):
+                raise
             return _import_failed(reference, candidate, match["module"], error)
         try:
             value = functools.reduce(getattr, (match["attribute"] or "").split(".") if match["attribute"] else (), module)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
+        except CALL_FAILURES as error:
+            if is_the_hosts(error):
+                raise
             if isinstance(error, AttributeError) and not plugin_frames(error):
                 return _wrong_attribute(reference, candidate, match["module"], match["attribute"])
             return _raised(reference, candidate, error)

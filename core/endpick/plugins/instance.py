@@ -17,7 +17,7 @@ from endpick.diagnostics import Code, Diagnostic
 from endpick.plugins.breaker import DEFAULT_SETTINGS, Breaker, BreakerSettings
 from endpick.plugins.discovery import Candidate
 from endpick.plugins.elsewhere import GrownMetrics
-from endpick.plugins.failures import message_of
+from endpick.plugins.failures import CALL_FAILURES, is_the_hosts, message_of
 from endpick.plugins.importing import attributed, describe, trace_notes
 from endpick.plugins.kinds import Kind, OnFault, default_on_fault
 from endpick.plugins.loader import LoadedPlugin
@@ -163,8 +163,8 @@ def _guarded(loaded: LoadedPlugin, place: ParameterSource, call: Callable[[], T]
             value = call()
     except ConfigurationError as error:
         return refused(f"{plugin} cannot work with its parameters: {message_of(error)}", "correct the parameters")
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
+    except CALL_FAILURES as error:
+        if is_the_hosts(error):
+            raise
         return refused(f"{plugin} failed while it was built: {describe(error)}", fault, trace_notes(error))
     return value if isinstance(value, expected) else refused(f"{plugin} answered {value!r}, not {expected.__name__}", fault)

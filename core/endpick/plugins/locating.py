@@ -53,7 +53,8 @@ def _top_level_spec(name: str) -> ModuleSpec | None:
     for finder in sys.meta_path:
         if isinstance(finder, ImportGuard):
             continue  # it refuses what is asked about here
-        spec = finder.find_spec(name, None)
+        find_spec = getattr(finder, "find_spec", None)  # a very old finder has none, and Python leaves it out as well
+        spec: ModuleSpec | None = None if find_spec is None else find_spec(name, None)
         if spec is not None:
             return spec
     return None

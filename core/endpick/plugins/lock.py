@@ -11,6 +11,7 @@ from endpick.diagnostics import Code, Diagnostic, Span
 from endpick.files import open_regular
 from endpick.plugins.contents import contents_of, owner_of
 from endpick.plugins.discovery import Candidate
+from endpick.plugins.guard import owned_names
 from endpick.plugins.importing import describe
 from endpick.plugins.record import Contents
 
@@ -44,6 +45,15 @@ class LockedOwner:
     """As of a plugin."""
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class LockedModules:
+    """Names under which everything belongs to one locked distribution: they stay its own when its metadata does not tell them any more."""
+
+    distribution: str
+    names: tuple[str, ...]
+    """Sorted."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lock:
     """The content of a lock file."""
@@ -51,13 +61,16 @@ class Lock:
     plugins: tuple[LockedPlugin, ...] = ()
     hooks: tuple[LockedPlugin, ...] = ()
     owners: tuple[LockedOwner, ...] = ()
+    modules: tuple[LockedModules, ...] = ()
+    """Of the distributions of plugins and hook objects."""
 
     def render(self) -> str:
         """The lock file's text: the same plugins always give the same bytes."""
-        sections: dict[str, Sequence[LockedPlugin | LockedOwner]] = {
+        sections: dict[str, Sequence[LockedPlugin | LockedOwner | LockedModules]] = {
             "plugins": sorted(self.plugins),
             "hooks": sorted(self.hooks),
             "owners": sorted(self.owners),
+            "modules": sorted(self.modules),
         }
         pinned = {name: [asdict(one) for one in section] for name, section in sections.items()}
         return json.dumps({"format": _FORMAT, **pinned}, indent=2) + "\n"
@@ -73,12 +86,17 @@ def lock_of(candidates: Iterable[Candidate], hook_objects: Iterable[Candidate] =
         tuple(sorted(locked(one, contents[one.metadata_path]) for one in usable)),
         tuple(sorted(locked(one, contents[one.metadata_path]) for one in hooks)),
         tuple(sorted(owners)),
+        tuple(sorted({_modules_of(one) for one in contents.values()})),
     )
 
 
 def locked(candidate: Candidate, contents: Contents) -> LockedPlugin:
     """What the lock file says of a plugin type, or hook object, that is installed so."""
     return LockedPlugin(candidate.type, candidate.distribution, candidate.version, candidate.target, contents.fingerprint)
+
+
+def _modules_of(contents: Contents) -> LockedModules:
+    return LockedModules(contents.distribution, tuple(sorted(owned_names(contents.to_guard().modules))))
 
 
 def _foreign_owner(candidate: Candidate, contents: Contents) -> LockedOwner | None:
@@ -95,7 +113,8 @@ def read_lock(text: str, file: str) -> Lock | Diagnostic:
         if document["format"] != _FORMAT:
             return _unusable(file, f"is of format {document['format']}, this endpick reads format {_FORMAT}")
         plugins, hooks = (tuple(LockedPlugin(**_texts(entry)) for entry in document[section]) for section in ("plugins", "hooks"))
-        return Lock(plugins, hooks, tuple(LockedOwner(**_texts(entry)) for entry in document["owners"]))
+        owners = tuple(LockedOwner(**_texts(entry)) for entry in document["owners"])
+        return Lock(plugins, hooks, owners, tuple(_named(entry) for entry in document.get("modules", ())))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         return _unusable(file, f"is damaged: {describe(error)}")
 
@@ -118,6 +137,14 @@ def _texts(entry: object) -> dict[str, str]:
     if not isinstance(entry, dict) or not all(isinstance(value, str) for value in entry.values()):
         raise TypeError("an entry is no mapping of text to text")
     return entry
+
+
+def _named(entry: object) -> LockedModules:
+    if not isinstance(entry, dict) or not isinstance(entry["distribution"], str) or not isinstance(entry["names"], list):
+        raise TypeError("modules are no mapping of a distribution and a list of names")
+    if not all(isinstance(name, str) for name in entry["names"]):
+        raise TypeError("the name of a module is no text")
+    return LockedModules(entry["distribution"], tuple(entry["names"]))
 
 
 def _unusable(file: str, reason: str) -> Diagnostic:

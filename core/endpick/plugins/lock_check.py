@@ -98,12 +98,29 @@ class LockCheck:
         if self.guard is None:
             return
         self.guard.stand_first()
+        self.guard.reserve({name: one.distribution for one in self.lock.modules for name in one.names})
         digests = {normalise(one.distribution): one.digest for one in (*self.lock.plugins, *self.lock.hooks)}
         for candidate in candidates:
             digest = digests.get(normalise(candidate.distribution))
-            if digest is not None and not candidate.shadowed_by and candidate.metadata_path not in self._contents:
-                contents = self._contents_of(candidate)
-                self.guard.admit(contents.to_guard() if contents.fingerprint == digest else contents.distrusted())
+            if digest is None or candidate.shadowed_by:
+                continue
+            if candidate.metadata_path not in self._contents:
+                self._guard_one(self.guard, self._contents_of(candidate), digest)
+            self._guard_owner(self.guard, candidate)
+
+    @staticmethod
+    def _guard_one(guard: ImportGuard, contents: Contents, digest: str) -> None:
+        guard.admit(contents.to_guard() if contents.fingerprint == digest else contents.distrusted())
+
+    def _guard_owner(self, guard: ImportGuard, candidate: Candidate) -> None:
+        """The distribution to which an entry point leads, where that is another one."""
+        if not self.lock.owners or candidate.module in self._contents_of(candidate).modules:
+            return
+        owner = owner_of(candidate.module)
+        digests = {normalise(one.distribution): one.digest for one in self.lock.owners}
+        digest = None if owner is None else digests.get(normalise(owner.distribution))
+        if owner is not None and digest is not None:
+            self._guard_one(guard, owner, digest)
 
     def _misplaced(self, reference: Reference, candidate: Candidate, contents: Contents) -> Diagnostic | None:
         """Why the entry point does not lead to a locked file; None when it does, in its own distribution or in another locked one."""
@@ -111,6 +128,8 @@ class LockCheck:
         if found is None or contents.brings(found):
             return None
         expected = contents.modules.get(candidate.module)
+        if expected is not None and str(found) == expected:
+            return _drift(reference, candidate, f"RECORD of {contents.origin} does not give {found} one digest")
         top = candidate.module.partition(".")[0]
         if expected is not None or any(name.partition(".")[0] == top for name in contents.modules):
             return _shadowed(reference, candidate, found, expected or f"a file of {contents.origin} in {contents.root}")

@@ -105,10 +105,15 @@ def claimants(name: str, copies: Iterable[Metadata], path: Sequence[str] | None 
     return tuple({os.path.realpath(copy.path): copy for copy in bearing}.values())
 
 
+def module_of(target: str) -> str:
+    """The module of an entry point's target, which is `module`, `module:attribute`, or either with extras in brackets."""
+    return target.partition(":")[0].partition("[")[0].strip()
+
+
 def top_level_modules(metadata_path: str) -> tuple[str, ...]:
     """The top-level modules to which a distribution's entry points for endpick lead, sorted."""
     offered, _ = _entry_points(importlib_metadata.PathDistribution(Path(metadata_path)))
-    return tuple(sorted({one.value.partition(":")[0].strip().partition(".")[0] for one in offered if one.group.startswith(OUR_GROUPS)}))
+    return tuple(sorted({module_of(one.value).partition(".")[0] for one in offered if one.group.startswith(OUR_GROUPS)}))
 
 
 def read(distribution: importlib_metadata.Distribution) -> Metadata:

@@ -13,6 +13,7 @@ from endpick.api.plugin import HAS_NO_EFFECT, Parameters
 from endpick.config.source import SourceMap
 from endpick.config.yaml_values import Json
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, Span
+from endpick.plugins.failures import CALL_FAILURES, is_the_hosts
 from endpick.plugins.importing import describe, trace_notes
 from endpick.plugins.loader import LoadedPlugin
 from endpick.plugins.plain_schema import Schema, plainly_satisfies
@@ -177,7 +178,9 @@ def check_parameters(
         parameters = model.model_validate(raw)
     except ValidationError as error:
         found.extend(_not_covered(_by_model(error, raw), found))
-    except Exception as error:
+    except CALL_FAILURES as error:
+        if is_the_hosts(error):
+            raise
         return (_validator_crashed(loaded, place, error),)
     return tuple(diagnostic_of(violation, loaded, place) for violation in found) if found else parameters
 
@@ -297,7 +300,7 @@ def _overlap(one: DocumentPath, other: DocumentPath) -> bool:
     return one[:shorter] == other[:shorter]
 
 
-def _validator_crashed(loaded: LoadedPlugin, place: ParameterSource, error: Exception) -> Diagnostic:
+def _validator_crashed(loaded: LoadedPlugin, place: ParameterSource, error: BaseException) -> Diagnostic:
     plugin = place.reference.plugin(loaded.candidate)
     return Diagnostic(
         Code.E0403,

@@ -29,6 +29,9 @@ class Record:
     digests: Mapping[str, str] | None = None
     """By relative path; without files that it gives no digest, or more than one. None when there is no RECORD that tells digests."""
 
+    paths: tuple[str, ...] = ()
+    """All relative paths that it names, sorted: also of files that may not be loaded, because it does not give them one digest."""
+
 
 def read_record(metadata_path: str) -> Record:
     """The RECORD in a metadata directory."""
@@ -42,9 +45,10 @@ def read_record(metadata_path: str) -> Record:
         inside = posixpath.normpath(path)
         if not _DIFFERS_BY_INSTALLER.fullmatch(inside) and not inside.startswith(("..", "/")):
             told.setdefault(inside, set()).add(digest)
-    lines = tuple(sorted(f"{path},{digest}" for path, digests in told.items() for digest in digests if digest))
+    # No digest beside one is a contradiction, which shows. No digest at all does not: some installers list files of their own so.
+    lines = tuple(sorted(f"{path},{digest}" for path, digests in told.items() for digest in digests if digest or len(digests) > 1))
     single = {path: next(iter(digests)) for path, digests in told.items() if len(digests) == 1}
-    return Record(lines, {path: digest for path, digest in single.items() if digest} if lines else None)
+    return Record(lines, {path: digest for path, digest in single.items() if digest} if lines else None, tuple(sorted(told)))
 
 
 def digest_of(content: bytes) -> str:
@@ -90,7 +94,7 @@ class Contents:
     """By absolute path."""
 
     modules: Mapping[str, str] = field(repr=False)
-    """The file of each module."""
+    """The file of each module; also of those that RECORD gives no digest, which may not be loaded."""
 
     recorded: bool = True
     """Whether a RECORD tells the digests; False when they were just made from the files."""

@@ -11,6 +11,7 @@ from endpick.api.duration import DURATION_SCHEMA, duration_text
 from endpick.api.plugin import Parameters, Plugin
 from endpick.diagnostics import Code, Diagnostic
 from endpick.plugins.discovery import Candidate
+from endpick.plugins.failures import CALL_FAILURES, is_the_hosts
 from endpick.plugins.importing import describe, trace_notes
 from endpick.plugins.kinds import parameters_model
 from endpick.plugins.plain_schema import Schema, is_plainly_valid
@@ -23,7 +24,9 @@ def fault_of_schemas(reference: Reference, candidate: Candidate, plugin: type[Pl
     """What is wrong with the schemas of a plugin; None when each can be made, is valid and complete in itself."""
     try:
         schemas = schemas_of(plugin)
-    except Exception as error:
+    except CALL_FAILURES as error:
+        if is_the_hosts(error):
+            raise
         return _invalid(reference, candidate, f"cannot be generated: {describe(error)}", trace_notes(error))
     faults = (None if is_plainly_valid(schema) else _schema_fault(reference, candidate, schema) for schema in schemas)
     return next((fault for fault in faults if fault is not None), None)

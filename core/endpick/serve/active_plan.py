@@ -193,13 +193,21 @@ def _discovery_plugin(deployment: Deployment) -> object:
 async def reload_once(current: ActivePlan, runtime: Runtime, hooks: HookRegistry, replan: Callable[[], PlanOutcome]) -> bool:
     """Read the configuration again and serve it; True when it serves now, False when it was refused.
 
-    Every mistake in it is logged, and the old configuration keeps serving.
+    Every mistake in it is logged, and the old configuration keeps serving. So is what nothing else of the reload has caught: it would end
+    the process.
     """
+    before = current.deployment
     try:
-        outcome = await asyncio.to_thread(replan)
-    except Exception:
-        _log.exception("the configuration could not be read; the old one keeps serving")
+        return await _reload(current, runtime, hooks, replan)
+    except CALL_FAILURES as problem:
+        if is_the_hosts(problem):
+            raise
+        _log.exception("a reload failed; the %s configuration serves", "old" if current.deployment is before else "new")
         return False
+
+
+async def _reload(current: ActivePlan, runtime: Runtime, hooks: HookRegistry, replan: Callable[[], PlanOutcome]) -> bool:
+    outcome = await asyncio.to_thread(replan)
     _log_diagnostics(outcome.diagnostics)
     if outcome.plan is None:
         _log.error("configuration refused; the old one keeps serving")

@@ -19,7 +19,7 @@ from endpick.observability.telemetry import Telemetry
 from endpick.planning.compile import Built, build_plan, carry_over, compile_plan
 from endpick.planning.plan import Plan, PlannedInstance
 from endpick.plugins.breaker import DEFAULT_SETTINGS, BreakerSettings
-from endpick.plugins.failures import AWAIT_FAILURES, is_the_hosts, message_of
+from endpick.plugins.failures import CALL_FAILURES, is_the_hosts, message_of
 from endpick.plugins.importing import describe
 from endpick.plugins.instance import Instance, instance_logger, scope_of
 from endpick.requests.pipeline import Pipeline
@@ -118,7 +118,7 @@ async def start_instances(instances: Iterable[Instance], timeout_seconds: float 
         try:
             async with asyncio.timeout(timeout_seconds):
                 await instance.plugin.start()
-        except AWAIT_FAILURES as problem:
+        except CALL_FAILURES as problem:
             await stop_quietly(started)
             if is_the_hosts(problem):
                 raise
@@ -138,7 +138,7 @@ async def stop_instances(instances: Iterable[Instance], timeout_seconds: float =
         try:
             async with asyncio.timeout(timeout_seconds):
                 await instance.plugin.stop()
-        except AWAIT_FAILURES as problem:
+        except CALL_FAILURES as problem:
             if is_the_hosts(problem):
                 raise
             problems.append(_not_stopped(instance, problem))

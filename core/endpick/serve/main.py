@@ -15,6 +15,7 @@ from types import FrameType
 from typing import NoReturn
 
 from endpick.diagnostics import ExitCode
+from endpick.early_signals import EARLY_SIGNALS
 from endpick.installation import request_path
 from endpick.planning.plan import Plan, PlannedInstance, PlanOutcome
 from endpick.serve.lifecycle import Lifecycle, Phase, StoppedWhileStarting
@@ -67,6 +68,8 @@ async def _serve_until_signalled(plan: Plan, settings: ServeSettings, replan: Ca
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, ending.signalled)
     signal.signal(signal.SIGHUP, lambda _number, _frame: loop.call_soon_threadsafe(control.reload.set))
+    if EARLY_SIGNALS.reload_asked:
+        control.reload.set()
     _report_plan(plan)
     try:
         await serve(plan, settings, control, _started)

@@ -12,8 +12,6 @@ from types import ModuleType
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from endpick.api import DataCollector, DataSource, EndpointDiscovery
 from endpick.api.access import Access, AccessScope
@@ -22,6 +20,7 @@ from endpick.api.endpoint import Endpoint
 from endpick.api.errors import ConfigurationError
 from endpick.api.plugin import Parameters, Plugin, PluginContext
 from endpick.config import load_config
+from endpick.config.foreign_yaml import documents_of
 from endpick.diagnostics import did_you_mean, render_text
 from endpick.installation import API_MAJOR
 from endpick.observability.telemetry import NullTelemetry
@@ -291,12 +290,12 @@ class EndpointsFixture(_Closed):
 def read_fixture(text: bytes) -> EndpointsFixture:
     """Read YAML or JSON. Raises SituationError."""
     try:
-        return EndpointsFixture.model_validate(YAML(typ="safe", pure=True).load(text.decode()))
-    except (YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise FixtureError(f"it is not YAML: {error}") from error
+        return EndpointsFixture.model_validate(next(iter(documents_of(text.decode())), None))
     except ValidationError as error:
         found = [f"{'.'.join(map(str, one['loc'])) or 'the document'}: {one['msg']}" for one in error.errors(include_url=False)]
         raise FixtureError("\n".join(found)) from error
+    except ValueError as error:
+        raise FixtureError(f"it is not YAML: {error}") from error
 
 
 def arrange(host: Host, situation: EndpointsFixture) -> None:

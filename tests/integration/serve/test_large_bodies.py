@@ -218,6 +218,19 @@ async def test_a_helper_that_is_killed_from_outside_costs_one_request(obedient):
         assert bodies.outcomes() == {"crashed": 1, "parsed": 2}
 
 
+async def test_what_a_service_manager_tells_all_its_processes_costs_no_body(obedient):
+    """Systemd sends SIGTERM to every process of a service that it stops; the parent still answers what it has."""
+    instance = obedient()
+    async with reading() as bodies:
+        await bodies.read(instance, b"fine", "/obey")
+        first = bodies.pid
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            os.kill(first, number)
+        assert isinstance(await bodies.read(instance, b"fine", "/obey"), BodyRead)
+        assert bodies.pid == first
+        assert bodies.outcomes() == {"parsed": 2}
+
+
 async def test_a_stream_that_ends_cancels_its_own_body_only(obedient):
     instance = obedient()
     async with reading() as bodies:

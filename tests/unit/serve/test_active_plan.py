@@ -176,7 +176,7 @@ async def test_what_keeps_a_configuration_from_being_read_refuses_the_reload_and
 
     assert not await reload_once(process.active, process.runtime, process.plan.hooks, without_room)
 
-    assert "the old one keeps serving" in caplog.text
+    assert "a reload failed; the old configuration serves" in caplog.text
     assert "No space left" in caplog.text
     assert process.serving == SERVING
     await process.active.end()

@@ -21,8 +21,19 @@ from endpick.serve.bodies.wire import FRAME, MOST_HEAD_BYTES, BuildJob, Head, Pa
 
 _PIECE_BYTES = 256 * 1024
 """Sent or received in one turn of the event loop."""
-_BOOTSTRAP = "import sys; sys.path[:] = {path!r}; from endpick.serve.bodies.child import main; main(*map(int, sys.argv[1:]))"
-"""With the parent's import path before the first import from it: so the same modules are found however the parent was started, and none in
+_BOOTSTRAP = """
+import sys
+sys.path[:] = {path!r}
+import signal
+for number in (signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+from endpick.serve.bodies.child import main
+main(*map(int, sys.argv[1:]))
+"""
+"""What ends a service, or has it reload, may tell all its processes, as systemd does. The parent decides what that means, and the body that
+is being parsed is still to be answered; the helper ends with its parent.
+
+With the parent's import path before the first import from it: so the same modules are found however the parent was started, and none in
 the working directory, which Python puts first by itself."""
 _END_SECONDS = 5.0
 BUILD_SECONDS = 30.0
