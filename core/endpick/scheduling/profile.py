@@ -83,7 +83,8 @@ class Profile:
             totals = np.zeros(count)
         elif not is_sum:
             totals = totals.copy()  # it may be kept for the next request, and the picker gets this one
-        scored, step = ScoredEndpoints(candidates, totals), self.picker
+        # The picker may change totals, and the shape of its view of them, but how many there are it may not.
+        scored, step = ScoredEndpoints(candidates, totals[...]), self.picker
         access.scope = step.scope
         try:
             answer = (step.ask if step.breaker.state else step.call)(request, scored, state)
@@ -94,10 +95,13 @@ class Profile:
                 and answer._rows is not None
                 and candidates._rows is None
                 and answer._generation is candidates._generation
+                and scored.scores.shape == totals.shape
             ):
                 return ProfileRunResult(self.name, answer, scored)  # one endpoint of the whole pool, as nearly always
+            scored = ScoredEndpoints(candidates, totals)
             picked = self._picked(answer, scored)
         except CALL_FAILURES as problem:
+            scored = ScoredEndpoints(candidates, totals)
             picked = self._picked(step.failed(problem, access), scored)
         if isinstance(picked, Fault):
             return self._failed(picked, scored)
@@ -137,8 +141,10 @@ class Profile:
                 return in_range
             scores = in_range
         weighted: FloatArray = scores * self._weights[position]
-        # Nothing of this array can change, for it is read-only and its memory is its own: the next answer may be the same object.
-        if scores is answer and not answer.flags.writeable and answer.base is None:
+        # The next answer may be the same object. No number of it changes: its memory is `bytes`, or its own and read-only, which only its
+        # author can take back, for the author's own scores.
+        base: object = answer.base
+        if scores is answer and not answer.flags.writeable and (base is None or isinstance(base, bytes)):
             self._last_answers[position], self._last_weighted[position] = answer, weighted
         return weighted
 
@@ -188,7 +194,7 @@ def as_view(given: Endpoints, answer: object) -> Endpoints | str:
     """
     if isinstance(answer, np.ndarray):
         try:
-            return given.where(answer)
+            return given.where(np.asarray(answer))  # of numpy's own class: others are asked again when the view is, on behalf of others
         except ValueError as problem:
             return str(problem)
     if not isinstance(answer, Endpoints):
