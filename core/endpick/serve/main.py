@@ -68,8 +68,10 @@ async def _serve_until_signalled(plan: Plan, settings: ServeSettings, replan: Ca
         signal.signal(number, ending.signalled)
     signal.signal(signal.SIGHUP, lambda _number, _frame: loop.call_soon_threadsafe(control.reload.set))
     _report_plan(plan)
+    control.uncaught.install(loop)
     try:
-        await serve(plan, settings, control, _started)
+        with control.uncaught.output_taken():
+            await serve(plan, settings, control, _started)
     except StoppedWhileStarting:
         _log.info("told to end before it served")
     finally:
