@@ -129,6 +129,10 @@ class Uncaught:
         message = str(context.get("message", "an error on the event loop"))
         self._happened(Event.TASK, (*codes, *_code_of(coroutine)), message[:_LONGEST_LINE], problem)
 
+    def loop_left(self, problem: BaseException) -> None:
+        """Something other than the end of the process ended the event loop, which is run on."""
+        self._happened(Event.TASK, _codes_of(problem.__traceback__), "a task or callback was to end the event loop", problem)
+
     def _warned(
         self,
         message: Warning | str,

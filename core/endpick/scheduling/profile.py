@@ -96,6 +96,7 @@ class Profile:
                 and candidates._rows is None
                 and answer._generation is candidates._generation
                 and scored.scores.shape == totals.shape
+                and scored.scores.dtype is totals.dtype
             ):
                 return ProfileRunResult(self.name, answer, scored)  # one endpoint of the whole pool, as nearly always
             scored = ScoredEndpoints(candidates, totals)

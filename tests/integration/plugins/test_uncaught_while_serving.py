@@ -84,7 +84,53 @@ class StrayScorer(Scorer):
         for stream in (sys.stdout, sys.stderr):
             print("noise " * 2000, file=stream)
         sys.stdout.buffer.write(b"bytes without an end of line")
-        sys.stderr.close()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+            if stream is not sys.__stdout__ and stream is not sys.__stderr__:
+                stream.close()
+        return np.ones(len(endpoints))
+'''
+LEAVING = '''\
+"""Each call would end the event loop in another way, in turn."""
+
+import asyncio
+import os
+import sys
+
+import numpy as np
+
+from endpick.api import Scorer
+
+
+def interrupted():
+    raise KeyboardInterrupt
+
+
+async def leave():
+    sys.exit(7)
+
+
+class StrayScorer(Scorer):
+    calls = 0
+
+    def score(self, request, endpoints, state):
+        StrayScorer.calls += 1
+        loop = asyncio.get_running_loop()
+        case = StrayScorer.calls % 5
+        if case == 0:
+            loop.call_soon(sys.exit, 7)
+        elif case == 1:
+            loop.call_soon(interrupted)
+        elif case == 2:
+            self.task = asyncio.ensure_future(leave())
+        elif case == 3:
+            loop.stop()
+        elif StrayScorer.calls == 4:  # once: connections get these numbers
+            for descriptor in (0, 1, 2):
+                try:
+                    os.close(descriptor)
+                except OSError:
+                    pass
         return np.ones(len(endpoints))
 '''
 EVENTS = {"finalizer", "thread", "task", "warning", "output"}
@@ -154,3 +200,14 @@ async def test_requests_are_answered_where_nothing_reads_what_it_prints_and_the_
             process.kill()
             await process.wait()
         os.close(reader)
+
+
+@pytest.mark.parametrize("transport", ["h2", "grpcio"])
+async def test_a_plugin_that_would_end_the_loop_or_closes_the_outputs_ends_nothing(tmp_path, site, transport):
+    (site / "stray_code.py").write_text(LEAVING)
+    async with serving(tmp_path, f"--transport={transport}", path=[site]) as picker:
+        for _ in range(25):
+            assert (await asyncio.wait_for(picker.ask(), 20))[1] == 0
+        assert (await picker.health())[0] == 200
+        assert sum(count for (event, _), count in (await _counts(picker)).items() if event == "task") >= 15
+    assert [event for event in picker.events if event["event"] == "stopped"], "the log goes on when standard error is closed"
