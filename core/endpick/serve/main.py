@@ -116,13 +116,15 @@ class _Ending:
     def signalled(self, number: int, _frame: FrameType | None) -> None:
         """For `signal.signal`."""
         self._signals += 1
-        if self._signals == 1:
-            _later(self._limit_seconds, lambda: _end_at_once(f"it had not ended {self._limit_seconds:g} s after a signal"))
-        elif self._signals == 2 and self._lifecycle.phase is Phase.DRAINING:
-            _later(ANSWER_SECONDS, self._require_answer)
-        else:
-            _end_at_once(f"{signal.Signals(number).name} came a {'second' if self._signals == 2 else 'third'} time")
-        self._in_order(self._signals)
+        try:
+            if self._signals == 1:
+                _later(self._limit_seconds, lambda: _end_at_once(f"it had not ended {self._limit_seconds:g} s after a signal"))
+            elif self._signals == 2 and self._lifecycle.phase is Phase.DRAINING:
+                _later(ANSWER_SECONDS, self._require_answer)
+            else:
+                _end_at_once(f"{signal.Signals(number).name} came a {'second' if self._signals == 2 else 'third'} time")
+        finally:  # also where no thread starts any more, as after a plugin has deleted `sys.stderr`
+            self._in_order(self._signals)
 
     def _require_answer(self) -> None:
         if self._lifecycle.phase is Phase.DRAINING:
