@@ -30,6 +30,15 @@ def _read_only(values: FloatArray) -> FloatArray:
     return values
 
 
+def unchangeable(values: NDArray[Scalar]) -> NDArray[Scalar]:
+    """A copy in memory that nothing can make writable again. An array of objects is the same one, read-only for those who leave it so."""
+    if values.dtype.hasobject or not values.size:
+        values.flags.writeable = False
+        return values
+    copied: NDArray[Scalar] = np.frombuffer(values.tobytes(), values.dtype)
+    return copied if values.ndim == 1 else copied.reshape(values.shape)
+
+
 def _nothing() -> Mapping[str, float]:
     return MappingProxyType({})
 
@@ -150,10 +159,10 @@ class Endpoints:
             raise UnknownKey(f"'{key.name}' holds {key.type.__name__} objects, not numbers; read it with endpoints.objects(...)")
         if limit is not None:
             return _read_only(np.where(self._is_fresh(column, limit), self.gather(column.values), np.nan))
-        values: FloatArray = column.values  # type: ignore[assignment]
-        if self._rows is not None:
-            values = values[self._rows]
-            values.flags.writeable = False
+        if self._rows is None:
+            return column.values[...]  # type: ignore[return-value]  # a view for each caller, which may change its shape
+        values: FloatArray = column.values[self._rows]  # type: ignore[assignment]
+        values.flags.writeable = False
         return values
 
     def derived(self, key: DataKey[float], work: Callable[[FloatArray], T]) -> T:
@@ -180,7 +189,7 @@ class Endpoints:
         if found is column:  # which is in no result
             found = work(self[key])
             if isinstance(found, np.ndarray):
-                found.flags.writeable = False
+                found = unchangeable(found)
             column.derived[work] = found
         return found  # type: ignore[return-value]
 
@@ -301,7 +310,7 @@ class Endpoints:
             if one is None:
                 one = self._ones[position] = self._one(position)
             return one
-        wanted = np.asarray(positions, dtype=np.intp)
+        wanted = np.array(positions, np.intp)  # a copy: whose array it is may change it
         if len(wanted) and not (wanted[wanted.argmin()] >= 0 and wanted[wanted.argmax()] < self._size):
             raise IndexError(f"a position is outside the {self._size} endpoints of this view")
         return Endpoints(self._generation, wanted if self._rows is None else self._rows[wanted], self._access)

@@ -66,7 +66,7 @@ class ScoringState:
         if stored is None or stored[0]._generation is not endpoints._generation:
             return np.full(len(endpoints), np.nan)
         rows = endpoints._rows
-        return stored[1] if rows is None else stored[1][rows]
+        return stored[1].copy() if rows is None else stored[1][rows]  # either is the reader's own
 
     @property
     def private(self) -> dict[str, object]:
@@ -111,7 +111,7 @@ class CycleState(ScoringState):
         Args:
             key: Of scope `CANDIDATE`.
             endpoints: The candidates, as `produce` was given them.
-            values: Shape `(len(endpoints),)`; kept, not copied, so do not write to it afterwards.
+            values: Shape `(len(endpoints),)`; what is written to it afterwards is not seen.
 
         Raises:
             UnknownKey: the key's scope is not `CANDIDATE`.
@@ -129,6 +129,8 @@ class CycleState(ScoringState):
             full = np.full(len(endpoints.pool_members), np.nan)
             full[endpoints._rows] = values
             values = full
+        else:  # whose array it is may change it, and a class of its own may do anything: its readers would be blamed
+            values = np.array(values, np.float64)
         self._columns[key.name] = endpoints, values
         if scope is not None and key.name in scope.own_names:
             self._columns[scope.own_names[key.name]] = endpoints, values

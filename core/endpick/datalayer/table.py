@@ -69,10 +69,17 @@ class Cells:
         self.written_at[row] = now
 
     def column(self) -> Column:
-        """The read-only view of these cells: it shows later writes and refuses its own."""
-        values, written_at = self.values.view(), self.written_at.view()
-        values.flags.writeable = written_at.flags.writeable = False
-        return Column(values, written_at, self.derived)
+        """The read-only view of these cells: it shows later writes and refuses its own, also after `setflags(write=True)`."""
+        values = _shown(self.values) if self.key.is_number else self.values  # type: ignore[arg-type]
+        return Column(values, _shown(self.written_at), self.derived)
+
+
+def _shown(cells: FloatArray) -> FloatArray:
+    """The same numbers through a buffer that only reads: numpy lets a view of a writable array become writable.
+
+    It is a view of what has the buffer, and views of a view have that as their `base`, so that no plugin meets this array itself.
+    """
+    return np.frombuffer(memoryview(cells).toreadonly(), np.float64)[...] if len(cells) else cells  # type: ignore[arg-type]
 
 
 T = TypeVar("T")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import select
+import sys
 import threading
 from collections import deque
 from contextlib import suppress
@@ -37,7 +38,7 @@ LOST = LostLines()
 
 
 class LineHandler(logging.Handler):
-    """Writes to a file descriptor, which it does not own."""
+    """Writes to a file descriptor."""
 
     def __init__(self, descriptor: int, lost: LostLines = LOST) -> None:
         super().__init__()
@@ -66,6 +67,9 @@ class LineHandler(logging.Handler):
             self._changed.wait_for(lambda: not self._waiting, _FLUSH_SECONDS)
 
     def _keep(self, line: bytes) -> None:
+        if sys.is_finalizing():  # no thread would start any more, and Python would wait for it
+            self._lost.dropped += 1
+            return
         if len(self._waiting) >= MOST_WAITING:
             self._lost.dropped += 1
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import re
 import sys
@@ -16,6 +17,9 @@ from endpick.plugins.importing import Attribution
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 LogFormat = Literal["auto", "text", "json"]
+
+
+_FIRST_DESCRIPTOR = 3
 
 
 def configure_logging(level: str, log_format: LogFormat, stream: TextIO | None = None) -> None:
@@ -33,7 +37,8 @@ def _handler_for(stream: TextIO) -> logging.Handler:
         descriptor = stream.fileno()
     except (OSError, AttributeError):  # not a file: there is nothing to wait for
         return logging.StreamHandler(stream)
-    return LineHandler(descriptor)
+    # One of its own: where a plugin closes that of the stream, a connection gets its number.
+    return LineHandler(fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FIRST_DESCRIPTOR))
 
 
 class JSONFormatter(logging.Formatter):

@@ -31,6 +31,8 @@ _NATURAL: Final = TerminationCause.NATURAL
 _ERROR: Final = TerminationCause.ERROR
 
 MAX_COMBINATIONS = 250
+MOST_REASONS = 100
+"""Classes of exceptions that are told apart: a plugin can make one for each that it raises."""
 OTHER = "other"
 _MOST_ATTEMPTS = 5000
 """Pairs of an endpoint and a target model; endpoints come and go, and each may serve every model."""
@@ -66,6 +68,7 @@ class Recorder:
         self._throttle = Throttle(clock, log_interval_seconds)
         self._combination = CombinationLimit(max_combinations, self._overflowed)
         self._target_model = LabelLimit(max_combinations)
+        self._reason = LabelLimit(MOST_REASONS)
         self._gateway_bodies = BodyModeGauge(metrics.gateway_bodies, clock)
         self._models: dict[_Combination, _ModelMetrics] = {}
         self._attempts: dict[_Attempt, Tally] = {}
@@ -76,7 +79,7 @@ class Recorder:
 
     def fault(self, instance: Instance, extension_point: str, problem: BaseException | str) -> None:
         """Count a fault, and log it once per interval and instance."""
-        reason = kind_of(problem) if isinstance(problem, BaseException) else "answer"
+        reason = self._reason(kind_of(problem)) if isinstance(problem, BaseException) else "answer"
         self._metrics.faults.labels(instance.name, instance.type, instance.distribution, instance.version, extension_point, reason).inc()
         suppressed = self._throttle.admit(f"fault/{instance.name}/{extension_point}/{reason}")
         if suppressed is not None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from time import perf_counter
+from types import NoneType
 from typing import Final
 from uuid import uuid4
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from endpick.api.access import Access
 from endpick.api.endpoints import Endpoints
-from endpick.api.request import InferenceRequest, ParsedRequest, Rejection, check_headers
+from endpick.api.request import InferenceRequest, ParsedRequest, Prompt, Rejection, check_headers
 from endpick.api.request_control import MetadataValue, Parser
 from endpick.datalayer.model_rules import ModelRules, choose_model
 from endpick.observability.telemetry import Telemetry
@@ -208,6 +209,23 @@ class ReadElsewhere:
     """The model that the request is for; empty for none."""
 
 
+_USUAL_KINDS: Final = ((ParsedRequest, str, str, bool, NoneType), (ParsedRequest, str, str, bool, int))
+
+
+def plainly(parsed: ParsedRequest) -> ParsedRequest:
+    """A copy that nothing but endpick holds, checked anew: frozen classes can be changed, and a subclass may answer with code of its own.
+
+    Raises:
+        Anything: a field is not what it has to be, or raises when it is looked at.
+    """
+    tokens, streaming = parsed.max_output_tokens, bool(parsed.streaming)
+    plain_tokens = int.__int__(tokens) if isinstance(tokens, int) else tokens
+    needs_model, skip_response = bool(parsed.needs_model), bool(parsed.skip_response)
+    return ParsedRequest(
+        parsed.model, parsed.prompt, streaming, plain_tokens, parsed.cache_salt, parsed.payload, needs_model, skip_response
+    )
+
+
 def new_id() -> str:
     """An `x-request-id` for a request that came without."""
     return str(uuid4())
@@ -262,7 +280,12 @@ def build_request(
         try:
             answer = (step.ask if step.breaker.state else step.call)(path, headers, incoming.body)
             access.called.append((step, perf_counter()))
-            if not isinstance(answer, ParsedRequest | Rejection):
+            if isinstance(answer, ParsedRequest):
+                kinds = type(answer), type(answer.model), type(answer.cache_salt), type(answer.streaming), type(answer.max_output_tokens)
+                usual = kinds in _USUAL_KINDS and isinstance(answer.prompt, Prompt)
+                if not usual or answer.needs_model is not True or answer.skip_response is not False:
+                    answer = plainly(answer)
+            elif not isinstance(answer, Rejection):
                 answer = step.fault(f"answered {kind_of(answer)}, not a ParsedRequest or Rejection")
         except CALL_FAILURES as problem:
             answer = step.failed(problem, access)
@@ -285,7 +308,7 @@ def build_request(
     if len(parsed.model) > longest or len(target) > longest or len(salt) > longest or (fairness_id and len(fairness_id) > longest):
         return LONG_NAME
     if read is None and parser is not None and incoming.body is not None and target != parsed.model:
-        rewritten = parser.rewrite_model.run(access, incoming.body, parsed, target)
+        rewritten = parser.rewrite_model.run(access, incoming.body, plainly(parsed), target)
         if type(rewritten) is not bytes:  # not `isinstance`, which asks the answer, and lets classes pass that compare as they like
             wrong = f"answered {kind_of(rewritten)}, not the bytes of a body"
             return refused(rewritten if type(rewritten) is Fault else parser.rewrite_model.fault(wrong))

@@ -37,12 +37,23 @@ def process_headers(steps: Sequence[Step], request: InferenceRequest, state: Cyc
     """
     for step in steps:
         refusal = verdict(step, step.run(access, request, state))
+        if refusal is None:
+            refusal = _identity_fault(step, state)
         if refusal is not None:
             return refusal
     identity = state.get(AGENT_IDENTITY)
     if not identity or len(identity) > MAX_NAME_CHARACTERS or first_of(request.headers, FAIRNESS_ID) is not None:
         return request
     return replace(request, fairness_id=identity)
+
+
+def _identity_fault(step: Step, state: CycleState) -> Refused | None:
+    """Take back an identity that is no text, or one of a class of its own; the refusal where the instance's `onFault` asks for one."""
+    identity = state.get(AGENT_IDENTITY)
+    if identity is None or type(identity) is str:
+        return None
+    state.put(AGENT_IDENTITY, "")
+    return verdict(step, step.fault(f"left {kind_of(identity)} for an identity, not a str"))
 
 
 def filter_candidates(steps: Sequence[Step], request: InferenceRequest, endpoints: Endpoints, access: Access) -> Endpoints | Fault:

@@ -80,8 +80,10 @@ class Profile:
                         scores = _scores_of(step, answer, count)
                     if not isinstance(scores, Fault):
                         weighted = scores * self._weights[position]
-                        # Nothing of an array can change that is read-only and has its memory for itself: the next answer may be the same.
-                        if scores is answer and not scores.flags.writeable and scores.base is None:
+                        # The next answer may be the same object. No number of it changes: its memory is `bytes`, or its own and read-only,
+                        # which only its author can take back, for the author's own scores.
+                        base: object = scores.base
+                        if scores is answer and not scores.flags.writeable and (base is None or isinstance(base, bytes)):
                             self._last_answers[position], self._last_weighted[position] = answer, weighted
                 except CALL_FAILURES as problem:
                     scores = step.failed(problem, access)
@@ -98,7 +100,8 @@ class Profile:
             totals = np.zeros(count)
         elif not is_sum:
             totals = totals.copy()  # it may be kept for the next request, and the picker gets this one
-        scored, step = ScoredEndpoints(candidates, totals), self.picker
+        # The picker may change totals, and the shape of its view of them, but how many there are it may not.
+        scored, step = ScoredEndpoints(candidates, totals[...]), self.picker
         access.scope = step.scope
         try:
             answer = (step.ask if step.breaker.state else step.call)(request, scored, state)
@@ -109,10 +112,14 @@ class Profile:
                 and answer._rows is not None
                 and candidates._rows is None
                 and answer._generation is candidates._generation
+                and scored.scores.shape == totals.shape
+                and scored.scores.dtype is totals.dtype
             ):
                 return ProfileRunResult(self.name, answer, scored)  # one endpoint of the whole pool, as nearly always
+            scored = ScoredEndpoints(candidates, totals)
             picked = self._picked(answer, scored)
         except CALL_FAILURES as problem:
+            scored = ScoredEndpoints(candidates, totals)
             picked = self._picked(step.failed(problem, access), scored)
         if isinstance(picked, Fault):
             return self._failed(picked, scored)
@@ -190,7 +197,7 @@ def as_view(given: Endpoints, answer: object) -> Endpoints | str:
     """
     if isinstance(answer, np.ndarray):
         try:
-            return given.where(answer)
+            return given.where(np.asarray(answer))  # of numpy's own class: others are asked again when the view is, on behalf of others
         except ValueError as problem:
             return str(problem)
     if not isinstance(answer, Endpoints):

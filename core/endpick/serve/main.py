@@ -10,13 +10,14 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from types import FrameType
 from typing import NoReturn
 
 from endpick.diagnostics import ExitCode
 from endpick.early_signals import EARLY_SIGNALS
 from endpick.installation import request_path
+from endpick.observability.uncaught import Uncaught
 from endpick.planning.plan import Plan, PlannedInstance, PlanOutcome
 from endpick.serve.lifecycle import Lifecycle, Phase, StoppedWhileStarting
 from endpick.serve.overload import keep_free_memory, release_start_code
@@ -53,15 +54,28 @@ def run(plan: Plan, settings: ServeSettings, replan: Callable[[], PlanOutcome]) 
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve_until_signalled(plan, settings, replan))
+            uncaught = Uncaught()
+            _run_to_its_end(runner.get_loop(), _serve_until_signalled(plan, settings, replan, uncaught), uncaught)
     finally:
         sys.setswitchinterval(interval)
         gc.set_threshold(*thresholds)
         gc.enable()
 
 
-async def _serve_until_signalled(plan: Plan, settings: ServeSettings, replan: Callable[[], PlanOutcome]) -> None:
-    control = Control(replan, Lifecycle())
+def _run_to_its_end(loop: asyncio.AbstractEventLoop, serving: Coroutine[None, None, None], uncaught: Uncaught) -> None:
+    """Run the loop until the process is to end, also where a plugin's task or callback calls `sys.exit`, or stops the loop."""
+    task = loop.create_task(serving)
+    while not task.done():
+        try:
+            loop.run_until_complete(task)
+        except BaseException as problem:
+            if task.done() or loop.is_closed():
+                raise
+            uncaught.loop_left(problem)
+
+
+async def _serve_until_signalled(plan: Plan, settings: ServeSettings, replan: Callable[[], PlanOutcome], uncaught: Uncaught) -> None:
+    control = Control(replan, Lifecycle(), uncaught=uncaught)
     loop = asyncio.get_running_loop()
     limit_seconds = settings.drain_timeout_seconds + settings.finish_timeout_seconds + LAST_SECONDS
     ending = _Ending(control.lifecycle, lambda number: loop.call_soon_threadsafe(_next(control, number).set), limit_seconds)
@@ -71,8 +85,10 @@ async def _serve_until_signalled(plan: Plan, settings: ServeSettings, replan: Ca
     if EARLY_SIGNALS.reload_asked:
         control.reload.set()
     _report_plan(plan)
+    control.uncaught.install(loop)
     try:
-        await serve(plan, settings, control, _started)
+        with control.uncaught.output_taken():
+            await serve(plan, settings, control, _started)
     except StoppedWhileStarting:
         _log.info("told to end before it served")
     finally:
@@ -103,13 +119,15 @@ class _Ending:
     def signalled(self, number: int, _frame: FrameType | None) -> None:
         """For `signal.signal`."""
         self._signals += 1
-        if self._signals == 1:
-            _later(self._limit_seconds, lambda: _end_at_once(f"it had not ended {self._limit_seconds:g} s after a signal"))
-        elif self._signals == 2 and self._lifecycle.phase is Phase.DRAINING:
-            _later(ANSWER_SECONDS, self._require_answer)
-        else:
-            _end_at_once(f"{signal.Signals(number).name} came a {'second' if self._signals == 2 else 'third'} time")
-        self._in_order(self._signals)
+        try:
+            if self._signals == 1:
+                _later(self._limit_seconds, lambda: _end_at_once(f"it had not ended {self._limit_seconds:g} s after a signal"))
+            elif self._signals == 2 and self._lifecycle.phase is Phase.DRAINING:
+                _later(ANSWER_SECONDS, self._require_answer)
+            else:
+                _end_at_once(f"{signal.Signals(number).name} came a {'second' if self._signals == 2 else 'third'} time")
+        finally:  # also where no thread starts any more, as after a plugin has deleted `sys.stderr`
+            self._in_order(self._signals)
 
     def _require_answer(self) -> None:
         if self._lifecycle.phase is Phase.DRAINING:

@@ -28,6 +28,7 @@ from endpick.observability.exposition import EventCounts, Exposition, PoolGauges
 from endpick.observability.log_lines import LOST
 from endpick.observability.metrics import EndpickMetrics, StreamMetrics
 from endpick.observability.recorder import MAX_COMBINATIONS, Recorder
+from endpick.observability.uncaught import Uncaught, UncaughtCounts
 from endpick.planning.compile import declared_keys
 from endpick.planning.plan import Plan, PlanOutcome
 from endpick.plugins.breaker import BreakerSettings
@@ -132,6 +133,8 @@ class Control:
     hasten: asyncio.Event = field(default_factory=asyncio.Event)
     """Ends the drain time before it is over; has no effect before `stop`."""
     reload: asyncio.Event = field(default_factory=asyncio.Event)
+    uncaught: Uncaught = field(default_factory=Uncaught)
+    """What plugins do where no call of endpick's stands; installed by whoever owns the process."""
 
 
 async def serve(plan: Plan, settings: ServeSettings, control: Control, started: Callable[[Ports], None]) -> None:
@@ -186,7 +189,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         deployment = await unless(control.stop, deploy(plan, runtime))
         stack.push_async_callback(current.end)
         await unless(control.stop, current.begin(deployment, settings.discovery_timeout_seconds))
-        _show_instances(metrics, deployment)
+        _show_instances(metrics, control.uncaught, deployment)
         await _start_hooks(stack, deployment)
         stack.callback(overload.stop)
         overload.start()
@@ -226,6 +229,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         registry.register(EventCounts("endpick_transport_events", "Events on the ext_proc port.", server.counters.snapshot))
         registry.register(EventCounts("endpick_health_events", "Events on the port of gRPC health.", health.counters.snapshot))
         registry.register(EventCounts("endpick_admin_events", "Events on the port of metrics and /healthz.", admin.counters.snapshot))
+        registry.register(UncaughtCounts(control.uncaught))
         registry.register(EventCounts("endpick_log_lines", "Log lines that could not be written at once.", LOST.snapshot))
         registry.register(EventCounts("endpick_session_events", "Events in ext_proc streams.", counters.snapshot))
         registry.register(EventCounts("endpick_decision_records", "Decisions that were to be shown to hook objects.", observers.counts))
@@ -349,7 +353,8 @@ async def _start_hooks(stack: AsyncExitStack, deployment: Deployment) -> None:
     stack.push_async_callback(shut_down)
 
 
-def _show_instances(metrics: EndpickMetrics, deployment: Deployment) -> None:
+def _show_instances(metrics: EndpickMetrics, uncaught: Uncaught, deployment: Deployment) -> None:
+    uncaught.plugins_are(deployment.instances.values())
     metrics.plugin_info.clear()
     metrics.circuits.clear()
     for instance in deployment.instances.values():
@@ -366,7 +371,7 @@ async def _reload_until_stopped(
             control.reload.clear()
             applied = await reload_once(current, runtime, plan.hooks, control.replan)
             metrics.reloads.labels("applied" if applied else "refused").inc()
-            _show_instances(metrics, current.deployment)
+            _show_instances(metrics, control.uncaught, current.deployment)
 
     tasks = [asyncio.ensure_future(reload_on_request())]
     if settings.watched_config is not None:

@@ -31,10 +31,17 @@ def test_address_brackets_ipv6(host, address):
     assert Endpoint("ns/a", host, 80).metrics_address == address
 
 
-def test_column_of_the_whole_view_is_the_column_itself():
+def test_column_of_the_whole_view_shows_the_column_itself():
     endpoints = view([1.0, 2.0])
 
-    assert endpoints[LOAD] is endpoints._generation.columns["load"].values
+    assert np.shares_memory(endpoints[LOAD], endpoints._generation.columns["load"].values)
+
+
+def test_positions_that_change_later_change_no_view():
+    positions = np.array([2, 0])
+    taken = view([0.0, 1.0, 2.0]).take(positions)
+    positions[:] = 99
+    assert taken[LOAD].tolist() == [2.0, 0.0]
 
 
 @given(st.lists(st.floats(0, 1), max_size=30), st.data())
@@ -152,7 +159,25 @@ def test_what_follows_from_a_column_is_shared_and_so_read_only():
     assert found.tolist() == [-1.0, -2.0]
     with pytest.raises(ValueError, match="read-only"):
         found[0] = 0.0
+    for values in (found, found.base):
+        with pytest.raises((ValueError, AttributeError), match=r"WRITEABLE|setflags"):
+            values.setflags(write=True)
     assert endpoints.derived(LOAD, np.sum) == 3.0
+
+
+@pytest.mark.parametrize("shape", [(0,), (3,), (2, 2)])
+def test_what_is_derived_may_have_any_shape_and_hold_objects(shape):
+    numbers, objects = np.ones(shape), np.full(shape, None, dtype=object)
+    endpoints = view([1.0, 2.0])
+    for made in (numbers, objects):
+
+        def work(_column, made=made):
+            return made
+
+        found = endpoints.derived(LOAD, work)
+        assert found.shape == shape
+        assert found.tolist() == made.tolist()
+        assert not found.flags.writeable
 
 
 def test_for_a_part_of_the_pool_it_is_worked_out_each_time():

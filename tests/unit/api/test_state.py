@@ -99,3 +99,34 @@ def test_view_for_another_access_shares_the_data(endpoints):
     assert other.get(SESSION) == "abc"
     with pytest.raises(UndeclaredAccess):
         other.column(MATCH, endpoints)
+
+
+def test_what_a_producer_or_a_reader_does_to_its_array_is_seen_by_no_reader(endpoints):
+    state, given = CycleState(), np.array([1.0, 2.0, 3.0, 4.0])
+    state.put_column(MATCH, endpoints, given)
+    given.shape = (2, 2)
+    given[:] = 99.0
+    read = state.column(MATCH, endpoints)
+    read[:] = 98.0
+    read.shape = (2, 2)
+
+    assert state.column(MATCH, endpoints).tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert state.column(MATCH, endpoints.take([3, 0])).tolist() == [4.0, 1.0]
+
+
+class _Touchy(np.ndarray):
+    def __array_ufunc__(self, *arguments, **keywords):
+        raise RuntimeError("5")
+
+    def __getitem__(self, where):
+        raise RuntimeError("6")
+
+
+def test_a_column_has_a_class_of_its_own_for_no_reader(endpoints):
+    state = CycleState()
+    state.put_column(MATCH, endpoints, np.ones(4).view(_Touchy))
+
+    assert type(state.column(MATCH, endpoints)) is np.ndarray
+    assert (state.column(MATCH, endpoints.take([1])) + 1.0).tolist() == [2.0]
+    with pytest.raises(TypeError):
+        state.put_column(MATCH, endpoints, np.full(4, object(), dtype=object))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -65,6 +66,38 @@ def test_views_cannot_be_written_through(table):
         table.view()[LOAD][0] = 1.0
     with pytest.raises(ValueError, match="read-only"):
         table.generation.columns[LOAD.name].written_at[0] = 1.0
+
+
+def _made_writable(column):
+    column.setflags(write=True)
+    column[0] = 99.0
+
+
+def _reshaped(column):
+    column.shape = (2, 2)
+
+
+def _retyped(column):
+    column.dtype = np.int8
+
+
+@pytest.mark.parametrize("spoil", [_made_writable, _reshaped, _retyped], ids=lambda spoil: spoil.__name__)
+@pytest.mark.parametrize("path", ["column", "base", "base of the base"])
+def test_what_a_plugin_does_to_a_column_is_seen_by_no_other(table, spoil, path):
+    table.replace_all([endpoint(name) for name in "abcd"])
+    for number, each in enumerate(table.view()):
+        table.writer(None, each).set(LOAD, float(number))
+    column = table.view()[LOAD]
+    for _ in range(path.count("base")):
+        column = column.base
+
+    with suppress(ValueError, AttributeError):  # refused, which is as well
+        spoil(column)
+
+    assert table.view()[LOAD].tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert table.view().take([3, 1])[LOAD].tolist() == [3.0, 1.0]
+    table.writer(None, table.find("default/a")).set(LOAD, 7.0)
+    assert table.view()[LOAD][0] == 7.0
 
 
 def test_an_object_column_keeps_sequences_whole(table):

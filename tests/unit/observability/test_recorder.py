@@ -106,6 +106,15 @@ def test_an_exception_that_does_not_say_what_it_is_called_is_counted_by_its_name
     assert registry.get_sample_value("endpick_plugin_faults_total", FAULT_OF_HALF | {"reason": "Nameless"}) == 1
 
 
+def test_a_plugin_that_makes_a_class_for_each_exception_gets_no_more_metrics_than_a_hundred(recorder, registry, instance):
+    with patch("endpick.observability.recorder._log"):
+        for number in range(150):
+            recorder.fault(instance, "Scorer", type(f"Error{number}", (Exception,), {})())
+
+    assert registry.get_sample_value("endpick_plugin_faults_total", FAULT_OF_HALF | {"reason": "Error99"}) == 1
+    assert registry.get_sample_value("endpick_plugin_faults_total", FAULT_OF_HALF | {"reason": "other"}) == 50
+
+
 def shown(registry: CollectorRegistry) -> tuple[float | None, float | None]:
     request, response = [registry.get_sample_value("endpick_gateway_sends_bodies", {"direction": side}) for side in ("request", "response")]
     return request, response

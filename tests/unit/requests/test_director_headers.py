@@ -67,3 +67,18 @@ def test_they_run_before_shedding_and_the_first_refusal_ends_the_request():
 def test_one_that_fails_refuses_unless_its_policy_says_otherwise(bad):
     assert Stage(header_processors=[header_processor_of(bad, "bad")]).refuse() == Refused(500, "Internal", "plugin 'bad' failed")
     assert Stage(header_processors=[header_processor_of(bad, "bad", OnFault.SKIP)]).route().destinations
+
+
+@pytest.mark.parametrize("on_fault", [OnFault.SKIP, OnFault.REFUSE])
+def test_an_identity_that_is_no_text_is_the_fault_of_the_instance_that_left_it(on_fault):
+    class Text(str):
+        __slots__ = ()
+
+        def __len__(self):
+            raise SystemExit(5)
+
+    for identity in (5, Text("a")):
+        wrong = header_processor_of(lambda request, state, identity=identity: state.put(AGENT_IDENTITY, identity), "wrong", on_fault)
+        stage = Stage(header_processors=[wrong], producers=[instance(Listener)])
+        assert isinstance(stage.decide(), Refused) is (on_fault is OnFault.REFUSE)
+        assert [fault[0] for fault in stage.telemetry.faults] == ["wrong"]

@@ -110,6 +110,50 @@ def test_names_of_a_class_of_their_own_are_read_as_plain_text():
     assert stage.telemetry.faults == []
 
 
+class OddRequest(ParsedRequest):
+    __slots__ = ()
+
+    @property
+    def skip_response(self):
+        raise Odd("do not look")
+
+    model = needs_model = cache_salt = skip_response
+
+
+def _changed_afterwards(*_arguments):
+    parsed = ParsedRequest("m")
+    object.__setattr__(parsed, "model", OddText("m"))
+    object.__setattr__(parsed, "cache_salt", OddText("s"))
+    return parsed
+
+
+def test_a_parsed_request_that_was_changed_after_it_was_made_is_read_as_plain_text():
+    stage = Stage(parsers=[parser_of("bad", ("/v1/chat/completions",), parse=_changed_afterwards)])
+    assert isinstance(stage.decide(), Routed)
+    assert stage.telemetry.faults == []
+
+
+@pytest.mark.parametrize("field", ["model", "cache_salt", "streaming", "needs_model", "skip_response", "max_output_tokens", "prompt"])
+def test_a_parsed_request_that_raises_when_it_is_read_is_the_parsers_fault(field):
+    class Raises:
+        __bool__ = __len__ = __eq__ = __hash__ = odd
+
+    def parse(*_arguments):
+        parsed = ParsedRequest("m", max_output_tokens=1)
+        object.__setattr__(parsed, field, Raises())
+        return parsed
+
+    stage = Stage(parsers=[parser_of("bad", ("/v1/chat/completions",), parse=parse)])
+    assert not isinstance(stage.decide(), Routed)
+    assert [fault[0] for fault in stage.telemetry.faults] == ["bad"]
+
+
+def test_a_kind_of_parsed_request_that_raises_when_it_is_read_is_the_parsers_fault():
+    stage = Stage(parsers=[parser_of("bad", ("/v1/chat/completions",), parse=lambda *_: object.__new__(OddRequest))])
+    assert not isinstance(stage.decide(), Routed)
+    assert [fault[0] for fault in stage.telemetry.faults] == ["bad"]
+
+
 class Faceless:
     @property
     def __class__(self):
@@ -147,7 +191,6 @@ ODD_ANSWERS = {
     **{(place, "Faceless"): Faceless for place in PLACES if place not in UNANSWERED},
     **{(place, "Nameless"): nameless for place in PLACES if place not in UNANSWERED},
     **{("Scorer", kind.__name__): partial(np.ndarray.view, np.ones(3), kind) for kind in (Untouchable, Unmeasured, Uncalculated)},
-    **{(place, "Unmeasured"): lambda: np.ones(3, dtype=bool).view(Unmeasured) for place in ("Filter", "CandidateFilter")},
     **{(place, "Unlisted"): lambda: Unlisted(a="b") for place in ("ResponseHeaders", "ResponseMetadata")},
     ("ResponseHeaders", "surrogate"): lambda: {"x-a": "\ud800"},
     ("ResponseMetadata", "surrogate"): lambda: {"a": {"b": "\ud800"}},

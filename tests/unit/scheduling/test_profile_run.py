@@ -289,3 +289,49 @@ def test_an_instance_in_the_wrong_slot_is_refused_when_compiling(slot):
     slots = {"filter": ([scorer], [], picker), "scorer": ([], [(picker, 1.0)], picker), "picker": ([], [], scorer)}
     with pytest.raises(TypeError, match=f"is not a {slot}"):
         compile_profile("p", *slots[slot], Recording())
+
+
+class _Touchy(np.ndarray):
+    def nonzero(self):
+        return (np.array([99]).view(type(self)),)
+
+    def __getitem__(self, where):
+        raise RuntimeError("5")
+
+
+def test_a_mask_of_a_class_of_its_own_is_asked_for_its_values_only():
+    telemetry = Recording()
+    mask = filter_of(lambda endpoints: np.array([False, True, True]).view(_Touchy))
+    then = filter_of(lambda endpoints: endpoints.where(np.array([False, True])), "then")
+    result = run(pool(), [mask, then], [scorer_of(lambda endpoints: np.ones(len(endpoints)))], telemetry=telemetry)
+
+    assert telemetry.faults == []
+    assert len(result.picked) == 1
+
+
+def _shrunk(scores):
+    scores.resize(0, refcheck=False)
+
+
+def _reshaped(scores):
+    scores.shape = (1, 3)
+
+
+def _grown(scores):
+    scores.resize(50, refcheck=False)
+    scores[49] = 1.0
+
+
+@pytest.mark.parametrize("spoil", [_shrunk, _reshaped, _grown], ids=lambda spoil: spoil.__name__)
+def test_a_picker_that_spoils_the_totals_and_fails_is_skipped_as_any_other(spoil):
+    telemetry = Recording()
+
+    def pick(scored):
+        spoil(scored.scores)
+        raise ValueError
+
+    scorer = scorer_of(lambda endpoints: np.array([0.1, 0.9, 0.3]))
+    result = run(pool(), scorers=[scorer], picker=picker_of(pick, on_fault=OnFault.SKIP), telemetry=telemetry)
+
+    assert len(telemetry.faults) == 1
+    assert [endpoint.name for endpoint in result.picked] == [pool().view().members[1].name]
