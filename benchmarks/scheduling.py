@@ -41,6 +41,7 @@ from endpick.requests.pipeline import compile_pipeline
 from endpick.requests.steps import compile_producer, produce
 from endpick.scheduling.profile import compile_profile
 from endpick.scheduling.scheduler import compile_scheduler
+from endpick.scheduling.step import settle
 from endpick_builtin.filters.labels import DecodeFilter
 from endpick_builtin.handlers.single_profile import SingleProfileHandler
 from endpick_builtin.parsers.openai import OpenAIParser
@@ -130,7 +131,9 @@ def scheduling(size: int, scorers: Sequence[tuple[type[Plugin], float]], prompt_
     def decide() -> object:
         endpoints, state = table.view(access), CycleState(access)
         produce(producers, request, endpoints, state, access)
-        return scheduler.schedule(request, endpoints, state, access)
+        decision = scheduler.schedule(request, endpoints, state, access)
+        settle(access)
+        return decision
 
     return microseconds(decide)
 

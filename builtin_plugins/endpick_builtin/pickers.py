@@ -16,6 +16,10 @@ from endpick.api import (
 from endpick_builtin.picker_parameters import PickerParameters
 
 
+FEW = 16
+"""Of so many numbers Python finds the largest sooner than numpy does."""
+
+
 class MaxScorePicker(Picker[PickerParameters]):
     """Pick the endpoints with the highest totals, best first; among equal totals each order is as likely as any other."""
 
@@ -26,6 +30,13 @@ class MaxScorePicker(Picker[PickerParameters]):
     def pick(self, request: InferenceRequest, scored: ScoredEndpoints, state: ScoringState) -> Endpoints:
         """See the class."""
         scores, random = scored.scores, self.context.random
+        if self._picks_one and len(scores) <= FEW:
+            totals = scores.tolist()
+            highest = max(totals)
+            position, others = totals.index(highest), totals.count(highest) - 1
+            for _ in range(random.randrange(others + 1) if others else 0):
+                position = totals.index(highest, position + 1)
+            return scored.endpoints.take([position])
         if self._picks_one or len(scores) == 1:
             # `...` keeps the highest an array, with which numpy compares in three quarters of the time that a number takes.
             best = (scores == scores[scores.argmax(), ...]).nonzero()[0]

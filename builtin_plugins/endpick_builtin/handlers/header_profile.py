@@ -15,12 +15,10 @@ from endpick.api import (
     InferenceRequest,
     Parameters,
     PluginContext,
-    ProfileHandler,
     ProfileRunResult,
-    SchedulingResult,
     Stability,
 )
-from endpick_builtin.handlers.outcome import only_run
+from endpick_builtin.handlers.single_profile import OneRunHandler
 
 
 class HeaderProfileParameters(Parameters):
@@ -40,7 +38,7 @@ class HeaderProfileParameters(Parameters):
     ] = "decode"
 
 
-class HeaderProfileHandler(ProfileHandler[HeaderProfileParameters]):
+class HeaderProfileHandler(OneRunHandler[HeaderProfileParameters]):
     """Run the profile that a header names, or `defaultProfile` without the header.
 
     A configuration with one profile always runs that. A name that no profile has runs none: the request is refused with 429, as in llm-d.
@@ -62,7 +60,3 @@ class HeaderProfileHandler(ProfileHandler[HeaderProfileParameters]):
             return profiles
         named = request.headers.get(self._header) or self.parameters.default_profile
         return (named,) if named in profiles else ()
-
-    def process_results(self, request: InferenceRequest, results: Mapping[str, ProfileRunResult], state: CycleState) -> SchedulingResult:
-        """The one pick."""
-        return only_run(results)

@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from prometheus_client.registry import CollectorRegistry
 
-from endpick.api import Endpoints, InferenceRequest, LabelLimit, ProfileRunResult, SchedulingResult
+from endpick.api import Endpoints, InferenceRequest, LabelLimit, ProfileRunResult
 from endpick.api.fast_metrics import Counts
 
 PREFILL_HEADER = "x-prefiller-host-port"
@@ -15,32 +15,20 @@ ENCODE_HEADER = "x-encoder-hosts-ports"
 DATA_PARALLEL_HEADER = "x-data-parallel-host-port"
 STAGE_HEADERS = (PREFILL_HEADER, ENCODE_HEADER)
 
-_ADDRESS = attrgetter("address")
+ADDRESS = attrgetter("address")
 
 Runs = Mapping[str, ProfileRunResult]
 
 
 def addresses(picked: Endpoints) -> tuple[str, ...]:
     """`host:port` of each, in order."""
-    return tuple(map(_ADDRESS, picked.members))
+    return tuple(map(ADDRESS, picked.members))
 
 
 def picked_by(runs: Runs, profile: str) -> Endpoints | None:
     """What a profile picked; None when it did not run, or its run failed."""
     run = runs.get(profile)
     return None if run is None else run.picked
-
-
-def only_run(runs: Runs) -> SchedulingResult:
-    """The decision of a handler that runs one profile."""
-    if len(runs) != 1:
-        return SchedulingResult.failed(
-            "single profile handler is intended to be used with a single profile, failed to process multiple profiles"
-        )
-    ((name, run),) = runs.items()
-    if run.picked is None:
-        return SchedulingResult.failed(f"failed to run scheduler profile '{name}'")
-    return SchedulingResult(name, runs, tuple(map(_ADDRESS, run.picked.members)))
 
 
 def at_port(picked: Endpoints, port: int) -> tuple[str, ...]:

@@ -37,46 +37,6 @@ _ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-class BodyReader:
-    """Reads the bodies that one parser gets, and counts and logs those that it refuses for their structure."""
-
-    def __init__(self, parameters: JSONParameters, context: PluginContext) -> None:
-        told = "Requests refused because their body has more structure than a parameter allows."
-        self._refusals = Counts("endpick_parser_refusals_total", told, ("limit",), context.registry)
-        self._logged_at: dict[str, float] = {}
-        self._most = {"maxContainers": parameters.max_containers, "maxValues": parameters.max_values}
-        self._context = context
-        # A container takes two bytes, and a value one and a comma; no more brackets are open in JSON than closed.
-        self._long_bytes = 2 * min(self._most.values())
-
-    def read(self, body: bytes) -> JSONObject | Rejection:
-        """The object that a body holds, or the answer to its client."""
-        if len(body) > self._long_bytes:
-            exceeded = exceeded_limit(body, self._most["maxContainers"], self._most["maxValues"])
-            if exceeded is not None:
-                return self.refused_for(exceeded, self._most[exceeded])
-        try:
-            payload = orjson.loads(body)
-        except orjson.JSONDecodeError as problem:
-            payload = read_leniently(body)
-            if payload is None:
-                return Rejection(f"error unmarshaling request bodyMap: {problem}", status=400)
-        if not isinstance(payload, dict):
-            return Rejection("error unmarshaling request bodyMap: the body is not a JSON object", status=400)
-        return payload
-
-    def refused_for(self, limit: str, allowed: int) -> Rejection:
-        """The answer to a request that exceeds a limit; it is counted, and logged twice a minute at most."""
-        self._refusals.labels(limit).inc()
-        now = self._context.clock()
-        if now - self._logged_at.get(limit, -_LOG_SECONDS) >= _LOG_SECONDS:
-            self._logged_at[limit] = now
-            self._context.logger.warning(
-                "a request has more than %d %s, and was refused; %s raises the limit", allowed, COUNTED[limit], limit
-            )
-        return Rejection(f"the request body holds more than {allowed} {COUNTED[limit]}", status=400)
-
-
 def read_leniently(body: bytes) -> JSONValue:
     """A body that orjson refuses, as llm-d would read it; None for what is no JSON to llm-d either.
 
@@ -132,17 +92,42 @@ class JSONParser(Parser[P]):
 
     def __init__(self, name: str, parameters: P, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
-        self._reader = BodyReader(parameters, context)
+        told = "Requests refused because their body has more structure than a parameter allows."
+        self._refusals = Counts("endpick_parser_refusals_total", told, ("limit",), context.registry)
+        self._logged_at: dict[str, float] = {}
+        self._most = {"maxContainers": parameters.max_containers, "maxValues": parameters.max_values}
+        # A container takes two bytes, and a value one and a comma; no more brackets are open in JSON than closed.
+        self._long_bytes = 2 * min(self._most.values())
 
     def parse(self, path: str, headers: Mapping[str, str], body: bytes) -> ParsedRequest | Rejection:
         """Read the object, and what the API says of it."""
-        payload = self._reader.read(body)
-        if isinstance(payload, Rejection):
-            return payload
+        if len(body) > self._long_bytes:
+            exceeded = exceeded_limit(body, self._most["maxContainers"], self._most["maxValues"])
+            if exceeded is not None:
+                return self.refused_for(exceeded, self._most[exceeded])
+        try:
+            payload = orjson.loads(body)
+        except orjson.JSONDecodeError as problem:
+            payload = read_leniently(body)
+            if payload is None:
+                return Rejection(f"error unmarshaling request bodyMap: {problem}", status=400)
+        if not isinstance(payload, dict):
+            return Rejection("error unmarshaling request bodyMap: the body is not a JSON object", status=400)
         parsed = self.parsed(path, payload)
         if isinstance(payload.get("model", ""), str) or isinstance(parsed, Rejection):
             return parsed
         return Rejection("model not found in request body", status=400)
+
+    def refused_for(self, limit: str, allowed: int) -> Rejection:
+        """The answer to a request that exceeds a limit; it is counted, and logged twice a minute at most."""
+        self._refusals.labels(limit).inc()
+        now = self.context.clock()
+        if now - self._logged_at.get(limit, -_LOG_SECONDS) >= _LOG_SECONDS:
+            self._logged_at[limit] = now
+            self.context.logger.warning(
+                "a request has more than %d %s, and was refused; %s raises the limit", allowed, COUNTED[limit], limit
+            )
+        return Rejection(f"the request body holds more than {allowed} {COUNTED[limit]}", status=400)
 
     def parsed(self, path: str, payload: JSONObject) -> ParsedRequest | Rejection:
         """What the request asks for, or what its API misses in it; that the model is text is looked at for all APIs alike."""

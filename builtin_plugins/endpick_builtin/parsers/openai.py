@@ -72,7 +72,7 @@ class OpenAIParser(JSONParser[OpenAIParserParameters]):
         """Check the one field that each API cannot do without, and note what routing may want to know."""
         api = _api_for(path)
         if api.prompts and len(prompts_of(payload.get(api.prompts))) > self.parameters.max_prompts:
-            return self._reader.refused_for("maxPrompts", self.parameters.max_prompts)
+            return self.refused_for("maxPrompts", self.parameters.max_prompts)
         complaint = api.problem(payload)
         if complaint is not None:
             return Rejection(complaint, status=400)

@@ -193,9 +193,10 @@ class ApproxPrefixCacheProducer(
             endpoint, promises = run.picked.members[0], self._promises
             position = candidates.position(endpoint.name)
             if profile == result.primary:
+                here = float(matched[position])  # with a number of numpy's own, all that follows takes some times as long
                 if promises is not None and promises.heard:
-                    promises.promise(state, endpoint, prompts, matched[position])
-                self._metrics.found(matched[position], total, size)
+                    promises.promise(state, endpoint, prompts, here)
+                self._metrics.found(here, total, size)
             capacity = self.parameters.lru_capacity_per_server
             if engine_blocks and engine_blocks[position] > 0:
                 tokens = engine_blocks[position] * (engine_sizes[position] if engine_sizes[position] > 0 else size)

@@ -172,12 +172,35 @@ class PrefixTree:
         An endpoint without a slot is ignored: it has left.
         """
         slot = self._slots.slot_of.get(name)
-        if slot is None:
+        if slot is None or not prompt:
             return
         holdings = self._holdings[slot]
-        if prompt:
-            self._insertions += 1
-            self._use(self._reached(prompt), slot, holdings)
+        self._insertions += 1
+        now, ends = self._insertions, holdings.ends
+        branch, start = self._root, 0
+        while start < len(prompt):
+            first = prompt[start : start + FINGERPRINT_BYTES]
+            child = branch.children.get(first)
+            if child is None:
+                child = branch.children[first] = _Branch(prompt[start:], branch)
+                self._branches += 1
+                self._blocks += child.length
+            elif not prompt.startswith(child.blocks, start):
+                child = self._split(child, child.common(prompt, start))
+            before = child.uses.get(slot)
+            if before is None:
+                self._places += 1
+                holdings.blocks += child.length
+                child.holders |= 1 << slot
+            else:
+                if ends.get(before) is child:
+                    del ends[before]
+                if not child.holders >> slot & 1:
+                    holdings.blocks += child.length - child.held(slot)
+                    child.hold(slot, child.length)
+            child.uses[slot] = now
+            branch, start = child, start + child.length * FINGERPRINT_BYTES
+        ends[now] = branch
         if holdings.blocks > capacity:
             self._trim(slot, holdings, capacity)
 
@@ -244,22 +267,6 @@ class PrefixTree:
         while holdings.ends:
             self._drop(next(iter(holdings.ends.values())), slot, holdings)
 
-    def _reached(self, prompt: bytes) -> _Branch:
-        """The branch that ends where the prompt does."""
-        branch, start = self._root, 0
-        while start < len(prompt):
-            first = prompt[start : start + FINGERPRINT_BYTES]
-            child = branch.children.get(first)
-            if child is None:
-                child = branch.children[first] = _Branch(prompt[start:], branch)
-                self._branches += 1
-                self._blocks += child.length
-                return child
-            common = child.length if prompt.startswith(child.blocks, start) else child.common(prompt, start)
-            branch = child if common == child.length else self._split(child, common)
-            start += common * FINGERPRINT_BYTES
-        return branch
-
     def _split(self, branch: _Branch, length: int) -> _Branch:
         """Make two of a branch: the first has so many of its blocks, and is returned."""
         cut, parent = length * FINGERPRINT_BYTES, branch.parent
@@ -281,26 +288,6 @@ class PrefixTree:
                 self._holdings[slot].ends[branch.uses.pop(slot)] = head
         self._prune(branch)
         return head
-
-    def _use(self, end: _Branch, slot: int, holdings: _Holdings) -> None:
-        """The endpoint holds this branch and all before it, and was sent them just now."""
-        now, ends = self._insertions, holdings.ends
-        branch, parent = end, end.parent
-        while parent is not None:
-            before = branch.uses.get(slot)
-            if before is None:
-                self._places += 1
-                holdings.blocks += branch.length
-                branch.holders |= 1 << slot
-            else:
-                if ends.get(before) is branch:
-                    del ends[before]
-                if not branch.holders >> slot & 1:
-                    holdings.blocks += branch.length - branch.held(slot)
-                    branch.hold(slot, branch.length)
-            branch.uses[slot] = now
-            branch, parent = parent, parent.parent
-        ends[now] = end
 
     def _trim(self, slot: int, holdings: _Holdings, capacity: int) -> None:
         """Drop what the endpoint used least recently, until it holds no more blocks than that."""

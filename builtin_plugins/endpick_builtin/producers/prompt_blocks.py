@@ -48,7 +48,8 @@ def block_hashes(text: bytes, root: int, block_size_tokens: int, limit: int | No
         previous = xxh64_intdigest(text[start : start + size], previous)
         hashes.append(previous)
     if whole < length:
-        hashes.append(xxh64_intdigest(_filled(text[whole:length]), previous))
+        rest = text[whole:length]
+        hashes.append(xxh64_intdigest(rest + bytes(-len(rest) % BYTES_PER_TOKEN), previous))
     return hashes
 
 
@@ -76,14 +77,11 @@ def fingerprints(text: bytes, root: int, block_size_tokens: int, limit: int | No
         numbers = np.frombuffer(text, dtype="<u4", count=(whole - alone) // 4, offset=alone).reshape(-1, block_size_tokens)
         parts.append(np.einsum("ij,j->i", numbers, _factors(block_size_tokens)).tobytes())
     if whole < length:
-        parts.append(xxh64_digest(_filled(text[whole:length]), seed))
+        rest = text[whole:length]
+        parts.append(xxh64_digest(rest + bytes(-len(rest) % BYTES_PER_TOKEN), seed))
     return b"".join(parts)
 
 
 @lru_cache(maxsize=16)
 def _factors(count: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
     return np.frombuffer(secrets.token_bytes(8 * count), dtype=np.uint64)
-
-
-def _filled(rest: bytes) -> bytes:
-    return rest + bytes(-len(rest) % BYTES_PER_TOKEN)

@@ -21,7 +21,6 @@ from endpick.api import (
     LoraAdapters,
     Parameters,
     PluginContext,
-    PrefixBlocks,
     Scorer,
     ScoringState,
     Stability,
@@ -153,6 +152,10 @@ class PrefixCacheParameters(Parameters):
     lru_capacity_per_server: Annotated[int | None, ignored("lruCapacityPerServer", _PRODUCERS)] = None
 
 
+NOTHING: Final = np.array(0.0)
+"""An array, because numpy compares with a number in one and a half times the time."""
+
+
 class PrefixCacheScorer(Scorer[PrefixCacheParameters]):
     """Prefer endpoints that have cached a long beginning of the prompt.
 
@@ -173,29 +176,21 @@ class PrefixCacheScorer(Scorer[PrefixCacheParameters]):
         super().__init__(name, parameters, context)
         self._matches = PREFIX_MATCH_BLOCKS.from_producer(parameters.prefix_match_info_producer_name)
         self._blocks = PREFIX_BLOCKS.from_producer(parameters.prefix_match_info_producer_name)
+        self._length_weight = parameters.match_length_weight
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
         """See the class."""
         blocks, matched = state.get(self._blocks), state.column(self._matches, endpoints)
-        share = cached_share(blocks, matched)
-        weight = self.parameters.match_length_weight
-        if not weight or blocks is None:
+        if blocks is None or not blocks.total_blocks:
+            return np.zeros(len(matched))
+        known: FloatArray = np.fmax(matched, NOTHING)
+        share: FloatArray = known / blocks.total_blocks
+        weight = self._length_weight
+        if not weight:
             return share
         scale = blocks.block_size_tokens / self.parameters.match_length_scale_tokens
-        length = np.minimum(np.fmax(matched, 0.0) * scale, 1.0)
+        length = np.minimum(known * scale, 1.0)
         return weight * length**2 + (1.0 - weight) * share
-
-
-_NOTHING: Final = np.array(0.0)
-"""An array, because numpy compares with a number in one and a half times the time."""
-
-
-def cached_share(blocks: PrefixBlocks | None, matched: FloatArray) -> FloatArray:
-    """Matched blocks / all blocks, from 0 to 1; 0 without a prompt, and for an endpoint nothing is known of."""
-    if blocks is None or not blocks.total_blocks:
-        return np.zeros(len(matched))
-    known: FloatArray = np.fmax(matched, _NOTHING) / blocks.total_blocks
-    return known
 
 
 class MediaCacheParameters(Parameters):

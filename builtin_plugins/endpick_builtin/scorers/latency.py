@@ -23,11 +23,12 @@ from endpick.api import (
     InferenceRequest,
     Parameters,
     PluginContext,
+    PrefixBlocks,
     Scorer,
     ScoringState,
     Subscriptions,
 )
-from endpick_builtin.scorers.affinity import cached_share
+from endpick_builtin.scorers.affinity import NOTHING
 from endpick_builtin.scorers.load import share_left, smaller_is_better
 
 MILLISECONDS = 1000.0
@@ -136,8 +137,16 @@ class LatencyScorer(Scorer[LatencyParameters]):
     def _without_predictions(self, endpoints: Endpoints, state: ScoringState) -> FloatArray:
         kv, queue, prefix = self._composite
         total = kv * endpoints.derived(KV_CACHE_USAGE, share_left) + queue * endpoints.derived(WAITING_QUEUE_SIZE, _against_the_longest)
-        total += prefix * cached_share(state.get(self._blocks), state.column(self._matches, endpoints))
+        total += prefix * _cached_share(state.get(self._blocks), state.column(self._matches, endpoints))
         return np.floor(total * 100.0 + 0.5) / 100.0
+
+
+def _cached_share(blocks: PrefixBlocks | None, matched: FloatArray) -> FloatArray:
+    """Matched blocks / all blocks, from 0 to 1; 0 without a prompt, and for an endpoint nothing is known of."""
+    if blocks is None or not blocks.total_blocks:
+        return np.zeros(len(matched))
+    known: FloatArray = np.fmax(matched, NOTHING) / blocks.total_blocks
+    return known
 
 
 def _shares(first: float, *others: float) -> tuple[float, ...]:

@@ -9,6 +9,7 @@ endpoint table (`endpoints[KEY]`), the request itself (`request`), and what prod
 - `flow_control`: which methods do the policies have that say which waiting request goes next?
 - `datalayer`: which methods do discoveries, data sources and data collectors have?
 - `endpoints`: which endpoints are there, and what is known of each?
+- `endpoint`: what does discovery say of one?
 - `access`: which data may the plugin that runs now read and write? The host says, the views ask.
 - `request`: what does a request ask for, and how does a plugin refuse it?
 - `state`: what did the producers find out about a request, and where does a plugin keep notes of its own?
@@ -21,7 +22,7 @@ endpoint table (`endpoints[KEY]`), the request itself (`request`), and what prod
 - `fast_metrics`: how does a plugin count at little cost what happens in each request?
 - `limits`: how does a plugin count and tell what it refuses for its size?
 - `duration`: how does a configuration write a duration?
-- `records`: how is a frozen record made at little cost? For those that each request makes.
+- `records`: how is a frozen record made, and a property read, at little cost? For those that each request makes and reads.
 - `errors`: which exceptions may a plugin raise, and which does it get to see?
 - `hooks`: what may an extension object do when the process starts, reloads and stops?
 
@@ -45,7 +46,8 @@ from endpick.api.datalayer import (
     StreamSource,
 )
 from endpick.api.duration import Duration, parse_duration
-from endpick.api.endpoints import BoolArray, Endpoint, EndpointRow, Endpoints, FloatArray, RowArray
+from endpick.api.endpoint import Endpoint
+from endpick.api.endpoints import BoolArray, EndpointRow, Endpoints, FloatArray, RowArray
 from endpick.api.errors import (
     ConfigurationError,
     EndpickError,

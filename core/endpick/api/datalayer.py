@@ -13,7 +13,7 @@ from typing import ClassVar, Generic, Protocol
 
 from typing_extensions import TypeVar
 
-from endpick.api.endpoints import Endpoint
+from endpick.api.endpoint import Endpoint
 from endpick.api.plugin import ColumnWriter, P, Plugin
 
 Payload = TypeVar("Payload", default=object)

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from endpick.api.access import Access
 from endpick.api.data import DataKey, Scope
+from endpick.api.endpoint import Endpoint
 from endpick.api.errors import UnknownKey
+from endpick.api.records import read_directly
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -30,37 +32,6 @@ def _read_only(values: FloatArray) -> FloatArray:
 
 def _nothing() -> Mapping[str, float]:
     return MappingProxyType({})
-
-
-def _no_labels() -> Mapping[str, str]:
-    return MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Endpoint:
-    """One address that serves a model. Compared by identity; `name` is what survives updates and restarts.
-
-    Attributes:
-        name: `namespace/name`, unique in the pool. Learnt state belongs under this name.
-        host: IP address without brackets.
-        port: TCP port of the model server.
-        labels: As discovery gave them; never changes (an update makes a new Endpoint).
-        metrics_address: `host:port` that serves metrics; the endpoint's own address unless discovery said otherwise.
-    """
-
-    name: str
-    host: str
-    port: int
-    labels: Mapping[str, str] = field(default_factory=_no_labels)
-    metrics_address: str = ""
-    address: str = field(init=False, default="")
-    """`host:port`, IPv6 in brackets: what the gateway is told."""
-
-    def __post_init__(self) -> None:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        object.__setattr__(self, "address", f"{host}:{self.port}")
-        if not self.metrics_address:
-            object.__setattr__(self, "metrics_address", self.address)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +74,18 @@ class Endpoints:
     Iterating gives `Endpoint`s. All arrays have shape `(len(endpoints),)`, in the order of iteration; columns are read-only.
     """
 
-    __slots__ = ("_access", "_generation", "_members", "_rows", "_size")
+    __slots__ = ("_access", "_generation", "_members", "_ones", "_pool_members", "_rows", "_size")
 
     def __init__(self, generation: Generation, rows: RowArray | None = None, access: Access | None = None) -> None:
         """Made by the host, and by `where`, `take` and `only`; `rows=None` means every row of the generation."""
         self._generation = generation
         self._rows = rows
         self._access = Access() if access is None else access
-        self._members: tuple[Endpoint, ...] | None = generation.endpoints if rows is None else None
+        self._pool_members = generation.endpoints
+        self._members: tuple[Endpoint, ...] | None = None
         self._size = len(generation.endpoints) if rows is None else len(rows)
+        self._ones: dict[int, Endpoints] = {}
+        """What `take` has answered for one position: pickers take one, and of the whole pool the same ones again and again."""
 
     def __len__(self) -> int:
         return self._size
@@ -129,9 +103,8 @@ class Endpoints:
     def members(self) -> tuple[Endpoint, ...]:
         """The endpoints themselves, in order. Costs one pass over them the first time; prefer columns."""
         if self._members is None:
-            pool, rows = self._generation.endpoints, self._rows
-            assert rows is not None  # else they have been there from the start
-            self._members = (pool[rows[0]],) if len(rows) == 1 else tuple([pool[row] for row in rows.tolist()])
+            pool, rows = self._pool_members, self._rows
+            self._members = pool if rows is None else tuple([pool[row] for row in rows.tolist()])
         return self._members
 
     @property
@@ -141,7 +114,7 @@ class Endpoints:
         The same tuple until an endpoint joins, leaves or changes: a plugin that works something out from labels or names keeps the tuple
         beside the result, and works it out again when `pool_members` is another one. `gather` then picks what this view needs.
         """
-        return self._generation.endpoints
+        return self._pool_members
 
     def gather(self, values: NDArray[Scalar]) -> NDArray[Scalar]:
         """The entries for the endpoints of this view out of an array with one entry for each of `pool_members`, in their order."""
@@ -322,14 +295,24 @@ class Endpoints:
         Raises:
             IndexError: a position is outside the view.
         """
+        if len(positions) == 1:
+            position = int(positions[0])
+            one = self._ones.get(position)
+            if one is None:
+                one = self._ones[position] = self._one(position)
+            return one
         wanted = np.asarray(positions, dtype=np.intp)
-        size = self._size
-        if len(wanted) == 1:  # what pickers nearly always take
-            if not 0 <= int(wanted[0]) < size:
-                raise IndexError(f"a position is outside the {size} endpoints of this view")
-        elif len(wanted) and not (wanted[wanted.argmin()] >= 0 and wanted[wanted.argmax()] < size):
-            raise IndexError(f"a position is outside the {size} endpoints of this view")
+        if len(wanted) and not (wanted[wanted.argmin()] >= 0 and wanted[wanted.argmax()] < self._size):
+            raise IndexError(f"a position is outside the {self._size} endpoints of this view")
         return Endpoints(self._generation, wanted if self._rows is None else self._rows[wanted], self._access)
+
+    def _one(self, position: int) -> Endpoints:
+        if not 0 <= position < self._size:
+            raise IndexError(f"a position is outside the {self._size} endpoints of this view")
+        row = position if self._rows is None else int(self._rows[position])
+        rows = np.array([row], dtype=np.intp)
+        rows.flags.writeable = False
+        return KnownEndpoints(self._generation, rows, self._access, (self._pool_members[row],))
 
     def only(self, keep: Callable[[Endpoint], bool]) -> Endpoints:
         """The endpoints for which `keep` is true: for plugins that think one endpoint at a time."""
@@ -363,6 +346,25 @@ class Endpoints:
         if column is None and key.producer:
             return self._generation.columns.get(key.shared_name)
         return column
+
+
+class KnownEndpoints(Endpoints):
+    """A view whose members are known from the start: of the whole pool, or of one endpoint. Made by the host."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self, generation: Generation, rows: RowArray | None, access: Access | None, members: tuple[Endpoint, ...]) -> None:
+        super().__init__(generation, rows, access)
+        self._known = members
+
+    @property
+    def members(self) -> tuple[Endpoint, ...]:
+        """See `Endpoints`."""
+        return self._known
+
+
+read_directly(Endpoints, pool_members="_pool_members")
+read_directly(KnownEndpoints, members="_known")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from endpick.api.data import DataKey, Scope
-from endpick.api.endpoints import Endpoint
+from endpick.api.endpoint import Endpoint
 from endpick.api.records import quickly_made
 from endpick.api.request import Modality
 

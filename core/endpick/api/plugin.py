@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypeVar, get_original_bases
 
 from endpick.api.data import AnyKey, DataKey, Subscriptions
-from endpick.api.endpoints import Endpoint
+from endpick.api.endpoint import Endpoint
 from endpick.api.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Protocol, TypeAlias
 
-from endpick.api.endpoints import BoolArray, Endpoint, Endpoints
+from endpick.api.endpoint import Endpoint
+from endpick.api.endpoints import BoolArray, Endpoints
 from endpick.api.plugin import P, Plugin
 from endpick.api.records import quickly_made
 from endpick.api.request import InferenceRequest, ParsedRequest, Rejection, Usage

@@ -16,7 +16,8 @@ from endpick.api.datalayer import (
     PoolSource,
     StreamSource,
 )
-from endpick.api.endpoints import Endpoint, Generation
+from endpick.api.endpoint import Endpoint
+from endpick.api.endpoints import Generation
 from endpick.api.plugin import Parameters
 from endpick.datalayer.dispatch import PayloadDispatcher, SourceBinding
 from endpick.datalayer.pace import Cadence, Moments, Pace, PollCounts, cadence_of, first_at, longest_stretch

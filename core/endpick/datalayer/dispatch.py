@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from endpick.api.datalayer import DataCollector, EndpointEvent, EndpointEventSource
-from endpick.api.endpoints import Endpoint
+from endpick.api.endpoint import Endpoint
 from endpick.api.plugin import Parameters
 from endpick.datalayer.table import EndpointTable
 from endpick.observability.telemetry import Telemetry

@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from endpick.api.access import Access, AccessScope, OnViolation, refuse
 from endpick.api.data import AnyKey, DataKey, Scope
 from endpick.api.datalayer import ModelRewrite
-from endpick.api.endpoints import Column, Endpoint, Endpoints, FloatArray, Generation
+from endpick.api.endpoint import Endpoint
+from endpick.api.endpoints import Column, Endpoints, FloatArray, Generation, KnownEndpoints
 from endpick.api.errors import UnknownKey
+from endpick.api.records import read_directly
 from endpick.datalayer.model_rules import ModelRules
 from endpick.datalayer.tasks import until_set
 from endpick.datalayer.told import Told
@@ -183,7 +185,6 @@ class EndpointTable:
         self._pool_written_at: dict[str, float] = {}
         self._cells: dict[str, Cells] = {}
         self._generation = self._next_generation(())
-        self._view: Endpoints | None = None
         self.declare(keys)
 
     @property
@@ -192,11 +193,9 @@ class EndpointTable:
         return self._generation
 
     def view(self, access: Access | None = None) -> Endpoints:
-        """Every endpoint, as a plugin may see them; the same view until one joins, leaves or changes."""
-        view = self._view
-        if access is None or view is None or view._generation is not self._generation or view._access is not access:
-            view = self._view = Endpoints(self._generation, None, access)
-        return view
+        """Every endpoint, as a plugin may see them; good until `generation` is another one."""
+        generation = self._generation
+        return KnownEndpoints(generation, None, access, generation.endpoints)
 
     def find(self, name: str) -> Endpoint | None:
         """The endpoint of that name now."""
@@ -309,6 +308,9 @@ class EndpointTable:
     def _carried_over(self, key: AnyKey) -> Cells | None:
         cells = self._cells.get(key.name)
         return cells if cells is not None and cells.key.type is key.type else None
+
+
+read_directly(EndpointTable, generation="_generation")
 
 
 def _unless_same(old: Endpoint | None, new: Endpoint) -> Endpoint:

@@ -9,7 +9,7 @@ from enum import IntEnum
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
-from endpick.api.endpoints import Endpoint
+from endpick.api.endpoint import Endpoint
 from endpick.api.flow_control import DispatchedRequest, SortKey
 from endpick.api.request import InferenceRequest
 from endpick.flow_control.calls import Detector, Eviction

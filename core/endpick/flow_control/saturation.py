@@ -9,7 +9,8 @@ from typing import Protocol
 import numpy as np
 
 from endpick.api.access import Access
-from endpick.api.endpoints import BoolArray, Endpoint, Endpoints, Generation
+from endpick.api.endpoint import Endpoint
+from endpick.api.endpoints import BoolArray, Endpoints, Generation
 from endpick.flow_control.calls import Detector
 
 ROLE_LABEL = "llm-d.ai/role"

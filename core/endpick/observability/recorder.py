@@ -11,7 +11,7 @@ from typing import Final, Literal
 from prometheus_client.metrics import Gauge
 
 from endpick.api.access import AccessScope
-from endpick.api.endpoints import Endpoint
+from endpick.api.endpoint import Endpoint
 from endpick.api.fast_metrics import Distribution, Tally
 from endpick.api.metrics import MAX_LABEL_LENGTH, LabelLimit
 from endpick.api.request_control import ResponseEnd, TerminationCause

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, Protocol
 
 from endpick.api.access import AccessScope
-from endpick.api.endpoints import Endpoint
+from endpick.api.endpoint import Endpoint
 from endpick.api.fast_metrics import Distribution
 from endpick.api.request_control import ResponseEnd
 from endpick.plugins.breaker import BreakerState

@@ -10,11 +10,12 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol
 
 from endpick.api.access import Access
-from endpick.api.endpoints import Endpoints
+from endpick.api.endpoints import Endpoints, Generation
 from endpick.api.request import Rejection
 from endpick.api.state import CycleState
 from endpick.datalayer.model_rules import ModelRules
 from endpick.observability.telemetry import Telemetry
+from endpick.plugins.failures import CALL_FAILURES
 from endpick.requests.intake import (
     DEFAULT_FAIRNESS_ID,
     FAIRNESS_ID,
@@ -57,6 +58,10 @@ _SHEDDING: Final = OverloadStage.SHEDDING
 
 class Pool(Protocol):
     """What the director needs of the endpoint table."""
+
+    @property
+    def generation(self) -> Generation:
+        """Who is in the pool: another one as soon as an endpoint joins, leaves or changes."""
 
     def view(self, access: Access) -> Endpoints:
         """Every endpoint of the pool, as plugins may see it."""
@@ -111,6 +116,8 @@ class Director:
         self._clock = clock
         self._random = random or Random()  # noqa: S311 - routing needs no secrets
         self._access = access or Access(None, telemetry.undeclared_access)
+        self._whole_pool = pool.view(self._access)
+        """The same view for all requests until an endpoint joins, leaves or changes."""
         self._sent: set[str] = set() if sent is None else sent
         self._rules = rules or ModelRules()
         self._large_bodies = large_bodies
@@ -181,7 +188,9 @@ class Director:
                 settle(access)
                 return held
 
-        endpoints: Endpoints | Fault = self._pool.view(access)
+        if self._whole_pool._generation is not self._pool.generation:
+            self._whole_pool = self._pool.view(access)
+        endpoints: Endpoints | Fault = self._whole_pool
         assert isinstance(endpoints, Endpoints)
         if incoming.subset is not None:
             endpoints = within(incoming.subset, endpoints)
@@ -255,10 +264,18 @@ class Director:
         if not request.headers.get(REQUEST_ID):
             headers.set(REQUEST_ID, request.id)
         refusal = None
+        access.called.append((None, perf_counter()))
         for step in pipeline.pre_requests:  # all of them, also after one has refused, so that all count the same requests
-            answer = step.run(access, request, result, headers, state)
+            access.scope = step.scope
+            answer: object
+            try:
+                answer = (step.ask if step.breaker.state else step.call)(request, result, headers, state)
+                access.called.append((step, perf_counter()))
+            except CALL_FAILURES as problem:
+                answer = step.failed(problem, access)
             if answer is not None:
                 refusal = refusal or verdict(step, answer)
+        settle(access)
         # Only now: an instance whose circuit opened meanwhile has nothing to settle, and one that has seen the request leave settles it.
         exchange = TrackedExchange(self._exchange_host, built, state, pipeline.observers, picked, result.destinations)
         flight: Flight | None = None

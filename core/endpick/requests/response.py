@@ -10,7 +10,8 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from endpick.api.access import Access
-from endpick.api.endpoints import Endpoint, Endpoints
+from endpick.api.endpoint import Endpoint
+from endpick.api.endpoints import Endpoints
 from endpick.api.fast_metrics import Distribution
 from endpick.api.request import Usage
 from endpick.api.request_control import Metadata, MetadataValue, ResponseEnd, ResponseHead, ResponseObserver, TerminationCause

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from endpick.api.access import Access
-from endpick.api.endpoints import Endpoint
+from endpick.api.endpoint import Endpoint
 from endpick.api.request import InferenceRequest, Media, ParsedRequest, Piece, Prompt, Rejection
 from endpick.api.state import CycleState
 from endpick.plugins.failures import CALL_FAILURES

@@ -20,6 +20,7 @@ from endpick.scheduling.step import Fault, Step, bind
 
 NO_ENDPOINTS: Final = "no endpoints available for the given request"
 
+_FLOAT: Final = np.dtype(np.float64)
 _REAL_NUMBERS: Final = "fiub"
 """numpy's kinds of numbers that can be a score: floats, integers, booleans."""
 
@@ -66,14 +67,28 @@ class Profile:
             weighted = self._last_weighted[position]
             if answer is not self._last_answers[position] or len(weighted) != count:
                 try:
-                    made = self._weigh(position, answer, count)
+                    # For 16 scores `argmin` and `argmax` take a fifth of the time of `min` and `max`. `argmin` finds NaN first.
+                    if (
+                        type(answer) is np.ndarray
+                        and answer.dtype is _FLOAT
+                        and answer.shape == (count,)
+                        and answer[answer.argmin()] >= 0.0
+                        and answer[answer.argmax()] <= 1.0
+                    ):
+                        scores: FloatArray | Fault = answer
+                    else:
+                        scores = _scores_of(step, answer, count)
+                    if not isinstance(scores, Fault):
+                        weighted = scores * self._weights[position]
+                        # Nothing of an array can change that is read-only and has its memory for itself: the next answer may be the same.
+                        if scores is answer and not scores.flags.writeable and scores.base is None:
+                            self._last_answers[position], self._last_weighted[position] = answer, weighted
                 except CALL_FAILURES as problem:
-                    made = step.failed(problem, access)
-                if isinstance(made, Fault):
-                    if made.refuses:
-                        return self._failed(made)
+                    scores = step.failed(problem, access)
+                if isinstance(scores, Fault):
+                    if scores.refuses:
+                        return self._failed(scores)
                     continue
-                weighted = made
             if totals is None:
                 totals = weighted
             else:
@@ -124,24 +139,6 @@ class Profile:
                 return kept
         return endpoints
 
-    def _weigh(self, position: int, answer: object, count: int) -> FloatArray | Fault:
-        """What a scorer answered, brought into the range 0 to 1 and multiplied by its weight."""
-        step = self.scorers[position]
-        if not (isinstance(answer, np.ndarray) and answer.shape == (count,) and answer.dtype.kind in _REAL_NUMBERS):
-            return answer if isinstance(answer, Fault) else step.fault(_not_scores(answer, count))
-        # For 16 scores `argmin` and `argmax` take a fifth of the time of `min` and `max`. `argmin` finds NaN first.
-        scores: FloatArray = answer
-        if not (answer[answer.argmin()] >= 0.0 and answer[answer.argmax()] <= 1.0):
-            in_range = _brought_into_range(step, answer)
-            if isinstance(in_range, Fault):
-                return in_range
-            scores = in_range
-        weighted: FloatArray = scores * self._weights[position]
-        # Nothing of this array can change, for it is read-only and its memory is its own: the next answer may be the same object.
-        if scores is answer and not answer.flags.writeable and answer.base is None:
-            self._last_answers[position], self._last_weighted[position] = answer, weighted
-        return weighted
-
     def _picked(self, answer: object, scored: ScoredEndpoints) -> Endpoints | Fault:
         """What the picker chose; of a picker that failed and is to be skipped, the candidate with the highest total."""
         step = self.picker
@@ -171,11 +168,16 @@ def compile_profile(
     )
 
 
-def _brought_into_range(step: Step, answer: FloatArray) -> FloatArray | Fault:
-    """A copy clamped to 0..1; scores that are not finite are the scorer's fault."""
+def _scores_of(step: Step, answer: object, count: int) -> FloatArray | Fault:
+    """Scores from 0 to 1 out of an answer that is no array of them: other numbers as they are, or clamped; what is left is a fault."""
+    if not (isinstance(answer, np.ndarray) and answer.shape == (count,) and answer.dtype.kind in _REAL_NUMBERS):
+        return answer if isinstance(answer, Fault) else step.fault(_not_scores(answer, count))
     if not np.isfinite(answer).all():
         return step.fault("answered a score that is not a finite number")
-    step.telemetry.clamped(step.instance, int(np.count_nonzero((answer < 0.0) | (answer > 1.0))))
+    outside = int(np.count_nonzero((answer < 0.0) | (answer > 1.0)))
+    if not outside:
+        return answer
+    step.telemetry.clamped(step.instance, outside)
     return np.clip(answer, 0.0, 1.0)
 
 

@@ -16,7 +16,7 @@ from endpick.observability.telemetry import Telemetry
 from endpick.plugins.failures import CALL_FAILURES, kind_of
 from endpick.plugins.instance import Instance
 from endpick.scheduling.profile import NO_ENDPOINTS, Profile
-from endpick.scheduling.step import Fault, Step, bind, settle
+from endpick.scheduling.step import Fault, Step, bind
 
 Runs: TypeAlias = Mapping[str, ProfileRunResult]
 
@@ -33,7 +33,7 @@ class Scheduler:
     process_results: Step
 
     def schedule(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState, access: Access) -> SchedulingResult | Rejection:
-        """Decide where the request goes. Synchronous, and it never raises.
+        """Decide where the request goes. Synchronous, and it never raises. Its calls are left for `settle` to count.
 
         Returns:
             The handler's decision, or why there is none: 429 when no endpoint would do, 500 when a plugin's fault forbids an answer.
@@ -56,7 +56,7 @@ class Scheduler:
             except CALL_FAILURES as problem:
                 wanted = step.failed(problem, access)
             if isinstance(wanted, Fault):
-                settle(access)
+                access.scope = None
                 return _rejection(str(wanted), fault=True)
             if not wanted:
                 break
@@ -65,7 +65,7 @@ class Scheduler:
                     state._begin_profile_run()
                 runs[name] = self.profiles[name].run(request, endpoints, state, access)
         if not runs:
-            settle(access)
+            access.scope = None
             return _rejection(f"failed to run any scheduler profile for request {request.id}")
         step = self.process_results
         access.scope = step.scope
@@ -75,7 +75,7 @@ class Scheduler:
             access.called.append((step, perf_counter()))
         except CALL_FAILURES as problem:
             result = step.failed(problem, access)
-        settle(access)
+        access.scope = None
         try:
             decided = isinstance(result, SchedulingResult)
         except CALL_FAILURES as problem:

@@ -14,7 +14,8 @@ from prometheus_client.registry import CollectorRegistry
 
 from endpick.api.access import Access, AccessScope
 from endpick.api.data import AnyKey, DataKey, Scope
-from endpick.api.endpoints import Endpoint, Endpoints, Generation
+from endpick.api.endpoint import Endpoint
+from endpick.api.endpoints import Endpoints, Generation
 from endpick.api.plugin import Parameters, Plugin, PluginContext
 from endpick.api.request import InferenceRequest
 from endpick.api.scheduling import DisaggregationDecider, ProfileHandler

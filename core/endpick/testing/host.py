@@ -18,7 +18,7 @@ from ruamel.yaml.error import YAMLError
 from endpick.api import DataCollector, DataSource, EndpointDiscovery
 from endpick.api.access import Access, AccessScope
 from endpick.api.data import AnyKey, Scope
-from endpick.api.endpoints import Endpoint
+from endpick.api.endpoint import Endpoint
 from endpick.api.errors import ConfigurationError
 from endpick.api.plugin import Parameters, Plugin, PluginContext
 from endpick.config import load_config

@@ -18,7 +18,7 @@ from endpick.api.datalayer import (
     PoolSource,
     StreamSource,
 )
-from endpick.api.endpoints import Endpoint
+from endpick.api.endpoint import Endpoint
 from endpick.plugins.failures import AWAIT_FAILURES, is_the_hosts
 from endpick.testing.bench import Bench, Raised
 from endpick.testing.side_effects import watched

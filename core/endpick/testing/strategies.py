@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from endpick.api import keys
 from endpick.api.data import AnyKey
-from endpick.api.endpoints import Endpoint, Endpoints
+from endpick.api.endpoint import Endpoint
+from endpick.api.endpoints import Endpoints
 from endpick.api.request import InferenceRequest
 from endpick.api.scheduling import ScoredEndpoints
 from endpick.testing.made_up import make_pool, make_request

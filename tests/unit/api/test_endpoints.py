@@ -57,6 +57,18 @@ def test_take_gives_the_order_asked_for(order):
     assert endpoints.take(order).take([1, 0])[LOAD].tolist() == [float(order[1]), float(order[0])]
 
 
+def test_one_endpoint_is_the_same_view_each_time_and_nothing_of_it_can_be_set():
+    for endpoints in (view([0.0, 1.0, 2.0]), view([9.0, 0.0, 1.0, 2.0]).take([1, 2, 3])):
+        one = endpoints.take([2])
+        assert one is endpoints.take(np.array([2]))
+        assert (one.members, one[LOAD].tolist(), len(one)) == (endpoints.members[2:], [2.0], 1)
+        for name in ("members", "pool_members"):
+            with pytest.raises(AttributeError):
+                setattr(one, name, ())
+        with pytest.raises(ValueError, match="read-only"):
+            one._rows[0] = 0
+
+
 def test_take_outside_the_view_is_an_error_even_if_the_row_exists():
     narrow = view([0.0, 1.0, 2.0]).where(np.array([True, True, False]))
 

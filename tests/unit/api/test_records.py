@@ -10,7 +10,8 @@ from dataclasses import FrozenInstanceError, dataclass, field, fields, replace
 import pytest
 
 from endpick.api import InferenceRequest, ParsedRequest, ResponseEnd, ResponseHead, SchedulingResult, TerminationCause, Usage
-from endpick.api.records import quickly_made
+from endpick.api.records import quickly_checked, quickly_made
+from endpick.api.request import NO_PROMPT
 from endpick.api.scheduling import ProfileRunResult, ScoredEndpoints
 
 RECORDS = (InferenceRequest, ParsedRequest, ProfileRunResult, ResponseEnd, ResponseHead, SchedulingResult, ScoredEndpoints, Usage)
@@ -39,6 +40,20 @@ class Quick:
     def __post_init__(self) -> None:
         if self.count < 0:
             raise ValueError(f"a count of {self.count}")
+
+
+_LARGEST = 9
+
+
+@quickly_checked("type(name) is str and not tags and 0 <= count <= _LARGEST")
+@dataclass(frozen=True, slots=True)
+class Checked:
+    name: str
+    tags: dict[str, str] = field(default_factory=dict)
+    count: int = 3
+
+    def __post_init__(self) -> None:
+        raise ValueError(f"{self.name} {self.tags} {self.count} is unusual")
 
 
 def values(record) -> tuple[object, ...]:
@@ -76,6 +91,38 @@ def test_wrong_arguments_are_refused(arguments):
 def test_what_post_init_refuses_is_not_made():
     with pytest.raises(ValueError, match="a count of -1"):
         Quick("a", count=-1)
+
+
+def test_usual_records_are_not_checked_and_all_others_are():
+    assert values(Checked("a", count=9)) == ("a", {}, 9)
+    for unusual in (("a", {"b": "c"}), ("a", {}, -1), ("a", {}, _LARGEST + 1), (b"a",)):
+        with pytest.raises(ValueError, match="is unusual"):
+            Checked(*unusual)
+
+
+HOSTILE_TEXT = type("Text", (str,), {})("x")
+
+
+@pytest.mark.parametrize(
+    ("record", "usual", "wrong"),
+    [
+        (Usage, (1, 2, None), (1.0, "2", 3.0)),
+        (ParsedRequest, ("m", NO_PROMPT, False, None, "s"), (1, None, 0, 2.5, b"")),
+        (SchedulingResult, ("p", {}, ("a:1",), {}, "", ()), (1, [], ["a:1"], [], None, [])),
+        (SchedulingResult, ("p", {}, ("a:1",), {}, "", ()), (1, [], (1,), {1: ""}, None, (1,))),
+        (SchedulingResult, ("p", {}, ("a:1", "b:1"), {"h": "v"}, "", ("r",)), (1, [], ("a:1", 1), {"h": 1}, None, ("r", 1))),
+    ],
+)
+def test_each_wrong_field_of_what_plugins_make_is_refused(record, usual, wrong):
+    assert tuple(getattr(record(*usual), each.name) for each in fields(record))[: len(usual)] == usual
+    for position, value in enumerate(wrong):
+        with pytest.raises(TypeError):
+            record(*usual[:position], value, *usual[position + 1 :])
+
+
+def test_a_text_of_a_class_of_its_own_becomes_a_plain_one():
+    parsed = ParsedRequest(HOSTILE_TEXT, cache_salt=HOSTILE_TEXT)
+    assert type(parsed.model) is type(parsed.cache_salt) is str
 
 
 def test_a_record_is_copied_replaced_and_pickled():

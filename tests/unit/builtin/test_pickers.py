@@ -6,10 +6,12 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from endpick.api import ScoredEndpoints
 from endpick.api.state import CycleState
-from endpick_builtin.pickers import MaxScorePicker, RandomPicker, WeightedRandomPicker
+from endpick_builtin.pickers import FEW, MaxScorePicker, RandomPicker, WeightedRandomPicker
 from unit.scheduling.workbench import REQUEST, access, instance, names, pool
 
 PICKERS = (MaxScorePicker, RandomPicker, WeightedRandomPicker)
@@ -39,11 +41,24 @@ def test_max_score_orders_by_total():
     assert picks(MaxScorePicker, [0.1, 0.9, 0.5], maxNumOfEndpoints=3) == [("e1", "e2", "e0")]
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_max_score_breaks_ties_evenly(count):
-    first = Counter(picked[0] for picked in picks(MaxScorePicker, [0.7, 0.1, 0.7, 0.7], 6000, maxNumOfEndpoints=count))
+@pytest.mark.parametrize(("count", "worse"), [(1, 0), (2, 0), (1, FEW)])
+def test_max_score_breaks_ties_evenly(count, worse):
+    totals = [0.7, 0.1, 0.7, 0.7] + [0.0] * worse
+    first = Counter(picked[0] for picked in picks(MaxScorePicker, totals, 6000, maxNumOfEndpoints=count))
     assert set(first) == {"e0", "e2", "e3"}
     assert all(1800 < times < 2200 for times in first.values())
+
+
+@given(st.lists(st.sampled_from([0.0, 0.25, 0.5, 7.0]), min_size=1, max_size=FEW), st.integers(0, 10))
+def test_among_few_the_same_one_is_picked_as_among_many_worse_ones(totals, seed):
+    picked = []
+    for worse in ([], [-1.0] * FEW):
+        built = instance(MaxScorePicker)
+        built.plugin.context.random.seed(seed)
+        shared = access()
+        scored = ScoredEndpoints(pool(size=len(totals + worse)).view(shared), np.array(totals + worse))
+        picked.append(names(built.plugin.pick(REQUEST, scored, CycleState(shared))))
+    assert picked[0] == picked[1]
 
 
 def test_random_ignores_totals():

@@ -8,7 +8,7 @@ from functools import partial
 
 from endpick.api import DataCollector, DataSource, EndpointDiscovery
 from endpick.api.datalayer import PollingPoolSource, PollingSource
-from endpick.api.endpoints import Endpoint
+from endpick.api.endpoint import Endpoint
 from endpick.api.errors import ConfigurationError, Unavailable
 from endpick.plugins.failures import TESTED_FAILURES
 from endpick.plugins.kinds import payload_of
