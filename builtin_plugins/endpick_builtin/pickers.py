@@ -15,7 +15,6 @@ from endpick.api import (
 )
 from endpick_builtin.picker_parameters import PickerParameters
 
-
 FEW = 16
 """Of so many numbers Python finds the largest sooner than numpy does."""
 
