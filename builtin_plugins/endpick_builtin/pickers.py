@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import numpy as np
-from pydantic import Field
 
 from endpick.api import (
     Endpoints,
     FloatArray,
     InferenceRequest,
-    Parameters,
     Picker,
     PluginContext,
     ScoredEndpoints,
     ScoringState,
 )
-
-
-class PickerParameters(Parameters):
-    """How many endpoints to pick."""
-
-    max_num_of_endpoints: Annotated[
-        int,
-        Field(alias="maxNumOfEndpoints", description="Endpoints to pick at most; all but the first are fallbacks. 0 and less mean 1."),
-    ] = 1
-
-    def count(self, candidates: int) -> int:
-        """How many of these to pick."""
-        return min(max(self.max_num_of_endpoints, 1), candidates)
-
+from endpick_builtin.picker_parameters import PickerParameters
 
 FEW = 16
 """Of so many numbers Python finds the largest sooner than numpy does."""
@@ -56,7 +39,8 @@ class MaxScorePicker(Picker[PickerParameters]):
         if self._picks_one or len(scores) == 1:
             # `...` keeps the highest an array, with which numpy compares in three quarters of the time that a number takes.
             best = (scores == scores[scores.argmax(), ...]).nonzero()[0]
-            return scored.endpoints.take(best if len(best) == 1 else best[random.randrange(len(best)) :][:1])
+            chosen = random.randrange(len(best)) if len(best) > 1 else 0
+            return scored.endpoints.take(best[chosen : chosen + 1])
         count = self.parameters.count(len(scores))
         shuffled = random.sample(range(len(scores)), len(scores))
         return scored.take(sorted(shuffled, key=lambda position: -scores[position])[:count])

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from typing import Annotated, Self, TypeAlias, overload
+from typing import TypeAlias, overload
 
 import numpy as np
 from prometheus_client.metrics import Gauge
 from prometheus_client.registry import CollectorRegistry
-from pydantic import Field, model_validator
 
 from endpick.api import (
     CACHE_BLOCK_SIZE,
@@ -22,7 +21,6 @@ from endpick.api import (
     Endpoints,
     FloatArray,
     InferenceRequest,
-    Parameters,
     PluginContext,
     PrefixBlocks,
     PreRequest,
@@ -33,13 +31,12 @@ from endpick.api import (
     SchedulingResult,
     Stability,
     UpstreamHeaders,
-    ignored,
 )
 from endpick.api.fast_metrics import Distributions
+from endpick_builtin.producers.prefix_parameters import MIN_BLOCK_SIZE_TOKENS, ApproxPrefixCacheParameters
 from endpick_builtin.producers.prefix_promises import PrefixPromises
 from endpick_builtin.producers.prefix_tree import PrefixTree
 from endpick_builtin.producers.prompt_blocks import BYTES_PER_TOKEN, FINGERPRINT_BYTES, block_hashes, chain_root, fingerprints
-from endpick_builtin.producers.self_check import SELF_CHECK
 
 RATIO_BUCKETS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _MOST_PROMPTS = 256
@@ -70,49 +67,7 @@ class PrefixMetrics:
             metric.total += value
 
 
-MIN_BLOCK_SIZE_TOKENS = 64
 PREFILL_PROFILE = "prefill"
-
-
-class ApproxPrefixCacheParameters(Parameters):
-    """How prompts are cut into blocks, and how much each endpoint is believed to hold."""
-
-    auto_tune: Annotated[
-        bool, Field(alias="autoTune", description="Use block size and number of blocks as the engines report them, where they do.")
-    ] = True
-    block_size_tokens: Annotated[
-        int, Field(alias="blockSizeTokens", description=f"Tokens per block; less than {MIN_BLOCK_SIZE_TOKENS} means that many.")
-    ] = 16
-    block_size: Annotated[int, ignored("blockSize", "give the tokens of a block as `blockSizeTokens`; this is a number of characters")] = 0
-    max_prefix_tokens_to_match: Annotated[
-        int,
-        Field(alias="maxPrefixTokensToMatch", ge=0, description="Tokens of one request to look at; 0 leaves it to maxPrefixBlocksToMatch."),
-    ] = 131072
-    max_prefix_blocks_to_match: Annotated[
-        int,
-        Field(
-            alias="maxPrefixBlocksToMatch",
-            ge=0,
-            deprecated=True,
-            description="Blocks of one request to look at if `maxPrefixTokensToMatch`, which is to be preferred, is 0; 0: all.",
-        ),
-    ] = 2048
-    lru_capacity_per_server: Annotated[
-        int, Field(alias="lruCapacityPerServer", gt=0, description="Blocks an endpoint holds that does not report how many it has.")
-    ] = 31250
-    self_check: SELF_CHECK = True
-
-    @model_validator(mode="after")
-    def _has_a_block_size(self) -> Self:
-        if not self.auto_tune and self.block_size_tokens <= 0:
-            raise ValueError(f"blockSizeTokens must be > 0 when autoTune is disabled (current value: {self.block_size_tokens})")
-        return self
-
-    def blocks_to_match(self, block_size_tokens: int) -> int | None:
-        """How many blocks of a prompt are looked at; None for all."""
-        if self.max_prefix_tokens_to_match:
-            return self.max_prefix_tokens_to_match // block_size_tokens
-        return self.__dict__["max_prefix_blocks_to_match"] or None
 
 
 Sizes: TypeAlias = tuple[float, list[float]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import sys
 from collections.abc import Iterable, Mapping
@@ -69,7 +68,7 @@ def facts(loaded: LoadedPlugin) -> dict[str, object]:
         "type": loaded.type,
         "kinds": [kind.kind for kind in loaded.kinds],
         "summary": loaded.summary,
-        "description": inspect.getdoc(loaded.plugin) or "",
+        "description": loaded.description,
         "distribution": candidate.distribution,
         "version": candidate.version,
         "target": candidate.target,
@@ -117,7 +116,7 @@ def _text(loaded: LoadedPlugin) -> str:
         lines.append(("former names", ", ".join(plugin.aliases)))
     if payload:
         lines.append(("payload", payload.__qualname__))
-    head = f"{loaded.type}\n\n{inspect.getdoc(loaded.plugin) or '(its author wrote no description)'}\n\n"
+    head = f"{loaded.type}\n\n{loaded.description or '(its author wrote no description)'}\n\n"
     facts_block = "".join(f"{name + ':':<14}{value}\n" for name, value in lines)
     return head + facts_block + _parameters_block(loaded) + _data_block(loaded) + f"\nEXAMPLE\nplugins:\n{entry_of(loaded)}"
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
 from typing import cast
 
 from endpick import __version__
@@ -47,7 +52,25 @@ class LoadedPlugin:
     @property
     def summary(self) -> str:
         """First line of its docstring; empty when it has none of its own."""
-        return next(iter((self.plugin.__dict__.get("__doc__") or "").strip().splitlines()), "")
+        own = self.plugin.__dict__.get("__doc__") or _docstring_in_source(self.plugin)
+        return next(iter(own.strip().splitlines()), "")
+
+    @property
+    def description(self) -> str:
+        """Its docstring, or that of the kind when it has none of its own."""
+        return inspect.getdoc(self.plugin) or inspect.cleandoc(_docstring_in_source(self.plugin))
+
+
+def _docstring_in_source(plugin: type) -> str:
+    """The docstring of a class that was compiled, which mypyc leaves out, from the source beside it; empty for any other class."""
+    origin = getattr(sys.modules[plugin.__module__].__spec__, "origin", None) or ""
+    if not origin.endswith(tuple(EXTENSION_SUFFIXES)):
+        return ""
+    source = Path(origin).with_name(f"{plugin.__module__.rpartition('.')[2]}.py")
+    if not source.is_file():
+        return ""
+    classes = (node for node in ast.parse(source.read_bytes()).body if isinstance(node, ast.ClassDef))
+    return next((ast.get_docstring(node) or "" for node in classes if node.name == plugin.__name__), "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
 
 import pytest
 
@@ -50,6 +52,26 @@ def test_a_sound_class_is_loaded_with_kinds_and_summary(on_path):
     assert (loading.loaded.type, loading.loaded.summary, loading.loaded.output) == ("acme.scorer", "First line.", "")
     assert loading.loaded.schemas[0]["additionalProperties"] is False
     assert loading.loaded.load_seconds > 0
+
+
+def test_the_docstring_of_a_compiled_class_is_read_from_the_source_beside_it(on_path, monkeypatch):
+    on_path("compiled", SCORER)
+    loaded = load_from("compiled:Plugin").loaded
+    module = sys.modules["compiled"]
+    monkeypatch.setattr(loaded.plugin, "__doc__", "")  # what mypyc leaves
+    monkeypatch.setattr(module.__spec__, "origin", str(Path(module.__file__).with_suffix(EXTENSION_SUFFIXES[0])))
+
+    assert loaded.summary == "First line."
+    assert loaded.description == "First line.\n\nSecond line."
+
+
+def test_a_compiled_class_without_source_has_no_summary(on_path, monkeypatch):
+    on_path("compiled_alone", SCORER)
+    loaded = load_from("compiled_alone:Plugin").loaded
+    monkeypatch.setattr(loaded.plugin, "__doc__", "")
+    monkeypatch.setattr(sys.modules["compiled_alone"].__spec__, "origin", f"/nowhere/compiled_alone{EXTENSION_SUFFIXES[0]}")
+
+    assert (loaded.summary, loaded.description) == ("", "")
 
 
 def test_an_inherited_docstring_is_no_summary(on_path):
