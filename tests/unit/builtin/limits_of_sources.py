@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from endpick.api import Limits, PluginContext, Unavailable
 from endpick.datalayer.table import EndpointTable
-from endpick_builtin.collection import answers, http_pages, otlp, pool_data, push_server
+from endpick_builtin.collection import answers, connection_room, otlp, page_limits, pool_data, push_server
 from endpick_builtin.collection.pool_data import HttpPoolSource, PoolSourceParameters
 from endpick_builtin.collection.sources import MetricsDataSource, MetricsSourceParameters
 from endpick_builtin.discovery import dns_discovery, endpoint_file, file_discovery
@@ -222,12 +222,22 @@ async def crowd_of_pods(monkeypatch, tmp_path):
     return registry
 
 
+async def no_room_for_a_connection(monkeypatch, tmp_path):
+    monkeypatch.setattr(connection_room, "descriptors_for_feeds", lambda: 0)
+    registry = CollectorRegistry()
+    async with started(MetricsDataSource("metrics", MetricsSourceParameters(), context_of(registry))) as source:
+        with pytest.raises(Unavailable, match="no connection is left for it"):
+            await source.poll(at(1))
+    return registry
+
+
 ACTS = {
-    http_pages.LONG_PAGE: page_that_says(b"HTTP/1.1 200 OK\r\nContent-Length: 8388609\r\n\r\n"),
-    http_pages._LONG_ANSWER: page_that_says(CHUNKED + b"1;" + b"x" * http_pages.MAX_ANSWER_BYTES),
-    http_pages._LONG_HEAD: page_that_says(b"HTTP/1.1 200 OK\r\nX: " + b"x" * (2 * http_pages.MAX_HEAD_BYTES)),
-    http_pages._MANY_CHUNKS: page_that_says(CHUNKED + b"1\r\n#\r\n" * (http_pages.MAX_CHUNKS + 1)),
-    http_pages._MANY_HEADERS: page_that_says(answer(b"", *[b"X-%d: 1" % number for number in range(300)])),
+    page_limits.MANY_CONNECTIONS: no_room_for_a_connection,
+    page_limits.LONG_PAGE: page_that_says(b"HTTP/1.1 200 OK\r\nContent-Length: 8388609\r\n\r\n"),
+    page_limits.LONG_ANSWER: page_that_says(CHUNKED + b"1;" + b"x" * page_limits.MAX_ANSWER_BYTES),
+    page_limits.LONG_HEAD: page_that_says(b"HTTP/1.1 200 OK\r\nX: " + b"x" * (2 * page_limits.MAX_HEAD_BYTES)),
+    page_limits.MANY_CHUNKS: page_that_says(CHUNKED + b"1\r\n#\r\n" * (page_limits.MAX_CHUNKS + 1)),
+    page_limits.MANY_HEADERS: page_that_says(answer(b"", *[b"X-%d: 1" % number for number in range(300)])),
     pool_data._TIMEOUT: look_that_takes_long,
     answers._LONG_HEADER: long_load_report,
     otlp._TOO_LARGE: long_export,
