@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Literal
 
 import click
 
-from endpick.cli.console import FORMAT_OPTION, STANDARD_INPUT, json_text, plan_or_exit, table
+from endpick.cli.console import FORMAT_OPTION, STANDARD_INPUT, json_text, plan_or_exit, say, table
 from endpick.diagnostics import ExitCode
+from endpick.files import read_given
 from endpick.scheduling.trace import FilterRecord, ProfileRecord, to_json
 from endpick.testing.host import DEFAULT_PATH, Explanation, FixtureError, Host, HostRefused, arrange, read_fixture
 
@@ -45,18 +45,18 @@ def command(
     except FixtureError as mistake:
         raise click.UsageError(f"{endpoints_file} cannot be used:\n{mistake}") from mistake
     except HostRefused as refusal:
-        click.echo(str(refusal), err=True)
+        say(str(refusal), err=True)
         sys.exit(ExitCode.PLUGIN_UNUSABLE)
-    click.echo(json_text(to_json(explanation)) if output == "json" else _text(explanation), nl=False)
+    say(json_text(to_json(explanation)) if output == "json" else _text(explanation), nl=False)
 
 
 def _content(file: str) -> bytes:
     if file == STANDARD_INPUT:
         return sys.stdin.buffer.read()
     try:
-        return Path(file).read_bytes()
+        return read_given(file, sys.maxsize)
     except OSError as problem:
-        click.echo(f"error: {file} cannot be read: {problem.strerror}", err=True)
+        say(f"error: {file} cannot be read: {problem.strerror}", err=True)
         sys.exit(ExitCode.FAILED)
 
 

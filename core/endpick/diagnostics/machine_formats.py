@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 from endpick.diagnostics.codes import Severity
 from endpick.diagnostics.model import Diagnostic, Span, sort_diagnostics
+from endpick.diagnostics.text import printable
 
 VERSION = 1
 
@@ -21,7 +22,14 @@ def render_json(diagnostics: Iterable[Diagnostic]) -> str:
         "warnings": sum(diagnostic.severity is Severity.WARNING for diagnostic in ordered),
         "diagnostics": [as_json(diagnostic) for diagnostic in ordered],
     }
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    return shown_json(json.dumps(document, indent=2, ensure_ascii=False)) + "\n"
+
+
+def shown_json(text: str) -> str:
+    """JSON as it may be shown: what would command a terminal stands in texts only, where JSON has an escape for it."""
+    if text.isascii() and "\x7f" not in text:
+        return text
+    return "".join(each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1].replace("\x7f", "\\u007f") for each in text)
 
 
 def as_json(diagnostic: Diagnostic) -> dict[str, object]:
@@ -56,7 +64,7 @@ _COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE
 
 def render_github(diagnostics: Iterable[Diagnostic]) -> str:
     """One `::error …::` line each, in document order; none is left out, since GitHub has its own limit."""
-    return "".join(f"{_command(diagnostic)}\n" for diagnostic in sort_diagnostics(diagnostics))
+    return "".join(f"{printable(_command(diagnostic))}\n" for diagnostic in sort_diagnostics(diagnostics))
 
 
 def _command(diagnostic: Diagnostic) -> str:

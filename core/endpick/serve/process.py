@@ -335,7 +335,7 @@ async def _listening(binding: Awaitable[int]) -> int:
     try:
         return await binding
     except ListenError as problem:
-        raise StartRefused(Diagnostic(Code.E0801, str(problem), help="stop what listens there, or choose another port")) from problem
+        raise StartRefused(Diagnostic(Code.E0801, str(problem), help=problem.advice)) from problem
     except TlsError as problem:
         advice = "tls.crt and tls.key under --cert-path, and the --client-ca-file, must be PEM files that belong together"
         raise StartRefused(Diagnostic(Code.E0802, str(problem), help=advice)) from problem
