@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from time import perf_counter
 from typing import TypeAlias
 from urllib.parse import urlencode, urlsplit
 
@@ -16,7 +17,7 @@ import orjson
 from endpick.api import Limit, Limits
 from endpick_builtin.kubernetes.access import Access, read_token
 from endpick_builtin.kubernetes.http2 import Destination, Exchange, NoHttp2Error, asked
-from endpick_builtin.kubernetes.pages import MOST_BRACKETS, MOST_ITEM_BYTES, PageError, take_apart
+from endpick_builtin.kubernetes.pages import MOST_BRACKETS, MOST_ITEM_BYTES, TURN_SECONDS, PageError, take_apart
 from endpick_builtin.kubernetes.patience import Patience
 from endpick_builtin.kubernetes.watch_states import Outcome
 
@@ -25,6 +26,10 @@ JSONMapping: TypeAlias = dict[str, object]
 PAGE_OBJECTS = 500
 """Of one page of a list: so many Pods are some MiB."""
 MOST_PAGE_BYTES = 64 * 1024 * 1024
+LINES_AT_ONCE = 50
+"""Of a watch, before everything else has a turn."""
+_REST_PER_TURN = 3
+"""So many times as long as some lines took the next ones wait."""
 MOST_LINE_BYTES = MOST_ITEM_BYTES
 """One object and what surrounds it."""
 _LONG_PAGE = Limit(
@@ -173,7 +178,7 @@ class ApiClient:
             async for chunk in answer.chunks:
                 before, line_end, after = chunk.rpartition(b"\n")
                 if line_end:
-                    _hand_over(b"".join((*pieces, before)).split(b"\n"), take)
+                    await _hand_over(b"".join((*pieces, before)).split(b"\n"), take)
                     pieces, size = [], 0
                 pieces.append(after)
                 size += len(after)
@@ -267,7 +272,17 @@ class ApiClient:
         return self._token
 
 
-def _hand_over(lines: list[bytes], take: Callable[[list[Event]], None]) -> None:
+async def _hand_over(lines: list[bytes], take: Callable[[list[Event]], None]) -> None:
+    """Some lines at a time, with turns for everything else between them: a server may send more than the event loop has time for."""
+    for begin in range(0, len(lines), LINES_AT_ONCE):
+        began = perf_counter()
+        _take_some(lines[begin : begin + LINES_AT_ONCE], take)
+        took = perf_counter() - began
+        if took > TURN_SECONDS / 2:
+            await asyncio.sleep(took * _REST_PER_TURN)
+
+
+def _take_some(lines: list[bytes], take: Callable[[list[Event]], None]) -> None:
     """What came before an error counts, too."""
     events: list[Event] = []
     try:

@@ -148,6 +148,8 @@ class EndpointPoller:
             await source.poll(self.endpoint, pace)
 
     def _look(self) -> None:
+        if self._load.is_large and not self._may_look():
+            return
         stretch = self._stretch if self._tick else 1
         self._tick += stretch
         if self.endpoint.address in self._sent:
@@ -161,13 +163,21 @@ class EndpointPoller:
             if pace.is_due(told=told, passed=stretch // every or 1):
                 self._poll_unless_busy(position)
         now = self._loop.time()
-        if self._load.is_large:
-            self._load.measure(now)
         before, self._stretch = self._stretch, self._load.stretch
         tick_seconds = self._cadence.tick_seconds * self._stretch
         is_behind = self._next_at + tick_seconds < now or before != self._stretch
         self._next_at = first_at(now, tick_seconds, self.phase) if is_behind else self._next_at + tick_seconds
         self._timer = self._loop.call_at(self._next_at, self._look)
+
+    def _may_look(self) -> bool:
+        """Whether a large pool leaves it a turn now; else it comes a tick later."""
+        now = self._loop.time()
+        self._load.measure(now, self._next_at)
+        if self._load.admits(now):
+            return True
+        self._next_at = now + self._cadence.tick_seconds
+        self._timer = self._loop.call_at(self._next_at, self._look)
+        return False
 
     def _poll_unless_busy(self, position: int) -> None:
         turn = self._turns[position]

@@ -109,17 +109,24 @@ MOST_POLLS_PER_SECOND = 3000
 
 
 _MEASURE_SECONDS = 1.0
+_WINDOW_SECONDS = 0.01
+_LOOKS_PER_WINDOW = 32
+_LATE_SECONDS = 0.05
+_LONGEST_STRETCH = 200
 
 
 class PollLoad:
     """How many ticks pass between two looks at an endpoint: one, or as many as keep the polls of a large pool to what the loop can do."""
 
-    __slots__ = ("_counts", "_made", "_measured_at", "is_large", "stretch")
+    __slots__ = ("_began", "_counts", "_late_seconds", "_looks", "_made", "_measured_at", "is_large", "stretch")
 
     def __init__(self, counts: PollCounts) -> None:
         self._counts = counts
         self._made = counts.made
         self._measured_at = 0.0
+        self._late_seconds = 0.0
+        self._began, self._looks = -math.inf, 0
+        """Of the present window."""
         self.stretch = 1
         self.is_large = False
         """Whether the pool could ask for more than there may be."""
@@ -131,12 +138,26 @@ class PollLoad:
         if wanted > self.stretch:
             self.stretch, self._made, self._measured_at = wanted, self._counts.made, now
 
-    def measure(self, now: float) -> None:
-        """Called often in a large pool: endpoints with nothing to do ask for less, and then all are looked at more often."""
+    def admits(self, now: float) -> bool:
+        """Whether another look may be had now; a loop that is behind would have all that have become due, and nothing else meanwhile."""
+        if now - self._began >= _WINDOW_SECONDS:
+            self._began, self._looks = now, 0
+        self._looks += 1
+        return self._looks <= _LOOKS_PER_WINDOW
+
+    def measure(self, now: float, due_at: float) -> None:
+        """Called at each look in a large pool, with the moment at which it was due.
+
+        Where looks come late they become fewer. Where endpoints have nothing to do, and ask for less, all are looked at more often.
+        """
+        self._late_seconds = max(self._late_seconds, now - due_at)
         seconds = now - self._measured_at
-        if seconds >= _MEASURE_SECONDS:
-            made, self._made, self._measured_at = self._counts.made - self._made, self._counts.made, now
-            self.stretch = max(1, math.ceil(made / seconds * self.stretch / MOST_POLLS_PER_SECOND))
+        if seconds < _MEASURE_SECONDS:
+            return
+        made, self._made, self._measured_at = self._counts.made - self._made, self._counts.made, now
+        wanted = max(1, math.ceil(made / seconds * self.stretch / MOST_POLLS_PER_SECOND))
+        is_late, self._late_seconds = self._late_seconds > _LATE_SECONDS, 0.0
+        self.stretch = min(max(wanted, self.stretch * 2), _LONGEST_STRETCH) if is_late else max(wanted, self.stretch // 2)
 
 
 def longest_stretch(interval_seconds: float, idle_interval_seconds: float, tolerated_age_seconds: float) -> int:

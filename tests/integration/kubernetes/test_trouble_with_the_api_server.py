@@ -11,6 +11,8 @@ import pytest
 from aiohttp import web
 
 from endpick_builtin.kubernetes import access
+from endpick_builtin.kubernetes.client import LINES_AT_ONCE, Event
+from endpick_builtin.kubernetes.following import Follower
 from endpick_builtin.kubernetes.patience import Patience
 from endpick_builtin.kubernetes.watch_states import Pauses
 from integration.kubernetes.api_server import HTML, NEW, PODS, ApiServer, kubeconfig, pod, pool, serving, status
@@ -345,3 +347,23 @@ async def test_labels_of_a_pod_without_an_end_are_kept_in_part(one, tmp_path):
         kept = next(endpoint.labels for endpoint in followed.table.view() if endpoint.name == "default/b-rank-0")
         assert kept["app"] == "vllm"
         assert 100 < len(kept) < 250
+
+
+@pytest.mark.asyncio
+async def test_events_that_come_together_are_taken_some_at_a_time(one, tmp_path, monkeypatch):
+    taken: list[int] = []
+    apply = Follower._apply
+
+    def noted(self: Follower, events: list[Event]) -> None:
+        taken.append(len(events))
+        apply(self, events)
+
+    monkeypatch.setattr(Follower, "_apply", noted)
+    async with following(one, tmp_path) as followed:
+        await watching(one)
+        item = {"metadata": {"name": "a", "resourceVersion": "900"}}
+        one.say(PODS, b"".join(json.dumps({"type": "BOOKMARK", "object": item}).encode() + b"\n" for _ in range(1000)))
+        pod(one, "b", "10.0.0.2")
+        await followed.becomes(TWO)
+        assert sum(taken) >= 1000
+        assert max(taken) <= LINES_AT_ONCE

@@ -51,9 +51,26 @@ def test_a_pool_that_has_little_to_do_is_looked_at_as_often_as_a_small_one_again
     assert (load.stretch, load.is_large) == (7, True)
     for second in range(1, 10):
         counts.made += 1000
-        load.measure(second - 0.5)
-        load.measure(float(second))
+        load.measure(second - 0.5, second - 0.5)
+        load.measure(float(second), float(second))
     assert load.stretch == 1
     counts.made += 20_000
-    load.measure(10.0)
+    load.measure(10.0, 10.0)
     assert load.stretch == 7
+
+
+def test_looks_that_come_late_become_fewer_until_they_come_in_time():
+    load = PollLoad(PollCounts())
+    load.joined(1000, 20, 0.0)
+    stretches = []
+    for second, late in enumerate((0.2, 0.2, 0.0, 0.0, 0.0), start=1):
+        load.measure(second - 0.5, second - 0.5 - late)
+        load.measure(float(second), float(second))
+        stretches.append(load.stretch)
+    assert stretches == [14, 28, 14, 7, 3]
+
+
+def test_no_more_than_some_are_looked_at_in_one_turn_of_a_loop_that_is_behind():
+    load = PollLoad(PollCounts())
+    assert sum(load.admits(7.0) for _ in range(4000)) == 32
+    assert load.admits(7.011)
