@@ -148,7 +148,11 @@ class Listener:
                 return
 
     def _take(self, accepted: socket.socket, peer: str) -> bool:
-        """Give a connection its seat, or close it; False if no further one can be accepted for now."""
+        """Give a connection its seat, or close it; False if no further one can be accepted for now.
+
+        One that has a reserved descriptor took the place of another, which is closed by the next turn: until then no more are taken.
+        """
+        takes_reserve = accepted.fileno() >= self._first_reserved
         if len(self._seats) >= self._limits.max_connections and not self._evict(lambda _seat: True):
             self._counters.connections_refused += 1
             self._log("connections refused: there are as many as allowed, and none is idle", f"raise {self._limits.connections_flag}")
@@ -157,7 +161,7 @@ class Listener:
             self._counters.connections_refused_peer += 1
             self._log("connections refused: one address has its share of them", f"raise {self._limits.peer_flag}")
             accepted.close()
-        elif accepted.fileno() >= self._first_reserved and not self._evict(lambda _seat: True):
+        elif takes_reserve and not self._evict(lambda _seat: True):
             accepted.close()
             self._pause()
             return False
@@ -170,7 +174,7 @@ class Listener:
             connecting.add_done_callback(lambda task: self._connected(task, guest, accepted))
             self._seats[guest] = _Seat(peer, time.monotonic(), connecting)
             self._by_peer[peer] += 1
-        return True
+        return not takes_reserve
 
     async def _connect(self, guest: Guest, accepted: socket.socket) -> None:
         try:

@@ -76,3 +76,26 @@ async def test_a_request_that_came_with_a_burst_of_idle_connections_is_answered(
             one.close()
     assert answer == b"alive"
     assert (port.counters.connections_accepted, port.counters.connections_evicted) == (SEATS + 1, 1)
+
+
+@pytest.mark.asyncio
+async def test_a_turn_takes_no_more_of_the_reserve_than_is_given_back_by_the_next():
+    port = Port()
+    address = port.socket.getsockname()
+    port.listener.open()
+    idle = [socket.create_connection(address) for _ in range(4)]
+    while len(port.listener._seats) < 4 or not all(seat.arrived for seat in port.listener._seats.values()):  # noqa: ASYNC110 - as below
+        await asyncio.sleep(0)
+    port.listener._first_reserved = 0
+    idle += [socket.create_connection(address) for _ in range(8)]
+    try:
+        port.listener._accept_some()
+        assert (port.counters.connections_accepted, port.counters.connections_evicted) == (5, 1)
+        async with asyncio.timeout(10):
+            while port.counters.connections_evicted < 8:  # noqa: ASYNC110 - what is waited for happens in the listener, which signals nothing
+                await asyncio.sleep(0)
+    finally:
+        port.listener.close()
+        for one in idle:
+            one.close()
+    assert port.counters.accept_pauses == 0
