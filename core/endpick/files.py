@@ -8,6 +8,8 @@ import stat
 from contextlib import suppress
 from io import BufferedReader
 
+_PIECE_BYTES = 1024 * 1024
+
 
 def open_regular(path: str | os.PathLike[str]) -> BufferedReader:
     """Open a file for reading, and refuse what is none, without ever waiting.
@@ -51,12 +53,12 @@ def read_given(path: str | os.PathLike[str], most_bytes: int) -> bytes:
         begin = b""
         if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
             with suppress(BlockingIOError):
-                begin = os.read(descriptor, most_bytes)
+                begin = os.read(descriptor, min(most_bytes, _PIECE_BYTES))
                 if not begin:
                     raise OSError(errno.EINVAL, "it is a pipe that nothing is written to", os.fspath(path))
         os.set_blocking(descriptor, True)
         pieces, left = [begin], most_bytes - len(begin)
-        while left > 0 and (piece := file.read(left)):
+        while left > 0 and (piece := file.read(min(left, _PIECE_BYTES))):
             pieces.append(piece)
             left -= len(piece)
         return b"".join(pieces)

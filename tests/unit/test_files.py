@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -144,6 +145,7 @@ def test_a_command_reads_and_writes_files(tmp_path):
     write_given(tmp_path / "new", "é")
     assert read_given(tmp_path / "new", 1) == "é".encode()[:1]
     assert read_given("/dev/zero", 7) == bytes(7)
+    assert read_given(tmp_path / "new", sys.maxsize) == "é".encode()
     with pytest.raises(IsADirectoryError):
         read_given(tmp_path, 1)
 
