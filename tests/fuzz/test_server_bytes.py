@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from endpick.api import Limits, PluginContext, Unavailable
 from endpick.api.metrics import MetricsPage
-from endpick_builtin.collection.http_pages import MAX_PAGE_BYTES, PAGE_LIMITS, HttpPages
+from endpick_builtin.collection.http_pages import HttpPages
+from endpick_builtin.collection.page_limits import MAX_PAGE_BYTES, PAGE_LIMITS
 from endpick_builtin.collection.sources import model_list_of
 from fuzz.bounds import bounded, mixed
 

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import os
 import pty
+import sys
+import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from endpick.api import open_regular
+from endpick.api import ConfigurationError, open_regular
 from endpick.config import load_config_again
 from endpick.diagnostics import Code, Diagnostic
+from endpick.files import read_given, write_given
 from endpick.plugins.lock import load_lock
+from endpick.plugins.metadata import read_all, read_relevant
 from endpick.plugins.record import file_matches, read_record
 from endpick.transport.limits import TransportCounters
 from endpick.transport.tls import CertificateWatch, TlsError, TlsSettings, make_self_signed, read_certificate
 from endpick_builtin.discovery.file_discovery import read_version
 from endpick_builtin.kubernetes.access import read_token
+from endpick_builtin.kubernetes.kubeconfig import Entry, read_kubeconfig
 
 pytestmark = pytest.mark.timeout(10)
 
@@ -110,3 +116,57 @@ def test_a_lock_file_that_is_too_long_is_told(tmp_path):
     lock = load_lock(tmp_path / "lock")
     assert isinstance(lock, Diagnostic)
     assert lock.message == "the lock file is longer than 16 MiB"
+
+
+def test_a_command_reads_a_pipe_while_it_is_written_and_no_other(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(OSError, match="it is a pipe that nothing is written to"):
+        read_given(path, 10)
+    with pytest.raises(OSError, match="it is a pipe that no process reads"):
+        write_given(path, "x")
+    kept = os.open(path, os.O_RDWR)
+    os.write(kept, b"0123456789abc")
+    assert read_given(path, 10) == b"0123456789"
+    os.read(kept, 3)
+    reading = threading.Thread(target=lambda: read.append(read_given(path, 5)))
+    read: list[bytes] = []
+    reading.start()
+    os.write(kept, b"01234")
+    reading.join()
+    assert read == [b"01234"]
+    write_given(path, "é")
+    assert os.read(kept, 10) == "é".encode()
+    os.close(kept)
+
+
+def test_a_command_reads_and_writes_files(tmp_path):
+    write_given(tmp_path / "new", "one")
+    write_given(tmp_path / "new", "é")
+    assert read_given(tmp_path / "new", 1) == "é".encode()[:1]
+    assert read_given("/dev/zero", 7) == bytes(7)
+    assert read_given(tmp_path / "new", sys.maxsize) == "é".encode()
+    with pytest.raises(IsADirectoryError):
+        read_given(tmp_path, 1)
+
+
+@pytest.mark.parametrize("file", ["METADATA", "entry_points.txt", "direct_url.json"])
+def test_metadata_that_is_no_file_is_passed_over(tmp_path, file):
+    folder = tmp_path / "acme-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Name: acme\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text("[endpick.plugins.v1]\na = b:C\n")
+    (folder / file).unlink(missing_ok=True)
+    pipe(folder / file)
+    (found,) = read_all([str(tmp_path)])
+    assert (found.name, len(found.entry_points)) == {"METADATA": ("", 1), "entry_points.txt": ("acme", 0)}.get(file, ("acme", 1))
+    assert len(read_relevant("endpick.plugins.v", [str(tmp_path)])) == (file != "entry_points.txt")
+
+
+@pytest.mark.parametrize("field", ["kubeconfig", "certificate-authority"])
+def test_a_kubeconfig_that_is_no_file_ends_the_start(tmp_path, field):
+    pipe(tmp_path / "pipe")
+    entry = Entry({field: "pipe"}, tmp_path, {}, tmp_path, "", "the test")
+    read = partial(read_kubeconfig, tmp_path / "pipe") if field == "kubeconfig" else partial(entry.pem, "cluster", field)
+    with pytest.raises(ConfigurationError, match="it is no regular file"):
+        read()

@@ -18,38 +18,20 @@ from typing import cast
 import httptools
 
 from endpick.api import Limit, Limits, Unavailable
-
-MAX_PAGE_BYTES = 8 * 1024 * 1024
-"""A page that is longer is refused unread: no model server has so many metrics, and reading it would starve the rest."""
-MAX_HEADERS = 200
-"""More headers than a server of pages has use for: the answer is refused."""
-MAX_HEAD_BYTES = 64 * 1024
-"""What may come before the headers are complete; the parser itself would keep a header that never ends."""
-MAX_ANSWER_BYTES = 2 * MAX_PAGE_BYTES
-"""An answer as it comes, with what its transfer encoding adds."""
-MAX_CHUNKS = 20_000
-"""Of one answer: the longest page in chunks of 400 bytes. Each costs a call, so that chunks of one byte would keep the thread busy."""
-
-LONG_PAGE = Limit(
-    "MAX_PAGE_BYTES",
-    f"a page was refused: it is longer than {MAX_PAGE_BYTES // 2**20} MiB (MAX_PAGE_BYTES, fixed); see what is written there",
+from endpick_builtin.collection.connection_room import ROOM, ConnectionRoom
+from endpick_builtin.collection.page_limits import (
+    LONG_ANSWER,
+    LONG_HEAD,
+    LONG_PAGE,
+    MANY_CHUNKS,
+    MANY_CONNECTIONS,
+    MANY_HEADERS,
+    MAX_ANSWER_BYTES,
+    MAX_CHUNKS,
+    MAX_HEAD_BYTES,
+    MAX_HEADERS,
+    MAX_PAGE_BYTES,
 )
-_LONG_ANSWER = Limit(
-    "MAX_ANSWER_BYTES",
-    f"a page was refused: its server sent more than {MAX_ANSWER_BYTES // 2**20} MiB (MAX_ANSWER_BYTES, fixed); see what answers there",
-)
-_LONG_HEAD = Limit(
-    "MAX_HEAD_BYTES",
-    f"a page was refused: its headers are longer than {MAX_HEAD_BYTES // 2**10} KiB (MAX_HEAD_BYTES, fixed); see what answers there",
-)
-_MANY_HEADERS = Limit(
-    "MAX_HEADERS", f"a page was refused: it has more than {MAX_HEADERS} headers (MAX_HEADERS, fixed); see what answers there"
-)
-_MANY_CHUNKS = Limit(
-    "MAX_CHUNKS", f"a page was refused: it comes in more than {MAX_CHUNKS} chunks (MAX_CHUNKS, fixed); see what answers there"
-)
-PAGE_LIMITS = (LONG_PAGE, _LONG_ANSWER, _LONG_HEAD, _MANY_HEADERS, _MANY_CHUNKS)
-"""Those of an answer, for the `Limits` of who asks."""
 
 _READ_BYTES = 256 * 1024
 """At a time: most pages come at once."""
@@ -58,15 +40,17 @@ _READ_BYTES = 256 * 1024
 class HttpPages:
     """Fetches pages from many servers. A connection serves one request at a time and is kept; two polls at once take two."""
 
-    def __init__(self, tls: ssl.SSLContext | None, accept: str, limits: Limits) -> None:
+    def __init__(self, tls: ssl.SSLContext | None, accept: str, limits: Limits, room: ConnectionRoom = ROOM) -> None:
         """For a source that is being started.
 
         Args:
             tls: For https; None for http.
             accept: Value of the `Accept` header.
             limits: Those of the source, `PAGE_LIMITS` among them.
+            room: For the connections of all sources.
         """
         self._limits = limits
+        self._room = room
         self._tls = tls
         self._scheme = "http" if tls is None else "https"
         self._headers = f"Accept: {accept}\r\nAccept-Encoding: identity\r\nUser-Agent: endpick\r\n"
@@ -79,14 +63,28 @@ class HttpPages:
         """Close all connections."""
         self._idle.clear()
         while self._open:
-            connection = self._open.pop()
+            connection = next(iter(self._open))
             connection.abort()
+            self._release(connection)
             await connection.ended
+        self._room.forget(self)
 
     def forget(self, authority: str) -> None:
         """Close what is kept for a server that is asked no more."""
         for connection in self._idle.pop(authority, ()):
             connection.abort()
+
+    def close_idle(self) -> bool:
+        """See `Keeper`: that to the server whose connections have been kept for longest."""
+        for authority, connections in self._idle.items():
+            if connections:
+                connection = connections.pop(0)
+                if not connections:
+                    del self._idle[authority]  # when one is kept again, it is the newest
+                connection.abort()
+                self._release(connection)
+                return True
+        return False
 
     def get(self, authority: str, path: str) -> Coroutine[object, object, bytes]:
         """The body of one page.
@@ -147,16 +145,30 @@ class HttpPages:
     async def _connect(self, authority: str) -> _Connection:
         host, _, port = authority.rpartition(":")
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(lambda: _Connection(loop, self._buffer), host.strip("[]"), int(port), ssl=self._tls)
+        if not self._room.enter(self):
+            raise _TooMuchError("no connection is left for it, as the limit of open files allows", MANY_CONNECTIONS)
+        try:
+            _, connection = await loop.create_connection(
+                lambda: _Connection(loop, self._buffer), host.strip("[]"), int(port), ssl=self._tls
+            )
+        except BaseException:
+            self._room.leave()
+            raise
         self._open.add(connection)
         connection.ended.add_done_callback(lambda _: self._drop(connection, authority))
         return connection
 
     def _drop(self, connection: _Connection, authority: str) -> None:
-        self._open.discard(connection)
+        self._release(connection)
         idle = self._idle.get(authority, [])
         if connection in idle:
             idle.remove(connection)
+
+    def _release(self, connection: _Connection) -> None:
+        """Its place is free; idempotent."""
+        if connection in self._open:
+            self._open.discard(connection)
+            self._room.leave()
 
 
 class _BadAnswerError(Exception):
@@ -195,7 +207,7 @@ class _Answer:
         if self.size > MAX_PAGE_BYTES:
             raise _too_long(LONG_PAGE)
         if len(self._chunks) >= MAX_CHUNKS:
-            raise _TooMuchError(f"the answer comes in more than {MAX_CHUNKS} chunks", _MANY_CHUNKS)
+            raise _TooMuchError(f"the answer comes in more than {MAX_CHUNKS} chunks", MANY_CHUNKS)
         self._chunks.append(chunk)
 
     def body(self) -> bytes:
@@ -311,9 +323,9 @@ class _Connection(asyncio.BufferedProtocol):
             self._fail(cause if isinstance(cause, _BadAnswerError) else _BadAnswerError(f"the answer is no HTTP: {problem}"))
         if self._state is _State.ANSWERING:
             if not self._answer.status and self._received > MAX_HEAD_BYTES:
-                self._fail(_TooMuchError(f"the headers of the answer are longer than {MAX_HEAD_BYTES // 2**10} KiB", _LONG_HEAD))
+                self._fail(_TooMuchError(f"the headers of the answer are longer than {MAX_HEAD_BYTES // 2**10} KiB", LONG_HEAD))
             elif self._received > MAX_ANSWER_BYTES:
-                self._fail(_too_long(_LONG_ANSWER))
+                self._fail(_too_long(LONG_ANSWER))
 
     def eof_received(self) -> None:
         if self._state is _State.ANSWERING and self._answer.status and not self._answer.framed:
@@ -339,7 +351,7 @@ class _Connection(asyncio.BufferedProtocol):
         answer = self._answer
         answer.headers += 1
         if answer.headers > MAX_HEADERS:
-            raise _TooMuchError(f"the answer has more than {MAX_HEADERS} headers", _MANY_HEADERS)
+            raise _TooMuchError(f"the answer has more than {MAX_HEADERS} headers", MANY_HEADERS)
         name = name.lower()
         if name == b"content-length":
             answer.framed = True

@@ -31,7 +31,8 @@ from endpick.api import (
     Unavailable,
     open_regular,
 )
-from endpick_builtin.collection.http_pages import LONG_PAGE, MAX_PAGE_BYTES, PAGE_LIMITS, HttpPages
+from endpick_builtin.collection.http_pages import HttpPages
+from endpick_builtin.collection.page_limits import LONG_PAGE, MAX_PAGE_BYTES, PAGE_LIMITS
 
 _TIMEOUT = Limit("timeout", "a look at the document was given up: it took longer than timeout; raise it, or see what keeps its server")
 _GRACE_SECONDS = 1.0

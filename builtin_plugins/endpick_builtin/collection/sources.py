@@ -25,7 +25,8 @@ from endpick.api import (
     ServedModel,
     Unavailable,
 )
-from endpick_builtin.collection.http_pages import PAGE_LIMITS, HttpPages
+from endpick_builtin.collection.http_pages import HttpPages
+from endpick_builtin.collection.page_limits import PAGE_LIMITS
 
 
 class HttpSourceParameters(Parameters):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -131,15 +132,24 @@ class FileDiscovery(EndpointDiscovery[FileDiscoveryParameters]):
     def _apply(self, contents: EndpointFile, registry: EndpointRegistry) -> None:
         if contents.exceeds is not None:
             self._limits.acted(contents.exceeds, about=str(self._path))
-        for mistake in contents.mistakes:
+        for mistake in _first_of(contents.mistakes):
             self.context.logger.error("endpoint file %s, %s", self._path, mistake)
-        for remark in contents.remarks:
+        for remark in _first_of(contents.remarks):
             self.context.logger.warning("endpoint file %s, %s", self._path, remark)
         if contents.endpoints is None:
             return
         kept = {mistake.endpoint: self._pool[mistake.endpoint] for mistake in contents.mistakes if mistake.endpoint in self._pool}
         self._pool = kept | {endpoint.name: endpoint for endpoint in contents.endpoints}
         registry.replace_all(self._pool.values())
+
+
+_TOLD_LINES = 20
+"""Of one kind, of one state of the file."""
+
+
+def _first_of(lines: Sequence[object]) -> list[str]:
+    more = len(lines) - _TOLD_LINES
+    return [str(line) for line in lines[:_TOLD_LINES]] + ([f"and {more} lines more"] if more > 0 else [])
 
 
 class TooLongError(ValueError):

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from time import perf_counter
 from typing import TypeAlias
 from urllib.parse import urlencode, urlsplit
 
@@ -16,16 +17,21 @@ import orjson
 from endpick.api import Limit, Limits
 from endpick_builtin.kubernetes.access import Access, read_token
 from endpick_builtin.kubernetes.http2 import Destination, Exchange, NoHttp2Error, asked
+from endpick_builtin.kubernetes.pages import MOST_BRACKETS, MOST_ITEM_BYTES, TURN_SECONDS, PageError, take_apart
 from endpick_builtin.kubernetes.patience import Patience
 from endpick_builtin.kubernetes.watch_states import Outcome
 
 JSONMapping: TypeAlias = dict[str, object]
 
 PAGE_OBJECTS = 500
-"""Of one page of a list: so many Pods are some MiB, which the event loop reads in some milliseconds."""
+"""Of one page of a list: so many Pods are some MiB."""
 MOST_PAGE_BYTES = 64 * 1024 * 1024
-MOST_LINE_BYTES = 16 * 1024 * 1024
-"""One object and what surrounds it; etcd takes none beyond 1.5 MiB."""
+LINES_AT_ONCE = 50
+"""Of a watch, before everything else has a turn."""
+_REST_PER_TURN = 3
+"""So many times as long as some lines took the next ones wait."""
+MOST_LINE_BYTES = MOST_ITEM_BYTES
+"""One object and what surrounds it."""
 _LONG_PAGE = Limit(
     "MOST_PAGE_BYTES",
     f"an answer of the API server was refused: longer than {MOST_PAGE_BYTES // 2**20} MiB (MOST_PAGE_BYTES, fixed); see what answers there",
@@ -60,9 +66,8 @@ class ApiError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Objects as the server sent them, and the version that they are of."""
+    """What a page says beside its objects: the version that they are of."""
 
-    items: list[JSONMapping]
     version: str
     rest: str
     """Where the next page begins; empty for the last."""
@@ -113,12 +118,13 @@ class ApiClient:
             await self._session.close()
             self._session = None
 
-    async def page(self, path: str, query: Mapping[str, str], rest: str = "") -> Page:
+    async def page(self, path: str, query: Mapping[str, str], take: Callable[[JSONMapping], None], rest: str = "") -> Page:
         """A page of a list.
 
         Args:
             path: Of the collection.
             query: Selectors.
+            take: Gets the objects as the server sent them, one at a time.
             rest: From the page before; empty for the first.
 
         Raises:
@@ -130,11 +136,14 @@ class ApiClient:
                 raw = await self._limited(answer)
         except TimeoutError as problem:
             raise ApiError(f"no answer within {self._patience.page_seconds:g} s", Outcome.BROKEN) from problem
-        content = _object(raw)
-        metadata, items = content.get("metadata"), content.get("items") or []
-        if not isinstance(metadata, dict) or not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        try:
+            around = await take_apart(raw, take)
+        except PageError as problem:
+            raise ApiError(f"the answer is no list of objects: {problem}", Outcome.MALFORMED) from problem
+        metadata = around.get("metadata")
+        if not isinstance(metadata, dict) or around.get("items"):
             raise ApiError("the answer is no list of objects", Outcome.MALFORMED)
-        return Page(items, _text(metadata.get("resourceVersion")), _text(metadata.get("continue")))
+        return Page(_text(metadata.get("resourceVersion")), _text(metadata.get("continue")))
 
     async def watch(self, path: str, query: Mapping[str, str], version: str, seconds: int, take: Callable[[list[Event]], None]) -> None:
         """Hand over events after a version as they come, all that arrived at once together, until the server ends the watch.
@@ -169,7 +178,7 @@ class ApiClient:
             async for chunk in answer.chunks:
                 before, line_end, after = chunk.rpartition(b"\n")
                 if line_end:
-                    _hand_over(b"".join((*pieces, before)).split(b"\n"), take)
+                    await _hand_over(b"".join((*pieces, before)).split(b"\n"), take)
                     pieces, size = [], 0
                 pieces.append(after)
                 size += len(after)
@@ -263,7 +272,17 @@ class ApiClient:
         return self._token
 
 
-def _hand_over(lines: list[bytes], take: Callable[[list[Event]], None]) -> None:
+async def _hand_over(lines: list[bytes], take: Callable[[list[Event]], None]) -> None:
+    """Some lines at a time, with turns for everything else between them: a server may send more than the event loop has time for."""
+    for begin in range(0, len(lines), LINES_AT_ONCE):
+        began = perf_counter()
+        _take_some(lines[begin : begin + LINES_AT_ONCE], take)
+        took = perf_counter() - began
+        if took > TURN_SECONDS / 2:
+            await asyncio.sleep(took * _REST_PER_TURN)
+
+
+def _take_some(lines: list[bytes], take: Callable[[list[Event]], None]) -> None:
     """What came before an error counts, too."""
     events: list[Event] = []
     try:
@@ -279,6 +298,8 @@ def read_event(line: bytes) -> Event:
     Raises:
         ApiError: it is none, or tells of an error.
     """
+    if line.count(b"{") + line.count(b"[") > MOST_BRACKETS:
+        raise ApiError(f"an event has more than {MOST_BRACKETS} brackets", Outcome.MALFORMED)
     content = _object(line)
     kind, told = content.get("type"), content.get("object")
     if not isinstance(kind, str) or not isinstance(told, dict):

@@ -5,22 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from functools import partial
 
 from prometheus_client.metrics import Counter, Gauge
 
-from endpick.api import ConfigurationError, Endpoint, EndpointDiscovery, EndpointRegistry, Limits, PluginContext
+from endpick.api import ConfigurationError, EndpointDiscovery, EndpointRegistry, Limits, PluginContext
 from endpick_builtin.kubernetes.access import find_access
 from endpick_builtin.kubernetes.client import CLIENT_LIMITS, ApiClient
 from endpick_builtin.kubernetes.comeback import Comeback
-from endpick_builtin.kubernetes.following import Following
+from endpick_builtin.kubernetes.following import MANY_OBJECTS, Following
 from endpick_builtin.kubernetes.parameters import KubernetesDiscoveryParameters
 from endpick_builtin.kubernetes.patience import Patience
 from endpick_builtin.kubernetes.picture import PoolPicture
 from endpick_builtin.kubernetes.replica import Replica
-
-_SHOWN_NAMES = 10
-"""Of endpoints in one log line."""
 
 
 class KubernetesDiscovery(EndpointDiscovery[KubernetesDiscoveryParameters]):
@@ -53,13 +49,11 @@ class KubernetesDiscovery(EndpointDiscovery[KubernetesDiscoveryParameters]):
         """`patience`: the times that no parameter gives; the host leaves them as they are."""
         super().__init__(name, parameters, context)
         self._patience = patience or Patience()
-        self._members: dict[str, Endpoint] = {}
         registry = context.registry
-        self._changes = Counter("endpick_pool_changes", "Endpoints that joined, left or changed.", ("change",), registry=registry)
         self._steps = Counter(
             "endpick_kubernetes_watches", "Lists and watches that ended, by what ended them.", ("collection", "outcome"), registry=registry
         )
-        self._limits = Limits(context, CLIENT_LIMITS)
+        self._limits = Limits(context, (*CLIENT_LIMITS, MANY_OBJECTS))
         self._synced = Gauge("endpick_kubernetes_synced", "1 once the collection has been listed.", ("collection",), registry=registry)
         self._leads = Gauge("endpick_leads", "1 while this replica holds the lease; 0 without leader election, too.", registry=registry)
         self._attempts = Counter(
@@ -91,41 +85,14 @@ class KubernetesDiscovery(EndpointDiscovery[KubernetesDiscoveryParameters]):
         try:
             comeback = Comeback(access.server, context.random)
             seconds = parameters.watch_timeout, parameters.longest_pause
-            shared = Following(client, comeback, context.random, context.logger, self._steps, *seconds, self._patience)
-
-            show = partial(self._report, registry)
+            shared = Following(client, comeback, context.random, context.logger, self._limits, self._steps, *seconds, self._patience)
 
             def picture(complete: Callable[[], None]) -> PoolPicture:
-                return PoolPicture(parameters, namespace, shared, registry, show, self._synced, complete)
+                return PoolPicture(parameters, namespace, shared, registry, self._synced, complete)
 
             if parameters.leader_election:
-                await Replica(parameters, namespace, shared, registry, picture, show, self._leads, self._attempts).run()
+                await Replica(parameters, namespace, shared, registry, picture, self._leads, self._attempts).run()
             else:
                 await picture(registry.ready).follow()
         finally:
             await client.close()
-
-    def _report(self, registry: EndpointRegistry, members: dict[str, Endpoint]) -> None:
-        """Make these the pool: one log line and one count for what changed."""
-        before = self._members
-        joined, left = members.keys() - before.keys(), before.keys() - members.keys()
-        changed = {name for name in members.keys() & before.keys() if not _same(members[name], before[name])}
-        if not (joined or left or changed):
-            return
-        self._members = members
-        registry.replace_all(members.values())
-        told = {"joined": joined, "left": left, "changed": changed}
-        for change, names in told.items():
-            self._changes.labels(change).inc(len(names))
-        shown = {change: _shortened(names) for change, names in told.items() if names}
-        self.context.logger.info("the pool has changed", extra={**shown, "endpoints": len(members)})
-
-
-def _same(one: Endpoint, other: Endpoint) -> bool:
-    return (one.address, one.labels) == (other.address, other.labels)
-
-
-def _shortened(names: set[str]) -> str:
-    shown = sorted(names)[:_SHOWN_NAMES]
-    more = len(names) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")

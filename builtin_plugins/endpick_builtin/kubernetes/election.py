@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 import uuid
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -134,8 +135,9 @@ class Election:
 
     async def _read(self) -> Lease | None:
         query = {"fieldSelector": f"metadata.name={self.name}"}
-        found = (await self._client.page(self._path, query)).items
-        return read_lease(found[0]) if found else None
+        found: deque[Lease] = deque(maxlen=1)
+        await self._client.page(self._path, query, lambda item: found.append(read_lease(item)))
+        return found[0] if found else None
 
     async def _write(self, holder: str, seconds: int) -> bool:
         """Whether the lease was as we knew it, so that it says this now; False where another replica was faster."""

@@ -6,13 +6,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 from time import monotonic
 from typing import Generic, TypeVar
 
 from prometheus_client.metrics import Counter
 
-from endpick.api import ConfigurationError
+from endpick.api import ConfigurationError, Limit, Limits
 from endpick_builtin.kubernetes.client import ApiClient, ApiError, Event, JSONMapping, Page
 from endpick_builtin.kubernetes.comeback import Comeback
 from endpick_builtin.kubernetes.patience import Patience
@@ -20,6 +21,11 @@ from endpick_builtin.kubernetes.watch_states import TRANSITIONS, Outcome, Pauses
 
 T = TypeVar("T")
 
+MOST_OBJECTS = 20_000
+MANY_OBJECTS = Limit(
+    "MOST_OBJECTS",
+    f"objects are left out: a collection has more than {MOST_OBJECTS} that count (MOST_OBJECTS, fixed); select fewer Pods",
+)
 _MOST_PAGES = 1000
 """Of one list: three times as many objects as Kubernetes supports Pods. A list without an end would keep the pool as it is for ever."""
 
@@ -52,6 +58,7 @@ class Following:
         comeback: Notices that it takes connections again.
         random: For the jitter.
         logger: Of the instance.
+        limits: Of the instance, `MANY_OBJECTS` among them.
         steps: Counts the lists and watches that ended, by collection and outcome.
         watch_seconds: After which a watch is begun anew: how long silence is taken for peace.
         longest_pause_seconds: Between two attempts.
@@ -62,6 +69,7 @@ class Following:
     comeback: Comeback
     random: Random
     logger: logging.Logger
+    limits: Limits
     steps: Counter
     watch_seconds: float
     longest_pause_seconds: float
@@ -98,6 +106,8 @@ class Follower(Generic[T]):
         self._is_away = False
         """Whether the last failure was that no server answered."""
         self._trouble = ""
+        self._is_partial = False
+        """Whether objects were left out since the last list."""
 
     async def run(self) -> None:
         """Follow until cancelled.
@@ -129,11 +139,11 @@ class Follower(Generic[T]):
     async def _list(self) -> Outcome:
         collection = self._collection
         found: dict[str, T] = {}
-        page = Page([], "", "")
+        self._is_partial = False
+        page = Page("", "")
         for _ in range(_MOST_PAGES):
-            page = await self._shared.client.page(collection.path, collection.query, page.rest)
-            found |= {name: kept for item in page.items for name, kept in [(_name(item), collection.read(item))] if kept is not None}
-            if not page.rest:
+            page = await self._shared.client.page(collection.path, collection.query, partial(self._keep, found), page.rest)
+            if not page.rest or self._is_partial:
                 break
         else:
             raise ApiError(f"the list has more than {_MOST_PAGES} pages", Outcome.MALFORMED)
@@ -157,6 +167,8 @@ class Follower(Generic[T]):
         brought_too_little = self._heard == heard or self._short > patience.short_watches
         if brought_too_little and lasted < min(patience.steady_seconds, seconds / 2):
             raise ApiError("the watch ended as soon as it had begun", Outcome.BROKEN)
+        if self._is_partial:
+            return Outcome.SILENT  # of the objects that were left out some may have a place now
         if self._heard != heard:
             self._quiet = 0
             return Outcome.ENDED
@@ -176,12 +188,22 @@ class Follower(Generic[T]):
                 self._version = version
             if event.type == "BOOKMARK":
                 continue
-            kept = None if event.type == "DELETED" else self._collection.read(event.object)
-            if kept is None:
+            if event.type == "DELETED":
                 objects.pop(_name(event.object), None)
             else:
-                objects[_name(event.object)] = kept
+                self._keep(objects, event.object)
         self._become(objects, installed=True)
+
+    def _keep(self, objects: dict[str, T], item: JSONMapping) -> None:
+        """Put what counts of an object among these, if there is room."""
+        name, kept = _name(item), self._collection.read(item)
+        if kept is None:
+            objects.pop(name, None)
+        elif name in objects or len(objects) < MOST_OBJECTS:
+            objects[name] = kept
+        else:
+            self._is_partial = True
+            self._shared.limits.acted(MANY_OBJECTS, about=self._collection.title)
 
     def _become(self, objects: dict[str, T], *, installed: bool) -> None:
         if self.synced and objects == self.objects and installed == self.installed:

@@ -16,7 +16,7 @@ from ruamel.yaml.composer import Composer
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.events import AliasEvent
 
-from endpick.api import ConfigurationError
+from endpick.api import ConfigurationError, open_regular
 
 Part: TypeAlias = Literal["cluster", "user"]
 
@@ -87,7 +87,7 @@ class Entry:
         try:
             if data:
                 return base64.b64decode(data, validate=True).decode()
-            return "" if path is None else path.read_text()
+            return "" if path is None else _read(path).decode()
         except (OSError, binascii.Error, UnicodeDecodeError) as problem:
             raise ConfigurationError(f"{self.found_in}: `{field}` of the {part} cannot be read: {problem}") from problem
 
@@ -134,6 +134,12 @@ class _WithoutAliases(Composer):
         return super().compose_node(parent, index)
 
 
+def _read(path: Path) -> bytes:
+    """As much as tells that it is too long; raises OSError for what is no file, such as a pipe that nothing is written to."""
+    with open_regular(path) as file:
+        return file.read(MOST_BYTES + 1)
+
+
 def read_kubeconfig(path: Path) -> Kubeconfig:
     """Read one file.
 
@@ -141,8 +147,7 @@ def read_kubeconfig(path: Path) -> Kubeconfig:
         ConfigurationError: it cannot be read, or is no kubeconfig.
     """
     try:
-        with path.open("rb") as file:
-            raw = file.read(MOST_BYTES + 1)
+        raw = _read(path)
         if len(raw) > MOST_BYTES:
             raise ConfigurationError(f"kubeconfig {path} is longer than 1 MiB")
         yaml = YAML(typ="safe", pure=True, plug_ins=[])

@@ -15,6 +15,8 @@ POOL_GROUP = "inference.networking.k8s.io"
 OLD_POOL_GROUP = "inference.networking.x-k8s.io"
 ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")
 """Annotations that name the ports of a Pod which are in use; the first that is there counts."""
+MOST_LABEL_CHARACTERS = 16 * 1024
+"""Of one Pod: Kubernetes takes 63 in a value, and a name has no more than 317."""
 _LEADING_NUMBER = re.compile(r"\s*\+?(\d{1,9})", re.ASCII)
 
 T = TypeVar("T")
@@ -155,4 +157,12 @@ def _list(value: object) -> list[object]:
 
 
 def _texts(value: object) -> tuple[tuple[str, str], ...]:
-    return tuple((key, text) for key, text in _mapping(value).items() if isinstance(text, str))
+    """Labels, as far as they are kept."""
+    room, kept = MOST_LABEL_CHARACTERS, list[tuple[str, str]]()
+    for key, text in _mapping(value).items():
+        if isinstance(text, str):
+            room -= len(key) + len(text)
+            if room < 0:
+                break
+            kept.append((key, text))
+    return tuple(kept)

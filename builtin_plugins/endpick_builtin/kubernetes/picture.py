@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
+from time import monotonic
 from typing import TypeVar
 
 from prometheus_client.metrics import Gauge
 
-from endpick.api import Endpoint, EndpointRegistry
+from endpick.api import EndpointRegistry
 from endpick_builtin.kubernetes.following import Collection, Follower, Following
 from endpick_builtin.kubernetes.objects import (
     Pod,
@@ -30,6 +31,8 @@ T = TypeVar("T")
 RULE_GROUPS = ("llm-d.ai", "inference.networking.x-k8s.io")
 """Where objectives and rewrites are; the first group that is installed counts, as in llm-d."""
 RULE_VERSION = "v1alpha2"
+_REST_PER_REPORT = 9
+"""After the pool was brought up to date everything else has so many times as long."""
 
 
 class PoolPicture:
@@ -41,16 +44,14 @@ class PoolPicture:
         namespace: str,
         shared: Following,
         registry: EndpointRegistry,
-        show: Callable[[dict[str, Endpoint]], None],
         synced: Gauge,
         complete: Callable[[], None],
     ) -> None:
-        """`show` is told the endpoints whenever they may have changed; `complete` is called once, when the first picture is."""
+        """`registry` is told the endpoints whenever they may have changed; `complete` is called once, when the first picture is."""
         self._parameters = parameters
         self._namespace = namespace
         self._shared = shared
         self._registry = registry
-        self._show = show
         self._synced = synced
         self._complete = complete
         self._pool_name = PoolName(parameters.pool_group, parameters.pool_name)
@@ -59,6 +60,9 @@ class PoolPicture:
         self._pods_task: asyncio.Task[None] | None = None
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ready = False
+        self._report_at = 0.0
+        """Not before this moment."""
+        self._reporting: asyncio.TimerHandle | None = None
         by_pool = bool(parameters.pool_name)
         self._pools = self._follower(
             "inferencepools", self._pool_path(), read_pool, self._pool_changed, f"metadata.name={parameters.pool_name}"
@@ -78,6 +82,8 @@ class PoolPicture:
         try:
             await self._failed
         finally:
+            if self._reporting is not None:
+                self._reporting.cancel()
             tasks += [] if self._pods_task is None else [self._pods_task]
             for task in tasks:
                 task.cancel()
@@ -144,18 +150,34 @@ class PoolPicture:
         self._report()
 
     def _report(self) -> None:
+        """Tell what all collections come to, now or, where that takes long and objects change all the time, when it has its share again."""
+        if self._reporting is not None:
+            return
+        seconds = self._report_at - monotonic()
+        if seconds > 0:
+            self._reporting = asyncio.get_running_loop().call_later(seconds, self._report_now)
+        else:
+            self._report_now()
+
+    def _report_now(self) -> None:
+        self._reporting = None
+        began = monotonic()
+        self._show()
+        now = monotonic()
+        self._report_at = now + (now - began) * _REST_PER_REPORT
+
+    def _show(self) -> None:
         """What all collections come to now."""
         pods, parameters = self._pods, self._parameters
         if self._pool is None and parameters.pool_name:
             if self._ready:
-                self._show({})
+                self._registry.replace_all(())
             return
         if pods is None or not pods.synced:
             return  # the Pods of another selector are not known yet
         self._synced.labels("pods").set(1)
         ports = parameters.endpoint_target_ports if self._pool is None else self._pool.ports
-        found = endpoints_of(pods.objects.values(), tuple(dict.fromkeys(ports)), self._namespace)
-        self._show({endpoint.name: endpoint for endpoint in found})
+        self._registry.replace_all(endpoints_of(pods.objects.values(), tuple(dict.fromkeys(ports)), self._namespace))
         rules_known = all(one.synced for one in self._objectives) and all(one.synced for one in self._rewrites)
         if rules_known and not self._ready:
             self._ready = True

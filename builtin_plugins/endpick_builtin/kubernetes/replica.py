@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from prometheus_client.metrics import Counter, Gauge
 
-from endpick.api import Endpoint, EndpointRegistry
+from endpick.api import EndpointRegistry
 from endpick_builtin.kubernetes.election import Election, Timing
 from endpick_builtin.kubernetes.following import Following
 from endpick_builtin.kubernetes.leases import Role
@@ -27,16 +27,14 @@ class Replica:
         shared: Following,
         registry: EndpointRegistry,
         picture: Callable[[Callable[[], None]], PoolPicture],
-        show: Callable[[dict[str, Endpoint]], None],
         leads: Gauge,
         attempts: Counter,
     ) -> None:
-        """`picture` makes a new picture of the pool; it is given what to call when that is complete. `show` is told of no endpoints."""
+        """`picture` makes a new picture of the pool; it is given what to call when that is complete."""
         lease_seconds = math.ceil(parameters.lease_duration)
         timing = Timing(lease_seconds, parameters.renew_deadline, parameters.retry_period)
         self._registry = registry
         self._picture = picture
-        self._show = show
         self._always_follows = parameters.populate_followers
         self._election = Election(namespace, parameters.pool_name, os.environ, timing, shared, leads, attempts, self._role_changed)
         self._changed = asyncio.Event()
@@ -84,7 +82,7 @@ class Replica:
                 await _end(self._following)
                 self._following = None
             self._complete = False
-            self._show({})
+            self._registry.replace_all(())
             self._registry.ready()  # nothing to wait for: a replica that stands by may have no endpoints
         self._tell()
 

@@ -46,7 +46,7 @@ from endpick.api import (
     UpstreamHeaders,
     ignored,
 )
-from endpick_builtin.collection.http_pages import PAGE_LIMITS
+from endpick_builtin.collection.page_limits import PAGE_LIMITS
 from endpick_builtin.producers.latency_ledger import DecodeLedger, Objectives, Served
 from endpick_builtin.producers.latency_metrics import LatencyMetrics
 from endpick_builtin.producers.latency_service import LATENCY_LIMITS, Features, LatencySettings, Prediction, Predictor, Trainer

@@ -21,7 +21,7 @@ from endpick.api import (
     Unavailable,
 )
 from endpick.api.fast_metrics import Counts
-from endpick_builtin.collection.http_pages import PAGE_LIMITS
+from endpick_builtin.collection.page_limits import PAGE_LIMITS
 from endpick_builtin.producers.json_service import JsonService, problem_with_url
 from endpick_builtin.producers.media_tokens import MANY_MEDIA_TOKENS, EstimateParameters
 from endpick_builtin.producers.render import COMPLETIONS, Question, has_tokens, prompts_in, question_of, was_parsed_elsewhere

@@ -169,7 +169,10 @@ class ModelRewrite:
 
 
 class EndpointRegistry(Protocol):
-    """Where a discovery reports; made by the host."""
+    """Where a discovery reports; made by the host.
+
+    A pool has no more endpoints than `--max-endpoints` says: those named beyond are left out, counted and told.
+    """
 
     def upsert(self, endpoint: Endpoint) -> None:
         """Add an endpoint, or replace the one of the same name. Its columns survive unless its address changed."""
@@ -178,7 +181,10 @@ class EndpointRegistry(Protocol):
         """Drop an endpoint; an unknown name is ignored."""
 
     def replace_all(self, endpoints: Iterable[Endpoint]) -> None:
-        """Make these the whole pool, in one step. The last of two with the same name wins."""
+        """Make these the whole pool, in one step. The last of two with the same name wins.
+
+        Of more than the pool may have the first count, and no others are asked for: an iterator need not make them.
+        """
 
     def set_objectives(self, priorities: Mapping[str, int]) -> None:
         """Make these the inference objectives, by name, beside those of the configuration, which count where both have one.

@@ -31,6 +31,13 @@ def read(argument: str | None) -> LoadedConfig:
     return load_config(argument)
 
 
+def say(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print what may hold names that a user, a file or a package chose: what would command a terminal is shown as an escape."""
+    from endpick.diagnostics.text import printable
+
+    click.echo("\n".join(map(printable, text.split("\n"))), err=err, nl=nl)
+
+
 def print_diagnostics(diagnostics: Iterable[Diagnostic], configs: Sequence[LoadedConfig]) -> None:
     """On standard error, with the lines they are about."""
     from endpick.diagnostics import render_text, wants_colour
@@ -86,9 +93,9 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def json_text(document: object) -> str:
     """JSON for programs: the same document always gives the same bytes."""
-    from endpick.diagnostics.machine_formats import encodable
+    from endpick.diagnostics.machine_formats import shown_json
 
-    return encodable(json.dumps(document, indent=2, ensure_ascii=False, sort_keys=True) + "\n")
+    return shown_json(json.dumps(document, indent=2, ensure_ascii=False, sort_keys=True)) + "\n"
 
 
 def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

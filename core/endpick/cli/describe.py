@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 
 from endpick.api.data import AnyKey
 from endpick.api.scheduling import Category, Scorer
-from endpick.cli.console import json_text, markdown_table, table
+from endpick.cli.console import json_text, markdown_table, say, table
 from endpick.cli.describing import entry_of, parameter_tables, type_of
 from endpick.diagnostics import Diagnostic, exit_code_of, render_text, wants_colour
 from endpick.installation import HOST_DISTRIBUTION
@@ -40,10 +40,10 @@ def command(plugin_type: str, distribution: str | None, example: bool, output: s
     """Tell all about one plugin type: kinds, parameters, data, origin. Imports the plugin."""
     loaded = _load(Reference(plugin_type, distribution=distribution))
     if example:
-        click.echo(_example(loaded), nl=False)
+        say(_example(loaded), nl=False)
     else:
         render = {"text": _text, "json": lambda one: json_text(facts(one)), "markdown": _markdown}[output]
-        click.echo(render(loaded), nl=False)
+        say(render(loaded), nl=False)
 
 
 def _load(reference: Reference) -> LoadedPlugin:

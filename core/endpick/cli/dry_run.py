@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Literal
 
 import click
 
-from endpick.cli.console import FORMAT_OPTION, STANDARD_INPUT, json_text, plan_or_exit, table
+from endpick.cli.console import FORMAT_OPTION, STANDARD_INPUT, json_text, plan_or_exit, say, table
 from endpick.diagnostics import ExitCode, printable
+from endpick.files import read_given
 from endpick.scheduling.trace import FilterRecord, ProfileRecord, to_json
 from endpick.testing.host import DEFAULT_PATH, Explanation, FixtureError, Host, HostRefused, arrange, read_fixture
 
@@ -49,29 +49,21 @@ def command(
         told = "\n".join(map(printable, str(mistake).splitlines()))
         raise click.UsageError(f"{endpoints_file} cannot be used:\n{told}") from mistake
     except HostRefused as refusal:
-        click.echo(str(refusal), err=True)
+        say(str(refusal), err=True)
         sys.exit(ExitCode.PLUGIN_UNUSABLE)
-    click.echo(json_text(to_json(explanation)) if output == "json" else _text(explanation), nl=False)
+    say(json_text(to_json(explanation)) if output == "json" else _text(explanation), nl=False)
 
 
 def _content(file: str) -> bytes:
     try:
-        content = _beginning(file)
+        content = sys.stdin.buffer.read(_MOST_BYTES + 1) if file == STANDARD_INPUT else read_given(file, _MOST_BYTES + 1)
     except OSError as problem:
-        click.echo(f"error: {file} cannot be read: {problem.strerror}", err=True)
+        say(f"error: {file} cannot be read: {problem.strerror}", err=True)
         sys.exit(ExitCode.FAILED)
     if len(content) > _MOST_BYTES:
-        click.echo(f"error: {file} cannot be read: it is longer than {_MOST_BYTES // 2**20} MiB", err=True)
+        say(f"error: {file} cannot be read: it is longer than {_MOST_BYTES // 2**20} MiB", err=True)
         sys.exit(ExitCode.FAILED)
     return content
-
-
-def _beginning(file: str) -> bytes:
-    """No more than tells whether it is too long: `/dev/zero` never ends."""
-    if file == STANDARD_INPUT:
-        return sys.stdin.buffer.read(_MOST_BYTES + 1)
-    with Path(file).open("rb") as opened:
-        return opened.read(_MOST_BYTES + 1)
 
 
 def _headers(given: tuple[str, ...]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import Literal
 
 import click
 
-from endpick.cli.console import json_text, plan_or_exit, print_diagnostics
+from endpick.cli.console import json_text, plan_or_exit, print_diagnostics, say
 from endpick.diagnostics import Code, Diagnostic, ExitCode
 from endpick.planning.data_flow import Picture, dot, mermaid, picture_of
 
@@ -21,7 +21,7 @@ def command(config: str | None, output: Literal["mermaid", "dot", "json", "svg"]
     `-` reads standard input; without CONFIG the graph is that of the built-in default.
     """
     picture = picture_of(plan_or_exit(config, as_json=output == "json"))
-    click.echo(_drawn(picture, output), nl=False)
+    say(_drawn(picture, output), nl=False)
 
 
 def _drawn(picture: Picture, output: Literal["mermaid", "dot", "json", "svg"]) -> str:

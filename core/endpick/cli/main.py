@@ -5,7 +5,10 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import click
 
@@ -73,8 +76,34 @@ VERBS: dict[str, Verb] = {
 }
 
 
+@contextmanager
+def _printable_errors() -> Iterator[None]:
+    """What a user typed, and click repeats, commands no terminal."""
+    try:
+        yield
+    except click.ClickException as problem:
+        from endpick.diagnostics.text import printable  # imported here: only a mistake pays for it
+
+        said = problem.format_message()
+        shown = "\n".join(map(printable, said.split("\n")))
+        if shown == said:
+            raise
+        told = click.UsageError(shown, problem.ctx) if isinstance(problem, click.UsageError) else click.ClickException(shown)
+        raise told from problem
+
+
 class LazyGroup(click.Group):
     """A click group whose commands are imported when they are called, so that `--help` stays fast."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any) -> click.Context:  # noqa: ANN401 - as click has it
+        """As click does, with errors that are shown as text."""
+        with _printable_errors():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - as click has it
+        """As click does, with errors that are shown as text."""
+        with _printable_errors():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The verbs, in the order a newcomer meets them."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from endpick.cli.console import FORMAT_OPTION, json_text
+from endpick.cli.console import FORMAT_OPTION, json_text, say
 from endpick.scaffold import KINDS, Project
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def command(name: str, kind: str, vendor: str | None, parent: Path, output: str)
     plan = _draft(name if vendor is None else _with_vendor(vendor, name), kind, parent)
     folder = _write(plan, parent)
     facts = _facts(plan.project, folder)
-    click.echo(json_text(facts) if output == "json" else _text(plan.project, folder), nl=False)
+    say(json_text(facts) if output == "json" else _text(plan.project, folder), nl=False)
 
 
 def _with_vendor(vendor: str, name: str) -> str:
@@ -52,7 +52,7 @@ def _draft(plugin_type: str, kind: str, parent: Path) -> ProjectDraft:
     try:
         plan = draft(plugin_type, kind)
     except ModuleNotFoundError as missing:
-        click.echo(f"error: '{missing.name}' is not installed, and `endpick new` needs it; pip install 'endpick[scaffold]'", err=True)
+        say(f"error: '{missing.name}' is not installed, and `endpick new` needs it; pip install 'endpick[scaffold]'", err=True)
         sys.exit(_failed())
     reason = refuse(plan.project, discover(), parent)
     if reason is not None:
@@ -66,7 +66,7 @@ def _write(plan: ProjectDraft, parent: Path) -> Path:
     try:
         return write(plan, parent)
     except OSError as problem:
-        click.echo(f"error: '{parent / plan.project.distribution}' cannot be written: {problem.strerror or problem}", err=True)
+        say(f"error: '{parent / plan.project.distribution}' cannot be written: {problem.strerror or problem}", err=True)
         sys.exit(_failed())
 
 

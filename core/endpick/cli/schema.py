@@ -10,11 +10,12 @@ from pathlib import Path
 import click
 from pydantic import BaseModel, TypeAdapter
 
-from endpick.cli.console import print_diagnostics
+from endpick.cli.console import print_diagnostics, say
 from endpick.cli.outputs import OUTPUTS, CodeExplanation, DecisionOutput, Output, TryOutput
 from endpick.config.schema import editor_schema
-from endpick.diagnostics import exit_code_of
+from endpick.diagnostics import ExitCode, exit_code_of
 from endpick.diagnostics.machine_formats import SCHEMA as DIAGNOSTICS
+from endpick.files import write_given
 from endpick.planning.data_flow import Picture
 from endpick.planning.document import PlanDocument
 from endpick.plugins.catalog import PluginCatalog
@@ -95,7 +96,11 @@ def command(name: str, installed: bool, output: Path | None) -> None:
     if output is None:
         click.echo(text, nl=False)
     else:
-        output.write_text(text, encoding="utf-8")
+        try:
+            write_given(output, text)
+        except OSError as problem:
+            say(f"error: {output} cannot be written: {problem.strerror}", err=True)
+            sys.exit(ExitCode.FAILED)
 
 
 def _schema(name: str, *, installed: bool) -> Mapping[str, object]:

@@ -97,6 +97,13 @@ ENDPOINTS = (
         default=False,
         help="Tell the gateway what each candidate scored: dynamic metadata `x-gateway-destination-endpoint-scores`.",
     ),
+    click.option(
+        "--max-endpoints",
+        type=_COUNT,
+        default=4096,
+        show_default=True,
+        help="Endpoints of the pool; more that are discovered are left out.",
+    ),
     click.option("--discovery-timeout", type=DURATION, default="60s", show_default=True, help="How long to wait for the first endpoints."),
     click.option(
         "--refresh-metrics-interval", type=POSITIVE_DURATION, default="50ms", show_default=True, help="How often endpoints are scraped."

@@ -55,6 +55,7 @@ class ServeOptions(TypedDict):
     ha_enable_leader_election: bool
     disable_endpoint_subset_filter: bool
     emit_endpoint_scores: bool
+    max_endpoints: int
     discovery_timeout: float
     refresh_metrics_interval: float
     idle_metrics_interval: float
@@ -187,6 +188,7 @@ def settings_of(options: ServeOptions) -> ServeSettings:
         watched_config=WatchedFile.as_it_is(Path(path)) if options["watch_config"] and path not in (None, "-") else None,
         refresh_metrics_interval_seconds=options["refresh_metrics_interval"],
         idle_metrics_interval_seconds=options["idle_metrics_interval"],
+        max_endpoints=options["max_endpoints"],
         discovery_timeout_seconds=options["discovery_timeout"],
         drain_timeout_seconds=options["drain_timeout"],
         finish_timeout_seconds=options["finish_timeout"],

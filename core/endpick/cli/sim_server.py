@@ -10,6 +10,7 @@ import sys
 import click
 import uvloop
 
+from endpick.cli.console import say
 from endpick.diagnostics import ExitCode
 from endpick.simulation.server import serve
 from endpick.simulation.settings import ROLES, EngineSettings, KvEventSettings, ServerSettings, Timing
@@ -96,10 +97,10 @@ async def _serve_until_told_to_stop(settings: ServerSettings) -> ExitCode:
         return ExitCode.FAILED
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
-        click.echo(f"error: cannot listen on {settings.host}:{settings.port}: {reason}", err=True)
+        say(f"error: cannot listen on {settings.host}:{settings.port}: {reason}", err=True)
         click.echo("help: choose another --host or --port; with --port 0 the system chooses a free one", err=True)
         return ExitCode.FAILED
-    click.echo(f"{settings.name} serves {settings.model} on http://{server.address}")
+    say(f"{settings.name} serves {settings.model} on http://{server.address}")
     await stop.wait()
     await server.close()
     return ExitCode.OK

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import click
 
 from endpick import __version__
-from endpick.cli.console import FORMAT_OPTION, json_text
+from endpick.cli.console import FORMAT_OPTION, json_text, say
 from endpick.diagnostics import Code, Diagnostic, ExitCode, did_you_mean, exit_code_of, render_json, render_text, wants_colour
 from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOST_DISTRIBUTION
 from endpick.plugins.discovery import Candidate, discover
@@ -44,7 +44,7 @@ def command(plugin_type: str | None, distribution: str | None, output: str) -> N
     tested = list(zip(plugins, reports, strict=True))
     if output == "text":
         click.echo(render_text(problems, colour=wants_colour(sys.stderr)), err=True, nl=False)
-        click.echo("".join(f"{_text(plugin, report)}\n" for plugin, report in tested), nl=False)
+        say("".join(f"{_text(plugin, report)}\n" for plugin, report in tested), nl=False)
     elif problems and not tested:
         click.echo(render_json(problems), nl=False)
     else:

@@ -10,7 +10,7 @@ from typing import Literal
 import click
 
 from endpick.api import PluginContext
-from endpick.cli.console import ENDPOINTS_OPTION, print_diagnostics, read
+from endpick.cli.console import ENDPOINTS_OPTION, print_diagnostics, read, say
 from endpick.config import LoadedConfig
 from endpick.diagnostics import Diagnostic, ExitCode, Severity, exit_code_of, has_errors, render_github, render_json, sort_diagnostics
 from endpick.planning.compile import build_plan
@@ -43,7 +43,7 @@ def command(
         case "text":
             print_diagnostics(found, [loaded for loaded, _ in judged])
             for loaded, diagnostics in judged:
-                click.echo(_verdict(loaded, diagnostics))
+                say(_verdict(loaded, diagnostics))
     sys.exit(_exit_code(found, strict))
 
 

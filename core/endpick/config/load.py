@@ -6,15 +6,13 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.resources import files
-from pathlib import Path
-from typing import BinaryIO
 
 from endpick.config.checks import check_document
 from endpick.config.model import EndpointPickerConfig
 from endpick.config.shape import check_shape, value_at
 from endpick.config.source import MAX_BYTES, SourceMap, read_source
 from endpick.diagnostics import Code, Diagnostic, DocumentPath, Span, has_errors, sort_diagnostics
-from endpick.files import open_regular
+from endpick.files import open_regular, read_given
 
 DEFAULT_NAME = "<default>"
 
@@ -75,19 +73,23 @@ def load_config(path: str | os.PathLike[str] | None = None, *, text: str | bytes
         return load_bytes(text.encode("utf-8", errors="surrogatepass") if isinstance(text, str) else text, name)
     if path is None:
         return load_bytes(files(__package__).joinpath("default.yaml").read_bytes(), DEFAULT_NAME)
-    return _load_file(path, lambda named: Path(named).open("rb"))
+    return _load_file(path, read_given)
 
 
 def load_config_again(path: str | os.PathLike[str]) -> LoadedConfig:
     """As `load_config`, while requests are served: it waits for nothing, so what has become a pipe or a device cannot be read."""
-    return _load_file(path, open_regular)
+    return _load_file(path, _read_regular)
 
 
-def _load_file(path: str | os.PathLike[str], opened: Callable[[str | os.PathLike[str]], BinaryIO]) -> LoadedConfig:
+def _read_regular(path: str | os.PathLike[str], most_bytes: int) -> bytes:
+    with open_regular(path) as file:
+        return file.read(most_bytes)
+
+
+def _load_file(path: str | os.PathLike[str], read: Callable[[str | os.PathLike[str], int], bytes]) -> LoadedConfig:
     try:
-        with opened(path) as file:
-            # One byte beyond the limit is enough to refuse a file, and a device or a pipe may never end.
-            raw = file.read(MAX_BYTES + 1)
+        # One byte beyond the limit is enough to refuse a file, and a device or a pipe may never end.
+        raw = read(path, MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         return _unreadable(os.fspath(path), error)
     return load_bytes(raw, os.fspath(path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import math
+from collections import deque
 from dataclasses import dataclass
 
 from endpick.api.datalayer import (
@@ -20,7 +21,17 @@ from endpick.api.endpoint import Endpoint
 from endpick.api.endpoints import Generation
 from endpick.api.plugin import Parameters
 from endpick.datalayer.dispatch import PayloadDispatcher, SourceBinding
-from endpick.datalayer.pace import Cadence, Moments, Pace, PollCounts, cadence_of, first_at, longest_stretch
+from endpick.datalayer.pace import (
+    MOST_POLLS_PER_SECOND,
+    Cadence,
+    Moments,
+    Pace,
+    PollCounts,
+    PollLoad,
+    cadence_of,
+    first_at,
+    longest_stretch,
+)
 from endpick.datalayer.pool_poller import PoolPoller
 from endpick.datalayer.table import EndpointTable
 from endpick.datalayer.tasks import TaskGroup, keep_running, stop_all
@@ -83,6 +94,7 @@ class EndpointPoller:
         sources: tuple[PolledSource, ...],
         paces: tuple[Pace, ...],
         cadence: Cadence,
+        load: PollLoad,
         sent: set[str],
         tasks: TaskGroup,
     ) -> None:
@@ -93,6 +105,7 @@ class EndpointPoller:
             sources: what is asked.
             paces: for each source, which polls are made.
             cadence: when each source has its turn.
+            load: how many ticks each turn takes now.
             sent: addresses to which requests were sent; the endpoint's own is taken out.
             tasks: where polls run.
         """
@@ -101,12 +114,14 @@ class EndpointPoller:
         self._sources = sources
         self._paces = paces
         self._cadence = cadence
+        self._load = load
         self._sent = sent
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
         self._turns: list[asyncio.Future[None] | None] = [None] * len(sources)
         """What the task of each source waits for; None while it polls."""
         self._tick = 0
+        self._stretch = 1
         self._next_at = 0.0
         self.phase = 0.0
         """The moment of the tick at which it polls, 0 to 1; given to `start`."""
@@ -134,21 +149,36 @@ class EndpointPoller:
             await source.poll(self.endpoint, pace)
 
     def _look(self) -> None:
-        tick_seconds = self._cadence.tick_seconds
-        self._tick += 1
+        if self._load.is_large and not self._may_look():
+            return
+        stretch = self._stretch if self._tick else 1
+        self._tick += stretch
         if self.endpoint.address in self._sent:
             self._sent.discard(self.endpoint.address)
             for pace in self._paces:
                 pace.reset()
-        for position in self._cadence.due(self._tick):
+        for position in self._cadence.due(self._tick, stretch):
             pace = self._paces[position]
-            waits = self._cadence.every[position] * tick_seconds
-            if pace.is_due(told=pace.may_stretch and self._sources[position].is_told(self.endpoint, waits)):
+            every = self._cadence.every[position]
+            told = pace.may_stretch and self._sources[position].is_told(self.endpoint, every * self._cadence.tick_seconds)
+            if pace.is_due(told=told, passed=stretch // every or 1):
                 self._poll_unless_busy(position)
         now = self._loop.time()
-        is_behind = self._next_at + tick_seconds < now
+        before, self._stretch = self._stretch, self._load.stretch
+        tick_seconds = self._cadence.tick_seconds * self._stretch
+        is_behind = self._next_at + tick_seconds < now or before != self._stretch
         self._next_at = first_at(now, tick_seconds, self.phase) if is_behind else self._next_at + tick_seconds
         self._timer = self._loop.call_at(self._next_at, self._look)
+
+    def _may_look(self) -> bool:
+        """Whether a large pool leaves it a turn now; else it comes a tick later."""
+        now = self._loop.time()
+        self._load.measure(now, self._next_at)
+        if self._load.admits(now):
+            return True
+        self._next_at = now + self._cadence.tick_seconds
+        self._timer = self._loop.call_at(self._next_at, self._look)
+        return False
 
     def _poll_unless_busy(self, position: int) -> None:
         turn = self._turns[position]
@@ -157,6 +187,7 @@ class EndpointPoller:
             turn.set_result(None)
 
 
+_JOIN_AT_ONCE = 16
 DEFAULT_REFRESH_INTERVAL_SECONDS = 0.05
 
 
@@ -200,6 +231,10 @@ class CollectionLoop:
         self._counts = counts or PollCounts()
         self._settings = settings
         self._watched: dict[str, _Watched] = {}
+        self._load = PollLoad(self._counts)
+        self._waiting: deque[Endpoint] = deque()
+        """Endpoints that have joined and are not watched yet: a thousand that come together are not all asked at once."""
+        self._joining: asyncio.TimerHandle | None = None
         self._pool_tasks = TaskGroup()
         self._leaving: list[TaskGroup] = []
         self._moments = Moments()
@@ -215,6 +250,7 @@ class CollectionLoop:
         self._cadence = cadence_of(
             refresh if refresh > 0 else DEFAULT_REFRESH_INTERVAL_SECONDS, (source.plugin.interval_seconds for source in self._polled)
         )
+        self._polls_per_second = sum(1 / (self._cadence.tick_seconds * every) for every in self._cadence.every)
 
     def start(self) -> None:
         """Collect for every endpoint in the table, and for those that join. Call it on the running event loop, once."""
@@ -230,6 +266,9 @@ class CollectionLoop:
         """End everything and wait for it; returns how many tasks of plugins would not end. Safe to call twice."""
         if self._follow in self._table.on_changed:
             self._table.on_changed.remove(self._follow)
+        if self._joining is not None:
+            self._joining.cancel()
+        self._waiting.clear()
         for name in tuple(self._watched):
             self._leave(name)
         for source in self._polled:
@@ -259,19 +298,33 @@ class CollectionLoop:
                 self._leave(name)
                 self._tell(EndpointChange.REMOVED, watched.poller.endpoint)
         self._table.sent.intersection_update(endpoint.address for endpoint in generation.endpoints)
+        joining: deque[Endpoint] = deque()
         for endpoint in generation.endpoints:
             watched_already = self._watched.get(endpoint.name)
             if watched_already is None:
-                self._join(endpoint)
-                self._tell(EndpointChange.ADDED, endpoint)
+                joining.append(endpoint)
             elif watched_already.poller.endpoint is not endpoint:
                 watched_already.poller.endpoint = endpoint
                 self._tell(EndpointChange.UPDATED, endpoint)
+        is_joining, self._waiting = bool(self._waiting), joining
+        if not is_joining:
+            self._join_some()
+
+    def _join_some(self) -> None:
+        """A group now, and the next one when its polls would keep the loop from nothing else."""
+        group = [self._waiting.popleft() for _ in range(min(_JOIN_AT_ONCE, len(self._waiting)))]
+        loop = asyncio.get_running_loop()
+        self._load.joined(len(self._watched) + len(group), self._polls_per_second, loop.time())
+        for endpoint in group:
+            self._join(endpoint)
+            self._tell(EndpointChange.ADDED, endpoint)
+        if self._waiting:
+            self._joining = loop.call_later(_JOIN_AT_ONCE / MOST_POLLS_PER_SECOND, self._join_some)
 
     def _join(self, endpoint: Endpoint) -> None:
         tasks = TaskGroup()
         paces = tuple(self._pace_of(source.plugin, every) for source, every in zip(self._polled, self._cadence.every, strict=True))
-        poller = EndpointPoller(endpoint, tuple(self._polled), paces, self._cadence, self._table.sent, tasks)
+        poller = EndpointPoller(endpoint, tuple(self._polled), paces, self._cadence, self._load, self._table.sent, tasks)
         self._watched[endpoint.name] = _Watched(poller, tasks)
         if self._polled:
             poller.start(self._moments.join(len(self._table.generation.endpoints)))

@@ -18,11 +18,11 @@ class Cadence:
     every: tuple[int, ...]
     """For each source, in the order given to `cadence_of`."""
 
-    def due(self, tick: int) -> tuple[int, ...]:
-        """Positions of the sources to poll at this tick, counted from 1. Tick 1 polls every source."""
+    def due(self, tick: int, passed: int = 1) -> tuple[int, ...]:
+        """Positions of the sources to poll at this tick, counted from 1, when so many have passed. Tick 1 polls every source."""
         due: tuple[int, ...] = ()
         for position, every in enumerate(self.every):
-            if (tick - 1) % every == 0:
+            if (tick - 1) % every < passed:
                 due += (position,)
         return due
 
@@ -104,6 +104,62 @@ class PollCounts:
         return {"made": self.made, "skipped": self.skipped, "told": self.told}
 
 
+MOST_POLLS_PER_SECOND = 3000
+"""Of all endpoints together: more of them would leave the event loop no time for requests."""
+
+
+_MEASURE_SECONDS = 1.0
+_WINDOW_SECONDS = 0.01
+_LOOKS_PER_WINDOW = 32
+_LATE_SECONDS = 0.05
+_LONGEST_STRETCH = 200
+
+
+class PollLoad:
+    """How many ticks pass between two looks at an endpoint: one, or as many as keep the polls of a large pool to what the loop can do."""
+
+    __slots__ = ("_began", "_counts", "_late_seconds", "_looks", "_made", "_measured_at", "is_large", "stretch")
+
+    def __init__(self, counts: PollCounts) -> None:
+        self._counts = counts
+        self._made = counts.made
+        self._measured_at = 0.0
+        self._late_seconds = 0.0
+        self._began, self._looks = -math.inf, 0
+        """Of the present window."""
+        self.stretch = 1
+        self.is_large = False
+        """Whether the pool could ask for more than there may be."""
+
+    def joined(self, endpoints: int, polls_per_second: float, now: float) -> None:
+        """There are so many endpoints now, each of which may ask for so many polls."""
+        wanted = math.ceil(endpoints * polls_per_second / MOST_POLLS_PER_SECOND)
+        self.is_large = wanted > 1
+        if wanted > self.stretch:
+            self.stretch, self._made, self._measured_at = wanted, self._counts.made, now
+
+    def admits(self, now: float) -> bool:
+        """Whether another look may be had now; a loop that is behind would have all that have become due, and nothing else meanwhile."""
+        if now - self._began >= _WINDOW_SECONDS:
+            self._began, self._looks = now, 0
+        self._looks += 1
+        return self._looks <= _LOOKS_PER_WINDOW
+
+    def measure(self, now: float, due_at: float) -> None:
+        """Called at each look in a large pool, with the moment at which it was due.
+
+        Where looks come late they become fewer. Where endpoints have nothing to do, and ask for less, all are looked at more often.
+        """
+        self._late_seconds = max(self._late_seconds, now - due_at)
+        seconds = now - self._measured_at
+        if seconds < _MEASURE_SECONDS:
+            return
+        made, self._made, self._measured_at = self._counts.made - self._made, self._counts.made, now
+        wanted = max(1, math.ceil(made / seconds * self.stretch / MOST_POLLS_PER_SECOND))
+        is_late, self._late_seconds = self._late_seconds > _LATE_SECONDS, 0.0
+        self.stretch = min(max(wanted, self.stretch * 2), _LONGEST_STRETCH) if is_late else max(wanted, self.stretch // 2)
+
+
 def longest_stretch(interval_seconds: float, idle_interval_seconds: float, tolerated_age_seconds: float) -> int:
     """How many intervals may pass at most between two polls of an idle endpoint; 1 where it is asked as often as a busy one.
 
@@ -138,8 +194,8 @@ class Pace:
         """Whether any poll may be left out."""
         return self._longest > 1
 
-    def is_due(self, *, told: bool = False) -> bool:
-        """Asked once in each interval: whether the poll is made this time.
+    def is_due(self, *, told: bool = False, passed: int = 1) -> bool:
+        """Asked once in each interval, or when so many have passed: whether the poll is made this time.
 
         `told` says that the endpoint has just told by itself what the poll is made for; it is polled now and then all the same.
         """
@@ -147,8 +203,8 @@ class Pace:
             self._left_out += 1
             self._counts.told += 1
             return False
-        if self._to_skip:
-            self._to_skip -= 1
+        if self._to_skip >= passed:
+            self._to_skip -= passed
             self._left_out += 1
             self._counts.skipped += 1
             return False

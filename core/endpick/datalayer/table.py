@@ -25,6 +25,8 @@ from endpick.datalayer.told import Told
 
 _GREATEST = 1e300
 """No measurement is greater, either way, and differences and products of such numbers stay finite; what is greater counts as not known."""
+MAX_ENDPOINTS = 4096
+"""Of a pool, unless the operator says otherwise: a discovery that names ever more of them would fill memory and the log."""
 NEW_ROW = -1
 """In a list of origins: this row takes over nothing."""
 
@@ -159,18 +161,27 @@ class EndpointTable:
     The table is the `EndpointRegistry` that a discovery reports to.
     """
 
-    def __init__(self, clock: Callable[[], float], keys: Iterable[AnyKey] = (), on_violation: OnViolation = refuse) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        keys: Iterable[AnyKey] = (),
+        on_violation: OnViolation = refuse,
+        max_endpoints: int = MAX_ENDPOINTS,
+    ) -> None:
         """An empty table.
 
         Args:
             clock: Monotonic seconds; virtual in simulations.
             keys: What may be written: columns for scope `ENDPOINT`, single values for scope `POOL`; other scopes are ignored.
             on_violation: Told when a collector writes a key it does not produce; the value is dropped.
+            max_endpoints: So many rows at most; endpoints beyond are left out.
         """
         self.on_changed: list[Callable[[Generation], None]] = []
         """Called with the new generation after rows came, went or were replaced."""
         self.on_removed: list[Callable[[str], None]] = []
         """Called with the name of an endpoint whose learnt state is void: it left, or another address took over its name."""
+        self.on_left_out: list[Callable[[], None]] = []
+        """Called each time that a discovery names more endpoints than the table may have."""
         self.on_delivered: list[Callable[[], None]] = []
         """Called after collectors have read a payload: there may be news."""
         self.sent: set[str] = set()
@@ -187,6 +198,7 @@ class EndpointTable:
         """Called with the reason when this replica is to stand by, and with nothing when it is to serve."""
         self._clock = clock
         self._on_violation = on_violation
+        self._max_endpoints = max_endpoints
         self._pool_keys: frozenset[str] = frozenset()
         self._pool: dict[str, object] = {}
         self._pool_written_at: dict[str, float] = {}
@@ -259,6 +271,9 @@ class EndpointTable:
     def upsert(self, endpoint: Endpoint) -> None:
         """See `EndpointRegistry`."""
         members = {member.name: member for member in self._generation.endpoints}
+        if endpoint.name not in members and len(members) >= self._max_endpoints:
+            self._leave_out()
+            return
         members[endpoint.name] = endpoint
         self._become(members)
 
@@ -268,7 +283,16 @@ class EndpointTable:
 
     def replace_all(self, endpoints: Iterable[Endpoint]) -> None:
         """See `EndpointRegistry`."""
-        self._become({endpoint.name: endpoint for endpoint in endpoints})
+        wanted: dict[str, Endpoint] = {}
+        are_too_many = False
+        for endpoint in endpoints:
+            if len(wanted) >= self._max_endpoints and endpoint.name not in wanted:
+                are_too_many = True
+                break
+            wanted[endpoint.name] = endpoint
+        self._become(wanted)
+        if are_too_many:
+            self._leave_out()
 
     def set_objectives(self, priorities: Mapping[str, int]) -> None:
         """See `EndpointRegistry`."""
@@ -290,6 +314,10 @@ class EndpointTable:
     def until_ending(self) -> Coroutine[object, object, None]:
         """See `EndpointRegistry`."""
         return until_set(self.is_ending)
+
+    def _leave_out(self) -> None:
+        for told in self.on_left_out:
+            told()
 
     def _become(self, wanted: Mapping[str, Endpoint]) -> None:
         before = {member.name: member for member in self._generation.endpoints}

@@ -22,12 +22,17 @@ def render_json(diagnostics: Iterable[Diagnostic]) -> str:
         "warnings": sum(diagnostic.severity is Severity.WARNING for diagnostic in ordered),
         "diagnostics": [as_json(diagnostic) for diagnostic in ordered],
     }
-    return encodable(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    return shown_json(json.dumps(document, indent=2, ensure_ascii=False)) + "\n"
 
 
-def encodable(text: str) -> str:
-    """The text with halves of surrogate pairs, which a document can name and no output can hold, as escapes of JSON."""
-    return text.encode(errors="backslashreplace").decode()
+def shown_json(text: str) -> str:
+    """JSON as it may be shown: what would command a terminal stands in texts only, where JSON has an escape for it.
+
+    So do halves of surrogate pairs, which a document can name and no output can hold.
+    """
+    if text.isascii() and "\x7f" not in text:
+        return text
+    return "".join(each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1].replace("\x7f", "\\u007f") for each in text)
 
 
 def as_json(diagnostic: Diagnostic) -> dict[str, object]:
@@ -62,7 +67,7 @@ _COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE
 
 def render_github(diagnostics: Iterable[Diagnostic]) -> str:
     """One `::error …::` line each, in document order; none is left out, since GitHub has its own limit."""
-    return "".join(f"{_command(diagnostic)}\n" for diagnostic in sort_diagnostics(diagnostics))
+    return "".join(f"{printable(_command(diagnostic))}\n" for diagnostic in sort_diagnostics(diagnostics))
 
 
 def _command(diagnostic: Diagnostic) -> str:

@@ -22,7 +22,7 @@ from endpick.extproc.request_phase import NO_MEMORY, RequestPhase, UnroutableErr
 from endpick.extproc.response_phase import ResponsePhase
 from endpick.extproc.states import SESSION_TRANSITIONS, MessageState, SessionState
 from endpick.extproc.stream import GrpcStatus, LetPass, ProtocolError, SessionCounters, SessionFactory
-from endpick.observability.recorder import Throttle
+from endpick.observability.throttle import Throttle
 from endpick.requests.memory import MemoryAccount, MemoryBudget
 from endpick.requests.model import EVICTED, LONG_NAME, BodyModes, CloseCause, Decider, Decision, IncomingRequest, Refused, Routed
 

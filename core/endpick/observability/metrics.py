@@ -218,6 +218,10 @@ class EndpickMetrics:
             (),
             registry,
         ).labels()
+        self.pool_changes = Counter("endpick_pool_changes_total", "Endpoints that joined, left or changed.", ("change",), registry=registry)
+        self.pool_left_out = Counter(
+            "endpick_pool_left_out_total", "Times that the discovery named more endpoints than --max-endpoints allows.", registry=registry
+        )
         self.phase = Gauge(
             "endpick_phase", "1 for the phase of this process: starting, serving, draining or finishing.", ("phase",), registry=registry
         )

@@ -17,6 +17,7 @@ from endpick.api.metrics import MAX_LABEL_LENGTH, LabelLimit
 from endpick.api.request_control import ResponseEnd, TerminationCause
 from endpick.observability.metrics import EndpickMetrics
 from endpick.observability.telemetry import ResponsePace
+from endpick.observability.throttle import LineBudget, Throttle
 from endpick.plugins.breaker import BreakerState
 from endpick.plugins.failures import kind_of, message_of
 from endpick.plugins.instance import Instance
@@ -66,6 +67,7 @@ class Recorder:
         """
         self._metrics = metrics
         self._throttle = Throttle(clock, log_interval_seconds)
+        self._data_lines = LineBudget(clock, log_interval_seconds)
         self._combination = CombinationLimit(max_combinations, self._overflowed)
         self._target_model = LabelLimit(max_combinations)
         self._reason = LabelLimit(MOST_REASONS)
@@ -148,12 +150,12 @@ class Recorder:
             )
 
     def poll_error(self, source: Instance, endpoint: str, problem: BaseException | str) -> None:
-        """Count a payload that a source could not get, and log it once per interval and endpoint."""
+        """Count a payload that a source could not get, and log it once per interval and endpoint; see `LineBudget`."""
         self._metrics.poll_errors.labels(source.type).inc()
         self._log_data_error("no payload from %s", source, endpoint, problem)
 
     def collect_error(self, source: Instance, collector: Instance, endpoint: str, problem: BaseException | str) -> None:
-        """Count a payload that could not be used, and log it once per interval and endpoint."""
+        """Count a payload that could not be used, and log it once per interval and endpoint; see `LineBudget`."""
         self._metrics.collect_errors.labels(source.type, collector.type).inc()
         self._log_data_error("%s cannot use a payload", collector, endpoint, problem)
 
@@ -236,11 +238,18 @@ class Recorder:
         self._metrics.duration.labels(*self._combination(("", "", fairness_id, 0))).observe(seconds)
 
     def _log_data_error(self, text: str, instance: Instance, endpoint: str, problem: BaseException | str) -> None:
+        if self._data_lines.is_spent(instance.name):
+            return
         suppressed = self._throttle.admit(f"data/{instance.name}/{endpoint}")
         if suppressed is not None:
             kind = type(problem).__name__ if isinstance(problem, BaseException) else "answer"
             extra = {"endpoint": endpoint, "reason": f"{kind}: {_told(problem)}", "suppressed": suppressed}
             _poll_log.warning(text, instance.origin, extra=extra)
+            if self._data_lines.spend(instance.name):
+                advice = (
+                    "the metrics page counts all of them: llm_d_epp_datalayer_poll_errors_total, llm_d_epp_datalayer_extract_errors_total"
+                )
+                _poll_log.warning("no more endpoints are named for %s for a while", instance.origin, extra={"advice": advice})
 
     def _bind_model(self, key: _Combination) -> _ModelMetrics:
         labels = self._combination(key)
@@ -352,28 +361,3 @@ class BodyModeGauge:
 
     def _all_sent(self, direction: str) -> bool:
         return self._sent[direction] and self._clock() >= self._kept_until.get(direction, 0.0)
-
-
-_MAX_TOPICS = 10_000
-
-
-class Throttle:
-    """Lets each log message through once per interval, and counts how often it was held back since."""
-
-    def __init__(self, clock: Callable[[], float], interval_seconds: float) -> None:
-        """`clock` gives monotonic seconds."""
-        self._clock = clock
-        self._interval_seconds = interval_seconds
-        self._last: dict[str, tuple[float, int]] = {}
-
-    def admit(self, topic: str) -> int | None:
-        """How many were held back since the topic was last let through; None when this one is held back too."""
-        now = self._clock()
-        last = self._last.get(topic)
-        if last is not None and now - last[0] < self._interval_seconds:
-            self._last[topic] = (last[0], last[1] + 1)
-            return None
-        if len(self._last) >= _MAX_TOPICS:
-            self._last.clear()
-        self._last[topic] = (now, 0)
-        return 0 if last is None else last[1]

@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import importlib_metadata
 
+from endpick.files import is_regular
 from endpick.installation import HOST_DISTRIBUTION, OUR_GROUPS
 from endpick.plugins.identity import is_running_host
 
@@ -140,19 +141,28 @@ def _header(distribution: importlib_metadata.Distribution) -> str:
 
 def _text(distribution: importlib_metadata.Distribution, file: str) -> str:
     """A file of the metadata, empty where there is none; what is no text is replaced, lest one broken package stop every command."""
+    place = Path(str(distribution), file)
+    if _never_ends(place):
+        return ""
     try:
         return distribution.read_text(file) or ""
     except UnicodeDecodeError:
-        place = Path(str(distribution), file)
         return place.read_text(encoding="utf-8", errors="replace") if place.is_file() else ""
 
 
 def _entry_points(distribution: importlib_metadata.Distribution) -> tuple[tuple[importlib_metadata.EntryPoint, ...], str]:
     """Its entry points, and why they cannot be read; what raises is `importlib_metadata`, at lines without `=` and at what is no text."""
+    if _never_ends(Path(str(distribution), "entry_points.txt")):
+        return (), "entry_points.txt is no regular file"
     try:
         return tuple(distribution.entry_points), ""
     except (TypeError, ValueError) as problem:
         return (), f"{type(problem).__name__}: {problem}"
+
+
+def _never_ends(place: Path) -> bool:
+    """Whether it is a pipe or a device, which would be read for ever; what is not there is for who reads it."""
+    return os.path.exists(place) and not (is_regular(place) or place.is_dir())  # noqa: PTH110 - takes what is no path as well
 
 
 def _distributions(path: Sequence[str] | None) -> list[importlib_metadata.Distribution]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from endpick.flow_control.states import Outcome
-from endpick.observability.recorder import Throttle
+from endpick.observability.throttle import Throttle
 from endpick.requests.model import MAX_NAME_CHARACTERS
 
 _log = logging.getLogger("endpick.limits")
@@ -41,6 +41,9 @@ class Limit:
     event: str
     told: str
     here: bool = True
+
+
+LEFT_OUT = "endpoints are left out: the discovery names more than --max-endpoints; see what it finds, or raise the limit"
 
 
 LIMITS = (
@@ -114,6 +117,7 @@ LIMITS = (
     Limit("--large-body-memory", LARGE_BODIES, "too_much_memory", "--large-body-memory", here=False),
     Limit("--large-body-queue", LARGE_BODIES, "queue_full", "--large-body-queue", here=False),
     Limit("--max-memory", "endpick_overload_stage", "", "--max-memory", here=False),
+    Limit("--max-endpoints", "endpick_pool_left_out_total", "", LEFT_OUT, here=False),
     Limit("--plugin-time-budget", "endpick_plugin_late_calls_total", "", "--plugin-time-budget", here=False),
     Limit("--circuit-faults", "endpick_plugin_circuit_state", "", "is left out for", here=False),
     Limit("--circuit-cool-down", "endpick_plugin_left_out_total", "", "is called again", here=False),

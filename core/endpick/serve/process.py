@@ -19,7 +19,7 @@ from prometheus_client.registry import CollectorRegistry
 from endpick.api.access import Access
 from endpick.api.hooks import HostServices, HostView
 from endpick.datalayer.collection import CollectionSettings
-from endpick.datalayer.table import EndpointTable
+from endpick.datalayer.table import MAX_ENDPOINTS, EndpointTable
 from endpick.diagnostics import Code, Diagnostic
 from endpick.extproc.session import SessionSettings, session_factory
 from endpick.extproc.stream import SessionCounters
@@ -45,6 +45,7 @@ from endpick.serve.hook_circuits import HookCircuits
 from endpick.serve.lifecycle import DrainTime, Lifecycle, Phase, Readiness, unless
 from endpick.serve.limit_log import ADMIN, FLOW_CONTROL, SESSION, TRANSPORT, LimitLog
 from endpick.serve.overload import OverloadWatch, available_bytes, resident_bytes
+from endpick.serve.pool_log import PoolLog
 from endpick.serve.watchdog import Watchdog, WatchdogSettings
 from endpick.transport.address import ListenError, ListenSettings
 from endpick.transport.health import HealthBoard, health_methods
@@ -86,6 +87,8 @@ class ServeSettings:
     """Whether the gateway is told what each candidate scored."""
     refresh_metrics_interval_seconds: float = 0.05
     idle_metrics_interval_seconds: float = 1.0
+    max_endpoints: int = MAX_ENDPOINTS
+    """Of the pool; those that the discovery names beyond are left out."""
     discovery_timeout_seconds: float = 60.0
     """How long start-up waits for the discovery to report the endpoints of the pool."""
     drain_timeout_seconds: float = 30.0
@@ -157,7 +160,9 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         services = HostServices(time.monotonic, registry)
         _refuse_if_any(plan.hooks.configure(services))
         recorder = Recorder(metrics, services.clock, settings.max_metric_combinations)
-        table = EndpointTable(services.clock, declared_keys(plan), recorder.undeclared_access)
+        table = EndpointTable(services.clock, declared_keys(plan), recorder.undeclared_access, settings.max_endpoints)
+        pool_log = PoolLog(table, metrics, services.clock)
+        stack.callback(pool_log.stop)
         circuits = HookCircuits(plan.hooks, settings.breaker, metrics, services.clock)
         table.rules.configure(plan.models)
         observers = DecisionObservers(plan.hooks, settings.decision_sampling_ratio, circuits)
@@ -334,7 +339,7 @@ async def _listening(binding: Awaitable[int]) -> int:
     try:
         return await binding
     except ListenError as problem:
-        raise StartRefused(Diagnostic(Code.E0801, str(problem), help="stop what listens there, or choose another port")) from problem
+        raise StartRefused(Diagnostic(Code.E0801, str(problem), help=problem.advice)) from problem
     except TlsError as problem:
         advice = "tls.crt and tls.key under --cert-path, and the --client-ca-file, must be PEM files that belong together"
         raise StartRefused(Diagnostic(Code.E0802, str(problem), help=advice)) from problem

@@ -27,13 +27,39 @@ class ListenSettings:
     limits: Limits = field(default_factory=Limits)
 
 
+_ADVICE = {
+    errno.EADDRINUSE: "stop what listens there, or choose another port",
+    errno.EADDRNOTAVAIL: "choose an address that this machine has",
+    errno.EAFNOSUPPORT: "choose an address of a kind that this machine has",
+    errno.EACCES: "choose a port from 1024 on, or let the process bind lower ones",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "close files of other processes, or raise what the system may have open (fs.file-max)",
+    errno.ENOBUFS: "the system is short of memory for sockets: end what takes it",
+    errno.ENOMEM: "the system is short of memory: end what takes it",
+}
+_OTHER_ADVICE = "choose another address or port"
+
+
 class ListenError(Exception):
-    """The address cannot be bound; the message names it and says why."""
+    """The address cannot be bound; the message names it and says why.
+
+    Attributes:
+        advice: What to do about it.
+    """
+
+    advice = _OTHER_ADVICE
 
     @classmethod
     def at(cls, host: str, port: int, error: OSError) -> Self:
         """What the system said about an address; `host` empty means every interface."""
-        return cls(f"cannot listen on {host or 'any address'}, port {port}: {_reason(error)}")
+        made = cls(f"cannot listen on {host or 'any address'}, port {port}: {_reason(error)}")
+        made.advice = _advice(error)
+        return made
+
+
+def _advice(error: OSError) -> str:
+    is_of_names = isinstance(error, socket.gaierror)  # whose numbers mean something else
+    return _OTHER_ADVICE if is_of_names else _ADVICE.get(error.errno or 0, _OTHER_ADVICE)
 
 
 def _reason(error: OSError) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import ipaddress
 import logging
+import os
 import resource
 import socket
 import time
@@ -29,6 +30,7 @@ _SHORTEST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0
 _LOG_INTERVAL_SECONDS = 60.0
 _NOTHING_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_DESCRIPTORS = "/proc/self/fd"
 _IPV6_SITE_BYTES = 8
 """Who has one IPv6 address has 2^64 of them."""
 
@@ -63,6 +65,8 @@ class _Seat:
     taken_at: float
     connecting: asyncio.Task[None]
     """Ends when the connection has been made, with TLS after its handshake."""
+    has_reserved: bool
+    """Whether its descriptor is one of the reserved ones."""
     arrived: bool = False
 
 
@@ -87,6 +91,8 @@ class Listener:
         self._loop = asyncio.get_running_loop()
         self._seats: dict[Guest, _Seat] = {}
         self._by_peer: Counter[str] = Counter()
+        self._reserved_taken = 0
+        """Seats with a reserved descriptor; others that have been given back are lower ones then, and make no room."""
         self._unwanted: set[Guest] = set()
         """Lost their seat before their connection was made."""
         self._accepted_at_once = min(_MOST_ACCEPTED_AT_ONCE, max(1, limits.max_connections // _TURNS_TO_FILL))
@@ -125,6 +131,7 @@ class Listener:
         """A connection is gone; idempotent."""
         seat = self._seats.pop(guest, None)
         if seat is not None:
+            self._reserved_taken -= seat.has_reserved
             self._by_peer[seat.peer] -= 1
             if not self._by_peer[seat.peer]:
                 del self._by_peer[seat.peer]
@@ -148,7 +155,11 @@ class Listener:
                 return
 
     def _take(self, accepted: socket.socket, peer: str) -> bool:
-        """Give a connection its seat, or close it; False if no further one can be accepted for now."""
+        """Give a connection its seat, or close it; False if no further one can be accepted for now.
+
+        One that has a reserved descriptor took the place of another, which is closed by the next turn: until then no more are taken.
+        """
+        takes_reserve = self._takes_reserve(accepted)
         if len(self._seats) >= self._limits.max_connections and not self._evict(lambda _seat: True):
             self._counters.connections_refused += 1
             self._log("connections refused: there are as many as allowed, and none is idle", f"raise {self._limits.connections_flag}")
@@ -157,7 +168,7 @@ class Listener:
             self._counters.connections_refused_peer += 1
             self._log("connections refused: one address has its share of them", f"raise {self._limits.peer_flag}")
             accepted.close()
-        elif accepted.fileno() >= self._first_reserved and not self._evict(lambda _seat: True):
+        elif takes_reserve and not self._evict(lambda _seat: True):
             accepted.close()
             self._pause()
             return False
@@ -168,9 +179,22 @@ class Listener:
             guest = self._new_guest()
             connecting = self._loop.create_task(self._connect(guest, accepted))
             connecting.add_done_callback(lambda task: self._connected(task, guest, accepted))
-            self._seats[guest] = _Seat(peer, time.monotonic(), connecting)
+            self._seats[guest] = _Seat(peer, time.monotonic(), connecting, accepted.fileno() >= self._first_reserved)
+            self._reserved_taken += self._seats[guest].has_reserved
             self._by_peer[peer] += 1
-        return True
+        return not takes_reserve
+
+    def _takes_reserve(self, accepted: socket.socket) -> bool:
+        """Whether as many descriptors are left as are reserved only without this connection.
+
+        The system gives the lowest free one, so that alone tells while no seat has a reserved one; then they are counted.
+        """
+        if accepted.fileno() >= self._first_reserved or not self._reserved_taken:
+            return accepted.fileno() >= self._first_reserved
+        try:
+            return len(os.listdir(_DESCRIPTORS)) > self._first_reserved  # noqa: PTH208 - names are enough
+        except OSError:
+            return True
 
     async def _connect(self, guest: Guest, accepted: socket.socket) -> None:
         try:

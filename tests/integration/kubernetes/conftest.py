@@ -45,9 +45,6 @@ class Followed:
         labels = {"collection": collection, "outcome": outcome}
         return self.registry.get_sample_value("endpick_kubernetes_watches_total", labels) or 0.0
 
-    def changes(self, change: str) -> float:
-        return self.registry.get_sample_value("endpick_pool_changes_total", {"change": change}) or 0.0
-
 
 async def eventually(condition: Callable[[], bool], otherwise: Callable[[], str], seconds: float = 15) -> None:
     try:

@@ -206,10 +206,11 @@ async def test_a_pods_own_files_lead_to_the_api_server_and_a_token_that_it_refus
         client.open()
         try:
             with pytest.raises(ApiError, match="401 Unauthorized"):
-                await client.page(path_of("pods"), {})
+                await client.page(path_of("pods"), {}, lambda _: None)
             (account / "token").write_text(await real.service_account_token("default", "endpick"))
-            page = await client.page(path_of("pods"), {})
-            assert [item["metadata"]["name"] for item in page.items] == ["a"]
+            items: list[dict] = []
+            page = await client.page(path_of("pods"), {}, items.append)
+            assert [item["metadata"]["name"] for item in items] == ["a"]
             seen: list[Event] = []
             watching = asyncio.create_task(client.watch(path_of("pods"), {}, page.version, 60, seen.extend))
             await real.label("a", "1")

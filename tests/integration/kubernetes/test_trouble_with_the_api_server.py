@@ -11,6 +11,8 @@ import pytest
 from aiohttp import web
 
 from endpick_builtin.kubernetes import access
+from endpick_builtin.kubernetes.client import LINES_AT_ONCE, Event
+from endpick_builtin.kubernetes.following import Follower
 from endpick_builtin.kubernetes.patience import Patience
 from endpick_builtin.kubernetes.watch_states import Pauses
 from integration.kubernetes.api_server import HTML, NEW, PODS, ApiServer, kubeconfig, pod, pool, serving, status
@@ -321,3 +323,47 @@ async def test_a_custom_resource_that_is_installed_later_is_found(one, tmp_path)
 
 def test_the_service_account_is_where_kubernetes_puts_it():
     assert Path("/var/run/secrets/kubernetes.io/serviceaccount") == access.SERVICE_ACCOUNT
+
+
+@pytest.mark.asyncio
+async def test_pods_beyond_the_most_are_left_out_and_looked_for_again_when_there_may_be_room(one, tmp_path, monkeypatch):
+    monkeypatch.setattr("endpick_builtin.kubernetes.following.MOST_OBJECTS", 2)
+    one.page_objects = 1
+    pod(one, "b", "10.0.0.2")
+    pod(one, "c", "10.0.0.3")
+    async with following(one, tmp_path, watchTimeout=1) as followed:
+        assert followed.members() == TWO
+        one.delete(PODS, "a")
+        await followed.becomes({"b-rank-0": "10.0.0.2:8000", "c-rank-0": "10.0.0.3:8000"})
+        pod(one, "d", "10.0.0.4")
+        one.delete(PODS, "b")
+        await followed.becomes({"c-rank-0": "10.0.0.3:8000", "d-rank-0": "10.0.0.4:8000"})
+
+
+@pytest.mark.asyncio
+async def test_labels_of_a_pod_without_an_end_are_kept_in_part(one, tmp_path):
+    pod(one, "b", "10.0.0.2", labels={"app": "vllm", **{f"label-{number}": "x" * 63 for number in range(1000)}})
+    async with following(one, tmp_path) as followed:
+        kept = next(endpoint.labels for endpoint in followed.table.view() if endpoint.name == "default/b-rank-0")
+        assert kept["app"] == "vllm"
+        assert 100 < len(kept) < 250
+
+
+@pytest.mark.asyncio
+async def test_events_that_come_together_are_taken_some_at_a_time(one, tmp_path, monkeypatch):
+    taken: list[int] = []
+    apply = Follower._apply
+
+    def noted(self: Follower, events: list[Event]) -> None:
+        taken.append(len(events))
+        apply(self, events)
+
+    monkeypatch.setattr(Follower, "_apply", noted)
+    async with following(one, tmp_path) as followed:
+        await watching(one)
+        item = {"metadata": {"name": "a", "resourceVersion": "900"}}
+        one.say(PODS, b"".join(json.dumps({"type": "BOOKMARK", "object": item}).encode() + b"\n" for _ in range(1000)))
+        pod(one, "b", "10.0.0.2")
+        await followed.becomes(TWO)
+        assert sum(taken) >= 1000
+        assert max(taken) <= LINES_AT_ONCE

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from endpick.api import TOKENIZED_PROMPT, InferenceRequest, Limits, Media, Modality, Prompt, Unavailable
 from endpick.api.state import CycleState
-from endpick_builtin.collection.http_pages import PAGE_LIMITS
+from endpick_builtin.collection.page_limits import PAGE_LIMITS
 from endpick_builtin.flow_control import program_aware
 from endpick_builtin.flow_control.program_aware import ProgramAwareFairness
 from endpick_builtin.pairs import sessions

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import logging
 import time
 from contextlib import asynccontextmanager, suppress
+from random import Random
 
 import orjson
 import pytest
 from aiohttp import web
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter
 
 from endpick.api import Limits, PluginContext, Unavailable
 from endpick.datalayer.table import EndpointTable
-from endpick_builtin.collection import answers, http_pages, otlp, pool_data, push_server
+from endpick_builtin.collection import answers, connection_room, otlp, page_limits, pool_data, push_server
 from endpick_builtin.collection.pool_data import HttpPoolSource, PoolSourceParameters
 from endpick_builtin.collection.sources import MetricsDataSource, MetricsSourceParameters
 from endpick_builtin.discovery import dns_discovery, endpoint_file, file_discovery
 from endpick_builtin.discovery.dns_discovery import DnsDiscovery, DnsDiscoveryParameters
 from endpick_builtin.discovery.file_discovery import FileDiscovery, FileDiscoveryParameters
-from endpick_builtin.kubernetes import client
+from endpick_builtin.kubernetes import client, following
 from endpick_builtin.kubernetes.access import Access
 from endpick_builtin.kubernetes.client import CLIENT_LIMITS, ApiClient, ApiError
+from endpick_builtin.kubernetes.comeback import Comeback
 from endpick_builtin.kubernetes.patience import Patience
 from unit.builtin.kv_publisher import until
 from unit.builtin.name_server import CNAME, NameServer, answering, record
@@ -193,12 +196,48 @@ async def endless_watch(request):
         await asyncio.Event().wait()
 
 
+async def crowd_of_pods(monkeypatch, tmp_path):
+    monkeypatch.setattr(following, "MOST_OBJECTS", 3)
+    pods = [{"metadata": {"name": f"p{number}"}} for number in range(4)]
+
+    async def listing(request):
+        return web.json_response({"metadata": {"resourceVersion": "1"}, "items": pods})
+
+    registry = CollectorRegistry()
+    async with serving(listing) as port:
+        access = Access(f"http://127.0.0.1:{port}", None, None, "", None, "", "the test")
+        limits = Limits(context_of(registry), (*CLIENT_LIMITS, following.MANY_OBJECTS))
+        api = ApiClient(access, Patience(), 1.0, limits)
+        api.open()
+        steps = Counter("steps", "Of the test.", ("collection", "outcome"), registry=None)
+        back, logger = Comeback("http://127.0.0.1", Random(1)), logging.getLogger("tests.limits")
+        shared = following.Following(api, back, Random(1), logger, limits, steps, 1, 1, Patience())
+        changed = asyncio.Event()
+        follower = following.Follower(following.Collection("pods", "/pods", lambda item: item), shared, changed.set)
+        running = asyncio.create_task(follower.run())
+        await changed.wait()
+        assert list(follower.objects) == ["p0", "p1", "p2"]
+        running.cancel()
+        await api.close()
+    return registry
+
+
+async def no_room_for_a_connection(monkeypatch, tmp_path):
+    monkeypatch.setattr(connection_room, "descriptors_for_feeds", lambda: 0)
+    registry = CollectorRegistry()
+    async with started(MetricsDataSource("metrics", MetricsSourceParameters(), context_of(registry))) as source:
+        with pytest.raises(Unavailable, match="no connection is left for it"):
+            await source.poll(at(1))
+    return registry
+
+
 ACTS = {
-    http_pages.LONG_PAGE: page_that_says(b"HTTP/1.1 200 OK\r\nContent-Length: 8388609\r\n\r\n"),
-    http_pages._LONG_ANSWER: page_that_says(CHUNKED + b"1;" + b"x" * http_pages.MAX_ANSWER_BYTES),
-    http_pages._LONG_HEAD: page_that_says(b"HTTP/1.1 200 OK\r\nX: " + b"x" * (2 * http_pages.MAX_HEAD_BYTES)),
-    http_pages._MANY_CHUNKS: page_that_says(CHUNKED + b"1\r\n#\r\n" * (http_pages.MAX_CHUNKS + 1)),
-    http_pages._MANY_HEADERS: page_that_says(answer(b"", *[b"X-%d: 1" % number for number in range(300)])),
+    page_limits.MANY_CONNECTIONS: no_room_for_a_connection,
+    page_limits.LONG_PAGE: page_that_says(b"HTTP/1.1 200 OK\r\nContent-Length: 8388609\r\n\r\n"),
+    page_limits.LONG_ANSWER: page_that_says(CHUNKED + b"1;" + b"x" * page_limits.MAX_ANSWER_BYTES),
+    page_limits.LONG_HEAD: page_that_says(b"HTTP/1.1 200 OK\r\nX: " + b"x" * (2 * page_limits.MAX_HEAD_BYTES)),
+    page_limits.MANY_CHUNKS: page_that_says(CHUNKED + b"1\r\n#\r\n" * (page_limits.MAX_CHUNKS + 1)),
+    page_limits.MANY_HEADERS: page_that_says(answer(b"", *[b"X-%d: 1" % number for number in range(300)])),
     pool_data._TIMEOUT: look_that_takes_long,
     answers._LONG_HEADER: long_load_report,
     otlp._TOO_LARGE: long_export,
@@ -210,7 +249,8 @@ ACTS = {
     dns_discovery._MANY_ALIASES: circle_of_aliases,
     file_discovery.LONG_FILE: file_that_becomes(b"#" * (file_discovery.MAX_FILE_BYTES + 1)),
     endpoint_file.MANY_FIELDS: file_that_becomes(LAUGHS),
-    client._LONG_PAGE: api_server_that(long_json, lambda api: api.page("/pods", {})),
+    client._LONG_PAGE: api_server_that(long_json, lambda api: api.page("/pods", {}, lambda item: None)),
     client._LONG_LINE: api_server_that(long_json),
     client._LONG_WATCH: api_server_that(endless_watch),
+    following.MANY_OBJECTS: crowd_of_pods,
 }

@@ -245,6 +245,15 @@ async def test_after_start_wrong_entries_are_logged_and_right_ones_applied(path,
 
 
 @pytest.mark.asyncio
+async def test_of_a_thousand_wrong_entries_some_are_logged(path, fast, caplog):
+    path.write_text(listing(entry("a")))
+    async with watching(path):
+        path.write_text(listing(*(entry(f"bad-{number}", port="0") for number in range(1000))))
+        await logged(caplog, "and 980 lines more")
+    assert len(caplog.records) == 21
+
+
+@pytest.mark.asyncio
 async def test_a_file_that_is_only_touched_is_not_complained_about_again(path, fast, caplog, monkeypatch):
     path.write_text(listing(entry("a")))
     reads = counting(monkeypatch, "read_version")

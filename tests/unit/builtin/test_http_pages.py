@@ -6,13 +6,14 @@ import asyncio
 import gzip
 import zlib
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
 from aiohttp import web
 
-from endpick.api import Unavailable
-from endpick_builtin.collection.http_pages import MAX_ANSWER_BYTES, MAX_HEAD_BYTES
+from endpick.api import Endpoint, Unavailable
+from endpick_builtin.collection import connection_room
+from endpick_builtin.collection.page_limits import MAX_ANSWER_BYTES, MAX_HEAD_BYTES
 from unit.builtin.pages import PAGE, at, metrics_source, serving, started
 
 pytestmark = pytest.mark.asyncio
@@ -158,3 +159,49 @@ async def test_connections_to_an_endpoint_that_left_are_closed():
         source.endpoint_removed("default/never-seen")
         await source.poll(at(port))
     assert len(connections) == 2
+
+
+async def test_more_servers_than_connections_are_asked_in_turn_and_others_keep_theirs(monkeypatch):
+    monkeypatch.setattr(connection_room, "descriptors_for_feeds", lambda: 3)
+    asked: list[tuple[str, int]] = []
+
+    async def handler(request):
+        asked.append(request.transport.get_extra_info("peername"))
+        return web.Response(body=PAGE)
+
+    async with AsyncExitStack() as stack:
+        one, other = [await stack.enter_async_context(started(metrics_source())) for _ in range(2)]
+        ports = [await stack.enter_async_context(serving(handler)) for _ in range(7)]
+        assert (await other.poll(at(ports[0]))).body == PAGE
+        hosts = [Endpoint(f"default/e{port}", "127.0.0.1", port) for port in ports]
+        for _ in range(2):
+            for endpoint in hosts:
+                assert (await one.poll(endpoint)).body == PAGE
+        assert len(set(asked)) == 15, "each time over a connection of its own: another has had the place since"
+        assert [len(pages._pages._open) for pages in (one, other)] == [2, 1]
+        for _ in range(3):
+            for endpoint in hosts[-2:]:
+                await one.poll(endpoint)
+        assert len(set(asked)) == 15
+
+
+async def test_a_server_that_finds_every_connection_in_use_is_told_apart_and_asked_later(monkeypatch):
+    monkeypatch.setattr(connection_room, "descriptors_for_feeds", lambda: 1)
+    release, came = asyncio.Event(), asyncio.Event()
+
+    async def handler(request):
+        came.set()
+        await release.wait()
+        return web.Response(body=PAGE)
+
+    async with serving(handler) as port, serving(handler) as other, started(metrics_source()) as source:
+        first = asyncio.create_task(source.poll(at(port)))
+        await came.wait()
+        with pytest.raises(Unavailable, match="as the limit of open files allows"):
+            await source.poll(Endpoint("default/b", "127.0.0.1", other))
+        release.set()
+        assert (await first).body == PAGE
+        assert (await source.poll(Endpoint("default/b", "127.0.0.1", other))).body == PAGE
+        with pytest.raises(Unavailable, match="refused"):
+            await source.poll(Endpoint("default/c", "127.0.0.1", 1))
+        assert (await source.poll(at(port))).body == PAGE, "a connection that was not made takes no place"

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from endpick.api import ConfigurationError, PluginContext, Unavailable
 from endpick.testing import make_pool
-from endpick_builtin.collection.http_pages import MAX_PAGE_BYTES
+from endpick_builtin.collection.page_limits import MAX_PAGE_BYTES
 from endpick_builtin.collection.pool_data import (
     HttpPoolSource,
     JsonDocument,

@@ -284,3 +284,29 @@ def test_what_follows_from_a_column_is_worked_out_again_when_a_value_has_changed
     table.remove("default/a")
     assert ask().tolist() == [8.0]
     assert len(worked) == 4
+
+
+def test_endpoints_beyond_the_most_are_left_out_and_told_and_others_go_on_as_they_were(clock):
+    table = EndpointTable(clock, KEYS, max_endpoints=3)
+    told = []
+    table.on_left_out.append(lambda: told.append("left out"))
+    table.replace_all([endpoint("a"), endpoint("b"), endpoint("c")])
+    assert told == []
+    table.writer(None, endpoint("a")).set(LOAD, 7.0)
+    table.upsert(endpoint("d"))
+    assert (len(told), [each.name for each in table.view()]) == (1, ["default/a", "default/b", "default/c"])
+    table.upsert(endpoint("a", labels={"zone": "b"}))
+    assert (len(told), table.view()[LOAD][0]) == (1, 7.0), "one that is there may change"
+    table.remove("default/b")
+    table.upsert(endpoint("d"))
+    assert [each.name for each in table.view()] == ["default/a", "default/c", "default/d"]
+
+
+def test_no_more_endpoints_are_asked_for_than_the_table_may_have(clock):
+    table = EndpointTable(clock, KEYS, max_endpoints=3)
+    named = (endpoint(str(number)) for number in range(10))
+    table.replace_all(named)
+    assert [each.name for each in table.view()] == ["default/0", "default/1", "default/2"]
+    assert next(named).name == "default/4", "one more was looked at, to know that there are more"
+    table.replace_all([endpoint("a"), endpoint("b"), endpoint("c"), endpoint("a", "10.0.0.9")])
+    assert [each.host for each in table.view()] == ["10.0.0.9", "10.0.0.1", "10.0.0.1"], "a name that comes twice is one endpoint"

@@ -28,8 +28,9 @@ from endpick.api.access import Access
 from endpick.api.fast_metrics import Distribution
 from endpick.api.metrics import LabelLimit
 from endpick.observability.metrics import ITL_BUCKETS, EndpickMetrics
-from endpick.observability.recorder import Recorder, Throttle
+from endpick.observability.recorder import Recorder
 from endpick.observability.telemetry import NullTelemetry
+from endpick.observability.throttle import Throttle
 from endpick.plugins.instance import Instance, scope_of
 from endpick.plugins.kinds import ExtensionPoint, OnFault
 from endpick.scheduling.step import Step, settle
@@ -363,3 +364,15 @@ def test_a_model_that_no_page_can_carry_does_not_keep_the_page_from_being_writte
     recorder.request_refused("half \ud800", "\ud800", "f", 0, "BadRequest")
     written = generate_latest(registry).decode()
     assert 'llm_d_epp_request_total{fairness_id="f",model_name="half ?",priority="0",target_model_name="?"} 2.0' in written
+
+
+def test_of_a_thousand_endpoints_that_do_not_answer_some_are_named(recorder, registry, instance, clock, caplog):
+    for number in range(1000):
+        recorder.poll_error(instance, f"pool/e{number}", "no answer within 1 s")
+    assert registry.get_sample_value("llm_d_epp_datalayer_poll_errors_total", {"source_type": "half-scorer"}) == 1000
+    *named, last = caplog.records
+    assert [record.endpoint for record in named] == [f"pool/e{number}" for number in range(20)]
+    assert "llm_d_epp_datalayer_poll_errors_total" in last.advice
+    clock.now += 31
+    recorder.poll_error(instance, "pool/e999", "no answer within 1 s")
+    assert caplog.records[-1].endpoint == "pool/e999"

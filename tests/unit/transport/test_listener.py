@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from endpick.transport import listener
 from endpick.transport.limits import AcceptLimits, TransportCounters
 from endpick.transport.listener import Listener
 
@@ -76,3 +77,49 @@ async def test_a_request_that_came_with_a_burst_of_idle_connections_is_answered(
             one.close()
     assert answer == b"alive"
     assert (port.counters.connections_accepted, port.counters.connections_evicted) == (SEATS + 1, 1)
+
+
+@pytest.mark.asyncio
+async def test_a_turn_takes_no_more_of_the_reserve_than_is_given_back_by_the_next():
+    port = Port()
+    address = port.socket.getsockname()
+    port.listener.open()
+    idle = [socket.create_connection(address) for _ in range(4)]
+    while len(port.listener._seats) < 4 or not all(seat.arrived for seat in port.listener._seats.values()):  # noqa: ASYNC110 - as below
+        await asyncio.sleep(0)
+    port.listener._first_reserved = 0
+    idle += [socket.create_connection(address) for _ in range(8)]
+    try:
+        port.listener._accept_some()
+        assert (port.counters.connections_accepted, port.counters.connections_evicted) == (5, 1)
+        async with asyncio.timeout(10):
+            while port.counters.connections_evicted < 8:  # noqa: ASYNC110 - what is waited for happens in the listener, which signals nothing
+                await asyncio.sleep(0)
+    finally:
+        port.listener.close()
+        for one in idle:
+            one.close()
+    assert port.counters.accept_pauses == 0
+
+
+@pytest.mark.asyncio
+async def test_a_low_descriptor_is_no_room_while_connections_have_reserved_ones(tmp_path, monkeypatch):
+    port = Port()
+    for number in range(101):
+        (tmp_path / str(number)).touch()
+    monkeypatch.setattr(listener, "_DESCRIPTORS", str(tmp_path))
+    port.listener.open()
+    visits = []
+    try:
+        async with asyncio.timeout(10):
+            # The second has a reserved descriptor. The others have low ones, of which there are enough for all but the last.
+            for first_reserved, evicted in ((10**6, 0), (0, 1), (10**6, 1), (100, 2)):
+                port.listener._first_reserved = first_reserved
+                visits.append(socket.create_connection(port.socket.getsockname()))
+                while port.counters.connections_accepted < len(visits):  # noqa: ASYNC110 - as above
+                    await asyncio.sleep(0)
+                assert port.counters.connections_evicted == evicted
+    finally:
+        port.listener.close()
+        for one in visits:
+            one.close()

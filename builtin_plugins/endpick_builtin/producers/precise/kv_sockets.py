@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from endpick_builtin.collection.connection_room import descriptors_for_feeds
+
 if TYPE_CHECKING:
     import zmq
 
@@ -19,7 +21,9 @@ Frames = list[bytes]
 
 TURN_SECONDS = 0.002
 MAX_SOCKETS = 16_384
-"""Two for each publisher that is dialled; ZeroMQ's own limit is 1023."""
+"""Three for each publisher that is dialled; ZeroMQ's own limit is 1023."""
+_DESCRIPTORS_PER_SOCKET = 4 / 3
+"""One for each of a publisher's three sockets, and one for the connection."""
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 """A publisher that sends more at once is cut off; a step of an engine with a million new tokens fits."""
 CUT_OFF_SECONDS = 5.0
@@ -43,11 +47,11 @@ def _told_as_os_errors() -> Iterator[None]:
 
 
 def new_context() -> zmq.Context[zmq.Socket[bytes]]:
-    """A context for `MAX_SOCKETS`."""
+    """A context for `MAX_SOCKETS`, or for as many as leave descriptors for everything else."""
     import zmq  # noqa: PLC0415 - an extra that only configurations with KV events need
 
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
+    context.set(zmq.MAX_SOCKETS, max(1, min(MAX_SOCKETS, int(descriptors_for_feeds() / _DESCRIPTORS_PER_SOCKET))))
     return context
 
 

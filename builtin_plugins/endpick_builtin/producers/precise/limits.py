@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from endpick.api import Limit
-from endpick_builtin.collection.http_pages import PAGE_LIMITS
+from endpick_builtin.collection.page_limits import PAGE_LIMITS
 from endpick_builtin.producers.precise.engine_blocks import MAX_RESTORED
 from endpick_builtin.producers.precise.kv_events import MAX_EVENTS
 from endpick_builtin.producers.precise.kv_sockets import MAX_MESSAGE_BYTES, MAX_SOCKETS
@@ -26,8 +26,8 @@ MANY_HELD = Limit(
 )
 MANY_SOCKETS = Limit(
     "MAX_SOCKETS",
-    f"an endpoint is not listened to for KV events: more than {MAX_SOCKETS} sockets (MAX_SOCKETS, fixed), or than the process may open; "
-    "raise its limit of open files, or spread the endpoints over several pickers",
+    f"an endpoint is not listened to for KV events: more than {MAX_SOCKETS} sockets (MAX_SOCKETS, fixed), or than three eighths of the "
+    "limit of open files; raise that limit, or spread the endpoints over several pickers",
 )
 MANY_REPLAYS = Limit(
     "maxReplays",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from endpick.api.request import ParsedRequest, Prompt, Rejection
 from endpick.observability.metrics import EndpickMetrics
-from endpick.observability.recorder import Throttle
+from endpick.observability.throttle import Throttle
 from endpick.plugins.elsewhere import SampleKey
 from endpick.plugins.instance import Instance
 from endpick.requests.large import BodyRead, ElsewhereError, LargeBody, ParserFailed

@@ -1,0 +1,42 @@
+"""What an answer of a server may take, and what the log says when one takes more."""
+
+from __future__ import annotations
+
+from endpick.api import Limit
+
+MAX_PAGE_BYTES = 8 * 1024 * 1024
+"""A page that is longer is refused unread: no model server has so many metrics, and reading it would starve the rest."""
+MAX_HEADERS = 200
+"""More headers than a server of pages has use for: the answer is refused."""
+MAX_HEAD_BYTES = 64 * 1024
+"""What may come before the headers are complete; the parser itself would keep a header that never ends."""
+MAX_ANSWER_BYTES = 2 * MAX_PAGE_BYTES
+"""An answer as it comes, with what its transfer encoding adds."""
+MAX_CHUNKS = 20_000
+"""Of one answer: the longest page in chunks of 400 bytes. Each costs a call, so that chunks of one byte would keep the thread busy."""
+
+LONG_PAGE = Limit(
+    "MAX_PAGE_BYTES",
+    f"a page was refused: it is longer than {MAX_PAGE_BYTES // 2**20} MiB (MAX_PAGE_BYTES, fixed); see what is written there",
+)
+LONG_ANSWER = Limit(
+    "MAX_ANSWER_BYTES",
+    f"a page was refused: its server sent more than {MAX_ANSWER_BYTES // 2**20} MiB (MAX_ANSWER_BYTES, fixed); see what answers there",
+)
+LONG_HEAD = Limit(
+    "MAX_HEAD_BYTES",
+    f"a page was refused: its headers are longer than {MAX_HEAD_BYTES // 2**10} KiB (MAX_HEAD_BYTES, fixed); see what answers there",
+)
+MANY_HEADERS = Limit(
+    "MAX_HEADERS", f"a page was refused: it has more than {MAX_HEADERS} headers (MAX_HEADERS, fixed); see what answers there"
+)
+MANY_CHUNKS = Limit(
+    "MAX_CHUNKS", f"a page was refused: it comes in more than {MAX_CHUNKS} chunks (MAX_CHUNKS, fixed); see what answers there"
+)
+MANY_CONNECTIONS = Limit(
+    "MOST_CONNECTIONS",
+    "a server was not asked: as many connections to servers are in use as three eighths of the limit of open files (MOST_CONNECTIONS); "
+    "raise that limit (ulimit -n)",
+)
+PAGE_LIMITS = (LONG_PAGE, LONG_ANSWER, LONG_HEAD, MANY_HEADERS, MANY_CHUNKS, MANY_CONNECTIONS)
+"""Those of an answer, and of asking, for the `Limits` of who asks."""

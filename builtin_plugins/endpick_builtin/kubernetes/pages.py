@@ -1,0 +1,105 @@
+"""Takes a page of a list apart, object by object, so that the event loop has its turns however many objects a server puts into one."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator
+from time import perf_counter
+from typing import TypeAlias
+
+import orjson
+
+JSONMapping: TypeAlias = dict[str, object]
+
+MOST_ITEM_BYTES = 4 * 1024 * 1024
+"""Of one object; etcd takes none beyond 1.5 MiB, and JSON is longer than what it keeps."""
+MOST_BRACKETS = 65_536
+"""Of one object, and of what stands around all of them; a Pod has some hundred."""
+_BRACKETS_PER_TURN = 1024
+TURN_SECONDS = 0.002
+"""After which everything else has a turn."""
+_TO_BRACKET = re.compile(rb'(?:[^"{}\[\]]++|"(?:[^"\\]++|\\.)*+")*+[{}\[\]]', re.DOTALL)
+"""Up to a bracket that is not within a text. It never tries again, so that it takes a time proportional to what it passes over."""
+_ITEMS = re.compile(rb'"items"[ \t\r\n]*:[ \t\r\n]*\[\Z')
+_BETWEEN = b" \t\r\n,"
+_OPENING = b"{["
+
+
+class PageError(ValueError):
+    """It is no page of a list; the message says why."""
+
+
+def objects_of(raw: bytes) -> Iterator[JSONMapping | None]:
+    """The objects under `items`, one at a time, and last what stands around them; None now and then, for a turn in the middle of one.
+
+    Raises:
+        PageError: it is no page of a list, or an object is too long.
+    """
+    depth = position = begin = brackets = 0
+    """`begin` is where the present object began; `brackets` are those since."""
+    items_begin = items_end = 0
+    match, size = _TO_BRACKET.match, len(raw)
+    while found := match(raw, position, min(size, begin + MOST_ITEM_BYTES)):
+        passed, position = position, found.end()
+        brackets += 1
+        if not brackets % _BRACKETS_PER_TURN:
+            if brackets >= MOST_BRACKETS:
+                raise PageError(f"an object has more than {MOST_BRACKETS} brackets")
+            yield None
+        in_items = items_begin and not items_end
+        if raw[position - 1] in _OPENING:
+            if depth == 1 and not items_begin and _ITEMS.search(raw, passed, position):
+                items_begin = begin = position
+            elif depth == 2 and in_items:
+                _require_nothing(raw[passed : position - 1])
+                begin, brackets = position - 1, 0
+            depth += 1
+            continue
+        depth -= 1
+        if depth == 2 and in_items:
+            yield _object(raw[begin:position])
+            begin, brackets = position, 0
+        elif depth == 1 and in_items:
+            _require_nothing(raw[passed : position - 1])
+            items_end = begin = position - 1
+    if size - begin > MOST_ITEM_BYTES:
+        raise PageError(f"an object, or what stands around all of them, is longer than {MOST_ITEM_BYTES // 2**20} MiB")
+    if items_begin and not items_end:
+        raise PageError("it is cut short")
+    yield _object(raw[:items_begin] + raw[items_end:] if items_begin else raw)
+
+
+async def take_apart(raw: bytes, take: Callable[[JSONMapping], None]) -> JSONMapping:
+    """Hand over the objects of a page, with turns for everything else between them; returns what stands around them.
+
+    Raises:
+        PageError: see `objects_of`.
+    """
+    until = perf_counter() + TURN_SECONDS
+    last: JSONMapping | None = None
+    for item in objects_of(raw):
+        if item is not None:
+            if last is not None:
+                take(last)
+            last = item
+        if perf_counter() > until:
+            await asyncio.sleep(0)
+            until = perf_counter() + TURN_SECONDS
+    assert last is not None, "what stands around the objects comes last"
+    return last
+
+
+def _require_nothing(between: bytes) -> None:
+    if between.strip(_BETWEEN):
+        raise PageError("its items are no objects")
+
+
+def _object(raw: bytes) -> JSONMapping:
+    try:
+        content = orjson.loads(raw)
+    except orjson.JSONDecodeError as problem:
+        raise PageError(f"it is not JSON: {problem}") from problem
+    if not isinstance(content, dict):
+        raise PageError("it is no JSON object")
+    return content
