@@ -11,6 +11,7 @@ One folder, or module, for each kind:
 - `scorers`: how good would each endpoint be for a request, from 0 to 1?
 - `pairs`: what stands behind plugins that are a filter and a scorer of one idea, such as session affinity?
 - `pickers`: to which of the scored endpoints does a request go?
+- `picker_parameters`: what may their configuration say?
 - `observers`: what is reported of a response?
 - `discovery`: which endpoints are there?
 - `kubernetes`: which endpoints does the Kubernetes API know?

@@ -11,6 +11,7 @@
 - `watch_states`: what follows when a list or a watch ends in this way or that?
 - `comeback`: how is it noticed that the API server takes connections again?
 - `client`: how is the API server asked, and what do its answers mean?
+- `pages`: how is a list taken apart, so that the event loop has its turns?
 - `http2`: how does a server say on a watch that it is about to end, or that it is still there?
 - `patience`: how long is the API server given, and how soon is it asked again?
 - `access`: where is the API server, and who are we to it?

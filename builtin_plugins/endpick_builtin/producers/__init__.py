@@ -1,6 +1,7 @@
 """Data producers: what is found out about a request before it is scheduled?
 
 - `prefix_cache`: `approx-prefix-cache-producer`: how much of a prompt does each endpoint have cached?
+- `prefix_parameters`: what may its configuration say?
 - `precise_prefix_cache`: `precise-prefix-cache-producer`: how much of a prompt does each engine say it has cached?
 - `precise/`: what that is made of
 - `prefix_promises`: what does a broken promise say of everything else that was sent there?

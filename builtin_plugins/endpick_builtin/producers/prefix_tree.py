@@ -175,9 +175,12 @@ class PrefixTree:
         An endpoint without a slot is ignored: it has left.
         """
         slot = self._slots.slot_of.get(name)
-        if slot is None or not prompt:
+        if slot is None:
             return
         holdings = self._holdings[slot]
+        if not prompt:
+            self._trim(slot, holdings, capacity)
+            return
         self._insertions += 1
         now, ends = self._insertions, holdings.ends
         branch, start = self._root, 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -166,7 +167,7 @@ class EndpointTable:
         clock: Callable[[], float],
         keys: Iterable[AnyKey] = (),
         on_violation: OnViolation = refuse,
-        max_endpoints: int = MAX_ENDPOINTS,
+        max_endpoints: int = sys.maxsize,
     ) -> None:
         """An empty table.
 
@@ -174,7 +175,7 @@ class EndpointTable:
             clock: Monotonic seconds; virtual in simulations.
             keys: What may be written: columns for scope `ENDPOINT`, single values for scope `POOL`; other scopes are ignored.
             on_violation: Told when a collector writes a key it does not produce; the value is dropped.
-            max_endpoints: So many rows at most; endpoints beyond are left out.
+            max_endpoints: So many rows at most; endpoints beyond are left out. `serve` gives `MAX_ENDPOINTS` or what its operator says.
         """
         self.on_changed: list[Callable[[Generation], None]] = []
         """Called with the new generation after rows came, went or were replaced."""

@@ -9,6 +9,8 @@
 - `legacy`: which old names of llm-d's metrics does `/metrics` repeat for dashboards that ask for them?
 - `logs`: how does a log line look, as text and as JSON?
 - `log_lines`: where do log lines go, when what reads them is slow or has no room?
+- `throttle`: how often is the same thing told?
+- `uncaught`: what do plugins do where no call of endpick's stands?
 
 `cli`, `serve`, `testing`, `planning`, `extproc`, `requests`, `scheduling` and `datalayer` call it. It may import `plugins`, `config`,
 `diagnostics` and `api`.

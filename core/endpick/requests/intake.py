@@ -218,8 +218,9 @@ def plainly(parsed: ParsedRequest) -> ParsedRequest:
     Raises:
         Anything: a field is not what it has to be, or raises when it is looked at.
     """
-    tokens, streaming = parsed.max_output_tokens, bool(parsed.streaming)
-    plain_tokens = int.__int__(tokens) if isinstance(tokens, int) else tokens
+    tokens: int | None = parsed.max_output_tokens
+    plain_tokens = None if tokens is None else int.__int__(tokens)
+    streaming = bool(parsed.streaming)
     needs_model, skip_response = bool(parsed.needs_model), bool(parsed.skip_response)
     return ParsedRequest(
         parsed.model, parsed.prompt, streaming, plain_tokens, parsed.cache_salt, parsed.payload, needs_model, skip_response

@@ -5,6 +5,7 @@
 - `lifecycle`: in which phase is a process, and how long does it still take requests once it is to end?
 - `deployment`: how are the instances of a plan built and started, and which are carried over from the previous plan?
 - `active_plan`: which deployment serves now, and how does a reload replace it?
+- `pool_log`: who joined, left or changed, in few lines?
 - `watchdog`: what holds the event loop when it stands still?
 - `limit_log`: which limits are there, and what does the log say when one acts?
 - `overload`: how short of memory is the process, and who forgets what?

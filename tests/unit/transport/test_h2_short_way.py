@@ -120,7 +120,7 @@ def test_a_message_without_a_byte_is_refused_as_on_the_long_way():
     short, long = both_ways()
     for peer in (short, long):
         peer.send(data(1, wire(b"")))
-    assert short.connection.take_output() == long.connection.take_output()
+    assert short.connection.outbox.take() == long.connection.outbox.take()
     assert short.exchange.finishes == long.exchange.finishes == [CloseCause.ERROR]
 
 
