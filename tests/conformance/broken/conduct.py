@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import prometheus_client
 
-from conformance.broken.register import MATCH, TENANTS, TOKENS, Fair, breaks
+from conformance.broken.register import TENANTS, TOKENS, Fair, breaks
 from endpick.api import (
     KV_CACHE_USAGE,
     RUNNING_REQUESTS_SIZE,
@@ -100,18 +100,6 @@ class Clamping(Scorer):
         queue.flags.writeable = True
         np.minimum(queue, 5.0, out=queue)
         return np.fmax(1.0 - queue / 5.0, 0.0)
-
-
-@breaks("leaves_its_inputs_alone", "`score` changes the column 'acme.example/match'")
-class Scaling(Scorer):
-    """Scales in place what a producer has left for all plugins."""
-
-    consumes = (MATCH,)
-
-    def score(self, request, endpoints, state):
-        match = state.column(MATCH, endpoints)
-        match *= 0.5
-        return np.nan_to_num(match)
 
 
 @breaks("leaves_its_inputs_alone", "`score` changes the column 'acme.example/tenants'", samples={TENANTS: [["a"], ["b"]]})

@@ -15,7 +15,6 @@ from endpick.api import (
 )
 
 TOKENS = DataKey("acme.example/tokens", int, Scope.REQUEST, doc="Tokens of the prompt (count).")
-MATCH = DataKey("acme.example/match", float, Scope.CANDIDATE, doc="How well the endpoint fits (0 to 1).")
 TENANTS: DataKey[list] = DataKey("acme.example/tenants", list, doc="Tenants that the endpoint serves.")
 NAMELESS = DataKey("acme.example/nameless", float)
 
