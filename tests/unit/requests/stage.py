@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from random import Random
 
 from endpick.api import (
@@ -31,6 +32,7 @@ from endpick_builtin.pickers import MaxScorePicker
 from unit.scheduling.workbench import Recording, instance, plugin_of, pool
 
 EVERYTHING = BodyModes()
+JSON_OK = {":status": "200", "content-type": "application/json"}
 KIND_OF = {
     "header_processors": RequestHeaderProcessor,
     "candidate_filters": CandidateFilter,
@@ -158,3 +160,9 @@ def parser_of(name: str, claims: tuple[str, ...] = (), on_fault: OnFault | None 
     built = plugin_of(Parser, name, on_fault, **methods)
     type(built.plugin).claims = claims
     return built
+
+
+def pieces(data: bytes, cuts: Sequence[int]) -> list[bytes]:
+    """The data, cut at these places and nowhere else."""
+    edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
+    return [data[start:end] for start, end in pairwise(edges)]

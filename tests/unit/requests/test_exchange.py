@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -18,16 +16,14 @@ from endpick.requests.response_body import (
     MAX_BODY_BYTES,
     MAX_EVENT_BYTES,
     FramedUsage,
-    ModelNameRestorer,
     StreamedUsage,
     WholeUsage,
 )
 from endpick_builtin.parsers.openai import OpenAIParser
 from endpick_builtin.producers.inflight_load import InflightLoadProducer
-from unit.requests.stage import CHAT, Stage, before_request_of, observer_of, parser_of
+from unit.requests.stage import CHAT, JSON_OK, Stage, before_request_of, observer_of, parser_of, pieces
 from unit.scheduling.workbench import instance, picker_of, plugin_of, pool
 
-JSON_OK = {":status": "200", "content-type": "application/json"}
 SSE_OK = {":status": "200", "content-type": "text/event-stream; charset=utf-8"}
 ANSWER = b'{"object":"chat.completion","model":"m","usage":{"prompt_tokens":10,"completion_tokens":20}}'
 
@@ -226,11 +222,6 @@ STREAM = (
 )
 
 
-def pieces(data, cuts):
-    edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
-    return [data[start:end] for start, end in pairwise(edges)]
-
-
 @given(st.lists(st.integers(0, 10_000), max_size=30), st.sampled_from([b"\n\n", b"\r\n\r\n"]))
 def test_usage_of_a_stream_is_found_however_it_is_cut(cuts, separator):
     stream = STREAM.replace(b"\n\n", separator)
@@ -367,62 +358,6 @@ def test_what_is_kept_of_a_plain_body_is_accounted_for_until_its_end():
     assert account.held_bytes == KEPT_TAIL_BYTES
     usage.result()
     assert account.held_bytes == 0
-
-
-def restored(data, cuts=(), target="vllm-backend-01", incoming="gpt-4-proxy"):
-    restorer = ModelNameRestorer(target, incoming)
-    chunks = pieces(data, cuts)
-    out = [(restorer.feed(chunk, False), chunk) for chunk in chunks]
-    out.append((restorer.feed(b"", True), b""))
-    return b"".join(chunk if new is None else new for new, chunk in out)
-
-
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        (b'{"id":"cmpl-123","model":"vllm-backend-01","choices":[]}', b'{"id":"cmpl-123","model":"gpt-4-proxy","choices":[]}'),
-        (b'data: {"model":"vllm-backend-01"}\n\n', b'data: {"model":"gpt-4-proxy"}\n\n'),
-        (b'{"model": "vllm-backend-01"}', b'{"model": "gpt-4-proxy"}'),
-        (b'{"model":"vllm-backend-012"}', b'{"model":"vllm-backend-012"}'),
-        (b'{"object":"x"}', b'{"object":"x"}'),
-        (b"data: [DONE]\n", b"data: [DONE]\n"),
-        (b'"model":"vllm-back', b'"model":"vllm-back'),
-    ],
-)
-def test_the_clients_model_name_is_put_back(data, expected):
-    assert restored(data) == expected
-
-
-FRAGMENTS = st.sampled_from(
-    [b'"model":"vllm-backend-01"', b'"model": "vllm-backend-01"', b'"model":"other"', b'"model"', b'"', b'"mod', b"{", b"x", b"\n\n", b" "]
-)
-
-
-@given(st.lists(FRAGMENTS, max_size=12).map(b"".join), st.lists(st.integers(0, 500), max_size=12))
-def test_the_name_is_put_back_however_the_body_is_cut(data, cuts):
-    whole = data.replace(b'"model":"vllm-backend-01"', b'"model":"gpt-4-proxy"').replace(
-        b'"model": "vllm-backend-01"', b'"model": "gpt-4-proxy"'
-    )
-    assert restored(data, cuts) == whole
-
-
-def test_a_piece_with_nothing_to_restore_is_passed_as_it_is():
-    restorer = ModelNameRestorer("a", "b")
-    assert restorer.feed(b'data: {"choices":[]}\n\n', False) is None
-    assert restorer.feed(b'data: {"mod', False) == b"data: {"
-    assert restorer.feed(b'el":"a"}\n\n', False) == b'"model":"b"}\n\n'
-    assert restorer.feed(b"", True) is None
-
-
-def test_the_answer_to_a_rewritten_request_names_the_model_the_client_asked_for():
-    exchange = Stage().route({**CHAT, "model": "mine"}, x_llm_d_model_name_rewrite="theirs").exchange
-    exchange.response_headers(JSON_OK, None)
-    sent = exchange.response_chunk(json.dumps({"model": "theirs", "choices": []}).encode(), True)
-    assert json.loads(sent) == {"model": "mine", "choices": []}
-
-
-def test_names_that_json_escapes_are_put_back_too():
-    assert restored(b'{"model":"a\\"b"}', target='a"b', incoming='c"d') == b'{"model":"c\\"d"}'
 
 
 def test_observers_tell_the_gateway_metadata_at_the_end_and_one_that_fails_tells_nothing():
