@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import logging
 import re
 import sys
@@ -56,9 +57,11 @@ class JSONFormatter(logging.Formatter):
         if record.exc_info:
             line["exception"] = _shortened(self.formatException(record.exc_info))
         try:
-            return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+            text = orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
         except TypeError:  # half a surrogate pair, which is text to Python and to no other reader
-            return orjson.dumps({name: _encodable(value) for name, value in line.items()}).decode()
+            text = orjson.dumps({name: _encodable(value) for name, value in line.items()}).decode()
+        # Whoever looks at the line without reading its JSON is shown it too: a terminal, a tool that takes U+2028 for the end of a line.
+        return _CONTROL.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
 class TextFormatter(logging.Formatter):
@@ -89,7 +92,10 @@ def _shortened(traceback: str) -> str:
     return f"{traceback[:half]}\n… {len(traceback) - 2 * half} characters …\n{traceback[-half:]}"
 
 
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+_CONTROL = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164"
+    "\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
 """Those that write from right to left, or nothing, are among them: what stands there would look like something else."""
 _AMBIGUOUS = re.compile(r'["\s]')
 

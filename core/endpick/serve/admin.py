@@ -23,12 +23,15 @@ class _SharedScrape:
 
     def __init__(self, exposed: Collector) -> None:
         self._exposed = exposed
-        self._writing: asyncio.Task[bytes] | None = None
+        self._writing: asyncio.Task[Page] | None = None
 
     async def page(self) -> Page:
         if self._writing is None or self._writing.done():
-            self._writing = asyncio.ensure_future(page_of(self._exposed))
-        return Page(await asyncio.shield(self._writing), CONTENT_TYPE)
+            self._writing = asyncio.ensure_future(self._write())
+        return await asyncio.shield(self._writing)
+
+    async def _write(self) -> Page:
+        return Page(await page_of(self._exposed), CONTENT_TYPE)
 
 
 def admin_pages(exposed: Collector, report: Callable[[], tuple[bool, str]]) -> Pages:

@@ -11,7 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from http import HTTPStatus
 from typing import cast
 
@@ -79,13 +79,20 @@ class AdminCounters:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Page:
-    """What one path answers."""
+    """What one path answers; those who share it share its compressed form."""
 
     body: bytes
     content_type: str = _TEXT
     status: HTTPStatus = HTTPStatus.OK
+    _compressing: asyncio.Task[bytes] | None = field(default=None, init=False, repr=False)
+
+    async def compressed(self) -> bytes:
+        """The body as gzip, made once."""
+        if self._compressing is None:
+            self._compressing = asyncio.ensure_future(_compressed(self.body))
+        return await asyncio.shield(self._compressing)
 
 
 Pages = dict[str, Callable[[], Awaitable[Page]]]
@@ -230,7 +237,7 @@ class AdminConnection(asyncio.Protocol):
             page = await self._page(request)
             body, compressed = page.body, request.takes_gzip and page.status is HTTPStatus.OK
             if compressed:
-                body = await _compressed(body)
+                body = await page.compressed()
             head = _head(page, len(body), compressed, request.keeps_alive)
             await self._write(head, b"" if request.method == b"HEAD" else body)
             self._served = True

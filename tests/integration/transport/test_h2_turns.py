@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 
 import pytest
@@ -80,3 +81,28 @@ async def test_many_connections_that_send_much_take_turns_with_each_other_not_wi
         assert received.count(message) == 20 * 100
         for client in (*greedy, slow):
             await client.close()
+
+
+async def test_a_connection_that_ends_with_many_streams_takes_turns_with_the_rest(open_h2):
+    """The queue of turns is served for no time at all, so that some streams end between two looks at the others."""
+    async with open_h2(limits=Limits(read_seconds_per_turn=0.0)) as serving:
+        crowded, other = [await RawClient.connect(serving.port) for _ in range(2)]
+        for stream in range(1, 2001, 2):
+            crowded.open(stream)
+        assert await crowded.echo(2001, b"hello") == b"hello"
+        assert await other.echo(1, b"hello") == b"hello"
+        at_once = []
+        loop = asyncio.get_running_loop()
+
+        def look(before: int) -> None:
+            closed = serving.server.counters.streams_closed
+            at_once.append(closed - before)
+            if serving.server.connections > 1:
+                loop.call_soon(look, closed)
+
+        look(0)
+        crowded.writer.transport.abort()
+        await serving.log.until_closed(1001)
+        assert max(at_once) <= 64
+        assert serving.server.counters.streams_active == 1
+        await other.close()

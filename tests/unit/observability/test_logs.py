@@ -82,6 +82,27 @@ def test_nothing_in_a_line_is_shown_in_another_order_or_not_at_all():
     assert stream.getvalue().endswith("refused m\\u202edesufer\\u2066\\u200b\\ufeff\n")
 
 
+@pytest.mark.parametrize(
+    "unseen", ["\xad", "\u034f", "\u115f", "\u180e", "\u206a", "\u2800", "\u3164", "\ufe0f", "\uffa0", "\ufff9", "\U0001d173", "\U000e0041"]
+)
+def test_characters_that_show_nothing_are_shown_as_escapes(unseen):
+    stream = io.StringIO()
+    configure_logging("info", "text", stream)
+    logging.getLogger("x").info("refused %s", f"admin{unseen}", extra={"model": f"admin{unseen}"})
+    assert unseen not in stream.getvalue()
+    assert stream.getvalue().count(unseen.encode("unicode_escape").decode()) == 2
+
+
+@pytest.mark.parametrize("control", ["\x7f", "\x85", "\x9b", "\u2028", "\u202e", "\u200b", "\U000e0041"])
+def test_a_json_line_is_one_line_to_all_who_look_at_it_and_says_the_same(control):
+    stream = io.StringIO()
+    configure_logging("info", "json", stream)
+    logging.getLogger("x").info("refused %s", control, extra={"model": f"ü{control}"})
+    (line,) = stream.getvalue().splitlines()
+    assert control not in line
+    assert (json.loads(line)["event"], json.loads(line)["model"]) == (f"refused {control}", f"ü{control}")
+
+
 def test_a_field_with_blanks_cannot_pass_for_two():
     stream = io.StringIO()
     configure_logging("info", "text", stream)

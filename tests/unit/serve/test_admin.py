@@ -115,6 +115,32 @@ async def test_scrapers_that_come_together_share_a_page_and_take_it_compressed()
     assert collector.asked < 20
 
 
+@pytest.mark.asyncio
+async def test_a_page_that_scrapers_share_is_compressed_once(monkeypatch):
+    compressed = []
+    compress = gzip.compress
+
+    def counted(body: bytes, level: int, *, mtime: int) -> bytes:
+        compressed.append(len(body))
+        return compress(body, level, mtime=mtime)
+
+    monkeypatch.setattr("endpick.serve.admin_http.gzip.compress", counted)
+    collector = CountedCollector()
+    server = AdminServer(admin_pages(collector, lambda: (True, "")), "127.0.0.1", 0)
+    port = await server.start()
+    try:
+        clients = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+        for _, writer in clients:
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n")
+        answers = [await reader.read() for reader, _ in clients]
+        for _, writer in clients:
+            writer.close()
+    finally:
+        await server.stop()
+    assert all(b"Content-Encoding: gzip" in answer for answer in answers)
+    assert len(compressed) <= collector.asked < 20
+
+
 @asynccontextmanager
 async def talking_to(pages: Pages, limits: AdminLimits | None = None) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """A connection to a server of these pages; the server ends first, so that a test that hangs on the client's side shows."""

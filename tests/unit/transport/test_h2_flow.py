@@ -375,3 +375,15 @@ class Replying(EchoSession):
 
     def receive(self, message):
         return (self._reply,)
+
+
+def test_of_settings_that_visit_many_streams_no_more_is_taken_than_one_between_two_looks_at_the_clock():
+    peer = Peer(settings={INITIAL_WINDOW: 0})
+    for stream in range(1, 601, 2):
+        peer.open(stream)
+        peer.message(stream, b"reply:20")
+    peer.take()
+    ticks = iter(range(100, 200))
+    left = peer.connection.receive(b"".join(frames.settings({INITIAL_WINDOW: size}) for size in (1, 2, 3)), 0.0, lambda: float(next(ticks)))
+    assert left
+    assert peer.connection.outbox.stream_window == 1

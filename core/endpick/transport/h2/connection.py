@@ -18,6 +18,7 @@ from endpick.transport.h2.frames import (
     PREFACE,
     RST_STREAM,
     FrameBuffer,
+    FrameType,
     announced_settings,
     read_frame_head,
 )
@@ -27,11 +28,14 @@ from endpick.transport.h2.streams import Spawn, Streams
 from endpick.transport.limits import Limits, TransportCounters
 from endpick.transport.methods import Methods
 
+_SETTINGS: Final = int(FrameType.SETTINGS)
 _HTTP1_METHODS: Final = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"CONNECT ", b"TRACE ")
 _NO_LIMIT: Final = sys.maxsize >> 1
 """Still an offset when a position is added."""
 _FRAMES_PER_LOOK: Final = 4
 """So many frames are acted on between two looks at the clock: two requests, if they are short."""
+_MANY_STREAMS: Final = 256
+"""A change of the window visits each stream: where there are more, the clock is looked at after each SETTINGS."""
 _TLS_HANDSHAKE: Final = b"\x16\x03"
 _STARTS: Final = (PREFACE, *_HTTP1_METHODS, _TLS_HANDSHAKE)
 
@@ -156,6 +160,8 @@ class Connection:
                         self._control.reset(stream_id, buffer[start:stop], now)
                     else:
                         self._control.receive(kind, flags, stream_id, buffer[start:stop], now)
+                        if kind == _SETTINGS and len(self.streams.open) > _MANY_STREAMS:
+                            until_look = 1
                 except H2StreamError as error:
                     error.count(self._counters)
                     self.streams.reset(error.stream_id, error.code)
@@ -206,12 +212,12 @@ class Connection:
             self.lifetime.enter(CLOSING)
 
     def end_with(self, error: H2ConnectionError) -> None:
-        """Close because of what the client did, here or at the socket."""
+        """Close because of what the client did, here or at the socket; the owner ends the streams by `end_some`."""
         if not self.lifetime.closing:
             self.lifetime.enter(CLOSING)
             error.count(self._counters)
             self.outbox.put(frames.goaway(self.streams.last_id, error.code, error.reason))
-            self.streams.close_all()
+            self.streams.close_some()
 
     def idle_since(self) -> float | None:
         """Since when there has been no stream, within the second between two ticks; None while there is one."""
@@ -224,9 +230,14 @@ class Connection:
             self.outbox.push_ready()
             self._handler.send_window_update()
 
+    def end_some(self) -> bool:
+        """The socket is gone, or nothing more is read of it: end some streams; whether there are more of them."""
+        return self.streams.close_some()
+
     def lost(self) -> None:
-        """The socket is gone."""
+        """The socket is gone; all streams that are left end."""
         self.lifetime.enter(CLOSED)
         self._counters.connections_closed += 1
-        self.streams.close_all()
+        while self.streams.close_some():
+            pass
         self.outbox.close()

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable
 from contextlib import suppress
+from functools import partial
 from typing import Final, Protocol, cast
 
 from endpick.requests.memory import MemoryBudget
@@ -123,8 +124,20 @@ class SocketConnection:
         # The connection refers to this object. Without the reference back, both are freed at once rather than by the garbage collector.
         connection, self._connection = self._connection, None
         if connection is not None:
+            self._end_streams(connection)
+
+    def _end_streams(self, connection: Connection) -> None:
+        """End what a lost connection leaves, some streams in each turn, and then be forgotten."""
+        if connection.end_some():
+            self._turns.join(partial(self._end_streams, connection))
+        else:
             connection.lost()
             self._owner.release(self)
+
+    def _end_some(self) -> None:
+        """End the streams of a connection that waits only for its client to close, some in each turn."""
+        if self._connection is not None and self._connection.end_some():
+            self._turns.join(self._end_some)
 
     def tick(self, now: float) -> None:
         """About once a second."""
@@ -224,6 +237,7 @@ class SocketConnection:
         """Close, giving the client time to read why: if input is unread on close, the kernel discards what was written last."""
         self._closed = True
         self._linger = self._loop.call_later(_LINGER_SECONDS, self._transport.abort)
+        self._end_some()
         if self._transport.can_write_eof():
             with suppress(OSError):  # the client has closed first; connection_lost will be called
                 self._transport.write_eof()
