@@ -109,7 +109,7 @@ class _Request:
 
 
 class BusySeats:
-    """How many connections may keep their seats because they are answered; the seats of others are for probes, however many ask for pages."""
+    """How many connections keep their seats while they are answered; those of others are for probes, however many ask for pages."""
 
     def __init__(self, most: int) -> None:
         self._left = most
