@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -25,6 +26,14 @@ MOST_ALIASES = 16
 _MANY_ALIASES = Limit(
     "MOST_ALIASES",
     f"endpoints stay as they are: a name is an alias more than {MOST_ALIASES} times (MOST_ALIASES, fixed); name where it leads in hostname",
+)
+
+MOST_TARGETS = 1024
+_TARGETS_AT_ONCE = 16
+"""Looked up at the same time; each question has a descriptor of its own."""
+_MANY_TARGETS = Limit(
+    "MOST_TARGETS",
+    f"endpoints are left out: SRV records name more than {MOST_TARGETS} servers (MOST_TARGETS, fixed); ask for the addresses of one name",
 )
 
 
@@ -62,13 +71,13 @@ class DnsDiscovery(EndpointDiscovery[DnsDiscoveryParameters]):
     An endpoint is named `dns/address:port`. The name is asked for again when its shortest-lived record ends, but not before
     `shortestInterval` and no later than `longestInterval`. While no server can say, the pool stays as it is, and the log says so once;
     a name that does not exist, or has no records, has no endpoints. Of SRV records those of the lowest priority count; their weights do
-    not, for scorers know better.
+    not, for scorers know better; of their targets 1024 are looked up at most, 16 at a time.
     """
 
     def __init__(self, name: str, parameters: DnsDiscoveryParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
         self._trouble = ""
-        self._limits = Limits(context, (_MANY_ALIASES,))
+        self._limits = Limits(context, (_MANY_ALIASES, _MANY_TARGETS))
 
     async def run(self, registry: EndpointRegistry) -> None:
         """Follow the name until cancelled.
@@ -111,15 +120,27 @@ class DnsDiscovery(EndpointDiscovery[DnsDiscoveryParameters]):
         first = min((record.priority for record in found), default=0)
         # RFC 2782: a target that is the root says that there is no such service.
         services = [record for record in found if record.priority == first and record.value]
-        addresses: set[tuple[str, int]] = set()
-        seconds = _life(found)
-        for service in services:
-            records = _addresses(answer, service.value)
-            if not records:
-                records = _of_name(await look_up(servers, service.value, RecordType.A), service.value, RecordType.A)
-            addresses |= {(record.value, service.port) for record in records}
-            seconds = min(seconds, _life(records))
-        return self._endpoints(addresses), seconds
+        found_of = await self._looked_up(servers, answer, sorted({service.value for service in services}))
+        addresses = {(record.value, service.port) for service in services for record in found_of.get(service.value, ())}
+        return self._endpoints(addresses), min([_life(found), *map(_life, found_of.values())])
+
+    async def _looked_up(self, servers: Sequence[tuple[str, int]], answer: Answer, targets: Sequence[str]) -> dict[str, list[Record]]:
+        """The addresses of each target, where the server did not send them along; some are asked for at the same time."""
+        if len(targets) > MOST_TARGETS:
+            self._limits.acted(_MANY_TARGETS, about=self.parameters.hostname)
+        found: dict[str, list[Record]] = {}
+        sent: dict[str, list[Record]] = {}
+        for record in answer.records:
+            if record.type in (RecordType.A, RecordType.AAAA):
+                sent.setdefault(record.name, []).append(record)
+        waiting = iter(targets[:MOST_TARGETS])
+
+        async def look_up_some() -> None:
+            for target in waiting:
+                found[target] = sent.get(target) or _of_name(await look_up(servers, target, RecordType.A), target, RecordType.A)
+
+        await _all_of(look_up_some() for _ in range(_TARGETS_AT_ONCE))
+        return found
 
     def _endpoints(self, addresses: set[tuple[str, int]]) -> list[Endpoint]:
         labels = dict(self.parameters.labels)
@@ -147,9 +168,23 @@ def _of_name(answer: Answer, name: str, kind: RecordType) -> list[Record]:
     raise TooManyAliasesError(f"'{name}' has more than {MOST_ALIASES} aliases")
 
 
-def _addresses(answer: Answer, name: str) -> list[Record]:
-    """Addresses that the server sent along."""
-    return [record for record in answer.records if record.name == name and record.type in (RecordType.A, RecordType.AAAA)]
+async def _all_of(parts: Iterable[Coroutine[None, None, None]]) -> None:
+    """Run them together; the first that fails ends the others.
+
+    Raises:
+        LookupFailedError: from the first that failed.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            for part in parts:
+                group.create_task(part)
+    except* LookupFailedError as failures:
+        first: BaseException = failures
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+    else:
+        return
+    raise first
 
 
 def _life(records: list[Record]) -> float:

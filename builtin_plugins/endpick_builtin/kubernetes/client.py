@@ -17,7 +17,7 @@ import orjson
 from endpick.api import Limit, Limits
 from endpick_builtin.kubernetes.access import Access, read_token
 from endpick_builtin.kubernetes.http2 import Destination, Exchange, NoHttp2Error, asked
-from endpick_builtin.kubernetes.pages import MOST_BRACKETS, MOST_ITEM_BYTES, TURN_SECONDS, PageError, take_apart
+from endpick_builtin.kubernetes.pages import MOST_BRACKETS, MOST_ITEM_BYTES, REST_PER_TURN, TURN_SECONDS, PageError, take_apart
 from endpick_builtin.kubernetes.patience import Patience
 from endpick_builtin.kubernetes.watch_states import Outcome
 
@@ -28,8 +28,6 @@ PAGE_OBJECTS = 500
 MOST_PAGE_BYTES = 64 * 1024 * 1024
 LINES_AT_ONCE = 50
 """Of a watch, before everything else has a turn."""
-_REST_PER_TURN = 3
-"""So many times as long as some lines took the next ones wait."""
 MOST_LINE_BYTES = MOST_ITEM_BYTES
 """One object and what surrounds it."""
 _LONG_PAGE = Limit(
@@ -279,7 +277,7 @@ async def _hand_over(lines: list[bytes], take: Callable[[list[Event]], None]) ->
         _take_some(lines[begin : begin + LINES_AT_ONCE], take)
         took = perf_counter() - began
         if took > TURN_SECONDS / 2:
-            await asyncio.sleep(took * _REST_PER_TURN)
+            await asyncio.sleep(took * REST_PER_TURN)
 
 
 def _take_some(lines: list[bytes], take: Callable[[list[Event]], None]) -> None:

@@ -19,6 +19,8 @@ MOST_BRACKETS = 65_536
 _BRACKETS_PER_TURN = 1024
 TURN_SECONDS = 0.002
 """After which everything else has a turn."""
+REST_PER_TURN = 3
+"""So many times as long as a turn took the next one waits: others get most of the time, however long a list is."""
 _TO_BRACKET = re.compile(rb'(?:[^"{}\[\]]++|"(?:[^"\\]++|\\.)*+")*+[{}\[\]]', re.DOTALL)
 """Up to a bracket that is not within a text. It never tries again, so that it takes a time proportional to what it passes over."""
 _ITEMS = re.compile(rb'"items"[ \t\r\n]*:[ \t\r\n]*\[\Z')
@@ -76,16 +78,17 @@ async def take_apart(raw: bytes, take: Callable[[JSONMapping], None]) -> JSONMap
     Raises:
         PageError: see `objects_of`.
     """
-    until = perf_counter() + TURN_SECONDS
+    began = perf_counter()
     last: JSONMapping | None = None
     for item in objects_of(raw):
         if item is not None:
             if last is not None:
                 take(last)
             last = item
-        if perf_counter() > until:
-            await asyncio.sleep(0)
-            until = perf_counter() + TURN_SECONDS
+        took = perf_counter() - began
+        if took > TURN_SECONDS:
+            await asyncio.sleep(took * REST_PER_TURN)
+            began = perf_counter()
     assert last is not None, "what stands around the objects comes last"
     return last
 

@@ -10,7 +10,7 @@ from http import HTTPStatus
 from prometheus_client.registry import Collector
 
 from endpick.observability.text_page import CONTENT_TYPE, page_of
-from endpick.serve.admin_http import AdminConnection, AdminCounters, AdminLimits, Page, Pages
+from endpick.serve.admin_http import AdminConnection, AdminCounters, AdminLimits, BusySeats, Page, Pages
 from endpick.transport.address import ListenError, ListenSettings, listening_socket
 from endpick.transport.listener import Listener
 from endpick.transport.tls import CertificateWatch, TlsSettings
@@ -54,6 +54,7 @@ class AdminServer:
         self._certificate: CertificateWatch | None = None
         self._connections: set[AdminConnection] = set()
         self._limits = limits or AdminLimits()
+        self._busy = BusySeats(max(1, self._limits.max_connections // 2))
         self.counters = AdminCounters()
         self._listener: Listener | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -87,7 +88,7 @@ class AdminServer:
         await asyncio.gather(*(connection.end() for connection in tuple(self._connections)))
 
     def _new_connection(self) -> AdminConnection:
-        return AdminConnection(self._pages, self._limits, self.counters, self._opened, self._closed)
+        return AdminConnection(self._pages, self._limits, self.counters, self._busy, self._opened, self._closed)
 
     def _opened(self, connection: AdminConnection) -> None:
         self._connections.add(connection)

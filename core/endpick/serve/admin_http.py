@@ -26,6 +26,8 @@ _COMPRESSED_AT_ONCE_BYTES = 16 * 1024
 _COMPRESSION_LEVEL = 6
 _PIECE_BYTES = 64 * 1024
 """Of a page, written at once."""
+_MOST_WAITING = 16
+"""Requests of one connection that wait for the answer to the one before; scrapers and probes send none before they have it."""
 _TEXT = "text/plain; charset=utf-8"
 
 
@@ -72,7 +74,7 @@ class AdminCounters:
     idle_connections: int = 0
     """Connections without a request for `--metrics-idle-timeout`."""
     requests_too_large: int = 0
-    """Beyond `--metrics-max-request`."""
+    """Beyond `--metrics-max-request`, or so many that nobody waits for their answers."""
 
     def snapshot(self) -> dict[str, int]:
         """Every count by name."""
@@ -99,6 +101,10 @@ Pages = dict[str, Callable[[], Awaitable[Page]]]
 """Each path, and what makes its page."""
 
 
+class _TooManyRequestsError(Exception):
+    """A connection asks for more before it has what it asked for; the parser hands it on as an error of its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Request:
     """One request, as far as it matters here."""
@@ -109,6 +115,24 @@ class _Request:
     keeps_alive: bool
 
 
+class BusySeats:
+    """How many connections keep their seats while they are answered; those of others are for probes, however many ask for pages."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+
+    def take(self) -> bool:
+        """Whether there was one left; it is to be given back."""
+        if not self._left:
+            return False
+        self._left -= 1
+        return True
+
+    def give_back(self) -> None:
+        """The answer is sent, or is not wanted any more."""
+        self._left += 1
+
+
 class AdminConnection(asyncio.Protocol):
     """Answers one request after the other, and closes when one takes too long, or says too much."""
 
@@ -117,6 +141,7 @@ class AdminConnection(asyncio.Protocol):
         pages: Pages,
         limits: AdminLimits,
         counters: AdminCounters,
+        busy: BusySeats,
         opened: Callable[[AdminConnection], None],
         closed: Callable[[AdminConnection], None],
     ) -> None:
@@ -124,6 +149,9 @@ class AdminConnection(asyncio.Protocol):
         self._pages = pages
         self._limits = limits
         self._counters = counters
+        self._busy = busy
+        self._keeps_seat = False
+        """Whether it has one of the busy seats."""
         self._on_opened = opened
         self._on_closed = closed
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -187,8 +215,8 @@ class AdminConnection(asyncio.Protocol):
         self._taken.set()
 
     def idle_since(self) -> float | None:
-        """See `Guest.idle_since`. A client that does not take its answer is idle, too."""
-        return None if self._answering is not None and self._taken.is_set() else self._idle_since
+        """See `Guest.idle_since`. A client that does not take its answer, or asks for more before it has it, is idle, too."""
+        return None if self._keeps_seat and self._taken.is_set() else self._idle_since
 
     def served(self) -> bool:
         """See `Guest.served`."""
@@ -200,7 +228,7 @@ class AdminConnection(asyncio.Protocol):
 
     def tick(self, now: float) -> None:
         """About once a second: close the connection if it has taken too long."""
-        if self.idle_since() is None:
+        if self._answering is not None and self._taken.is_set():
             return
         if self._asking_since is not None and now - self._asking_since > self._limits.header_seconds:
             self._counters.header_timeouts += 1
@@ -224,6 +252,9 @@ class AdminConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """For the parser; a task answers, because a page may have to be waited for."""
+        if len(self._requests) >= _MOST_WAITING:
+            self._counters.requests_too_large += 1
+            raise _TooManyRequestsError
         self._asking_since = None
         path = self._url.partition(b"?")[0].decode("latin-1")
         request = _Request(self._parser.get_method(), path, _takes_gzip(self._accepts), self._parser.should_keep_alive())
@@ -234,18 +265,29 @@ class AdminConnection(asyncio.Protocol):
     async def _answer_all(self) -> None:
         while self._requests and not self._transport.is_closing():
             request = self._requests.popleft()
-            page = await self._page(request)
-            body, compressed = page.body, request.takes_gzip and page.status is HTTPStatus.OK
-            if compressed:
-                body = await page.compressed()
-            head = _head(page, len(body), compressed, request.keeps_alive)
-            await self._write(head, b"" if request.method == b"HEAD" else body)
-            self._served = True
-            if not request.keeps_alive:
-                self._transport.close()
-            await self._taken.wait()
+            self._keeps_seat = not self._requests and self._busy.take()
+            try:
+                await self._answer(request)
+            finally:
+                if self._keeps_seat:
+                    self._keeps_seat = False
+                    self._busy.give_back()
+            if self._requests:
+                await asyncio.sleep(0)  # however many are waiting here, everything else has a turn
         self._answering = None
         self._asked_bytes = 0
+
+    async def _answer(self, request: _Request) -> None:
+        page = await self._page(request)
+        body, compressed = page.body, request.takes_gzip and page.status is HTTPStatus.OK
+        if compressed:
+            body = await page.compressed()
+        head = _head(page, len(body), compressed, request.keeps_alive)
+        await self._write(head, b"" if request.method == b"HEAD" else body)
+        self._served = True
+        if not request.keeps_alive:
+            self._transport.close()
+        await self._taken.wait()
 
     async def _write(self, head: bytes, body: bytes) -> None:
         """Send a page as the client takes it: what a slow client has not taken is not copied, and no request waits while thirty get one."""

@@ -107,7 +107,12 @@ LIMITS = (
     Limit(
         "--metrics-header-timeout", ADMIN, "header_timeouts", "requests to --metrics-port given up: longer than --metrics-header-timeout"
     ),
-    Limit("--metrics-max-request", ADMIN, "requests_too_large", "requests to --metrics-port refused: beyond --metrics-max-request"),
+    Limit(
+        "--metrics-max-request",
+        ADMIN,
+        "requests_too_large",
+        "requests to --metrics-port refused: beyond --metrics-max-request, or more than 16 at once",
+    ),
     Limit("--grpc-max-connections", TRANSPORT, "connections_refused", "connections refused: there are as many as allowed", here=False),
     Limit("--max-connections-share", TRANSPORT, "connections_refused_peer", "connections refused: one address has its share", here=False),
     Limit("--grpc-health-max-connections", "endpick_health_events_total", "connections_refused", "connections refused", here=False),

@@ -26,6 +26,9 @@ _MOST_ACCEPTED_AT_ONCE = 32
 """Connections taken in one turn of the event loop; the others wait in the kernel for the next."""
 _TURNS_TO_FILL = 16
 """A flood takes so many turns at least to fill all seats, so that a connection's first request is read before its seat is wanted."""
+_MOST_NEWCOMERS = 32
+"""The last connections, as long as they have not been of use, keep their seats before idle ones that have: they are about to ask."""
+_SEATS_PER_NEWCOMER = 4
 _SHORTEST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0
 _LOG_INTERVAL_SECONDS = 60.0
@@ -62,6 +65,8 @@ class Guest(Protocol):
 @dataclass(slots=True, eq=False)
 class _Seat:
     peer: str
+    number: int
+    """Of all seats ever taken."""
     taken_at: float
     connecting: asyncio.Task[None]
     """Ends when the connection has been made, with TLS after its handshake."""
@@ -91,6 +96,9 @@ class Listener:
         self._loop = asyncio.get_running_loop()
         self._seats: dict[Guest, _Seat] = {}
         self._by_peer: Counter[str] = Counter()
+        self._seats_taken = 0
+        """Ever."""
+        self._newcomers = min(_MOST_NEWCOMERS, limits.max_connections // _SEATS_PER_NEWCOMER)
         self._reserved_taken = 0
         """Seats with a reserved descriptor; others that have been given back are lower ones then, and make no room."""
         self._unwanted: set[Guest] = set()
@@ -179,7 +187,8 @@ class Listener:
             guest = self._new_guest()
             connecting = self._loop.create_task(self._connect(guest, accepted))
             connecting.add_done_callback(lambda task: self._connected(task, guest, accepted))
-            self._seats[guest] = _Seat(peer, time.monotonic(), connecting, accepted.fileno() >= self._first_reserved)
+            self._seats_taken += 1
+            self._seats[guest] = _Seat(peer, self._seats_taken, time.monotonic(), connecting, accepted.fileno() >= self._first_reserved)
             self._reserved_taken += self._seats[guest].has_reserved
             self._by_peer[peer] += 1
         return not takes_reserve
@@ -218,13 +227,17 @@ class Listener:
             raise fault  # a mistake of ours: the loop logs it, where a task that no caller awaits would keep it to itself
 
     def _evict(self, concerned: Callable[[_Seat], bool]) -> bool:
-        """Make room among these: first a connection that has never been of use, of the address that has most, idle for longest."""
-        victim, rank = None, (True, 0, 0.0)
+        """Make room among these: first a connection that has never been of use, of the address that has most, idle for longest.
+
+        The last that came go last: what they ask has not been read yet.
+        """
+        victim, rank = None, (0, 0, 0.0)
         for guest, seat in self._seats.items():
             idle_since = guest.idle_since() if seat.arrived else seat.taken_at
             if idle_since is None or not concerned(seat):
                 continue
-            own = (guest.served(), -self._by_peer[seat.peer], idle_since)
+            is_new = self._seats_taken - seat.number < self._newcomers
+            own = (1 if guest.served() else 2 * is_new, -self._by_peer[seat.peer], idle_since)
             if victim is None or own < rank:
                 victim, rank = guest, own
         if victim is None:

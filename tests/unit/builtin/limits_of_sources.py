@@ -28,7 +28,7 @@ from endpick_builtin.kubernetes.client import CLIENT_LIMITS, ApiClient, ApiError
 from endpick_builtin.kubernetes.comeback import Comeback
 from endpick_builtin.kubernetes.patience import Patience
 from unit.builtin.kv_publisher import until
-from unit.builtin.name_server import CNAME, NameServer, answering, record
+from unit.builtin.name_server import CNAME, SRV, A, NameServer, answering, record
 from unit.builtin.pages import at, serving, started
 from unit.builtin.test_endpoint_load import Observed
 from unit.builtin.test_http_pages import CHUNKED, answer, speaking
@@ -145,6 +145,19 @@ async def circle_of_aliases(monkeypatch, tmp_path):
     return registry
 
 
+async def crowd_of_targets(monkeypatch, tmp_path):
+    monkeypatch.setattr(dns_discovery, "MOST_TARGETS", 2)
+    registry, targets = CollectorRegistry(), ("a.svc", "b.svc", "c.svc")
+    records = [record("svc", SRV, 30, target, 8000) for target in targets]
+    records += [record(target, A, 30, f"10.0.0.{number}") for number, target in enumerate(targets)]
+    async with answering(NameServer(records)) as server:
+        given = {"hostname": "svc", "records": "SRV", "nameserver": "127.0.0.1", "nameserverPort": server.port}
+        async with discovering(DnsDiscovery("dns", DnsDiscoveryParameters.model_validate(given), context_of(registry))) as table:
+            await table.is_ready.wait()
+            assert [endpoint.address for endpoint in table.view()] == ["10.0.0.0:8000", "10.0.0.1:8000"]
+    return registry
+
+
 def file_that_becomes(content: bytes):
     async def act(monkeypatch, tmp_path):
         monkeypatch.setattr(file_discovery, "LOOK_INTERVAL_SECONDS", 0.02)
@@ -247,6 +260,7 @@ ACTS = {
     otlp._CROWDED: crowd_of_connections,
     otlp._IDLE: silent_connection,
     dns_discovery._MANY_ALIASES: circle_of_aliases,
+    dns_discovery._MANY_TARGETS: crowd_of_targets,
     file_discovery.LONG_FILE: file_that_becomes(b"#" * (file_discovery.MAX_FILE_BYTES + 1)),
     endpoint_file.MANY_FIELDS: file_that_becomes(LAUGHS),
     client._LONG_PAGE: api_server_that(long_json, lambda api: api.page("/pods", {}, lambda item: None)),

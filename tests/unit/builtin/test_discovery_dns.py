@@ -106,6 +106,48 @@ async def test_a_service_at_the_root_is_none_and_one_at_no_name_cannot_be_looked
             await dns_client.look_up([("127.0.0.1", server.port)], "a..b", RecordType.A)
 
 
+class SlowlyAnswering(NameServer):
+    """Answers questions about targets when so many wait for it, or refuses them all."""
+
+    def __init__(self, targets: int, *, together: int, refuses: bool = False) -> None:
+        super().__init__([record(NAME, SRV, 0, f"t{number}.example", 8000 + number % 2) for number in range(targets)])
+        self.together, self.refuses = together, refuses
+        self.waiting: list[tuple[bytes, object]] = []
+
+    def datagram_received(self, data: bytes, addr) -> None:
+        if b"example" not in data:
+            super().datagram_received(data, addr)
+            return
+        self.waiting.append((data, addr))
+        if len(self.waiting) == self.together:
+            for number, (asked, sender) in enumerate(self.waiting):
+                name = asked[12:].split(b"\0")[0][1:].partition(b"\x07")[0].decode() + ".example"
+                self.records, kept = [record(name, A, 60, f"10.0.0.{int(name[1:-8])}")], self.records
+                self.status = 2 if self.refuses and number == 3 else 0
+                super().datagram_received(asked, sender)
+                self.records, self.status = kept, 0
+            self.waiting.clear()
+
+
+@pytest.mark.asyncio
+async def test_servers_of_services_are_looked_up_some_at_a_time():
+    server = SlowlyAnswering(64, together=16)
+    async with answering(server), discovering(server, records="SRV") as table:
+        expected = sorted((f"10.0.0.{number}", 8000 + number % 2) for number in range(64))
+        await becomes(table, [f"{host}:{port}" for host, port in expected])
+
+
+@pytest.mark.asyncio
+async def test_where_one_server_of_a_service_cannot_be_looked_up_the_pool_stays(caplog):
+    server = SlowlyAnswering(16, together=16, refuses=True)
+    async with answering(server), discovering(server, records="SRV") as table:
+        async with asyncio.timeout(10):
+            while "endpoints stay as they are" not in caplog.text:  # noqa: ASYNC110 - what is waited for happens in the plugin
+                await asyncio.sleep(0.002)
+        assert "answers with status 2" in caplog.text
+        assert not table.is_ready.is_set()
+
+
 @pytest.mark.asyncio
 async def test_ipv6_addresses():
     both = NameServer([record(NAME, AAAA, 0, "fd00::2"), record(NAME, A, 0, "10.0.0.1")])

@@ -87,3 +87,17 @@ def test_the_event_loop_turns_between_objects_and_within_one(monkeypatch):
     asyncio.run(main(b'{"items":[' + b",".join([b"{}"] * 100) + b"]}"))
     assert len(turns) >= 100
     assert len(list(objects_of(b'{"items":[{"a":[' + b",".join([b"[]"] * 5000) + b"]}]}"))) == 2 + 10_000 // 1024
+
+
+def test_a_long_list_leaves_others_most_of_the_time(monkeypatch):
+    rests = []
+
+    async def rest(seconds: float) -> None:
+        rests.append(seconds)
+
+    ticks = iter(range(10**6))
+    monkeypatch.setattr(pages.asyncio, "sleep", rest)
+    monkeypatch.setattr(pages, "perf_counter", lambda: next(ticks) * 0.001)
+    asyncio.run(take_apart(b'{"items":[' + b",".join([b"{}"] * 100) + b"]}", lambda item: None))
+    assert len(rests) >= 25
+    assert min(rests) >= pages.TURN_SECONDS * pages.REST_PER_TURN

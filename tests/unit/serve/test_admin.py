@@ -224,17 +224,85 @@ async def test_pages_are_made_no_faster_than_the_client_takes_them():
     async def long_page() -> Page:
         nonlocal made
         made += 1
-        return Page(b"x" * 1_000_000)
+        return Page(b"x" * 6_000_000)
 
     async with talking_to({"/long": long_page, "/page": page}) as (reader, writer):
-        writer.write(b"GET /long HTTP/1.1\r\n\r\n" * 100)
+        writer.write(b"GET /long HTTP/1.1\r\n\r\n" * 16)
         await read_answer(reader)
         made_when_one_was_read = made
-        for _ in range(99):
+        for _ in range(15):
             await read_answer(reader)
 
-    assert made_when_one_was_read < 30
-    assert made == 100
+    assert made_when_one_was_read < 5
+    assert made == 16
+
+
+@pytest.mark.asyncio
+async def test_clients_that_ask_for_more_than_they_wait_for_leave_seats_to_probes():
+    asked, wanted = asyncio.Queue[None](), asyncio.Event()
+
+    async def slow_page() -> Page:
+        asked.put_nowait(None)
+        await wanted.wait()
+        return Page(b"slow\n")
+
+    async with AsyncExitStack() as stack:
+        pages = {"/slow": slow_page, "/page": page}
+        server = AdminServer(pages, "127.0.0.1", 0, AdminLimits(max_connections=4))
+        stack.push_async_callback(server.stop)
+        port = await server.start()
+
+        async def asks(*lines: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            stack.callback(writer.close)
+            writer.write("".join(f"GET {line} HTTP/1.1\r\n\r\n" for line in lines).encode())
+            return reader, writer
+
+        async with asyncio.timeout(10):
+            scrapers = [await asks("/slow") for _ in range(2)]
+            for _ in scrapers:
+                await asked.get()
+            for number in range(8):
+                await asks("/slow", *(["/slow"] * (number % 2)))
+                await asked.get()
+                assert (await read_answer((await asks("/page"))[0]))[2] == b"here\n"
+            wanted.set()
+            assert [(await read_answer(reader))[2] for reader, _ in scrapers] == [b"slow\n"] * 2, "half of the seats are kept by who asks"
+
+    assert server.counters.connections_refused == 0
+
+
+@pytest.mark.asyncio
+async def test_a_connection_with_more_requests_than_anyone_waits_for_is_closed():
+    async with talking_to({"/page": page}) as (reader, writer):
+        writer.write(b"GET /page HTTP/1.1\r\n\r\n" * 17)
+        assert await reader.read() == b""
+
+
+@pytest.mark.asyncio
+async def test_everything_else_has_a_turn_between_two_answers_of_a_connection():
+    turns: list[int] = []
+    made = 0
+
+    async def counted_page() -> Page:
+        nonlocal made
+        made += 1
+        return Page(b"here\n")
+
+    async with talking_to({"/page": counted_page}) as (reader, writer):
+        loop = asyncio.get_running_loop()
+
+        def turn() -> None:
+            turns.append(made)
+            if made < 16:
+                loop.call_soon(turn)
+
+        turn()
+        writer.write(b"GET /page HTTP/1.1\r\n\r\n" * 16)
+        for _ in range(16):
+            await read_answer(reader)
+
+    assert {*range(1, 16)} <= {*turns}
 
 
 @pytest.mark.asyncio

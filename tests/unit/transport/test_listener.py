@@ -80,6 +80,42 @@ async def test_a_request_that_came_with_a_burst_of_idle_connections_is_answered(
 
 
 @pytest.mark.asyncio
+async def test_who_has_just_come_is_heard_before_others_where_all_seats_are_taken_by_clients_that_were_served():
+    port, loop = Port(), asyncio.get_running_loop()
+    address = port.socket.getsockname()
+    port.listener.open()
+    clients = []
+
+    async def connected(*, asks: bool) -> socket.socket:
+        client = socket.create_connection(address)
+        client.setblocking(False)
+        clients.append(client)
+        if asks:
+            client.sendall(b"are you alive?")
+            assert await loop.sock_recv(client, 16) == b"alive"
+        while port.counters.connections_accepted < len(clients):  # noqa: ASYNC110 - as below
+            await asyncio.sleep(0)
+        return client
+
+    try:
+        async with asyncio.timeout(10):
+            for _ in range(SEATS):
+                await connected(asks=True)
+            probe = await connected(asks=False)
+            for _ in range(4):
+                await connected(asks=False)
+            probe.sendall(b"are you alive?")
+            assert await loop.sock_recv(probe, 16) == b"alive"
+            for _ in range(SEATS):
+                await connected(asks=False)
+        assert sum(guest.served() for guest in port.listener._seats) >= SEATS - SEATS // 4 - 1, "no more is given to who never asks"
+    finally:
+        port.listener.close()
+        for one in clients:
+            one.close()
+
+
+@pytest.mark.asyncio
 async def test_a_turn_takes_no_more_of_the_reserve_than_is_given_back_by_the_next():
     port = Port()
     address = port.socket.getsockname()
