@@ -10,8 +10,8 @@ from types import FrameType
 class EarlySignals:
     """Answers signals from the first import on, so that one that comes too early neither kills the process nor is lost.
 
-    What Python does by itself with SIGHUP and SIGUSR1 is to end, and in a container, as process 1, to ignore SIGTERM: such a process would
-    serve until it is killed.
+    What Python does by itself with SIGHUP and SIGUSR1 is to end, with SIGINT to show where it was, and in a container, as process 1, to
+    ignore SIGTERM: such a process would serve until it is killed.
     """
 
     def __init__(self) -> None:
@@ -20,7 +20,8 @@ class EarlySignals:
 
     def listen(self) -> None:
         """Begin; `endpick.serve.main` takes over with handlers of its own."""
-        signal.signal(signal.SIGTERM, self._end)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._end)
         signal.signal(signal.SIGHUP, self._ask_for_reload)
         for number in (signal.SIGUSR1, signal.SIGUSR2):  # they mean nothing here: what rotates logs of others may send them
             signal.signal(number, signal.SIG_IGN)

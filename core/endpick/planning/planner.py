@@ -129,12 +129,13 @@ def make_plan(
         return PlanOutcome(None, loaded.diagnostics)
     policy = policy_of(loaded.config)
     check = None
+    unguarded: tuple[Diagnostic, ...] = ()
     if lock is not None:
         from endpick.plugins.lock_check import LockCheck  # noqa: PLC0415 - most configurations are served without a lock
 
         hook_objects = discover_hook_objects() if hook_objects is None and lock.hooks else hook_objects
         check = LockCheck(lock, GUARD)
-        check.guard_all((*candidates, *(hook_objects or ())))
+        unguarded = check.guard_all((*candidates, *(hook_objects or ())))
     hooks, faults = load_named_hooks(loaded.config, loaded.source, policy, hook_objects, check)
     offered, failures = hooks.offered()
     builder = PlanBuilder(loaded, loaded.config, diagnostics=[*loaded.diagnostics, *faults, *failures], endpoints_file=endpoints_file)
@@ -142,11 +143,18 @@ def make_plan(
     for instance in builder.instances.values():
         if instance.loaded is not None:
             hooks.plugin_loaded(instance.loaded)
+    builder.diagnostics.extend(_not_told(unguarded, builder.diagnostics))
     if not has_errors(builder.diagnostics):
         builder.diagnostics.extend(hooks.validate(loaded.source))
     kept = _without_experimental(builder.diagnostics) if allow_experimental else _experimental_at_once(builder.diagnostics)
     diagnostics = sort_diagnostics(loaded.without_echoes(kept))
     return PlanOutcome(None if has_errors(diagnostics) else plan, diagnostics)
+
+
+def _not_told(found: Iterable[Diagnostic], told: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Those that no entry of the configuration has been told, by whatever of its distribution is used."""
+    messages = {one.message for one in told}
+    return [one for one in found if one.message not in messages]
 
 
 _OWN_DISTRIBUTION = "endpick"

@@ -83,6 +83,10 @@ class ImportGuard(MetaPathFinder):
 
     def stand_first(self) -> None:
         """Take the first place among the finders, also where another finder has pushed in since."""
+        if (
+            type(sys.meta_path) is not list
+        ):  # one of another class may put the guard elsewhere, or show finders to Python that it hides here
+            sys.meta_path = list(sys.meta_path)
         if sys.meta_path[0] is not self:
             self.withdraw()
             sys.meta_path.insert(0, self)
@@ -141,7 +145,9 @@ class ImportGuard(MetaPathFinder):
 
     def _is_unseen(self, module: ModuleType) -> bool:
         spec = getattr(module, "__spec__", None)  # a module that code makes up has none, and one with a second name has its first there
-        return spec is not None and bool(spec.has_location) and spec.name not in self._executed
+        if spec is None or not spec.has_location:
+            return False
+        return spec.name not in self._executed and not _is_pythons_own(spec, spec.name)
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         """What the other finders find, if it may be loaded.
@@ -310,15 +316,16 @@ def _names(modules: Mapping[str, str]) -> tuple[set[str], set[str]]:
 
 
 def _loaded_within(owned: Collection[str]) -> list[str]:
-    """The loaded modules that are owned, sorted; without those of Python itself."""
+    """The loaded modules that are owned, sorted; without those of Python itself under the names that Python gives them."""
     top_level = {name.partition(".")[0] for name in owned}  # there are many other modules, so most are told apart by this alone
     loaded = [(name, module) for name, module in [*sys.modules.items()] if name.partition(".")[0] in top_level and _within(name, owned)]
-    return sorted(name for name, module in loaded if not _is_pythons_module(module))
+    return sorted(name for name, module in loaded if not _is_pythons_module(module, name))
 
 
-def _is_pythons_module(module: ModuleType) -> bool:
+def _is_pythons_module(module: ModuleType, name: str) -> bool:
+    # By the name that it is imported by: what a module says of itself whoever put it there may have written.
     spec = getattr(module, "__spec__", None)
-    return spec is not None and _is_pythons_own(spec, spec.name)
+    return spec is not None and _is_pythons_own(spec, name)
 
 
 def _parents(name: str) -> list[str]:

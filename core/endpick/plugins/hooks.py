@@ -18,7 +18,7 @@ from endpick.config.source import SourceMap
 from endpick.diagnostics import Code, Diagnostic, DocumentPath
 from endpick.installation import API_MAJOR
 from endpick.plugins.discovery import Candidate
-from endpick.plugins.failures import AWAIT_FAILURES, CALL_FAILURES, is_the_hosts, message_of
+from endpick.plugins.failures import CALL_FAILURES, is_the_hosts, message_of
 from endpick.plugins.hook_objects import hook_faults, load_hook_object
 from endpick.plugins.importing import attributed, describe, trace_notes
 from endpick.plugins.loader import LoadedPlugin
@@ -47,6 +47,7 @@ class HookCall:
 
     async def attempt(self, code: Code, deadline_seconds: float, **offered: object) -> Diagnostic | None:
         """Call it, await it if it is asynchronous, and tell its failure under `code`; None when all is well."""
+        result = None
         try:
             result = self(**offered)
             if inspect.isawaitable(result):
@@ -55,8 +56,9 @@ class HookCall:
         except TimeoutError as error:
             late = Code.E0703 if code is Code.E0706 else code
             return self.fault(late, f"did not finish {self.hook} within {deadline_seconds:g} s", error)
-        except AWAIT_FAILURES as error:
-            if is_the_hosts(error):
+        except CALL_FAILURES as error:
+            closed = result is not None and isinstance(error, GeneratorExit)  # by which Python closes a coroutine that awaits
+            if closed or is_the_hosts(error):
                 raise
             return self.failure(code, error)
         return None
@@ -175,7 +177,7 @@ class HookRegistry:
                 faults.append(call.failure(Code.E0705, error))
                 continue
             for plugin_type, plugin in plugins.items():
-                result = _candidate(call, plugin_type, plugin)
+                result = _looked_at(call, plugin_type, plugin)
                 (candidates if isinstance(result, Candidate) else faults).append(result)  # type: ignore[arg-type]
         return tuple(candidates), tuple(faults)
 
@@ -278,6 +280,16 @@ def load_hooks(
         twice = None if wrong else registry.add_first(reference, *loaded)
         faults.extend(wrong if twice is None else (twice,))
     return registry, tuple(reversed(faults))
+
+
+def _looked_at(call: HookCall, plugin_type: object, plugin: object) -> Candidate | Diagnostic:
+    """`_candidate`; what it looks at may raise as the hook object's call may."""
+    try:
+        return _candidate(call, plugin_type, plugin)
+    except CALL_FAILURES as error:
+        if is_the_hosts(error):
+            raise
+        return call.failure(Code.E0705, error)
 
 
 def _candidate(call: HookCall, plugin_type: object, plugin: object) -> Candidate | Diagnostic:

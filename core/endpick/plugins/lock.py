@@ -62,7 +62,7 @@ class Lock:
     hooks: tuple[LockedPlugin, ...] = ()
     owners: tuple[LockedOwner, ...] = ()
     modules: tuple[LockedModules, ...] = ()
-    """Of the distributions of plugins and hook objects."""
+    """Of the distributions of plugins and hook objects, and of those to which their entry points lead."""
 
     def render(self) -> str:
         """The lock file's text: the same plugins always give the same bytes."""
@@ -81,12 +81,12 @@ def lock_of(candidates: Iterable[Candidate], hook_objects: Iterable[Candidate] =
     usable = [one for one in candidates if one.is_valid and one.speaks_our_api and not one.shadowed_by]
     hooks = list(hook_objects)
     contents = {one.metadata_path: contents_of(one) for one in (*usable, *hooks)}
-    owners = {owner for one in (*usable, *hooks) if (owner := _foreign_owner(one, contents[one.metadata_path])) is not None}
+    owners = [owner for one in (*usable, *hooks) if (owner := _foreign_owner(one, contents[one.metadata_path])) is not None]
     return Lock(
         tuple(sorted(locked(one, contents[one.metadata_path]) for one in usable)),
         tuple(sorted(locked(one, contents[one.metadata_path]) for one in hooks)),
-        tuple(sorted(owners)),
-        tuple(sorted({_modules_of(one) for one in contents.values()})),
+        tuple(sorted({LockedOwner(one.distribution, one.version, one.fingerprint) for one in owners})),
+        tuple(sorted({_modules_of(one) for one in (*contents.values(), *owners)})),
     )
 
 
@@ -99,11 +99,8 @@ def _modules_of(contents: Contents) -> LockedModules:
     return LockedModules(contents.distribution, tuple(sorted(owned_names(contents.to_guard().modules))))
 
 
-def _foreign_owner(candidate: Candidate, contents: Contents) -> LockedOwner | None:
-    if candidate.module in contents.modules:
-        return None
-    owner = owner_of(candidate.module)
-    return None if owner is None else LockedOwner(owner.distribution, owner.version, owner.fingerprint)
+def _foreign_owner(candidate: Candidate, contents: Contents) -> Contents | None:
+    return None if candidate.module in contents.modules else owner_of(candidate.module)
 
 
 def read_lock(text: str, file: str) -> Lock | Diagnostic:

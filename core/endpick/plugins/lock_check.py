@@ -90,37 +90,47 @@ class LockCheck:
             )
         return self._intact(reference, candidate, contents)
 
-    def guard_all(self, candidates: Iterable[Candidate]) -> None:
+    def guard_all(self, candidates: Iterable[Candidate]) -> tuple[Diagnostic, ...]:
         """Guard every installed distribution that the lock names, also those of which no type is used: others may import them.
 
         What differs from the lock may not be imported at all; why is told where a configuration uses it.
+
+        Returns:
+            Why some cannot be guarded, such as a module that was loaded before: what imports it would get that one.
         """
         if self.guard is None:
-            return
+            return ()
         self.guard.stand_first()
         self.guard.reserve({name: one.distribution for one in self.lock.modules for name in one.names})
         digests = {normalise(one.distribution): one.digest for one in (*self.lock.plugins, *self.lock.hooks)}
+        refused: dict[str, Diagnostic] = {}
         for candidate in candidates:
             digest = digests.get(normalise(candidate.distribution))
             if digest is None or candidate.shadowed_by:
                 continue
-            if candidate.metadata_path not in self._contents:
-                self._guard_one(self.guard, self._contents_of(candidate), digest)
-            self._guard_owner(self.guard, candidate)
+            met = candidate.metadata_path in self._contents
+            own = None if met else _as_locked(self._contents_of(candidate), digest)
+            for contents in (own, self._locked_owner(candidate)):
+                fault = None if contents is None else self._admit(self.guard, Reference(candidate.type), candidate, contents)
+                if fault is not None:
+                    refused.setdefault(fault.message, fault)
+        return tuple(refused.values())
 
-    @staticmethod
-    def _guard_one(guard: ImportGuard, contents: Contents, digest: str) -> None:
-        guard.admit(contents.to_guard() if contents.fingerprint == digest else contents.distrusted())
-
-    def _guard_owner(self, guard: ImportGuard, candidate: Candidate) -> None:
+    def _locked_owner(self, candidate: Candidate) -> Contents | None:
         """The distribution to which an entry point leads, where that is another one."""
         if not self.lock.owners or candidate.module in self._contents_of(candidate).modules:
-            return
+            return None
         owner = owner_of(candidate.module)
         digests = {normalise(one.distribution): one.digest for one in self.lock.owners}
         digest = None if owner is None else digests.get(normalise(owner.distribution))
-        if owner is not None and digest is not None:
-            self._guard_one(guard, owner, digest)
+        return None if owner is None or digest is None else _as_locked(owner, digest)
+
+    @staticmethod
+    def _admit(guard: ImportGuard, reference: Reference, candidate: Candidate, contents: Contents) -> Diagnostic | None:
+        reason = guard.admit(contents)
+        if reason is None:
+            return None
+        return _drift(reference, candidate, f"{contents.origin} cannot be checked: {reason.what}", repair=reason.repair)
 
     def _misplaced(self, reference: Reference, candidate: Candidate, contents: Contents) -> Diagnostic | None:
         """Why the entry point does not lead to a locked file; None when it does, in its own distribution or in another locked one."""
@@ -155,16 +165,19 @@ class LockCheck:
         self.guard.stand_first()
         if contents.fingerprint in self._admitted:
             return None
-        reason = self.guard.admit(contents.to_guard())
-        self._admitted |= {contents.fingerprint} if reason is None else set()
-        if reason is None:
-            return None
-        return _drift(reference, candidate, f"{contents.origin} cannot be checked: {reason.what}", repair=reason.repair)
+        fault = self._admit(self.guard, reference, candidate, contents.to_guard())
+        self._admitted |= {contents.fingerprint} if fault is None else set()
+        return fault
 
     def _contents_of(self, candidate: Candidate) -> Contents:
         if candidate.metadata_path not in self._contents:
             self._contents[candidate.metadata_path] = contents_of(candidate)
         return self._contents[candidate.metadata_path]
+
+
+def _as_locked(contents: Contents, digest: str) -> Contents:
+    """What may be imported of a distribution that was locked with this digest: nothing when it has another one."""
+    return contents.to_guard() if contents.fingerprint == digest else contents.distrusted()
 
 
 def _same(plugin: LockedPlugin, candidate: Candidate) -> bool:

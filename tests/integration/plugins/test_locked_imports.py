@@ -139,6 +139,19 @@ def test_a_module_that_a_pth_file_makes_up_is_refused(site):
     assert "its module 'parts' was imported from memory before endpick could look at it" in served.stderr
 
 
+def test_a_module_that_a_pth_file_makes_up_in_the_place_of_one_that_nothing_uses_is_refused(site, make_distribution):
+    """Whatever imports it would get that one."""
+    make_distribution("acme-unused", {"acme.unused": "unused:Unused"}, modules={"unused": "VALUE = 1\n"}, root=site.packages)
+    assert site.endpick("lock").returncode == 0
+    assert site.serve().returncode == 0
+    (site.packages / "first.pth").write_text("import sys, types; sys.modules['unused'] = types.ModuleType('unused')\n")
+
+    served = site.serve()
+
+    assert served.returncode == 4
+    assert "its module 'unused' was imported from memory before endpick could look at it" in served.stderr
+
+
 def test_a_distribution_of_endpicks_name_and_place_makes_it_unsure_which_one_is_meant(site):
     shutil.copytree(_endpick_metadata(), site.packages / "endpick-9.9.dist-info")
 

@@ -72,6 +72,7 @@ def test_a_signal_without_a_meaning_does_not_end_the_process(started, name):
     assert events[-1] == "stopped"
 
 
-def test_a_process_that_is_told_to_end_while_it_imports_ends_in_order_and_blames_no_plugin(started):
-    """Process 1 of a container would ignore the signal otherwise, and serve until it is killed."""
-    assert started("SIGTERM", until="never") == (0, [])
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_process_that_is_told_to_end_while_it_imports_ends_in_order_and_blames_no_plugin(started, name):
+    """Process 1 of a container would ignore SIGTERM otherwise and serve until it is killed; SIGINT would show where Python was."""
+    assert started(name, until="never") == (0, [])

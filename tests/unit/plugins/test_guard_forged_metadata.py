@@ -154,6 +154,19 @@ def test_a_locked_distribution_into_which_an_unused_entry_point_leads_is_guarded
     assert "sibling" not in sys.modules
 
 
+@pytest.mark.parametrize("hidden", [no_record, a_record_of_something_else, no_metadata, an_editable_install_of_another_directory])
+def test_names_of_what_entry_points_lead_into_stay_guarded(make_distribution, guard, tmp_path, hidden: Callable[[Path], None]):
+    root = make_distribution("acme-leading", {"acme.a": "lone:C"}, modules={"leading": ""}, root=tmp_path / "site")
+    make_distribution("acme-guarded", modules={"guarded.__init__": "", "lone": "VALUE = 1\n"}, root=root)
+    first_on_path(root)
+    lock = lock_of(discover([str(root)]))
+    (root / "lone.py").write_text(EVIL)
+    hidden(root)
+    judge(guard, root, lock)
+
+    assert "acme-guarded" in refusal("lone").what
+
+
 def test_extras_behind_a_target_do_not_lead_past_the_lock(make_distribution, guard, tmp_path):
     root = make_distribution("acme-guarded", {"acme.a": "sibling [extra]"}, modules={"guarded.__init__": ""}, root=tmp_path / "site")
     (root / "sibling.py").write_text(EVIL)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.machinery
 import importlib.util
+import json
 import pkgutil
 import sys
 from importlib.machinery import PathFinder
@@ -35,6 +36,20 @@ def test_an_import_hook_of_another_plugin_is_asked_after_the_guard_and_cannot_br
         assert f"{tmp_path}/hook.py, expected {root}/guarded/inner.py" in refusal("guarded.inner").what
     finally:
         sys.meta_path.remove(Hook)
+
+
+def test_a_list_of_finders_that_has_a_mind_of_its_own_does_not_keep_the_guard_from_the_first_place(guard, monkeypatch):
+    """As code that runs before endpick can leave one."""
+
+    class Finders(list):
+        def insert(self, _index, finder):
+            self.append(finder)
+
+    monkeypatch.setattr(sys, "meta_path", Finders(sys.meta_path))
+
+    guard.stand_first()
+
+    assert next(iter(sys.meta_path)) is guard
 
 
 def test_a_module_that_a_hook_slipped_past_the_guard_is_noticed(guarded, guard):
@@ -89,6 +104,38 @@ def test_a_module_that_was_put_in_its_place_before_the_check_is_refused(make_dis
     monkeypatch.setitem(sys.modules, "guarded", ModuleType("guarded"))
 
     assert "its module 'guarded' was imported from memory before endpick could look at it" in verdict(guard, root).message
+
+
+def test_a_module_that_was_put_there_and_says_that_it_is_pythons_own_is_refused(make_distribution, guard, monkeypatch):
+    root = make_distribution("acme-guarded", {"acme.g": "guarded:C"}, modules=MODULES)
+    first_on_path(root)
+    planted = ModuleType("guarded")
+    planted.__spec__ = json.__spec__
+    monkeypatch.setitem(sys.modules, "guarded", planted)
+
+    assert "before endpick could look at it" in verdict(guard, root).message
+
+
+def test_a_module_of_python_under_a_name_that_checked_code_gave_it_is_no_foreign_one(guarded, guard, monkeypatch):
+    root = guarded()
+    importlib.import_module("guarded.inner")
+    monkeypatch.setitem(sys.modules, "guarded.json", json)
+
+    assert verdict(guard, root) is None
+
+
+def test_a_module_that_stands_in_the_place_of_one_that_nothing_uses_is_told(make_distribution, guard, monkeypatch):
+    """Others may import it, and would get what is there."""
+    root = make_distribution("acme-guarded", {"acme.g": "guarded:C", "acme.h": "guarded:D"}, modules=MODULES)
+    first_on_path(root)
+    candidates = discover([str(root)])
+    check = LockCheck(lock_of(candidates), guard)
+    monkeypatch.setitem(sys.modules, "guarded", ModuleType("guarded"))
+
+    (fault,) = check.guard_all(candidates)
+
+    assert fault.code is Code.E0308
+    assert "its module 'guarded' was imported from memory before endpick could look at it" in fault.message
 
 
 def test_another_state_is_not_loaded_on_top_of_the_first(guarded, guard):

@@ -86,7 +86,9 @@ def _lock_check(file: Path) -> LockCheck:
     if isinstance(lock, Diagnostic):
         raise NotBuiltError(_told((lock,)))
     check = LockCheck(lock, GUARD)
-    check.guard_all((*discover(), *(discover_hook_objects() if lock.hooks else ())))
+    unguarded = check.guard_all((*discover(), *(discover_hook_objects() if lock.hooks else ())))
+    if unguarded:
+        raise NotBuiltError(_told(unguarded))
     return check
 
 
