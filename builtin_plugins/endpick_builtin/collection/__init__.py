@@ -11,6 +11,7 @@
 - `otlp_messages`: what does such a push say of which server?
 - `http_pages`: how is a page fetched, over connections that are kept?
 - `page_limits`: what may an answer take, and what does the log say when one takes more?
+- `long_answers`: when are answers read that take long?
 - `connection_room`: how many connections may all sources together have open?
 - `core_metrics`: `core-metrics-extractor`: what does a metrics page say about queue, load, KV cache and LoRA adapters?
 - `engines`: under which names does each model-server engine report this?

@@ -19,6 +19,7 @@ import httptools
 
 from endpick.api import Limit, Limits, Unavailable
 from endpick_builtin.collection.connection_room import ROOM, ConnectionRoom
+from endpick_builtin.collection.long_answers import LONG_BYTES, LongAnswers
 from endpick_builtin.collection.page_limits import (
     LONG_ANSWER,
     LONG_HEAD,
@@ -56,6 +57,7 @@ class HttpPages:
         self._headers = f"Accept: {accept}\r\nAccept-Encoding: identity\r\nUser-Agent: endpick\r\n"
         self._idle: dict[str, list[_Connection]] = {}
         self._open: set[_Connection] = set()
+        self._long_answers = LongAnswers()
         self._buffer = memoryview(bytearray(_READ_BYTES))
         """Into which each connection reads in its turn: what was read is taken out before another one reads."""
 
@@ -136,7 +138,7 @@ class HttpPages:
                 connection.abort()
             if answer.status != 200 and not (method == "POST" and 200 < answer.status < 300):
                 raise Unavailable(f"{shown} answered {answer.status}")
-            return answer.body()
+            return await self._long_answers.read(answer.body) if answer.takes_long else answer.body()
         except (OSError, _BadAnswerError) as problem:
             if isinstance(problem, _TooMuchError):
                 self._limits.acted(problem.limit, about=url)
@@ -209,6 +211,11 @@ class _Answer:
         if len(self._chunks) >= MAX_CHUNKS:
             raise _TooMuchError(f"the answer comes in more than {MAX_CHUNKS} chunks", MANY_CHUNKS)
         self._chunks.append(chunk)
+
+    @property
+    def takes_long(self) -> bool:
+        """Whether to unpack and read it may take long."""
+        return self.size > LONG_BYTES or self.encoding not in (b"", b"identity")
 
     def body(self) -> bytes:
         """Raises `_BadAnswerError`: it is compressed, and cannot be unpacked within the limit."""
