@@ -13,6 +13,7 @@ import orjson
 
 from endpick.observability.log_lines import LineHandler
 from endpick.plugins.importing import Attribution
+from endpick.plugins.tracebacks import traceback_text
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -54,7 +55,7 @@ class JSONFormatter(logging.Formatter):
             **fields_of(record),
         }
         if record.exc_info:
-            line["exception"] = _shortened(self.formatException(record.exc_info))
+            line["exception"] = _exception_of(record)
         try:
             return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
         except TypeError:  # half a surrogate pair, which is text to Python and to no other reader
@@ -75,11 +76,16 @@ class TextFormatter(logging.Formatter):
         line = f"{moment} {record.levelname.lower():7} {record.name}: {_shown(record.getMessage())}{fields}"
         if not record.exc_info:
             return line
-        return "\n  ".join((line, *map(_shown, _shortened(self.formatException(record.exc_info)).split("\n"))))
+        return "\n  ".join((line, *map(_shown, _exception_of(record).split("\n"))))
 
 
 _LONGEST_EXCEPTION = 16_000
 """Characters of a traceback; what an exception says may have any length."""
+
+
+def _exception_of(record: logging.LogRecord) -> str:
+    problem = record.exc_info[1] if record.exc_info else None
+    return _shortened("" if problem is None else traceback_text(problem))
 
 
 def _shortened(traceback: str) -> str:

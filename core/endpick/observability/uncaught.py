@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
@@ -24,6 +25,7 @@ from prometheus_client.registry import Collector
 
 from endpick.plugins.failures import kind_of, message_of
 from endpick.plugins.instance import Instance
+from endpick.plugins.tracebacks import for_log
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
@@ -199,7 +201,7 @@ def _tell(event: Event, origin: str, text: str, problem: BaseException | None, h
     if problem is None:
         _log.log(logging.INFO if event is Event.OUTPUT else logging.WARNING, "%s", text, extra=fields)
     else:
-        _log.error("%s: %s: %s", text, kind_of(problem), message_of(problem), exc_info=problem, extra=fields)
+        _log.error("%s: %s: %s", text, kind_of(problem), message_of(problem), exc_info=for_log(problem), extra=fields)
 
 
 class UncaughtCounts(Collector):
@@ -253,11 +255,11 @@ class _LineSink(io.RawIOBase):
 
 def _codes_of(traceback: TracebackType | None) -> list[str]:
     """The files of a traceback, innermost first."""
-    files: list[str] = []
+    innermost: deque[TracebackType] = deque(maxlen=_DEEPEST)
     while traceback is not None:
-        files.append(traceback.tb_frame.f_code.co_filename)
+        innermost.appendleft(traceback)
         traceback = traceback.tb_next
-    return files[: -_DEEPEST - 1 : -1]
+    return [each.tb_frame.f_code.co_filename for each in innermost]
 
 
 def _code_of(subject: object) -> tuple[str, ...]:

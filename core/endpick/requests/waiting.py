@@ -15,7 +15,7 @@ from endpick.api.access import Access
 from endpick.api.endpoint import Endpoint
 from endpick.api.request import InferenceRequest, Media, ParsedRequest, Piece, Prompt, Rejection
 from endpick.api.state import CycleState
-from endpick.plugins.failures import CALL_FAILURES
+from endpick.plugins.failures import CALL_FAILURES, kind_of
 from endpick.requests.intake import BuiltRequest
 from endpick.requests.memory import MemoryAccount
 from endpick.requests.model import CloseCause, Decision, IncomingRequest, Refused, Routed, refused
@@ -115,9 +115,7 @@ class LaterDecision(LetGo):
         answer: object = parser.parse.run(self._room.access, self.built.request.path, incoming.headers, incoming.body)
         if isinstance(answer, ParsedRequest):
             return answer
-        return refused(
-            answer if isinstance(answer, Rejection | Fault) else parser.parse.fault(f"answered {type(answer).__name__} in the end")
-        )
+        return refused(answer if isinstance(answer, Rejection | Fault) else parser.parse.fault(f"answered {kind_of(answer)} in the end"))
 
     def deliver(self, to: Callable[[object, BaseException | None], None]) -> None:
         """Have the decision, or the exception that came instead, given to `to` as soon as there is one."""
