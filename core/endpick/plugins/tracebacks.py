@@ -21,6 +21,8 @@ MOST_PROBLEMS = 10
 FIRST_FRAMES, LAST_FRAMES = 15, 25
 """Of each traceback; those between are counted."""
 MOST_NOTES = 10
+_FOUND_FRAMES = 500
+"""As many of the first and of the last are looked through for those of a plugin: more than Python lets a function call itself by default."""
 _LONGEST_LINE = 1000
 _MOST_SOURCE_BYTES = 2 * 1024 * 1024
 """Read of all files together for one text."""
@@ -52,7 +54,9 @@ def traceback_text(problem: BaseException) -> str:
 def frames_of(problem: BaseException, skipped: tuple[str, ...] = ()) -> tuple[traceback.FrameSummary, ...]:
     """The first and the last frames of an exception, innermost last, without those of files whose names begin so."""
     sources = _Sources()
-    frames, _ = _bounded(each for each in _walked(problem) if not _file_of(each).startswith(skipped or "\0"))
+    frames, _ = _bounded(
+        (each for each in _walked(problem) if not _file_of(each).startswith(skipped or "\0")), _FOUND_FRAMES, _FOUND_FRAMES
+    )
     return tuple(sources.summary(each) for each in frames)
 
 
@@ -157,11 +161,13 @@ def _walked(problem: BaseException) -> Iterator[TracebackType]:
         entry = entry.tb_next
 
 
-def _bounded(entries: Iterable[TracebackType]) -> tuple[list[TracebackType], int]:
+def _bounded(
+    entries: Iterable[TracebackType], first_frames: int = FIRST_FRAMES, last_frames: int = LAST_FRAMES
+) -> tuple[list[TracebackType], int]:
     """The first and the last, and how many are between them."""
     walk = iter(entries)
-    first = list(islice(walk, FIRST_FRAMES))
-    last: deque[TracebackType] = deque(maxlen=LAST_FRAMES)
+    first = list(islice(walk, first_frames))
+    last: deque[TracebackType] = deque(maxlen=last_frames)
     count = 0
     for entry in walk:
         last.append(entry)
