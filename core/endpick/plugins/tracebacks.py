@@ -22,7 +22,7 @@ FIRST_FRAMES, LAST_FRAMES = 15, 25
 """Of each traceback; those between are counted."""
 MOST_NOTES = 10
 _FOUND_FRAMES = 500
-"""As many of the first and of the last are looked through for those of a plugin: more than Python lets a function call itself by default."""
+"""As many of the first and of the last are looked through for those of a plugin: more than Python nests by default."""
 _LONGEST_LINE = 1000
 _MOST_SOURCE_BYTES = 2 * 1024 * 1024
 """Read of all files together for one text."""
