@@ -19,7 +19,7 @@ class Endpoint:
         name: `namespace/name`, unique in the pool. Learnt state belongs under this name.
         host: IP address without brackets.
         port: TCP port of the model server.
-        labels: As discovery gave them; never changes (an update makes a new Endpoint).
+        labels: A read-only copy of what discovery gave; never changes (an update makes a new Endpoint).
         metrics_address: `host:port` that serves metrics; the endpoint's own address unless discovery said otherwise.
     """
 
@@ -32,6 +32,8 @@ class Endpoint:
     """`host:port`, IPv6 in brackets: what the gateway is told."""
 
     def __post_init__(self) -> None:
+        # The same object is shown to every plugin, and whoever made it may keep what it was made of.
+        object.__setattr__(self, "labels", MappingProxyType({**self.labels}))
         host = f"[{self.host}]" if ":" in self.host else self.host
         object.__setattr__(self, "address", f"{host}:{self.port}")
         if not self.metrics_address:

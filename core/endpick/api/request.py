@@ -171,7 +171,7 @@ class InferenceRequest:
         model: Model the server will be asked for, after rewriting; empty when unknown.
         incoming_model: Model the client asked for.
         path: Path without query string.
-        headers: Lower-case names; the last value of a repeated header. Pseudo headers are not in it.
+        headers: Lower-case names; the last value of a repeated header. Pseudo headers are not in it. Read-only.
         prompt: What the model will read.
         streaming: True when the client asked for a streamed response.
         max_output_tokens: The client's limit; None when it gave none.
@@ -181,7 +181,8 @@ class InferenceRequest:
         size_bytes: Length of the body as received.
         received_at: Monotonic seconds when the request headers arrived.
         payload: The JSON object of the body; None when the parser did not decode one, and for a large body, which another process has
-            parsed for `endpick serve`. `prompt` and the other fields are there in any case.
+            parsed for `endpick serve`. `prompt` and the other fields are there in any case. Read-only; what is within it is one object for
+            all plugins. `dict(request.payload)` is what `json.dumps` takes.
     """
 
     id: str

@@ -23,6 +23,7 @@ from endpick.extproc.response_phase import ResponsePhase
 from endpick.extproc.states import SESSION_TRANSITIONS, MessageState, SessionState
 from endpick.extproc.stream import GrpcStatus, LetPass, ProtocolError, SessionCounters, SessionFactory
 from endpick.observability.throttle import Throttle
+from endpick.plugins.tracebacks import for_log
 from endpick.requests.memory import MemoryAccount, MemoryBudget
 from endpick.requests.model import EVICTED, LONG_NAME, BodyModes, CloseCause, Decider, Decision, IncomingRequest, Refused, Routed
 
@@ -321,7 +322,7 @@ class Session:
 
     def _internal_error(self, exception: BaseException) -> list[bytes]:
         self._counters.decision_faults += 1
-        logger.error("a request could not be decided", exc_info=exception)
+        logger.error("a request could not be decided", exc_info=for_log(exception))
         self._response.finish(CloseCause.ERROR)
         return self._refuse(Refused(500, "Internal", "the request could not be routed"))
 

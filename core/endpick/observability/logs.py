@@ -14,6 +14,7 @@ import orjson
 
 from endpick.observability.log_lines import LineHandler
 from endpick.plugins.importing import Attribution
+from endpick.plugins.tracebacks import traceback_text
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -51,11 +52,11 @@ class JSONFormatter(logging.Formatter):
             "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "event": record.getMessage(),
+            "event": _shortened(record.getMessage()),
             **fields_of(record),
         }
         if record.exc_info:
-            line["exception"] = _shortened(self.formatException(record.exc_info))
+            line["exception"] = _exception_of(record)
         try:
             text = orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
         except TypeError:  # half a surrogate pair, which is text to Python and to no other reader
@@ -75,21 +76,26 @@ class TextFormatter(logging.Formatter):
         """Render one record."""
         moment = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")
         fields = "".join(f"  {name}={_quoted(str(value))}" for name, value in fields_of(record).items())
-        line = f"{moment} {record.levelname.lower():7} {record.name}: {_shown(record.getMessage())}{fields}"
+        line = f"{moment} {record.levelname.lower():7} {record.name}: {_shown(_shortened(record.getMessage()))}{fields}"
         if not record.exc_info:
             return line
-        return "\n  ".join((line, *map(_shown, _shortened(self.formatException(record.exc_info)).split("\n"))))
+        return "\n  ".join((line, *map(_shown, _exception_of(record).split("\n"))))
 
 
-_LONGEST_EXCEPTION = 16_000
-"""Characters of a traceback; what an exception says may have any length."""
+_LONGEST_TEXT = 16_000
+"""Characters of a traceback or a message; what a plugin says may have any length."""
 
 
-def _shortened(traceback: str) -> str:
-    if len(traceback) <= _LONGEST_EXCEPTION:
-        return traceback
-    half = _LONGEST_EXCEPTION // 2
-    return f"{traceback[:half]}\n… {len(traceback) - 2 * half} characters …\n{traceback[-half:]}"
+def _exception_of(record: logging.LogRecord) -> str:
+    problem = record.exc_info[1] if record.exc_info else None
+    return _shortened("" if problem is None else traceback_text(problem))
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _LONGEST_TEXT:
+        return text
+    half = _LONGEST_TEXT // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half} characters …\n{text[-half:]}"
 
 
 _CONTROL = re.compile(
@@ -120,4 +126,4 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 def fields_of(record: logging.LogRecord) -> dict[str, object]:
     """The fields that the caller passed as `extra=`."""
-    return {name: value for name, value in vars(record).items() if name not in _STANDARD}
+    return {name: _shortened(value) if type(value) is str else value for name, value in vars(record).items() if name not in _STANDARD}

@@ -22,6 +22,7 @@ from endpick.plugins.breaker import BreakerState
 from endpick.plugins.failures import kind_of, message_of
 from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import OnFault
+from endpick.plugins.tracebacks import for_log
 
 _log = logging.getLogger("endpick.faults")
 _request_log = logging.getLogger("endpick.requests")
@@ -89,7 +90,7 @@ class Recorder:
                 "plugin fault in %s: %s",
                 instance.origin,
                 _told(problem),
-                exc_info=problem if isinstance(problem, BaseException) else None,
+                exc_info=for_log(problem) if isinstance(problem, BaseException) else None,
                 extra={
                     "plugin": instance.name,
                     "type": instance.type,
@@ -242,7 +243,7 @@ class Recorder:
             return
         suppressed = self._throttle.admit(f"data/{instance.name}/{endpoint}")
         if suppressed is not None:
-            kind = type(problem).__name__ if isinstance(problem, BaseException) else "answer"
+            kind = kind_of(problem) if isinstance(problem, BaseException) else "answer"
             extra = {"endpoint": endpoint, "reason": f"{kind}: {_told(problem)}", "suppressed": suppressed}
             _poll_log.warning(text, instance.origin, extra=extra)
             if self._data_lines.spend(instance.name):

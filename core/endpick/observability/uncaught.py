@@ -1,4 +1,4 @@
-"""What plugins do where no call of endpick's stands: errors in finalizers, threads and forgotten tasks, warnings, and printed lines.
+"""What plugins do where no call of endpick's stands: errors in finalizers, threads and forgotten tasks, warnings, and lines.
 
 Python writes all of it to standard error, as text, as often as it happens, and waits where nothing reads that. Here it is counted, told
 in the log at intervals under the name of the plugin in whose file it happened, and waits for nothing.
@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
@@ -24,6 +25,7 @@ from prometheus_client.registry import Collector
 
 from endpick.plugins.failures import kind_of, message_of
 from endpick.plugins.instance import Instance
+from endpick.plugins.tracebacks import for_log
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
@@ -34,7 +36,7 @@ _log = logging.getLogger("endpick.uncaught")
 
 INTERVAL_SECONDS = 30.0
 MOST_LINES = 100
-"""Printed lines of one plugin that are told in an interval; of everything else one is."""
+"""Lines of one plugin that are told in an interval, of those that it logs and of those that it prints; of everything else one is."""
 _LONGEST_LINE = 4096
 _DEEPEST = 100
 """Frames that are searched for a plugin's file."""
@@ -52,6 +54,11 @@ class Event(StrEnum):
     WARNING = "warning"
     OUTPUT = "output"
     """A line was printed."""
+    LOG = "log"
+    """A line that a plugin, or a library, logged was held back, because there had been `MOST_LINES` in the interval."""
+
+
+_LINES = (Event.OUTPUT, Event.LOG)
 
 
 class Uncaught:
@@ -64,10 +71,12 @@ class Uncaught:
         self._origins: dict[str, str] = {}
         self._folders: tuple[tuple[str, str], ...] = ()
         self._found: dict[str, str] = {}
+        self._instances: frozenset[str] = frozenset()
         self._busy = threading.local()
 
     def plugins_are(self, instances: Iterable[Instance]) -> None:
         """Say from now on that what happens in the files of these plugins is theirs."""
+        instances = [*instances]
         origins: dict[str, str] = {}
         folders: dict[str, str] = {}
         for instance in instances:
@@ -81,6 +90,7 @@ class Uncaught:
             if isinstance(top, str) and top.endswith("__init__.py"):
                 folders[top.removesuffix("__init__.py")] = package
         self._origins, self._folders, self._found = origins, tuple(folders.items()), {}
+        self._instances = frozenset(instance.origin for instance in instances)
 
     def counts(self) -> Mapping[tuple[Event, str], int]:
         """How often each event happened, by the plugin in whose file; empty where it was no plugin's."""
@@ -101,10 +111,51 @@ class Uncaught:
             warnings.simplefilter("always", append=True)
             warnings.showwarning = self._warned
             sys.stdout, sys.stderr = (self._instead_of(stream) for stream in streams)
+            handlers = [*logging.getLogger().handlers]
+            for handler in handlers:
+                handler.addFilter(self.lets_through)
             try:
                 yield
             finally:
                 sys.stdout, sys.stderr = streams
+                for handler in handlers:
+                    handler.removeFilter(self.lets_through)
+
+    def lets_through(self, record: logging.LogRecord) -> bool:
+        """For handlers of the log: whether this line of a plugin or a library is told, or counted only.
+
+        What is below `info` is shown where an operator asks for it, and then all of it is. endpick's own lines have limits of their own,
+        but for those of errors that it did not expect, which a plugin may bring about with each request.
+        """
+        if record.levelno < logging.INFO or getattr(self._busy, "telling", False):
+            return True
+        try:
+            whose = self._logged_by(record)
+            if whose is None:
+                return True
+            key = (Event.LOG, whose)
+            held_back = self._held_back(key)
+            if held_back is None:
+                self._counts[key] = self._counts.get(key, 0) + 1
+                return False
+            if held_back:
+                record.suppressed = held_back
+            if self._told[key][1] == MOST_LINES:
+                record.advice = f"for {INTERVAL_SECONDS:.0f} s from the first of {MOST_LINES} lines on, more of them are counted only"
+        except BaseException:  # a name of a logger may be of a class of its own; the line is as any other then
+            return True
+        return True
+
+    def _logged_by(self, record: logging.LogRecord) -> str | None:
+        """Whose line it is: a plugin's, as its logger or the file says, or nobody's; None for endpick's own."""
+        if record.name.startswith("endpick.plugin."):
+            named = getattr(record, "plugin", "")
+            if type(named) is str and named in self._instances:
+                return named
+        origin = self._origin((record.pathname,))
+        if origin or not record.name.startswith("endpick.") or record.name.startswith("endpick.plugin"):
+            return origin
+        return "" if record.exc_info and not hasattr(record, "plugin") else None
 
     def _instead_of(self, stream: TextIO) -> TextIO:
         if stream.isatty():
@@ -174,7 +225,7 @@ class Uncaught:
         if now - since >= INTERVAL_SECONDS:
             self._told[key] = (now, 1, 0)
             return held_back
-        if told < (MOST_LINES if key[0] is Event.OUTPUT else 1):
+        if told < (MOST_LINES if key[0] in _LINES else 1):
             self._told[key] = (since, told + 1, 0)
             return held_back
         self._told[key] = (since, told, held_back + 1)
@@ -199,7 +250,7 @@ def _tell(event: Event, origin: str, text: str, problem: BaseException | None, h
     if problem is None:
         _log.log(logging.INFO if event is Event.OUTPUT else logging.WARNING, "%s", text, extra=fields)
     else:
-        _log.error("%s: %s: %s", text, kind_of(problem), message_of(problem), exc_info=problem, extra=fields)
+        _log.error("%s: %s: %s", text, kind_of(problem), message_of(problem), exc_info=for_log(problem), extra=fields)
 
 
 class UncaughtCounts(Collector):
@@ -217,7 +268,9 @@ class UncaughtCounts(Collector):
 
     def describe(self) -> Iterator[CounterMetricFamily]:
         """The family without samples."""
-        text = "Errors that no caller can catch, warnings, and printed lines, by the plugin in whose file they happened."
+        text = (
+            "Errors that no caller can catch, warnings, printed lines, and log lines held back, by the plugin in whose file they happened."
+        )
         yield CounterMetricFamily("endpick_uncaught", text, labels=["event", "origin"])
 
 
@@ -253,11 +306,11 @@ class _LineSink(io.RawIOBase):
 
 def _codes_of(traceback: TracebackType | None) -> list[str]:
     """The files of a traceback, innermost first."""
-    files: list[str] = []
+    innermost: deque[TracebackType] = deque(maxlen=_DEEPEST)
     while traceback is not None:
-        files.append(traceback.tb_frame.f_code.co_filename)
+        innermost.appendleft(traceback)
         traceback = traceback.tb_next
-    return files[: -_DEEPEST - 1 : -1]
+    return [each.tb_frame.f_code.co_filename for each in innermost]
 
 
 def _code_of(subject: object) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from endpick.api import DisaggregationDecider, Endpoints, InferenceRequest, Parameters, PluginContext, ScoringState
 from endpick.observability.telemetry import Telemetry
-from endpick.plugins.failures import FaultOfAnother
+from endpick.plugins.failures import FaultOfAnother, kind_of
 from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import Kind
 from endpick.scheduling.step import Fault, Step, bind
@@ -37,7 +37,7 @@ class DeciderStandIn(DisaggregationDecider[Parameters]):
             access.scope = caller
         if isinstance(answer, bool | np.bool_):
             return bool(answer)
-        fault = answer if isinstance(answer, Fault) else self._step.fault(f"answered {type(answer).__name__}, not a bool")
+        fault = answer if isinstance(answer, Fault) else self._step.fault(f"answered {kind_of(answer)}, not a bool")
         if fault.refuses:
             raise FaultOfAnother(fault)
         return False

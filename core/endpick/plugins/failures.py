@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Callable, Iterable, Sized
+from typing import cast
 
 CALL_FAILURES = BaseException
 """What a plain call of a plugin may throw at the host: `sys.exit()`, or a `CancelledError` that a library raised, must not end the process
@@ -35,10 +37,33 @@ _LONGEST_MESSAGE = 2000
 def message_of(problem: BaseException) -> str:
     """What an exception of a plugin says, or that it does not: `str` of it is the plugin's code as well, and never raises here."""
     try:
-        message = str(problem)
-        return message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]}…"
+        if not _is_short(_arguments_of(problem)):
+            return "(its message is too long to be shown)"
+        # Of a class of its own a text may do anything when it is measured, cut or written.
+        message = str.__getitem__(str(problem), slice(_LONGEST_MESSAGE + 1))
     except CALL_FAILURES:
         return "(its message cannot be shown)"
+    return message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]}…"
+
+
+_arguments_of: Callable[[BaseException], tuple[object, ...]] = BaseException.__dict__["args"].__get__
+_MOST_ITEMS = 10_000
+
+
+def _is_short(arguments: tuple[object, ...]) -> bool:
+    """Whether a text of them would be short: lists within lists may be small, and their text gigabytes."""
+    items, waiting = 0, [iter(arguments)]
+    while waiting:
+        for argument in waiting.pop():
+            kind = type(argument)
+            if kind is dict or kind is list or kind is tuple or kind is set or kind is frozenset:
+                items += len(cast("Sized", argument))
+                if items > _MOST_ITEMS:
+                    return False
+                waiting.append(iter(cast("Iterable[object]", argument)))
+                if kind is dict:
+                    waiting.append(iter(cast("dict[object, object]", argument).values()))
+    return True
 
 
 def is_the_hosts(problem: BaseException) -> bool:

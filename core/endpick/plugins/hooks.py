@@ -23,6 +23,7 @@ from endpick.plugins.hook_objects import hook_faults, load_hook_object
 from endpick.plugins.importing import attributed, describe, trace_notes
 from endpick.plugins.loader import LoadedPlugin
 from endpick.plugins.resolution import Policy, Reference
+from endpick.plugins.tracebacks import for_log
 
 if TYPE_CHECKING:
     import click
@@ -239,7 +240,7 @@ class HookRegistry:
         message = call.failure_message(error)
         if message not in self._logged:
             self._logged.add(message)
-            _log.warning(message, exc_info=error)
+            _log.warning(message, exc_info=for_log(error))
 
     def _attempt(self, hook: str, code: Code, **offered: object) -> tuple[Diagnostic, ...]:
         faults: list[Diagnostic] = []

@@ -21,9 +21,10 @@ from typing import IO
 
 from endpick.diagnostics import Code, Diagnostic
 from endpick.plugins.discovery import Candidate
-from endpick.plugins.failures import CALL_FAILURES, is_the_hosts, message_of
+from endpick.plugins.failures import CALL_FAILURES, is_the_hosts, kind_of, message_of
 from endpick.plugins.guard import UntrustedModuleError
 from endpick.plugins.resolution import Reference
+from endpick.plugins.tracebacks import frames_of
 
 _NOT_THEIRS = (
     str(Path(__file__).resolve().parents[1]) + os.sep,
@@ -37,7 +38,7 @@ _INSTALLED = {"site-packages", "dist-packages"}
 
 def plugin_frames(error: BaseException) -> tuple[traceback.FrameSummary, ...]:
     """Frames of `error` that belong neither to endpick's host nor to the import system; innermost last."""
-    return tuple(frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_NOT_THEIRS))
+    return frames_of(error, _NOT_THEIRS)
 
 
 def place(error: BaseException) -> str:
@@ -62,7 +63,7 @@ def _is_standard(file: Path) -> bool:
 def describe(error: BaseException) -> str:
     """An exception in one line, without the traceback: `ValueError: no such model`."""
     message = " ".join(message_of(error).split())
-    return f"{type(error).__qualname__}: {message}" if message else type(error).__qualname__
+    return f"{kind_of(error)}: {message}" if message else kind_of(error)
 
 
 def trace_notes(error: BaseException) -> tuple[str, ...]:

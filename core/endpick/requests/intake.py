@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from time import perf_counter
-from types import NoneType
+from types import MappingProxyType, NoneType
 from typing import Final
 from uuid import uuid4
 
@@ -279,7 +279,7 @@ def build_request(
         access.scope = step.scope
         answer: object
         try:
-            answer = (step.ask if step.breaker.state else step.call)(path, headers, incoming.body)
+            answer = (step.ask if step.breaker.state else step.call)(path, MappingProxyType(headers), incoming.body)
             access.called.append((step, perf_counter()))
             if isinstance(answer, ParsedRequest):
                 kinds = type(answer), type(answer.model), type(answer.cache_salt), type(answer.streaming), type(answer.max_output_tokens)
@@ -325,7 +325,7 @@ def build_request(
         target,
         parsed.model,
         path,
-        plain,
+        MappingProxyType(plain),
         parsed.prompt,
         parsed.streaming,
         parsed.max_output_tokens,
@@ -334,7 +334,7 @@ def build_request(
         salt,
         size_bytes,
         incoming.received_at,
-        parsed.payload,
+        MappingProxyType(parsed.payload) if type(parsed.payload) is dict else parsed.payload,
     )
     if incoming.body is None:
         parsed_bytes = 0

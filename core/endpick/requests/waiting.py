@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol
 
 from endpick.api.access import Access
 from endpick.api.endpoint import Endpoint
 from endpick.api.request import InferenceRequest, Media, ParsedRequest, Piece, Prompt, Rejection
 from endpick.api.state import CycleState
-from endpick.plugins.failures import CALL_FAILURES
-from endpick.requests.intake import BuiltRequest
+from endpick.plugins.failures import CALL_FAILURES, kind_of
+from endpick.requests.intake import BuiltRequest, plainly
 from endpick.requests.memory import MemoryAccount
 from endpick.requests.model import CloseCause, Decision, IncomingRequest, Refused, Routed, refused
 from endpick.scheduling.step import Fault, Step
@@ -112,12 +113,15 @@ class LaterDecision(LetGo):
         """What the body says of which only the bytes were kept."""
         incoming, parser = self._incoming, self.built.parser
         assert parser is not None
-        answer: object = parser.parse.run(self._room.access, self.built.request.path, incoming.headers, incoming.body)
-        if isinstance(answer, ParsedRequest):
-            return answer
-        return refused(
-            answer if isinstance(answer, Rejection | Fault) else parser.parse.fault(f"answered {type(answer).__name__} in the end")
-        )
+        answer: object = parser.parse.run(self._room.access, self.built.request.path, MappingProxyType(incoming.headers), incoming.body)
+        try:
+            if isinstance(answer, ParsedRequest):
+                return plainly(answer)
+            if isinstance(answer, Rejection | Fault):
+                return refused(answer)
+        except CALL_FAILURES as problem:  # what answers may answer for itself with code of the plugin
+            return refused(parser.parse.fault(problem))
+        return refused(parser.parse.fault(f"answered {kind_of(answer)} in the end"))
 
     def deliver(self, to: Callable[[object, BaseException | None], None]) -> None:
         """Have the decision, or the exception that came instead, given to `to` as soon as there is one."""
@@ -154,7 +158,9 @@ class LaterDecision(LetGo):
             if isinstance(parsed, Refused):
                 self._settle(director.refuse(built, parsed))
                 return
-            built.request = replace(built.request, payload=parsed.payload, prompt=parsed.prompt)
+            payload = parsed.payload
+            shown = MappingProxyType(payload) if type(payload) is dict else payload
+            built.request = replace(built.request, payload=shown, prompt=parsed.prompt)
         try:
             decision = director.decide(self._incoming, self)
         except CALL_FAILURES as error:

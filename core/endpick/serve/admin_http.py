@@ -17,6 +17,8 @@ from typing import cast
 
 import httptools
 
+from endpick.plugins.failures import AWAIT_FAILURES, is_the_hosts
+from endpick.plugins.tracebacks import for_log
 from endpick.transport.limits import AcceptLimits
 
 _log = logging.getLogger("endpick.serve")
@@ -309,8 +311,10 @@ class AdminConnection(asyncio.Protocol):
             return _status(HTTPStatus.METHOD_NOT_ALLOWED)
         try:
             return await make()
-        except Exception:
-            _log.exception("%s cannot be written", request.path)
+        except AWAIT_FAILURES as problem:  # plugins have metrics of their own
+            if is_the_hosts(problem):
+                raise
+            _log.error("%s cannot be written", request.path, exc_info=for_log(problem))
             return _status(HTTPStatus.INTERNAL_SERVER_ERROR)
 
     def _refuse(self, status: HTTPStatus) -> None:

@@ -11,10 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from endpick.api.hooks import Document
+from endpick.api.metrics import LabelLimit
 from endpick.observability.metrics import EndpickMetrics
+from endpick.observability.recorder import MOST_REASONS
 from endpick.plugins.breaker import Breaker, BreakerSettings, BreakerState
-from endpick.plugins.failures import CALL_FAILURES
+from endpick.plugins.failures import CALL_FAILURES, kind_of
 from endpick.plugins.hooks import HookCall, HookRegistry
+from endpick.plugins.tracebacks import for_log
 
 _log = logging.getLogger("endpick.hooks")
 
@@ -43,6 +46,7 @@ class HookCircuits:
         self._observers = [_Observer(call, Breaker(settings, clock)) for call in hooks.calls(HOOK)]
         self._metrics = metrics
         self._clock = clock
+        self._reason = LabelLimit(MOST_REASONS)
         for observer in self._observers:
             metrics.hook_circuits.labels(observer.call.reference.type).set(BreakerState.CLOSED)
 
@@ -76,9 +80,9 @@ class HookCircuits:
         try:
             observer.call(record=record)
         except CALL_FAILURES as problem:  # in a thread of its own nothing of it is the host's
-            self._metrics.hook_faults.labels(observer.call.reference.type, HOOK, type(problem).__name__).inc()
+            self._metrics.hook_faults.labels(observer.call.reference.type, HOOK, self._reason(kind_of(problem))).inc()
             if before is BreakerState.CLOSED:
-                _log.warning(observer.call.failure_message(problem), exc_info=problem)
+                _log.warning(observer.call.failure_message(problem), exc_info=for_log(problem))
             observer.breaker.failed(skipped=True)
         observer.busy_since = None
         seconds = self._clock() - began

@@ -133,6 +133,26 @@ class StrayScorer(Scorer):
                     pass
         return np.ones(len(endpoints))
 '''
+TALKATIVE = '''\
+"""Logs two thousand lines in each call: by the logger that it was given, and by others."""
+
+import logging
+
+import numpy as np
+
+from endpick.api import Scorer
+
+
+class StrayScorer(Scorer):
+    def score(self, request, endpoints, state):
+        for number in range(500):
+            self.context.logger.error("line %d %s", number, "x" * 100_000)
+            self.context.logger.debug("not shown")
+            logging.getLogger("stray").warning("line %d", number)
+            logging.getLogger("endpick.serve").warning("line %d", number)
+            logging.getLogger(f"endpick.plugin.{number}").warning("line %d", number, extra={"plugin": str(number)})
+        return np.ones(len(endpoints))
+'''
 EVENTS = {"finalizer", "thread", "task", "warning", "output"}
 
 
@@ -211,3 +231,16 @@ async def test_a_plugin_that_would_end_the_loop_or_closes_the_outputs_ends_nothi
         assert (await picker.health())[0] == 200
         assert sum(count for (event, _), count in (await _counts(picker)).items() if event == "task") >= 15
     assert [event for event in picker.events if event["event"] == "stopped"], "the log goes on when standard error is closed"
+
+
+async def test_of_what_a_plugin_logs_without_measure_some_is_told_and_the_rest_counted(tmp_path, site):
+    (site / "stray_code.py").write_text(TALKATIVE)
+    async with serving(tmp_path, path=[site]) as picker:
+        for _ in range(3):
+            assert (await picker.ask())[1] == 0
+        counts = await _counts(picker)
+    told = [event for event in picker.events if str(event["event"]).startswith("line ")]
+    assert len(told) == 100, "of the instance, whose file the others are in"
+    assert max(len(str(event["event"])) for event in told) < 20_000
+    assert "more of them are counted only" in str(told[-1]["advice"])
+    assert counts["log", "stray.scorer (stray.scorer, stray 1.0)"] == 3 * 2000 - 100

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import signal
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from endpick.api import ParsedRequest, Rejection
+from endpick.api import Endpoint, ParsedRequest, Rejection
 from endpick.extproc.headers import as_struct
 from endpick.extproc.replies import immediate
 from endpick.plugins.failures import is_the_hosts
 from endpick.requests.model import CloseCause, Routed
+from endpick.requests.waiting import LaterDecision
 from unit.requests.stage import (
     Stage,
     admitter_of,
@@ -274,3 +276,59 @@ def test_where_ctrl_c_raises_it_is_the_persons():
     signal.signal(signal.SIGINT, signal.default_int_handler)
     assert is_the_hosts(KeyboardInterrupt())
     assert not is_the_hosts(SystemExit())
+
+
+@pytest.mark.parametrize("name", ["headers", "payload"])
+def test_what_one_plugin_does_to_headers_or_payload_is_seen_by_no_other(name):
+    seen = []
+
+    def spoil(request, *_arguments):
+        seen.append(dict(getattr(request, name)))
+        getattr(request, name).clear()
+
+    stage = Stage(pre_request=[before_request_of(spoil, "bad"), before_request_of(spoil, "second")])
+    stage.route(x_tenant="t")
+
+    assert seen[0] == seen[1]
+    assert seen[0]
+    assert {fault[0] for fault in stage.telemetry.faults} == {"bad", "second"}
+
+
+def test_a_parser_cannot_change_the_headers_that_the_host_reads():
+    def parse(_path, headers, _body):
+        headers.clear()
+        return ParsedRequest("m")
+
+    stage = Stage(parsers=[parser_of("bad", ("/v1/chat/completions",), parse=parse)])
+    stage.refuse()
+
+    assert {fault[0] for fault in stage.telemetry.faults} == {"bad"}
+
+
+def test_labels_are_a_read_only_copy():
+    given = {"role": "decode"}
+    endpoint = Endpoint("a", "127.0.0.1", 1, given)
+    given.clear()
+
+    assert endpoint.labels == {"role": "decode"}
+    with pytest.raises(TypeError, match="does not support item assignment"):
+        endpoint.labels["role"] = "prefill"
+
+
+class Unwilling(ParsedRequest):
+    @property
+    def payload(self):
+        raise SystemExit("not again")
+
+
+def test_what_a_parser_answers_when_a_body_is_read_again_is_looked_at_under_a_guard():
+    told = []
+    step = SimpleNamespace(run=lambda *_arguments: object.__new__(Unwilling), fault=lambda problem: told.append(problem) or Rejection("no"))
+    waiting = SimpleNamespace(
+        _incoming=SimpleNamespace(headers={}, body=b""),
+        _room=SimpleNamespace(access=None),
+        built=SimpleNamespace(parser=SimpleNamespace(parse=step), request=SimpleNamespace(path="/v1/completions")),
+    )
+
+    assert LaterDecision.read_again(waiting).message == "no"
+    assert len(told) == 1

@@ -190,6 +190,17 @@ async def test_requests_on_one_connection_are_answered_in_order_each_as_it_deser
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("thrown", [asyncio.CancelledError(), BaseExceptionGroup("both", [SystemExit(9)])], ids=["cancelled", "group"])
+async def test_a_page_on_which_a_plugins_metrics_throw_anything_is_answered(thrown: BaseException):
+    async def thrown_page() -> Page:
+        raise thrown
+
+    async with talking_to({"/page": page, "/thrown": thrown_page}) as (reader, writer), asyncio.timeout(10):
+        writer.write(b"GET /thrown HTTP/1.1\r\nHost: me\r\n\r\nGET /page HTTP/1.1\r\nHost: me\r\n\r\n")
+        assert [(await read_answer(reader))[0] for _ in range(2)] == ["HTTP/1.1 500 Internal Server Error", "HTTP/1.1 200 OK"]
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("asked", ["GET /page HTTP/1.0\r\n\r\n", "GET /page HTTP/1.1\r\nConnection: close\r\n\r\n"])
 async def test_a_client_that_wants_one_answer_gets_it_and_the_end(asked: str):
     async with talking_to({"/page": page}) as (reader, writer):

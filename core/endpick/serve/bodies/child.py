@@ -19,6 +19,7 @@ from typing import BinaryIO, cast
 
 from endpick.api.request import ParsedRequest, Rejection
 from endpick.datalayer.model_rules import choose_model
+from endpick.plugins.failures import kind_of
 from endpick.plugins.importing import describe, place
 from endpick.serve.bodies.double import Double, LogLines, NotBuiltError, double_of, grown_samples, starts_or_stops
 from endpick.serve.bodies.layout import laid_out
@@ -147,7 +148,7 @@ def _parsed(double: Double, job: ParseJob, body: bytes) -> tuple[dict[str, objec
         if isinstance(answer, Rejection):
             return {"kind": "rejected", "status": answer.status}, (_bytes(answer.message), _bytes(answer.reason))
         if not isinstance(answer, ParsedRequest):
-            raise _FailedError("parse", f"answered {type(answer).__name__}, not a ParsedRequest or Rejection")
+            raise _FailedError("parse", f"answered {kind_of(answer)}, not a ParsedRequest or Rejection")
         texts = cast("tuple[object, ...]", answer.prompt.texts)
         if not all(isinstance(text, bytes) for text in texts):
             raise _FailedError("parse", "rendered a prompt that is not bytes")
@@ -158,7 +159,7 @@ def _parsed(double: Double, job: ParseJob, body: bytes) -> tuple[dict[str, objec
         with _blamed_on("rewrite_model"):
             rewritten = plugin.rewrite_model(body, answer, target)
             if not isinstance(rewritten, bytes):
-                raise _FailedError("rewrite_model", f"answered {type(rewritten).__name__}, not the bytes of a body")
+                raise _FailedError("rewrite_model", f"answered {kind_of(rewritten)}, not the bytes of a body")
     changed = () if rewritten is None or rewritten == body else (cast("bytes", rewritten),)
     head: dict[str, object] = {
         "kind": "parsed",
