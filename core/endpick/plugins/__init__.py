@@ -16,6 +16,7 @@
 - `loader`: does a candidate load as a plugin, and whose fault is it when it does not?
 - `importing`: what did the import of an entry point yield, print or raise?
 - `failures`: what may plugin code raise without harm to the process?
+- `tracebacks`: what is told of an exception that plugin code raised?
 - `breaker`: when is an instance that fails left out, and when called again?
 - `contract`: is the imported class a plugin of its kind?
 - `instance`: how is a plugin built from its parameters, and what does the host know about the object?

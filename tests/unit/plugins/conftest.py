@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -66,3 +67,11 @@ def guarded(make_distribution: Callable[..., Path], guard: ImportGuard, tmp_path
         return root
 
     return install
+
+
+@pytest.fixture
+def ctrl_c_raises() -> Iterator[None]:
+    """As in a terminal, wherever the tests run: a shell starts what it runs in the background with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -79,7 +79,7 @@ def test_a_constructor_that_raises_is_told_at_the_parameters(raised, message, he
     assert bool(diagnostic.notes) == (not isinstance(raised, ConfigurationError))
 
 
-def test_interrupting_a_constructor_interrupts_the_host():
+def test_interrupting_a_constructor_interrupts_the_host(ctrl_c_raises):
     class Interrupted(scorer_class()):
         def __init__(self, name, parameters, context):
             raise KeyboardInterrupt

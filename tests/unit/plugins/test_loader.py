@@ -163,7 +163,7 @@ def test_a_long_traceback_shows_the_innermost_frames(on_path):
     assert note.count(" in sink\n") == 12
 
 
-def test_interrupting_an_import_interrupts_the_host(on_path):
+def test_interrupting_an_import_interrupts_the_host(on_path, ctrl_c_raises):
     on_path("interrupted", "raise KeyboardInterrupt\n")
     on_path("interrupted_later", "def __getattr__(name):\n    raise KeyboardInterrupt\n")
 
