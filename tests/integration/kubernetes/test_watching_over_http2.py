@@ -65,7 +65,7 @@ async def test_a_machine_that_no_longer_answers_is_given_up_after_a_ping(server,
 
 
 async def test_a_server_that_answers_pings_is_believed(server, tmp_path):
-    async with watched(server, tmp_path, pingInterval="50ms", watchTimeout="2s") as (_, followed):
+    async with watched(server, tmp_path, pingInterval="500ms", watchTimeout="2s") as (_, followed):
         await eventually(lambda: followed.outcomes("pods", "quiet") == 1, lambda: "the watch does not end in its time")
         assert followed.outcomes("pods", "broken") == 0
 
