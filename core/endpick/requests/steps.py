@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from numbers import Real
 from time import perf_counter
 from types import CoroutineType
+from typing import Final, cast
 
 import numpy as np
 
 from endpick.api.access import Access
+from endpick.api.data import DataKey
 from endpick.api.endpoints import BoolArray, Endpoints
 from endpick.api.keys import AGENT_IDENTITY, PREFIX_MATCH_BLOCKS
 from endpick.api.request import InferenceRequest, Rejection
@@ -26,6 +28,8 @@ from endpick.requests.model import MAX_NAME_CHARACTERS, SATURATED, Refused, refu
 from endpick.scheduling.profile import as_view
 from endpick.scheduling.step import Fault, Step, bind
 
+_WHAT_WAS_LEFT: Final = cast("DataKey[object]", AGENT_IDENTITY)
+"""The identity as any object: the compiled build would refuse what is none before `_identity_fault` could blame who left it."""
 IF_AVAILABLE = "if-available"
 """In the header `Prefer`: the client would rather have a 412 than wait for a prefill."""
 
@@ -49,7 +53,7 @@ def process_headers(steps: Sequence[Step], request: InferenceRequest, state: Cyc
 
 def _identity_fault(step: Step, state: CycleState) -> Refused | None:
     """Take back an identity that is no text, or one of a class of its own; the refusal where the instance's `onFault` asks for one."""
-    identity = state.get(AGENT_IDENTITY)
+    identity: object = state.get(_WHAT_WAS_LEFT)
     if identity is None or type(identity) is str:
         return None
     state.put(AGENT_IDENTITY, "")

@@ -39,6 +39,12 @@ def fill(disk: Path) -> int:
     return written
 
 
+def fill_last_page(file: Path) -> None:
+    """Append up to the end of the page that the file has already: a few lines would find room there, however full the disk is."""
+    with file.open("ab", buffering=0) as opened:
+        opened.write(b"\n" * (-file.stat().st_size % os.sysconf("SC_PAGE_SIZE")))
+
+
 def rewrite(file: Path, content: str) -> bool:
     """Write a file anew, in its place: without room it is empty afterwards, or half of it is there."""
     try:
@@ -76,6 +82,7 @@ async def tried(disk: Path) -> dict[str, object]:
         picker = Picker(process, channel, int(str(ports["metrics_port"])))
         (disk / "tmp").rmdir()  # as those do who clean up
         told["room"] = fill(disk)
+        fill_last_page(disk / "log")
         told["while_full"] = sorted(set(await asked(picker)))
         told["endpoints_written"] = rewrite(disk / "endpoints.yaml", ENDPOINTS.format(name="b", port=2) * 200)
         told["config_written"] = rewrite(disk / "config.yaml", CONFIG + "#" * 5000)
