@@ -16,6 +16,8 @@ import pytest
 
 from integration.plugins.serving import serving
 
+pytestmark = pytest.mark.timeout(1800)
+"""Whichever test comes first waits for the build."""
 ROOT = Path(__file__).parents[3]
 CONFIG = """\
 apiVersion: llm-d.ai/v1alpha1
@@ -83,7 +85,6 @@ def in_namespace(folder: Path, command: str) -> list[str]:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1800)
 @pytest.mark.asyncio
 async def test_what_it_builds_serves_as_a_user_who_may_write_nowhere_but_tmp(folder):
     assert IMAGE.one("COPY") == "--from=build /opt/endpick /opt/endpick"
