@@ -17,7 +17,7 @@ from docs_reference.markdown import code, listed, table
 from docs_reference.markdown import page as markdown_page
 from docs_reference.source import definitions
 from endpick.api import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE, Endpoint, PluginContext
-from endpick.api.endpoints import Column, Generation
+from endpick.api.generation import Column, Generation
 from endpick.extproc import stream as session_counters
 from endpick.extproc.stream import SessionCounters
 from endpick.observability.exposition import PoolGauges

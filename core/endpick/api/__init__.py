@@ -10,6 +10,7 @@ endpoint table (`endpoints[KEY]`), the request itself (`request`), and what prod
 - `datalayer`: which methods do discoveries, data sources and data collectors have?
 - `endpoints`: which endpoints are there, and what is known of each?
 - `endpoint`: what does discovery say of one?
+- `generation`: which rows and columns does a view of endpoints show? The host makes them.
 - `access`: which data may the plugin that runs now read and write? The host says, the views ask.
 - `request`: what does a request ask for, and how does a plugin refuse it?
 - `state`: what did the producers find out about a request, and where does a plugin keep notes of its own?

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -14,6 +13,7 @@ from endpick.api.access import Access
 from endpick.api.data import DataKey, Scope
 from endpick.api.endpoint import Endpoint
 from endpick.api.errors import UnknownKey
+from endpick.api.generation import Column, Generation
 from endpick.api.records import read_directly
 
 T = TypeVar("T")
@@ -37,44 +37,6 @@ def unchangeable(values: NDArray[Scalar]) -> NDArray[Scalar]:
         return values
     copied: NDArray[Scalar] = np.frombuffer(values.tobytes(), values.dtype)
     return copied if values.ndim == 1 else copied.reshape(values.shape)
-
-
-def _nothing() -> Mapping[str, float]:
-    return MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One data key's values for every row of a table generation, read-only.
-
-    Attributes:
-        values: float64 for numeric keys and object otherwise.
-        written_at: Monotonic seconds, -inf where never written.
-        derived: Results of `Endpoints.derived`; its owner empties it when a value changes.
-    """
-
-    values: NDArray[np.float64] | NDArray[np.object_]
-    written_at: FloatArray
-    derived: dict[object, object] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """The rows of the endpoint table between two membership changes. Made by the host; plugins hold views of it.
-
-    Values change in place as data arrives; rows never do. A request that began before a membership change keeps its generation.
-    """
-
-    endpoints: tuple[Endpoint, ...]
-    columns: Mapping[str, Column]
-    pool: Mapping[str, object]
-    clock: Callable[[], float]
-    pool_written_at: Mapping[str, float] = field(default_factory=_nothing)
-    """When each value of `pool` was written, in the seconds of `clock`."""
-    row_of: Mapping[str, int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "row_of", {endpoint.name: row for row, endpoint in enumerate(self.endpoints)})
 
 
 class Endpoints:

@@ -18,7 +18,7 @@ from endpick.api.datalayer import (
     StreamSource,
 )
 from endpick.api.endpoint import Endpoint
-from endpick.api.endpoints import Generation
+from endpick.api.generation import Generation
 from endpick.api.plugin import Parameters
 from endpick.datalayer.dispatch import PayloadDispatcher, SourceBinding
 from endpick.datalayer.pace import (

@@ -17,8 +17,9 @@ from endpick.api.access import Access, AccessScope, OnViolation, refuse
 from endpick.api.data import AnyKey, DataKey, Scope
 from endpick.api.datalayer import ModelRewrite
 from endpick.api.endpoint import Endpoint
-from endpick.api.endpoints import Column, Endpoints, FloatArray, Generation, KnownEndpoints
+from endpick.api.endpoints import Endpoints, FloatArray, KnownEndpoints
 from endpick.api.errors import UnknownKey
+from endpick.api.generation import Column, Generation
 from endpick.api.records import read_directly
 from endpick.datalayer.model_rules import ModelRules
 from endpick.datalayer.tasks import until_set

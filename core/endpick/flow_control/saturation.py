@@ -10,7 +10,8 @@ import numpy as np
 
 from endpick.api.access import Access
 from endpick.api.endpoint import Endpoint
-from endpick.api.endpoints import BoolArray, Endpoints, Generation
+from endpick.api.endpoints import BoolArray, Endpoints
+from endpick.api.generation import Generation
 from endpick.flow_control.calls import Detector
 
 ROLE_LABEL = "llm-d.ai/role"

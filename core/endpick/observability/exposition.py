@@ -10,7 +10,8 @@ import numpy as np
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from endpick.api.endpoints import FloatArray, Generation
+from endpick.api.endpoints import FloatArray
+from endpick.api.generation import Generation
 from endpick.api.keys import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE
 from endpick.observability.metrics import PREFIX
 from endpick.observability.telemetry import Telemetry

@@ -10,7 +10,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol
 
 from endpick.api.access import Access
-from endpick.api.endpoints import Endpoints, Generation
+from endpick.api.endpoints import Endpoints
+from endpick.api.generation import Generation
 from endpick.api.request import Rejection
 from endpick.api.state import CycleState
 from endpick.datalayer.model_rules import ModelRules

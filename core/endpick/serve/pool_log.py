@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from endpick.api.endpoint import Endpoint
-from endpick.api.endpoints import Generation
+from endpick.api.generation import Generation
 from endpick.datalayer.table import EndpointTable
 from endpick.observability.metrics import EndpickMetrics
 from endpick.observability.throttle import Throttle

@@ -15,7 +15,8 @@ import numpy as np
 from endpick.api import keys
 from endpick.api.data import AnyKey, DataKey, Scope
 from endpick.api.endpoint import Endpoint
-from endpick.api.endpoints import Column, Endpoints, Generation
+from endpick.api.endpoints import Endpoints
+from endpick.api.generation import Column, Generation
 from endpick.api.metrics import MetricsPage
 from endpick.api.request import InferenceRequest, Prompt
 from endpick.api.scheduling import ProfileRunResult, ScoredEndpoints

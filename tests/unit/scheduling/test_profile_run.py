@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from endpick.api import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, Endpoint, Endpoints, Scorer
-from endpick.api.endpoints import Generation
+from endpick.api.generation import Generation
 from endpick.api.state import CycleState
 from endpick.plugins.kinds import OnFault
 from endpick.scheduling.profile import compile_profile
