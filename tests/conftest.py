@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +52,18 @@ class {name}(Scorer):
 
 def pytest_collection_finish() -> None:
     """Take what collecting has made out of every garbage collection to come: the kit asks for hundreds."""
+    _set_aside()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """The same for what stays of tests, such as their reports, after each module whose fixtures are gone."""
+    yield
+    if nextitem is None or nextitem.path != item.path:
+        _set_aside()
+
+
+def _set_aside() -> None:
     gc.collect()
     gc.freeze()
 
