@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gc
 import hashlib
+import itertools
 import os
 import subprocess
 import sys
@@ -52,20 +53,20 @@ class {name}(Scorer):
 
 def pytest_collection_finish() -> None:
     """Take what collecting has made out of every garbage collection to come: the kit asks for hundreds."""
-    _set_aside()
+    gc.collect()
+    gc.freeze()
+
+
+_TESTS = itertools.count(1)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """The same for what stays of tests, such as their reports, after each module whose fixtures are gone."""
+def pytest_runtest_teardown() -> Iterator[None]:
+    """The same, now and then, for what stays of tests, such as their reports."""
     yield
-    if nextitem is None or nextitem.path != item.path:
-        _set_aside()
-
-
-def _set_aside() -> None:
-    gc.collect()
-    gc.freeze()
+    if next(_TESTS) % 100 == 0:
+        gc.collect()
+        gc.freeze()
 
 
 @dataclass(frozen=True)
