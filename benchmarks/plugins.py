@@ -195,7 +195,7 @@ def touched(given: Scene) -> Callable[[], None]:
 def plugin_types() -> Iterator[tuple[str, type[Plugin]]]:
     """Built-in plugins that take part in requests, by type, without aliases."""
     for candidate in sorted(discover(), key=lambda one: one.type):
-        loaded = load(candidate, Reference(candidate.type)).loaded if candidate.is_builtin else None
+        loaded = load(candidate, Reference(candidate.type), ()).loaded if candidate.is_builtin else None
         if loaded and issubclass(loaded.plugin, (Filter, Scorer, Picker, *KINDS)) and candidate.type not in loaded.plugin.aliases:
             yield candidate.type, loaded.plugin
 

@@ -112,7 +112,7 @@ def others(plugin: Plugin[Parameters]) -> Iterator[tuple[str, Callable[[], objec
 def policies() -> Iterator[tuple[str, Plugin[Parameters]]]:
     """One instance of each built-in policy."""
     for candidate in sorted(discover(), key=lambda one: one.type):
-        loaded = load(candidate, Reference(candidate.type)).loaded if candidate.is_builtin else None
+        loaded = load(candidate, Reference(candidate.type), ()).loaded if candidate.is_builtin else None
         if loaded and issubclass(
             loaded.plugin, FairnessPolicy | OrderingPolicy | UsageLimitPolicy | EvictionFilter | EvictionOrderingPolicy
         ):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import gc
 import hashlib
+import itertools
 import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,6 +55,18 @@ def pytest_collection_finish() -> None:
     """Take what collecting has made out of every garbage collection to come: the kit asks for hundreds."""
     gc.collect()
     gc.freeze()
+
+
+_TESTS = itertools.count(1)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """The same, now and then, for what stays of tests, such as their reports."""
+    yield
+    if next(_TESTS) % 100 == 0:
+        gc.collect()
+        gc.freeze()
 
 
 @dataclass(frozen=True)

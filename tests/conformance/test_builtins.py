@@ -32,7 +32,7 @@ NEED_PAYLOADS = {"collector_reads_good_payloads", "writes_every_declared_key"}
 
 
 def loaded_class(candidate: Candidate) -> type:
-    loaded = load(candidate, Reference(candidate.type)).loaded
+    loaded = load(candidate, Reference(candidate.type), ()).loaded
     assert loaded is not None
     return loaded.plugin
 

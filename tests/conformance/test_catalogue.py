@@ -30,7 +30,7 @@ def told_why_not() -> set[str]:
 
 
 def loaded(plugin_type: str) -> LoadedPlugin:
-    plugin = load(INSTALLED[plugin_type], Reference(plugin_type)).loaded
+    plugin = load(INSTALLED[plugin_type], Reference(plugin_type), ()).loaded
     assert plugin is not None
     return plugin
 

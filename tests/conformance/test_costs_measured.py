@@ -53,7 +53,7 @@ def rows(title: str) -> Iterator[tuple[str, str, float, float]]:
 
 
 MEASURED = [*rows("## Every filter, scorer and picker"), *rows("### Every other plugin of the request path")]
-INSTALLED = {one.type: load(one, Reference(one.type)).loaded for one in discover() if one.is_builtin}
+INSTALLED = {one.type: load(one, Reference(one.type), ()).loaded for one in discover() if one.is_builtin}
 
 
 def types_of(*kinds: type) -> set[str]:

@@ -6,8 +6,9 @@ import pytest
 
 pytest_plugins = ["pytester"]
 
-WITHOUT = ("-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:hypothesispytest")
-"""Hypothesis reads and rewrites all its modules at the end of each session, which takes as long as the rest of it."""
+WITHOUT = tuple(f"-pno:{plugin}" for plugin in ("randomly", "cacheprovider", "hypothesispytest", "xdist", "asyncio", "timeout"))
+"""Hypothesis reads and rewrites all its modules at the end of each session, which takes as long as the rest of it; the others are those of
+this project, and an author may do without."""
 
 
 PLUGIN = '''

@@ -37,6 +37,7 @@ MADE = {"docs/_build"}
 """By a command that the page names; not committed."""
 
 
+@pytest.mark.long
 @pytest.mark.timeout(90)
 def test_the_pictures_of_the_architecture_show_the_calls_that_happen() -> None:
     checked = subprocess.run([sys.executable, str(GENERATOR), "--check"], capture_output=True, text=True, timeout=80, check=False)

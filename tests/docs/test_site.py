@@ -34,6 +34,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path):
     assert (tmp_path / "html" / "index.html").exists()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(60)
 def test_the_generated_pages_are_fresh():
     command = [sys.executable, str(ROOT / "tools" / "generate_docs.py"), "--check"]

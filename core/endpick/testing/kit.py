@@ -208,26 +208,26 @@ def parametrize_conformance(
 
     expected = checked_expectations(expected_failures)
     material = Inputs(parameters, examples, payloads, samples or {})
+    # As in `conformance`, all checks of a class have one subject: what the host says of it is worked out once.
+    subjects = [plugin_under_test(plugin, _installed(), material) for plugin in plugins]
     return pytest.mark.parametrize(
-        ARGUMENT, [_case(plugin, check, material, expected.get(check.id)) for plugin in plugins for check in checks_for(plugin)]
+        ARGUMENT, [_case(subject, check, expected.get(check.id)) for subject in subjects for check in checks_for(subject.plugin)]
     )
 
 
-def _case(plugin: type[Plugin[Parameters]], check: Check, material: Inputs, expected: str | None):  # type: ignore[no-untyped-def]  # noqa: ANN202
+def _case(subject: PluginUnderTest, check: Check, expected: str | None):  # type: ignore[no-untyped-def]  # noqa: ANN202
     # pytest's own type of parameter sets is private.
     import pytest
 
-    name = plugin_under_test(plugin, _installed()).name
     marks = [] if expected is None else [pytest.mark.xfail(strict=True, reason=expected, raises=pytest.fail.Exception)]
-    return pytest.param(partial(_judge, plugin, check, material), id=f"{name}-{check.id}", marks=marks)
+    return pytest.param(partial(_judge, subject, check), id=f"{subject.name}-{check.id}", marks=marks)
 
 
-def _judge(plugin: type[Plugin[Parameters]], check: Check, material: Inputs) -> None:
+def _judge(subject: PluginUnderTest, check: Check) -> None:
     """Fail, skip or pass the test that is running."""
     import pytest
 
     __tracebackhide__ = True
-    subject = plugin_under_test(plugin, _installed(), material)
     outcome = run(check, subject)
     if outcome.status is CheckStatus.SKIPPED:
         pytest.skip(outcome.reason)

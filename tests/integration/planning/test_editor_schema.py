@@ -129,6 +129,7 @@ def test_an_example_is_fine_with_both(path: Path) -> None:
     assert [one.message for one in diagnose(path.read_text()) if seen_by_an_editor(one)] == []
 
 
+@pytest.mark.long
 def test_the_committed_schemas_are_fresh() -> None:
     """`make schemas` writes them."""
     result = subprocess.run(

@@ -61,15 +61,24 @@ class Clients:
         self.tasks[name] = asyncio.ensure_future(self.ask(name, **keywords))
         return self.tasks[name]
 
-    async def occupy(self, tokens: int = 100) -> asyncio.Task:
-        """Fill the one place that there is."""
-        task = self.begin("first", max_tokens=tokens)
+    async def occupy(self) -> asyncio.Task:
+        """Fill the one place that there is, until the client goes or the server may `go_on`."""
+        self._signal_server(signal.SIGSTOP)
+        task = self.begin("first")
 
         async def running() -> bool:
             return await self.gateway.sample("llm_d_epp_request_running") == 1
 
         await until(running, "a request that fills the pool")
         return task
+
+    def go_on(self) -> None:
+        """Let the model server answer what it was sent meanwhile."""
+        self._signal_server(signal.SIGCONT)
+
+    def _signal_server(self, number: signal.Signals) -> None:
+        (name,) = self.gateway.stack.servers
+        self.gateway.children.named(name).process.send_signal(number)
 
 
 @TRANSPORTS
@@ -92,6 +101,7 @@ async def test_what_waits_goes_by_priority_then_in_turn_and_never_more_than_ther
             clients.begin(name, **keywords)
             await waiting(gateway, count)
         assert await gateway.sample("llm_d_epp_flow_control_pool_saturation", {"stage": "effective"}) == 1.0
+        clients.go_on()
         assert {status for status, _ in await asyncio.gather(*clients.tasks.values())} == {200}
         assert clients.answered == ["first", "high", "flood 1", "trickle", "flood 2", "flood 3", "low"]
         assert await gateway.sample(QUEUE) == 0
@@ -102,20 +112,24 @@ async def test_what_waits_goes_by_priority_then_in_turn_and_never_more_than_ther
 
 @TRANSPORTS
 async def test_clients_are_told_when_there_is_no_room_or_their_time_is_over(tmp_path, transport):
-    config = CONFIG.replace("60s", "500ms").replace("maxRequests: 6", "maxRequests: 1")
+    config = CONFIG.replace("maxRequests: 6", "maxRequests: 1")
     options = ("--transport", transport)
     async with running_gateway(tmp_path, config, servers=1, server_options=SLOW_SERVERS, options=options) as gateway:
         clients = Clients(gateway)
-        first = await clients.occupy(tokens=400)
+        first = await clients.occupy()
         late = clients.begin("late")
         await waiting(gateway, 1)
         status, headers = await clients.ask("no room")
         assert (status, headers["x-llm-d-request-dropped-reason"]) == (429, "rejected-saturated")
+        assert not late.done()
+        (tmp_path / "config.yaml").write_text(config.replace("60s", "1ms"))
+        gateway.children.named("endpick").process.send_signal(signal.SIGHUP)
         status, headers = await late
         assert (status, headers["x-llm-d-request-dropped-reason"]) == (429, "rejected-ttl-expired")
         assert not first.done()
         for outcome in ("RejectedCapacity", "EvictedTTL"):
             assert await gateway.sample("llm_d_epp_flow_control_requests_total", {"outcome": outcome}) == 1
+        clients.go_on()
         assert (await first)[0] == 200
 
 
@@ -132,7 +146,10 @@ async def test_a_client_that_leaves_makes_room_at_once(tmp_path, transport):
         await waiting(gateway, 0)
         assert await gateway.sample("llm_d_epp_flow_control_queue_bytes") == 0
         assert await gateway.sample("llm_d_epp_flow_control_requests_total", {"outcome": "EvictedContextCancelled"}) == 1
-        assert (await clients.ask("next"))[0] == 200
+        follows = clients.begin("next")
+        await waiting(gateway, 1)
+        clients.go_on()
+        assert (await follows)[0] == 200
         assert "leaves" not in clients.answered
 
 
@@ -156,8 +173,9 @@ async def test_what_waits_outlives_a_reload_and_is_told_when_the_process_ends(tm
     options = ("--drain-timeout", "1h")
     async with running_gateway(tmp_path, CONFIG, servers=1, server_options=SLOW_SERVERS, options=options) as gateway:
         clients = Clients(gateway)
-        await clients.occupy(tokens=150)
-        kept = clients.begin("kept", tenant="a", max_tokens=400)
+        first = await clients.occupy()
+        kept = clients.begin("kept", tenant="a")
+        await waiting(gateway, 1)
         told = clients.begin("told", tenant="a")
         await waiting(gateway, 2)
         picker = gateway.children.named("endpick").process
@@ -168,6 +186,7 @@ async def test_what_waits_outlives_a_reload_and_is_told_when_the_process_ends(tm
             return await gateway.sample("endpick_config_reloads_total", {"outcome": "applied"}) == 1
 
         await until(reloaded, "the new configuration")
+        first.cancel()
         await waiting(gateway, 1)
         picker.send_signal(signal.SIGTERM)
 
@@ -179,6 +198,7 @@ async def test_what_waits_outlives_a_reload_and_is_told_when_the_process_ends(tm
         picker.send_signal(signal.SIGTERM)
         status, headers = await told
         assert (status, headers["x-llm-d-request-dropped-reason"]) == (503, "rejected-shutting-down")
+        clients.go_on()
         assert (await kept)[0] == 200
 
 

@@ -21,7 +21,7 @@ VECTORS = YAML(typ="safe").load(Path(__file__).parents[2] / "fixtures/vectors/co
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["case"])
 def test_a_collector_writes_what_the_vector_says(vector):
     (candidate,) = (one for one in discover() if one.type == vector["type"])
-    plugin = load(candidate, Reference(vector["type"])).loaded.plugin
+    plugin = load(candidate, Reference(vector["type"]), ()).loaded.plugin
     parameters = own_model(plugin).model_validate(vector.get("parameters", {}))
     collector = plugin("collector", parameters, PluginContext())
     keys = plugin.subscriptions(parameters).produces
@@ -45,7 +45,7 @@ def test_a_collector_writes_what_the_vector_says(vector):
 
 def test_an_endpoint_that_has_left_gets_no_topology():
     (candidate,) = (one for one in discover() if one.type == "topology-extractor")
-    plugin = load(candidate, Reference(candidate.type)).loaded.plugin
+    plugin = load(candidate, Reference(candidate.type), ()).loaded.plugin
     table = EndpointTable(lambda: 0.0, plugin.produces)
     endpoint = Endpoint("default/a", "192.0.2.1", 8000, {"kubernetes.io/hostname": "node-1"})
     table.upsert(endpoint)

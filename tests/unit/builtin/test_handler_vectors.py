@@ -58,7 +58,7 @@ class Scripted(DisaggregationDecider):
 
 
 def built(case: dict[str, Any], context: PluginContext) -> Any:
-    loaded = load(OFFERED[case["type"]], Reference(case["type"])).loaded
+    loaded = load(OFFERED[case["type"]], Reference(case["type"]), ()).loaded
     assert isinstance(loaded, LoadedPlugin)
     parameters = check_parameters(loaded, case.get("parameters", {}))
     assert isinstance(parameters, Parameters), parameters

@@ -51,7 +51,7 @@ def of(topic: str, *types: str) -> list:
 
 
 def made(plugin_type: str, parameters: dict, context: PluginContext):
-    plugin = load(OFFERED[plugin_type], Reference(plugin_type)).loaded.plugin
+    plugin = load(OFFERED[plugin_type], Reference(plugin_type), ()).loaded.plugin
     return plugin(plugin_type, own_model(plugin).model_validate(parameters), context)
 
 
@@ -93,7 +93,7 @@ def test_what_is_told_of_who_served(case):
 @pytest.mark.parametrize("case", of("reports", "endpoint-load-observer"))
 def test_what_is_read_of_a_servers_load(case):
     table = make_pool(1, keys=LOAD_KEYS)
-    plugin = load(OFFERED[case["type"]], Reference(case["type"])).loaded.plugin
+    plugin = load(OFFERED[case["type"]], Reference(case["type"]), ()).loaded.plugin
     scope = scope_of("load", plugin.subscriptions(own_model(plugin)()))
     observer = made(case["type"], {}, PluginContext(columns=table.writer(scope)))
     headers = {} if case["told"] is None else {"endpoint-load-metrics": case["told"]}

@@ -57,7 +57,7 @@ ELSEWHERE = {
 
 
 def plugin_class(name):
-    return load(INSTALLED[name], Reference(name)).loaded.plugin
+    return load(INSTALLED[name], Reference(name), ()).loaded.plugin
 
 
 @pytest.mark.parametrize("case", cases("pickers"))
@@ -120,7 +120,7 @@ def vectors_by_type() -> Counter[str]:
 
 def test_every_type_has_two_vectors_at_least_or_says_what_tests_it():
     counted = vectors_by_type()
-    present = {load(one, Reference(name)).loaded.type for name, one in INSTALLED.items()}
+    present = {load(one, Reference(name), ()).loaded.type for name, one in INSTALLED.items()}
     assert {name for name in present if counted[name] < 2} == ELSEWHERE.keys() & present
     assert sum(counted.values()) >= 650
 

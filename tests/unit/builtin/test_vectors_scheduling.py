@@ -33,7 +33,7 @@ def vectors(topic, answer):
 
 
 def plugin_class(name):
-    return load(CLASSES[name], Reference(name)).loaded.plugin
+    return load(CLASSES[name], Reference(name), ()).loaded.plugin
 
 
 def value_of(key, written):

@@ -95,7 +95,7 @@ def test_types_and_bounds_are_told_in_words():
 
 @pytest.mark.parametrize("candidate", BUILT_IN, ids=lambda candidate: candidate.type)
 def test_the_page_of_a_type_says_what_describe_says(candidate):
-    loaded = load(candidate, Reference(candidate.type)).loaded
+    loaded = load(candidate, Reference(candidate.type), ()).loaded
     if loaded.type != candidate.type:
         return  # a former name has no page of its own
     page = (ROOT / "docs/reference/plugins" / f"{candidate.type}.md").read_text()

@@ -15,15 +15,27 @@ from endpick.cli.console import table
 from endpick.cli.doctor import ask_serving
 
 
+@pytest.fixture(autouse=True)
+def _all_threads_end() -> Iterator[None]:
+    """No thread goes on asking or answering beside the tests that follow; with `endpick doctor` it would end with the process."""
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        thread.join(20)
+        assert not thread.is_alive(), thread
+
+
 @contextmanager
 def serving(speak: Callable[[socket.socket], None]) -> Iterator[str]:
-    """The address of a server that answers every request so, until the client has gone."""
+    """The address of a server that answers every request so, until the client has gone or the block ends."""
+    connections: list[socket.socket] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def accept() -> None:
             with suppress(OSError):
                 while True:
                     connection, _ = listening.accept()
+                    connections.append(connection)
                     threading.Thread(target=answer, args=(connection,), daemon=True).start()
 
         def answer(connection: socket.socket) -> None:
@@ -35,7 +47,9 @@ def serving(speak: Callable[[socket.socket], None]) -> Iterator[str]:
         try:
             yield f"http://127.0.0.1:{listening.getsockname()[1]}"
         finally:
-            listening.shutdown(socket.SHUT_RDWR)
+            for each in (listening, *connections):
+                with suppress(OSError):  # the other side may have closed it
+                    each.shutdown(socket.SHUT_RDWR)
 
 
 def saying(answer: bytes) -> Callable[[socket.socket], None]:

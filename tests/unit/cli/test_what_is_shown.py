@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from forked import FORKED
+
 COMMANDING = "a\x1b[31mb\u202ec\x9bd"
 UNSAFE = set("\x1b\u202e\x9b")
 PLAIN = "apiVersion: inference.networking.x-k8s.io/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n- type: max-score-picker\n"
 
 
 def endpick(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = (sys.executable, "-m", "endpick", *arguments)
+    command = (FORKED, "-m", "endpick", *arguments)
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL)
 
 

@@ -49,6 +49,7 @@ sys.stdout.buffer.write(dump.SerializeToString())
 """
 
 
+@pytest.mark.long
 def test_the_generated_messages_are_those_of_the_committed_proto():
     pytest.importorskip("grpc_tools.protoc")
     check = [sys.executable, ROOT / "tools/generate_proto.py", "--check"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -34,7 +36,7 @@ from endpick.api.keys import (
 from endpick.api.request_control import ResponseEnd
 from endpick.datalayer.table import EndpointTable
 from endpick.observability.telemetry import NullTelemetry, ResponsePace
-from endpick.plugins.breaker import BreakerState
+from endpick.plugins.breaker import Breaker, BreakerSettings, BreakerState
 from endpick.plugins.discovery import Candidate, discover
 from endpick.plugins.instance import Instance, scope_of
 from endpick.plugins.kinds import OnFault, default_on_fault, kinds_of, parameters_model
@@ -49,6 +51,9 @@ KEYS = (
     INFLIGHT_REQUESTS,
     INFLIGHT_TOKENS,
 )
+PATIENT = BreakerSettings(budget_seconds=math.inf)
+"""No call counts as late: how long one takes depends on what else the machine does, and three late ones open a circuit."""
+
 REQUEST = InferenceRequest(id="r-1", model="m", incoming_model="m")
 
 
@@ -154,7 +159,8 @@ def instance(
     registry = CollectorRegistry()
     built = plugin(name, values, PluginContext(random=random.Random(seed), registry=registry, columns=columns))
     policy = on_fault or default_on_fault(kinds)
-    return Instance(name, plugin_type, "endpick", "0", kinds, built, subscriptions, policy, scope_of(name, subscriptions), registry)
+    scope, breaker = scope_of(name, subscriptions), Breaker(PATIENT, time.monotonic)
+    return Instance(name, plugin_type, "endpick", "0", kinds, built, subscriptions, policy, scope, registry, breaker=breaker)
 
 
 def _type_of(plugin: type[Plugin]) -> str:
