@@ -200,8 +200,10 @@ class EngineBlocks:
         ours, theirs = self._block_keys.block_size_tokens, event.block_size
         if ours == theirs and not start.hashes:
             chain = yield from self._chain(start.key, event.tokens, event.extras)
-            for engine_hash, key in zip(event.hashes, chain, strict=True):
+            for position, (engine_hash, key) in enumerate(zip(event.hashes, chain, strict=True), 1):
                 self._assign(engine_hash, (key,))
+                if not position % _PLACED_PER_STEP:
+                    yield
             return
         tokens = np.concatenate((start.tokens, event.tokens))
         spans = _spans(len(start.tokens), theirs, len(event.hashes))

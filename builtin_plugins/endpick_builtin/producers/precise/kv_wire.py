@@ -94,16 +94,20 @@ class WireReader:
             raise TooManyEventsError(f"a message of {count} events is longer than any engine's")
         return Batch(message.time, _Events(self, self._rows.decode(message.events)))
 
-    def event(self, raw: msgspec.Raw) -> KvEvent | None:
-        """One event; None for what cannot be used, which has been told."""
+    def event(self, raw: msgspec.Raw) -> Iterator[KvEvent | None]:
+        """One event; None for what cannot be used, which has been told, and in front of a large one, which takes two steps."""
         try:
-            event = read_event(self._document(raw))
+            document = self._document(raw)
+            if memoryview(raw).nbytes > _SMALL_BYTES:
+                yield None
+            event = read_event(document)
         except (*UNREADABLE, *self.problems):
             self._bad("garbage-event")
-            return None
+            yield None
+            return
         if event is None:
             self._bad("unknown-event")
-        return event
+        yield event
 
     def _document(self, raw: msgspec.Raw) -> object:
         view = memoryview(raw)
@@ -132,7 +136,8 @@ class _Events:
         self._reader, self._raw = reader, raw
 
     def __iter__(self) -> Iterator[KvEvent | None]:
-        return map(self._reader.event, self._raw)
+        for raw in self._raw:
+            yield from self._reader.event(raw)
 
 
 def _length(head: bytes) -> int:
