@@ -8,7 +8,7 @@ are large are read by a form that has room for numbers, hashes and names alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -27,39 +27,23 @@ class _Message(msgspec.Struct, array_like=True):
     events: msgspec.Raw
 
 
-class _Named(msgspec.Struct):
-    type: str
-
-
-class _Stored(_Named):
-    block_hashes: list[int | bytes]
-    parent_block_hash: int | bytes | None = None
-    token_ids: list[int] | None = None
-    block_size: int | None = None
-    lora_id: msgspec.Raw = _NIL
-    medium: str | None = None
-    lora_name: str | None = None
-    extra_keys: msgspec.Raw = _NIL
-    group_idx: int | None = None
-    kv_cache_spec_kind: str | None = None
-
-
-class _Removed(_Named):
-    block_hashes: list[int | bytes]
-    medium: str | None = None
-    group_idx: int | None = None
-
-
-class _NamedRow(_Named, array_like=True):
-    pass
-
-
-class _StoredRow(_Stored, array_like=True):
-    pass
-
-
-class _RemovedRow(_Removed, array_like=True):
-    pass
+_HASH: TypeAlias = int | bytes
+_NAME = [("type", str)]
+_REMOVED = [*_NAME, ("block_hashes", list[_HASH]), ("medium", str | None, None), ("group_idx", int | None, None)]
+_STORED = [
+    *_NAME,
+    ("block_hashes", list[_HASH]),
+    ("parent_block_hash", _HASH | None, None),
+    ("token_ids", list[int] | None, None),
+    ("block_size", int | None, None),
+    ("lora_id", msgspec.Raw, _NIL),
+    ("medium", str | None, None),
+    ("lora_name", str | None, None),
+    ("extra_keys", msgspec.Raw, _NIL),
+    ("group_idx", int | None, None),
+    ("kv_cache_spec_kind", str | None, None),
+]
+"""The fields of an event, in the order in which an array has them."""
 
 
 class WireReader:
@@ -72,13 +56,7 @@ class WireReader:
         decoder = msgspec.msgpack.Decoder
         self._bad = bad
         self._message, self._rows, self._anything = decoder(_Message), decoder(list[msgspec.Raw]), decoder()
-        self._names: dict[bool, msgspec.msgpack.Decoder[Any]] = {False: decoder(_NamedRow), True: decoder(_Named)}
-        self._large: dict[tuple[str, bool], msgspec.msgpack.Decoder[Any]] = {
-            ("BlockStored", False): decoder(_StoredRow),
-            ("BlockStored", True): decoder(_Stored),
-            ("BlockRemoved", False): decoder(_RemovedRow),
-            ("BlockRemoved", True): decoder(_Removed),
-        }
+        self._names, self._large = _decoders(_NAME), {"BlockStored": _decoders(_STORED), "BlockRemoved": _decoders(_REMOVED)}
 
     def read(self, payload: bytes) -> Batch:
         """A message, whose events are read when they are asked for.
@@ -115,16 +93,20 @@ class WireReader:
             return self._anything.decode(raw)
         is_map = view[0] & 0xF0 == 0x80 or view[0] in (0xDE, 0xDF)
         name = self._names[is_map].decode(raw).type
-        decoder = self._large.get((name, is_map))
-        if decoder is None:
+        decoders = self._large.get(name)
+        if decoders is None:
             return {"type": name}
-        event = decoder.decode(raw)
+        event = decoders[is_map].decode(raw)
         fields = {field: getattr(event, field) for field in event.__struct_fields__}
-        if isinstance(event, _Stored):
-            if memoryview(event.extra_keys).nbytes > _MOST_EXTRA_BYTES:
-                raise UnreadableError("extra keys are short")
-            fields["extra_keys"] = self._anything.decode(event.extra_keys)
-        return fields
+        extras = memoryview(fields.get("extra_keys", _NIL))
+        if extras.nbytes > _MOST_EXTRA_BYTES:
+            raise UnreadableError("extra keys are short")
+        return {**fields, "extra_keys": self._anything.decode(extras)}
+
+
+def _decoders(fields: Sequence[Any]) -> Sequence[msgspec.msgpack.Decoder[Any]]:
+    """Of an event with these fields: as an array, and as a map."""
+    return [msgspec.msgpack.Decoder(msgspec.defstruct("Event", fields, array_like=is_row)) for is_row in (True, False)]
 
 
 class _Events:
