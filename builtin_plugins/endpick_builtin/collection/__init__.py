@@ -10,8 +10,10 @@
 - `push_server`: how many connections may clients that push hold open, and for how long?
 - `otlp_messages`: what does such a push say of which server?
 - `http_pages`: how is a page fetched, over connections that are kept?
+- `http_answer`: what is kept of an answer while it comes?
 - `page_limits`: what may an answer take, and what does the log say when one takes more?
-- `long_answers`: when are answers read that take long?
+- `long_answers`: when are answers received and read that take long?
+- `json_answers`: when is an answer too much JSON?
 - `connection_room`: how many connections may all sources together have open?
 - `core_metrics`: `core-metrics-extractor`: what does a metrics page say about queue, load, KV cache and LoRA adapters?
 - `engines`: under which names does each model-server engine report this?

@@ -10,25 +10,23 @@ import asyncio
 import os
 import socket
 import ssl
-import zlib
 from collections.abc import Coroutine
 from enum import Enum
 from typing import cast
 
 import httptools
 
-from endpick.api import Limit, Limits, Unavailable
+from endpick.api import Limits, Unavailable
 from endpick_builtin.collection.connection_room import ROOM, ConnectionRoom
-from endpick_builtin.collection.long_answers import LONG_BYTES, LongAnswers
+from endpick_builtin.collection.http_answer import Answer, BadAnswerError, StaleError, TooMuchError, too_long
+from endpick_builtin.collection.long_answers import LongAnswers
 from endpick_builtin.collection.page_limits import (
     LONG_ANSWER,
     LONG_HEAD,
     LONG_PAGE,
-    MANY_CHUNKS,
     MANY_CONNECTIONS,
     MANY_HEADERS,
     MAX_ANSWER_BYTES,
-    MAX_CHUNKS,
     MAX_HEAD_BYTES,
     MAX_HEADERS,
     MAX_PAGE_BYTES,
@@ -36,6 +34,8 @@ from endpick_builtin.collection.page_limits import (
 
 _READ_BYTES = 256 * 1024
 """At a time: most pages come at once."""
+_MOST_DIGITS = 16
+"""Of a length that is looked at."""
 
 
 class HttpPages:
@@ -125,33 +125,38 @@ class HttpPages:
                 idle = self._idle.get(authority)
                 connection = idle.pop() if idle else await self._connect(authority)
                 try:
-                    answer = await connection.ask(request)
-                except _StaleError:
+                    return await self._read(connection, request, method, authority, shown)
+                except StaleError:
                     continue  # the server had closed it, which is no news about the page
-                except BaseException:
-                    connection.abort()
-                    raise
-                break
-            if connection.reusable:
-                self._idle.setdefault(authority, []).append(connection)
-            else:
-                connection.abort()
-            if answer.status != 200 and not (method == "POST" and 200 < answer.status < 300):
-                raise Unavailable(f"{shown} answered {answer.status}")
-            return await self._long_answers.read(answer.body) if answer.takes_long else answer.body()
-        except (OSError, _BadAnswerError) as problem:
-            if isinstance(problem, _TooMuchError):
+                finally:
+                    self._long_answers.leave(connection)
+        except (OSError, BadAnswerError) as problem:
+            if isinstance(problem, TooMuchError):
                 self._limits.acted(problem.limit, about=url)
             raise Unavailable(f"{shown}: {_reason(problem)}") from problem
+
+    async def _read(self, connection: _Connection, request: bytes, method: str, authority: str, shown: str) -> bytes:
+        try:
+            answer = await connection.ask(request)
+        except BaseException:
+            connection.abort()
+            raise
+        if connection.reusable:
+            self._idle.setdefault(authority, []).append(connection)
+        else:
+            connection.abort()
+        if answer.status != 200 and not (method == "POST" and 200 < answer.status < 300):
+            raise Unavailable(f"{shown} answered {answer.status}")
+        return await self._long_answers.read(answer.body, connection) if answer.takes_long else answer.body()
 
     async def _connect(self, authority: str) -> _Connection:
         host, _, port = authority.rpartition(":")
         loop = asyncio.get_running_loop()
         if not self._room.enter(self):
-            raise _TooMuchError("no connection is left for it, as the limit of open files allows", MANY_CONNECTIONS)
+            raise TooMuchError("no connection is left for it, as the limit of open files allows", MANY_CONNECTIONS)
         try:
             _, connection = await loop.create_connection(
-                lambda: _Connection(loop, self._buffer), host.strip("[]"), int(port), ssl=self._tls
+                lambda: _Connection(loop, self._buffer, self._long_answers), host.strip("[]"), int(port), ssl=self._tls
             )
         except BaseException:
             self._room.leave()
@@ -173,77 +178,6 @@ class HttpPages:
             self._room.leave()
 
 
-class _BadAnswerError(Exception):
-    """The server does not answer as a server of pages does; the message says how."""
-
-
-class _TooMuchError(_BadAnswerError):
-    """There is more of the answer than a limit allows."""
-
-    def __init__(self, message: str, limit: Limit) -> None:
-        super().__init__(message)
-        self.limit = limit
-
-
-class _StaleError(Exception):
-    """A connection that was kept had ended before the request reached the server."""
-
-
-class _Answer:
-    """One answer, as far as it came."""
-
-    __slots__ = ("_chunks", "encoding", "framed", "headers", "size", "status")
-
-    def __init__(self) -> None:
-        self.status = 0
-        """0 until the headers are complete."""
-        self.headers = 0
-        self.framed = False
-        """Whether the answer says itself where it ends; else it ends with the connection."""
-        self.encoding = b""
-        self.size = 0
-        self._chunks: list[bytes] = []
-
-    def add(self, chunk: bytes) -> None:
-        self.size += len(chunk)
-        if self.size > MAX_PAGE_BYTES:
-            raise _too_long(LONG_PAGE)
-        if len(self._chunks) >= MAX_CHUNKS:
-            raise _TooMuchError(f"the answer comes in more than {MAX_CHUNKS} chunks", MANY_CHUNKS)
-        self._chunks.append(chunk)
-
-    @property
-    def takes_long(self) -> bool:
-        """Whether to unpack and read it may take long."""
-        return self.size > LONG_BYTES or self.encoding not in (b"", b"identity")
-
-    def body(self) -> bytes:
-        """Raises `_BadAnswerError`: it is compressed, and cannot be unpacked within the limit."""
-        whole = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
-        if self.encoding in (b"", b"identity"):
-            return whole
-        if self.encoding not in (b"gzip", b"x-gzip", b"deflate"):
-            raise _BadAnswerError(f"the answer is encoded with {self.encoding.decode('latin-1')!r}, which was not asked for")
-        unpacker = zlib.decompressobj(_GZIP_OR_ZLIB)
-        try:
-            unpacked = unpacker.decompress(whole, MAX_PAGE_BYTES + 1)
-        except zlib.error as problem:
-            raise _BadAnswerError(f"the compressed answer cannot be unpacked: {problem}") from problem
-        if len(unpacked) > MAX_PAGE_BYTES:
-            raise _too_long(LONG_PAGE)
-        if not unpacker.eof:
-            raise _BadAnswerError("the compressed answer cannot be unpacked: it is cut short")
-        return unpacked
-
-
-_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
-"""zlib's `wbits` for data that says itself which of the two it is."""
-
-
-def _too_long(limit: Limit) -> _TooMuchError:
-    return _TooMuchError(f"the page is longer than {MAX_PAGE_BYTES // 2**20} MiB", limit)
-
-
 class _State(Enum):
     """Where a connection stands. OPEN and IDLE may go to ASKED; every state may go to ENDED."""
 
@@ -262,18 +196,21 @@ class _State(Enum):
 class _Connection(asyncio.BufferedProtocol):
     """One connection to one server, which reads one answer after the other."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, buffer: memoryview) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, buffer: memoryview, long_answers: LongAnswers) -> None:
         self.ended: asyncio.Future[None] = loop.create_future()
         """Done once the connection is closed."""
         self._loop = loop
         self._buffer = buffer
+        self._long_answers = long_answers
+        self._is_long = False
+        """Whether the gate of long answers knows of it."""
         self._state = _State.OPEN
         self._was_kept = False
         self._received = 0
         """Bytes since the request was written, the headers included."""
         self._transport: asyncio.Transport | None = None
-        self._waiter: asyncio.Future[_Answer] | None = None
-        self._answer = _Answer()
+        self._waiter: asyncio.Future[Answer] | None = None
+        self._answer = Answer()
         self._parser = httptools.HttpResponseParser(self)
 
     @property
@@ -281,24 +218,25 @@ class _Connection(asyncio.BufferedProtocol):
         """Whether another request may be written."""
         return self._state is _State.IDLE
 
-    def ask(self, request: bytes) -> asyncio.Future[_Answer]:
+    def ask(self, request: bytes) -> asyncio.Future[Answer]:
         """Write a request; the answer is to come.
 
         Raises:
-            _StaleError: the connection was kept, and ended without a byte of an answer.
-            _BadAnswerError: the answer makes no sense, or there is too much of it.
+            StaleError: the connection was kept, and ended without a byte of an answer.
+            BadAnswerError: the answer makes no sense, or there is too much of it.
             OSError: the connection broke.
         """
         self._waiter = waiter = self._loop.create_future()
         if self._state is _State.ENDED or self._transport is None:
             waiter.set_exception(
-                _StaleError() if self._was_kept or self._received else OSError("the connection ended before the answer did")
+                StaleError() if self._was_kept or self._received else OSError("the connection ended before the answer did")
             )
             return waiter
         self._was_kept = self._state is _State.IDLE
         self._state = _State.ASKED
         self._received = 0
-        self._answer = _Answer()
+        self._is_long = False
+        self._answer = Answer()
         self._transport.write(request)
         return waiter
 
@@ -324,15 +262,36 @@ class _Connection(asyncio.BufferedProtocol):
         try:
             self._parser.feed_data(self._buffer[:nbytes])
         except httptools.HttpParserUpgrade:
-            self._fail(_BadAnswerError("the server wants to speak another protocol"))
-        except (httptools.HttpParserError, _BadAnswerError) as problem:
-            cause = problem.__context__ if isinstance(problem.__context__, _BadAnswerError) else problem
-            self._fail(cause if isinstance(cause, _BadAnswerError) else _BadAnswerError(f"the answer is no HTTP: {problem}"))
+            self._fail(BadAnswerError("the server wants to speak another protocol"))
+        except (httptools.HttpParserError, BadAnswerError) as problem:
+            cause = problem.__context__ if isinstance(problem.__context__, BadAnswerError) else problem
+            self._fail(cause if isinstance(cause, BadAnswerError) else BadAnswerError(f"the answer is no HTTP: {problem}"))
         if self._state is _State.ANSWERING:
             if not self._answer.status and self._received > MAX_HEAD_BYTES:
-                self._fail(_TooMuchError(f"the headers of the answer are longer than {MAX_HEAD_BYTES // 2**10} KiB", LONG_HEAD))
+                self._fail(TooMuchError(f"the headers of the answer are longer than {MAX_HEAD_BYTES // 2**10} KiB", LONG_HEAD))
             elif self._received > MAX_ANSWER_BYTES:
-                self._fail(_too_long(LONG_ANSWER))
+                self._fail(too_long(LONG_ANSWER))
+            elif self._answer.is_long and self._transport is not None:
+                self._pause(self._transport)
+
+    def _pause(self, transport: asyncio.Transport) -> None:
+        """Let everything else have its turn before the next part of a long answer: uvloop would read on for as long as there is more."""
+        transport.pause_reading()
+        if self._is_long:
+            self._loop.call_soon(self.go_on)
+            return
+        self._is_long = True
+        if self._long_answers.enter(self):
+            self._loop.call_soon(self.go_on)
+
+    def go_on(self) -> None:
+        """See `LongAnswer`."""
+        if self._state is _State.ANSWERING and self._transport is not None:
+            self._transport.resume_reading()
+
+    def give_up(self) -> None:
+        """See `LongAnswer`."""
+        self._fail(BadAnswerError("the answer is long, comes slowly, and others are waiting"))
 
     def eof_received(self) -> None:
         if self._state is _State.ANSWERING and self._answer.status and not self._answer.framed:
@@ -340,7 +299,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._state is _State.ASKED and self._was_kept:
-            self._fail(_StaleError())
+            self._fail(StaleError())
         elif exc is not None:
             self._fail(exc if isinstance(exc, OSError) else OSError(str(exc)))
         else:
@@ -351,19 +310,20 @@ class _Connection(asyncio.BufferedProtocol):
     def on_message_begin(self) -> None:
         """Called by the parser."""
         if self._state is not _State.ANSWERING:
-            raise _BadAnswerError("more was answered than was asked")
+            raise BadAnswerError("more was answered than was asked")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Called by the parser."""
         answer = self._answer
         answer.headers += 1
         if answer.headers > MAX_HEADERS:
-            raise _TooMuchError(f"the answer has more than {MAX_HEADERS} headers", MANY_HEADERS)
+            raise TooMuchError(f"the answer has more than {MAX_HEADERS} headers", MANY_HEADERS)
         name = name.lower()
         if name == b"content-length":
             answer.framed = True
-            if value.isdigit() and int(value) > MAX_PAGE_BYTES:
-                raise _too_long(LONG_PAGE)
+            answer.announced = int(value) if value.isdigit() and len(value) < _MOST_DIGITS else 0
+            if value.isdigit() and (len(value) >= _MOST_DIGITS or answer.announced > MAX_PAGE_BYTES):
+                raise too_long(LONG_PAGE)
         elif name == b"transfer-encoding":
             answer.framed = True
         elif name == b"content-encoding":
@@ -380,14 +340,17 @@ class _Connection(asyncio.BufferedProtocol):
     def on_message_complete(self) -> None:
         """Called by the parser; also after an interim answer (1xx), which the real one follows."""
         if self._answer.status < 200:
-            self._answer = _Answer()
+            self._answer = Answer()
             return
         self._complete(keep=self._parser.should_keep_alive())
 
     def _complete(self, *, keep: bool = False) -> None:
         self._state = _State.IDLE if keep and self._state is _State.ANSWERING else _State.ENDED
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(self._answer)
+        # The answer is its reader's now: a connection that is kept would keep megabytes.
+        answer, self._answer = self._answer, Answer()
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(answer)
 
     def _fail(self, problem: Exception) -> None:
         self._state = _State.ENDED
@@ -397,8 +360,8 @@ class _Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
 
-def _reason(problem: OSError | _BadAnswerError) -> str:
+def _reason(problem: OSError | BadAnswerError) -> str:
     """What the system says of a connection that did not come about, rather than what the event loop made of it."""
-    if isinstance(problem, _BadAnswerError | ssl.SSLError | socket.gaierror) or not problem.errno:
+    if isinstance(problem, BadAnswerError | ssl.SSLError | socket.gaierror) or not problem.errno:
         return str(getattr(problem, "strerror", None) or problem)
     return os.strerror(problem.errno).lower()

@@ -22,15 +22,21 @@ from endpick.api import (
     StreamSource,
 )
 from endpick.api.fast_metrics import Counts
-from endpick_builtin.collection.otlp_messages import MAX_POINTS, Export, MalformedExport
+from endpick_builtin.collection.otlp_messages import MAX_POINTS, Export, MalformedExport, TooManyParts
 from endpick_builtin.collection.otlp_ports import HTTP_PATH, MOST_GRPC_CONNECTIONS, Certificate, GrpcPort, HttpPort, Outcome, Refused
 from endpick_builtin.collection.push_server import FIRST_SECONDS, IDLE_SECONDS, MAX_CONNECTIONS, Closed
 
 Publish = Callable[[MetricsPage], None]
 
 _WARN_SECONDS = 30.0
+_GRACE_SECONDS = 1.0
+"""For which a body may come slowly though it has the place of another export."""
 _TOO_LARGE = Limit("maxBodyBytes", "an export was refused: longer than maxBodyBytes; send smaller batches, or raise it")
 _MANY_POINTS = Limit("maxPoints", "points of an export were left out: it has more than maxPoints; send smaller batches, or raise it")
+_MANY_PARTS = Limit(
+    "MOST_PARTS",
+    "an export was refused: it has more parts than 20 for each of maxPoints (MOST_PARTS, fixed); send smaller batches, or raise maxPoints",
+)
 _BUSY = Limit("maxExports", "an export was refused: as many are being read as maxExports allows; send fewer at a time, or raise it")
 _TOO_SLOW = Limit("bodyTimeout", "an export was given up: its body was not complete within bodyTimeout; see the network, or raise it")
 _CROWDED = Limit(
@@ -41,8 +47,8 @@ _IDLE = Limit(
     f"a connection to the port for OTLP was closed: its first request took longer than {FIRST_SECONDS:g} s, or its next one longer than "
     f"{IDLE_SECONDS:g} s (IDLE_SECONDS, fixed); find out who connects",
 )
-_LIMITS = (_TOO_LARGE, _MANY_POINTS, _BUSY, _TOO_SLOW, _CROWDED, _IDLE)
-_OF_OUTCOME = {Outcome.TOO_LARGE: _TOO_LARGE, Outcome.BUSY: _BUSY, Outcome.TOO_SLOW: _TOO_SLOW}
+_LIMITS = (_TOO_LARGE, _MANY_POINTS, _MANY_PARTS, _BUSY, _TOO_SLOW, _CROWDED, _IDLE)
+_OF_OUTCOME = {Outcome.TOO_LARGE: _TOO_LARGE, Outcome.TOO_MANY: _MANY_PARTS, Outcome.BUSY: _BUSY, Outcome.TOO_SLOW: _TOO_SLOW}
 _OF_CLOSED = {Closed.CROWDED: _CROWDED, Closed.SLOW: _IDLE}
 
 
@@ -137,6 +143,9 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
         self.port, self.grpc_port = parameters.port, parameters.grpc_port
         """Where it listens; once started, as the system chose."""
         self._reading = 0
+        self._receiving: dict[asyncio.Timeout, float] = {}
+        """Exports whose bodies are still coming, in the order in which they began, with when they did."""
+        self._turn = asyncio.Lock()
         self._warned_at = -_WARN_SECONDS
         requests = Counts("endpick_otlp_exports_total", "Exports over OTLP, by what became of them.", ("outcome",), context.registry)
         points = Counts("endpick_otlp_points_total", "Points of exports over OTLP, by what became of them.", ("outcome",), context.registry)
@@ -201,19 +210,49 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
         return self._deliver(export)
 
     async def _read(self, body: Callable[[], Awaitable[bytes]], read: Callable[[bytes, int], Export]) -> Export:
-        if self._reading >= self.parameters.max_exports:
+        if self._reading >= self.parameters.max_exports and not self._has_made_room():
             raise Refused(Outcome.BUSY, "too many exports at once; send fewer at a time, or less often")
         self._reading += 1
         try:
-            async with asyncio.timeout(self.parameters.body_timeout):
-                whole = await body()
-            return await asyncio.to_thread(read, whole, self.parameters.max_points)  # beside the requests that are being decided
+            whole = await self._received(body)
+            return await self._read_in_turn(whole, read)
+        except TooManyParts as problem:
+            raise Refused(Outcome.TOO_MANY, str(problem)) from problem
         except TimeoutError as problem:
             raise Refused(Outcome.TOO_SLOW, f"the body was not complete within {self.parameters.body_timeout:g} s") from problem
         except MalformedExport as problem:
             raise Refused(Outcome.MALFORMED, str(problem)) from problem
         finally:
             self._reading -= 1
+
+    async def _received(self, body: Callable[[], Awaitable[bytes]]) -> bytes:
+        async with asyncio.timeout(self.parameters.body_timeout) as limit:
+            self._receiving[limit] = asyncio.get_running_loop().time()
+            try:
+                return await body()
+            finally:
+                self._receiving.pop(limit, None)
+
+    def _has_made_room(self) -> bool:
+        """Give up the body that has been coming for longest, unless it has come for a moment only: who sends slowly locks no other out."""
+        now = asyncio.get_running_loop().time()
+        for limit, began in self._receiving.items():
+            if now - began < _GRACE_SECONDS:
+                return False
+            del self._receiving[limit]
+            limit.reschedule(now)
+            return True
+        return False
+
+    async def _read_in_turn(self, whole: bytes, read: Callable[[bytes, int], Export]) -> Export:
+        """One export after the other, each in a thread: two would take the interpreter from the requests that are being decided."""
+        loop = asyncio.get_running_loop()
+        async with self._turn:
+            began = loop.time()
+            try:
+                return await asyncio.to_thread(read, whole, self.parameters.max_points)
+            finally:
+                await asyncio.sleep(loop.time() - began)
 
     def _deliver(self, export: Export) -> tuple[int, str]:
         """Hand each page to its endpoint's collectors; how many points were left out, and why."""

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from typing import Any, cast
 
 import orjson
@@ -23,12 +24,20 @@ MAX_POINTS = 5000
 """Of one export, unless a parameter says otherwise: few batches of model servers have as many, and each takes time."""
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_:]")
 _NOT_IN_A_LABEL = re.compile(r"[^a-zA-Z0-9_]")
+_PARTS_PER_POINT = 20
+"""Messages of an export for each of the points that are read: attributes, and what stands around points."""
+_LEAST_BYTES = 2
+"""Of a message within another one."""
 _NO_RECORDED_VALUE = 1
 """Bit of a point's flags: it says only that there is no value."""
 
 
 class MalformedExport(Exception):  # noqa: N818 - what the client is told
     """The body is no export of metrics; the message says why."""
+
+
+class TooManyParts(MalformedExport):
+    """It is made of more messages than so many points have use for; each would be an object, and 4 MiB have room for two million."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +107,64 @@ def read_protobuf(body: bytes, most_points: int = MAX_POINTS) -> Export:
     """Read a body of `application/x-protobuf`, and so many of its points.
 
     Raises:
-        MalformedExport: it is none.
+        MalformedExport: it is none, or, as `TooManyParts`, one that is not worth reading.
     """
+    most = most_points * _PARTS_PER_POINT
+    if len(body) > _LEAST_BYTES * most:
+        _refuse_many(sum(1 for _ in islice(_messages_in(body, _NESTED), most + 1)), most_points)
     try:
         export = cast("Any", _messages()["Export"].FromString(body))
     except DecodeError as problem:
         raise MalformedExport(f"the body is no ExportMetricsServiceRequest: {problem}") from problem
     return _export(((_texts(one.resource.attributes), _points_of(one)) for one in export.resource_metrics), most_points)
+
+
+_ATTRIBUTES: Mapping[int, Any] = {7: {2: {}}, 9: {2: {}}}
+_POINTS: Mapping[int, Any] = {1: _ATTRIBUTES}
+_NESTED: Mapping[int, Any] = {1: {1: {1: {2: {}}}, 2: {2: {5: _POINTS, 7: _POINTS, 9: _POINTS, 11: _POINTS}}}}
+"""Which fields of an export are messages that repeat, and which of theirs; what is no message there is not looked into."""
+_LENGTH_DELIMITED = 2
+
+
+def _messages_in(body: bytes, nested: Mapping[int, Any]) -> Iterator[None]:
+    """One for each message within the message, without making objects of them; bytes that make no sense end it."""
+    pending = [(0, len(body), nested)]
+    while pending:
+        at, end, fields = pending.pop()
+        while at < end:
+            tag, at = _varint(body, at)
+            kind = tag & 7
+            if kind == _LENGTH_DELIMITED:
+                size, at = _varint(body, at)
+                inside = fields.get(tag >> 3)
+                if inside is not None:
+                    yield
+                    if inside and size:
+                        pending.append((at, min(at + size, end), inside))
+                at += size
+            elif kind == 0:
+                _, at = _varint(body, at)
+            else:
+                at += 4 if kind == 5 else 8
+
+
+def _varint(body: bytes, at: int) -> tuple[int, int]:
+    """The number there, and where the next one begins."""
+    value = shift = 0
+    while at < len(body) and shift < 64:
+        octet = body[at]
+        at += 1
+        value |= (octet & 0x7F) << shift
+        if octet < 0x80:
+            break
+        shift += 7
+    return value, at
+
+
+def _refuse_many(parts: int, most_points: int) -> None:
+    most = most_points * _PARTS_PER_POINT
+    if parts > most:
+        raise TooManyParts(f"the body has more than {most} parts, {_PARTS_PER_POINT} for each of maxPoints; send smaller batches")
 
 
 def _texts(attributes: Iterable[Any]) -> dict[str, str]:
@@ -130,8 +190,9 @@ def read_json(body: bytes, most_points: int = MAX_POINTS) -> Export:
     """As `read_protobuf`, of `application/json`, the JSON form of protobuf: lowerCamelCase names, whole numbers of 64 bits as texts.
 
     Raises:
-        MalformedExport: it is none.
+        MalformedExport: it is none, or, as `TooManyParts`, one that is not worth reading.
     """
+    _refuse_many(body.count(b"{") + body.count(b"["), most_points)
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as problem:
@@ -191,7 +252,8 @@ def _export(resources: Iterable[tuple[dict[str, str], Iterator[_Point]]], most_p
                 lines.append(line_of(point.name, point.labels, point.value, point.nanoseconds))
             else:
                 dropped += 1
-        found.append(ResourceMetrics(attributes, MetricsPage("".join(lines).encode(errors="replace")), len(lines)))
+        if lines:
+            found.append(ResourceMetrics(attributes, MetricsPage("".join(lines).encode(errors="replace")), len(lines)))
     return Export(tuple(found), dropped)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -35,8 +36,10 @@ class Outcome(StrEnum):
     READ = "read"
     MALFORMED = "malformed"
     TOO_LARGE = "too_large"
+    TOO_MANY = "too_many"
     TOO_SLOW = "too_slow"
     BUSY = "busy"
+    GONE = "gone"
 
 
 class Refused(Exception):  # noqa: N818 - what the client is told
@@ -50,12 +53,21 @@ class Refused(Exception):  # noqa: N818 - what the client is told
 Take = Callable[[Callable[[], Awaitable[bytes]], Callable[[bytes, int], Export]], Awaitable[tuple[int, str]]]
 """Has a body read and delivered; how many of its points were left out, and why. Raises `Refused`."""
 
-_HTTP_STATUS = {Outcome.MALFORMED: 400, Outcome.TOO_LARGE: 413, Outcome.TOO_SLOW: 408, Outcome.BUSY: 503}
+_HTTP_STATUS = {
+    Outcome.MALFORMED: 400,
+    Outcome.TOO_LARGE: 413,
+    Outcome.TOO_MANY: 413,
+    Outcome.TOO_SLOW: 408,
+    Outcome.BUSY: 503,
+    Outcome.GONE: 400,
+}
 _GRPC_STATUS = {
     Outcome.MALFORMED: "INVALID_ARGUMENT",
     Outcome.TOO_LARGE: "RESOURCE_EXHAUSTED",
+    Outcome.TOO_MANY: "RESOURCE_EXHAUSTED",
     Outcome.TOO_SLOW: "DEADLINE_EXCEEDED",
     Outcome.BUSY: "UNAVAILABLE",
+    Outcome.GONE: "CANCELLED",
 }
 
 
@@ -152,23 +164,56 @@ class HttpPort:
 
     async def _answer(self, request: web.Request) -> web.Response:
         as_json = request.content_type == _JSON
-        is_known = as_json or request.content_type == _PROTOBUF
+        encoding = request.headers.get("Content-Encoding", "").strip().lower()
+        is_known = (as_json or request.content_type == _PROTOBUF) and encoding in _ENCODINGS
+        read_one = read_json if as_json else read_protobuf
+
+        def read(whole: bytes, most_points: int) -> Export:
+            return read_one(_unpacked(whole, self._max_body_bytes) if encoding in _PACKED else whole, most_points)
 
         async def body() -> bytes:
             if not is_known:
-                raise Refused(Outcome.MALFORMED, f"send {_PROTOBUF} or {_JSON}, not {request.content_type}")
+                raise Refused(
+                    Outcome.MALFORMED, f"send {_PROTOBUF} or {_JSON}, as it is or with gzip, not {request.content_type} {encoding}"
+                )
             try:
                 return await request.read()
             except HTTPRequestEntityTooLarge as problem:
-                raise Refused(Outcome.TOO_LARGE, f"more than maxBodyBytes, {self._max_body_bytes}; send smaller batches") from problem
+                raise _too_large(self._max_body_bytes) from problem
+            except ConnectionError as problem:  # aiohttp would log a traceback for each client that hangs up
+                raise Refused(Outcome.GONE, "the connection ended before the body did") from problem
             except web.RequestPayloadError as problem:
                 raise Refused(Outcome.MALFORMED, f"the body cannot be unpacked: {problem}") from problem
 
         try:
-            rejected, why = await self._take(body, read_json if as_json else read_protobuf)
+            rejected, why = await self._take(body, read)
         except Refused as refusal:
             return web.Response(status=_HTTP_STATUS[refusal.outcome] if is_known else 415, text=str(refusal))
         return web.Response(body=answer_of(rejected, why, as_json=as_json), content_type=_JSON if as_json else _PROTOBUF)
+
+
+_PACKED = frozenset({"gzip", "x-gzip", "deflate"})
+_ENCODINGS = _PACKED | {"", "identity"}
+_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
+"""zlib's `wbits` for data that says itself which of the two it is."""
+
+
+def _unpacked(packed: bytes, most: int) -> bytes:
+    """In the thread that reads the export."""
+    unpacker = zlib.decompressobj(_GZIP_OR_ZLIB)
+    try:
+        whole = unpacker.decompress(packed, most + 1)
+    except zlib.error as problem:
+        raise Refused(Outcome.MALFORMED, f"the body cannot be unpacked: {problem}") from problem
+    if len(whole) > most:
+        raise _too_large(most)
+    if not unpacker.eof or unpacker.unused_data:
+        raise Refused(Outcome.MALFORMED, "the body cannot be unpacked: it is cut short, or something follows it")
+    return whole
+
+
+def _too_large(most: int) -> Refused:
+    return Refused(Outcome.TOO_LARGE, f"more than maxBodyBytes, {most}; send smaller batches")
 
 
 class GrpcPort:

@@ -15,6 +15,9 @@ MAX_ANSWER_BYTES = 2 * MAX_PAGE_BYTES
 MAX_CHUNKS = 20_000
 """Of one answer: the longest page in chunks of 400 bytes. Each costs a call, so that chunks of one byte would keep the thread busy."""
 
+MAX_JSON_PARTS = 524_288
+"""Of an answer in JSON: numbers and texts count once, lists and objects four times. Half a million tokens of a prompt fit."""
+
 LONG_PAGE = Limit(
     "MAX_PAGE_BYTES",
     f"a page was refused: it is longer than {MAX_PAGE_BYTES // 2**20} MiB (MAX_PAGE_BYTES, fixed); see what is written there",
@@ -33,10 +36,15 @@ MANY_HEADERS = Limit(
 MANY_CHUNKS = Limit(
     "MAX_CHUNKS", f"a page was refused: it comes in more than {MAX_CHUNKS} chunks (MAX_CHUNKS, fixed); see what answers there"
 )
+MANY_PARTS = Limit(
+    "MAX_JSON_PARTS",
+    f"an answer was refused: as JSON it has more than {MAX_JSON_PARTS} parts (MAX_JSON_PARTS, fixed; 200000 for a list of models); "
+    "see what answers there",
+)
 MANY_CONNECTIONS = Limit(
     "MOST_CONNECTIONS",
     "a server was not asked: as many connections to servers are in use as three eighths of the limit of open files (MOST_CONNECTIONS); "
     "raise that limit (ulimit -n)",
 )
-PAGE_LIMITS = (LONG_PAGE, LONG_ANSWER, LONG_HEAD, MANY_HEADERS, MANY_CHUNKS, MANY_CONNECTIONS)
+PAGE_LIMITS = (LONG_PAGE, LONG_ANSWER, LONG_HEAD, MANY_HEADERS, MANY_CHUNKS, MANY_PARTS, MANY_CONNECTIONS)
 """Those of an answer, and of asking, for the `Limits` of who asks."""

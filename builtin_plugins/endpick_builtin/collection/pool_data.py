@@ -32,6 +32,7 @@ from endpick.api import (
     open_regular,
 )
 from endpick_builtin.collection.http_pages import HttpPages
+from endpick_builtin.collection.json_answers import refuse_too_many_parts
 from endpick_builtin.collection.page_limits import LONG_PAGE, MAX_PAGE_BYTES, PAGE_LIMITS
 
 _TIMEOUT = Limit("timeout", "a look at the document was given up: it took longer than timeout; raise it, or see what keeps its server")
@@ -118,6 +119,7 @@ class HttpPoolSource(PollingPoolSource[PoolSourceParameters, JsonDocument]):
         except TimeoutError as problem:
             self._limits.acted(_TIMEOUT, about=where)
             raise Unavailable(f"{where}: no answer within {self.parameters.timeout:g} s") from problem
+        refuse_too_many_parts(body, self._limits, where)
         try:
             return JsonDocument(orjson.loads(body))
         except orjson.JSONDecodeError as problem:

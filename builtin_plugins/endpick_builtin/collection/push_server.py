@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from enum import StrEnum
 from typing import cast
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 MAX_CONNECTIONS = 64
 """Unless told otherwise. Exporters keep one each; for one more, the one that has said nothing for longest is closed."""
@@ -18,6 +20,16 @@ FIRST_SECONDS = 10.0
 IDLE_SECONDS = 120.0
 """Between two requests; exporters push every minute at least."""
 _SWEEP_SECONDS = 1.0
+
+
+def _is_no_clients_doing(record: logging.LogRecord) -> bool:
+    """Whether a line is worth its place: what a client sends that is no HTTP is told to that client, and not to the log with a stack."""
+    problem = record.exc_info[1] if record.exc_info else None
+    return not isinstance(problem, HttpProcessingError | ConnectionError)
+
+
+_log = logging.getLogger(__name__)
+_log.addFilter(_is_no_clients_doing)
 
 
 class Closed(StrEnum):
@@ -42,7 +54,16 @@ class PushServer:
     def __init__(self, app: web.Application, closed: Callable[[Closed], None], most_connections: int = MAX_CONNECTIONS) -> None:
         """`closed` is told of each connection that is closed from here."""
         self._most_connections = most_connections
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, keepalive_timeout=IDLE_SECONDS, shutdown_timeout=1.0)
+        # Not unpacked as it comes: aiohttp would go on with what is left of a body that was refused, for seconds.
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            logger=_log,
+            handle_signals=False,
+            keepalive_timeout=IDLE_SECONDS,
+            shutdown_timeout=1.0,
+            auto_decompress=False,
+        )
         self._told = closed
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None

@@ -26,6 +26,8 @@ from endpick.api import (
     Unavailable,
 )
 from endpick_builtin.collection.http_pages import HttpPages
+from endpick_builtin.collection.json_answers import refuse_too_many_parts
+from endpick_builtin.collection.long_answers import LONG_BYTES
 from endpick_builtin.collection.page_limits import PAGE_LIMITS
 
 
@@ -148,12 +150,17 @@ class MetricsPageSource(HttpSource[P, MetricsPage]):
         """One scrape. An idle server's page is the one before, object and all, so that what was read of it need not be read again."""
         body = await self.fetch(endpoint)
         last = self._last.get(endpoint.name)
-        if last is None or last.body != body:
-            layout = self._layouts.get(endpoint.name)
-            if layout is None:
-                layout = self._layouts[endpoint.name] = PageLayout()
-            last = self._last[endpoint.name] = MetricsPage(body, layout)
-        return last
+        if last is not None and last.body == body:
+            return last
+        layout = self._layouts.get(endpoint.name)
+        if layout is None:
+            layout = self._layouts[endpoint.name] = PageLayout()
+        page = MetricsPage(body, layout)
+        if len(body) <= LONG_BYTES:
+            self._last[endpoint.name] = page
+        else:
+            self._last.pop(endpoint.name, None)  # a hundred servers with pages of 8 MiB would take most of the memory there is
+        return page
 
     def endpoint_removed(self, name: str) -> None:
         """Forget its page, too."""
@@ -183,6 +190,10 @@ class ModelList(tuple[ServedModel, ...]):
     __slots__ = ()
 
 
+_PARTS_OF_MODELS = 200_000
+"""Of a list of models, as `refuse_too_many_parts` counts: some thousand models, of which each takes a while."""
+
+
 class _Entry(BaseModel):
     id: str
     parent: str | None = None
@@ -200,7 +211,9 @@ class ModelsDataSource(HttpSource[ModelsSourceParameters, ModelList]):
 
     async def poll(self, endpoint: Endpoint) -> ModelList:
         """One look at the list."""
-        return model_list_of(await self.fetch(endpoint))
+        body = await self.fetch(endpoint)
+        refuse_too_many_parts(body, self._limits, endpoint.name, _PARTS_OF_MODELS)
+        return model_list_of(body)
 
 
 def model_list_of(body: bytes) -> ModelList:

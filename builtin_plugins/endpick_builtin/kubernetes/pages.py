@@ -12,8 +12,10 @@ import orjson
 
 JSONMapping: TypeAlias = dict[str, object]
 
-MOST_ITEM_BYTES = 4 * 1024 * 1024
+MOST_ITEM_BYTES = 2 * 1024 * 1024
 """Of one object; etcd takes none beyond 1.5 MiB, and JSON is longer than what it keeps."""
+_LONG_ITEM_BYTES = 128 * 1024
+"""An object of more takes a turn to find its end, and another one to be read."""
 MOST_BRACKETS = 65_536
 """Of one object, and of what stands around all of them; a Pod has some hundred."""
 _BRACKETS_PER_TURN = 1024
@@ -21,8 +23,9 @@ TURN_SECONDS = 0.002
 """After which everything else has a turn."""
 REST_PER_TURN = 3
 """So many times as long as a turn took the next one waits: others get most of the time, however long a list is."""
-_TO_BRACKET = re.compile(rb'(?:[^"{}\[\]]++|"(?:[^"\\]++|\\.)*+")*+[{}\[\]]', re.DOTALL)
-"""Up to a bracket that is not within a text. It never tries again, so that it takes a time proportional to what it passes over."""
+_TO_BRACKET = re.compile(rb'(?:[^"{}\[\]]++|"(?:[^"\\]++|\\.)*+"){0,8192}+([{}\[\]])?', re.DOTALL)
+"""Up to a bracket that is not within a text, or over so many texts that everything else is to have a turn. It never tries again, so that
+it takes a time proportional to what it passes over."""
 _ITEMS = re.compile(rb'"items"[ \t\r\n]*:[ \t\r\n]*\[\Z')
 _BETWEEN = b" \t\r\n,"
 _OPENING = b"{["
@@ -38,12 +41,18 @@ def objects_of(raw: bytes) -> Iterator[JSONMapping | None]:
     Raises:
         PageError: it is no page of a list, or an object is too long.
     """
-    depth = position = begin = brackets = 0
-    """`begin` is where the present object began; `brackets` are those since."""
+    depth = position = after = begin = brackets = 0
+    """`begin` is where the present object began, `brackets` are those since, and `after` is behind the last one."""
     items_begin = items_end = 0
     match, size = _TO_BRACKET.match, len(raw)
     while found := match(raw, position, min(size, begin + MOST_ITEM_BYTES)):
-        passed, position = position, found.end()
+        if found.end() == position:
+            break
+        position = found.end()
+        if found[1] is None:
+            yield None
+            continue
+        passed, after = after, position
         brackets += 1
         if not brackets % _BRACKETS_PER_TURN:
             if brackets >= MOST_BRACKETS:
@@ -60,6 +69,8 @@ def objects_of(raw: bytes) -> Iterator[JSONMapping | None]:
             continue
         depth -= 1
         if depth == 2 and in_items:
+            if position - begin > _LONG_ITEM_BYTES:
+                yield None
             yield _object(raw[begin:position])
             begin, brackets = position, 0
         elif depth == 1 and in_items:

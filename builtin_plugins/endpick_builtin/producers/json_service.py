@@ -9,6 +9,7 @@ import orjson
 
 from endpick.api import Limits, Unavailable
 from endpick_builtin.collection.http_pages import HttpPages
+from endpick_builtin.collection.json_answers import refuse_too_many_parts
 
 
 def problem_with_url(url: str) -> str | None:
@@ -72,6 +73,7 @@ class JsonService:
         except TypeError as problem:
             raise Unavailable(f"POST {self.url}{path}: the question cannot be written as JSON: {problem}") from problem
         answer = await self._pages.post(self._authority, f"{self._path}{path}", body, headers)
+        refuse_too_many_parts(answer, self._limits, f"{self.url}{path}")
         try:
             return orjson.loads(answer) if answer else None
         except orjson.JSONDecodeError as problem:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -21,6 +23,12 @@ _CHAT_FIELDS = (
     "chat_template_kwargs",
 )
 """What shapes the tokens of a conversation."""
+_MOST_PROMPTS = 4096
+"""Of an answer: as many as `maxPrompts` of the parsers lets a request have."""
+_MOST_PLACED = 1024
+"""Media of a prompt and kind; others are left out."""
+_MOST_CHARACTERS = 1024
+"""Of what identifies one, or it is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +86,8 @@ def prompts_in(answer: object) -> tuple[PromptTokens, ...]:
         Unavailable: it is something else.
     """
     rendered = answer if isinstance(answer, list) else [answer]
+    if len(rendered) > _MOST_PROMPTS:
+        raise Unavailable(f"the renderer answered with more than {_MOST_PROMPTS} prompts")
     prompts = tuple(_prompt(one) for one in rendered)
     if not prompts or not all(len(prompt.token_ids) for prompt in prompts):
         raise Unavailable("the renderer answered without tokens")
@@ -89,7 +99,8 @@ def _prompt(rendered: object) -> PromptTokens:
     if not isinstance(token_ids, list) or not set(map(type, token_ids)) <= {int}:
         raise Unavailable("the renderer's answer holds no list of token ids")
     try:
-        tokens = np.array(token_ids, dtype=np.uint32)
+        # By way of `array`, which takes a list in a fifth of the time that numpy does.
+        tokens = np.frombuffer(array("I", token_ids), np.uint32) if token_ids else np.empty(0, np.uint32)
     except OverflowError as problem:
         raise Unavailable(f"the renderer's answer holds a token id that is none: {problem}") from problem
     return PromptTokens(tokens, _places(rendered.get("features"), len(token_ids)) if isinstance(rendered, dict) else ())
@@ -105,8 +116,10 @@ def _places(features: object, tokens: int) -> tuple[MediaPlace, ...]:
     places = [
         MediaPlace(modality, identifier, *span)
         for modality in Modality
-        for identifier, place in zip(_list(hashes.get(modality.value)), _list(placeholders.get(modality.value)), strict=False)
-        if isinstance(identifier, str) and (span := _span(place, tokens)) is not None
+        for identifier, place in islice(
+            zip(_list(hashes.get(modality.value)), _list(placeholders.get(modality.value)), strict=False), _MOST_PLACED
+        )
+        if isinstance(identifier, str) and len(identifier) <= _MOST_CHARACTERS and (span := _span(place, tokens)) is not None
     ]
     return tuple(sorted(places, key=lambda place: place.offset))
 

@@ -11,8 +11,9 @@ from endpick.api.samples import MetricSample, sample_at
 _BLANKS = b" \t"
 _NEWLINE = ord("\n")
 _BEFORE_VALUES = (b"{", b" ", b"\t")
-_MOST_MENTIONS = 10_000
-_MOST_LABELS = 100_000
+_MOST_MENTIONS = 2_000
+"""Each takes some 10 µs to read where its labels are new, and several metrics are read of a page."""
+_MOST_LABELS = 20_000
 """On all lines that are read of a page, which may have room for ten times as many."""
 _MOST_BLANKS = 64
 """In front of a name; exporters write none."""
@@ -25,7 +26,7 @@ class MetricsPage:
     a metric by name, and then only that metric's lines. Lines that make no sense are passed over, as if they were not there.
     """
 
-    __slots__ = ("_is_indexed", "_labels", "_layout", "_lines", "_malformed", "_mentions", "_read", "body")
+    __slots__ = ("__weakref__", "_is_indexed", "_labels", "_layout", "_lines", "_malformed", "_mentions", "_read", "body")
 
     def __init__(self, body: bytes, layout: PageLayout | None = None) -> None:
         """Made by a data source, for one poll.
@@ -51,7 +52,7 @@ class MetricsPage:
 
         On a page that has a layout, lines that follow each other where those of the last page did are all; see `PageLayout`.
 
-        A page that mentions the names asked for more than 10 000 times, or with more than 100 000 labels, is read no further: it is
+        A page that mentions the names asked for more than 2000 times, or with more than 20 000 labels, is read no further: it is
         broken, and collecting shares a thread with deciding.
 
         Args:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 SHORTEST_TICK_SECONDS = 0.05
@@ -172,6 +173,18 @@ def longest_stretch(interval_seconds: float, idle_interval_seconds: float, toler
     return max(1, math.floor(longest / interval_seconds + 1e-9))
 
 
+def _nothing() -> None:
+    return None
+
+
+def _remembered(payload: object) -> Callable[[], object]:
+    """What gives the payload for as long as its source keeps it, where that can be: of a page of 8 MiB that no other has, None is left."""
+    try:
+        return weakref.ref(payload)
+    except TypeError:
+        return lambda: payload
+
+
 class Pace:
     """Which of the polls of one endpoint by one source are made."""
 
@@ -187,7 +200,7 @@ class Pace:
         self._to_skip = 0
         self._left_out = 0
         self._repeats = 0
-        self._last: object = None
+        self._last: Callable[[], object] = _nothing
 
     @property
     def may_stretch(self) -> bool:
@@ -216,8 +229,8 @@ class Pace:
     def answered(self, payload: object) -> None:
         """The same object again means that nothing changed."""
         self._failures = 0
-        if payload is not self._last:
-            self._last = payload
+        if payload is not self._last():
+            self._last = _remembered(payload)
             self.reset()
             return
         self._repeats += 1

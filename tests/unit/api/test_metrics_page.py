@@ -188,7 +188,7 @@ def test_a_label_value_of_megabytes_is_read_in_little_memory():
 
 def test_a_page_that_repeats_itself_for_ever_is_read_no_further():
     page = MetricsPage(b"up 1\n" * 20_000 + b"down 2\n")
-    assert sum(1 for _ in page.samples("up")) == 10_000
+    assert sum(1 for _ in page.samples("up")) == 2000
     assert page.newest("down") is None, "the limit is the page's, whatever is asked for"
 
 

@@ -70,6 +70,16 @@ async def look_that_takes_long(monkeypatch, tmp_path):
     return registry
 
 
+async def document_of_many_parts(monkeypatch, tmp_path):
+    registry = CollectorRegistry()
+    async with speaking(answer(b"[" + b"[]," * 200_000 + b"[]]")) as (port, _):
+        source = HttpPoolSource("pool", PoolSourceParameters(url=f"http://127.0.0.1:{port}/"), context_of(registry))
+        async with started(source):
+            with pytest.raises(Unavailable, match="more than 524288 parts"):
+                await source.poll_pool()
+    return registry
+
+
 async def long_load_report(monkeypatch, tmp_path):
     observed = Observed()
     observed.answered("JSON " + "x" * answers.MAX_HEADER_CHARACTERS)
@@ -88,6 +98,13 @@ async def many_points(monkeypatch, tmp_path):
     async with running(maxPoints=2) as it:
         status, body = await it.post(export(resource("a", *[gauge(f"m{number}", 1.0) for number in range(5)])))
         assert (status, orjson.loads(body)["partialSuccess"]["rejectedDataPoints"]) == (200, "3")
+        return it.registry
+
+
+async def many_parts(monkeypatch, tmp_path):
+    async with running(maxPoints=1) as it:
+        status, why = await it.post(export(resource("a", *[gauge(f"m{number}", 1.0) for number in range(5)])))
+        assert (status, b"more than 20 parts" in why) == (413, True)
         return it.registry
 
 
@@ -251,10 +268,12 @@ ACTS = {
     page_limits.LONG_HEAD: page_that_says(b"HTTP/1.1 200 OK\r\nX: " + b"x" * (2 * page_limits.MAX_HEAD_BYTES)),
     page_limits.MANY_CHUNKS: page_that_says(CHUNKED + b"1\r\n#\r\n" * (page_limits.MAX_CHUNKS + 1)),
     page_limits.MANY_HEADERS: page_that_says(answer(b"", *[b"X-%d: 1" % number for number in range(300)])),
+    page_limits.MANY_PARTS: document_of_many_parts,
     pool_data._TIMEOUT: look_that_takes_long,
     answers._LONG_HEADER: long_load_report,
     otlp._TOO_LARGE: long_export,
     otlp._MANY_POINTS: many_points,
+    otlp._MANY_PARTS: many_parts,
     otlp._BUSY: crowd_of_exports,
     otlp._TOO_SLOW: slow_export,
     otlp._CROWDED: crowd_of_connections,

@@ -32,6 +32,8 @@ def ranks(*numbers: int) -> bytes:
         (b'{"0":{}}', FOUR, 0, None),
         (b'{"0":{"endpoint":5557}}', FOUR, 0, None),
         (b'{"0":null}', FOUR, 0, None),
+        (b'{"0":{"endpoint":"ipc:///var/run/docker.sock"}}', FOUR, 0, None),
+        (b'{"0":{"endpoint":"tcp://*:1","replay_endpoint":"inproc://x"}}', FOUR, 0, EventSource("tcp://10.0.0.7:1")),
         (b"[]", FOUR, 0, None),
         (b"null", FOUR, 0, None),
         (b"<html>", FOUR, 0, None),

@@ -16,6 +16,12 @@ from unit.builtin.kv_publisher import BLOCK, CLEARED, removed, stored
 BLOCKS = st.integers(1, 6)
 
 
+def followed(stream):
+    """Do what there is to be done."""
+    for _ in stream.work():
+        pass
+
+
 class StreamAgainstEngine(RuleBasedStateMachine):
     """An engine that publishes, a network that loses and repeats, and a replay port that has everything since the engine's start."""
 
@@ -41,6 +47,7 @@ class StreamAgainstEngine(RuleBasedStateMachine):
         self.delivered = not lost
         if not lost:
             self.stream.message(message)
+            followed(self.stream)
 
     @rule(block=BLOCKS, lost=st.booleans())
     def store(self, block, lost):
@@ -70,6 +77,7 @@ class StreamAgainstEngine(RuleBasedStateMachine):
     @rule(data=st.data())
     def repeat(self, data):
         self.stream.message(data.draw(st.sampled_from(self.kept[: self.stream.next_number] or self.kept[:1])))
+        followed(self.stream)
 
     @precondition(lambda self: self.asked)
     @rule()
@@ -78,6 +86,7 @@ class StreamAgainstEngine(RuleBasedStateMachine):
         for message in self.kept[first:]:
             self.stream.replayed(message)
         self.stream.replay_ended(complete=True)
+        followed(self.stream)
         self.delivered = True
 
     @invariant()
@@ -101,9 +110,11 @@ def test_a_replay_that_fails_costs_what_was_known_and_keeps_what_came_meanwhile(
     assert asked == []
     stream.message(batch[4])
     stream.message(batch[5])
+    followed(stream)
     assert asked == [1]
     assert len(blocks) == 1
     stream.replay_ended(complete=False)
+    followed(stream)
     assert set(blocks._keys) == {5, 6}
 
 

@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import subprocess
+import threading
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -17,8 +18,10 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from endpick.api import ConfigurationError, Endpoint, PluginContext
+from endpick_builtin.collection import otlp, otlp_messages, otlp_ports
 from endpick_builtin.collection.otlp import OtlpParameters, OtlpSource
 from endpick_builtin.collection.otlp_messages import MAX_POINTS, MalformedExport, answer_of, line_of, read_json, read_protobuf
+from unit.builtin.kv_publisher import until
 
 PROTOBUF, JSON = {"content-type": "application/x-protobuf"}, {"content-type": "application/json"}
 A, B, TWIN = Endpoint("default/a", "10.0.0.1", 8000), Endpoint("default/b", "10.0.0.2", 8000), Endpoint("other/b", "10.0.0.3", 8000)
@@ -308,3 +311,54 @@ async def test_the_exporters_of_opentelemetrys_own_sdk_are_understood(protocol):
 
     lines = {line.rsplit(b" ", 1)[0] for name, body in it.pages for line in body.splitlines() if name == "default/a"}
     assert {b'vllm_num_requests_waiting{model_name="m"} 3.0', b'vllm_kv_cache_usage_perc{model_name="m"} 0.25', b"ttft_sum{} 0.5"} <= lines
+
+
+@pytest.mark.asyncio
+async def test_a_packed_body_is_unpacked_beside_the_event_loop_and_no_further_than_it_may_be_long(monkeypatch):
+    unpacked_in = []
+
+    def watched(packed, most):
+        unpacked_in.append((threading.get_ident(), len(packed) < 100_000))
+        return unpack(packed, most)
+
+    unpack = otlp_ports._unpacked
+    monkeypatch.setattr(otlp_ports, "_unpacked", watched)
+    async with running() as it:
+        bomb = gzip.compress(b" " * 50_000_000)
+        assert (await it.post(bomb, {**JSON, "content-encoding": "gzip"}))[0] == 413
+        twice = gzip.compress(b"{") + gzip.compress(b"}")
+        assert (await it.post(twice, {**JSON, "content-encoding": "gzip"}))[0] == 400
+        assert (await it.post(b"{}", {**JSON, "content-encoding": "br"}))[0] == 415
+    assert [small for _, small in unpacked_in] == [True, True]
+    assert threading.get_ident() not in {thread for thread, _ in unpacked_in}
+
+
+@pytest.mark.asyncio
+async def test_bodies_that_come_slowly_give_their_place_to_one_that_is_there(monkeypatch):
+    monkeypatch.setattr(otlp, "_GRACE_SECONDS", 0.0)
+    async with running(maxExports=1) as it, half_sent(it, 1) as (reader,):
+        await until(lambda: it.source._reading == 1)
+        assert (await it.post(export(resource("a", gauge("x", 1.0)))))[0] == 200
+        assert b" 408 " in await reader.readline()
+    assert len(it.pages) == 1
+
+
+@pytest.mark.parametrize("body", [b"\x0a\x00" * 50_000, b"\x0a\x82\x9a\x0c" + b"\x12\xfe\x99\x0c" + b"\x12\x00" * 100_000])
+def test_an_export_of_nothing_but_messages_is_refused_before_they_are_made(body, monkeypatch):
+    monkeypatch.setattr(otlp_messages, "_messages", lambda: pytest.fail("it was decoded"))
+    with pytest.raises(MalformedExport, match="more than 20000 parts"):
+        read_protobuf(body, 1000)
+
+
+@pytest.mark.asyncio
+async def test_clients_that_hang_up_or_speak_no_http_are_counted_and_leave_no_stack_in_the_log(caplog):
+    async with running() as it:
+        async with half_sent(it, 3):
+            await until(lambda: it.source._reading == 3)
+        await until(lambda: it.count("exports", "gone") == 3)
+        for spoken in (b"POST http://[::1/v1 HTTP/1.1\r\n\r\n", b"\x16\x03\x01" * 50, b"GET / HTTP/1.1\r\n:\r\n\r\n"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", it.source.port)
+            writer.write(spoken)
+            assert b" 400 " in await reader.readline()
+            writer.close()
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == []

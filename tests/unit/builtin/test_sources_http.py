@@ -318,3 +318,24 @@ async def test_a_list_of_models_that_makes_no_sense_is_said_so(body):
     async with serving(handler) as port, started(models_source()) as source:
         with pytest.raises(Unavailable, match="the list of models cannot be read"):
             await source.poll(at(port))
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b'{"data":[' + b'{"id":"m"},' * 5000 + b'{"id":"m"}]}', None),
+        (b'{"data":[' + b'{"id":"m"},' * 60_000 + b'{"id":"m"}]}', "more than 200000 parts"),
+        (b"[" * 100_000 + b"0," * 40_000, "more than 200000 parts"),
+    ],
+    ids=["some", "models", "brackets"],
+)
+async def test_a_list_of_models_without_measure_is_refused_before_it_is_parsed(body, says):
+    async def handler(request):
+        return web.Response(body=body)
+
+    async with serving(handler) as port, started(models_source()) as source:
+        if says is None:
+            assert len(await source.poll(at(port))) == 5001
+        else:
+            with pytest.raises(Unavailable, match=says):
+                await source.poll(at(port))

@@ -16,6 +16,7 @@ from endpick.requests.model import Routed
 from endpick_builtin.parsers.openai import OpenAIParser
 from endpick_builtin.producers import token_producer
 from endpick_builtin.producers.prefix_cache import ApproxPrefixCacheProducer
+from endpick_builtin.producers.render import prompts_in
 from endpick_builtin.producers.token_producer import TokenProducer
 from unit.builtin.pages import serving, started
 from unit.requests.stage import Stage
@@ -142,6 +143,26 @@ async def test_features_that_make_no_sense_are_left_out():
         for _ in answers:
             (prompt,) = await tokens_of(producer, request_of(CHAT))
             assert prompt.media == ()
+
+
+async def test_of_media_without_measure_some_are_placed_and_none_by_a_name_of_megabytes():
+    media = [("x" * 1025, 0), *((str(place), place) for place in range(2000))]
+    (prompt,) = prompts_in(
+        {
+            "token_ids": [1] * 3000,
+            "features": {
+                "mm_hashes": {"image": [name for name, _ in media]},
+                "mm_placeholders": {"image": [{"offset": offset, "length": 1} for _, offset in media]},
+            },
+        }
+    )
+    assert [place.identifier for place in prompt.media] == [str(place) for place in range(1023)]
+
+
+async def test_more_prompts_than_a_request_may_have_are_no_answer():
+    assert len(prompts_in([{"token_ids": [1]}] * 4096)) == 4096
+    with pytest.raises(Unavailable, match="more than 4096 prompts"):
+        prompts_in([{"token_ids": [1]}] * 4097)
 
 
 async def test_an_error_names_the_place_and_the_status():

@@ -5,7 +5,9 @@
 - `kv_intake`: which publishers are listened to, and what is fetched when messages were missed?
 - `event_sources`: where does a server say that it publishes?
 - `kv_sockets`: how do messages get from ZeroMQ to the event loop?
+- `kv_turns`: when is it done what messages ask for?
 - `kv_stream`: does a message follow the last one?
+- `kv_wire`: how is a message read that may be huge?
 - `kv_events`: what does a message say?
 - `engine_blocks`: what does an event mean for the blocks of its engine?
 - `speculation`: which blocks are on their way?

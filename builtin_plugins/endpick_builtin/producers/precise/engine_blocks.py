@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -18,6 +18,12 @@ _DROPPED_AT_ONCE = 16
 MAX_RESTORED = 100_000
 OVER_TIERS = "tier"
 """Why a store was skipped: its tier is one too many."""
+_MOST_GROUPS = 64
+"""Of caches, in all tiers together; an engine has some. Each costs a look for each block that leaves."""
+_BLOCKS_PER_STEP = 64
+"""Their keys take some 10 µs each."""
+_PLACED_PER_STEP = 512
+"""Blocks that are put into the index, or taken out of it."""
 
 
 @dataclass(slots=True)
@@ -69,12 +75,16 @@ class EngineBlocks:
 
     A block may be stored several times in one tier and group: it is there until it was removed as often. Engines and picker may cut
     prompts differently: a block of the picker is held when all of the engine's blocks that it consists of are.
+
+    One message may speak of tens of thousands of blocks: events are followed in steps, between which everything else has its turn.
     """
 
     def __init__(self, index: TierIndex, name: str, keys: BlockKeys, capacity: int) -> None:
         """`capacity`: blocks to remember; beyond it the oldest are dropped, some at once."""
         self._index, self._slot, self._block_keys, self._capacity = index, index.slot(name), keys, capacity
         self._keys: dict[int, tuple[int, ...]] = {}
+        self._size = 0
+        """Of our blocks in `_keys`, or of the engine's where these are smaller."""
         self._open: dict[int, _Open] = {}
         self._places: dict[tuple[str, int], dict[int, int]] = {}
         self._excluded: dict[int, str] = {}
@@ -82,36 +92,49 @@ class EngineBlocks:
         self._restored: set[int] | None = None
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return self._size
 
-    def apply(self, events: Iterable[KvEvent], model: str) -> Applied:
-        """Follow the events of one message; `model` is that of blocks without an adapter."""
+    def apply(self, events: Iterable[KvEvent | None], model: str) -> Applied:
+        """As `steps`, at once; what became of the events."""
         applied = Applied()
-        for event in events:
-            if isinstance(event, BlocksStored):
-                self._store(event, event.adapter or model, applied)
-            elif isinstance(event, BlocksRemoved):
-                self._remove(event, applied)
-            elif isinstance(event, AllBlocksCleared):
-                applied.evicted += self.clear()
-        if len(self._keys) > self._capacity:
-            applied.dropped += self._drop(len(self._keys) - self._capacity + self._capacity // _DROPPED_AT_ONCE)
+        for _ in self.steps(events, model, applied):
+            pass
         return applied
 
-    def clear(self) -> int:
-        """Nothing is held; how many blocks were."""
-        count = len(self._keys)
-        for (tier, _), place in self._places.items():
-            for engine_hash in place:
-                self._index.discard(self._slot, tier, self._keys[engine_hash])
-        self._keys.clear()
-        self._open.clear()
-        self._places.clear()
-        return count
+    def steps(self, events: Iterable[KvEvent | None], model: str, applied: Applied) -> Iterator[None]:
+        """Follow the events of one message, of which None stands for nothing, and count in `applied` what becomes of them.
+
+        `model` is that of blocks without an adapter.
+        """
+        for event in events:
+            if isinstance(event, BlocksStored):
+                yield from self._store(event, event.adapter or model, applied)
+            elif isinstance(event, BlocksRemoved):
+                yield from self._remove(event, applied)
+            elif isinstance(event, AllBlocksCleared):
+                before = len(self._keys)
+                yield from self.clearing()
+                applied.evicted += before
+            yield
+        if self._size > self._capacity:
+            before = len(self._keys)
+            yield from self._drop_to(self._capacity - self._capacity // _DROPPED_AT_ONCE)
+            applied.dropped += before - len(self._keys)
+
+    def clear(self) -> None:
+        """Nothing is held."""
+        for _ in self.clearing():
+            pass
+
+    def clearing(self) -> Iterator[None]:
+        """The same in steps."""
+        yield from self._drop_to(0)
+        self._places = {group: place for group, place in self._places.items() if place}
 
     def forget_oldest(self, count: int) -> None:
         """Forget so many, those that have been known for longest."""
-        self._drop(count)
+        for engine_hash in list(islice(self._keys, count)):
+            self._drop(engine_hash)
 
     def watch(self) -> None:
         """From now on remember which blocks are stored, until as many calls of `unwatch`."""
@@ -138,48 +161,70 @@ class EngineBlocks:
         self._index.discard_everywhere(self._slot, wrong)
         return len(wrong)
 
-    def _store(self, event: BlocksStored, model: str, applied: Applied) -> None:
+    def _store(self, event: BlocksStored, model: str, applied: Applied) -> Iterator[None]:
         if event.cache_kind not in FULL_ATTENTION:
-            self._excluded[event.group] = event.cache_kind
+            if len(self._excluded) < _MOST_GROUPS or event.group in self._excluded:
+                self._excluded[event.group] = event.cache_kind
             applied.skip_store(event.cache_kind, "cache-kind")
         elif not self._index.admits(event.tier):
             applied.skip_store(event.cache_kind, OVER_TIERS)
+        elif len(self._places) >= _MOST_GROUPS and (event.tier, event.group) not in self._places:
+            applied.skip_store(event.cache_kind, "group")
         elif not len(event.tokens):
             known = [engine_hash for engine_hash in event.hashes if engine_hash in self._keys]
             if not known:
                 applied.skip_store(event.cache_kind, "no-tokens")
-            self._place(event, known, applied)
+            yield from self._place(event, known, applied)
         elif event.parent is not None and event.parent not in self._keys:
             applied.skip_store(event.cache_kind, "unknown-parent")
         else:
-            self._map(event, model)
-            self._place(event, event.hashes, applied)
+            yield from self._map(event, model)
+            yield from self._place(event, event.hashes, applied)
 
-    def _map(self, event: BlocksStored, model: str) -> None:
+    def _assign(self, engine_hash: int, keys: tuple[int, ...]) -> None:
+        before = self._keys.get(engine_hash)
+        self._size += max(1, len(keys)) - (0 if before is None else max(1, len(before)))
+        self._keys[engine_hash] = keys
+
+    def _chain(self, parent: int, tokens: Tokens, extras: Sequence[tuple[str, ...]]) -> Generator[None, None, list[int]]:
+        chain: list[int] = []
+        for key in self._block_keys.walk(parent, tokens, extras):
+            chain.append(key)
+            if not len(chain) % _BLOCKS_PER_STEP:
+                yield
+        return chain
+
+    def _map(self, event: BlocksStored, model: str) -> Iterator[None]:
         """Find our blocks for the engine's."""
         start = self._beginning(event, model)
         ours, theirs = self._block_keys.block_size_tokens, event.block_size
         if ours == theirs and not start.hashes:
-            chain = self._block_keys.chain(start.key, event.tokens, event.extras)
-            self._keys.update(zip(event.hashes, [(key,) for key in chain], strict=True))
+            chain = yield from self._chain(start.key, event.tokens, event.extras)
+            for position, (engine_hash, key) in enumerate(zip(event.hashes, chain, strict=True), 1):
+                self._assign(engine_hash, (key,))
+                if not position % _PLACED_PER_STEP:
+                    yield
             return
         tokens = np.concatenate((start.tokens, event.tokens))
         spans = _spans(len(start.tokens), theirs, len(event.hashes))
         extras = _realigned(start, event, spans, ours, len(tokens))
-        chain = self._block_keys.chain(start.key, tokens, extras[: len(tokens) // ours])
+        chain = yield from self._chain(start.key, tokens, extras[: len(tokens) // ours])
         if chain:
             for engine_hash in start.hashes:
-                self._keys[engine_hash] = (*self._keys.get(engine_hash, ()), chain[0])
+                self._assign(engine_hash, (*self._keys.get(engine_hash, ()), chain[0]))
                 self._index_completed(event, engine_hash)
-        for engine_hash, (begin, end) in zip(event.hashes, spans, strict=True):
-            self._keys[engine_hash] = tuple(chain[begin // ours : -(-end // ours)])
+        for position, (engine_hash, (begin, end)) in enumerate(zip(event.hashes, spans, strict=True)):
+            self._assign(engine_hash, tuple(chain[begin // ours : -(-end // ours)]))
             full, rest = divmod(end, ours)
             if rest:
-                pending = event.hashes[: event.hashes.index(engine_hash) + 1]
-                inside = tuple(one for one, (_, last) in zip(pending, spans, strict=False) if last > full * ours)
+                first = max(0, (full * ours - len(start.tokens)) // theirs)
+                inside = event.hashes[first : position + 1]
                 before = start.hashes if not full else ()
                 key = chain[full - 1] if full else start.key
-                self._open[engine_hash] = _Open(key, tokens[full * ours : end], extras[full], (*before, *inside))
+                # A copy: a view would keep the tokens of the whole event.
+                self._open[engine_hash] = _Open(key, tokens[full * ours : end].copy(), extras[full], (*before, *inside))
+            if not position % _PLACED_PER_STEP:
+                yield
 
     def _index_completed(self, event: BlocksStored, engine_hash: int) -> None:
         """A block that an earlier event had begun is complete now."""
@@ -194,20 +239,34 @@ class EngineBlocks:
         begun = self._open.get(event.parent)
         return begun or _Open(self._keys[event.parent][-1], nothing, (), ())
 
-    def _place(self, event: BlocksStored, hashes: Iterable[int], applied: Applied) -> None:
+    def _place(self, event: BlocksStored, hashes: Sequence[int], applied: Applied) -> Iterator[None]:
         place = self._places.setdefault((event.tier, event.group), {})
         stored: list[int] = []
-        for engine_hash in hashes:
-            place[engine_hash] = place.get(engine_hash, 0) + 1
-            stored += self._keys[engine_hash]
-            applied.admitted += 1
-        self._index.add(self._slot, event.tier, stored)
+        for position, engine_hash in enumerate(hashes, 1):
+            keys = self._keys.get(engine_hash)
+            if keys is not None:  # since it was mapped, memory may have got short and the block been forgotten
+                place[engine_hash] = place.get(engine_hash, 0) + 1
+                stored += keys
+                applied.admitted += 1
+            if len(stored) >= _PLACED_PER_STEP or not position % _PLACED_PER_STEP:
+                self._index_stored(event.tier, stored)
+                stored = []
+                yield
+        self._index_stored(event.tier, stored)
+
+    def _index_stored(self, tier: str, stored: Sequence[int]) -> None:
+        self._index.add(self._slot, tier, stored)
         if self._restored is not None and len(self._restored) < MAX_RESTORED:
             self._restored.update(stored)
 
-    def _remove(self, event: BlocksRemoved, applied: Applied) -> None:
+    def _remove(self, event: BlocksRemoved, applied: Applied) -> Iterator[None]:
         place = self._places.get((event.tier, event.group), {})
+        removed = 0
         for engine_hash in event.hashes:
+            removed += max(1, len(self._keys.get(engine_hash, ())))
+            if removed >= _PLACED_PER_STEP:
+                removed = 0
+                yield
             count = place.get(engine_hash)
             if count is None:
                 kind = self._excluded.get(event.group, "")
@@ -226,18 +285,31 @@ class EngineBlocks:
         if tier not in places:
             self._index.discard(self._slot, tier, self._keys[engine_hash])
         if not places:
-            del self._keys[engine_hash]
-            self._open.pop(engine_hash, None)
+            self._forget(engine_hash)
 
-    def _drop(self, count: int) -> int:
-        oldest = list(islice(self._keys, count))
-        for engine_hash in oldest:
-            for (tier, _), place in self._places.items():
-                if place.pop(engine_hash, 0):
-                    self._index.discard(self._slot, tier, self._keys[engine_hash])
-            del self._keys[engine_hash]
-            self._open.pop(engine_hash, None)
-        return len(oldest)
+    def _drop_to(self, size: int) -> Iterator[None]:
+        """Forget the oldest until no more than `size` is held, or what there was at the beginning has gone."""
+        began_with = self._size
+        for engine_hash in list(islice(self._keys, self._size - size)):
+            if self._size <= size:
+                return
+            if began_with - self._size >= _PLACED_PER_STEP:
+                yield
+                began_with = self._size
+            self._drop(engine_hash)
+
+    def _drop(self, engine_hash: int) -> None:
+        keys = self._keys.get(engine_hash, ())
+        for (tier, _), place in self._places.items():
+            if place.pop(engine_hash, 0):
+                self._index.discard(self._slot, tier, keys)
+        self._forget(engine_hash)
+
+    def _forget(self, engine_hash: int) -> None:
+        self._open.pop(engine_hash, None)
+        keys = self._keys.pop(engine_hash, None)
+        if keys is not None:
+            self._size -= max(1, len(keys))
 
 
 def _spans(offset: int, size: int, count: int) -> list[tuple[int, int]]:

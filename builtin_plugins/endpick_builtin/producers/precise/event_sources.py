@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import orjson
 
 from endpick.api import Endpoint, Limits, Unavailable
 from endpick_builtin.collection.http_pages import HttpPages
+from endpick_builtin.collection.json_answers import refuse_too_many_parts
 
 PATH = "/kv_event_sources"
 TRIES = 12
@@ -32,6 +34,7 @@ class EventSources:
 
     def __init__(self, limits: Limits) -> None:
         """`limits` hold `PAGE_LIMITS`."""
+        self._limits = limits
         self._pages = HttpPages(None, "application/json", limits)
 
     async def close(self) -> None:
@@ -46,6 +49,7 @@ class EventSources:
             try:
                 async with asyncio.timeout(ANSWER_SECONDS):
                     answer = await self._pages.get(endpoint.address, PATH)
+                    refuse_too_many_parts(answer, self._limits, endpoint.name)
             except Unavailable as problem:
                 if "answered 404" in str(problem):
                     return None
@@ -68,10 +72,15 @@ def source_of(answer: bytes, endpoint: Endpoint, rank: int) -> EventSource | Non
     if not isinstance(ranks, dict):
         return None
     one = next(iter(ranks.values())) if len(ranks) == 1 else ranks.get(str(rank))
-    if not isinstance(one, dict) or not isinstance(one.get("endpoint"), str):
+    if not isinstance(one, dict) or not _is_address(one.get("endpoint")):
         return None
     replay = one.get("replay_endpoint")
-    return EventSource(_at(endpoint, one["endpoint"]), _at(endpoint, replay) if isinstance(replay, str) else "")
+    return EventSource(_at(endpoint, one["endpoint"]), _at(endpoint, replay) if _is_address(replay) else "")
+
+
+def _is_address(value: object) -> TypeGuard[str]:
+    """Of another machine: sockets of this one, which ZeroMQ could dial as well, are no server's business."""
+    return isinstance(value, str) and value.startswith("tcp://")
 
 
 def _at(endpoint: Endpoint, address: str) -> str:

@@ -6,7 +6,8 @@ are read. Whatever is wrong with one event leaves the others of its message alon
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -17,6 +18,12 @@ from endpick_builtin.producers.precise.tier_index import DEFAULT_TIER
 
 MAX_EVENTS = 100_000
 """Events of one message; a step of an engine has some dozens."""
+_MOST_BLOCKS = 65_536
+"""Of one event; a step of an engine has some hundred, or some thousand where each token is a block."""
+_MOST_EXTRAS = 131_072
+"""Of all blocks of one event."""
+_MOST_CHARACTERS = 1024
+"""Of a name or an extra key, which is remembered for as long as blocks are."""
 
 
 class UnreadableError(ValueError):
@@ -78,13 +85,13 @@ class Batch:
 
     Attributes:
         time: The engine's clock, in seconds.
-        events: Those that could be read, in their order.
-        unknown: Events of a type that is not known.
-        garbage: Events of a known type that could not be read, and what passed for events and is none.
+        events: In their order; None for each that could not be used.
+        unknown: Events of a type that is not known, where they have been counted.
+        garbage: Events of a known type that could not be read, and what passed for events and is none, likewise.
     """
 
     time: float
-    events: tuple[KvEvent, ...]
+    events: Iterable[KvEvent | None]
     unknown: int = 0
     garbage: int = 0
 
@@ -123,15 +130,29 @@ def read_batch(document: object) -> Batch:
     unknown = garbage = 0
     for one in raw:
         try:
-            name = _name(one)
-            read = _READERS.get(name)
-            if read is None:
+            event = read_event(one)
+        except UNREADABLE:
+            garbage += 1
+        else:
+            if event is None:
                 unknown += 1
             else:
-                events.append(read[1](_fields(one, read[0])))
-        except (UnreadableError, OverflowError, TypeError, ValueError):
-            garbage += 1
+                events.append(event)
     return Batch(float(time), tuple(events), unknown, garbage)
+
+
+UNREADABLE = (UnreadableError, OverflowError, TypeError, ValueError)
+"""What `read_event` raises."""
+
+
+def read_event(document: object) -> KvEvent | None:
+    """An event that has been decoded; None for one of a type that is not known.
+
+    Raises:
+        UnreadableError, OverflowError, TypeError, ValueError: it is none; see `UNREADABLE`.
+    """
+    read = _READERS.get(_name(document))
+    return None if read is None else read[1](_fields(document, read[0]))
 
 
 def _name(event: object) -> str:
@@ -150,23 +171,22 @@ def _stored(fields: Mapping[str, object]) -> BlocksStored:
     tokens = fields.get("token_ids")
     if type(block_size) is not int or block_size < 1:
         raise UnreadableError("a block has at least one token")
-    array = np.array([] if tokens is None else tokens, dtype=np.uint32)
-    if array.ndim != 1 or (len(array) and len(array) != len(hashes) * block_size):
+    if tokens is not None and not isinstance(tokens, list):
+        raise UnreadableError("token ids are a list")
+    if tokens and len(tokens) != len(hashes) * block_size:
         raise UnreadableError("the tokens fill the blocks")
-    parent, adapter = fields.get("parent_block_hash"), fields.get("lora_name")
-    if adapter is not None and not isinstance(adapter, str):
-        raise UnreadableError("the name of an adapter is a string")
-    kind = fields.get("kv_cache_spec_kind")
+    parent, kind = fields.get("parent_block_hash"), fields.get("kv_cache_spec_kind")
+    adapter = _short(fields.get("lora_name"), "the name of an adapter")
     return BlocksStored(
         hashes,
         None if parent is None else _hash(parent),
-        array,
+        np.frombuffer(array("I", tokens), np.uint32) if tokens else np.empty(0, np.uint32),
         block_size,
         _tier(fields),
-        adapter or "",
-        _extras(fields.get("extra_keys"), len(hashes), adapter or ""),
+        adapter,
+        _extras(fields.get("extra_keys"), len(hashes), adapter),
         _group(fields),
-        kind.lower() if isinstance(kind, str) else "",
+        _short(kind, "a kind of cache").lower() if isinstance(kind, str) else "",
     )
 
 
@@ -189,6 +209,8 @@ def _hashes(fields: Mapping[str, object]) -> tuple[int, ...]:
     hashes = fields.get("block_hashes")
     if not isinstance(hashes, list):
         raise UnreadableError("the hashes of blocks are a list")
+    if len(hashes) > _MOST_BLOCKS:
+        raise UnreadableError(f"an event of {len(hashes)} blocks is longer than any engine's")
     return tuple(map(_hash, hashes))
 
 
@@ -202,10 +224,16 @@ def _hash(value: object) -> int:
 
 
 def _tier(fields: Mapping[str, object]) -> str:
-    medium = fields.get("medium")
-    if medium is not None and not isinstance(medium, str):
-        raise UnreadableError("a medium is a string")
-    return medium.lower() if medium else DEFAULT_TIER
+    return _short(fields.get("medium"), "a medium").lower() or DEFAULT_TIER
+
+
+def _short(value: object, what: str) -> str:
+    """A name; empty for none."""
+    if value is None:
+        return ""
+    if not isinstance(value, str) or len(value) > _MOST_CHARACTERS:
+        raise UnreadableError(f"{what} is a string of {_MOST_CHARACTERS} characters at most")
+    return value
 
 
 def _group(fields: Mapping[str, object]) -> int:
@@ -223,6 +251,8 @@ def _extras(value: object, blocks: int, adapter: str) -> tuple[tuple[str, ...], 
         return ()
     if len(value) != blocks:
         raise UnreadableError("each block has its extra keys")
+    if not all(keys is None or isinstance(keys, list) for keys in value) or sum(map(len, filter(None, value))) > _MOST_EXTRAS:
+        raise UnreadableError(f"extra keys are lists, of {_MOST_EXTRAS} keys at most")
     found = tuple(tuple(_extra(one) for one in keys or () if not (adapter and one == adapter)) for keys in value)
     return found if any(found) else ()
 
@@ -231,8 +261,7 @@ def _extra(value: object) -> str:
     """An identifier, or one with the place where it stands."""
     if isinstance(value, list) and value:
         value = value[0]
-    if isinstance(value, bytes):
-        return value.hex()
-    if not isinstance(value, str):
-        raise UnreadableError("an extra key is a string")
-    return value
+    text = value.hex() if isinstance(value, bytes) else value
+    if not isinstance(text, str) or len(text) > _MOST_CHARACTERS:
+        raise UnreadableError(f"an extra key is a string of {_MOST_CHARACTERS} characters at most")
+    return text

@@ -6,15 +6,16 @@ import asyncio
 import errno
 import logging
 import re
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from endpick.api import ConfigurationError, Endpoint
 from endpick_builtin.producers.precise.engine_blocks import EngineBlocks
 from endpick_builtin.producers.precise.event_sources import EventSources
-from endpick_builtin.producers.precise.kv_events import Batch, TooManyEventsError, UnreadableError, read_batch
+from endpick_builtin.producers.precise.kv_events import Batch, TooManyEventsError
 from endpick_builtin.producers.precise.kv_sockets import Frames, Subscriber, fetch, new_context
-from endpick_builtin.producers.precise.kv_stream import KvStream, Message
+from endpick_builtin.producers.precise.kv_stream import KvStream, Message, Room
+from endpick_builtin.producers.precise.kv_turns import Turns
 from endpick_builtin.producers.precise.limits import LONG_MESSAGE, MANY_EVENTS, MANY_HELD, MANY_REPLAYS, MANY_SOCKETS
 from endpick_builtin.producers.precise.metrics import KvMetrics
 from endpick_builtin.producers.precise.parameters import KvEventsParameters
@@ -23,6 +24,10 @@ REPLAY_SECONDS = 120.0
 REPLAY_IDLE_SECONDS = 2.0
 REPLAY_PAUSE_SECONDS = 30.0
 _LOOK_SECONDS = 1.0
+_LONGEST_TOPIC = 2048
+"""Bytes. What it names is remembered."""
+_REPLAYED_AT_ONCE = 32
+"""Messages that a replay brought and that are still to be followed."""
 _RANK = re.compile(r"-rank-(\d{1,3})$")
 
 
@@ -49,11 +54,13 @@ class KvIntake:
         logger: logging.Logger,
     ) -> None:
         """`blocks` makes what an endpoint's events are applied to; `metrics` is asked for only later."""
-        import msgspec  # noqa: PLC0415 - an extra that only configurations with KV events need
+        # Needs an extra that only configurations with KV events do.
+        from endpick_builtin.producers.precise.kv_wire import WireReader  # noqa: PLC0415
 
         self._parameters, self._blocks, self._find_metrics, self._logger = parameters, blocks, metrics, logger
-        self._decoder = msgspec.msgpack.Decoder()
-        self._undecodable = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, UnreadableError)
+        self._wire = WireReader(lambda reason: self._metrics.bad.labels(reason).inc())
+        self._turns = Turns()
+        self._room = Room()
         self._publishers: dict[str, _Publisher] = {}
         self._by_address: dict[str, _Publisher] = {}
         self._members: object = None
@@ -93,7 +100,8 @@ class KvIntake:
         self._context = new_context()
         self._running = True
         if self._parameters.zmq_endpoint:
-            self._central = Subscriber(self._context, self._parameters.topic_filter, self._from_anyone, lambda: None, lambda: None)
+            topic = self._parameters.topic_filter
+            self._central = Subscriber(self._context, topic, self._turns, self._from_anyone, lambda: None, lambda: None)
             if not self._bind(self._central):
                 self._spawn(self._bind_later(self._central), self._tasks)
         self._spawn(self._follow_pool(), self._tasks)
@@ -110,6 +118,7 @@ class KvIntake:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._central is not None:
             self._central.close()
+        self._turns.close()
         await self._sources.close()
         self._context.destroy(linger=0)
 
@@ -137,7 +146,7 @@ class KvIntake:
             publisher.subscriber.close()
         for task in publisher.tasks:
             task.cancel()
-        publisher.stream.blocks.clear()
+        publisher.stream.close()
         self._metrics.forget(publisher.endpoint.address)
 
     def _add(self, endpoint: Endpoint) -> None:
@@ -148,6 +157,7 @@ class KvIntake:
             metrics.applied,
             lambda verdict: metrics.judged(pod, verdict),
             lambda: metrics.limits.acted(MANY_HELD, about=endpoint.name),
+            self._room,
         )
         publisher = self._publishers[endpoint.name] = self._by_address[pod] = _Publisher(endpoint, stream)
         discovery = self._parameters.pod_discovery
@@ -187,6 +197,7 @@ class KvIntake:
         subscriber = Subscriber(
             self._context,
             self._parameters.topic_filter,
+            self._turns,
             lambda frames: self._received(publisher, frames),
             metrics.reconnections.labels(publisher.endpoint.address).inc,
             lambda: metrics.limits.acted(LONG_MESSAGE, about=name),
@@ -198,7 +209,7 @@ class KvIntake:
             raise
         return subscriber
 
-    def _from_anyone(self, frames: Frames) -> None:
+    def _from_anyone(self, frames: Frames) -> Iterator[None]:
         """A message of a publisher that dialled: its topic says whose it is."""
         pod, _ = _topic(frames)
         publisher = self._by_address.get(pod) or self._only_one_at(pod)
@@ -208,34 +219,31 @@ class KvIntake:
         if publisher is None:
             self._metrics.bad.labels("unknown-endpoint").inc()
         else:
-            self._received(publisher, frames)
+            yield from self._received(publisher, frames)
 
     def _only_one_at(self, host: str) -> _Publisher | None:
         """Some publishers name their host alone, which is enough where one endpoint has it."""
         found = [one for one in self._publishers.values() if one.endpoint.host == host]
         return found[0] if len(found) == 1 else None
 
-    def _received(self, publisher: _Publisher, frames: Frames) -> None:
+    def _received(self, publisher: _Publisher, frames: Frames) -> Iterator[None]:
         message = self._read(frames)
         if message is not None:
             publisher.stream.message(message)
+            yield from publisher.stream.work()
 
     def _read(self, frames: Frames) -> Message | None:
-        if len(frames) != 3 or len(frames[1]) != 8:
+        if len(frames) != 3 or len(frames[1]) != 8 or len(frames[0]) > _LONGEST_TOPIC:
             self._metrics.bad.labels("frames").inc()
             return None
         try:
-            batch = read_batch(self._decoder.decode(frames[2]))
-        except self._undecodable as problem:
+            batch = self._wire.read(frames[2])
+        except self._wire.problems as problem:
             if isinstance(problem, TooManyEventsError):
                 self._metrics.limits.acted(MANY_EVENTS, about=_topic(frames)[0])
             self._metrics.bad.labels("garbage").inc()
             batch = Batch(float("-inf"), ())
-        if batch.unknown:
-            self._metrics.bad.labels("unknown-event").inc(batch.unknown)
-        if batch.garbage:
-            self._metrics.bad.labels("garbage-event").inc(batch.garbage)
-        return Message(int.from_bytes(frames[1], "big"), batch, _topic(frames)[1])
+        return Message(int.from_bytes(frames[1], "big"), batch, _topic(frames)[1], len(frames[2]))
 
     def _begin_replay(self, publisher: _Publisher, number: int) -> bool:
         if not publisher.replay_address or not self._running or self._loop.time() < publisher.may_replay_at:
@@ -255,6 +263,8 @@ class KvIntake:
                     if message is not None:
                         self._metrics.replayed.labels(pod).inc()
                         stream.replayed(message)
+                    if stream.behind >= _REPLAYED_AT_ONCE:
+                        await self._turns.finish(stream.work())
             complete = True
         except (TimeoutError, OSError) as problem:
             self._metrics.errors.labels(pod, "replay").inc()
@@ -272,6 +282,7 @@ class KvIntake:
             publisher.may_replay_at = self._loop.time() + REPLAY_PAUSE_SECONDS
         self._metrics.replaying.labels(pod).set(0)
         stream.replay_ended(complete)
+        await self._turns.finish(stream.work())
 
     def _bind(self, central: Subscriber) -> bool:
         address = self._parameters.zmq_endpoint

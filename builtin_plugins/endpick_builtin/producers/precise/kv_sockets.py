@@ -1,34 +1,38 @@
 """ZeroMQ sockets on the event loop: messages of publishers as they come, and those that a publisher still keeps.
 
-A socket is read for at most `TURN_SECONDS` at a time, so that a flood of messages leaves room for requests.
+Sockets are read in the turns of `Turns`, so that a flood of messages leaves room for requests.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from endpick_builtin.collection.connection_room import descriptors_for_feeds
+from endpick_builtin.producers.precise.kv_turns import TURN_SECONDS, Turns
 
 if TYPE_CHECKING:
     import zmq
 
 Frames = list[bytes]
 
-TURN_SECONDS = 0.002
+MOST_FRAMES = 8
+"""Of one message that are looked at; it has three, and a replay sends two more around them."""
 MAX_SOCKETS = 16_384
 """Three for each publisher that is dialled; ZeroMQ's own limit is 1023."""
 _DESCRIPTORS_PER_SOCKET = 4 / 3
 """One for each of a publisher's three sockets, and one for the connection."""
-MAX_MESSAGE_BYTES = 4 * 1024 * 1024
-"""A publisher that sends more at once is cut off; a step of an engine with a million new tokens fits."""
+MAX_MESSAGE_BYTES = 2 * 1024 * 1024
+"""A publisher that sends more at once is cut off; a step of an engine with half a million new tokens fits."""
 CUT_OFF_SECONDS = 5.0
 """After which one that was cut off is dialled again: ZeroMQ itself dials only those that were lost."""
-_RECEIVE_QUEUE = 10_000
+_RECEIVE_QUEUE = 32
+"""Messages of one publisher that ZeroMQ keeps, in memory that no account knows of. Beyond them it reads no further, and the publisher
+keeps what it sends: it has a queue of its own for that."""
+_FRAMES_PER_STEP = 64
 _RECONNECT_MILLISECONDS = 200
 _RECONNECT_MAX_MILLISECONDS = 5_000
 _HEARTBEAT_MILLISECONDS = 5_000
@@ -62,7 +66,8 @@ class Subscriber:
         self,
         context: zmq.Context[zmq.Socket[bytes]],
         topic: str,
-        deliver: Callable[[Frames], None],
+        turns: Turns,
+        deliver: Callable[[Frames], Iterator[None]],
         dialled_again: Callable[[], None],
         cut_off: Callable[[], None],
     ) -> None:
@@ -71,7 +76,8 @@ class Subscriber:
         Args:
             context: Of all sockets.
             topic: Empty for all.
-            deliver: Called with the frames of each message.
+            turns: In which the socket is read.
+            deliver: Called with the frames of each message; the next one is read when all steps of what it gives have been taken.
             dialled_again: Called for each new attempt to reach a publisher.
             cut_off: Called when a publisher that was dialled had sent what ZeroMQ refuses: more than `MAX_MESSAGE_BYTES`, or no ZMTP.
 
@@ -81,7 +87,8 @@ class Subscriber:
         import zmq  # noqa: PLC0415
 
         self._again, self._noblock = zmq.Again, zmq.NOBLOCK
-        self._deliver = deliver
+        self._turns, self._deliver = turns, deliver
+        self._is_reading = False
         self._loop = asyncio.get_running_loop()
         with _told_as_os_errors():
             self._socket = socket = context.socket(zmq.SUB)
@@ -97,8 +104,8 @@ class Subscriber:
             socket.setsockopt(option, value)
         socket.setsockopt(zmq.SUBSCRIBE, topic.encode())
         self._descriptor = int(socket.getsockopt(zmq.FD))
-        self._loop.add_reader(self._descriptor, self._read)
-        self._loop.call_soon(self._read)
+        self._loop.add_reader(self._descriptor, self._wake)
+        self._loop.call_soon(self._wake)
         self._dialled_again, self._cut_off = dialled_again, cut_off
         self._lost, self._retried = int(zmq.EVENT_DISCONNECTED), int(zmq.EVENT_CONNECT_RETRIED)
         self._address = ""
@@ -171,17 +178,40 @@ class Subscriber:
         self._socket.disconnect(self._address)
         self._socket.connect(self._address)
 
-    def _read(self) -> None:
-        until = time.monotonic() + TURN_SECONDS
+    def _wake(self) -> None:
+        """There may be messages; ZeroMQ says so once, and again only after all have been read."""
+        if not self._is_reading and not self._socket.closed:
+            self._is_reading = True
+            self._turns.join(self._read())
+
+    def _read(self) -> Iterator[None]:
         while not self._socket.closed:
             try:
-                frames = self._socket.recv_multipart(self._noblock)
+                frames = yield from _message(self._socket)
             except self._again:
-                return
-            self._deliver(frames)
-            if time.monotonic() > until:
-                self._loop.call_soon(self._read)
-                return
+                break
+            yield from self._deliver(frames)
+            yield
+        self._is_reading = False
+
+
+def _message(socket: zmq.Socket[bytes]) -> Generator[None, None, Frames]:
+    """The frames of a message that is there as a whole, but for those beyond `MOST_FRAMES`: there may be millions.
+
+    Raises:
+        zmq.Again: none is there.
+    """
+    import zmq  # noqa: PLC0415
+
+    frames, count = [socket.recv(zmq.NOBLOCK)], 1
+    while not socket.closed and socket.getsockopt(zmq.RCVMORE):
+        frame = socket.recv(zmq.NOBLOCK)
+        count += 1
+        if len(frames) < MOST_FRAMES:
+            frames.append(frame)
+        if not count % _FRAMES_PER_STEP:
+            yield
+    return frames
 
 
 async def fetch(context: zmq.Context[zmq.Socket[bytes]], address: str, number: int, idle_seconds: float) -> AsyncIterator[Frames]:
@@ -198,7 +228,7 @@ async def fetch(context: zmq.Context[zmq.Socket[bytes]], address: str, number: i
         socket = context.socket(zmq.DEALER)
     descriptor = int(socket.getsockopt(zmq.FD))
     try:
-        for option, value in ((zmq.LINGER, 0), (zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES), (zmq.IPV6, 1)):
+        for option, value in ((zmq.LINGER, 0), (zmq.RCVHWM, _RECEIVE_QUEUE), (zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES), (zmq.IPV6, 1)):
             socket.setsockopt(option, value)
         with _told_as_os_errors():
             socket.connect(address)
@@ -206,7 +236,7 @@ async def fetch(context: zmq.Context[zmq.Socket[bytes]], address: str, number: i
         until = loop.time() + TURN_SECONDS
         while True:
             try:
-                frames = socket.recv_multipart(zmq.NOBLOCK)
+                frames = await _whole(socket)
             except zmq.Again:
                 await asyncio.wait_for(_readable(loop, descriptor), idle_seconds)
                 until = loop.time() + TURN_SECONDS
@@ -216,10 +246,20 @@ async def fetch(context: zmq.Context[zmq.Socket[bytes]], address: str, number: i
                 return
             yield frames
             if loop.time() > until:
-                await asyncio.sleep(0)
+                await asyncio.sleep(TURN_SECONDS)
                 until = loop.time() + TURN_SECONDS
     finally:
         socket.close(0)
+
+
+async def _whole(socket: zmq.Socket[bytes]) -> Frames:
+    reading = _message(socket)
+    while True:
+        try:
+            next(reading)
+        except StopIteration as end:
+            return cast("Frames", end.value)
+        await asyncio.sleep(0)
 
 
 async def _readable(loop: asyncio.AbstractEventLoop, descriptor: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -12,15 +12,26 @@ from endpick_builtin.producers.precise.kv_events import Batch
 
 MAX_HELD = 10_000
 """Messages kept while the ones before them are fetched: as many as vLLM keeps for that."""
+MAX_HELD_BYTES = 64 * 1024 * 1024
+"""Of such messages, of all publishers together."""
+_DONE = object()
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One numbered batch, and the model its blocks were computed with."""
+    """One numbered batch, the model its blocks were computed with, and how many bytes it came in."""
 
     number: int
     batch: Batch
     model: str
+    size: int = 0
+
+
+@dataclass(slots=True)
+class Room:
+    """For messages that wait, of all publishers."""
+
+    left: int = MAX_HELD_BYTES
 
 
 class Verdict(Enum):
@@ -78,21 +89,27 @@ class KvStream:
         tell: Callable[[Applied], None],
         judged: Callable[[Verdict], None],
         dropped: Callable[[], None],
+        room: Room | None = None,
     ) -> None:
-        """For one endpoint.
+        """For one endpoint. Messages are put in order here at once, and followed by `work`.
 
         Args:
             blocks: What the engine holds.
             ask: Begins to fetch messages from this number on, if that is possible; `replayed` and `replay_ended` follow if it is.
             tell: Called with what became of each message.
             judged: Called with the verdict on each message.
-            dropped: Called for each message beyond `MAX_HELD` that wait.
+            dropped: Called for each message beyond `MAX_HELD` that wait, or without room.
+            room: For messages that wait; None for room of its own.
         """
         self.blocks = blocks
         self._ask, self._tell, self._judged, self._dropped = ask, tell, judged, dropped
         self._phase = Phase.LIVE
         self._last: tuple[int, float] | None = None
         self._held: deque[Message] = deque()
+        self._room = Room() if room is None else room
+        self._works: deque[Iterator[None]] = deque()
+        """What is to be done, in its order."""
+        self._is_closed = False
         self._expected = 0
 
     @property
@@ -105,6 +122,26 @@ class KvStream:
         """Messages that wait for those before them."""
         return len(self._held)
 
+    @property
+    def behind(self) -> int:
+        """How many messages are still to be followed by `work`."""
+        return len(self._works)
+
+    def work(self) -> Iterator[None]:
+        """Follow the messages so far in steps of a fraction of a millisecond; any number of callers may do so at once."""
+        while self._works:
+            if next(self._works[0], _DONE) is _DONE and self._works:
+                self._works.popleft()
+            yield
+
+    def close(self) -> None:
+        """Follow no more, and forget everything."""
+        self._is_closed = True
+        self._works.clear()
+        self._let_go(self._held)
+        self._held.clear()
+        self.blocks.clear()
+
     def begin_replay(self, number: int) -> bool:
         """Fetch what is kept from this number on, and let what comes meanwhile wait; False when that is impossible now."""
         if self._phase is Phase.REPLAYING or not self._ask(number):
@@ -114,27 +151,32 @@ class KvStream:
 
     def message(self, message: Message) -> None:
         """A message that was published just now."""
+        if self._is_closed:
+            return
         verdict = self._judge(message)
         self._judged(verdict)
         step = _STEPS[self._phase, verdict]
         if step is Step.DROP:
             return
         if step is Step.START_OVER:
-            self.blocks.clear()
+            self._clear()
             self._last = None
         if step in (Step.CATCH_UP, Step.START_OVER) and message.number > self.next_number and self.begin_replay(self.next_number):
             step = Step.HOLD
         if step is not Step.HOLD:
             self._apply(message)
-        elif len(self._held) < MAX_HELD:
+        elif len(self._held) < MAX_HELD and message.size <= self._room.left:
             self._held.append(message)
+            self._room.left -= message.size
         else:
             self._dropped()
 
     def replayed(self, message: Message) -> None:
         """A message that was fetched. Where older ones are no longer kept, blocks may have been removed unseen: all are forgotten."""
+        if self._is_closed:
+            return
         if message.number > self._expected:
-            self.blocks.clear()
+            self._clear()
         if message.number >= self.next_number:
             self._apply(message)
         self._expected = message.number + 1
@@ -143,11 +185,13 @@ class KvStream:
         """All that is kept has been fetched, or it failed: then what is known may be wrong, and is forgotten."""
         self._phase = Phase.LIVE
         if not complete:
-            self.blocks.clear()
+            self._clear()
         held, self._held = self._held, deque()
+        self._let_go(held)
         for message in held:
             if self._phase is Phase.REPLAYING:
                 self._held.append(message)
+                self._room.left -= message.size
             elif not complete:
                 self._apply(message)
             else:
@@ -157,7 +201,7 @@ class KvStream:
         """A message that had to wait; it has been counted."""
         verdict = self._judge(message)
         if verdict is Verdict.RESET:
-            self.blocks.clear()
+            self._clear()
         if verdict is not Verdict.SEEN:
             self._apply(message)
 
@@ -171,4 +215,15 @@ class KvStream:
 
     def _apply(self, message: Message) -> None:
         self._last = message.number, message.batch.time
-        self._tell(self.blocks.apply(message.batch.events, message.model))
+        self._works.append(self._following(message))
+
+    def _following(self, message: Message) -> Iterator[None]:
+        applied = Applied()
+        yield from self.blocks.steps(message.batch.events, message.model, applied)
+        self._tell(applied)
+
+    def _clear(self) -> None:
+        self._works.append(self.blocks.clearing())
+
+    def _let_go(self, held: Iterable[Message]) -> None:
+        self._room.left += sum(message.size for message in held)

@@ -7,7 +7,7 @@ from endpick_builtin.collection.page_limits import PAGE_LIMITS
 from endpick_builtin.producers.precise.engine_blocks import MAX_RESTORED
 from endpick_builtin.producers.precise.kv_events import MAX_EVENTS
 from endpick_builtin.producers.precise.kv_sockets import MAX_MESSAGE_BYTES, MAX_SOCKETS
-from endpick_builtin.producers.precise.kv_stream import MAX_HELD
+from endpick_builtin.producers.precise.kv_stream import MAX_HELD, MAX_HELD_BYTES
 from endpick_builtin.producers.precise.speculation import MOST_SPECULATED
 from endpick_builtin.producers.precise.tier_index import MAX_TIERS
 
@@ -21,8 +21,8 @@ MANY_EVENTS = Limit(
 )
 MANY_HELD = Limit(
     "MAX_HELD",
-    f"KV events were dropped: more than {MAX_HELD} messages (MAX_HELD, fixed) came while those before them were fetched; "
-    "see what keeps the replay port",
+    f"KV events were dropped: more than {MAX_HELD} messages of a publisher, or {MAX_HELD_BYTES // 2**20} MiB of all "
+    "(MAX_HELD, MAX_HELD_BYTES, fixed), came while those before them were fetched; see what keeps the replay port",
 )
 MANY_SOCKETS = Limit(
     "MAX_SOCKETS",
