@@ -107,7 +107,8 @@ class LaterDecision(LetGo):
             self._parsed_bytes = built.parsed_bytes
             room.hold_parsed(built.parsed_bytes)
         else:
-            entry.request = built.request = replace(built.request, payload=None, prompt=_PromptOfBody(self))
+            built.request = replace(built.request, payload=None, prompt=_PromptOfBody(self))
+            object.__setattr__(entry, "request", built.request)  # a policy is shown the entry, and may not
 
     def read_again(self) -> ParsedRequest | Refused:
         """What the body says of which only the bytes were kept."""
