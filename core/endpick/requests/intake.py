@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from time import perf_counter
 from types import MappingProxyType, NoneType
@@ -18,10 +19,11 @@ from endpick.api.request import InferenceRequest, ParsedRequest, Prompt, Rejecti
 from endpick.api.request_control import MetadataValue, Parser
 from endpick.datalayer.model_rules import ModelRules, choose_model
 from endpick.observability.telemetry import Telemetry
+from endpick.plugins.attributes import claims_of, usage_mark_of
 from endpick.plugins.failures import CALL_FAILURES, kind_of
 from endpick.plugins.instance import Instance
 from endpick.requests.memory import parsed_size, unparsed_size
-from endpick.requests.model import CODE_OF, LONG_NAME, MAX_NAME_CHARACTERS, NO_MODEL, IncomingRequest, Refused, refused
+from endpick.requests.model import CODE_OF, LONG_NAME, MAX_NAME_CHARACTERS, NO_MODEL, IncomingRequest, Refused, plain_rejection, refused
 from endpick.scheduling.step import Fault, Step, bind
 
 REQUEST_ID: Final = "x-request-id"
@@ -97,7 +99,7 @@ class HeadersForUpstream:
     def set(self, name: str, value: str) -> None:
         """See `UpstreamHeaders.set`."""
         check_headers(((name, value),))
-        self.values[_for_plugins(name)] = value
+        self.values[_for_plugins(name)] = plain_text(value)
 
     def remove(self, name: str) -> None:
         """See `UpstreamHeaders.remove`."""
@@ -109,7 +111,7 @@ class HeadersForUpstream:
 
 def _for_plugins(name: str) -> str:
     """The name in lower case, of a header that plugins may change."""
-    lowered = name.lower()
+    lowered = str.__str__(name).lower()
     if lowered in OWNED or lowered.startswith(":"):
         raise ValueError(f"header '{lowered}' belongs to endpick and cannot be set by a plugin")
     return lowered
@@ -173,8 +175,9 @@ def _compile(instance: Instance, telemetry: Telemetry) -> CompiledParser:
     parse = bind(instance, Parser, "parse", telemetry)
     plugin = instance.plugin
     assert isinstance(plugin, Parser)
-    usage = bind(instance, Parser, "usage", telemetry) if plugin.reads_usage else None
-    return CompiledParser(plugin.claims, parse, bind(instance, Parser, "rewrite_model", telemetry), usage, plugin.usage_mark)
+    mark = usage_mark_of(plugin)
+    usage = None if mark is None else bind(instance, Parser, "usage", telemetry)
+    return CompiledParser(claims_of(plugin), parse, bind(instance, Parser, "rewrite_model", telemetry), usage, mark or b"")
 
 
 DEFAULT_FAIRNESS_ID: Final = "default-flow"
@@ -222,9 +225,10 @@ def plainly(parsed: ParsedRequest) -> ParsedRequest:
     plain_tokens = None if tokens is None else int.__int__(tokens)
     streaming = bool(parsed.streaming)
     needs_model, skip_response = bool(parsed.needs_model), bool(parsed.skip_response)
-    return ParsedRequest(
-        parsed.model, parsed.prompt, streaming, plain_tokens, parsed.cache_salt, parsed.payload, needs_model, skip_response
-    )
+    prompt = parsed.prompt
+    if type(prompt) is not Prompt and isinstance(prompt, Prompt):  # one of another class is asked where what it answers is looked at
+        prompt = Prompt(partial(getattr, prompt, "texts"), partial(getattr, prompt, "pieces"))
+    return ParsedRequest(parsed.model, prompt, streaming, plain_tokens, parsed.cache_salt, parsed.payload, needs_model, skip_response)
 
 
 def new_id() -> str:
@@ -283,10 +287,12 @@ def build_request(
             access.called.append((step, perf_counter()))
             if isinstance(answer, ParsedRequest):
                 kinds = type(answer), type(answer.model), type(answer.cache_salt), type(answer.streaming), type(answer.max_output_tokens)
-                usual = kinds in _USUAL_KINDS and isinstance(answer.prompt, Prompt)
+                usual = kinds in _USUAL_KINDS and type(answer.prompt) is Prompt
                 if not usual or answer.needs_model is not True or answer.skip_response is not False:
                     answer = plainly(answer)
-            elif not isinstance(answer, Rejection):
+            elif isinstance(answer, Rejection):
+                answer = plain_rejection(answer)
+            else:
                 answer = step.fault(f"answered {kind_of(answer)}, not a ParsedRequest or Rejection")
         except CALL_FAILURES as problem:
             answer = step.failed(problem, access)
@@ -295,6 +301,7 @@ def build_request(
             assert isinstance(answer, Rejection | Fault)
             return refused(answer)
         parsed = answer
+        parsed.prompt._parser = step
 
     rewrite, objective, fairness_id = NO_CONTROLS if CONTROLS.isdisjoint(headers) else controls_of(headers)
     if read is not None:

@@ -251,6 +251,15 @@ NOTHING_CACHED: Final = Refused(
 EVICTED: Final = Refused(429, CODE_OF[429], "request evicted by flow control", reason="evicted")
 
 
+def plain_rejection(rejection: Rejection) -> Rejection:
+    """A copy that nothing but endpick holds, checked anew: a subclass may answer with code of its own, and frozen fields can be changed.
+
+    Raises:
+        Anything: a field is not what it has to be, or raises when it is looked at.
+    """
+    return Rejection(str.__str__(rejection.message), int.__int__(rejection.status), str.__str__(rejection.reason))
+
+
 def refused(why: Rejection | Fault) -> Refused:
     """The answer to the client: what a plugin decided, or that one failed and the operator wants the request refused then."""
     if isinstance(why, Fault):
