@@ -7,8 +7,11 @@ from collections.abc import Callable
 
 from endpick.api.datalayer import PollingPoolSource
 from endpick.api.plugin import Parameters
+from endpick.datalayer.pace import SHORTEST_TICK_SECONDS
 from endpick.datalayer.tasks import LONGEST_DELAY_SECONDS
-from endpick.plugins.failures import AWAIT_FAILURES, is_the_hosts
+from endpick.plugins.attempt import LateError, attempt
+from endpick.plugins.attributes import pool_interval_of, pool_timeout_of
+from endpick.plugins.failures import CALL_FAILURES, is_the_hosts
 
 FIRST_RETRY_SECONDS = 1.0
 
@@ -39,7 +42,8 @@ class PoolPoller:
         self._source = source
         self._deliver = deliver
         self._failed = failed
-        self._interval_seconds = source.interval_seconds
+        self._interval_seconds = max(pool_interval_of(source), SHORTEST_TICK_SECONDS)
+        self._timeout_seconds = pool_timeout_of(source)
 
     async def run(self) -> None:
         """Poll until cancelled: at once, then when it is time again."""
@@ -52,12 +56,22 @@ class PoolPoller:
 
     async def _poll(self) -> bool:
         try:
-            async with asyncio.timeout(self._source.timeout_seconds) as limit:
-                payload = await self._source.poll_pool()
-        except AWAIT_FAILURES as problem:
+            payload = await attempt(self._source.poll_pool, self._timeout_seconds)
+        except LateError as late:
+            self._failed(f"no answer within {self._timeout_seconds:g} s")
+            await self._until_ended(late.task)
+            return False
+        except CALL_FAILURES as problem:
             if is_the_hosts(problem):
                 raise
-            self._failed(f"no answer within {self._source.timeout_seconds:g} s" if limit.expired() else problem)
+            self._failed(problem)
             return False
         self._deliver(payload)
         return True
+
+    async def _until_ended(self, task: asyncio.Task[None] | None) -> None:
+        """A source is never asked twice at once, so one that does not heed its cancellation is asked again when it has ended."""
+        if task is None:
+            return
+        self._failed("does not end although it was cancelled, and is asked again when it has")
+        await asyncio.wait((task,))
