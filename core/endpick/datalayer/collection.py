@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import math
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 
 from endpick.api.datalayer import (
     EndpointChange,
@@ -40,6 +40,7 @@ from endpick.datalayer.time_limit import TimeLimit
 from endpick.observability.telemetry import Telemetry
 from endpick.plugins.attributes import poll_interval_of, poll_timeout_of, repeats_payload_of
 from endpick.plugins.failures import CALL_FAILURES, is_closing, is_the_hosts, kind_of, message_of
+from endpick.plugins.stretches import Timed
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class PolledSource:
         self.interval_seconds = poll_interval_of(plugin)
         self.repeats_payload = repeats_payload_of(plugin)
         self.dispatcher = dispatcher
+        self._budget_seconds = dispatcher.source.breaker.budget_seconds
 
     def is_told(self, name: str, within_seconds: float) -> bool:
         """Whether the endpoint has told by itself what the source is polled for."""
@@ -71,12 +73,14 @@ class PolledSource:
 
         `name` is the endpoint's, as it was when it joined.
         """
+        if not self.dispatcher.is_asked(name):
+            return
         began = self.dispatcher.told.now()
         loop = asyncio.get_running_loop()
         task: asyncio.Task[None] = asyncio.current_task(loop)  # type: ignore[assignment]  # there is one: this runs
         self.limit.begin(task, loop, name)
         try:
-            payload = await self.plugin.poll(endpoint)
+            payload = await Timed(self.plugin.poll(endpoint), self._budget_seconds, partial(self.dispatcher.held, name))
         except CALL_FAILURES as problem:
             is_late = self.limit.end(task)
             if is_closing(problem, task) or is_the_hosts(problem):
@@ -287,8 +291,8 @@ class CollectionLoop:
     def start(self) -> None:
         """Collect for every endpoint in the table, and for those that join. Call it on the running event loop, once."""
         for source, dispatcher in self._pool_sources:
-            run = functools.partial(source.watch_pool, dispatcher.publish_pool)
-            self._pool_tasks.spawn(keep_running(run, functools.partial(dispatcher.failed, "")))
+            run = partial(source.watch_pool, dispatcher.publish_pool)
+            self._pool_tasks.spawn(keep_running(run, partial(dispatcher.failed, "")))
         for poller in self._pool_pollers:
             self._pool_tasks.spawn(poller.run())
         self._table.on_changed.append(self._follow)
@@ -315,7 +319,7 @@ class CollectionLoop:
         if isinstance(plugin, StreamSource):
             self._streams.append((plugin, dispatcher))
         if isinstance(plugin, PollingPoolSource):
-            self._pool_pollers.append(PoolPoller(plugin, dispatcher.publish_pool, functools.partial(dispatcher.failed, "")))
+            self._pool_pollers.append(PoolPoller(plugin, dispatcher))
         if isinstance(plugin, PoolSource):
             self._pool_sources.append((plugin, dispatcher))
         if isinstance(plugin, EndpointEventSource):
@@ -361,8 +365,8 @@ class CollectionLoop:
         if self._polled:
             poller.start(self._moments.join(len(self._table.generation.endpoints)))
         for source, dispatcher in self._streams:
-            run = functools.partial(source.watch, endpoint, dispatcher.publisher_for(endpoint.name))
-            tasks.spawn(keep_running(run, functools.partial(dispatcher.failed, endpoint.name)))
+            run = partial(source.watch, endpoint, dispatcher.publisher_for(endpoint.name))
+            tasks.spawn(keep_running(run, partial(dispatcher.failed, endpoint.name)))
 
     def _tell(self, change: EndpointChange, endpoint: Endpoint) -> None:
         for source, dispatcher in self._event_sources:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from endpick.api.datalayer import DataCollector, DataSource, EndpointDiscovery, PollingPoolSource, PollingSource
 from endpick.api.plugin import Parameters, Plugin
@@ -118,74 +118,68 @@ def _shown(value: object) -> str:
     return f"{value!r:.60}" if type(value) is str else f"of type {kind_of(value)}"
 
 
-def _read(plugin: Plugin[Parameters], kind: type[Plugin[Any]], name: str) -> Any:  # noqa: ANN401 - each caller knows which type fits
+T = TypeVar("T")
+
+
+def _read(plugin: Plugin[Parameters], kind: type[Plugin[Any]], name: str, default: T) -> T:
     """The attribute now, or the default of its kind where it is nonsense by now, or raises."""
     (attribute,) = (each for each in ATTRIBUTES if each.kind is kind and each.name == name)
     try:
         value: object = getattr(plugin, name)
         if attribute.fits(value):
-            return value
+            return cast("T", value)
     except CALL_FAILURES as problem:
         if is_the_hosts(problem):
             raise
-    return getattr(kind, name)
+    return default
 
 
 def tolerated_age_of(plugin: Plugin[Parameters]) -> float | None:
     """`Plugin.tolerated_age_seconds`."""
-    age: float | None = _read(plugin, Plugin, "tolerated_age_seconds")
-    return age
+    return _read(plugin, Plugin, "tolerated_age_seconds", Plugin.tolerated_age_seconds)
 
 
 def poll_interval_of(plugin: PollingSource[Parameters, object]) -> float | None:
     """`PollingSource.interval_seconds`."""
-    seconds: float | None = _read(plugin, PollingSource, "interval_seconds")
-    return seconds
+    return _read(plugin, PollingSource, "interval_seconds", PollingSource.interval_seconds)
 
 
 def poll_timeout_of(plugin: PollingSource[Parameters, object]) -> float:
     """`PollingSource.timeout_seconds`."""
-    seconds: float = _read(plugin, PollingSource, "timeout_seconds")
-    return seconds
+    return _read(plugin, PollingSource, "timeout_seconds", PollingSource.timeout_seconds)
 
 
 def repeats_payload_of(plugin: PollingSource[Parameters, object]) -> bool:
     """`PollingSource.repeats_payload`."""
-    repeats: bool = _read(plugin, PollingSource, "repeats_payload")
-    return repeats
+    return _read(plugin, PollingSource, "repeats_payload", PollingSource.repeats_payload)
 
 
 def pool_interval_of(plugin: PollingPoolSource[Parameters, object]) -> float:
     """`PollingPoolSource.interval_seconds`."""
-    seconds: float = _read(plugin, PollingPoolSource, "interval_seconds")
-    return seconds
+    return _read(plugin, PollingPoolSource, "interval_seconds", PollingPoolSource.interval_seconds)
 
 
 def pool_timeout_of(plugin: PollingPoolSource[Parameters, object]) -> float:
     """`PollingPoolSource.timeout_seconds`."""
-    seconds: float = _read(plugin, PollingPoolSource, "timeout_seconds")
-    return seconds
+    return _read(plugin, PollingPoolSource, "timeout_seconds", PollingPoolSource.timeout_seconds)
 
 
 def publishes_objectives(plugin: EndpointDiscovery[Parameters]) -> bool:
     """`EndpointDiscovery.publishes_objectives`."""
-    publishes: bool = _read(plugin, EndpointDiscovery, "publishes_objectives")
-    return publishes
+    return _read(plugin, EndpointDiscovery, "publishes_objectives", EndpointDiscovery.publishes_objectives)
 
 
 def produce_timeout_of(plugin: DataProducer[Parameters]) -> float:
     """`DataProducer.timeout_seconds`."""
-    seconds: float = _read(plugin, DataProducer, "timeout_seconds")
-    return seconds
+    return _read(plugin, DataProducer, "timeout_seconds", DataProducer.timeout_seconds)
 
 
 def claims_of(plugin: Parser[Parameters]) -> tuple[str, ...]:
     """`Parser.claims`."""
-    claims: tuple[str, ...] = _read(plugin, Parser, "claims")
-    return claims
+    return _read(plugin, Parser, "claims", Parser.claims)
 
 
 def usage_mark_of(plugin: Parser[Parameters]) -> bytes | None:
     """`Parser.usage_mark`; None for a parser that reads no usage."""
-    mark: bytes | None = _read(plugin, Parser, "usage_mark") if _read(plugin, Parser, "reads_usage") else None
-    return mark
+    reads_usage = _read(plugin, Parser, "reads_usage", Parser.reads_usage)
+    return _read(plugin, Parser, "usage_mark", Parser.usage_mark) if reads_usage else None

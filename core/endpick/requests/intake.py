@@ -80,33 +80,48 @@ def plain_value(value: MetadataValue) -> MetadataValue:
     return value if isinstance(value, bool) else float(value)
 
 
+MOST_ADDED: Final = 1 << 16
+"""Characters of headers and metadata that plugins add to a request, or to its response: gateways take little more."""
+
+
 class HeadersForUpstream:
     """The `UpstreamHeaders` of one request."""
 
-    __slots__ = ("metadata", "removed", "values")
+    __slots__ = ("_added", "metadata", "removed", "values")
 
     def __init__(self, values: Mapping[str, str], removed: tuple[str, ...] = ()) -> None:
         self.removed = removed
         self.values = {name.lower(): value for name, value in values.items() if name.lower() not in OWNED} if values else {}
         self.metadata: dict[str, dict[str, MetadataValue]] = {}
+        self._added = 0
 
     def set_metadata(self, namespace: object, key: object, value: object) -> None:
         """See `UpstreamHeaders.set_metadata`; what a plugin passes is believed only once it has been looked at."""
         if not isinstance(namespace, str) or not isinstance(key, str) or not isinstance(value, str | float | int):
             raise TypeError(f"metadata {namespace!r}, {key!r} is set to {value!r}; it takes strings, numbers and booleans")
-        self.metadata.setdefault(plain_text(namespace), {})[plain_text(key)] = plain_value(value)
+        name, entry, plain = plain_text(namespace), plain_text(key), plain_value(value)
+        self._take(len(name) + len(entry) + (len(plain) if isinstance(plain, str) else 0))
+        self.metadata.setdefault(name, {})[entry] = plain
 
     def set(self, name: str, value: str) -> None:
         """See `UpstreamHeaders.set`."""
         check_headers(((name, value),))
-        self.values[_for_plugins(name)] = plain_text(value)
+        lowered, plain = _for_plugins(name), plain_text(value)
+        self._take(len(lowered) + len(plain))
+        self.values[lowered] = plain
 
     def remove(self, name: str) -> None:
         """See `UpstreamHeaders.remove`."""
         check_headers(((name, ""),))
         lowered = _for_plugins(name)
+        self._take(len(lowered))
         self.values.pop(lowered, None)
         self.removed = (*self.removed, lowered)
+
+    def _take(self, characters: int) -> None:
+        self._added += characters
+        if self._added > MOST_ADDED:
+            raise ValueError(f"plugins add more than {MOST_ADDED} characters of headers and metadata to the request")
 
 
 def _for_plugins(name: str) -> str:

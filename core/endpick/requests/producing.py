@@ -15,6 +15,7 @@ from endpick.api.request import InferenceRequest
 from endpick.api.state import CycleState
 from endpick.plugins.attempt import LateError, attempt
 from endpick.plugins.failures import CALL_FAILURES, FaultOfAnother, is_the_hosts
+from endpick.plugins.stretches import Timed
 from endpick.requests.memory import MemoryAccount
 from endpick.requests.model import Decision
 from endpick.requests.steps import CompiledProducer, produce
@@ -75,7 +76,7 @@ async def _produce_later(producer: CompiledProducer, production: Production) -> 
     def call() -> Awaitable[object]:
         pending = step.call(production.request, endpoints, state)
         assert isinstance(pending, Awaitable)
-        return pending
+        return Timed(pending, step.breaker.budget_seconds, step.held)
 
     started = perf_counter()
     try:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import math
+from dataclasses import replace
 
 import pytest
 
 from endpick.api import DataCollector, Endpoint, EndpointDiscovery, PollingPoolSource, PoolSource, StreamSource
 from endpick.datalayer.discovery import STOP_SECONDS, DiscoveryTask
 from endpick.datalayer.table import EndpointTable
+from endpick.plugins.breaker import Breaker, BreakerSettings
 from unit.datalayer.collecting import PRICE, SEEN, Keep, Polling, Rig, endpoint, now
 
 
@@ -270,3 +272,70 @@ def test_a_turn_that_fails_is_told_and_the_next_one_comes(run_virtual, recorder,
 
     assert run_virtual(scenario()) > 10
     assert recorder.polls == [("source", "a", "the endpoint cannot be read: TypeError: argument of type 'NoneType' is not iterable")]
+
+
+@pytest.fixture
+def slow_clock(monkeypatch):
+    """Seconds for which sources hold the event loop, by the loop's own time; `slow_clock(0.3)` is such a stretch."""
+    monkeypatch.setattr("endpick.plugins.stretches.perf_counter", now)
+
+    def hold(seconds):
+        asyncio.get_running_loop().now += seconds
+
+    return hold
+
+
+def on_time_of_the_loop(instance):
+    """The same instance, whose circuit goes by the time of the loop."""
+    return replace(instance, breaker=Breaker(BreakerSettings(), now))
+
+
+def test_an_endpoint_whose_polls_hold_the_event_loop_is_left_out_and_others_are_polled(
+    run_virtual, recorder, make_instance, keep, slow_clock
+):
+    class Holding(Polling):
+        async def answer(self, endpoint):
+            if endpoint.name == "bad":
+                slow_clock(0.3)
+            return 7.0
+
+    async def scenario():
+        source = on_time_of_the_loop(make_instance(Holding, "source"))
+        async with Rig(recorder, [source], [keep]) as table:
+            table.upsert(endpoint("bad"))
+            table.upsert(endpoint("good", "10.0.0.2"))
+            await asyncio.sleep(4.0)
+            return len(source.plugin.times_of("bad")), len(source.plugin.times_of("good"))
+
+    bad, good = run_virtual(scenario())
+    assert bad == 3
+    assert good > 20
+    ((who, name, problem),) = recorder.polls
+    assert (who, name) == ("source", "bad")
+    assert problem.startswith("left out for 5 s, because 3 calls held the event loop for 0.9 s of")
+
+
+@pytest.mark.parametrize("of_pool", [False, True])
+def test_a_source_whose_polls_hold_the_event_loop_is_left_out(run_virtual, recorder, make_instance, slow_clock, of_pool):
+    class Holding(PollingPoolSource if of_pool else Polling):
+        interval_seconds = 0.1
+        calls = 0
+
+        async def poll_pool(self):
+            return await self.answer(None)
+
+        async def answer(self, endpoint):
+            self.calls += 1
+            slow_clock(0.3)
+            return 7.0
+
+    collector = make_instance(Prices, "prices", (PRICE,)) if of_pool else make_instance(Keep, "keep", (SEEN,))
+
+    async def scenario():
+        source = on_time_of_the_loop(make_instance(Holding, "source"))
+        async with Rig(recorder, [source], [collector]) as table:
+            table.replace_all(endpoint(f"e{number}", f"10.0.0.{number}") for number in range(40))
+            await asyncio.sleep(5.0)
+            return source.plugin.calls
+
+    assert run_virtual(scenario()) == 3

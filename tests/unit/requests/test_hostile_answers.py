@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import itertools
 
 import numpy as np
 import pytest
 
-from endpick.api import ParsedRequest, Prompt, Rejection, SchedulingResult, Scorer, Usage
+from endpick.api import DisaggregationDecider, ParsedRequest, Prompt, Rejection, Scorer, Usage
 from endpick.api.endpoints import Endpoints
 from endpick.api.state import CycleState
+from endpick.planning.stand_ins import stand_in_for
 from endpick.plugins.kinds import OnFault
+from endpick.requests.intake import MOST_ADDED
 from endpick.requests.model import CloseCause, Refused, Routed
-from endpick.scheduling.profile import compile_profile
-from endpick.scheduling.scheduler import compile_scheduler
-from endpick_builtin.pickers import MaxScorePicker
 from unit.requests.stage import (
     JSON_OK,
     Stage,
@@ -24,10 +23,11 @@ from unit.requests.stage import (
     before_request_of,
     candidate_filter_of,
     header_processor_of,
+    observer_of,
     parser_of,
     producer_of,
 )
-from unit.scheduling.workbench import REQUEST, Recording, access, filter_of, handler_of, instance, picker_of, plugin_of, pool
+from unit.scheduling.workbench import REQUEST, Recording, access, filter_of, picker_of, plugin_of, pool
 
 CHAT = ("/v1/chat/completions",)
 
@@ -282,106 +282,75 @@ def test_a_header_that_compares_as_it_likes_is_set_as_plain_text():
     assert stage.telemetry.faults == []
 
 
-class Endless(Sequence):
-    """Names a profile for ever."""
+def test_what_plugins_add_to_a_request_has_a_measure():
+    def many(_request, _result, headers):
+        for number in range(100_000):
+            headers.set(f"x-{number}", "v")
 
-    def __getitem__(self, index):
-        return "default"
+    stage = Stage(pre_request=[before_request_of(many, "bad")])
+    routed = stage.route()
 
-    def __len__(self):
-        return 1
-
-
-class TwoFaced(str):
-    """Another text each time it is looked up."""
-
-    looks = 0
-
-    def __hash__(self):
-        TwoFaced.looks += 1
-        return hash("default") if TwoFaced.looks % 2 else 7
-
-    def __eq__(self, other):
-        return True
+    assert sum(len(name) + len(value) for name, value in routed.set_headers.items()) < 2 * MOST_ADDED
+    (fault,) = stage.telemetry.faults
+    assert fault[2] == "ValueError: plugins add more than 65536 characters of headers and metadata to the request"
 
 
-def scheduled(pick_profiles, process_results):
-    """What a handler with these methods comes to, and the faults."""
-    telemetry = Recording()
-    profile = compile_profile("default", [], [], instance(MaxScorePicker), telemetry)
-    scheduler = compile_scheduler(handler_of(pick_profiles, process_results, "bad"), {"default": profile}, telemetry)
-    asked = access()
-    return scheduler.schedule(REQUEST, pool().view(asked), CycleState(asked), asked), telemetry.faults
+class Unending(dict):
+    """A mapping whose entries have no end."""
+
+    def items(self):
+        return ((f"x-{number}", "v") for number in itertools.count())
 
 
-def once(profiles, results):
-    return () if results else profiles
+class WrongForEver(dict):
+    """As `Unending`, and none of the entries is right."""
+
+    def items(self):
+        return zip(itertools.count(), itertools.count(), strict=True)
 
 
-def decide(results):
-    return SchedulingResult("default", results, tuple(each.address for each in results["default"].picked.members))
+@pytest.mark.parametrize("answer", [Unending, WrongForEver, lambda: {"x-a": "v" * 100_000}], ids=["unending", "wrong", "long"])
+@pytest.mark.parametrize("method", ["response_started", "response_metadata"])
+def test_what_an_observer_adds_has_a_measure(method, answer):
+    made = answer()
+    stage = Stage(observers=[observer_of("bad", **{method: lambda *_: made if method == "response_started" else {"n": made}})])
+    exchange = stage.route().exchange
+    added = exchange.response_headers(JSON_OK, None)
+    exchange.response_chunk(b"{}", True)
+    told = exchange.response_metadata()
+
+    assert sum(map(len, added)) <= MOST_ADDED
+    assert sum(map(len, told.get("n", {}))) <= MOST_ADDED
+    assert stage.telemetry.faults[-1][2] == "ValueError: answered more than 65536 characters"
+    assert len(stage.telemetry.faults) <= 66
 
 
-@pytest.mark.parametrize("names", [Endless(), ["default", "default"], [OddText("default")], [5], "default"])
-def test_names_of_profiles_that_are_none_are_a_fault_of_the_handler(names):
-    result, faults = scheduled(lambda *_: names, decide)
+def test_a_response_header_that_no_gateway_would_take_is_a_fault():
+    stage = Stage(observers=[observer_of("bad", response_started=lambda *_: {"x-a": "v\r\nx-b: c"})])
 
-    if faults:
-        assert (result.status, [name for name, *_ in faults]) == (500, ["bad"])
-    else:
-        assert result.destinations == ("10.0.0.1:8000",), "an odd text is read as a plain one"
+    assert stage.route().exchange.response_headers(JSON_OK, None) == {}
+    assert [name for name, *_ in stage.telemetry.faults] == ["bad"]
 
 
-def test_a_name_is_looked_up_as_what_it_says():
-    result, faults = scheduled(lambda profiles, results: () if results else [TwoFaced("default")], decide)
+def test_of_a_refusal_the_client_reads_a_sentence():
+    refusal = Stage(admitters=[admitter_of(lambda *_: Rejection("no " * 1_000_000, 403), "strict")]).refuse()
 
-    assert result.primary == "default"
-    assert faults == []
-
-
-def test_a_handler_cannot_take_back_the_runs_that_it_is_shown():
-    def forgetful(profiles, results):
-        results.clear()
-        return profiles
-
-    result, faults = scheduled(forgetful, decide)
-
-    assert result.status == 500
-    assert [name for name, *_ in faults] == ["bad"]
+    assert len(refusal.message) == 4096
 
 
-RESULTS = {
-    "half": lambda _: half(SchedulingResult),
-    "sly": lambda _: sly(SchedulingResult, "primary", "failure", "runs"),
-    "sly at the end": lambda _: sly(SchedulingResult, "headers"),
-    "spoilt headers": lambda results: spoilt(decide(results), headers=None),
-    "spoilt destinations": lambda results: spoilt(decide(results), destinations=(5,)),
-    "spoilt primary": lambda results: spoilt(decide(results), primary=[]),
-    "a header with a line end": lambda results: SchedulingResult("default", results, ("a:1",), {"x-a": "b\r\nc: d"}),
-    "of no run": lambda _: SchedulingResult("default", {}, ("a:1",)),
-}
+def test_what_a_decider_takes_or_answers_is_not_blamed_on_the_handler_that_asks_it():
+    class Faceless:
+        @property
+        def __class__(self):
+            raise Odd("do not look")
 
+    telemetry, asked = Recording(), access()
+    now = itertools.count(1.0)
+    decider = plugin_of(DisaggregationDecider, "decider", disaggregate=lambda *_: Faceless())
+    stand_in = stand_in_for(decider)
+    stand_in.connect(decider, telemetry)
+    asked.called.append((None, next(now)))
 
-@pytest.mark.parametrize("answer", RESULTS)
-def test_a_decision_that_is_none_is_a_fault_of_the_handler(answer):
-    result, faults = scheduled(once, RESULTS[answer])
-
-    assert result.status == 500
-    assert [name for name, *_ in faults] == ["bad"]
-
-
-def test_a_decision_of_odd_texts_is_read_as_plain_ones():
-    class Plain(str):
-        """Compares as it likes."""
-
-        __eq__ = odd
-        __hash__ = str.__hash__
-
-    def process(results):
-        return SchedulingResult("default", dict(results), (Plain("a:1"),), {Plain("x-a"): Plain("v")}, removed_headers=(Plain("x-b"),))
-
-    result, faults = scheduled(once, process)
-
-    assert faults == []
-    texts = (*result.destinations, *result.headers, *result.headers.values(), *result.removed_headers)
-    assert {type(text) for text in texts} == {str}
+    assert stand_in.disaggregate(REQUEST, pool().view(asked).take([0]), CycleState(asked)) is False
+    assert [name for name, *_ in telemetry.faults] == ["decider"]
+    assert asked.called[-1][0] is None, "the time of the handler begins anew"
