@@ -43,15 +43,19 @@ async def attempt(call: Callable[[], Awaitable[T]], limit_seconds: float) -> T:
         LateError: It took too long.
         Anything: What the plugin raised.
     """
-    outcome: _Outcome[T] = _Outcome()
-    task = asyncio.get_running_loop().create_task(outcome.come_about(call))
+    loop = asyncio.get_running_loop()
+    outcome: _Outcome[T] = _Outcome(loop.create_future())
+    task = loop.create_task(outcome.come_about(call))
+    timer = loop.call_later(limit_seconds, outcome.wake)
     try:
-        await asyncio.wait((task,), timeout=limit_seconds)
+        await outcome.waiter
     except asyncio.CancelledError:
         leave(task)
         await asyncio.wait((task,), timeout=GRACE_SECONDS)
         raise
-    if not task.done():
+    finally:
+        timer.cancel()
+    if not outcome.has_come:
         leave(task)
         await asyncio.wait((task,), timeout=GRACE_SECONDS)
         raise LateError(None if task.done() else task)
@@ -68,9 +72,12 @@ def leave(task: asyncio.Task[None]) -> None:
 class _Outcome(Generic[T]):
     """What came of a call: nothing else leaves its task, not even a `GeneratorExit` of the plugin."""
 
-    __slots__ = ("_answer", "_problem")
+    __slots__ = ("_answer", "_problem", "has_come", "waiter")
 
-    def __init__(self) -> None:
+    def __init__(self, waiter: asyncio.Future[None]) -> None:
+        """`waiter` is woken when it has come, without a turn of the event loop in between."""
+        self.waiter = waiter
+        self.has_come = False
         self._answer: T | None = None
         self._problem: BaseException | None = None
 
@@ -80,6 +87,13 @@ class _Outcome(Generic[T]):
             self._answer = await call()
         except BaseException as problem:
             self._problem = problem
+        self.has_come = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Have the host look whether it has come; it does not wait any more where it was cancelled."""
+        if not self.waiter.done():
+            self.waiter.set_result(None)
 
     def get(self) -> T:
         """The answer; what was raised is raised again."""
