@@ -290,7 +290,7 @@ class Director:
         self._telemetry.request_decided(request.incoming_model, request.model, request.fairness_id, request.priority, size_bytes, seconds)
         self._sent.update(destinations)
         scores = scores_of(result) if self._emits_scores else None
-        return Routed(destinations, exchange, headers.values, built.body, headers.metadata, headers.removed, scores, flight)
+        return Routed(destinations, exchange, headers._values, built.body, headers._metadata, headers._removed, scores, flight)
 
     def _anywhere(self, incoming: IncomingRequest) -> Decision:
         """A request without a body (`GET /v1/models`) is the same to every endpoint; as in llm-d, no profile runs for it."""

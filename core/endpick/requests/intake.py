@@ -85,14 +85,14 @@ MOST_ADDED: Final = 1 << 16
 
 
 class HeadersForUpstream:
-    """The `UpstreamHeaders` of one request."""
+    """The `UpstreamHeaders` of one request: pre-requests have this very object, and its host reads what they may not assign to."""
 
-    __slots__ = ("_added", "metadata", "removed", "values")
+    __slots__ = ("_added", "_metadata", "_removed", "_values")
 
     def __init__(self, values: Mapping[str, str], removed: tuple[str, ...] = ()) -> None:
-        self.removed = removed
-        self.values = {name.lower(): value for name, value in values.items() if name.lower() not in OWNED} if values else {}
-        self.metadata: dict[str, dict[str, MetadataValue]] = {}
+        self._removed = removed
+        self._values = {name.lower(): value for name, value in values.items() if name.lower() not in OWNED} if values else {}
+        self._metadata: dict[str, dict[str, MetadataValue]] = {}
         self._added = 0
 
     def set_metadata(self, namespace: object, key: object, value: object) -> None:
@@ -101,22 +101,22 @@ class HeadersForUpstream:
             raise TypeError(f"metadata {namespace!r}, {key!r} is set to {value!r}; it takes strings, numbers and booleans")
         name, entry, plain = plain_text(namespace), plain_text(key), plain_value(value)
         self._take(len(name) + len(entry) + (len(plain) if isinstance(plain, str) else 0))
-        self.metadata.setdefault(name, {})[entry] = plain
+        self._metadata.setdefault(name, {})[entry] = plain
 
     def set(self, name: str, value: str) -> None:
         """See `UpstreamHeaders.set`."""
         check_headers(((name, value),))
         lowered, plain = _for_plugins(name), plain_text(value)
         self._take(len(lowered) + len(plain))
-        self.values[lowered] = plain
+        self._values[lowered] = plain
 
     def remove(self, name: str) -> None:
         """See `UpstreamHeaders.remove`."""
         check_headers(((name, ""),))
         lowered = _for_plugins(name)
         self._take(len(lowered))
-        self.values.pop(lowered, None)
-        self.removed = (*self.removed, lowered)
+        self._values.pop(lowered, None)
+        self._removed = (*self._removed, lowered)
 
     def _take(self, characters: int) -> None:
         self._added += characters

@@ -354,3 +354,14 @@ def test_what_a_decider_takes_or_answers_is_not_blamed_on_the_handler_that_asks_
     assert stand_in.disaggregate(REQUEST, pool().view(asked).take([0]), CycleState(asked)) is False
     assert [name for name, *_ in telemetry.faults] == ["decider"]
     assert asked.called[-1][0] is None, "the time of the handler begins anew"
+
+
+@pytest.mark.parametrize("name", ["values", "metadata", "removed", "headers"])
+def test_what_is_added_to_a_request_is_added_by_its_methods_alone(name):
+    def assign(_request, _result, headers):
+        setattr(headers, name, {5: 6})
+
+    stage = Stage(pre_request=[before_request_of(assign, "bad")])
+
+    assert stage.route().set_headers.keys() == {"x-request-id"}
+    assert [fault[0] for fault in stage.telemetry.faults] == ["bad"]
