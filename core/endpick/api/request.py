@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import NoneType
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from endpick.api.records import quickly_checked, quickly_made
 
@@ -30,11 +31,17 @@ def check_strings(record: object, name: str, values: Iterable[object]) -> None:
             raise TypeError(f"{name} of a {type(record).__name__} must hold strings only, not {type(value).__name__}")
 
 
+_UNFIT_NAME = re.compile(r"[^!-9;-~]")
+_UNFIT_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+
+
 def check_headers(headers: Iterable[tuple[object, object]]) -> None:
-    """Raise TypeError when a header's name or value is no string."""
+    """Raise TypeError when a header's name or value is no string, ValueError when no gateway would take it."""
     for name, value in headers:
         if not isinstance(name, str) or not isinstance(value, str):
             raise TypeError(f"header {name!r} is set to {value!r}; names and values must be strings")
+        if not name or _UNFIT_NAME.search(name, 1 if name[0] == ":" else 0) or _UNFIT_VALUE.search(value):
+            raise ValueError(f"header {name!r:.100} is set to {value!r:.100}; no gateway would take that")
 
 
 def _listed(kind: type | tuple[type, ...]) -> str:
@@ -65,6 +72,10 @@ class Usage:
 
     def __post_init__(self) -> None:
         check_fields(self, _USAGE)
+        for name in ("prompt_tokens", "completion_tokens", "cached_tokens"):
+            count = getattr(self, name)
+            # A number of a class of its own may do anything when the host adds or compares it.
+            object.__setattr__(self, name, None if count is None else int.__int__(count))
 
 
 class Modality(StrEnum):
@@ -109,13 +120,41 @@ def _with_few_media(prompts: tuple[tuple[Piece, ...], ...]) -> tuple[tuple[Piece
     return tuple(shown)
 
 
+def _as_one_piece(texts: tuple[bytes, ...]) -> tuple[tuple[Piece, ...], ...]:
+    return tuple((text,) for text in texts)
+
+
+class Renders(Protocol):
+    """The parser that has made a prompt, as the host knows it."""
+
+    def rendering_failed(self, problem: BaseException | str) -> None:
+        """Count a fault of the parser. May raise what refuses the request, where the operator wants that."""
+
+
+_ONLY_BYTES = frozenset({bytes})
+
+
+def _no_texts() -> tuple[bytes, ...]:
+    raise TypeError("the texts of a prompt must be a tuple of bytes")
+
+
+_PIECES = frozenset({bytes, Media})
+
+
+def _checked_pieces(prompts: object) -> tuple[tuple[Piece, ...], ...]:
+    """What was found, if it is what readers rely on. Raises TypeError for anything else."""
+    if type(prompts) is not tuple or not all(type(prompt) is tuple and _PIECES.issuperset(map(type, prompt)) for prompt in prompts):
+        raise TypeError("the pieces of a prompt must be a tuple of tuples of bytes and Media")
+    return prompts
+
+
 class Prompt:
     """What the model will read, as bytes; rendered when first asked for, because not every profile needs it.
 
     A conversation is one text; a batch of prompts is several.
     """
 
-    __slots__ = ("_find_pieces", "_pieces", "_render", "_texts")
+    __slots__ = ("_find_pieces", "_parser", "_pieces", "_render", "_texts")
 
     def __init__(
         self, render: Callable[[], tuple[bytes, ...]], find_pieces: Callable[[], tuple[tuple[Piece, ...], ...]] | None = None
@@ -128,27 +167,44 @@ class Prompt:
         """
         self._render = render
         self._find_pieces = find_pieces
+        self._parser: Renders | None = None
+        """Whose fault it is when rendering fails, in the midst of whichever plugin reads first; set by the host."""
         self._texts: tuple[bytes, ...] | None = None
         self._pieces: tuple[tuple[Piece, ...], ...] | None = None
 
     @property
     def texts(self) -> tuple[bytes, ...]:
         """UTF-8 bytes of each prompt, with bytes that name its media; empty when the request has none that can be read."""
-        if self._texts is None:
-            self._texts = self._render()
-        return self._texts
+        try:
+            texts = self._texts
+            if texts is None:
+                rendered = self._render()
+                # Without a call of its own, which each request would pay for.
+                are_bytes = type(rendered) is tuple and _ONLY_BYTES.issuperset(map(type, rendered))
+                texts = self._texts = rendered if are_bytes else _no_texts()
+        except BaseException as problem:
+            self._failed(problem)
+            texts = self._texts = ()
+        return texts
 
     @property
     def pieces(self) -> tuple[tuple[Piece, ...], ...]:
         """Each prompt as texts and media in turn, for those who count or hash media by themselves; media beyond the 1024th are texts."""
-        if self._pieces is None:
-            self._pieces = tuple((text,) for text in self.texts) if self._find_pieces is None else _with_few_media(self._find_pieces())
-        return self._pieces
+        try:
+            pieces = self._pieces
+            if pieces is None:
+                find = self._find_pieces
+                pieces = _as_one_piece(self.texts) if find is None else _with_few_media(_checked_pieces(find()))
+                self._pieces = pieces
+        except BaseException as problem:
+            self._failed(problem)
+            pieces = self._pieces = ()
+        return pieces
 
     @property
     def media(self) -> tuple[Media, ...]:
         """The media of all prompts, in their order; empty for text alone."""
-        if self._find_pieces is None:
+        if getattr(self, "_find_pieces", None) is None:
             return ()
         return tuple(piece for prompt in self.pieces for piece in prompt if isinstance(piece, Media))
 
@@ -156,6 +212,13 @@ class Prompt:
     def estimated_tokens(self) -> int:
         """Four bytes per token, rounded up: the estimate used wherever no tokenizer is configured."""
         return sum((len(text) + 3) // 4 for text in self.texts)
+
+    def _failed(self, problem: BaseException) -> None:
+        """Blame the parser and go on with an empty prompt; where no host knows the parser, the reader gets what was raised."""
+        parser = self._parser
+        if parser is None:
+            raise problem
+        parser.rendering_failed(problem)
 
 
 NO_PROMPT = Prompt(lambda: ())

@@ -9,6 +9,7 @@
 - `told`: what do endpoints tell of themselves, so that they need not be asked?
 - `tasks`: how are tasks restarted when they end, and how are they ended?
 - `model_rules`: which priorities and other models have configuration and discovery for requests?
+- `registry`: what may a discovery report, and whose fault is it when that is nonsense?
 - `discovery`: how does endpoint discovery start, and what happens when it fails?
 
 `serve`, `testing` and `planning` call it. It may import `observability` and every layer below it, but not `scheduling`.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import math
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 
 from endpick.api.datalayer import (
     EndpointChange,
@@ -22,6 +22,7 @@ from endpick.api.generation import Generation
 from endpick.api.plugin import Parameters
 from endpick.datalayer.dispatch import PayloadDispatcher, SourceBinding
 from endpick.datalayer.pace import (
+    LONGEST_BACK_OFF_SECONDS,
     MOST_POLLS_PER_SECOND,
     Cadence,
     Moments,
@@ -37,7 +38,9 @@ from endpick.datalayer.table import EndpointTable
 from endpick.datalayer.tasks import TaskGroup, keep_running, stop_all
 from endpick.datalayer.time_limit import TimeLimit
 from endpick.observability.telemetry import Telemetry
-from endpick.plugins.failures import AWAIT_FAILURES, is_the_hosts
+from endpick.plugins.attributes import poll_interval_of, poll_timeout_of, repeats_payload_of
+from endpick.plugins.failures import CALL_FAILURES, is_closing, is_the_hosts, kind_of, message_of
+from endpick.plugins.stretches import Timed
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,34 +55,45 @@ class Collection:
 class PolledSource:
     """A polling source with its time limit and where its payloads go."""
 
-    def __init__(self, plugin: PollingSource[Parameters, object], timeout_seconds: float, dispatcher: PayloadDispatcher) -> None:
+    def __init__(self, plugin: PollingSource[Parameters, object], dispatcher: PayloadDispatcher) -> None:
         self.plugin = plugin
-        self.limit = TimeLimit(timeout_seconds)
+        self.limit = TimeLimit(poll_timeout_of(plugin), self._goes_on)
+        self.interval_seconds = poll_interval_of(plugin)
+        self.repeats_payload = repeats_payload_of(plugin)
         self.dispatcher = dispatcher
+        self._budget_seconds = dispatcher.source.breaker.budget_seconds
 
-    def is_told(self, endpoint: Endpoint, within_seconds: float) -> bool:
+    def is_told(self, name: str, within_seconds: float) -> bool:
         """Whether the endpoint has told by itself what the source is polled for."""
         told = self.dispatcher.told
-        return told.any and bool(self.dispatcher.needed) and told.are_fresh(endpoint.name, self.dispatcher.needed, within_seconds)
+        return told.any and bool(self.dispatcher.needed) and told.are_fresh(name, self.dispatcher.needed, within_seconds)
 
-    async def poll(self, endpoint: Endpoint, pace: Pace) -> None:
-        """One poll of one endpoint, delivered or counted as an error; the pace learns whether it brought anything new."""
+    async def poll(self, endpoint: Endpoint, name: str, pace: Pace) -> None:
+        """One poll of one endpoint, delivered or counted as an error; the pace learns whether it brought anything new.
+
+        `name` is the endpoint's, as it was when it joined.
+        """
+        if not self.dispatcher.is_asked(name):
+            return
         began = self.dispatcher.told.now()
         loop = asyncio.get_running_loop()
         task: asyncio.Task[None] = asyncio.current_task(loop)  # type: ignore[assignment]  # there is one: this runs
-        self.limit.begin(task, loop)
+        self.limit.begin(task, loop, name)
         try:
-            payload = await self.plugin.poll(endpoint)
-        except AWAIT_FAILURES as problem:
+            payload = await Timed(self.plugin.poll(endpoint), self._budget_seconds, partial(self.dispatcher.held, name))
+        except CALL_FAILURES as problem:
             is_late = self.limit.end(task)
-            if is_the_hosts(problem):
+            if is_closing(problem, task) or is_the_hosts(problem):
                 raise
             pace.failed()
-            self.dispatcher.failed(endpoint.name, f"no answer within {self.limit.seconds:g} s" if is_late else problem)
+            self.dispatcher.failed(name, f"no answer within {self.limit.seconds:g} s" if is_late else problem)
         else:
             self.limit.end(task)
             pace.answered(payload)
             self.dispatcher.deliver(payload, endpoint, began)
+
+    def _goes_on(self, name: str) -> None:
+        self.dispatcher.failed(name, "the poll goes on although it was cancelled: the endpoint is polled again when it has ended")
 
 
 class EndpointPoller:
@@ -111,6 +125,8 @@ class EndpointPoller:
         """
         self.endpoint = endpoint
         """Replaced when discovery changes the labels; the next poll sees the new one."""
+        self._name, self._address = endpoint.name, endpoint.address
+        """Kept beside it: plugins have the same object, and one may spoil it."""
         self._sources = sources
         self._paces = paces
         self._cadence = cadence
@@ -142,25 +158,45 @@ class EndpointPoller:
             self._timer = None
 
     async def _poll_in_turn(self, position: int) -> None:
-        source, pace = self._sources[position], self._paces[position]
+        source, pace, own = self._sources[position], self._paces[position], asyncio.current_task()
         while self._timer is not None:  # a plugin may swallow that its task was cancelled
             turn = self._turns[position] = self._loop.create_future()
             await turn
-            await source.poll(self.endpoint, pace)
+            try:
+                await source.poll(self.endpoint, self._name, pace)
+            except CALL_FAILURES as problem:
+                if is_closing(problem, own) or is_the_hosts(problem):
+                    raise
+                self._failed(problem, source)
+
+    def _failed(self, problem: BaseException, *sources: PolledSource) -> None:
+        """Something around a poll failed, as where a plugin has spoilt what all have of the endpoint: there is no payload, for now."""
+        for source in sources:
+            source.dispatcher.failed(self._name, f"the endpoint cannot be read: {kind_of(problem)}: {message_of(problem)}")
 
     def _look(self) -> None:
+        """Take a turn, and come again whatever becomes of this one."""
+        try:
+            self._take_turn()
+        except CALL_FAILURES as problem:
+            self._failed(problem, *self._sources)
+            if self._timer is not None:
+                self._next_at = self._loop.time() + LONGEST_BACK_OFF_SECONDS
+                self._timer = self._loop.call_at(self._next_at, self._look)
+
+    def _take_turn(self) -> None:
         if self._load.is_large and not self._may_look():
             return
         stretch = self._stretch if self._tick else 1
         self._tick += stretch
-        if self.endpoint.address in self._sent:
-            self._sent.discard(self.endpoint.address)
+        if self._address in self._sent:
+            self._sent.discard(self._address)
             for pace in self._paces:
                 pace.reset()
         for position in self._cadence.due(self._tick, stretch):
             pace = self._paces[position]
             every = self._cadence.every[position]
-            told = pace.may_stretch and self._sources[position].is_told(self.endpoint, every * self._cadence.tick_seconds)
+            told = pace.may_stretch and self._sources[position].is_told(self._name, every * self._cadence.tick_seconds)
             if pace.is_due(told=told, passed=stretch // every or 1):
                 self._poll_unless_busy(position)
         now = self._loop.time()
@@ -248,15 +284,15 @@ class CollectionLoop:
             self._sort_in(dispatcher)
         refresh = settings.refresh_interval_seconds
         self._cadence = cadence_of(
-            refresh if refresh > 0 else DEFAULT_REFRESH_INTERVAL_SECONDS, (source.plugin.interval_seconds for source in self._polled)
+            refresh if refresh > 0 else DEFAULT_REFRESH_INTERVAL_SECONDS, (source.interval_seconds for source in self._polled)
         )
         self._polls_per_second = sum(1 / (self._cadence.tick_seconds * every) for every in self._cadence.every)
 
     def start(self) -> None:
         """Collect for every endpoint in the table, and for those that join. Call it on the running event loop, once."""
         for source, dispatcher in self._pool_sources:
-            run = functools.partial(source.watch_pool, dispatcher.publish_pool)
-            self._pool_tasks.spawn(keep_running(run, functools.partial(dispatcher.failed, "")))
+            run = partial(source.watch_pool, dispatcher.publish_pool)
+            self._pool_tasks.spawn(keep_running(run, partial(dispatcher.failed, "")))
         for poller in self._pool_pollers:
             self._pool_tasks.spawn(poller.run())
         self._table.on_changed.append(self._follow)
@@ -279,11 +315,11 @@ class CollectionLoop:
     def _sort_in(self, dispatcher: PayloadDispatcher) -> None:
         plugin = dispatcher.source.plugin
         if isinstance(plugin, PollingSource):
-            self._polled.append(PolledSource(plugin, plugin.timeout_seconds, dispatcher))
+            self._polled.append(PolledSource(plugin, dispatcher))
         if isinstance(plugin, StreamSource):
             self._streams.append((plugin, dispatcher))
         if isinstance(plugin, PollingPoolSource):
-            self._pool_pollers.append(PoolPoller(plugin, dispatcher.publish_pool, functools.partial(dispatcher.failed, "")))
+            self._pool_pollers.append(PoolPoller(plugin, dispatcher))
         if isinstance(plugin, PoolSource):
             self._pool_sources.append((plugin, dispatcher))
         if isinstance(plugin, EndpointEventSource):
@@ -323,20 +359,20 @@ class CollectionLoop:
 
     def _join(self, endpoint: Endpoint) -> None:
         tasks = TaskGroup()
-        paces = tuple(self._pace_of(source.plugin, every) for source, every in zip(self._polled, self._cadence.every, strict=True))
+        paces = tuple(self._pace_of(source, every) for source, every in zip(self._polled, self._cadence.every, strict=True))
         poller = EndpointPoller(endpoint, tuple(self._polled), paces, self._cadence, self._load, self._table.sent, tasks)
         self._watched[endpoint.name] = _Watched(poller, tasks)
         if self._polled:
             poller.start(self._moments.join(len(self._table.generation.endpoints)))
         for source, dispatcher in self._streams:
-            run = functools.partial(source.watch, endpoint, dispatcher.publisher_for(endpoint.name))
-            tasks.spawn(keep_running(run, functools.partial(dispatcher.failed, endpoint.name)))
+            run = partial(source.watch, endpoint, dispatcher.publisher_for(endpoint.name))
+            tasks.spawn(keep_running(run, partial(dispatcher.failed, endpoint.name)))
 
     def _tell(self, change: EndpointChange, endpoint: Endpoint) -> None:
         for source, dispatcher in self._event_sources:
             dispatcher.notify(source, EndpointEvent(change, endpoint))
 
-    def _pace_of(self, source: PollingSource[Parameters, object], every: int) -> Pace:
+    def _pace_of(self, source: PolledSource, every: int) -> Pace:
         """Only a source that says when nothing changed, and whose interval the operator left to endpick, is asked less often."""
         interval = every * self._cadence.tick_seconds
         if not source.repeats_payload or source.interval_seconds is not None:

@@ -7,12 +7,17 @@ import asyncio
 from endpick.api.datalayer import EndpointDiscovery
 from endpick.api.errors import ConfigurationError
 from endpick.api.plugin import Parameters
+from endpick.datalayer.registry import Registry
 from endpick.datalayer.table import EndpointTable
 from endpick.datalayer.tasks import Backoff
 from endpick.observability.telemetry import Telemetry
-from endpick.plugins.failures import AWAIT_FAILURES, is_the_hosts
+from endpick.plugins.attempt import leave
+from endpick.plugins.failures import CALL_FAILURES, is_closing, is_the_hosts
 from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import ExtensionPoint
+
+STOP_SECONDS = 10.0
+"""How long a discovery may take to end: it may have a lease to give back."""
 
 
 class DiscoveryTask:
@@ -24,6 +29,7 @@ class DiscoveryTask:
         self.instance = instance
         self._plugin: EndpointDiscovery[Parameters] = instance.plugin
         self._table = table
+        self._registry = Registry(table)
         self._telemetry = telemetry
         self._task: asyncio.Task[None] | None = None
 
@@ -53,25 +59,29 @@ class DiscoveryTask:
         raise ConfigurationError(f"{self.instance.origin} ended without saying which endpoints there are")
 
     async def stop(self) -> None:
-        """End the discovery and wait for it. Safe to call twice, and before `start`."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        """End the discovery and wait for it; one that does not end is heard no more. Safe to call twice, and before `start`."""
+        self._registry.close()
+        if self._task is None or self._task.done():
+            return
+        leave(self._task)
+        await asyncio.wait((self._task,), timeout=STOP_SECONDS)
+        if not self._task.done():
+            self._failed(f"did not end within {STOP_SECONDS:g} s of its cancellation, and is heard no more")
 
     async def _run(self) -> None:
         """Ends when the discovery says that nothing will change any more, or refuses to start."""
-        loop = asyncio.get_running_loop()
+        loop, own = asyncio.get_running_loop(), asyncio.current_task()
         backoff = Backoff()
         while True:
             began = loop.time()
             try:
-                await self._plugin.run(self._table)
+                await self._plugin.run(self._registry)
             except ConfigurationError as problem:
                 if not self._table.is_ready.is_set():
                     raise
                 self._failed(problem)
-            except AWAIT_FAILURES as problem:
-                if is_the_hosts(problem):
+            except CALL_FAILURES as problem:
+                if is_closing(problem, own) or is_the_hosts(problem):
                     raise
                 self._failed("cancelled itself" if isinstance(problem, asyncio.CancelledError) else problem)
             else:

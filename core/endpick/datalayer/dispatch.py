@@ -10,6 +10,7 @@ from endpick.api.datalayer import DataCollector, EndpointEvent, EndpointEventSou
 from endpick.api.endpoint import Endpoint
 from endpick.api.plugin import Parameters
 from endpick.datalayer.table import EndpointTable
+from endpick.observability.circuits import admitted, late
 from endpick.observability.telemetry import Telemetry
 from endpick.plugins.breaker import Breaker, BreakerState
 from endpick.plugins.failures import CALL_FAILURES, is_the_hosts
@@ -69,6 +70,25 @@ class PayloadDispatcher:
         """The endpoint has left."""
         for key in [key for key in self._slow if key[1] == endpoint]:
             del self._slow[key]
+
+    def is_asked(self, endpoint: str) -> bool:
+        """Whether the source is polled about an endpoint now; empty for a source of the whole pool."""
+        source = self.source
+        if source.breaker.state and not admitted(source, self._telemetry):
+            self._telemetry.left_out(source, ExtensionPoint.COLLECTION)
+            return False
+        return not self._slow or self._admitted(source, endpoint)
+
+    def held(self, endpoint: str, seconds: float) -> None:
+        """The source held the event loop for longer than it may. That endpoint alone is left out, or the source where it is all of them."""
+        source = self.source
+        breaker = self._slow.setdefault((source.name, endpoint), source.breaker.twin())
+        breaker.took(seconds)
+        if breaker.state is BreakerState.OPEN:
+            self._telemetry.late(source, ExtensionPoint.COLLECTION, seconds)
+            self.failed(endpoint, f"left out for {breaker.seconds_left:.0f} s, because {breaker.reason}")
+        else:
+            late(source, ExtensionPoint.COLLECTION, seconds, self._telemetry)
 
     def _admitted(self, instance: Instance, endpoint: str) -> bool:
         breaker = self._slow.get((instance.name, endpoint))

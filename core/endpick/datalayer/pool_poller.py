@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from functools import partial
 
 from endpick.api.datalayer import PollingPoolSource
 from endpick.api.plugin import Parameters
+from endpick.datalayer.dispatch import PayloadDispatcher
+from endpick.datalayer.pace import SHORTEST_TICK_SECONDS
 from endpick.datalayer.tasks import LONGEST_DELAY_SECONDS
-from endpick.plugins.failures import AWAIT_FAILURES, is_the_hosts
+from endpick.plugins.attempt import LateError, attempt
+from endpick.plugins.attributes import pool_interval_of, pool_timeout_of
+from endpick.plugins.failures import CALL_FAILURES, is_the_hosts
+from endpick.plugins.stretches import Timed
 
 FIRST_RETRY_SECONDS = 1.0
 
@@ -29,17 +34,12 @@ def wait_after(failures: int, interval_seconds: float) -> float:
 class PoolPoller:
     """Polls one source."""
 
-    def __init__(
-        self,
-        source: PollingPoolSource[Parameters, object],
-        deliver: Callable[[object], None],
-        failed: Callable[[BaseException | str], None],
-    ) -> None:
-        """Deliver payloads to `deliver`, and tell `failed` why there was none."""
+    def __init__(self, source: PollingPoolSource[Parameters, object], dispatcher: PayloadDispatcher) -> None:
+        """Deliver payloads to `dispatcher`, or tell it why there was none."""
         self._source = source
-        self._deliver = deliver
-        self._failed = failed
-        self._interval_seconds = source.interval_seconds
+        self._dispatcher = dispatcher
+        self._interval_seconds = max(pool_interval_of(source), SHORTEST_TICK_SECONDS)
+        self._timeout_seconds = pool_timeout_of(source)
 
     async def run(self) -> None:
         """Poll until cancelled: at once, then when it is time again."""
@@ -51,13 +51,32 @@ class PoolPoller:
             await asyncio.sleep(max(0.0, began + wait_after(failures, self._interval_seconds) - loop.time()))
 
     async def _poll(self) -> bool:
+        if not self._dispatcher.is_asked(""):
+            return False
         try:
-            async with asyncio.timeout(self._source.timeout_seconds) as limit:
-                payload = await self._source.poll_pool()
-        except AWAIT_FAILURES as problem:
+            payload = await attempt(self._begun, self._timeout_seconds)
+        except LateError as late:
+            self._failed(f"no answer within {self._timeout_seconds:g} s")
+            await self._until_ended(late.task)
+            return False
+        except CALL_FAILURES as problem:
             if is_the_hosts(problem):
                 raise
-            self._failed(f"no answer within {self._source.timeout_seconds:g} s" if limit.expired() else problem)
+            self._failed(problem)
             return False
-        self._deliver(payload)
+        self._dispatcher.publish_pool(payload)
         return True
+
+    def _begun(self) -> Timed[object]:
+        dispatcher = self._dispatcher
+        return Timed(self._source.poll_pool(), dispatcher.source.breaker.budget_seconds, partial(dispatcher.held, ""))
+
+    def _failed(self, problem: BaseException | str) -> None:
+        self._dispatcher.failed("", problem)
+
+    async def _until_ended(self, task: asyncio.Task[None] | None) -> None:
+        """A source is never asked twice at once, so one that does not heed its cancellation is asked again when it has ended."""
+        if task is None:
+            return
+        self._failed("does not end although it was cancelled, and is asked again when it has")
+        await asyncio.wait((task,))

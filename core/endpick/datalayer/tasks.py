@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
-from endpick.plugins.failures import AWAIT_FAILURES, is_the_hosts
+from endpick.plugins.failures import CALL_FAILURES, is_closing, is_the_hosts
 
 FIRST_DELAY_SECONDS = 0.5
 LONGEST_DELAY_SECONDS = 30.0
@@ -61,15 +61,15 @@ async def stop_all(groups: Iterable[TaskGroup], grace_seconds: float) -> int:
 
 async def keep_running(run: Callable[[], Awaitable[None]], failed: Callable[[BaseException | str], None]) -> None:
     """Run something for ever: start it again, with growing delays, when it returns or raises."""
-    loop = asyncio.get_running_loop()
+    loop, own = asyncio.get_running_loop(), asyncio.current_task()
     backoff = Backoff()
     while True:
         began = loop.time()
         try:
             await run()
             failed("ended by itself")
-        except AWAIT_FAILURES as problem:
-            if is_the_hosts(problem):
+        except CALL_FAILURES as problem:
+            if is_closing(problem, own) or is_the_hosts(problem):
                 raise
             failed("cancelled itself" if isinstance(problem, asyncio.CancelledError) else problem)
         await asyncio.sleep(backoff.delay_after(loop.time() - began))

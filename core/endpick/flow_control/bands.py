@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from endpick.flow_control.limits import BAND_IDLE_SECONDS, Rules
-from endpick.flow_control.queues import BandQueue, Entry, FlowQueue
+from endpick.flow_control.queues import BandQueue, Entry, FlowQueue, put
 
 
 class Bands:
@@ -63,7 +63,7 @@ class Bands:
         band = entry.band
         assert band is not None
         flow = band.remove(entry)
-        band.idle_since = now
+        band._idle_since = now
         self.size_bytes -= entry.size_bytes
         self.requests -= 1
         return band, flow
@@ -82,5 +82,6 @@ class Bands:
         """Take out every entry, in the order in which they came; nothing is told."""
         entries = sorted((entry for band in self for entry in band.entries()), key=lambda entry: entry.arrival)
         for entry in entries:
-            entry.flow = entry.band = None
+            put(entry, "flow", None)
+            put(entry, "band", None)
         return entries

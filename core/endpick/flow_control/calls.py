@@ -15,6 +15,8 @@ from endpick.scheduling.step import Fault, Step
 
 _COUNTED = frozenset({INFLIGHT_REQUESTS.name, INFLIGHT_TOKENS.name})
 _PLAIN = (int, float)
+_MOST_PARTS = 16
+"""Of a key: each is kept while its request waits, and compared with others again and again."""
 _LAST: SortKey = (math.inf,)
 """The key of a request for which the ordering policy failed: behind all whose first number is finite."""
 
@@ -75,13 +77,13 @@ def _judged(step: Step, key: object) -> SortKey:
     if type(key) is Fault:
         return _LAST
     try:
-        if isinstance(key, tuple) and all(isinstance(part, Real) and not math.isnan(part) for part in key):
+        if isinstance(key, tuple) and len(key) <= _MOST_PARTS and all(isinstance(part, Real) and not math.isnan(part) for part in key):
             # Compared again and again, where the policy is not guarded: by then they are numbers of Python's own.
             return tuple([part if type(part) in _PLAIN else float(part) for part in key])
     except CALL_FAILURES as problem:
         step.fault(problem)
     else:
-        step.fault(f"answered {kind_of(key)}, not a tuple of numbers")
+        step.fault(f"answered {kind_of(key)}, not a tuple of up to {_MOST_PARTS} numbers")
     return _LAST
 
 
@@ -112,12 +114,12 @@ class UsageLimit:
 def _problem_with(answer: object, priorities: int) -> str:
     """What is wrong with ceilings; empty for nothing."""
     if not isinstance(answer, list | tuple) or len(answer) != priorities:
-        return f"answered {answer!r}, not {priorities} numbers, one for each priority"
+        return f"answered {kind_of(answer)}, not {priorities} numbers, one for each priority"
     before = math.inf
     for ceiling in answer:
         if not isinstance(ceiling, float | int) or not ceiling <= before:
-            return f"answered {answer!r}; each must be a number not greater than the one before it"
-        before = ceiling
+            return f"answered {ceiling!r:.100} after {before!r}; each must be a number not greater than the one before it"
+        before = float(ceiling)
     return ""
 
 
@@ -142,7 +144,7 @@ class Detector:
         try:
             if isinstance(answer, Real) and not math.isnan(answer):
                 return max(0.0, float(answer))
-            fault = answer if isinstance(answer, Fault) else self._saturation.fault(f"answered {answer!r}, not a number")
+            fault = answer if isinstance(answer, Fault) else self._saturation.fault(f"answered {kind_of(answer)}, not a number")
         except CALL_FAILURES as problem:
             fault = self._saturation.fault(problem)
         return 1.0 if fault.refuses else 0.0

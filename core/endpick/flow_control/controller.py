@@ -9,7 +9,7 @@ from endpick.api.access import Access
 from endpick.api.request import InferenceRequest
 from endpick.flow_control.bands import Bands
 from endpick.flow_control.limits import Regime, Rules
-from endpick.flow_control.queues import BandQueue, Entry, FlowQueue
+from endpick.flow_control.queues import BandQueue, Entry, FlowQueue, put
 from endpick.flow_control.reclaim import Demand, Reclaimer
 from endpick.flow_control.report import Report
 from endpick.flow_control.saturation import Pool, PoolSaturation, Reading
@@ -87,7 +87,7 @@ class FlowController:
         saturation, priorities = reading.effective, bands.priorities
         if reading.is_empty or saturation >= bands.rules.usage_limit.ceilings(saturation, priorities)[priorities.index(priority)]:
             return False
-        band.idle_since = now
+        band._idle_since = now
         if band.rules.fairness.counts_dispatches:
             self._count_passing(band, self._entry(request, size_bytes, now, None))
         self._report.passed(request)
@@ -103,7 +103,7 @@ class FlowController:
         now = self.now()
         entry = self._entry(request, size_bytes, now, told)
         band = self.bands.band(request.priority, now)
-        band.idle_since = now
+        band._idle_since = now
         if self._ending or not self.bands.has_room_for(band, size_bytes):
             event = EntryEvent.SHUT_DOWN if self._ending else EntryEvent.NO_ROOM
             entry.enter(event)
@@ -198,7 +198,7 @@ class FlowController:
             self.reclaimer.follow(rules.eviction, rules.detector)
         homeless = []
         for entry in entries:
-            entry.ttl_seconds = rules.ttl_seconds
+            put(entry, "ttl_seconds", rules.ttl_seconds)
             band = self.bands.band(entry.request.priority, now)
             if self.bands.has_room_for(band, entry.size_bytes):
                 self.bands.add(band, entry)
@@ -269,6 +269,7 @@ class FlowController:
         return band, flow
 
     def _tell(self, entry: Entry, event: EntryEvent) -> None:
-        told, entry.told = entry.told, None
+        told = entry.told
+        put(entry, "told", None)
         assert told is not None
         told(entry, event)

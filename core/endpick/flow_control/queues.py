@@ -8,16 +8,23 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 from endpick.api.flow_control import SortKey, WaitingRequest
+from endpick.api.records import quickly_made, read_directly
 from endpick.flow_control.calls import Fairness, Ordering
 from endpick.flow_control.states import TRANSITIONS, EntryEvent, EntryState
+
+put = object.__setattr__
+"""Changes a field of an `Entry`; for the host."""
 
 _FEW_GONE = 16
 """So many places in a heap may belong to requests that are gone, whatever its size."""
 
 
-@dataclass(slots=True, eq=False)
+@quickly_made
+@dataclass(frozen=True, slots=True, eq=False)
 class Entry(WaitingRequest):
     """A request that flow control holds: an entry in queues, without a task or a timer of its own.
+
+    Policies are shown this very object, so only `put` changes it.
 
     Attributes:
         told: Called once, with the event that ended its waiting; not when its client left.
@@ -37,7 +44,7 @@ class Entry(WaitingRequest):
         Raises:
             KeyError: nothing follows; a bug in endpick.
         """
-        self.state = TRANSITIONS[self.state, event]
+        put(self, "state", TRANSITIONS[self.state, event])
 
 
 class FlowQueue:
@@ -47,16 +54,26 @@ class FlowQueue:
     the top, or until there are more such keys than others.
     """
 
-    __slots__ = ("_entries", "_heap", "id", "size_bytes")
+    __slots__ = ("_entries", "_heap", "_id", "_size_bytes")
 
     def __init__(self, flow_id: str) -> None:
-        self.id = flow_id
-        self.size_bytes = 0
+        self._id = flow_id
+        self._size_bytes = 0
         self._entries: dict[int, Entry] = {}
         self._heap: list[tuple[SortKey, int]] = []
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    @property
+    def id(self) -> str:
+        """See `Flow`."""
+        return self._id
+
+    @property
+    def size_bytes(self) -> int:
+        """See `Flow`."""
+        return self._size_bytes
 
     @property
     def head(self) -> Entry | None:
@@ -66,14 +83,14 @@ class FlowQueue:
     def add(self, entry: Entry) -> bool:
         """Put an entry where its key belongs; True if it is the head now."""
         self._entries[entry.arrival] = entry
-        self.size_bytes += entry.size_bytes
+        self._size_bytes += entry.size_bytes
         heappush(self._heap, (entry.key, entry.arrival))
         return self._heap[0][1] == entry.arrival
 
     def remove(self, entry: Entry) -> bool:
         """Take an entry out, wherever it stands; True if it was the head."""
         del self._entries[entry.arrival]
-        self.size_bytes -= entry.size_bytes
+        self._size_bytes -= entry.size_bytes
         heap = self._heap
         if heap[0][1] == entry.arrival:
             heappop(heap)
@@ -106,21 +123,44 @@ class BandRules:
 class BandQueue:
     """The flows of one priority: the `Band` that policies see. A flow in which nothing waits is forgotten at once."""
 
-    __slots__ = ("_flows", "_waiting", "idle_since", "priority", "private", "rules", "size_bytes")
+    __slots__ = ("_flows", "_idle_since", "_priority", "_private", "_rules", "_size_bytes", "_waiting")
 
     def __init__(self, priority: int, rules: BandRules, now: float) -> None:
-        self.priority = priority
-        self.rules = rules
-        self.private: dict[str, object] = {}
-        """See `Band`."""
-        self.size_bytes = 0
-        self.idle_since = now
-        """When a request of this priority came or went last."""
+        self._priority = priority
+        self._rules = rules
+        self._private: dict[str, object] = {}
+        self._size_bytes = 0
+        self._idle_since = now
         self._flows: dict[str, FlowQueue] = {}
         self._waiting: OrderedDict[int, Entry] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    @property
+    def priority(self) -> int:
+        """See `Band`."""
+        return self._priority
+
+    @property
+    def private(self) -> dict[str, object]:
+        """See `Band`."""
+        return self._private
+
+    @property
+    def rules(self) -> BandRules:
+        """What holds for its requests."""
+        return self._rules
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all its waiting requests."""
+        return self._size_bytes
+
+    @property
+    def idle_since(self) -> float:
+        """When a request of this priority came or went last."""
+        return self._idle_since
 
     @property
     def flows(self) -> Collection[FlowQueue]:
@@ -152,14 +192,15 @@ class BandQueue:
 
     def add(self, entry: Entry) -> None:
         """Have an entry wait; entries are added in the order in which they came."""
-        entry.key = self.rules.ordering.key(entry)
+        put(entry, "key", self.rules.ordering.key(entry))
         flow_id = entry.request.fairness_id
         flow = self._flows.get(flow_id)
         if flow is None:
             flow = self._flows[flow_id] = FlowQueue(flow_id)
-        entry.flow, entry.band = flow, self
+        put(entry, "flow", flow)
+        put(entry, "band", self)
         self._waiting[entry.arrival] = entry
-        self.size_bytes += entry.size_bytes
+        self._size_bytes += entry.size_bytes
         if flow.add(entry):
             self.rules.fairness.flow_changed(self, flow)
 
@@ -167,9 +208,10 @@ class BandQueue:
         """Take an entry out; the flow that it has left."""
         flow = entry.flow
         assert flow is not None
-        entry.flow = entry.band = None
+        put(entry, "flow", None)
+        put(entry, "band", None)
         del self._waiting[entry.arrival]
-        self.size_bytes -= entry.size_bytes
+        self._size_bytes -= entry.size_bytes
         headed = flow.remove(entry)
         if not flow:
             del self._flows[flow.id]
@@ -183,3 +225,8 @@ class BandQueue:
         if isinstance(chosen, str):
             return self._flows[chosen].head
         return None if chosen is None else self.oldest
+
+
+# Policies read them, and may not change them: what they would change is the queues themselves.
+read_directly(FlowQueue, id="_id", size_bytes="_size_bytes")
+read_directly(BandQueue, priority="_priority", private="_private", rules="_rules", size_bytes="_size_bytes", idle_since="_idle_since")

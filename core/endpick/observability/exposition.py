@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -79,6 +80,10 @@ def _with_elsewhere(families: Iterable[Metric], instance: Instance) -> Iterator[
         yield _of_instance(alone, instance, {})
 
 
+_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+"""Of metrics and labels; one other makes the whole page unreadable."""
+
+
 def _of_instance(family: Metric, instance: Instance, elsewhere: dict[SampleKey, float]) -> Metric:
     """A copy, because a plugin may give the same object again; with texts and numbers only, so that writing the page cannot fail.
 
@@ -87,6 +92,8 @@ def _of_instance(family: Metric, instance: Instance, elsewhere: dict[SampleKey, 
     name, documentation = family.name, str(family.documentation)
     copy = Metric(name, documentation, family.type)
     for sample in family.samples:
+        if not all(map(_NAME.fullmatch, (name, sample.name, *sample.labels))):
+            raise ValueError(f"a metric, a sample or a label of '{name!r:.100}' has a name that no scraper reads")
         labels = {label: str(text) for label, text in sample.labels.items()}
         value = float(sample.value)
         if elsewhere:

@@ -16,6 +16,7 @@ from endpick.diagnostics import Diagnostic, sort_diagnostics
 from endpick.observability.telemetry import Telemetry
 from endpick.planning.plan import Plan, PlannedInstance
 from endpick.planning.stand_ins import DeciderStandIn, stand_in_for
+from endpick.plugins.attributes import publishes_objectives, tolerated_age_of
 from endpick.plugins.breaker import DEFAULT_SETTINGS, BreakerSettings
 from endpick.plugins.failures import CALL_FAILURES, is_the_hosts
 from endpick.plugins.importing import describe
@@ -176,7 +177,7 @@ def _tolerated_age(plan: Plan, built: Built) -> float:
     filters = {name for profile in plan.profiles for name in profile.filters}
     if plan.detector is not None and plan.detector not in filters and plan.flow_control is None and not _may_shed(plan, built):
         asked.discard(plan.detector)  # without queues, only requests of negative priority can be shed
-    ages = [built.instances[name].plugin.tolerated_age_seconds for name in asked]
+    ages = [tolerated_age_of(built.instances[name].plugin) for name in asked]
     limits = [age for name in asked for age in plan.by_name[name].subscriptions.max_ages.values()]
     return min((*(age for age in ages if age is not None), *limits), default=math.inf)
 
@@ -184,7 +185,7 @@ def _tolerated_age(plan: Plan, built: Built) -> float:
 def _may_shed(plan: Plan, built: Built) -> bool:
     """Whether a request can have a negative priority, by the plan or by what its discovery may find."""
     discovery = None if plan.discovery is None else built.instances[plan.discovery].plugin
-    published = isinstance(discovery, EndpointDiscovery) and discovery.publishes_objectives
+    published = isinstance(discovery, EndpointDiscovery) and publishes_objectives(discovery)
     return published or min(plan.objectives.values(), default=0) < 0
 
 

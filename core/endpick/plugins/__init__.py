@@ -16,6 +16,9 @@
 - `loader`: does a candidate load as a plugin, and whose fault is it when it does not?
 - `importing`: what did the import of an entry point yield, print or raise?
 - `failures`: what may plugin code raise without harm to the process?
+- `attempt`: for how long is a plugin awaited that does not end when it is cancelled?
+- `stretches`: for how long does what is awaited hold the event loop?
+- `attributes`: is what the host reads of a plugin what it has to be?
 - `tracebacks`: what is told of an exception that plugin code raised?
 - `breaker`: when is an instance that fails left out, and when called again?
 - `contract`: is the imported class a plugin of its kind?

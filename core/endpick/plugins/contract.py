@@ -11,6 +11,7 @@ from endpick.api.data import DataKey
 from endpick.api.datalayer import DataSource, EndpointEventSource, PollingPoolSource, PollingSource, PoolSource, StreamSource
 from endpick.api.plugin import Parameters, Plugin, Stability
 from endpick.diagnostics import Code, Diagnostic
+from endpick.plugins.attributes import wrong_in_class
 from endpick.plugins.discovery import Candidate
 from endpick.plugins.kinds import KINDS, kinds_of, parameters_model
 from endpick.plugins.references import marks_in
@@ -232,6 +233,7 @@ def _declaration_faults(reference: Reference, candidate: Candidate, plugin: type
     aliases: object = plugin.aliases
     if not isinstance(aliases, tuple) or not all(isinstance(alias, str) for alias in aliases):
         messages.append(f"`aliases` {whose} is not a tuple of names")
+    messages += wrong_in_class(plugin, whose)
     messages += [f"`{name}` {whose} is read by no part of endpick: did you mean '{meant}'?" for name, meant in misspelt_attributes(plugin)]
     for message in messages:
         yield reference.diagnostic(Code.E0318, message, candidate, help=_blame(candidate))

@@ -16,7 +16,7 @@ CALL_FAILURES = BaseException
 or the connection of a gateway."""
 
 AWAIT_FAILURES = (Exception, BaseExceptionGroup, SystemExit, KeyboardInterrupt, asyncio.CancelledError)
-"""The same of what is awaited; without `GeneratorExit`, by which Python closes a coroutine."""
+"""The same of what is awaited by a coroutine that cannot tell whether it is being closed; see `is_closing`."""
 
 TESTED_FAILURES = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError)
 """What a plugin under test may throw at the kit; Ctrl-C, a time limit and what pytest raises are for the person who runs the test."""
@@ -75,6 +75,19 @@ def is_the_hosts(problem: BaseException) -> bool:
     if issubclass(kind, asyncio.CancelledError):
         return _was_cancelled()
     return issubclass(kind, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def is_closing(problem: BaseException, own: asyncio.Task[None] | None) -> bool:
+    """Whether Python closes a coroutine of the task `own`, as it does by a `GeneratorExit`; False for one that a plugin raised.
+
+    A coroutine that is closed may not wait any more, and its task does not run: another one does, or none.
+    """
+    if not issubclass(type(problem), GeneratorExit):
+        return False
+    try:
+        return own is None or asyncio.current_task() is not own
+    except RuntimeError:  # no event loop runs
+        return True
 
 
 def _was_cancelled() -> bool:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
@@ -17,6 +16,7 @@ from endpick.api.plugin import Plugin
 from endpick.config.source import SourceMap
 from endpick.diagnostics import Code, Diagnostic, DocumentPath
 from endpick.installation import API_MAJOR
+from endpick.plugins.attempt import LateError, attempt
 from endpick.plugins.discovery import Candidate
 from endpick.plugins.failures import CALL_FAILURES, is_the_hosts, message_of
 from endpick.plugins.hook_objects import hook_faults, load_hook_object
@@ -48,18 +48,16 @@ class HookCall:
 
     async def attempt(self, code: Code, deadline_seconds: float, **offered: object) -> Diagnostic | None:
         """Call it, await it if it is asynchronous, and tell its failure under `code`; None when all is well."""
-        result = None
         try:
             result = self(**offered)
             if inspect.isawaitable(result):
-                async with asyncio.timeout(deadline_seconds):  # not `wait_for`, whose task of its own would let SystemExit end the process
-                    await result
-        except TimeoutError as error:
+                awaited: Awaitable[object] = result
+                await attempt(lambda: awaited, deadline_seconds)
+        except LateError as error:
             late = Code.E0703 if code is Code.E0706 else code
             return self.fault(late, f"did not finish {self.hook} within {deadline_seconds:g} s", error)
         except CALL_FAILURES as error:
-            closed = result is not None and isinstance(error, GeneratorExit)  # by which Python closes a coroutine that awaits
-            if closed or is_the_hosts(error):
+            if is_the_hosts(error):
                 raise
             return self.failure(code, error)
         return None

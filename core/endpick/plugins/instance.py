@@ -14,6 +14,7 @@ from endpick.api.errors import ConfigurationError
 from endpick.api.plugin import Parameters, Plugin, PluginContext
 from endpick.api.scheduling import ProfileHandler
 from endpick.diagnostics import Code, Diagnostic
+from endpick.plugins.attributes import wrong_in
 from endpick.plugins.breaker import DEFAULT_SETTINGS, Breaker, BreakerSettings
 from endpick.plugins.discovery import Candidate
 from endpick.plugins.elsewhere import GrownMetrics
@@ -112,6 +113,9 @@ def build(
     plugin = _guarded(loaded, place, lambda: loaded.plugin(name, parameters, context), loaded.plugin)
     if isinstance(plugin, Diagnostic):
         return plugin
+    unfit = _attribute_fault(loaded, plugin, place)
+    if unfit is not None:
+        return unfit
     return Instance(
         name=name,
         type=loaded.type,
@@ -127,6 +131,17 @@ def build(
         breaker=Breaker(breaker, context.clock),
         candidate=loaded.candidate,
     )
+
+
+def _attribute_fault(loaded: LoadedPlugin, plugin: Plugin[Parameters], place: ParameterSource) -> Diagnostic | None:
+    """Why the host cannot work with what it reads of an instance; None when it can."""
+    wrong = _guarded(loaded, place, lambda: wrong_in(plugin) or "", str)
+    if isinstance(wrong, Diagnostic):
+        return wrong
+    blamed = place.reference.plugin(loaded.candidate)
+    message = f"{blamed} cannot be used: {wrong}"
+    help_line = _fault_of(loaded)
+    return Diagnostic(Code.E0403, message, place.key_span(()), help=help_line, plugin=blamed, path=place.path) if wrong else None
 
 
 def instance_logger(loaded: LoadedPlugin, name: str) -> logging.Logger:
@@ -151,13 +166,17 @@ def _nowhere(loaded: LoadedPlugin) -> ParameterSource:
     return ParameterSource(Reference(loaded.type))
 
 
+def _fault_of(loaded: LoadedPlugin) -> str:
+    return f"this is a fault of {loaded.candidate.distribution}; report it to its author, or install another release"
+
+
 def _guarded(loaded: LoadedPlugin, place: ParameterSource, call: Callable[[], T], expected: type[T]) -> T | Diagnostic:
     plugin = place.reference.plugin(loaded.candidate)
 
     def refused(message: str, help_line: str, notes: tuple[str, ...] = ()) -> Diagnostic:
         return Diagnostic(Code.E0403, message, place.key_span(()), help=help_line, notes=notes, plugin=plugin, path=place.path)
 
-    fault = f"this is a fault of {loaded.candidate.distribution}; report it to its author, or install another release"
+    fault = _fault_of(loaded)
     try:
         with attributed(str(plugin)):
             value = call()

@@ -12,6 +12,7 @@
 - `weight`: how long would parsing a body hold the event loop?
 - `memory`: what do all requests together hold, and which stage of overload follows from it?
 - `response`: who is told while a response passes, and what is settled at its end?
+- `added`: what may observers add to a response?
 - `response_body`: what is read and rewritten in a response while it passes?
 
 `serve`, `testing`, `planning`, `transport` and `extproc` call it. It may import `scheduling`, `datalayer` and every layer below them.

@@ -256,7 +256,7 @@ class Director:
             return self.refuse(built, refused(result))
         picked = result.runs[result.primary].picked
         assert picked is not None
-        first = picked.members[0]
+        first, destinations = picked.members[0], result.destinations
         self._telemetry.request_scheduled(seconds, first, request.model)
         if "prefer" in request.headers and wants_cached_only(request.headers) and not was_cached(result, state):
             return self.refuse(built, NOTHING_CACHED)
@@ -278,7 +278,7 @@ class Director:
                 refusal = refusal or verdict(step, answer)
         settle(access)
         # Only now: an instance whose circuit opened meanwhile has nothing to settle, and one that has seen the request leave settles it.
-        exchange = TrackedExchange(self._exchange_host, built, state, pipeline.observers, picked, result.destinations)
+        exchange = TrackedExchange(self._exchange_host, built, state, pipeline.observers, picked, destinations)
         flight: Flight | None = None
         if pipeline.flow_control is not None and self._room is not None:
             flight = self._room.track(request, first)
@@ -289,9 +289,9 @@ class Director:
         size_bytes = request.size_bytes if built.body is None else len(built.body)
         seconds = self._clock() - request.received_at
         self._telemetry.request_decided(request.incoming_model, request.model, request.fairness_id, request.priority, size_bytes, seconds)
-        self._sent.update(result.destinations)
+        self._sent.update(destinations)
         scores = scores_of(result) if self._emits_scores else None
-        return Routed(result.destinations, exchange, headers.values, built.body, headers.metadata, headers.removed, scores, flight)
+        return Routed(destinations, exchange, headers._values, built.body, headers._metadata, headers._removed, scores, flight)
 
     def _anywhere(self, incoming: IncomingRequest) -> Decision:
         """A request without a body (`GET /v1/models`) is the same to every endpoint; as in llm-d, no profile runs for it."""

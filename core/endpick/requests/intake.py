@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from time import perf_counter
 from types import MappingProxyType, NoneType
@@ -18,10 +19,11 @@ from endpick.api.request import InferenceRequest, ParsedRequest, Prompt, Rejecti
 from endpick.api.request_control import MetadataValue, Parser
 from endpick.datalayer.model_rules import ModelRules, choose_model
 from endpick.observability.telemetry import Telemetry
+from endpick.plugins.attributes import claims_of, usage_mark_of
 from endpick.plugins.failures import CALL_FAILURES, kind_of
 from endpick.plugins.instance import Instance
 from endpick.requests.memory import parsed_size, unparsed_size
-from endpick.requests.model import CODE_OF, LONG_NAME, MAX_NAME_CHARACTERS, NO_MODEL, IncomingRequest, Refused, refused
+from endpick.requests.model import CODE_OF, LONG_NAME, MAX_NAME_CHARACTERS, NO_MODEL, IncomingRequest, Refused, plain_rejection, refused
 from endpick.scheduling.step import Fault, Step, bind
 
 REQUEST_ID: Final = "x-request-id"
@@ -78,38 +80,53 @@ def plain_value(value: MetadataValue) -> MetadataValue:
     return value if isinstance(value, bool) else float(value)
 
 
-class HeadersForUpstream:
-    """The `UpstreamHeaders` of one request."""
+MOST_ADDED: Final = 1 << 16
+"""Characters of headers and metadata that plugins add to a request, or to its response: gateways take little more."""
 
-    __slots__ = ("metadata", "removed", "values")
+
+class HeadersForUpstream:
+    """The `UpstreamHeaders` of one request: pre-requests have this very object, and its host reads what they may not assign to."""
+
+    __slots__ = ("_added", "_metadata", "_removed", "_values")
 
     def __init__(self, values: Mapping[str, str], removed: tuple[str, ...] = ()) -> None:
-        self.removed = removed
-        self.values = {name.lower(): value for name, value in values.items() if name.lower() not in OWNED} if values else {}
-        self.metadata: dict[str, dict[str, MetadataValue]] = {}
+        self._removed = removed
+        self._values = {name.lower(): value for name, value in values.items() if name.lower() not in OWNED} if values else {}
+        self._metadata: dict[str, dict[str, MetadataValue]] = {}
+        self._added = 0
 
     def set_metadata(self, namespace: object, key: object, value: object) -> None:
         """See `UpstreamHeaders.set_metadata`; what a plugin passes is believed only once it has been looked at."""
         if not isinstance(namespace, str) or not isinstance(key, str) or not isinstance(value, str | float | int):
             raise TypeError(f"metadata {namespace!r}, {key!r} is set to {value!r}; it takes strings, numbers and booleans")
-        self.metadata.setdefault(plain_text(namespace), {})[plain_text(key)] = plain_value(value)
+        name, entry, plain = plain_text(namespace), plain_text(key), plain_value(value)
+        self._take(len(name) + len(entry) + (len(plain) if isinstance(plain, str) else 0))
+        self._metadata.setdefault(name, {})[entry] = plain
 
     def set(self, name: str, value: str) -> None:
         """See `UpstreamHeaders.set`."""
         check_headers(((name, value),))
-        self.values[_for_plugins(name)] = value
+        lowered, plain = _for_plugins(name), plain_text(value)
+        self._take(len(lowered) + len(plain))
+        self._values[lowered] = plain
 
     def remove(self, name: str) -> None:
         """See `UpstreamHeaders.remove`."""
         check_headers(((name, ""),))
         lowered = _for_plugins(name)
-        self.values.pop(lowered, None)
-        self.removed = (*self.removed, lowered)
+        self._take(len(lowered))
+        self._values.pop(lowered, None)
+        self._removed = (*self._removed, lowered)
+
+    def _take(self, characters: int) -> None:
+        self._added += characters
+        if self._added > MOST_ADDED:
+            raise ValueError(f"plugins add more than {MOST_ADDED} characters of headers and metadata to the request")
 
 
 def _for_plugins(name: str) -> str:
     """The name in lower case, of a header that plugins may change."""
-    lowered = name.lower()
+    lowered = str.__str__(name).lower()
     if lowered in OWNED or lowered.startswith(":"):
         raise ValueError(f"header '{lowered}' belongs to endpick and cannot be set by a plugin")
     return lowered
@@ -173,8 +190,9 @@ def _compile(instance: Instance, telemetry: Telemetry) -> CompiledParser:
     parse = bind(instance, Parser, "parse", telemetry)
     plugin = instance.plugin
     assert isinstance(plugin, Parser)
-    usage = bind(instance, Parser, "usage", telemetry) if plugin.reads_usage else None
-    return CompiledParser(plugin.claims, parse, bind(instance, Parser, "rewrite_model", telemetry), usage, plugin.usage_mark)
+    mark = usage_mark_of(plugin)
+    usage = None if mark is None else bind(instance, Parser, "usage", telemetry)
+    return CompiledParser(claims_of(plugin), parse, bind(instance, Parser, "rewrite_model", telemetry), usage, mark or b"")
 
 
 DEFAULT_FAIRNESS_ID: Final = "default-flow"
@@ -222,9 +240,10 @@ def plainly(parsed: ParsedRequest) -> ParsedRequest:
     plain_tokens = None if tokens is None else int.__int__(tokens)
     streaming = bool(parsed.streaming)
     needs_model, skip_response = bool(parsed.needs_model), bool(parsed.skip_response)
-    return ParsedRequest(
-        parsed.model, parsed.prompt, streaming, plain_tokens, parsed.cache_salt, parsed.payload, needs_model, skip_response
-    )
+    prompt = parsed.prompt
+    if type(prompt) is not Prompt and isinstance(prompt, Prompt):  # one of another class is asked where what it answers is looked at
+        prompt = Prompt(partial(getattr, prompt, "texts"), partial(getattr, prompt, "pieces"))
+    return ParsedRequest(parsed.model, prompt, streaming, plain_tokens, parsed.cache_salt, parsed.payload, needs_model, skip_response)
 
 
 def new_id() -> str:
@@ -283,10 +302,12 @@ def build_request(
             access.called.append((step, perf_counter()))
             if isinstance(answer, ParsedRequest):
                 kinds = type(answer), type(answer.model), type(answer.cache_salt), type(answer.streaming), type(answer.max_output_tokens)
-                usual = kinds in _USUAL_KINDS and isinstance(answer.prompt, Prompt)
+                usual = kinds in _USUAL_KINDS and type(answer.prompt) is Prompt
                 if not usual or answer.needs_model is not True or answer.skip_response is not False:
                     answer = plainly(answer)
-            elif not isinstance(answer, Rejection):
+            elif isinstance(answer, Rejection):
+                answer = plain_rejection(answer)
+            else:
                 answer = step.fault(f"answered {kind_of(answer)}, not a ParsedRequest or Rejection")
         except CALL_FAILURES as problem:
             answer = step.failed(problem, access)
@@ -295,6 +316,7 @@ def build_request(
             assert isinstance(answer, Rejection | Fault)
             return refused(answer)
         parsed = answer
+        parsed.prompt._parser = step
 
     rewrite, objective, fairness_id = NO_CONTROLS if CONTROLS.isdisjoint(headers) else controls_of(headers)
     if read is not None:

@@ -251,6 +251,21 @@ NOTHING_CACHED: Final = Refused(
 EVICTED: Final = Refused(429, CODE_OF[429], "request evicted by flow control", reason="evicted")
 
 
+_LONGEST_MESSAGE: Final = 4096
+_LONGEST_REASON: Final = 256
+"""Of a refusal of a plugin, in characters: the client reads a sentence, and no gateway takes megabytes in place of an answer."""
+
+
+def plain_rejection(rejection: Rejection) -> Rejection:
+    """A copy that nothing but endpick holds, checked anew: a subclass may answer with code of its own, and frozen fields can be changed.
+
+    Raises:
+        Anything: a field is not what it has to be, or raises when it is looked at.
+    """
+    message, reason = str.__str__(rejection.message), str.__str__(rejection.reason)
+    return Rejection(message[:_LONGEST_MESSAGE], int.__int__(rejection.status), reason[:_LONGEST_REASON])
+
+
 def refused(why: Rejection | Fault) -> Refused:
     """The answer to the client: what a plugin decided, or that one failed and the operator wants the request refused then."""
     if isinstance(why, Fault):

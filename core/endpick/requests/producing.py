@@ -5,7 +5,6 @@ Coroutines, which the compiled build leaves to Python: that is why they do not s
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -14,11 +13,16 @@ from endpick.api.access import Access
 from endpick.api.endpoints import Endpoints
 from endpick.api.request import InferenceRequest
 from endpick.api.state import CycleState
-from endpick.plugins.failures import AWAIT_FAILURES, FaultOfAnother, is_the_hosts
+from endpick.plugins.attempt import LateError, attempt
+from endpick.plugins.failures import CALL_FAILURES, FaultOfAnother, is_the_hosts
+from endpick.plugins.stretches import Timed
 from endpick.requests.memory import MemoryAccount
 from endpick.requests.model import Decision
 from endpick.requests.steps import CompiledProducer, produce
 from endpick.scheduling.step import Fault, settle
+
+MOST_ENDLESS = 32
+"""Calls of one producer that have not ended since they were cancelled: each keeps its request in memory, and no more are begun."""
 
 
 async def after(producing: Coroutine[None, None, Fault | None], conclude: Callable[[Fault | None], Decision]) -> Decision:
@@ -64,20 +68,30 @@ async def _produce_later(producer: CompiledProducer, production: Production) -> 
     step = producer.step
     if step.breaker.state and not step.admitted():
         return step.left_out()
+    if len(producer.endless) >= MOST_ENDLESS:
+        return step.fault(f"is not asked: {MOST_ENDLESS} calls of it have not ended since they were cancelled")
     own = Access(step.instance.scope, production.access.on_violation)
+    endpoints, state = production.endpoints._accessed_by(own), production.state._accessed_by(own)
+
+    def call() -> Awaitable[object]:
+        pending = step.call(production.request, endpoints, state)
+        assert isinstance(pending, Awaitable)
+        return Timed(pending, step.breaker.budget_seconds, step.held)
+
     started = perf_counter()
-    limit = asyncio.timeout(producer.timeout_seconds)
     try:
-        async with limit:
-            pending = step.call(production.request, production.endpoints._accessed_by(own), production.state._accessed_by(own))
-            assert isinstance(pending, Awaitable)
-            await pending
+        await attempt(call, producer.timeout_seconds)
     except FaultOfAnother as other:
         return other.fault if isinstance(other.fault, Fault) else step.fault(other)
-    except AWAIT_FAILURES as problem:
+    except LateError as late:
+        if late.task is not None:
+            producer.endless.add(late.task)
+            late.task.add_done_callback(producer.endless.discard)
+        return step.fault(f"took longer than {producer.timeout_seconds} s")
+    except CALL_FAILURES as problem:
         if is_the_hosts(problem):
             raise
-        return step.fault(f"took longer than {producer.timeout_seconds} s" if limit.expired() else problem)
+        return step.fault(problem)
     finally:
         step.timer.observe(perf_counter() - started)
     return None

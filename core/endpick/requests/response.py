@@ -20,7 +20,8 @@ from endpick.observability.telemetry import Telemetry
 from endpick.plugins.breaker import Breaker, BreakerState
 from endpick.plugins.failures import CALL_FAILURES, kind_of
 from endpick.plugins.instance import Instance
-from endpick.requests.intake import BuiltRequest, plain_text, plain_value
+from endpick.requests.added import add_headers, add_metadata
+from endpick.requests.intake import BuiltRequest
 from endpick.requests.memory import MemoryAccount
 from endpick.requests.model import CloseCause
 from endpick.requests.response_body import FramedUsage, ModelNameRestorer, StreamedUsage, UsageReader, WholeUsage, read_usage
@@ -68,26 +69,6 @@ def compile_observers(instances: Sequence[Instance], telemetry: Telemetry) -> Ob
         bound("response_metadata"),
         bound("response_ended"),
     )
-
-
-def _add_metadata(answer: Mapping[object, object], told: dict[str, dict[str, MetadataValue]], step: Step) -> None:
-    for namespace, entries in answer.items():
-        if not isinstance(namespace, str) or not isinstance(entries, Mapping):
-            step.fault(f"answered metadata {namespace!r}: {entries!r}; it takes a mapping for each namespace")
-            continue
-        for key, value in entries.items():
-            if isinstance(key, str) and isinstance(value, str | float | int):
-                told.setdefault(plain_text(namespace), {})[plain_text(key)] = plain_value(value)
-            else:
-                step.fault(f"wants metadata {key!r} set to {value!r}; it takes strings, numbers and booleans")
-
-
-def _add(answer: Mapping[object, object], added: dict[str, str | None], step: Step) -> None:
-    for name, value in answer.items():
-        if isinstance(name, str) and (value is None or isinstance(value, str)):
-            added[plain_text(name)] = None if value is None else plain_text(value)
-        else:
-            step.fault(f"wants header {name!r} set to {value!r}; names and values must be strings")
 
 
 TERMINATION_OF: Final[Mapping[CloseCause, TerminationCause]] = {
@@ -250,7 +231,7 @@ class TrackedExchange:
                     continue
                 try:
                     if isinstance(answer, Mapping):
-                        _add(answer, added, step)
+                        add_headers(answer, added, step)
                     elif not isinstance(answer, Fault):
                         step.fault(f"answered {kind_of(answer)}, not headers or None")
                 except CALL_FAILURES as problem:
@@ -306,7 +287,7 @@ class TrackedExchange:
             answer = step.run(self._host.access, self._built.request, self._usage.result(), self._state)
             try:
                 if isinstance(answer, Mapping):
-                    _add_metadata(answer, told, step)
+                    add_metadata(answer, told, step)
                 elif answer is not None and not isinstance(answer, Fault):
                     step.fault(f"answered {kind_of(answer)}, not metadata or None")
             except CALL_FAILURES as problem:

@@ -11,7 +11,7 @@ import orjson
 
 from endpick.api.access import Access
 from endpick.api.request import Usage
-from endpick.plugins.failures import kind_of
+from endpick.plugins.failures import CALL_FAILURES, kind_of
 from endpick.requests.memory import MemoryAccount
 from endpick.scheduling.step import Fault, Step
 
@@ -64,9 +64,13 @@ def read_usage(step: Step, access: Access, body: bytes, streaming: bool) -> Usag
     """What a parser says of a body, if it is a `Usage`; a fault of the parser if it is anything else but None."""
     usage = step.run(access, body, streaming)
     if type(usage) is Usage:  # not `isinstance`, which asks the answer
-        if max(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens or 0) <= _MOST_TOKENS:
-            return usage
-        step.fault(f"answered more than {_MOST_TOKENS} tokens")
+        try:
+            prompt, completion, cached = usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens
+            if 0 <= prompt <= _MOST_TOKENS and 0 <= completion <= _MOST_TOKENS and 0 <= (cached or 0) <= _MOST_TOKENS:
+                return usage
+            step.fault(f"answered less than 0 tokens, or more than {_MOST_TOKENS}")
+        except CALL_FAILURES as problem:  # of one that was not made as it has to be
+            step.fault(problem)
     elif usage is not None and type(usage) is not Fault:
         step.fault(f"answered {kind_of(usage)}, not Usage or None")
     return None

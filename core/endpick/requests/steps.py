@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from time import perf_counter
 from types import CoroutineType
@@ -21,10 +22,11 @@ from endpick.api.request_control import DataProducer
 from endpick.api.scheduling import SchedulingResult
 from endpick.api.state import CycleState, ScoringState
 from endpick.observability.telemetry import Telemetry
-from endpick.plugins.failures import CALL_FAILURES, kind_of
+from endpick.plugins.attributes import produce_timeout_of
+from endpick.plugins.failures import CALL_FAILURES, is_the_hosts, kind_of
 from endpick.plugins.instance import Instance
 from endpick.requests.intake import FAIRNESS_ID, first_of
-from endpick.requests.model import MAX_NAME_CHARACTERS, SATURATED, Refused, refused
+from endpick.requests.model import MAX_NAME_CHARACTERS, SATURATED, Refused, plain_rejection, refused
 from endpick.scheduling.profile import as_view
 from endpick.scheduling.step import Fault, Step, bind
 
@@ -107,6 +109,8 @@ class CompiledProducer:
     step: Step
     awaits: bool
     timeout_seconds: float
+    endless: set[asyncio.Task[None]] = field(default_factory=set, compare=False)
+    """Calls that did not heed their cancellation."""
 
 
 def compile_producer(instance: Instance, telemetry: Telemetry) -> CompiledProducer:
@@ -114,7 +118,7 @@ def compile_producer(instance: Instance, telemetry: Telemetry) -> CompiledProduc
     step = bind(instance, DataProducer, "produce", telemetry)
     plugin = instance.plugin
     assert isinstance(plugin, DataProducer)
-    return CompiledProducer(step, inspect.iscoroutinefunction(plugin.produce), plugin.timeout_seconds)
+    return CompiledProducer(step, inspect.iscoroutinefunction(plugin.produce), produce_timeout_of(plugin))
 
 
 def produce(
@@ -134,11 +138,20 @@ def produce(
             continue
         if type(answer) is not Fault:  # not `isinstance`, which asks the answer
             if type(answer) is CoroutineType:
-                answer.close()
+                _close(answer)
             answer = step.fault("returned something to await although `produce` is not an `async def`")
         if answer.refuses:
             return answer
     return None
+
+
+def _close(coroutine: CoroutineType[object, object, object]) -> None:
+    """End what is not awaited. One that has begun may refuse to end, which its fault says already."""
+    try:
+        coroutine.close()
+    except CALL_FAILURES as problem:
+        if is_the_hosts(problem):
+            raise
 
 
 def admit(steps: Sequence[Step], request: InferenceRequest, endpoints: Endpoints, state: ScoringState, access: Access) -> Refused | None:
@@ -153,14 +166,16 @@ def admit(steps: Sequence[Step], request: InferenceRequest, endpoints: Endpoints
 
 def verdict(step: Step, answer: object) -> Refused | None:
     """The refusal in what a plugin answered that may refuse, or in its failure; None to go on."""
-    try:
-        if answer is not None and not isinstance(answer, Rejection | Fault):
+    if answer is None:
+        return None
+    if type(answer) is not Fault:
+        try:
+            if isinstance(answer, Rejection):
+                return refused(plain_rejection(answer))
             answer = step.fault(f"answered {kind_of(answer)}, not a Rejection or None")
-    except CALL_FAILURES as problem:
-        answer = step.fault(problem)
-    if isinstance(answer, Rejection) or (isinstance(answer, Fault) and answer.refuses):
-        return refused(answer)
-    return None
+        except CALL_FAILURES as problem:
+            answer = step.fault(problem)
+    return refused(answer) if answer.refuses else None
 
 
 def wants_cached_only(headers: Mapping[str, str]) -> bool:

@@ -19,7 +19,7 @@ from endpick.api.state import CycleState
 from endpick.plugins.failures import CALL_FAILURES, kind_of
 from endpick.requests.intake import BuiltRequest, plainly
 from endpick.requests.memory import MemoryAccount
-from endpick.requests.model import CloseCause, Decision, IncomingRequest, Refused, Routed, refused
+from endpick.requests.model import CloseCause, Decision, IncomingRequest, Refused, Routed, plain_rejection, refused
 from endpick.scheduling.step import Fault, Step
 from endpick.scheduling.trace import Waited
 
@@ -107,7 +107,8 @@ class LaterDecision(LetGo):
             self._parsed_bytes = built.parsed_bytes
             room.hold_parsed(built.parsed_bytes)
         else:
-            entry.request = built.request = replace(built.request, payload=None, prompt=_PromptOfBody(self))
+            built.request = replace(built.request, payload=None, prompt=_PromptOfBody(self))
+            object.__setattr__(entry, "request", built.request)  # a policy is shown the entry, and may not
 
     def read_again(self) -> ParsedRequest | Refused:
         """What the body says of which only the bytes were kept."""
@@ -116,9 +117,13 @@ class LaterDecision(LetGo):
         answer: object = parser.parse.run(self._room.access, self.built.request.path, MappingProxyType(incoming.headers), incoming.body)
         try:
             if isinstance(answer, ParsedRequest):
-                return plainly(answer)
-            if isinstance(answer, Rejection | Fault):
+                parsed = plainly(answer)
+                parsed.prompt._parser = parser.parse
+                return parsed
+            if type(answer) is Fault:
                 return refused(answer)
+            if isinstance(answer, Rejection):
+                return refused(plain_rejection(answer))
         except CALL_FAILURES as problem:  # what answers may answer for itself with code of the plugin
             return refused(parser.parse.fault(problem))
         return refused(parser.parse.fault(f"answered {kind_of(answer)} in the end"))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from time import perf_counter
-from typing import TypeAlias
+from types import MappingProxyType
+from typing import Final, TypeAlias
 
 from endpick.api.access import Access
 from endpick.api.endpoints import Endpoints
@@ -21,6 +23,7 @@ from endpick.scheduling.step import Fault, Step, bind
 Runs: TypeAlias = Mapping[str, ProfileRunResult]
 
 REJECTED_SATURATED = "rejected-saturated"
+_ONLY_TEXTS: Final = frozenset({str})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +43,14 @@ class Scheduler:
         """
         access.called.append((None, perf_counter()))
         runs: dict[str, ProfileRunResult] = {}
-        # Ends after len(names) rounds at most, because naming a profile twice is a fault.
+        shown: Runs = MappingProxyType(runs)
+        # Ends after len(names) rounds at most, because naming a profile twice is a fault, and the handler cannot take a run back.
         while len(runs) < len(self.names):
             step = self.pick_profiles
             access.scope = step.scope
             answer: object
             try:
-                answer = (step.ask if step.breaker.state else step.call)(request, self.names, runs, state)
+                answer = (step.ask if step.breaker.state else step.call)(request, self.names, shown, state)
                 access.called.append((step, perf_counter()))
             except CALL_FAILURES as problem:
                 answer = step.failed(problem, access)
@@ -71,27 +75,39 @@ class Scheduler:
         access.scope = step.scope
         result: object
         try:
-            result = (step.ask if step.breaker.state else step.call)(request, runs, state)
+            result = (step.ask if step.breaker.state else step.call)(request, shown, state)
             access.called.append((step, perf_counter()))
         except CALL_FAILURES as problem:
             result = step.failed(problem, access)
         access.scope = None
-        try:
-            decided = isinstance(result, SchedulingResult)
-        except CALL_FAILURES as problem:
-            result, decided = step.fault(problem), False
-        if isinstance(result, Fault):
+        if type(result) is Fault:
             return _rejection(str(result), fault=True)
-        if not decided or not isinstance(result, SchedulingResult):
-            return _rejection(str(step.fault(f"answered {kind_of(result)}, not a SchedulingResult")), fault=True)
-        if result.failure:
-            return _without_decision(result.failure, runs)
-        primary = runs.get(result.primary)
-        if primary is None or primary.picked is None or result.runs is not runs or not result.destinations:
-            unusable = _unusable(result, runs)
-            if unusable is not None:
-                return _rejection(str(step.fault(unusable)), fault=True)
-        return result
+        try:
+            if type(result) is SchedulingResult:
+                decision = result
+            elif isinstance(result, SchedulingResult):
+                decision = _plainly(result)
+            else:
+                return _rejection(str(step.fault(f"answered {kind_of(result)}, not a SchedulingResult")), fault=True)
+            if decision.failure:
+                return _without_decision(decision.failure, runs)
+            primary = runs.get(decision.primary)
+            places = decision.destinations
+            usual = primary is not None and primary.picked is not None and decision.runs is shown and places
+            if (
+                usual
+                and (_ONLY_TEXTS.issuperset(map(type, places)) if len(places) > 1 else type(places[0]) is str)
+                and type(decision.headers) is dict
+                and type(decision.removed_headers) is tuple
+            ):
+                return decision
+            decision = _plainly(decision)
+            unusable = _unusable(decision, runs)
+            if unusable is None:
+                return decision
+        except CALL_FAILURES as problem:
+            return _rejection(str(step.failed(problem, access)), fault=True)
+        return _rejection(str(step.fault(unusable)), fault=True)
 
     def _wanted(self, answer: object, runs: Runs) -> tuple[str, ...] | Fault:
         """The profiles that the handler wants run next."""
@@ -102,10 +118,13 @@ class Scheduler:
         """The profiles that the handler wants run next, or what is wrong with its answer."""
         if isinstance(answer, str) or not isinstance(answer, tuple | list | Sequence):
             return f"answered {kind_of(answer)}, not a sequence of profile names"
-        names = tuple(answer)
-        for name in names:
-            if not isinstance(name, str) or name not in self.profiles:
+        # No more than can be right, of an answer that may have no end; and each as plain text, for it is looked up again.
+        names: tuple[str, ...] = ()
+        for name in islice(answer, len(self.names) + 1):
+            plain = str.__str__(name) if isinstance(name, str) else ""
+            if plain not in self.profiles:
                 return f"named a profile that does not exist: '{name}'"
+            names += (plain,)
         if len(set(names)) != len(names) or not runs.keys().isdisjoint(names):
             return f"named a profile twice: {_listed(names)} after {_listed(runs)}"
         return names
@@ -118,6 +137,18 @@ def compile_scheduler(handler: Instance, profiles: Mapping[str, Profile], teleme
         tuple(profiles),
         bind(handler, ProfileHandler, "pick_profiles", telemetry),
         bind(handler, ProfileHandler, "process_results", telemetry),
+    )
+
+
+def _plainly(result: SchedulingResult) -> SchedulingResult:
+    """A copy that nothing but endpick holds, checked anew.
+
+    Raises:
+        Anything: a field is not what it has to be, or raises when it is looked at.
+    """
+    runs = {str.__str__(name): run for name, run in result.runs.items()}
+    return SchedulingResult(
+        result.primary, runs, tuple(result.destinations), {**result.headers}, result.failure, tuple(result.removed_headers)
     )
 
 

@@ -120,6 +120,22 @@ class Step:
         text = problem if isinstance(problem, str) else f"{kind_of(problem)}: {message_of(problem)}"
         return Fault(self.instance.name, text, self.instance.on_fault is OnFault.REFUSE)
 
+    def held(self, seconds: float) -> None:
+        """What the instance gave to await held the event loop for longer than it may, between two of its waits."""
+        late(self.instance, self.extension_point, seconds, self.telemetry)
+
+    def rendering_failed(self, problem: BaseException | str) -> None:
+        """What the instance made failed later, in the midst of another plugin: count it, and refuse the request where `onFault` asks to.
+
+        Raises:
+            FaultOfAnother: the request is to be refused.
+        """
+        if isinstance(problem, FaultOfAnother) or (isinstance(problem, BaseException) and is_the_hosts(problem)):
+            raise problem
+        fault = self.fault(problem)
+        if fault.refuses:
+            raise FaultOfAnother(fault)
+
     def admitted(self) -> bool:
         """Whether the circuit lets a call through; asked while it is not closed."""
         return admitted(self.instance, self.telemetry)

@@ -94,13 +94,14 @@ class ActivePlan:
     async def replace(self, new: Deployment) -> None:
         """Let `new` serve from the next request on. Requests in flight keep their pipeline; instances only they use are stopped later."""
         old = self.deployment
+        collection = self._new_collection(new)  # before anything changes: where this fails, the old deployment serves on
         self._runtime.table.declare(declared_keys(new.plan))
         self._runtime.table.rules.configure(new.plan.models)
         self._deployment = new
         for replaced in self.on_replaced:
             replaced(new)
         try:
-            await self._replace_collection(new)
+            await self._replace_collection(collection)
             await self._replace_discovery(old, new)
         finally:  # also when the process ends in the middle of a reload: the instances left behind have to be stopped
             self._begin_to_retire(left_behind(old, new))
@@ -155,10 +156,10 @@ class ActivePlan:
         bindings = compile_collection(deployment.plan, deployment.built)
         return CollectionLoop(self._runtime.table, bindings, self._collection_settings, self._runtime.telemetry, self.polls)
 
-    async def _replace_collection(self, new: Deployment) -> None:
+    async def _replace_collection(self, new: CollectionLoop) -> None:
         if self._collection is not None:
             await self._collection.stop()
-        self._collection = self._new_collection(new)
+        self._collection = new
         self._collection.start()
 
     def _new_discovery(self, deployment: Deployment) -> DiscoveryTask | None:
@@ -220,7 +221,12 @@ async def _reload(current: ActivePlan, runtime: Runtime, hooks: HookRegistry, re
         return False
     if new.plan.hooks.names != hooks.names:
         _log.warning("a change of `hooks:` takes effect at the next start only")
-    await current.replace(new)
+    try:
+        await current.replace(new)
+    except BaseException:
+        if current.deployment is not new:
+            await stop_quietly(new.fresh)
+        raise
     _log.info("configuration replaced", extra={"carried_over": len(new.instances) - len(new.fresh), "built": len(new.fresh)})
     return True
 

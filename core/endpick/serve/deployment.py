@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from endpick.diagnostics import Code, Diagnostic, PluginReference
 from endpick.observability.telemetry import Telemetry
 from endpick.planning.compile import Built, build_plan, carry_over, compile_plan
 from endpick.planning.plan import Plan, PlannedInstance
+from endpick.plugins.attempt import LateError, attempt
 from endpick.plugins.breaker import DEFAULT_SETTINGS, BreakerSettings
 from endpick.plugins.failures import CALL_FAILURES, is_the_hosts, message_of
 from endpick.plugins.importing import describe
@@ -116,8 +116,7 @@ async def start_instances(instances: Iterable[Instance], timeout_seconds: float 
     started: list[Instance] = []
     for instance in instances:
         try:
-            async with asyncio.timeout(timeout_seconds):
-                await instance.plugin.start()
+            await attempt(instance.plugin.start, timeout_seconds)
         except CALL_FAILURES as problem:
             await stop_quietly(started)
             if is_the_hosts(problem):
@@ -136,8 +135,9 @@ async def stop_instances(instances: Iterable[Instance], timeout_seconds: float =
     problems: list[Exception] = []
     for instance in reversed(tuple(instances)):
         try:
-            async with asyncio.timeout(timeout_seconds):
-                await instance.plugin.stop()
+            await attempt(instance.plugin.stop, timeout_seconds)
+        except LateError:
+            problems.append(_not_stopped(instance, TimeoutError(f"it did not stop within {timeout_seconds:g} s")))
         except CALL_FAILURES as problem:
             if is_the_hosts(problem):
                 raise
@@ -162,7 +162,7 @@ async def stop_quietly(instances: Iterable[Instance]) -> None:
 
 
 def _why_not_started(instance: Instance, problem: BaseException, timeout_seconds: float) -> Diagnostic:
-    if isinstance(problem, TimeoutError):
+    if isinstance(problem, LateError):
         return instance_failed(Code.E0703, instance, f"did not start within {timeout_seconds:g} s")
     if isinstance(problem, ConfigurationError):
         return instance_failed(Code.E0706, instance, f"cannot start: {message_of(problem)}")

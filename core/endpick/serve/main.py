@@ -27,6 +27,8 @@ _log = logging.getLogger("endpick.serve")
 
 ANSWER_SECONDS = 2.0
 """How long an event loop that a plugin holds up may take to notice the second signal."""
+LEFT_SECONDS = 2.0
+"""For what plugins left running when all has been stopped: tasks, and after them threads."""
 LAST_SECONDS = 30.0
 """For what follows the last stream: connections, plugins and hook objects have limits of their own, which add up."""
 _SWITCH_SECONDS = 0.0005
@@ -55,7 +57,10 @@ def run(plan: Plan, settings: ServeSettings, replan: Callable[[], PlanOutcome]) 
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             uncaught = Uncaught()
-            _run_to_its_end(runner.get_loop(), _serve_until_signalled(plan, settings, replan, uncaught), uncaught)
+            try:
+                _run_to_its_end(runner.get_loop(), _serve_until_signalled(plan, settings, replan, uncaught), uncaught)
+            finally:
+                _let_go_of_tasks(runner.get_loop(), uncaught)
     finally:
         sys.setswitchinterval(interval)
         gc.set_threshold(*thresholds)
@@ -72,6 +77,26 @@ def _run_to_its_end(loop: asyncio.AbstractEventLoop, serving: Coroutine[None, No
             if task.done() or loop.is_closed():
                 raise
             uncaught.loop_left(problem)
+
+
+def _let_go_of_tasks(loop: asyncio.AbstractEventLoop, uncaught: Uncaught) -> None:
+    """Cancel what plugins left running, and wait for it no longer than it may take: the runner would wait for ever."""
+    if loop.is_closed():
+        return
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        _run_to_its_end(loop, _ended(tasks), uncaught)
+    stubborn = [task for task in tasks if not task.done()]
+    for task in stubborn:
+        asyncio.tasks._unregister_task(task)  # what the runner does not know it does not wait for
+    if stubborn:
+        _log.warning("tasks that plugins left running do not end, and are left behind", extra={"tasks": len(stubborn)})
+
+
+async def _ended(tasks: set[asyncio.Task[object]]) -> None:
+    await asyncio.wait(tasks, timeout=LEFT_SECONDS)
 
 
 async def _serve_until_signalled(plan: Plan, settings: ServeSettings, replan: Callable[[], PlanOutcome], uncaught: Uncaught) -> None:
@@ -94,6 +119,7 @@ async def _serve_until_signalled(plan: Plan, settings: ServeSettings, replan: Ca
     finally:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what asks for reloads may not have noticed the end, which is an orderly one
     _log.info("stopped")
+    ending.stopped()
 
 
 def _next(control: Control, signal_number: int) -> asyncio.Event:
@@ -129,16 +155,22 @@ class _Ending:
         finally:  # also where no thread starts any more, as after a plugin has deleted `sys.stderr`
             self._in_order(self._signals)
 
+    def stopped(self) -> None:
+        """All has been stopped in order: what a plugin left running, such as a thread, keeps the process no longer than it may take."""
+        if self._signals:
+            why = f"what plugins left running had not ended {2 * LEFT_SECONDS:g} s after all was stopped"
+            _later(2 * LEFT_SECONDS, lambda: _end_at_once(why, ExitCode.OK))
+
     def _require_answer(self) -> None:
         if self._lifecycle.phase is Phase.DRAINING:
             _end_at_once(f"it did not end the drain time within {ANSWER_SECONDS:g} s after a second signal")
 
 
-def _end_at_once(reason: str) -> NoReturn:
+def _end_at_once(reason: str, code: ExitCode = ExitCode.FAILED) -> NoReturn:
     # Neither `sys.exit`, which a plugin could catch, nor the log, whose lock the main thread may hold.
     if select.select([], [2], [], 0)[1]:  # what reads the log may have stopped to
         os.write(2, f"endpick ends at once: {reason}\n".encode())
-    os._exit(ExitCode.FAILED)
+    os._exit(code)
 
 
 def _later(seconds: float, act: Callable[[], object]) -> None:

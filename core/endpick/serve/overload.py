@@ -16,6 +16,7 @@ from typing import Final
 from prometheus_client.metrics import Gauge
 from prometheus_client.registry import CollectorRegistry
 
+from endpick.api.plugin import Parameters, Plugin
 from endpick.observability.exposition import EventCounts
 from endpick.observability.telemetry import Telemetry
 from endpick.plugins.failures import CALL_FAILURES, is_the_hosts, kind_of
@@ -101,8 +102,16 @@ class OverloadWatch:
         return (f"short of memory: {STAGE_BOUNDS[self._account.stage].action}",)
 
     def _measure(self) -> None:
-        loop, account = asyncio.get_running_loop(), self._account
-        now, learnt = loop.time(), account.learnt_bytes
+        """Measure once, and come again whatever becomes of this time."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._measure_at(loop.time())
+        finally:
+            self._timer = loop.call_later(_MEASURE_SECONDS, self._measure)
+
+    def _measure_at(self, now: float) -> None:
+        account = self._account
+        learnt = account.learnt_bytes
         if now >= self._next_question:
             self._next_question = now + _LEARNT_SECONDS
             learnt = sum(map(self._learnt, self._instances()))
@@ -113,10 +122,9 @@ class OverloadWatch:
             self._forget(self._instances())
         elif self._forgetting:
             self._forget([each for each in self._instances() if id(each) in self._forgetting])
-        self._timer = loop.call_later(_MEASURE_SECONDS, self._measure)
 
     def _learnt(self, instance: Instance) -> int:
-        size = self._asked(instance, instance.plugin.learnt_bytes)
+        size = self._asked(instance, lambda plugin: plugin.learnt_bytes())
         if type(size) is int and 0 <= size <= sys.maxsize:  # not `isinstance`, which asks the answer
             return size
         if size is not None:
@@ -125,14 +133,14 @@ class OverloadWatch:
 
     def _forget(self, instances: Iterable[Instance]) -> None:
         """A part of it at a time, and no search for garbage in all that is left: 250,000 of 500,000 blocks took two seconds at once."""
-        self._forgetting = frozenset([id(each) for each in instances if self._asked(each, each.plugin.forget_some) is True])
+        self._forgetting = frozenset([id(each) for each in instances if self._asked(each, lambda plugin: plugin.forget_some()) is True])
         self._next_question = 0.0
         if not self._forgetting:
             give_back()
 
-    def _asked(self, instance: Instance, call: Callable[[], object]) -> object:
+    def _asked(self, instance: Instance, call: Callable[[Plugin[Parameters]], object]) -> object:
         try:
-            return call()
+            return call(instance.plugin)
         except CALL_FAILURES as problem:
             if is_the_hosts(problem):
                 raise

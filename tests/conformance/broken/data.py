@@ -91,11 +91,11 @@ class Stubborn(StreamSource[Parameters, MetricsPage]):
                 continue
 
 
-@breaks("source_has_sane_times", "`timeout_seconds` is 0")
+@breaks("source_has_sane_times", "`interval_seconds` is 0")
 class Impatient(Pages):
-    """Gives servers no time."""
+    """Asks without a pause."""
 
-    timeout_seconds = 0
+    interval_seconds = 0
 
 
 @breaks("source_does_not_block", "it connects a blocking socket at")

@@ -171,5 +171,5 @@ def test_what_the_sidecar_is_told(case):
 
     built(case).plugin.before_request(replace(REQUEST, headers=client), result, headers, CycleState())
 
-    assert headers.values == case["set"]
-    assert sorted(headers.removed) == case["removed"]
+    assert headers._values == case["set"]
+    assert sorted(headers._removed) == case["removed"]

@@ -137,3 +137,17 @@ def test_instances_without_a_registry_of_their_own_are_passed_over(host, recordi
 
     assert found.keys() == {"host_requests_total", "host_requests_created"}
     assert recording.faults == []
+
+
+@pytest.mark.parametrize("spoilt", ["metric", "sample", "label"])
+def test_a_name_that_no_scraper_reads_is_the_plugins_fault_and_the_page_stays_readable(host, recording, spoilt):
+    bad = Metric("acme_bad", "Bad.", "gauge")
+    bad.add_sample("acme_bad\nother" if spoilt == "sample" else "acme_bad", {"a\n" if spoilt == "label" else "a": "x"}, 1.0)
+    if spoilt == "metric":
+        bad.name = "acme bad"
+
+    shown = page(host, recording, plugin("bad", bad), plugin("good", gauge("acme_good", 1)))
+
+    assert "acme_good" in str(shown)
+    assert "acme_bad" not in str(shown)
+    assert [name for name, *_ in recording.faults] == ["bad"]

@@ -71,15 +71,13 @@ def source_heeds_cancellation(subject: PluginUnderTest) -> Iterator[Finding]:
 
 @check(DataSource)
 def source_has_sane_times(subject: PluginUnderTest) -> Iterator[Finding]:
-    """`interval_seconds` is None or positive, and `timeout_seconds` positive."""
+    """`interval_seconds` is None or positive; a `timeout_seconds` that is not is refused when the plugin is loaded."""
     for bench in benches(subject):
         plugin = bench.instance.plugin
         if not isinstance(plugin, PollingSource | PollingPoolSource):
             continue
         if plugin.interval_seconds is not None and not plugin.interval_seconds > 0:
             yield Finding(f"`interval_seconds` is {plugin.interval_seconds}", "None follows the host's interval")
-        if not plugin.timeout_seconds > 0:
-            yield Finding(f"`timeout_seconds` is {plugin.timeout_seconds}", "say how long one poll may take")
 
 
 @check(DataSource)
