@@ -278,6 +278,7 @@ def build_request(
         access.called.append((None, perf_counter()))
         access.scope = step.scope
         answer: object
+        refusal: Refused | None = None
         try:
             answer = (step.ask if step.breaker.state else step.call)(path, MappingProxyType(headers), incoming.body)
             access.called.append((step, perf_counter()))
@@ -286,13 +287,17 @@ def build_request(
                 usual = kinds in _USUAL_KINDS and isinstance(answer.prompt, Prompt)
                 if not usual or answer.needs_model is not True or answer.skip_response is not False:
                     answer = plainly(answer)
-            elif not isinstance(answer, Rejection):
+            elif isinstance(answer, Rejection):
+                refusal = refused(answer)
+            else:
                 answer = step.fault(f"answered {kind_of(answer)}, not a ParsedRequest or Rejection")
         except CALL_FAILURES as problem:
             answer = step.failed(problem, access)
         access.scope = None
+        if refusal is not None:
+            return refusal
         if not isinstance(answer, ParsedRequest):
-            assert isinstance(answer, Rejection | Fault)
+            assert isinstance(answer, Fault)
             return refused(answer)
         parsed = answer
 

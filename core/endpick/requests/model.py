@@ -252,10 +252,16 @@ EVICTED: Final = Refused(429, CODE_OF[429], "request evicted by flow control", r
 
 
 def refused(why: Rejection | Fault) -> Refused:
-    """The answer to the client: what a plugin decided, or that one failed and the operator wants the request refused then."""
+    """The answer to the client: what a plugin decided, or that one failed and the operator wants the request refused then.
+
+    Raises:
+        Anything: a rejection of a class of its own, or one that was changed after it was made, is not what it has to be. That is a fault of
+            the plugin that made it.
+    """
     if isinstance(why, Fault):
         return Refused(500, CODE_OF[500], f"plugin '{why.instance}' failed")
-    return Refused(why.status, CODE_OF.get(why.status, "Rejected"), str.__str__(why.message), why.reason or None)
+    plain = Rejection(str.__str__(why.message), int.__int__(why.status), str.__str__(why.reason))
+    return Refused(plain.status, CODE_OF.get(plain.status, "Rejected"), plain.message, plain.reason or None)
 
 
 Decision = Routed | Refused

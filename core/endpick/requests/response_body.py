@@ -11,7 +11,7 @@ import orjson
 
 from endpick.api.access import Access
 from endpick.api.request import Usage
-from endpick.plugins.failures import kind_of
+from endpick.plugins.failures import CALL_FAILURES, kind_of
 from endpick.requests.memory import MemoryAccount
 from endpick.scheduling.step import Fault, Step
 
@@ -64,9 +64,15 @@ def read_usage(step: Step, access: Access, body: bytes, streaming: bool) -> Usag
     """What a parser says of a body, if it is a `Usage`; a fault of the parser if it is anything else but None."""
     usage = step.run(access, body, streaming)
     if type(usage) is Usage:  # not `isinstance`, which asks the answer
-        if max(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens or 0) <= _MOST_TOKENS:
-            return usage
-        step.fault(f"answered more than {_MOST_TOKENS} tokens")
+        try:
+            cached = usage.cached_tokens
+            prompt, completion = int.__int__(usage.prompt_tokens), int.__int__(usage.completion_tokens)
+            counts = (prompt, completion, 0 if cached is None else int.__int__(cached))
+            if max(counts) <= _MOST_TOKENS and min(counts) >= 0:
+                return usage
+            step.fault(f"answered a number of tokens that is not from 0 to {_MOST_TOKENS}")
+        except CALL_FAILURES as problem:  # one that was changed after it was made
+            step.fault(problem)
     elif usage is not None and type(usage) is not Fault:
         step.fault(f"answered {kind_of(usage)}, not Usage or None")
     return None

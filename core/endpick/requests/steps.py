@@ -154,13 +154,15 @@ def admit(steps: Sequence[Step], request: InferenceRequest, endpoints: Endpoints
 def verdict(step: Step, answer: object) -> Refused | None:
     """The refusal in what a plugin answered that may refuse, or in its failure; None to go on."""
     try:
-        if answer is not None and not isinstance(answer, Rejection | Fault):
+        if answer is None:
+            return None
+        if isinstance(answer, Rejection):
+            return refused(answer)
+        if not isinstance(answer, Fault):
             answer = step.fault(f"answered {kind_of(answer)}, not a Rejection or None")
     except CALL_FAILURES as problem:
         answer = step.fault(problem)
-    if isinstance(answer, Rejection) or (isinstance(answer, Fault) and answer.refuses):
-        return refused(answer)
-    return None
+    return refused(answer) if isinstance(answer, Fault) and answer.refuses else None
 
 
 def wants_cached_only(headers: Mapping[str, str]) -> bool:
