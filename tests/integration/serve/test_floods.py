@@ -124,3 +124,21 @@ async def test_idle_clients_of_the_health_port_make_room_for_probes(folder):
         await idle[-1].read_until(FrameType.SETTINGS)
         for client in idle:
             await client.close()
+
+
+async def test_probes_and_gateways_are_answered_on_grpcio_beside_more_silent_connections_than_descriptors(folder, few_files):
+    async with serving(folder, "--transport=grpcio", python=few_files) as picker:
+        assert await picker.ask() == ("127.0.0.1:1", 0)
+        silent = [await RawClient.connect(picker.port, greet=number % 2 == 0) for number in range(2 * OPEN_FILES)]
+        assert await healthz(picker) == 200
+        assert await check(picker) == health_pb2.HealthCheckResponse.SERVING
+        assert await picker.ask() == ("127.0.0.1:1", 0)
+
+        async def evicted() -> bool:
+            return await event(picker, "transport", "connections_evicted") > 0
+
+        await until(evicted, "evictions")
+        (told,) = await picker.logged("idle connections closed")
+        assert told["advice"] == "raise --grpc-max-connections if gateways are among them"
+        for client in silent:
+            client.writer.transport.abort()
