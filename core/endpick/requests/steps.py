@@ -162,7 +162,7 @@ def verdict(step: Step, answer: object) -> Refused | None:
             answer = step.fault(f"answered {kind_of(answer)}, not a Rejection or None")
     except CALL_FAILURES as problem:
         answer = step.fault(problem)
-    return refused(answer) if isinstance(answer, Fault) and answer.refuses else None
+    return refused(answer) if answer.refuses else None
 
 
 def wants_cached_only(headers: Mapping[str, str]) -> bool:

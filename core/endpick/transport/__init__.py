@@ -5,7 +5,6 @@
 - `address`: where does it listen?
 - `h2`: the default transport, endpick's own HTTP/2 server.
 - `grpcio`: the reference transport, on the server of the gRPC project.
-- `grpcio_methods`: how does that server live with clients that name methods which are no text?
 - `grpcio_guests`: which of its connections hold too much, or are too many?
 - `grpcio_sockets`: what does the system know of them?
 - `listener`: which connections does a port take, and which go when there are too many?

@@ -16,13 +16,13 @@ import grpc
 import grpc.aio
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
+from endpick.api.grpc_server import new_server
 from endpick.extproc.stream import GrpcStatus, ProtocolError, StreamSession
 from endpick.requests.memory import MemoryAccount, MemoryBudget, OverloadStage
 from endpick.requests.model import CloseCause
 from endpick.transport.address import ListenError, ListenSettings, listening_socket
 from endpick.transport.envelope import EnvelopeCheck, EnvelopeError
 from endpick.transport.grpcio_guests import Guest, Guests
-from endpick.transport.grpcio_methods import new_server
 from endpick.transport.limits import TransportCounters
 from endpick.transport.methods import Method, Methods
 from endpick.transport.tls import CertificateFiles, CertificateWatch

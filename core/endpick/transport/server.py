@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Literal, Protocol
 
 from endpick.requests.memory import MemoryAccount
@@ -43,8 +42,6 @@ def open_server(transport: TransportName, settings: ListenSettings, methods: Met
     """A server of the named transport, not started; `account` says when there is no memory for more streams."""
     # A transport is only imported when it is chosen: grpcio costs a hundred milliseconds of start-up.
     if transport == "grpcio":
-        # Its library writes to standard error by itself, once for each of many things that a client may do, and with what the client says.
-        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         from endpick.transport.grpcio import GrpcioServer  # noqa: PLC0415
 
         return GrpcioServer(settings, methods, account)

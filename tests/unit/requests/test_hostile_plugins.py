@@ -192,7 +192,7 @@ UNANSWERED = ("ResponseFirstChunk", "ResponseComplete")
 ODD_ANSWERS = {
     **{(place, "Faceless"): Faceless for place in PLACES if place not in UNANSWERED},
     **{(place, "Nameless"): nameless for place in PLACES if place not in UNANSWERED},
-    **{("Scorer", kind.__name__): partial(np.ndarray.view, np.ones(3), kind) for kind in (Untouchable, Unmeasured, Uncalculated)},
+    **{("Scorer", kind.__name__): partial(np.ndarray.view, np.ones(3), kind) for kind in (Unmeasured, Uncalculated)},
     **{(place, "Unlisted"): lambda: Unlisted(a="b") for place in ("ResponseHeaders", "ResponseMetadata")},
     ("ResponseHeaders", "surrogate"): lambda: {"x-a": "\ud800"},
     ("ResponseMetadata", "surrogate"): lambda: {"a": {"b": "\ud800"}},
@@ -282,6 +282,22 @@ def test_usage_that_is_not_what_it_has_to_be_is_the_parsers_fault(answer):
     exchange.finish(CloseCause.END)
     assert [name for name, *_ in stage.telemetry.faults] == ["bad"]
     assert stage.telemetry.ended[0].usage is None
+
+
+@pytest.mark.parametrize("kind", [np.ma.MaskedArray, np.memmap, np.recarray, Untouchable])
+def test_scores_in_an_array_of_another_class_reach_the_picker_as_a_plain_one(kind):
+    plain = np.array([0.1, 0.9, 0.5])
+    scores = np.ma.masked_array(plain, [False, True, False]) if kind is np.ma.MaskedArray else plain.view(kind)
+    seen = []
+
+    def pick(scored):
+        seen.append((type(scored.scores), scored.scores.tolist()))
+        return scored.endpoints.take([1])
+
+    stage = Stage(scorers=[(scorer_of(lambda _endpoints: scores), 1.0)], picker=picker_of(pick))
+    stage.route()
+    assert seen == [(np.ndarray, [0.1, 0.9, 0.5])]
+    assert stage.telemetry.faults == []
 
 
 @pytest.mark.parametrize("answer", [Faceless, nameless, lambda: Unfriendly(2.0)], ids=["faceless", "nameless", "unfriendly"])
