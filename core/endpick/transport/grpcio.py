@@ -153,10 +153,10 @@ class GrpcioServer:
         cause = CloseCause.ERROR
         guest = self._guests.of(context.peer())
         guest.began(context.invocation_metadata())
+        most = self._settings.limits.max_envelope_bytes
+        conversation = _Conversation(session, context, counters, most, method.body_fields, guest, self._guests.replies)
         try:
-            await _Conversation(
-                session, context, counters, self._settings.limits.max_envelope_bytes, method.body_fields, guest, self._guests.replies
-            ).run()
+            await conversation.run()
             cause = CloseCause.DRAIN if time.monotonic() >= self._drain_ends_at else CloseCause.END
         except asyncio.CancelledError:
             cause = CloseCause.DRAIN if self._draining else CloseCause.RESET
@@ -179,7 +179,7 @@ class GrpcioServer:
             await context.abort(grpc.StatusCode.INTERNAL, "endpick failed on this stream; its log says why")
         finally:
             counters.streams_closed += 1
-            guest.ended()
+            guest.ended(was_silent=conversation.is_silent)
             session.close(cause)
 
 
@@ -196,6 +196,8 @@ class _Conversation:
         guest: Guest,
         replies: MemoryBudget,
     ) -> None:
+        self.is_silent = True
+        """Nothing but headers has come."""
         self._guest = guest
         self._replies = replies
         self._max_envelope_bytes = max_envelope_bytes
@@ -265,7 +267,8 @@ class _Conversation:
     async def _take(self, message: object) -> None:
         self._reading = None
         if isinstance(message, bytes):
-            self._guest.took(len(message))
+            self._guest.took(len(message), is_first=self.is_silent)
+            self.is_silent = False
             if len(message) > self._max_envelope_bytes:
                 EnvelopeCheck(self._body_fields, self._max_envelope_bytes).add(message, 0, len(message))
             self._counters.messages_received += 1

@@ -92,6 +92,23 @@ async def test_half_messages_count_and_the_connection_that_holds_most_ends():
         await all_given_back(account)
 
 
+async def test_streams_that_say_nothing_count_and_the_connection_that_has_most_ends():
+    account = MemoryAccount()
+    async with opened("grpcio", limits=Limits(max_buffered_bytes=16 * MEBIBYTE), account=account) as serving:
+        gateway = serving.channel()
+        assert await ask(serving, gateway) == b"hello"
+        silent = await RawClient.connect(serving.port)
+        for stream in range(1, 2001, 2):
+            silent.open(stream)
+        ended = asyncio.ensure_future(silent.read_to_end())
+        await asyncio.wait([ended], timeout=15)
+        assert ended.done()
+        assert serving.server.counters.buffer_exhaustions == 1
+        assert await ask(serving, gateway) == b"hello"
+        await silent.close()
+        await all_given_back(account)
+
+
 async def test_messages_of_every_size_that_streams_take_count_for_nothing():
     account = MemoryAccount()
     async with opened("grpcio", limits=Limits(max_envelope_bytes=8 * MEBIBYTE), account=account) as serving:
@@ -143,9 +160,12 @@ async def test_idle_connections_make_room_for_gateways():
 async def test_one_address_has_no_more_than_its_share_of_a_port_of_grpcio():
     async with opened("grpcio", limits=Limits(max_connections=8, max_peer_share=0.5)) as serving:
         crowd = []
-        for _ in range(6):
+        for number in range(6):
             crowd.append(await RawClient.connect(serving.port, from_host="127.0.0.2"))
-            assert await crowd[-1].echo(1, b"x") == b"x"
+            crowd[-1].open(1)
+            crowd[-1].message(1, b"x")
+            if number < 4:
+                await crowd[-1].read_until(FrameType.DATA, 1)
         ended = [asyncio.ensure_future(client.read_to_end()) for client in crowd]
         await asyncio.wait(ended[4:], timeout=15)
         assert [each.done() for each in ended] == [False] * 4 + [True] * 2
