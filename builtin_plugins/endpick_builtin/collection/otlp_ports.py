@@ -232,21 +232,21 @@ class GrpcPort:
             OSError: the address cannot be had.
         """
         import grpc  # noqa: PLC0415 - 0.1 s that only this port needs
-        import grpc.aio  # noqa: PLC0415
+
+        from endpick.api.grpc_server import new_server  # noqa: PLC0415
 
         # A client that opens streams and sends nothing holds what one that sends would need: few streams, few connections.
-        server = grpc.aio.server(
-            options=(
+        method: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_unary_rpc_method_handler(self._export)
+        server = new_server(
+            (
                 ("grpc.max_receive_message_length", self._max_body_bytes),
                 ("grpc.max_concurrent_streams", self._max_streams),
                 ("grpc.max_allowed_incoming_connections", self._max_connections),
                 ("grpc.absolute_max_metadata_size", 64 * 1024),
                 ("grpc.so_reuseport", 1),
-            )
+            ),
+            {GRPC_METHOD: method},
         )
-        method: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_unary_rpc_method_handler(self._export)
-        service, name = GRPC_METHOD.lstrip("/").split("/")
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: method}),))
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
             bound = server.add_secure_port(address, certificate.credentials()) if certificate else server.add_insecure_port(address)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -47,6 +48,8 @@ def command(**options: Unpack[ServeOptions]) -> None:
     if sum(source is not None for source in (options["config"], options["config_file"], text)) > 1:
         raise click.UsageError("give the configuration once: CONFIG, --config-file or --config-text")
 
+    # The library of grpcio writes to standard error by itself, once for each of many things that a client may do, and with what it says.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # What start-up makes stays, and the collector would look at all of it again and again. It works again once requests are answered.
     gc.disable()
     from endpick.cli.serve_settings import log_format, log_level, settings_of

@@ -65,11 +65,13 @@ def read_usage(step: Step, access: Access, body: bytes, streaming: bool) -> Usag
     usage = step.run(access, body, streaming)
     if type(usage) is Usage:  # not `isinstance`, which asks the answer
         try:
-            prompt, completion, cached = usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens
-            if 0 <= prompt <= _MOST_TOKENS and 0 <= completion <= _MOST_TOKENS and 0 <= (cached or 0) <= _MOST_TOKENS:
+            cached = usage.cached_tokens
+            prompt, completion = int.__int__(usage.prompt_tokens), int.__int__(usage.completion_tokens)
+            counts = (prompt, completion, 0 if cached is None else int.__int__(cached))
+            if max(counts) <= _MOST_TOKENS and min(counts) >= 0:
                 return usage
-            step.fault(f"answered less than 0 tokens, or more than {_MOST_TOKENS}")
-        except CALL_FAILURES as problem:  # of one that was not made as it has to be
+            step.fault(f"answered a number of tokens that is not from 0 to {_MOST_TOKENS}")
+        except CALL_FAILURES as problem:  # one that was changed after it was made
             step.fault(problem)
     elif usage is not None and type(usage) is not Fault:
         step.fault(f"answered {kind_of(usage)}, not Usage or None")

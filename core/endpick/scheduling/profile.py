@@ -182,11 +182,15 @@ def _scores_of(step: Step, answer: object, count: int) -> FloatArray | Fault:
         return answer if isinstance(answer, Fault) else step.fault(_not_scores(answer, count))
     if not np.isfinite(answer).all():
         return step.fault("answered a score that is not a finite number")
-    outside = int(np.count_nonzero((answer < 0.0) | (answer > 1.0)))
+    # Of numpy's own class: totals of another one, such as a masked array, would be the picker's trouble.
+    plain: FloatArray = np.asarray(answer)
+    if plain is not answer and not np.isfinite(plain).all():
+        return step.fault("answered a score that is not a finite number")
+    outside = int(np.count_nonzero((plain < 0.0) | (plain > 1.0)))
     if not outside:
-        return answer
+        return plain
     step.telemetry.clamped(step.instance, outside)
-    return np.clip(answer, 0.0, 1.0)
+    return np.clip(plain, 0.0, 1.0)
 
 
 def as_view(given: Endpoints, answer: object) -> Endpoints | str:

@@ -182,7 +182,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         exposition = Exposition(registry, current.instances, recorder)
         pages = admin_pages(_with_twins(exposition) if settings.legacy_metrics else exposition, readiness.report)
         admin = AdminServer(pages, settings.metrics_host, settings.metrics_port, settings.metrics_limits, settings.metrics_tls)
-        health = open_server(settings.transport, settings.health, health_methods(board))
+        health = open_server("h2", settings.health, health_methods(board))  # which leaves probes their seats in a flood
         metrics_port = await _start(stack, admin)
         health_port = await _start(stack, health)
         watchdog = Watchdog(settings.watchdog, metrics, readiness.stalled)

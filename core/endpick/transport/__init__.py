@@ -5,6 +5,8 @@
 - `address`: where does it listen?
 - `h2`: the default transport, endpick's own HTTP/2 server.
 - `grpcio`: the reference transport, on the server of the gRPC project.
+- `grpcio_guests`: which of its connections hold too much, or are too many?
+- `grpcio_sockets`: what does the system know of them?
 - `listener`: which connections does a port take, and which go when there are too many?
 - `envelope`: how much of a message is not a body?
 - `limits`: how much may a client ask for, and what is counted?

@@ -16,11 +16,13 @@ import grpc
 import grpc.aio
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
-from endpick.extproc.stream import ProtocolError, StreamSession
-from endpick.requests.memory import MemoryAccount, OverloadStage
+from endpick.api.grpc_server import new_server
+from endpick.extproc.stream import GrpcStatus, ProtocolError, StreamSession
+from endpick.requests.memory import MemoryAccount, MemoryBudget, OverloadStage
 from endpick.requests.model import CloseCause
 from endpick.transport.address import ListenError, ListenSettings, listening_socket
 from endpick.transport.envelope import EnvelopeCheck, EnvelopeError
+from endpick.transport.grpcio_guests import Guest, Guests
 from endpick.transport.limits import TransportCounters
 from endpick.transport.methods import Method, Methods
 from endpick.transport.tls import CertificateFiles, CertificateWatch
@@ -41,6 +43,9 @@ _MOST_PENDING = 2**31 - 1
 _MOST_CONNECTIONS = 2**31 - 2
 """With one more, grpcio ends the process."""
 _M_ARENA_MAX: Final = -8
+_UNCOMPRESSED: Final = 1
+"""Of the ways to compress messages only that which does not: grpcio unpacks a message before it looks how long it is then."""
+_LONG_REPLIES_BYTES: Final = 4096
 
 
 class GrpcioServer:
@@ -51,6 +56,7 @@ class GrpcioServer:
         self._settings = settings
         self._methods = methods
         self._account = MemoryAccount() if account is None else account
+        self._guests = Guests(settings.limits, self.counters, self._account)
         self._server: grpc.aio.Server | None = None
         self._channelz_id = 0
         """Under which grpcio counts its sockets."""
@@ -70,9 +76,9 @@ class GrpcioServer:
     async def start(self) -> int:
         """Bind and serve; see `Server.start`."""
         _share_free_memory()
-        server = grpc.aio.server(options=_options(self._settings))
+        handlers = {path: self._handler(method) for path, method in self._methods.items()}
+        server = new_server(_options(self._settings, self._guests.seats), handlers, self._count_unknown)
         self._channelz_id = _newest_server()
-        server.add_generic_rpc_handlers((_Handlers(self),))
         host = self._settings.host or "::"
         address = f"[{host}]:{self._settings.port}" if ":" in host else f"{host}:{self._settings.port}"
         try:
@@ -83,7 +89,19 @@ class GrpcioServer:
             raise ListenError(f"cannot listen on {address}: {error}") from error
         await server.start()
         self._server = server
+        self._guests.start(port)
         return port
+
+    def _handler(self, method: Method) -> grpc.RpcMethodHandler[bytes, bytes]:
+        """Handles the method as a stream of raw bytes: on the wire a unary call is a stream of one message."""
+
+        async def handle(_requests: object, context: _Context) -> None:
+            await self.serve_stream(method, context)
+
+        return grpc.stream_stream_rpc_method_handler(handle)
+
+    def _count_unknown(self) -> None:
+        self.counters.unknown_methods += 1
 
     def _bind(self, server: grpc.aio.Server, address: str) -> int:
         if self._settings.tls is None:
@@ -114,6 +132,7 @@ class GrpcioServer:
     async def _end(self, grace_seconds: float | None) -> None:
         if self._server is not None:
             await self._server.stop(grace_seconds)
+        self._guests.stop()
         if self._tasks:
             # grpcio has cancelled the tasks and does not wait for them; callers of `drain` and `stop` expect closed sessions.
             await asyncio.wait(tuple(self._tasks), timeout=_CLOSE_SECONDS)
@@ -132,8 +151,12 @@ class GrpcioServer:
         counters.streams_opened += 1
         session = method.open_session()
         cause = CloseCause.ERROR
+        guest = self._guests.of(context.peer())
+        guest.began(context.invocation_metadata())
+        most = self._settings.limits.max_envelope_bytes
+        conversation = _Conversation(session, context, counters, most, method.body_fields, guest, self._guests.replies)
         try:
-            await _Conversation(session, context, counters, self._settings.limits.max_envelope_bytes, method.body_fields).run()
+            await conversation.run()
             cause = CloseCause.DRAIN if time.monotonic() >= self._drain_ends_at else CloseCause.END
         except asyncio.CancelledError:
             cause = CloseCause.DRAIN if self._draining else CloseCause.RESET
@@ -156,6 +179,7 @@ class GrpcioServer:
             await context.abort(grpc.StatusCode.INTERNAL, "endpick failed on this stream; its log says why")
         finally:
             counters.streams_closed += 1
+            guest.ended(was_silent=conversation.is_silent)
             session.close(cause)
 
 
@@ -163,8 +187,19 @@ class _Conversation:
     """Passes the messages of one stream to its session and the replies back, with at most one read outstanding."""
 
     def __init__(
-        self, session: StreamSession, context: _Context, counters: TransportCounters, max_envelope_bytes: int, body_fields: frozenset[int]
+        self,
+        session: StreamSession,
+        context: _Context,
+        counters: TransportCounters,
+        max_envelope_bytes: int,
+        body_fields: frozenset[int],
+        guest: Guest,
+        replies: MemoryBudget,
     ) -> None:
+        self.is_silent = True
+        """Nothing but headers has come."""
+        self._guest = guest
+        self._replies = replies
         self._max_envelope_bytes = max_envelope_bytes
         self._body_fields = body_fields
         self._session = session
@@ -232,6 +267,8 @@ class _Conversation:
     async def _take(self, message: object) -> None:
         self._reading = None
         if isinstance(message, bytes):
+            self._guest.took(len(message), is_first=self.is_silent)
+            self.is_silent = False
             if len(message) > self._max_envelope_bytes:
                 EnvelopeCheck(self._body_fields, self._max_envelope_bytes).add(message, 0, len(message))
             self._counters.messages_received += 1
@@ -240,6 +277,20 @@ class _Conversation:
             self._half_closed = True
 
     async def _send(self, replies: Sequence[bytes]) -> None:
+        """Write the replies as the client takes them; long ones are accounted for meanwhile."""
+        size = sum(map(len, replies))
+        if size < _LONG_REPLIES_BYTES:
+            await self._write(replies)
+            return
+        try:
+            if not self._replies.hold(size):
+                self._counters.buffer_exhaustions += 1
+                raise ProtocolError(GrpcStatus.RESOURCE_EXHAUSTED, "connections hold too much")
+            await self._write(replies)
+        finally:
+            self._replies.hold(-size)
+
+    async def _write(self, replies: Sequence[bytes]) -> None:
         for reply in replies:
             self._counters.messages_sent += 1
             try:
@@ -280,25 +331,6 @@ async def _contained(waiting: Awaitable[object]) -> object:
         raise RuntimeError(f"{type(problem).__name__} while a session waited") from problem
 
 
-class _Handlers(grpc.GenericRpcHandler):
-    """Handles every method as a stream of raw bytes: on the wire a unary call is a stream of one message."""
-
-    def __init__(self, server: GrpcioServer) -> None:
-        self._server = server
-
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
-        method = self._server._methods.get(handler_call_details.method)
-        if method is None:
-            self._server.counters.unknown_methods += 1
-            return None
-        server = self._server
-
-        async def handle(_requests: object, context: _Context) -> None:
-            await server.serve_stream(method, context)
-
-        return grpc.stream_stream_rpc_method_handler(handle)
-
-
 def _share_free_memory() -> None:
     """Have glibc take memory for all threads from one heap.
 
@@ -324,7 +356,7 @@ def _newest_server() -> int:
     return newest
 
 
-def _options(settings: ListenSettings) -> list[tuple[str, int]]:
+def _options(settings: ListenSettings, seats: int) -> list[tuple[str, int]]:
     limits = settings.limits
     age = limits.max_connection_age_seconds
     pending = _PENDING_CONNECTIONS * limits.max_concurrent_streams
@@ -333,9 +365,10 @@ def _options(settings: ListenSettings) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", min(limits.max_message_bytes, _MOST_BYTES)),
         ("grpc.max_send_message_length", -1),
+        ("grpc.compression_enabled_algorithms_bitset", _UNCOMPRESSED),
         ("grpc.max_concurrent_streams", limits.max_concurrent_streams),
         ("grpc.absolute_max_metadata_size", limits.max_header_bytes),
-        ("grpc.max_allowed_incoming_connections", min(limits.max_connections, _MOST_CONNECTIONS)),
+        ("grpc.max_allowed_incoming_connections", min(seats, _MOST_CONNECTIONS)),
         ("grpc.server_handshake_timeout_ms", _milliseconds(limits.handshake_seconds)),
         ("grpc.keepalive_time_ms", _milliseconds(limits.keepalive_idle_seconds)),
         ("grpc.keepalive_timeout_ms", _milliseconds(limits.keepalive_timeout_seconds)),

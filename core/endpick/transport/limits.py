@@ -42,9 +42,9 @@ class Limits:
     read_seconds_per_turn: float = 0.002
     """How long it may take to act on that: a request of a hundred bytes costs as much as forty kilobytes of a body."""
     max_peer_share: float = 0.5
-    """Of `max_connections`, for one IPv4 address or one /64 of IPv6 addresses; the h2 transport has this limit, grpcio does not."""
+    """Of `max_connections`, for one IPv4 address or one /64 of IPv6 addresses."""
     reserved_descriptors: int = 128
-    """File descriptors that connections of the h2 transport leave to health, metrics, logs and plugins; at most half of all."""
+    """File descriptors that connections leave to health, metrics, logs and plugins; at most half of all."""
     connections_flag: str = "--grpc-max-connections"
     """What changes `max_connections`, for the log."""
     max_concurrent_streams: int = 4096

@@ -18,7 +18,7 @@ from typing import Protocol, cast
 from endpick.transport.limits import AcceptLimits
 from endpick.transport.tls import CertificateWatch
 
-__all__ = ["AcceptCounters", "Guest", "Listener"]
+__all__ = ["AcceptCounters", "Guest", "Listener", "descriptors_of", "site_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class Listener:
         self._pause_seconds = _SHORTEST_PAUSE_SECONDS
         self._resuming: asyncio.TimerHandle | None = None
         self._logged_at: dict[str, float] = {}
-        self._open_files, self._first_reserved = _descriptors(limits.reserved_descriptors)
+        self._open_files, self._first_reserved = descriptors_of(limits.reserved_descriptors)
 
     def open(self) -> None:
         """Begin to accept."""
@@ -159,7 +159,7 @@ class Listener:
                 self._pause()
                 return
             self._counters.connections_accepted += 1
-            if not self._take(accepted, _site(str(address[0]))):
+            if not self._take(accepted, site_of(str(address[0]))):
                 return
 
     def _take(self, accepted: socket.socket, peer: str) -> bool:
@@ -276,7 +276,7 @@ class Listener:
             _log.warning("%s", what, extra={"port": self._port, "advice": advice})
 
 
-def _descriptors(reserved: int) -> tuple[int, int]:
+def descriptors_of(reserved: int) -> tuple[int, int]:
     """How many files this process may have open, and the lowest descriptor that connections may not have; at most half are reserved."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
@@ -284,7 +284,7 @@ def _descriptors(reserved: int) -> tuple[int, int]:
     return limit, limit - min(reserved, limit // 2)
 
 
-def _site(address: str) -> str:
+def site_of(address: str) -> str:
     """Who an address belongs to: itself, or the 2^64 addresses around it."""
     parsed = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is None and not parsed.is_loopback:

@@ -12,6 +12,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from endpick.transport.h2 import frames
 from endpick.transport.h2.frames import FrameType
 from integration.plugins.serving import Picker, serving
 from integration.serve.gateway import RANDOM, until
@@ -124,3 +125,35 @@ async def test_idle_clients_of_the_health_port_make_room_for_probes(folder):
         await idle[-1].read_until(FrameType.SETTINGS)
         for client in idle:
             await client.close()
+
+
+async def test_probes_and_gateways_are_answered_on_grpcio_beside_more_silent_connections_than_descriptors(folder, few_files):
+    async with serving(folder, "--transport=grpcio", python=few_files) as picker:
+        assert await picker.ask() == ("127.0.0.1:1", 0)
+        silent = [await RawClient.connect(picker.port, greet=number % 2 == 0) for number in range(2 * OPEN_FILES)]
+        assert await healthz(picker) == 200
+        assert await check(picker) == health_pb2.HealthCheckResponse.SERVING
+        assert await picker.ask() == ("127.0.0.1:1", 0)
+
+        async def evicted() -> bool:
+            return await event(picker, "transport", "connections_evicted") > 0
+
+        await until(evicted, "evictions")
+        (told,) = await picker.logged("idle connections closed")
+        assert told["advice"] == "raise --grpc-max-connections if gateways are among them"
+        for client in silent:
+            client.writer.transport.abort()
+
+
+async def test_what_clients_do_to_the_library_of_grpcio_writes_no_line_of_its_own(folder):
+    async with serving(folder, "--transport=grpcio") as picker:
+        client = await RawClient.connect(picker.port)
+        said = b"bye\n" + b'{"event":"forged"}'
+        client.send(frames.FRAME_HEAD.pack(0, 8 + len(said), FrameType.GOAWAY, 0, 0) + bytes(7) + b"\1" + said)
+        await client.close()
+        garbage = await RawClient.connect(picker.port, greet=False)
+        garbage.send(b"GET / HTTP/1.1\r\n\r\n")
+        await garbage.read_to_end()
+        await garbage.close()
+        assert await picker.ask() == ("127.0.0.1:1", 0)
+    assert all("logger" in event for event in picker.events)

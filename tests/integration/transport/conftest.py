@@ -11,6 +11,7 @@ import grpc.aio
 import pytest
 import uvloop
 
+from endpick.requests.memory import MemoryAccount
 from endpick.transport.address import ListenSettings
 from endpick.transport.health import HealthBoard, health_methods
 from endpick.transport.limits import Limits
@@ -66,11 +67,12 @@ async def opened(
     tls: TlsSettings | None = None,
     limits: Limits | None = None,
     reuse_port: bool = False,
+    account: MemoryAccount | None = None,
 ) -> AsyncIterator[Serving]:
     log, board = Log(), HealthBoard()
     settings = ListenSettings(host=host, port=0, tls=tls, reuse_port=reuse_port, limits=limits or Limits())
     methods = ext_proc_methods(toy_sessions(log)) | health_methods(board)
-    server = open_server(transport, settings, methods | reflection_methods(methods))
+    server = open_server(transport, settings, methods | reflection_methods(methods), account)
     serving = Serving(server, await server.start(), log, board)
     try:
         yield serving

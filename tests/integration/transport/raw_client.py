@@ -78,7 +78,7 @@ class RawClient:
             try:
                 high, low, kind, flags, stream = FRAME_HEAD.unpack(await self._reader.readexactly(FRAME_HEAD.size))
                 return Frame(kind, flags, stream, await self._reader.readexactly(high << 8 | low))
-            except (asyncio.IncompleteReadError, ConnectionResetError):
+            except (asyncio.IncompleteReadError, ConnectionError):
                 return None
 
     async def read_until(self, kind: int, stream: int = 0) -> Frame:

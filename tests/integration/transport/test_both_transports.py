@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import suppress
 
 import grpc
 import grpc.aio
@@ -11,9 +12,13 @@ import pytest
 
 from endpick.requests.model import CloseCause
 from endpick.transport.address import ListenError, ListenSettings
+from endpick.transport.h2 import frames
+from endpick.transport.h2.frames import FrameType
+from endpick.transport.h2.hpack import encode
 from endpick.transport.limits import Limits
 from endpick.transport.server import open_server
 from integration.transport.conftest import opened
+from integration.transport.raw_client import HEADERS, RawClient
 
 pytestmark = pytest.mark.asyncio
 
@@ -172,6 +177,41 @@ async def test_an_unknown_method_is_unimplemented(open_transport):
         assert await call.code() is grpc.StatusCode.UNIMPLEMENTED
         assert serving.server.counters.unknown_methods == 1
         assert serving.log.opened == 0
+
+
+@pytest.mark.parametrize("name", [b":path", b"user-agent", b"x-tenant", b":authority"])
+async def test_a_method_or_header_that_is_no_text_ends_its_own_stream_at_most_and_writes_no_line(open_transport, caplog, name):
+    odd = b"/a\xff\xfe/b"
+    headers = [(each, odd if each == name else value) for each, value in HEADERS]
+    if name not in dict(HEADERS):
+        headers.append((name, odd))
+    async with open_transport() as serving:
+        gateway = serving.call()
+        await gateway.write(b"before")
+        assert await gateway.read() == b"before"
+        client = await RawClient.connect(serving.port)
+        for stream in (1, 3):
+            client.send(frames.headers(stream, encode(headers), end_stream=False))
+            client.message(stream, b"x")
+            await client.read_until(FrameType.HEADERS, stream)
+        assert serving.server.counters.unknown_methods == (2 if name == b":path" else 0)
+        await gateway.write(b"after")
+        assert await gateway.read() == b"after"
+        another = serving.call()
+        await another.write(b"new")
+        assert await another.read() == b"new"
+        await client.close()
+    assert [record.getMessage() for record in caplog.records if record.name.startswith(("endpick", "grpc"))] == []
+
+
+async def test_compressed_messages_are_refused_and_never_unpacked(open_transport):
+    async with open_transport() as serving:
+        call = serving.call(compression=grpc.Compression.Gzip)
+        with suppress(grpc.aio.AioRpcError):  # refused for its headers, before the message is sent
+            await call.write(bytes(100_000))
+        # The client may see the stream reset before it has read why.
+        assert await call.code() in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INTERNAL)
+        assert serving.log.received == []
 
 
 async def test_a_message_over_the_limit_is_resource_exhausted(open_transport):

@@ -13,9 +13,12 @@ import grpc.aio
 import pytest
 
 from endpick.api import ConfigurationError, PluginContext
+from endpick.transport.h2 import frames
+from endpick.transport.h2.hpack import encode
 from endpick_builtin.collection.otlp import OtlpParameters, OtlpSource
 from endpick_builtin.collection.otlp_messages import _messages
 from endpick_builtin.collection.otlp_ports import GRPC_METHOD
+from integration.transport.raw_client import HEADERS, RawClient
 from unit.builtin.test_otlp import JSON, Running, export, gauge, resource, running
 
 pytestmark = pytest.mark.asyncio
@@ -73,6 +76,17 @@ async def test_what_makes_no_sense_is_refused_and_the_next_export_is_read():
         await call(it, packed("a"))
     assert [name for name, _ in it.pages] == ["default/a"]
     assert (it.count("exports", "malformed"), it.count("exports", "too_large")) == (1, 2)
+
+
+async def test_a_method_that_is_no_text_is_unknown_and_the_next_export_is_read():
+    headers = [(name, b"/a\xff\xfe/b" if name == b":path" else value) for name, value in HEADERS]
+    async with running() as it:
+        client = await RawClient.connect(it.source.grpc_port)
+        client.send(frames.headers(1, encode(headers), end_stream=True))
+        await client.read_until(frames.FrameType.HEADERS, 1)
+        await call(it, packed("a"))
+        await client.close()
+    assert it.count("exports", "read") == 1
 
 
 async def test_calls_that_send_nothing_are_waited_for_only_so_long_and_only_eight_at_once():

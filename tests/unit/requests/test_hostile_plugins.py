@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from endpick.api import Endpoint, ParsedRequest, Rejection
+from endpick.api import Endpoint, ParsedRequest, Rejection, Usage
 from endpick.extproc.headers import as_struct
 from endpick.extproc.replies import immediate
 from endpick.plugins.failures import is_the_hosts
@@ -192,7 +192,7 @@ UNANSWERED = ("ResponseFirstChunk", "ResponseComplete")
 ODD_ANSWERS = {
     **{(place, "Faceless"): Faceless for place in PLACES if place not in UNANSWERED},
     **{(place, "Nameless"): nameless for place in PLACES if place not in UNANSWERED},
-    **{("Scorer", kind.__name__): partial(np.ndarray.view, np.ones(3), kind) for kind in (Untouchable, Unmeasured, Uncalculated)},
+    **{("Scorer", kind.__name__): partial(np.ndarray.view, np.ones(3), kind) for kind in (Unmeasured, Uncalculated)},
     **{(place, "Unlisted"): lambda: Unlisted(a="b") for place in ("ResponseHeaders", "ResponseMetadata")},
     ("ResponseHeaders", "surrogate"): lambda: {"x-a": "\ud800"},
     ("ResponseMetadata", "surrogate"): lambda: {"a": {"b": "\ud800"}},
@@ -215,6 +215,89 @@ def test_whatever_a_plugin_answers_is_looked_at_at_its_own_risk(place, kind):
     else:
         assert decision.status == 500
     assert [name for name, *_ in stage.telemetry.faults] == ["bad"]
+
+
+class OddRejection(Rejection):
+    __slots__ = ()
+    message = status = reason = property(odd)
+
+
+def _rejection(**changed):
+    rejection = Rejection("no", 403)
+    for name, value in changed.items():
+        object.__setattr__(rejection, name, value)
+    return rejection
+
+
+ODD_REJECTIONS = {
+    "raises": lambda: object.__new__(OddRejection),
+    "empty": lambda: object.__new__(Rejection),
+    "a status that is no number": lambda: _rejection(status=None),
+    "a status that is none of an error": lambda: _rejection(status=10**30),
+    "a message that is no text": lambda: _rejection(message=None),
+    "a reason of two lines": lambda: _rejection(reason="a\r\nb: c"),
+}
+
+
+@pytest.mark.parametrize("place", ["Parser", "RequestHeaderProcessor", "Admitter", "PreRequest"])
+@pytest.mark.parametrize("kind", ODD_REJECTIONS)
+def test_a_rejection_that_is_not_what_it_has_to_be_is_a_fault_of_the_plugin(place, kind):
+    stage = Stage(**PLACES[place](lambda *_arguments: ODD_REJECTIONS[kind]()))
+    decision = stage.decide()
+    assert isinstance(decision, Routed) if place == "PreRequest" else decision.status == 500
+    assert [name for name, *_ in stage.telemetry.faults] == ["bad"]
+
+
+def test_a_rejection_with_texts_of_classes_of_their_own_is_told_as_plain_text():
+    stage = Stage(admitters=[admitter_of(lambda *_: _rejection(message=OddText("no"), reason=OddText("because")), "strict")])
+    refusal = stage.refuse()
+    assert (type(refusal.message), refusal.message, refusal.reason) == (str, "no", "because")
+    assert stage.telemetry.faults == []
+
+
+def _usage(**changed):
+    usage = Usage(1, 2, 3)
+    for name, value in changed.items():
+        object.__setattr__(usage, name, value)
+    return usage
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda: object.__new__(Usage),
+        lambda: _usage(prompt_tokens="x"),
+        lambda: _usage(cached_tokens=Unfriendly(1.0)),
+        lambda: Usage(-1, 1),
+        lambda: Usage(1, 1, -1),
+    ],
+)
+def test_usage_that_is_not_what_it_has_to_be_is_the_parsers_fault(answer):
+    bad = parser_of("bad", ("/v1/chat/completions",), parse=lambda *_: ParsedRequest("m"), usage=lambda *_: answer())
+    type(bad.plugin).reads_usage = True
+    stage = Stage(parsers=[bad])
+    exchange = stage.route().exchange
+    exchange.response_headers({":status": "200", "content-type": "application/json"}, None)
+    exchange.response_chunk(b'{"usage":{}}', True)
+    exchange.finish(CloseCause.END)
+    assert [name for name, *_ in stage.telemetry.faults] == ["bad"]
+    assert stage.telemetry.ended[0].usage is None
+
+
+@pytest.mark.parametrize("kind", [np.ma.MaskedArray, np.memmap, np.recarray, Untouchable])
+def test_scores_in_an_array_of_another_class_reach_the_picker_as_a_plain_one(kind):
+    plain = np.array([0.1, 0.9, 0.5])
+    scores = np.ma.masked_array(plain, [False, True, False]) if kind is np.ma.MaskedArray else plain.view(kind)
+    seen = []
+
+    def pick(scored):
+        seen.append((type(scored.scores), scored.scores.tolist()))
+        return scored.endpoints.take([1])
+
+    stage = Stage(scorers=[(scorer_of(lambda _endpoints: scores), 1.0)], picker=picker_of(pick))
+    stage.route()
+    assert seen == [(np.ndarray, [0.1, 0.9, 0.5])]
+    assert stage.telemetry.faults == []
 
 
 @pytest.mark.parametrize("answer", [Faceless, nameless, lambda: Unfriendly(2.0)], ids=["faceless", "nameless", "unfriendly"])
