@@ -11,6 +11,8 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
@@ -77,6 +79,7 @@ def _run_to_its_end(loop: asyncio.AbstractEventLoop, serving: Coroutine[None, No
 async def _serve_until_signalled(plan: Plan, settings: ServeSettings, replan: Callable[[], PlanOutcome], uncaught: Uncaught) -> None:
     control = Control(replan, Lifecycle(), uncaught=uncaught)
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(started_threads())
     limit_seconds = settings.drain_timeout_seconds + settings.finish_timeout_seconds + LAST_SECONDS
     ending = _Ending(control.lifecycle, lambda number: loop.call_soon_threadsafe(_next(control, number).set), limit_seconds)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -154,6 +157,21 @@ def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
     except ImportError:
         return None
     return uvloop.Loop
+
+
+def started_threads() -> ThreadPoolExecutor:
+    """As many threads as asyncio would start one by one for what is to hold up no request: files, reloads, compression.
+
+    All of them now. Where the system has no more of them later, as when a container has used up what it may have, work that finds no
+    thread would fail: the first scrape of a long page, or a reload.
+    """
+    count = min(32, (os.cpu_count() or 1) + 4)
+    executor, are_there = ThreadPoolExecutor(count, "endpick"), threading.Event()
+    with suppress(RuntimeError):  # there are no more already now: the rest may come later, as asyncio has it
+        for _ in range(count):
+            executor.submit(are_there.wait)
+    are_there.set()
+    return executor
 
 
 def collect_rarely() -> None:
