@@ -19,6 +19,8 @@ class AcceptLimits:
     """What changes `max_connections`, for the log."""
     peer_flag: str
     """What changes `max_peer_share`, for the log."""
+    keeps_busy: bool = True
+    """Whether a connection that has something to do keeps its seat in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,9 @@ class Limits:
     """File descriptors that connections of the h2 transport leave to health, metrics, logs and plugins; at most half of all."""
     connections_flag: str = "--grpc-max-connections"
     """What changes `max_connections`, for the log."""
+    keeps_busy: bool = True
+    """Whether a connection with streams keeps its seat in any case. Not where all is answered at once: what stays open there is a watch,
+    which its client asks for again, or a question that does not end."""
     max_concurrent_streams: int = 4096
     """Per connection. A stream lives as long as the model answers, so this is also the number of answers under way."""
     max_header_bytes: int = 16 * 1024
@@ -104,6 +109,7 @@ class Limits:
             reserved_descriptors=self.reserved_descriptors,
             connections_flag=self.connections_flag,
             peer_flag="--max-connections-share",
+            keeps_busy=self.keeps_busy,
         )
 
 
