@@ -79,7 +79,8 @@ def _run_to_its_end(loop: asyncio.AbstractEventLoop, serving: Coroutine[None, No
 async def _serve_until_signalled(plan: Plan, settings: ServeSettings, replan: Callable[[], PlanOutcome], uncaught: Uncaught) -> None:
     control = Control(replan, Lifecycle(), uncaught=uncaught)
     loop = asyncio.get_running_loop()
-    loop.set_default_executor(started_threads())
+    threads = started_threads()
+    loop.set_default_executor(threads)
     limit_seconds = settings.drain_timeout_seconds + settings.finish_timeout_seconds + LAST_SECONDS
     ending = _Ending(control.lifecycle, lambda number: loop.call_soon_threadsafe(_next(control, number).set), limit_seconds)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -96,6 +97,7 @@ async def _serve_until_signalled(plan: Plan, settings: ServeSettings, replan: Ca
         _log.info("told to end before it served")
     finally:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what asks for reloads may not have noticed the end, which is an orderly one
+        threads.shutdown(wait=False)  # asyncio waits for those that are busy, in a thread for which there may be no room before
     _log.info("stopped")
 
 
@@ -145,9 +147,11 @@ def _end_at_once(reason: str) -> NoReturn:
 
 
 def _later(seconds: float, act: Callable[[], object]) -> None:
+    """Not at all where the system has no thread more: what is done so is a precaution, and neither a start nor an end may fail for it."""
     timer = threading.Timer(seconds, act)
     timer.daemon = True
-    timer.start()
+    with suppress(RuntimeError):
+        timer.start()
 
 
 def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:

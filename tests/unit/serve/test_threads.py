@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from endpick.serve import main
 from endpick.serve.main import started_threads
 
 
@@ -28,3 +29,15 @@ def test_a_system_without_threads_is_no_reason_not_to_start(monkeypatch):
         executor = started_threads()
     with executor:
         assert executor.submit(lambda: "later").result(10) == "later"
+
+
+def test_a_precaution_for_which_there_is_no_thread_is_left_out(monkeypatch):
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(main, "collect_rarely", lambda: None)
+    done = []
+    main._later(0.0, lambda: done.append("later"))
+    main._started(main.Ports(1, 2, 3))
+    assert done == []

@@ -41,7 +41,7 @@ Spawn = Callable[[Stream, Awaitable[object]], None]
 
 _REMEMBERED_STREAMS: Final = 1024
 _FORGOTTEN_AT_ONCE: Final = 256
-_STREAM_BYTES: Final = 2560
+_STREAM_BYTES: Final = 2048
 """What an open stream takes with its session, before anything has come on it."""
 _CLOSED_AT_ONCE: Final = 32
 """Of the streams of a connection that is gone: about a millisecond's work, as each ends the exchange of a request."""
