@@ -44,7 +44,10 @@ class Limits:
     read_seconds_per_turn: float = 0.002
     """How long it may take to act on that: a request of a hundred bytes costs as much as forty kilobytes of a body."""
     max_peer_share: float = 0.5
-    """Of `max_connections`, for one IPv4 address or one /64 of IPv6 addresses; the h2 transport has this limit, grpcio does not."""
+    """Of `max_connections`, for one IPv4 address or one /64 of IPv6 addresses, and of what a /64 may have, for one of its addresses.
+
+    The h2 transport has this limit, grpcio does not.
+    """
     reserved_descriptors: int = 128
     """File descriptors that connections of the h2 transport leave to health, metrics, logs and plugins; at most half of all."""
     connections_flag: str = "--grpc-max-connections"
