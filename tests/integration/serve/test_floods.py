@@ -129,7 +129,7 @@ async def test_idle_clients_of_the_health_port_make_room_for_probes(folder):
             await client.close()
 
 
-WATCH = (*((name, value) for name, value in HEADERS if name != b":path"), (b":path", b"/grpc.health.v1.Health/Watch"))
+WATCH = tuple((name, b"/grpc.health.v1.Health/Watch" if name == b":path" else value) for name, value in HEADERS)
 READINESS = health_pb2.HealthCheckRequest(service="readiness").SerializeToString()
 
 

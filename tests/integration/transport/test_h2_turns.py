@@ -7,9 +7,9 @@ import os
 
 import pytest
 
+from endpick.transport import turns
 from endpick.transport.h2.frames import FRAME_HEAD, FrameType
 from endpick.transport.h2.grpc import MESSAGE_HEAD
-from endpick.transport import turns
 from endpick.transport.limits import Limits
 from endpick.transport.turns import MANY_CONNECTIONS
 from integration.transport.raw_client import RawClient
