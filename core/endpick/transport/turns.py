@@ -23,8 +23,6 @@ LARGE_READ_BYTES: Final = 4096
 
 MANY_CONNECTIONS: Final = 16
 """Of fewer, what all of them send at one moment is acted on within the turns of each."""
-_AT_ONCE_SECONDS: Final = 0.004
-"""For short reads between two looks at everything else, where there are many connections."""
 
 
 class Turns:
@@ -42,7 +40,9 @@ class Turns:
         """Whether there are more than `MANY_CONNECTIONS`, so that `took` is to be told of short reads; set by the owner of the port."""
         self.exhausted = False
         """Whether short reads have taken so long since the loop looked at everything that further ones have to wait."""
-        self._left = _AT_ONCE_SECONDS
+        self.at_once_seconds = 0.004
+        """For short reads between two looks at everything else, where there are many connections."""
+        self._left = self.at_once_seconds
         self._is_counting = False
 
     def join(self, turn: Callable[[], None], peer: str = "") -> None:
@@ -72,7 +72,7 @@ class Turns:
 
     def _count_anew(self) -> None:
         self._is_counting = self.exhausted = False
-        self._left = _AT_ONCE_SECONDS
+        self._left = self.at_once_seconds
 
     def _serve(self) -> None:
         ends_at = time.monotonic() + self._seconds

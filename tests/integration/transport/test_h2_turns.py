@@ -7,7 +7,6 @@ import os
 
 import pytest
 
-from endpick.transport import turns
 from endpick.transport.h2.frames import FRAME_HEAD, FrameType
 from endpick.transport.h2.grpc import MESSAGE_HEAD
 from endpick.transport.limits import Limits
@@ -110,9 +109,9 @@ async def test_a_connection_that_ends_with_many_streams_takes_turns_with_the_res
         await other.close()
 
 
-async def test_what_many_connections_send_at_one_moment_is_not_all_read_at_once(open_h2, monkeypatch):
-    monkeypatch.setattr(turns, "_AT_ONCE_SECONDS", 0.0)
+async def test_what_many_connections_send_at_one_moment_is_not_all_read_at_once(open_h2):
     async with open_h2() as serving:
+        serving.server.turns.at_once_seconds = 0.0
         clients = [await RawClient.connect(serving.port) for _ in range(2 * MANY_CONNECTIONS)]
         for client in clients:
             assert await client.echo(1, b"hello") == b"hello"

@@ -7,7 +7,6 @@ from functools import partial
 
 import pytest
 
-from endpick.transport import turns
 from endpick.transport.turns import Turns
 
 pytestmark = pytest.mark.asyncio
@@ -52,9 +51,9 @@ async def test_within_its_time_the_queue_serves_each_once():
     assert taken == ["a", "b", "c", "again"]
 
 
-async def test_short_reads_are_exhausted_when_their_time_is_over_and_not_after_the_next_look(monkeypatch):
-    monkeypatch.setattr(turns, "_AT_ONCE_SECONDS", 1.0)
+async def test_short_reads_are_exhausted_when_their_time_is_over_and_not_after_the_next_look():
     queue = Turns(0.0)
+    queue.at_once_seconds = 1.0
     queue.took(2.0)
     await asyncio.sleep(0)
     told = []
