@@ -12,6 +12,7 @@ _COLLECTED_AT = 100_000
 
 def main() -> None:
     """The `endpick` command and `python -m endpick`; for a process of its own."""
+    hold_standard_descriptors()
     leave_unsafe_path()
     if sys.argv[1:2] == ["serve"]:
         from endpick.early_signals import EARLY_SIGNALS  # after the path is safe, before all that takes time
@@ -21,6 +22,20 @@ def main() -> None:
     from endpick.cli.main import main as verbs  # after the path is safe, because it imports click
 
     verbs()
+
+
+def hold_standard_descriptors() -> None:
+    """Open what the process was started without of input, output and error output, as nothing.
+
+    The next connection would get the number otherwise, and what is written there, such as the log, would go to its client.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest that is free, so it is this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, encoding="utf-8", errors="backslashreplace", closefd=False))  # noqa: SIM115
 
 
 def leave_unsafe_path() -> None:

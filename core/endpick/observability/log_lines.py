@@ -76,8 +76,10 @@ class LineHandler(logging.Handler):
         self._lost.delayed += 1
         self._waiting.append(line)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._write_waiting, name="endpick-log", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._write_waiting, name="endpick-log", daemon=True)
+            with suppress(RuntimeError):  # there may be no more threads for now; the next line tries again
+                thread.start()
+                self._thread = thread
         self._changed.notify_all()
 
     def _write_waiting(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from http import HTTPStatus
 
@@ -13,9 +12,12 @@ from endpick.observability.text_page import CONTENT_TYPE, page_of
 from endpick.serve.admin_http import AdminConnection, AdminCounters, AdminLimits, BusySeats, Page, Pages
 from endpick.transport.address import ListenError, ListenSettings, listening_socket
 from endpick.transport.listener import Listener
+from endpick.transport.sweeps import Sweeps
 from endpick.transport.tls import CertificateWatch, TlsSettings
+from endpick.transport.turns import Turns
 
-_SWEEP_SECONDS = 1.0
+_TURN_SECONDS = 0.002
+"""For TLS, between two looks at everything else."""
 
 
 class _SharedScrape:
@@ -57,7 +59,7 @@ class AdminServer:
         self._busy = BusySeats(max(1, self._limits.max_connections // 2))
         self.counters = AdminCounters()
         self._listener: Listener | None = None
-        self._sweeper: asyncio.TimerHandle | None = None
+        self._sweeps = Sweeps(self._sweep)
 
     async def start(self) -> int:
         """Bind and serve; returns the bound port.
@@ -70,24 +72,24 @@ class AdminServer:
             self._certificate = CertificateWatch(self._address.tls)
         bound = listening_socket(self._address)
         port: int = bound.getsockname()[1]
-        self._listener = Listener(bound, self._limits.accepting, self.counters, self._new_connection, self._certificate)
+        turns = Turns(_TURN_SECONDS)
+        self._listener = Listener(bound, self._limits.accepting, self.counters, self._new_connection, turns, self._certificate)
         try:
             self._listener.open()
         except OSError as error:
             await self.stop()
             raise ListenError.at(self._address.host, port, error) from error
-        self._sweep()
+        self._sweeps.start()
         return port
 
     async def stop(self) -> None:
         """Close the port and its connections; a page that is being written is not sent."""
         if self._listener is not None:
             self._listener.close()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        self._sweeps.stop()
         await asyncio.gather(*(connection.end() for connection in tuple(self._connections)))
 
-    def _new_connection(self) -> AdminConnection:
+    def _new_connection(self, _peer: str) -> AdminConnection:
         return AdminConnection(self._pages, self._limits, self.counters, self._busy, self._opened, self._closed)
 
     def _opened(self, connection: AdminConnection) -> None:
@@ -100,9 +102,7 @@ class AdminServer:
         if self._listener is not None:
             self._listener.left(connection)
 
-    def _sweep(self) -> None:
-        self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_SECONDS, self._sweep)
-        now = time.monotonic()
+    def _sweep(self, now: float) -> None:
         for connection in tuple(self._connections):
             connection.tick(now)
         if self._certificate is not None:

@@ -11,6 +11,8 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
@@ -102,6 +104,8 @@ async def _ended(tasks: set[asyncio.Task[object]]) -> None:
 async def _serve_until_signalled(plan: Plan, settings: ServeSettings, replan: Callable[[], PlanOutcome], uncaught: Uncaught) -> None:
     control = Control(replan, Lifecycle(), uncaught=uncaught)
     loop = asyncio.get_running_loop()
+    threads = started_threads()
+    loop.set_default_executor(threads)
     limit_seconds = settings.drain_timeout_seconds + settings.finish_timeout_seconds + LAST_SECONDS
     ending = _Ending(control.lifecycle, lambda number: loop.call_soon_threadsafe(_next(control, number).set), limit_seconds)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -118,6 +122,7 @@ async def _serve_until_signalled(plan: Plan, settings: ServeSettings, replan: Ca
         _log.info("told to end before it served")
     finally:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what asks for reloads may not have noticed the end, which is an orderly one
+        threads.shutdown(wait=False)  # asyncio waits for those that are busy, in a thread for which there may be no room before
     _log.info("stopped")
     ending.stopped()
 
@@ -174,9 +179,11 @@ def _end_at_once(reason: str, code: ExitCode = ExitCode.FAILED) -> NoReturn:
 
 
 def _later(seconds: float, act: Callable[[], object]) -> None:
+    """Not at all where the system has no thread more: what is done so is a precaution, and neither a start nor an end may fail for it."""
     timer = threading.Timer(seconds, act)
     timer.daemon = True
-    timer.start()
+    with suppress(RuntimeError):
+        timer.start()
 
 
 def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
@@ -186,6 +193,21 @@ def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
     except ImportError:
         return None
     return uvloop.Loop
+
+
+def started_threads() -> ThreadPoolExecutor:
+    """As many threads as asyncio would start one by one for what is to hold up no request: files, reloads, compression.
+
+    All of them now. Where the system has no more of them later, as when a container has used up what it may have, work that finds no
+    thread would fail: the first scrape of a long page, or a reload.
+    """
+    count = min(32, (os.cpu_count() or 1) + 4)
+    executor, are_there = ThreadPoolExecutor(count, "endpick"), threading.Event()
+    with suppress(RuntimeError):  # there are no more already now: the rest may come later, as asyncio has it
+        for _ in range(count):
+            executor.submit(are_there.wait)
+    are_there.set()
+    return executor
 
 
 def collect_rarely() -> None:

@@ -62,7 +62,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("endpick.serve")
 
 
-HEALTH_LIMITS = Limits(max_connections=64, max_peer_share=1.0, reserved_descriptors=0, connections_flag="--grpc-health-max-connections")
+HEALTH_LIMITS = Limits(
+    max_connections=64, max_peer_share=1.0, reserved_descriptors=0, connections_flag="--grpc-health-max-connections", keeps_busy=False
+)
 """Of the port of gRPC health, which takes descriptors that the port of ext_proc leaves."""
 
 

@@ -19,6 +19,8 @@ class AcceptLimits:
     """What changes `max_connections`, for the log."""
     peer_flag: str
     """What changes `max_peer_share`, for the log."""
+    keeps_busy: bool = True
+    """Whether a connection that has something to do keeps its seat in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +44,17 @@ class Limits:
     read_seconds_per_turn: float = 0.002
     """How long it may take to act on that: a request of a hundred bytes costs as much as forty kilobytes of a body."""
     max_peer_share: float = 0.5
-    """Of `max_connections`, for one IPv4 address or one /64 of IPv6 addresses."""
+    """Of `max_connections`, for one IPv4 address or one /64 of IPv6 addresses, and of what a /64 may have, for one of its addresses.
+
+    The grpcio transport does not tell the addresses of a /64 apart.
+    """
     reserved_descriptors: int = 128
     """File descriptors that connections leave to health, metrics, logs and plugins; at most half of all."""
     connections_flag: str = "--grpc-max-connections"
     """What changes `max_connections`, for the log."""
+    keeps_busy: bool = True
+    """Whether a connection with streams keeps its seat in any case. Not where all is answered at once: what stays open there is a watch,
+    which its client asks for again, or a question that does not end."""
     max_concurrent_streams: int = 4096
     """Per connection. A stream lives as long as the model answers, so this is also the number of answers under way."""
     max_header_bytes: int = 16 * 1024
@@ -104,6 +112,7 @@ class Limits:
             reserved_descriptors=self.reserved_descriptors,
             connections_flag=self.connections_flag,
             peer_flag="--max-connections-share",
+            keeps_busy=self.keeps_busy,
         )
 
 

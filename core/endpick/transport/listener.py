@@ -10,13 +10,15 @@ import os
 import resource
 import socket
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, cast
 
 from endpick.transport.limits import AcceptLimits
 from endpick.transport.tls import CertificateWatch
+from endpick.transport.tls_channel import TlsChannel
+from endpick.transport.turns import Turns
 
 __all__ = ["AcceptCounters", "Guest", "Listener", "descriptors_of", "site_of"]
 
@@ -24,6 +26,10 @@ _log = logging.getLogger(__name__)
 
 _MOST_ACCEPTED_AT_ONCE = 32
 """Connections taken in one turn of the event loop; the others wait in the kernel for the next."""
+_ACCEPT_SECONDS = 0.002
+"""In one turn of the event loop: where all seats are taken, to find one for a connection means to look at all of them."""
+_RANKING_SECONDS = 0.02
+"""How long it holds in which order connections would have to go."""
 _TURNS_TO_FILL = 16
 """A flood takes so many turns at least to fill all seats, so that a connection's first request is read before its seat is wanted."""
 _MOST_NEWCOMERS = 32
@@ -65,11 +71,15 @@ class Guest(Protocol):
 @dataclass(slots=True, eq=False)
 class _Seat:
     peer: str
+    address: str
+    """Of the peer: the same, but for IPv6."""
     number: int
     """Of all seats ever taken."""
     taken_at: float
+    channel: TlsChannel | None
+    """What its handshake is made on; None without TLS."""
     connecting: asyncio.Task[None]
-    """Ends when the connection has been made, with TLS after its handshake."""
+    """Ends when the event loop has the socket."""
     has_reserved: bool
     """Whether its descriptor is one of the reserved ones."""
     arrived: bool = False
@@ -83,28 +93,45 @@ class Listener:
         bound: socket.socket,
         limits: AcceptLimits,
         counters: AcceptCounters,
-        new_guest: Callable[[], Guest],
+        new_guest: Callable[[str], Guest],
+        turns: Turns,
         tls: CertificateWatch | None = None,
     ) -> None:
-        """`bound` is a socket that does not listen yet; the listener owns it."""
+        """Keep what is needed.
+
+        Args:
+            bound: A socket that does not listen yet; the listener owns it.
+            limits: Of this port.
+            counters: Where it is counted what becomes of connections.
+            new_guest: Makes the protocol of a connection, given the address that it comes from.
+            turns: The queue of the port; handshakes stand in it.
+            tls: None for plain text.
+        """
         self._socket = bound
         self._port: int = bound.getsockname()[1]
         self._limits = limits
         self._counters = counters
         self._new_guest = new_guest
+        self._turns = turns
         self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._seats: dict[Guest, _Seat] = {}
         self._by_peer: Counter[str] = Counter()
+        self._by_address: Counter[str] = Counter()
         self._seats_taken = 0
         """Ever."""
         self._newcomers = min(_MOST_NEWCOMERS, limits.max_connections // _SEATS_PER_NEWCOMER)
         self._reserved_taken = 0
         """Seats with a reserved descriptor; others that have been given back are lower ones then, and make no room."""
+        self._ranking: deque[Guest] = deque()
+        self._ranked_until = 0.0
+        self._ranked_number = 0
+        """Of the last seat that was no newcomer's then."""
         self._unwanted: set[Guest] = set()
         """Lost their seat before their connection was made."""
         self._accepted_at_once = min(_MOST_ACCEPTED_AT_ONCE, max(1, limits.max_connections // _TURNS_TO_FILL))
         self._max_per_peer = max(1, int(limits.max_connections * limits.max_peer_share))
+        self._max_per_address = max(1, int(self._max_per_peer * limits.max_peer_share))
         self._pause_seconds = _SHORTEST_PAUSE_SECONDS
         self._resuming: asyncio.TimerHandle | None = None
         self._logged_at: dict[str, float] = {}
@@ -140,11 +167,13 @@ class Listener:
         seat = self._seats.pop(guest, None)
         if seat is not None:
             self._reserved_taken -= seat.has_reserved
-            self._by_peer[seat.peer] -= 1
-            if not self._by_peer[seat.peer]:
-                del self._by_peer[seat.peer]
+            for count, key in ((self._by_peer, seat.peer), (self._by_address, seat.address)):
+                count[key] -= 1
+                if not count[key]:
+                    del count[key]
 
     def _accept_some(self) -> None:
+        ends_at = time.monotonic() + _ACCEPT_SECONDS
         for _ in range(self._accepted_at_once):
             try:
                 accepted, address = self._socket.accept()
@@ -159,10 +188,10 @@ class Listener:
                 self._pause()
                 return
             self._counters.connections_accepted += 1
-            if not self._take(accepted, site_of(str(address[0]))):
+            if not self._take(accepted, *_origin(str(address[0]))) or time.monotonic() > ends_at:
                 return
 
-    def _take(self, accepted: socket.socket, peer: str) -> bool:
+    def _take(self, accepted: socket.socket, peer: str, address: str) -> bool:
         """Give a connection its seat, or close it; False if no further one can be accepted for now.
 
         One that has a reserved descriptor took the place of another, which is closed by the next turn: until then no more are taken.
@@ -172,7 +201,7 @@ class Listener:
             self._counters.connections_refused += 1
             self._log("connections refused: there are as many as allowed, and none is idle", f"raise {self._limits.connections_flag}")
             accepted.close()
-        elif self._by_peer[peer] >= self._max_per_peer and not self._evict(lambda seat: seat.peer == peer):
+        elif not self._is_in_share(peer, address):
             self._counters.connections_refused_peer += 1
             self._log("connections refused: one address has its share of them", f"raise {self._limits.peer_flag}")
             accepted.close()
@@ -184,14 +213,24 @@ class Listener:
             self._pause_seconds = _SHORTEST_PAUSE_SECONDS
             accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            guest = self._new_guest()
-            connecting = self._loop.create_task(self._connect(guest, accepted))
+            guest = self._new_guest(peer)
+            channel = self._channel(guest, peer)
+            connecting = self._loop.create_task(self._connect(guest, channel, accepted))
             connecting.add_done_callback(lambda task: self._connected(task, guest, accepted))
             self._seats_taken += 1
-            self._seats[guest] = _Seat(peer, self._seats_taken, time.monotonic(), connecting, accepted.fileno() >= self._first_reserved)
+            has_reserved = accepted.fileno() >= self._first_reserved
+            self._seats[guest] = _Seat(peer, address, self._seats_taken, time.monotonic(), channel, connecting, has_reserved)
             self._reserved_taken += self._seats[guest].has_reserved
             self._by_peer[peer] += 1
+            self._by_address[address] += 1
         return not takes_reserve
+
+    def _is_in_share(self, peer: str, address: str) -> bool:
+        """Whether an address may have one more connection; of a /64 of IPv6 addresses, one alone leaves some to the others."""
+        if self._by_peer[peer] >= self._max_per_peer and not self._evict(lambda seat: seat.peer == peer):
+            return False
+        is_one_of_many = peer != address
+        return not is_one_of_many or self._by_address[address] < self._max_per_address or self._evict(lambda seat: seat.address == address)
 
     def _takes_reserve(self, accepted: socket.socket) -> bool:
         """Whether as many descriptors are left as are reserved only without this connection.
@@ -205,16 +244,24 @@ class Listener:
         except OSError:
             return True
 
-    async def _connect(self, guest: Guest, accepted: socket.socket) -> None:
+    def _channel(self, guest: Guest, peer: str) -> TlsChannel | None:
+        if self._tls is None:
+            return None
+        protocol = cast("asyncio.Protocol", guest)
+        return TlsChannel(
+            protocol, self._tls.context, self._limits.handshake_seconds, self._turns, peer, lambda: self._handshake_failed(guest)
+        )
+
+    def _handshake_failed(self, guest: Guest) -> None:
+        self._counters.tls_handshake_failures += 1
+        self.left(guest)
+
+    async def _connect(self, guest: Guest, channel: TlsChannel | None, accepted: socket.socket) -> None:
+        protocol = cast("asyncio.Protocol", guest) if channel is None else channel
         try:
-            await self._loop.connect_accepted_socket(
-                lambda: cast("asyncio.Protocol", guest),
-                accepted,
-                ssl=None if self._tls is None else self._tls.context,
-                ssl_handshake_timeout=None if self._tls is None else self._limits.handshake_seconds,
-            )
-        except OSError:  # TLS errors and time-outs are among them
-            self._counters.tls_handshake_failures += 1
+            await self._loop.connect_accepted_socket(lambda: protocol, accepted)
+        except OSError:  # the client is gone already
+            accepted.close()
             self.left(guest)
 
     def _connected(self, task: asyncio.Task[None], guest: Guest, accepted: socket.socket) -> None:
@@ -229,16 +276,12 @@ class Listener:
     def _evict(self, concerned: Callable[[_Seat], bool]) -> bool:
         """Make room among these: first a connection that has never been of use, of the address that has most, idle for longest.
 
-        The last that came go last: what they ask has not been read yet.
+        The last that came go last: what they ask has not been read yet. Before them, where that may be, go those that are busy.
         """
         victim, rank = None, (0, 0, 0.0)
-        for guest, seat in self._seats.items():
-            idle_since = guest.idle_since() if seat.arrived else seat.taken_at
-            if idle_since is None or not concerned(seat):
-                continue
-            is_new = self._seats_taken - seat.number < self._newcomers
-            own = (1 if guest.served() else 2 * is_new, -self._by_peer[seat.peer], idle_since)
-            if victim is None or own < rank:
+        for guest in self._candidates(concerned):
+            own = self._rank(guest, self._seats[guest])
+            if own is not None and (victim is None or own < rank):
                 victim, rank = guest, own
         if victim is None:
             return False
@@ -247,6 +290,37 @@ class Listener:
         self._unseat(victim)
         return True
 
+    def _candidates(self, concerned: Callable[[_Seat], bool]) -> Iterator[Guest]:
+        """Who may have to go: the first of those that were ranked last, and all who were newcomers then or are.
+
+        In a flood each connection needs a seat, and to rank a thousand takes a millisecond.
+        """
+        now = time.monotonic()
+        if now > self._ranked_until:
+            ranks = ((self._rank(guest, seat), guest) for guest, seat in self._seats.items())
+            self._ranking = deque(guest for _, guest in sorted(((rank, guest) for rank, guest in ranks if rank is not None), key=_first))
+            self._ranked_until, self._ranked_number = now + _RANKING_SECONDS, self._seats_taken - self._newcomers
+        while self._ranking and self._ranking[0] not in self._seats:
+            self._ranking.popleft()
+        for guest in self._ranking:
+            seat = self._seats.get(guest)
+            if seat is not None and concerned(seat) and self._rank(guest, seat) is not None:
+                yield guest
+                break
+        for guest, seat in reversed(self._seats.items()):
+            if seat.number <= self._ranked_number:
+                break
+            if concerned(seat):
+                yield guest
+
+    def _rank(self, guest: Guest, seat: _Seat) -> tuple[int, int, float] | None:
+        """The lower, the sooner it has to go; None if it stays."""
+        idle_since = guest.idle_since() if seat.arrived else seat.taken_at
+        if idle_since is None:
+            return None if self._limits.keeps_busy else (2, -self._by_peer[seat.peer], seat.taken_at)
+        is_new = self._seats_taken - seat.number < self._newcomers
+        return 1 if guest.served() else 3 * is_new, -self._by_peer[seat.peer], idle_since
+
     def _unseat(self, guest: Guest) -> None:
         """Have a connection gone, or given up before it is made."""
         seat = self._seats[guest]
@@ -254,9 +328,10 @@ class Listener:
         if seat.arrived:
             guest.evict()
             return
-        self._unwanted.add(guest)
-        if self._tls is not None:
-            seat.connecting.cancel()
+        if seat.channel is None:
+            self._unwanted.add(guest)
+        else:
+            seat.channel.abort()
 
     def _pause(self) -> None:
         """Leave further connections to the kernel for a while: file descriptors have run out, or what is left is reserved."""
@@ -284,9 +359,18 @@ def descriptors_of(reserved: int) -> tuple[int, int]:
     return limit, limit - min(reserved, limit // 2)
 
 
+def _first(ranked: tuple[tuple[int, int, float], Guest]) -> tuple[int, int, float]:
+    return ranked[0]
+
+
 def site_of(address: str) -> str:
     """Who an address belongs to: itself, or the 2^64 addresses around it."""
+    return _origin(address)[0]
+
+
+def _origin(address: str) -> tuple[str, str]:
+    """Who an address belongs to, and itself: the same, but for IPv6, where 2^64 addresses belong together."""
     parsed = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is None and not parsed.is_loopback:
-        return parsed.packed[:_IPV6_SITE_BYTES].hex()
-    return str(parsed)
+        return parsed.packed[:_IPV6_SITE_BYTES].hex(), str(parsed)
+    return str(parsed), str(parsed)

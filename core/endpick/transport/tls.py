@@ -8,8 +8,11 @@ import logging
 import os
 import ssl
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Protocol
 
@@ -29,6 +32,8 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
+_AGAIN_SECONDS = 10.0
+"""How long files that were refused are left alone: what was wrong may have been the disk, the descriptors, or the time."""
 _MOST_PEM_BYTES = 4 * 1024 * 1024
 """Of one file: twenty times as long as the list of all authorities that browsers trust."""
 
@@ -66,10 +71,6 @@ class CertificateCounters(Protocol):
     certificate_reload_failures: int
 
 
-class CertificateTimeError(TlsError):
-    """A certificate that is not valid now."""
-
-
 class CertificateWatch:
     """A context whose certificate follows its files; after a change that cannot be used, it logs a warning and keeps the old one."""
 
@@ -81,7 +82,9 @@ class CertificateWatch:
         self._paths = tuple(path for path in (settings.certificate_file, settings.key_file, settings.client_ca_file) if path is not None)
         self._stamp = self._look()
         self._refused: tuple[tuple[int, int, int], ...] | None = None
-        """What the files looked like when they were refused for their time only: it may come, so they are looked at again."""
+        """What the files looked like when they were refused."""
+        self._refused_for = ""
+        self._again_at = 0.0
 
     def refresh(self, counters: CertificateCounters) -> bool:
         """Load the files again if they look different; a few `stat` calls otherwise.
@@ -90,20 +93,14 @@ class CertificateWatch:
             Whether connections opened from now on see another certificate.
         """
         stamp = self._look() if self._settings.reload else self._stamp
-        if stamp == self._stamp:
+        if stamp == self._stamp or (stamp == self._refused and time.monotonic() < self._again_at):
             return False
         try:
             files = read_certificate(self._settings)
             context = server_context(files, self._settings)
             self._require_time(files)
-        except CertificateTimeError as error:
-            if stamp != self._refused:
-                self._refused = stamp
-                self._keep_the_old(error, counters)
-            return False
         except TlsError as error:
-            self._stamp = stamp
-            self._keep_the_old(error, counters)
+            self._keep_the_old(str(error), stamp, counters)
             return False
         # A new context rather than new files in the old one: that would go on trusting the client CA of before.
         self._stamp, self.files, self.context = stamp, files, context
@@ -116,12 +113,16 @@ class CertificateWatch:
         now = dt.datetime.now(dt.UTC)
         problem = outside_validity(files.certificate, now)
         if problem is not None and outside_validity(self.files.certificate, now) is None:
-            raise CertificateTimeError(f"it {problem}")
+            raise TlsError(f"it {problem}")
 
-    @staticmethod
-    def _keep_the_old(error: TlsError, counters: CertificateCounters) -> None:
+    def _keep_the_old(self, reason: str, stamp: tuple[tuple[int, int, int], ...], counters: CertificateCounters) -> None:
+        """Tell why once, and try the same files again later: not all reasons are in them."""
+        self._again_at = time.monotonic() + _AGAIN_SECONDS
+        if (stamp, reason) == (self._refused, self._refused_for):
+            return
+        self._refused, self._refused_for = stamp, reason
         counters.certificate_reload_failures += 1
-        logger.warning("the changed TLS certificate is not usable, the old one stays in use: %s; write files that belong together", error)
+        logger.warning("the changed TLS certificate is not usable, the old one stays in use: %s; write files that belong together", reason)
 
     def _look(self) -> tuple[tuple[int, int, int], ...]:
         stamps = []
@@ -226,12 +227,7 @@ def load_certificate(context: ssl.SSLContext, files: CertificateFiles) -> None:
         TlsError: OpenSSL does not take them; the context may then hold a mixture, so try a new context first.
     """
     try:
-        with tempfile.TemporaryDirectory(prefix="endpick-tls-") as folder:
-            # The ssl module takes certificates as files only; the folder is readable by this user alone.
-            pair = Path(folder, "pair.pem")
-            descriptor = os.open(pair, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(files.key.rstrip() + b"\n" + files.certificate)
+        with _as_file(files.key.rstrip() + b"\n" + files.certificate) as pair:
             # Without a password OpenSSL would ask on the terminal for that of an encrypted key, and everything would wait.
             context.load_cert_chain(pair, password="")
         if files.client_ca is not None:
@@ -239,6 +235,38 @@ def load_certificate(context: ssl.SSLContext, files: CertificateFiles) -> None:
             context.load_verify_locations(cadata=files.client_ca.decode("ascii"))
     except (OSError, ValueError) as error:  # no room for the file, or what OpenSSL says; the latter for a CA that is empty or not ASCII
         raise TlsError(f"the TLS certificate, key or client CA is not usable: {error}") from error
+
+
+@contextmanager
+def _as_file(content: bytes) -> Iterator[str]:
+    """A path for what takes files only, as the ssl module does for certificates: in memory where that can be, as a disk may be full.
+
+    Raises:
+        OSError: there is no room for it.
+    """
+    in_memory = _memory_file(content)
+    if in_memory is not None:
+        with in_memory:
+            yield f"/proc/self/fd/{in_memory.fileno()}"
+        return
+    with tempfile.TemporaryDirectory(prefix="endpick-tls-") as folder:  # readable by this user alone
+        path = Path(folder, "pair.pem")
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(content)
+        yield str(path)
+
+
+def _memory_file(content: bytes) -> FileIO | None:
+    """A file without a disk, open; None on a platform, or in a sandbox, that has none."""
+    try:
+        file = FileIO(os.memfd_create("endpick-tls"), "w")
+    except (OSError, AttributeError):
+        return None
+    with suppress(OSError):
+        if file.write(content) == len(content) and Path(f"/proc/self/fd/{file.fileno()}").exists():
+            return file
+    file.close()
+    return None
 
 
 def make_self_signed(valid_days: int = 3650) -> tuple[bytes, bytes]:

@@ -13,10 +13,12 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from endpick.transport.h2 import frames
+from endpick.transport.h2.errors import ErrorCode
 from endpick.transport.h2.frames import FrameType
+from endpick.transport.h2.hpack import encode
 from integration.plugins.serving import Picker, serving
 from integration.serve.gateway import RANDOM, until
-from integration.transport.raw_client import RawClient
+from integration.transport.raw_client import HEADERS, RawClient
 
 pytestmark = pytest.mark.asyncio
 OPEN_FILES = 160
@@ -157,3 +159,34 @@ async def test_what_clients_do_to_the_library_of_grpcio_writes_no_line_of_its_ow
         await garbage.close()
         assert await picker.ask() == ("127.0.0.1:1", 0)
     assert all("logger" in event for event in picker.events)
+
+
+WATCH = tuple((name, b"/grpc.health.v1.Health/Watch" if name == b":path" else value) for name, value in HEADERS)
+READINESS = health_pb2.HealthCheckRequest(service="readiness").SerializeToString()
+
+
+async def test_watches_that_have_all_seats_of_the_health_port_make_room_for_probes(folder):
+    async with serving(folder, "--grpc-health-max-connections=8") as picker:
+        watches = [await RawClient.connect(picker.health_port) for _ in range(8)]
+        for client in watches:
+            client.send(frames.headers(1, encode(WATCH), end_stream=False))
+            client.message(1, READINESS)
+            await client.read_until(FrameType.DATA, 1)
+        assert await check(picker) == health_pb2.HealthCheckResponse.SERVING
+        assert await event(picker, "health", "connections_refused") == 0
+        (goaway,) = [frame for frame in await watches[0].read_to_end() if frame.kind == FrameType.GOAWAY]
+        assert goaway.code is ErrorCode.NO_ERROR, "the oldest went"
+        for client in watches:
+            client.writer.transport.abort()
+
+
+async def test_clients_that_are_hung_up_on_and_stay_make_room_for_probes(folder):
+    async with serving(folder, "--grpc-health-max-connections=8") as picker:
+        wrong = [await RawClient.connect(picker.health_port, greet=False) for _ in range(8)]
+        for client in wrong:
+            client.send(b"GET /healthz HTTP/1.1\r\n\r\n")
+            await client.read_until(FrameType.GOAWAY)
+        assert await check(picker) == health_pb2.HealthCheckResponse.SERVING
+        assert await event(picker, "health", "connections_refused") == 0
+        for client in wrong:
+            client.writer.transport.abort()

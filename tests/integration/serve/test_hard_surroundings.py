@@ -129,6 +129,37 @@ async def test_requests_are_answered_where_neither_output_takes_a_byte_from_the_
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("without", ["<&-", "2>&-", "<&- >&- 2>&-"])
+async def test_a_process_that_is_started_without_its_standard_descriptors_gives_them_to_no_client(folder, without):
+    ports = _free_ports(3)
+    flags = [f"--{name}={port}" for name, port in zip(("grpc-port", "grpc-health-port", "metrics-port"), ports, strict=True)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, SOURCES))}
+    served = (sys.executable, "-m", "endpick", "serve", "config.yaml", *OPTIONS, *flags)
+    process = await asyncio.create_subprocess_exec("sh", "-c", f'exec "$@" {without}', "sh", *served, cwd=folder, env=environment)
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{ports[0]}") as channel:
+            picker = Picker(process, channel, ports[2])
+            await asyncio.wait_for(channel.channel_ready(), 40)
+            assert await asyncio.wait_for(picker.ask(), 20) == ("127.0.0.1:1", 0)
+            picker.reload()
+            async with asyncio.timeout(20):
+                while not sum((await picker.samples("endpick_config_reloads_total")).values()):  # noqa: ASYNC110 - counted by another process
+                    await asyncio.sleep(0.02)
+            assert (await picker.health())[0] == 200
+            held = {number: Path(f"/proc/{process.pid}/fd/{number}") for number in range(3)}
+            if held[0].parent.is_dir():
+                for number, sign in enumerate(("<&-", ">&-", "2>&-")):
+                    if sign in without.split():
+                        assert held[number].readlink() == Path(os.devnull)
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), 40) == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+@pytest.mark.asyncio
 async def test_a_wall_clock_that_jumps_by_years_changes_nothing(folder, tmp_path):
     site = tmp_path / "site"
     site.mkdir()

@@ -10,6 +10,7 @@ import pytest
 from endpick.transport.h2.frames import FRAME_HEAD, FrameType
 from endpick.transport.h2.grpc import MESSAGE_HEAD
 from endpick.transport.limits import Limits
+from endpick.transport.turns import MANY_CONNECTIONS
 from integration.transport.raw_client import RawClient
 
 pytestmark = pytest.mark.asyncio
@@ -106,3 +107,19 @@ async def test_a_connection_that_ends_with_many_streams_takes_turns_with_the_res
         assert max(at_once) <= 64
         assert serving.server.counters.streams_active == 1
         await other.close()
+
+
+async def test_what_many_connections_send_at_one_moment_is_not_all_read_at_once(open_h2):
+    async with open_h2() as serving:
+        serving.server.turns.at_once_seconds = 0.0
+        clients = [await RawClient.connect(serving.port) for _ in range(2 * MANY_CONNECTIONS)]
+        for client in clients:
+            assert await client.echo(1, b"hello") == b"hello"
+        before = serving.server.counters.reads_deferred
+        for client in clients:
+            client.message(1, b"at once")
+        for client in clients:
+            assert (await client.read_until(FrameType.DATA, 1)).payload.endswith(b"at once")
+        assert serving.server.counters.reads_deferred > before
+        for client in clients:
+            await client.close()

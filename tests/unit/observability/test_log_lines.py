@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 
 import pytest
 
@@ -102,3 +103,23 @@ def test_an_exception_that_cannot_be_shown_and_another_in_showing_it_cost_one_li
     record = logging.makeLogRecord({"name": "acme", "exc_info": (type(problem), problem, None), "pathname": "a.py", "lineno": 7})
     LineHandler(writer).handle(record)
     assert os.read(reader, 1000) == b"a line of acme cannot be shown: Nameless at a.py:7\n"
+
+
+def test_where_no_thread_can_be_started_a_line_waits_for_one_and_is_not_lost(pipe, monkeypatch):
+    reader, writer = pipe
+    lost = LostLines()
+    handler = LineHandler(writer, lost)
+    filled = fill(writer)
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        log(handler, "first")
+    log(handler, "second")
+    with os.fdopen(reader, "rb") as log_file:
+        assert log_file.read(filled) == b"." * filled
+        assert [log_file.readline(), log_file.readline()] == [b"first\n", b"second\n"]
+        handler.flush()
+    assert lost.snapshot() == {"delayed": 2, "dropped": 0}

@@ -47,3 +47,17 @@ async def test_a_large_page_lets_others_have_their_turn():
     samples = (await page).count(b"size_bytes_")
     assert samples == 500 * 23
     assert turns >= samples / 200
+
+
+@pytest.mark.asyncio
+async def test_short_families_share_a_turn():
+    registry = CollectorRegistry()
+    for number in range(100):
+        Gauge(f"things_{number}", "How many.", registry=registry).set(1)
+    turns = 0
+    page = asyncio.ensure_future(page_of(registry))
+    while not page.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert (await page).count(b" 1.0\n") == 100
+    assert 5 < turns < 25

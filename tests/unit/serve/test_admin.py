@@ -338,7 +338,7 @@ async def test_a_page_that_clients_do_not_take_is_not_copied_for_them():
 @pytest.mark.asyncio
 async def test_a_connection_on_which_nothing_happens_is_closed(monkeypatch: pytest.MonkeyPatch):
     assert AdminLimits().idle_seconds > 60, "scrapers come once a minute, and keep their connections"
-    monkeypatch.setattr("endpick.serve.admin._SWEEP_SECONDS", 0.01)
+    monkeypatch.setattr("endpick.transport.sweeps._SECONDS", 0.01)
     async with talking_to({"/page": page}, AdminLimits(idle_seconds=0.01)) as (reader, writer):
         writer.write(b"GET /page HTTP/1.1\r\n\r\nGET /page HTTP/1.1\r\nHost: ")
         answered = b"".join([line async for line in reader])

@@ -253,16 +253,28 @@ def test_a_window_may_not_grow_beyond_what_http2_counts():
     assert peer.connection.lifetime.closing
 
 
+def test_streams_on_which_nothing_comes_are_accounted_for():
+    account = MemoryAccount(1_000_000)
+    peer = Peer(memory=MemoryBudget(2**30, account))
+    for stream in range(1, 2001, 2):
+        peer.open(stream)
+    assert 100 < peer.counters.streams_active < 1000
+    assert 0.9e6 < account.held_bytes <= 1_000_000
+    assert peer.counters.streams_refused == 1000 - peer.counters.streams_active
+    peer.connection.lost()
+    assert account.held_bytes == 0
+
+
 def test_no_stream_begins_while_the_process_has_no_memory_left_and_open_ones_go_on():
-    account = MemoryAccount(1000)
+    account = MemoryAccount(1_000_000)
     peer = Peer(memory=MemoryBudget(2**30, account))
     peer.open(1)
-    account.hold_parsed(960)
+    account.hold_parsed(960_000)
     peer.open(3)
     refused = [frame for frame in peer.take() if frame.kind is FrameType.RST_STREAM]
     assert [(frame.stream, frame.code) for frame in refused] == [(3, ErrorCode.REFUSED_STREAM)]
     assert (account.counts()["stream_refused"], peer.counters.streams_refused, peer.counters.streams_active) == (1, 1, 1)
-    account.hold_parsed(-960)
+    account.hold_parsed(-960_000)
     account.measured(0, 0)
     peer.open(5)
     assert peer.counters.streams_active == 2

@@ -11,6 +11,7 @@ import pytest
 from endpick.transport import listener
 from endpick.transport.limits import AcceptLimits, TransportCounters
 from endpick.transport.listener import Listener
+from endpick.transport.turns import Turns
 
 SEATS = 32
 
@@ -36,7 +37,7 @@ class Visitor(asyncio.Protocol):
         self._port.listener.left(self)
 
     def idle_since(self):
-        return self._since
+        return None if self._port.visitors_are_busy else self._since
 
     def served(self):
         return self._answered
@@ -49,13 +50,14 @@ class Visitor(asyncio.Protocol):
 class Port:
     """A listener on loopback."""
 
-    def __init__(self) -> None:
+    def __init__(self, share: float = 1.0) -> None:
+        self.visitors_are_busy = False
         self.socket = socket.create_server(("127.0.0.1", 0), backlog=SEATS)
         self.socket.setblocking(False)
         self.counters = TransportCounters()
         self.has_evicted = asyncio.Event()
-        limits = AcceptLimits(SEATS, 1.0, 1.0, 0, "--seats", "--share")
-        self.listener = Listener(self.socket, limits, self.counters, lambda: Visitor(self))
+        limits = AcceptLimits(SEATS, share, 1.0, 0, "--seats", "--share")
+        self.listener = Listener(self.socket, limits, self.counters, lambda _: Visitor(self), Turns(0.002))
 
 
 @pytest.mark.asyncio
@@ -159,3 +161,35 @@ async def test_a_low_descriptor_is_no_room_while_connections_have_reserved_ones(
         port.listener.close()
         for one in visits:
             one.close()
+
+
+@pytest.mark.asyncio
+async def test_one_address_of_a_site_leaves_some_of_its_share_to_the_others(monkeypatch):
+    monkeypatch.setattr(listener, "_origin", lambda _: next(origins))
+    origins = iter([("site", "greedy")] * 6 + [("site", "other")] * 6 + [("elsewhere", "elsewhere")])
+    port = Port(share=0.25)  # of 32: eight for the site, two for an address of it
+    port.visitors_are_busy = True
+    port.listener.open()
+    visits = []
+    try:
+        async with asyncio.timeout(10):
+            for refused in (0, 0, 1, 2, 3, 4, 4, 4, 5):
+                visits.append(socket.create_connection(port.socket.getsockname()))
+                while port.counters.connections_accepted < len(visits):  # noqa: ASYNC110 - as above
+                    await asyncio.sleep(0)
+                while not all(seat.arrived for seat in port.listener._seats.values()):  # noqa: ASYNC110 - as above
+                    await asyncio.sleep(0)
+                assert port.counters.connections_refused_peer == refused
+    finally:
+        port.listener.close()
+        for one in visits:
+            one.close()
+
+
+def test_of_ipv6_the_first_half_says_to_whom_an_address_belongs():
+    assert listener._origin("fd77::1")[0] == listener._origin("fd77::2%eth0")[0] != listener._origin("fd77:0:0:1::1")[0]
+    assert listener._origin("fd77::2%eth0")[1] == "fd77::2"
+    for alone in ("127.0.0.1", "::1", "::ffff:127.0.0.1"):
+        peer, address = listener._origin(alone)
+        assert peer == address
+    assert listener._origin("::ffff:127.0.0.1") != listener._origin("::ffff:127.0.0.2")

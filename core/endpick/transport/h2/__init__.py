@@ -1,12 +1,11 @@
 """An HTTP/2 server for gRPC: framing and flow control of our own, HPACK from a library, no task per stream.
 
 A map, from the socket inwards. Each module imports only modules below it; outside this package they import `transport.limits`,
-`transport.methods`, `extproc.stream` (sessions and the memory budget), `extproc.replies` (pieces that pass) and `requests.model` (why a
-session is closed).
+`transport.methods`, `transport.turns`, `extproc.stream` (sessions and the memory budget), `extproc.replies` (pieces that pass) and
+`requests.model` (why a session is closed).
 
 - `server`: the listening port and its connections, made by `transport.server`; imports `address` and `tls` of `transport`, too.
 - `protocol`: one connection on its socket, called by asyncio: bytes and time go into a `Connection`, output comes out.
-- `turns`: the queue in which connections that send much wait to be read on.
 - `await_bridge`: the task in which a stream awaits what its session waits for. Not compiled, as it holds a coroutine.
 - `connection`: one connection without its socket; calls the handler of each frame and turns errors into GOAWAY and RST_STREAM.
 - `receive`: one handler for each type of frame: is it allowed here, and what does it do?
@@ -23,5 +22,5 @@ session is closed).
 
 On the way in, a message goes from `protocol` over `connection`, `receive` and `streams` to its session; on the way out, from `streams`
 over `send` and `connection` to `protocol`. A piece of a streamed answer goes from `receive` to `send`, see `short_way`. Nothing but
-`protocol`, `turns`, `await_bridge` and `server` knows asyncio or the clock.
+`protocol`, `await_bridge` and `server` knows asyncio or the clock.
 """

@@ -15,9 +15,9 @@ from endpick.transport.h2.await_bridge import begin_to_await
 from endpick.transport.h2.connection import Connection
 from endpick.transport.h2.errors import ErrorCode, H2ConnectionError
 from endpick.transport.h2.stream import Stream
-from endpick.transport.h2.turns import LARGE_READ_BYTES, Turns
 from endpick.transport.limits import Limits, TransportCounters
 from endpick.transport.methods import Methods
+from endpick.transport.turns import LARGE_READ_BYTES, Turns
 
 __all__ = ["ConnectionOwner", "SocketConnection"]
 
@@ -50,8 +50,10 @@ class SocketConnection:
     read looks at a dozen of them.
     """
 
-    def __init__(self, owner: ConnectionOwner) -> None:
+    def __init__(self, owner: ConnectionOwner, peer: str = "") -> None:
+        """`peer` is the address in whose name it takes its turns."""
         self._owner = owner
+        self._peer = peer
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._connection: Connection | None = None
@@ -65,6 +67,7 @@ class SocketConnection:
         self._turn_scheduled = False
         self._flush_scheduled = False
         self._closed = False
+        self._closed_at = 0.0
         self._stalled_since: float | None = None
         self._deadline: asyncio.Handle | None = None
         self._deadline_at = 0.0
@@ -88,7 +91,7 @@ class SocketConnection:
             return
         if self._turn_scheduled:
             self._unread.append(data)
-        elif self._turns.scheduled and len(data) > LARGE_READ_BYTES:
+        elif self._turns.exhausted or (self._turns.scheduled and len(data) > LARGE_READ_BYTES):
             self._unread.append(data)
             self._defer()
         else:
@@ -96,6 +99,8 @@ class SocketConnection:
             left = connection.receive(data, now, _now, self._may_read)
             self._may_read -= len(data)
             self._flush()
+            if self._turns.crowded:
+                self._turns.took(_now() - now)
             if (left or self._may_read < 0) and not self._closed:
                 self._defer()
 
@@ -129,7 +134,7 @@ class SocketConnection:
     def _end_streams(self, connection: Connection) -> None:
         """End what a lost connection leaves, some streams in each turn, and then be forgotten."""
         if connection.end_some():
-            self._turns.join(partial(self._end_streams, connection))
+            self._turns.join(partial(self._end_streams, connection), self._peer)
         else:
             connection.lost()
             self._owner.release(self)
@@ -137,7 +142,7 @@ class SocketConnection:
     def _end_some(self) -> None:
         """End the streams of a connection that waits only for its client to close, some in each turn."""
         if self._connection is not None and self._connection.end_some():
-            self._turns.join(self._end_some)
+            self._turns.join(self._end_some, self._peer)
 
     def tick(self, now: float) -> None:
         """About once a second."""
@@ -162,8 +167,10 @@ class SocketConnection:
             self._flush()
 
     def idle_since(self) -> float | None:
-        """See `Guest.idle_since`; a connection that is closing needs no eviction."""
-        return None if self._connection is None or self._closed else self._connection.idle_since()
+        """See `Guest.idle_since`; one that is closing and waits for its client to do so as well has nothing more to do."""
+        if self._connection is None:
+            return None
+        return self._closed_at if self._closed else self._connection.idle_since()
 
     def served(self) -> bool:
         """See `Guest.served`."""
@@ -171,7 +178,7 @@ class SocketConnection:
 
     def evict(self) -> None:
         """See `Guest.evict`."""
-        if self._connection is not None:
+        if self._connection is not None and not self._closed:
             self._connection.end_with(H2ConnectionError(ErrorCode.NO_ERROR, "idle, and others need the room"))
             self._transport.write(self._connection.outbox.take())
         self._closed = True
@@ -192,7 +199,7 @@ class SocketConnection:
 
     def _schedule_turn(self) -> None:
         self._turn_scheduled = True
-        self._turns.join(self._next_turn)
+        self._turns.join(self._next_turn, self._peer)
 
     def _next_turn(self) -> None:
         self._turn_scheduled = False
@@ -236,6 +243,7 @@ class SocketConnection:
     def _hang_up(self) -> None:
         """Close, giving the client time to read why: if input is unread on close, the kernel discards what was written last."""
         self._closed = True
+        self._closed_at = _now()
         self._linger = self._loop.call_later(_LINGER_SECONDS, self._transport.abort)
         self._end_some()
         if self._transport.can_write_eof():

@@ -5,21 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Iterator
 
 from endpick.requests.memory import MemoryAccount, MemoryBudget
 from endpick.transport.address import ListenError, ListenSettings, listening_socket
 from endpick.transport.h2.protocol import SocketConnection
-from endpick.transport.h2.turns import Turns
 from endpick.transport.limits import TransportCounters
 from endpick.transport.listener import Listener
 from endpick.transport.methods import Methods
+from endpick.transport.sweeps import Sweeps
 from endpick.transport.tls import CertificateWatch
+from endpick.transport.turns import MANY_CONNECTIONS, Turns
 
 __all__ = ["H2Server"]
 
 logger = logging.getLogger(__name__)
 
-_SWEEP_SECONDS = 1.0
 _STOP_SECONDS = 2.0
 
 
@@ -37,7 +38,7 @@ class H2Server:
         self._empty = asyncio.Event()
         self._empty.set()
         self._listener: Listener | None = None
-        self._sweeper: asyncio.TimerHandle | None = None
+        self._sweeps = Sweeps(self._sweep)
         self._certificate: CertificateWatch | None = None
 
     @property
@@ -51,13 +52,15 @@ class H2Server:
             self._certificate = CertificateWatch(self._settings.tls)
         socket = listening_socket(self._settings)
         port: int = socket.getsockname()[1]
-        self._listener = Listener(socket, self.limits.accepting, self.counters, lambda: SocketConnection(self), self._certificate)
+        self._listener = Listener(
+            socket, self.limits.accepting, self.counters, lambda peer: SocketConnection(self, peer), self.turns, self._certificate
+        )
         try:
             self._listener.open()
         except OSError as error:
             self._listener.close()
             raise ListenError.at(self._settings.host, self._settings.port, error) from error
-        self._schedule_sweep()
+        self._sweeps.start()
         return port
 
     async def drain(self, grace_seconds: float) -> None:
@@ -82,12 +85,12 @@ class H2Server:
             for connection in tuple(self._connections):
                 connection.abort()
             await self._empty.wait()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        self._sweeps.stop()
 
     def admit(self, protocol: SocketConnection) -> None:
         """Take a connection in."""
         self._connections.add(protocol)
+        self.turns.crowded = len(self._connections) > MANY_CONNECTIONS
         self._empty.clear()
         if self._listener is not None:
             self._listener.arrived(protocol)
@@ -95,6 +98,7 @@ class H2Server:
     def release(self, protocol: SocketConnection) -> None:
         """Forget a connection that is gone."""
         self._connections.discard(protocol)
+        self.turns.crowded = len(self._connections) > MANY_CONNECTIONS
         if self._listener is not None:
             self._listener.left(protocol)
         if not self._connections:
@@ -104,13 +108,16 @@ class H2Server:
         if self._listener is not None:
             self._listener.close()
 
-    def _schedule_sweep(self) -> None:
-        self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_SECONDS, self._sweep)
-
-    def _sweep(self) -> None:
-        self._schedule_sweep()
-        now = time.monotonic()
-        for connection in tuple(self._connections):
-            connection.tick(now)
+    def _sweep(self, now: float) -> None:
         if self._certificate is not None:
             self._certificate.refresh(self.counters)
+        self._tick_some(iter(tuple(self._connections)), now)
+
+    def _tick_some(self, connections: Iterator[SocketConnection], now: float) -> None:
+        """Tell connections of the time, some in each turn: a tick looks at each stream, of which there may be hundreds of thousands."""
+        ends_at = time.monotonic() + self.limits.read_seconds_per_turn
+        for connection in connections:
+            connection.tick(now)
+            if time.monotonic() > ends_at:
+                asyncio.get_running_loop().call_soon(self._tick_some, connections, now)
+                return

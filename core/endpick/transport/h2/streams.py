@@ -41,6 +41,8 @@ Spawn = Callable[[Stream, Awaitable[object]], None]
 
 _REMEMBERED_STREAMS: Final = 1024
 _FORGOTTEN_AT_ONCE: Final = 256
+_STREAM_BYTES: Final = 2048
+"""What an open stream takes with its session, before anything has come on it."""
 _CLOSED_AT_ONCE: Final = 32
 """Of the streams of a connection that is gone: about a millisecond's work, as each ends the exchange of a request."""
 
@@ -108,6 +110,10 @@ class Streams:
             stream.state = NEXT_STATE[stream.state, RECV_END_STREAM]
         self.open[stream_id] = stream
         self._counters.streams_opened += 1
+        account = self.account
+        account.held_bytes += _STREAM_BYTES
+        if account.held_bytes > account.alarm_bytes:
+            account.reconsider()
         method = self._methods.get(head.path)
         if head.refusal is not None:
             self._counters.not_grpc += 1
@@ -211,6 +217,7 @@ class Streams:
         stream.state = NEXT_STATE[stream.state, event]
         del self.open[stream.id]
         self._counters.streams_closed += 1
+        self.account.held_bytes -= _STREAM_BYTES
         if stream.pending:
             self.outbox.forget(stream)
         if stream.held_bytes:

@@ -1,0 +1,78 @@
+"""Certificates are renewed while it serves, also where the disk, the descriptors or the time were against it at first."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+
+import pytest
+
+from endpick.transport import tls
+from endpick.transport.limits import TransportCounters
+from endpick.transport.tls import CertificateWatch, TlsSettings, make_self_signed, read_certificate, server_context
+
+
+@pytest.fixture
+def settings(tmp_path) -> TlsSettings:
+    renew(settings := TlsSettings(tmp_path / "tls.crt", tmp_path / "tls.key"))
+    return settings
+
+
+def renew(settings: TlsSettings, valid_days: int = 3650) -> None:
+    for path, content in zip((settings.certificate_file, settings.key_file), make_self_signed(valid_days), strict=True):
+        fresh = path.with_suffix(".new")
+        fresh.write_bytes(content)
+        fresh.replace(path)
+
+
+def no_room(*_args: object, **_options: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="files without a disk are Linux's")
+def test_a_certificate_needs_no_room_on_a_disk(settings, monkeypatch):
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", no_room)
+    assert server_context(read_certificate(settings), settings).cert_store_stats()["x509"] == 0
+
+
+def test_where_there_are_no_files_without_a_disk_a_folder_serves(settings, monkeypatch):
+    monkeypatch.setattr(os, "memfd_create", no_room, raising=False)
+    assert server_context(read_certificate(settings), settings).cert_store_stats()["x509"] == 0
+    other = TlsSettings(settings.certificate_file, settings.certificate_file)
+    with pytest.raises(tls.TlsError, match="not usable"):
+        server_context(read_certificate(other), other)
+
+
+def test_what_was_refused_is_tried_again_and_told_once(settings, monkeypatch, caplog):
+    watch, counters = CertificateWatch(settings), TransportCounters()
+    asked = []
+
+    def out_of_descriptors(path):
+        asked.append(path)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    renew(settings)
+    with monkeypatch.context() as patch:
+        patch.setattr(tls, "open_regular", out_of_descriptors)
+        assert not watch.refresh(counters)
+        assert not watch.refresh(counters)
+        assert len(asked) == 1, "not each second"
+        patch.setattr(tls, "_AGAIN_SECONDS", 0.0)
+        watch._again_at = 0.0
+        assert not watch.refresh(counters)
+        assert not watch.refresh(counters)
+    assert len(asked) == 3
+    assert (counters.certificate_reload_failures, counters.certificate_reloads) == (1, 0)
+    assert caplog.text.count("Too many open files") == 1
+    assert watch.refresh(counters)
+    assert watch.files.certificate == settings.certificate_file.read_bytes()
+    assert counters.certificate_reloads == 1
+
+
+def test_other_files_are_looked_at_at_once(settings):
+    watch, counters = CertificateWatch(settings), TransportCounters()
+    renew(settings, valid_days=-1)
+    assert not watch.refresh(counters)
+    renew(settings)
+    assert watch.refresh(counters)
