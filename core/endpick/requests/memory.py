@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
+from endpick.requests.long_body import Body, LongBody
 from endpick.requests.model import CODE_OF, Refused, Structure
 from endpick.requests.weight import is_ascii, structure_of
 
@@ -193,9 +194,10 @@ _TOKEN_BYTES: Final = 8
 """Of a token id, as a number and in the rendered prompt; in a gRPC body it may take one."""
 
 
-def unparsed_size(body: bytes) -> int:
+def unparsed_size(body: Body) -> int:
     """About how many bytes a body takes of which nothing is kept but its prompt, as token ids where the body is a gRPC message."""
-    return len(body) * (1 + _TOKEN_BYTES) if body.startswith(_GRPC) else len(body)
+    is_grpc = body.starts_with(_GRPC) if isinstance(body, LongBody) else body.startswith(_GRPC)
+    return len(body) * (1 + _TOKEN_BYTES) if is_grpc else len(body)
 
 
 def parsed_size(body: bytes, structure: Structure | None = None) -> int:

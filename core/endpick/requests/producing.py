@@ -21,9 +21,9 @@ from endpick.requests.steps import CompiledProducer, produce
 from endpick.scheduling.step import Fault, settle
 
 
-async def after(producing: Coroutine[None, None, Fault | None], conclude: Callable[[Fault | None], Decision]) -> Decision:
-    """What `conclude` makes of the outcome, once there is one."""
-    return conclude(await producing)
+async def after(produce: Callable[[], Coroutine[None, None, Fault | None]], conclude: Callable[[Fault | None], Decision]) -> Decision:
+    """What `conclude` makes of the outcome, once there is one; as `decided_after`."""
+    return conclude(await produce())
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from functools import partial
 
 from endpick.requests.memory import MemoryAccount, MemoryBudget
 from endpick.transport.address import ListenError, ListenSettings, listening_socket
@@ -110,7 +111,7 @@ class H2Server:
     def _sweep(self) -> None:
         self._schedule_sweep()
         now = time.monotonic()
-        for connection in tuple(self._connections):
-            connection.tick(now)
+        for connection in self._connections:  # in turns: some look at thousands of streams
+            self.turns.join(partial(connection.tick, now))
         if self._certificate is not None:
             self._certificate.refresh(self.counters)
