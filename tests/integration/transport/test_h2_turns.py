@@ -100,9 +100,12 @@ async def test_a_connection_that_ends_with_many_streams_takes_turns_with_the_res
             if serving.server.connections > 1:
                 loop.call_soon(look, closed)
 
+        rounds = []
+        serving.server.turns._after_each = lambda: rounds.append(serving.server.counters.streams_closed)
         look(0)
         crowded.writer.transport.abort()
         await serving.log.until_closed(1001)
         assert max(at_once) <= 64
+        assert len(rounds) > 10, "there is a moment to give memory back after each"
         assert serving.server.counters.streams_active == 1
         await other.close()

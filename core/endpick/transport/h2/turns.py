@@ -20,9 +20,10 @@ LARGE_READ_BYTES: Final = 4096
 class Turns:
     """The queue of one server."""
 
-    def __init__(self, seconds: float) -> None:
-        """`seconds` is for how long turns are taken before everything else has its own."""
+    def __init__(self, seconds: float, after_each: Callable[[], None]) -> None:
+        """`seconds` is for how long turns are taken before everything else has its own; `after_each` is called then."""
         self._seconds = seconds
+        self._after_each = after_each
         self._waiting: deque[Callable[[], None]] = deque()
         self.scheduled = False
         """Whether any connection waits for its turn: what more than `LARGE_READ_BYTES` others read then has to wait behind it."""
@@ -40,6 +41,7 @@ class Turns:
             self._waiting.popleft()()
             if time.monotonic() >= ends_at:
                 break
+        self._after_each()
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._serve)
         else:
