@@ -90,12 +90,12 @@ class MemoryAccount:
 
     __slots__ = (
         "_base_bytes",
-        "_high_bytes",
         "_limit_bytes",
         "_resident_bytes",
         "alarm_bytes",
         "held_bytes",
         "learnt_bytes",
+        "low_bytes",
         "on_drop",
         "on_stage",
         "parsed_bytes",
@@ -125,8 +125,8 @@ class MemoryAccount:
         """Only to be read."""
         self.on_stage: list[Callable[[OverloadStage, OverloadStage], None]] = []
         """Called with the stage that ended and the one that began."""
-        self._high_bytes = 0
-        """The most that was held since `on_drop` was called last."""
+        self.low_bytes = -DROP_BYTES
+        """A part that gives back calls `settle` when there is less than this."""
         self.on_drop: list[Callable[[], None]] = []
         """Called when much less is held than was: there is memory to give back to the system."""
         self.shed = 0
@@ -165,14 +165,14 @@ class MemoryAccount:
                 told(before, after)
 
     def settle(self) -> None:
-        """Look whether much less is held than was. Called often, between two pieces of work, so that little is given back at once."""
-        held = self.held_bytes
-        if held > self._high_bytes:
-            self._high_bytes = held
-        elif self._high_bytes - held > DROP_BYTES:
-            self._high_bytes = held
+        """Have memory given back if much less is held than was; else take note of what is held. Called every now and then as well."""
+        low = self.held_bytes - DROP_BYTES
+        if self.held_bytes < self.low_bytes:
+            self.low_bytes = low
             for told in self.on_drop:
                 told()
+        elif low > self.low_bytes:
+            self.low_bytes = low
 
     def counts(self) -> dict[str, int]:
         """What was refused in the stages of overload, by what it was."""

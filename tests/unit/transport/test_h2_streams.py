@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from endpick.extproc.stream import GrpcStatus, ProtocolError
+from endpick.requests.memory import DROP_BYTES
 from endpick.requests.model import CloseCause
 from endpick.transport.h2 import frames
 from endpick.transport.h2.errors import ErrorCode
@@ -292,6 +293,19 @@ def test_a_stream_without_a_message_is_accounted_for_until_it_ends():
     peer.message(3, b"finish")
     peer.connection.lost()
     assert account.held_bytes == 0
+
+
+def test_memory_is_given_back_amid_streams_that_end_at_once():
+    peer, told = Peer(), []
+    account = peer.memory.account
+    for stream in range(1, 41, 2):
+        peer.open(stream)
+    account.held_bytes += DROP_BYTES
+    account.settle()
+    account.on_drop.append(lambda: told.append(peer.counters.streams_active))
+    account.held_bytes -= DROP_BYTES
+    peer.send(b"".join(frames.rst_stream(stream, ErrorCode.CANCEL) for stream in range(1, 41, 2)))
+    assert told == [19]
 
 
 def test_the_first_block_empties_the_table_and_later_ones_do_not():

@@ -89,7 +89,7 @@ class SocketConnection:
             return
         if self._turn_scheduled:
             self._unread.append(data)
-        elif self._turns.scheduled and len(data) > LARGE_READ_BYTES:
+        elif self._turns.overrun or (self._turns.scheduled and len(data) > LARGE_READ_BYTES):
             self._unread.append(data)
             self._defer()
         else:

@@ -244,6 +244,8 @@ class Streams:
         self.closed[stream.id] = event == SEND_RST_STREAM
         if len(self.closed) > _REMEMBERED_STREAMS:
             self._forget_oldest()
+        if self.account.held_bytes < self.account.low_bytes:
+            self.account.settle()
 
     def close_some(self) -> bool:
         """The connection is closed, and its streams with it, some at a time: what their requests leave behind is a plugin's work for each.

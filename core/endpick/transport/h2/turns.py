@@ -20,13 +20,14 @@ LARGE_READ_BYTES: Final = 4096
 class Turns:
     """The queue of one server."""
 
-    def __init__(self, seconds: float, after_each: Callable[[], None]) -> None:
-        """`seconds` is for how long turns are taken before everything else has its own; `after_each` is called then."""
+    def __init__(self, seconds: float) -> None:
+        """`seconds` is for how long turns are taken before everything else has its own."""
         self._seconds = seconds
-        self._after_each = after_each
         self._waiting: deque[Callable[[], None]] = deque()
         self.scheduled = False
         """Whether any connection waits for its turn: what more than `LARGE_READ_BYTES` others read then has to wait behind it."""
+        self.overrun = False
+        """Whether a turn has just taken long: what others have read in the same turn of the event loop waits, however little it is."""
 
     def join(self, turn: Callable[[], None]) -> None:
         """Call it once, when all that joined before have been called; it may join again meanwhile."""
@@ -35,13 +36,21 @@ class Turns:
             self.scheduled = True
             asyncio.get_running_loop().call_soon(self._serve)
 
+    def overran(self) -> None:
+        """A turn takes long, because memory is given back in it: let everything else have its own before the next one."""
+        if not self.overrun:
+            self.overrun = True
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self.overrun = False
+
     def _serve(self) -> None:
         ends_at = time.monotonic() + self._seconds
         for _ in range(len(self._waiting)):
             self._waiting.popleft()()
-            if time.monotonic() >= ends_at:
+            if self.overrun or time.monotonic() >= ends_at:
                 break
-        self._after_each()
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._serve)
         else:
