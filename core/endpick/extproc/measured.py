@@ -74,8 +74,9 @@ class MeasuredSession:
 
     def receive_long(self, message: LongMessage) -> Sequence[Reply]:
         """See `LongBodySession.receive_long`."""
+        of_bodies: LongBodySession = cast("LongBodySession", self._session)
         try:
-            return cast("LongBodySession", self._session).receive_long(message)
+            return of_bodies.receive_long(message)
         except ProtocolError as problem:
             self._code = name_of(problem.status)
             raise

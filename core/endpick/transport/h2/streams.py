@@ -147,7 +147,8 @@ class Streams:
             self._counters.messages_received += 1
             try:
                 if isinstance(message, LongMessage):
-                    replies = cast("LongBodySession", session).receive_long(message)
+                    of_bodies: LongBodySession = cast("LongBodySession", session)
+                    replies = of_bodies.receive_long(message)
                 else:
                     replies = session.receive(message)
             except SESSION_FAILURES as error:
