@@ -153,6 +153,7 @@ class MemoryAccount:
         self.held_bytes += learnt_bytes - self.learnt_bytes
         self.learnt_bytes = learnt_bytes
         self.reconsider()
+        self.settle()
 
     def reconsider(self) -> None:
         """Go to the stage that follows from what is held now."""
@@ -165,7 +166,7 @@ class MemoryAccount:
                 told(before, after)
 
     def settle(self) -> None:
-        """Have memory given back if much less is held than was; else take note of what is held. Called every now and then as well."""
+        """Have memory given back if much less is held than was; else take note of what is held."""
         low = self.held_bytes - DROP_BYTES
         if self.held_bytes < self.low_bytes:
             self.low_bytes = low

@@ -108,7 +108,6 @@ class OverloadWatch:
             self._next_question = now + _LEARNT_SECONDS
             learnt = sum(map(self._learnt, self._instances()))
         account.measured(resident_bytes(), learnt)
-        account.settle()
         if account.stage >= OverloadStage.RELEASING and now >= self._next_forgetting:
             self._next_forgetting = now + _FORGET_SECONDS
             self._forgotten += 1
