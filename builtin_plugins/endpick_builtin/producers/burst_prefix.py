@@ -120,7 +120,8 @@ class BurstPrefixCacheProducer(DataProducer[BurstPrefixParameters]):
         parameters, tokens = self.parameters, state.get(TOKENIZED_PROMPT)
         size = parameters.block_size_tokens
         limit = parameters.max_prefix_tokens_to_match // size or 1 if parameters.max_prefix_tokens_to_match else MOST_BLOCKS
-        texts = request.prompt.texts if tokens is None else [prompt.token_ids.tobytes() for prompt in tokens]
+        most = limit * size + 1  # one token more than counts, so that a longer prompt still shows
+        texts = request.prompt.texts if tokens is None else [prompt.token_ids[:most].tobytes() for prompt in tokens]
         if not parameters.max_prefix_tokens_to_match and any(len(text) > limit * size * BYTES_PER_TOKEN for text in texts):
             self._limits.acted(_LONG_PROMPT, about=request.id)
         root = chain_root(request.model, request.cache_salt)

@@ -162,13 +162,16 @@ class ApproxPrefixCacheProducer(
         size, limit = self._block_size_tokens, self._blocks_to_match
         root, least = chain_root(request.model, request.cache_salt), 0 if limit is None else limit // _MOST_PROMPTS
         tokens, left = state.get(TOKENIZED_PROMPT), limit
-        texts = request.prompt.texts if tokens is None else [prompt.token_ids.tobytes() for prompt in tokens]
+        texts: list[bytes] = []
         prompts: list[bytes] = []
         counted: FloatArray | None = None
         total = 0
-        for text in texts:
+        for each in request.prompt.texts if tokens is None else tokens:
             if left is not None and left <= 0:
                 break
+            most = None if left is None else left * size
+            text = each if isinstance(each, bytes) else each.token_ids[:most].tobytes()
+            texts.append(text)
             prompt = fingerprints(text, root, size, left)
             blocks = len(prompt) // FINGERPRINT_BYTES
             left = None if left is None else left - max(blocks, least)
@@ -181,7 +184,7 @@ class ApproxPrefixCacheProducer(
         matched = counted if self._in_order else counted[self._slot_of_member]
         promises, here = self._promises, endpoints.gather(matched)
         believed = endpoints.gather(promises.calibrated(matched, members)) if promises is not None and promises.heard else here
-        state.put(PREFIX_BLOCKS, PrefixBlocks(total, size, _ChainedHashes(texts[: len(prompts)], root, size, limit)))
+        state.put(PREFIX_BLOCKS, PrefixBlocks(total, size, _ChainedHashes(texts, root, size, limit)))
         state.put_column(PREFIX_MATCH_BLOCKS, endpoints, believed)
         if total:
             held = endpoints.derived(CACHE_NUM_BLOCKS, _numbers) if self.parameters.auto_tune else []

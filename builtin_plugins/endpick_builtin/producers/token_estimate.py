@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from xxhash import xxh64_intdigest
+from xxhash import xxh64, xxh64_intdigest
 
 from endpick.api import InferenceRequest, Media, MediaPlace, Piece, PromptTokens
 from endpick_builtin.producers.media_tokens import MOST_MEDIA_TOKENS, EstimateParameters
@@ -13,6 +13,8 @@ from endpick_builtin.producers.prompt_blocks import BYTES_PER_TOKEN
 
 _TOKEN_TYPE = np.dtype("<u4")
 _LOW_32_BITS = 0xFFFFFFFF
+_LONG = 1 << 20
+"""What is longer is not copied whole: thirty megabytes take as long as sixty short requests."""
 
 
 def identifier_of(media: Media) -> str:
@@ -21,11 +23,19 @@ def identifier_of(media: Media) -> str:
 
 
 def _hash(media: Media) -> int:
-    return xxh64_intdigest(media.content.encode("utf-8", "surrogatepass"))
+    content = media.content
+    if len(content) <= _LONG:
+        return xxh64_intdigest(content.encode("utf-8", "surrogatepass"))
+    digest = xxh64()
+    for start in range(0, len(content), _LONG):
+        digest.update(content[start : start + _LONG].encode("utf-8", "surrogatepass"))
+    return digest.intdigest()
 
 
 def packed(text: bytes) -> PromptTokens:
-    """Text as tokens: four bytes each, the first one lowest, the last one filled up with zeros."""
+    """Text as tokens: four bytes each, the first one lowest, the last one filled up with zeros; of a long text that one is left out."""
+    if len(text) > _LONG:
+        return PromptTokens(np.frombuffer(text, dtype=_TOKEN_TYPE, count=len(text) // BYTES_PER_TOKEN))
     padded = text + bytes(-len(text) % BYTES_PER_TOKEN)
     return PromptTokens(np.frombuffer(padded, dtype=_TOKEN_TYPE))
 
@@ -64,4 +74,7 @@ def _with_media(
         digest = _hash(piece)
         places.append(MediaPlace(piece.modality, f"{digest:016x}", len(content) // BYTES_PER_TOKEN, count))
         content += (digest & _LOW_32_BITS).to_bytes(BYTES_PER_TOKEN, "little") * count
-    return PromptTokens(packed(bytes(content)).token_ids, tuple(places))
+    content += bytes(-len(content) % BYTES_PER_TOKEN)
+    token_ids = np.frombuffer(content, dtype=_TOKEN_TYPE)
+    token_ids.flags.writeable = False
+    return PromptTokens(token_ids, tuple(places))

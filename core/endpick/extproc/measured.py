@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from typing import cast
 
-from endpick.extproc.stream import GrpcStatus, PassingBody, ProtocolError, SessionFactory, StreamSession
+from endpick.extproc.stream import (
+    GrpcStatus,
+    LongBodySession,
+    LongMessage,
+    PassingBody,
+    ProtocolError,
+    Reply,
+    SessionFactory,
+    StreamSession,
+)
 from endpick.observability.metrics import StreamMetrics
 from endpick.requests.model import CloseCause
 
@@ -54,7 +64,7 @@ class MeasuredSession:
         if connect is not None:
             connect(interrupt, let_pass)
 
-    def receive(self, message: bytes) -> Sequence[bytes]:
+    def receive(self, message: bytes) -> Sequence[Reply]:
         """See `StreamSession.receive`."""
         try:
             return self._session.receive(message)
@@ -62,7 +72,16 @@ class MeasuredSession:
             self._code = name_of(problem.status)
             raise
 
-    def resume(self, result: object) -> Sequence[bytes]:
+    def receive_long(self, message: LongMessage) -> Sequence[Reply]:
+        """See `LongBodySession.receive_long`."""
+        of_bodies: LongBodySession = cast("LongBodySession", self._session)
+        try:
+            return of_bodies.receive_long(message)
+        except ProtocolError as problem:
+            self._code = name_of(problem.status)
+            raise
+
+    def resume(self, result: object) -> Sequence[Reply]:
         """See `StreamSession.resume`."""
         try:
             return self._session.resume(result)
@@ -70,7 +89,7 @@ class MeasuredSession:
             self._code = name_of(problem.status)
             raise
 
-    def fail(self, exception: BaseException) -> Sequence[bytes]:
+    def fail(self, exception: BaseException) -> Sequence[Reply]:
         """See `StreamSession.fail`."""
         return self._session.fail(exception)
 

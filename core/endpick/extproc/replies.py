@@ -23,8 +23,11 @@ from endpick._proto.ext_proc_pb2 import (
 )
 from endpick.extproc.headers import DESTINATION_HEADER, DROPPED_REASON_HEADER, destination_metadata, mutation, option
 from endpick.extproc.pieces import NO_HEAD, response_piece_head, varint
+from endpick.extproc.stream import LongReply, Reply
+from endpick.requests.long_body import Body, LongBody
 from endpick.requests.model import Refused
 
+_FEW_TIMES: Final = 64
 MAX_CHUNK_BYTES: Final = 62_000
 """The most body bytes in one streamed reply: some gateways limit a message to 64 KiB."""
 
@@ -64,14 +67,18 @@ def destination_only(destination: str) -> bytes:
     return request_headers(mutation({DESTINATION_HEADER: destination}, {}), destination_metadata(destination, {}))
 
 
-def buffered_request_body(headers: HeaderMutation, metadata: Struct, body: bytes | None) -> bytes:
+def buffered_request_body(headers: HeaderMutation, metadata: Struct, body: Body | None) -> Reply:
     """Answer a buffered request body with a destination: its headers have not left the gateway yet."""
+    if isinstance(body, LongBody):
+        return _with_long_body(CommonResponse(header_mutation=headers, clear_route_cache=True), body, metadata)
     response = CommonResponse(header_mutation=headers, body_mutation=replacement(body), clear_route_cache=True)
     return ProcessingResponse(request_body=BodyResponse(response=response), dynamic_metadata=metadata).SerializeToString()
 
 
-def replaced_request_body(body: bytes) -> bytes:
+def replaced_request_body(body: Body) -> Reply:
     """Answer one message of a request body with other bytes."""
+    if isinstance(body, LongBody):
+        return _with_long_body(CommonResponse(), body, Struct())
     return ProcessingResponse(request_body=BodyResponse(response=CommonResponse(body_mutation=replacement(body)))).SerializeToString()
 
 
@@ -112,6 +119,46 @@ def streamed(direction: Direction, body: bytes, end: bool) -> list[bytes]:
         return [streamed_head(direction, size, False) + body] if body else []
     last = (size - 1) // MAX_CHUNK_BYTES
     return [streamed_chunk(direction, chunk, end and position == last) for position, chunk in enumerate(_chunks(body))]
+
+
+def repeated(reply: Reply, times: int) -> list[Reply]:
+    """The same reply so many times: a body may come in a million messages, each of which is owed one."""
+    if times <= _FEW_TIMES or not isinstance(reply, bytes):
+        return [reply] * times
+    return [LongReply([reply], times)]
+
+
+def streamed_long(direction: Direction, body: LongBody, end: bool) -> list[Reply]:
+    """The same of a long body, without a copy of it."""
+    answers: list[Reply] = []
+    parts: list[bytes | memoryview] = []
+    room, left = MAX_CHUNK_BYTES, len(body)
+    for piece in body.pieces:
+        view = memoryview(piece)
+        while view:
+            part = view[:room]
+            parts.append(part)
+            view = view[len(part) :]
+            room -= len(part)
+            left -= len(part)
+            if not room or not left:
+                is_last = end and not left
+                head = streamed_head(direction, MAX_CHUNK_BYTES - room, is_last)
+                answers.append(LongReply([head, *parts, _END] if is_last else [head, *parts]))
+                parts, room = [], MAX_CHUNK_BYTES
+    return answers
+
+
+def _with_long_body(rest: CommonResponse, body: LongBody, metadata: Struct) -> LongReply:
+    """A reply to a request body that replaces it: ProcessingResponse > BodyResponse > CommonResponse > BodyMutation, the body last."""
+    common = rest.SerializeToString()
+    head = b"\x0a" + varint(len(body))
+    size = len(head) + len(body)
+    for tag, before in ((b"\x1a", common), (b"\x0a", b""), (Direction.REQUEST.value, b"")):
+        head = before + tag + varint(size) + head
+        size = len(head) + len(body)
+    tail = ProcessingResponse(dynamic_metadata=metadata).SerializeToString() if metadata.fields else b""
+    return LongReply([head, *[memoryview(piece) for piece in body.pieces], tail])
 
 
 def streamed_chunk(direction: Direction, body: bytes | memoryview, end: bool) -> bytes:

@@ -9,6 +9,8 @@ from endpick.extproc.headers import DESTINATION_HEADER, destination_metadata, mu
 from endpick.extproc.modes import ONE_MESSAGE_MODES
 from endpick.extproc.replies import Direction
 from endpick.extproc.states import MESSAGE_TRANSITIONS, MessagePart, MessageState, misplaced, out_of_order
+from endpick.extproc.stream import Reply
+from endpick.requests.long_body import LONGEST_JOINED_BYTES, Body, LongBody, Piece, gather
 from endpick.requests.memory import OVERLOADED, MemoryBudget, OverloadStage
 from endpick.requests.model import BodyMode, BodyModes, Refused, Routed
 
@@ -16,6 +18,8 @@ _PIECE_BYTES: Final = 64
 """What a piece of a body costs beside its bytes: a body may come byte by byte."""
 _VIEW_BYTES: Final = 384
 """The same of a piece that is a view of its message, which it keeps."""
+_FEW_PIECES: Final = 16
+"""From so many on, short ones that follow each other are kept as one."""
 _HEADER_BYTES: Final = 128
 """What a header costs beside its bytes, here and in the request that plugins see."""
 NO_MEMORY: Final = Refused(503, "ServiceUnavailable", "the requests under way hold all the memory that there is for them")
@@ -74,13 +78,13 @@ class RequestPhase:
         self._memory = memory
         self._head_bytes = 0
         self._held_bytes = 0
-        self._chunks: list[bytes | memoryview] = []
+        self._chunks: list[Piece] = []
         self._size = 0
         self._messages = 0
         self._headers_answered = False
         """The gateway buffers the body, and hands it over once the headers are answered: the decision then answers the body."""
         self.headers: dict[str, str] = {}
-        self.body: bytes | None = None
+        self.body: Body | None = None
         """The whole body, from when the phase is `ready` until it is routed; None if there is none to read."""
         self.state = _IDLE
         self.ready = False
@@ -97,7 +101,7 @@ class RequestPhase:
         self._memory.account.held_bytes -= self._held_bytes
         self._head_bytes = self._held_bytes = 0
 
-    def on_headers(self, headers: dict[str, str], end: bool, size: int) -> list[bytes]:
+    def on_headers(self, headers: dict[str, str], end: bool, size: int) -> list[Reply]:
         """The beginning of the request, and all of it if `end`; kept as long as the stream; `size` in bytes.
 
         Returns:
@@ -135,7 +139,7 @@ class RequestPhase:
             return [replies.CONTINUE_REQUEST_HEADERS]
         return []
 
-    def on_body(self, chunk: bytes | memoryview, end: bool) -> bool:
+    def on_body(self, chunk: bytes | memoryview | LongBody, end: bool) -> bool:
         """A piece of the body before the decision, the last one if `end`.
 
         A view keeps the whole message that it shows a part of, so that has to be little else.
@@ -163,6 +167,8 @@ class RequestPhase:
                 limit = f"the request body is larger than the limit of {self._max_body_bytes} bytes"
                 raise UnroutableError(Refused(413, "PayloadTooLarge", limit))
             held = len(chunk) + (_PIECE_BYTES if isinstance(chunk, bytes) else _VIEW_BYTES)
+            if isinstance(chunk, LongBody):
+                held += _VIEW_BYTES * len(chunk.pieces)
             self._held_bytes += held
             memory = self._memory
             account = memory.account
@@ -173,11 +179,19 @@ class RequestPhase:
             if memory.held_bytes > memory.limit_bytes:
                 self._chunks.clear()
                 raise UnroutableError(NO_MEMORY)
-            self._chunks.append(chunk)
+            if isinstance(chunk, LongBody):
+                self._chunks += chunk.pieces
+            elif self._messages > _FEW_PIECES:
+                gather(self._chunks, chunk)
+            else:
+                self._chunks.append(chunk)
         # Where the gateway may cut a body off, plugins read none but a whole one.
         if last and (end or mode is not _BUFFERED_PARTIAL):
-            self.body = b"".join(self._chunks)  # one piece is not copied
-            self._chunks.clear()
+            if self._size <= LONGEST_JOINED_BYTES:
+                self.body = b"".join(self._chunks)  # one piece is not copied
+                self._chunks.clear()
+            else:
+                self._end_long_body()
         self.ready = last
         return last
 
@@ -191,27 +205,36 @@ class RequestPhase:
         self._follow(_TRAILERS)
         if self._headers_answered:
             raise UnroutableError(Refused(400, "BadRequest", "a request has trailers but no body"))
-        self.body = b"".join(self._chunks)
-        self._chunks.clear()
+        if self._size <= LONGEST_JOINED_BYTES:
+            self.body = b"".join(self._chunks)
+            self._chunks.clear()
+        else:
+            self._end_long_body()
         self.ready = True
 
-    def route(self, routed: Routed) -> list[bytes]:
+    def route(self, routed: Routed) -> list[Reply]:
         """Answer all that came so far with the decision."""
         body = self.body
         replaced = routed.body if body is not None else None
         destination = ",".join(routed.destinations)
         changed = routed.set_headers or routed.dynamic_metadata or routed.remove_headers or routed.scores
         if self._headers_answered or replaced is not None or changed:
-            answers = [self._changed_head(routed, destination, replaced)]
+            answers: list[Reply] = [self._changed_head(routed, destination, replaced)]
         else:
             answers = [replies.destination_only(destination)]
         if body is not None and not self._headers_answered:
             if self._mode is _FULL_DUPLEX:
-                answers += replies.streamed(_TO_SERVER, body if replaced is None else replaced, end=self.state is not _TRAILED)
+                sent = body if replaced is None else replaced
+                ends = self.state is not _TRAILED
+                if isinstance(sent, LongBody):
+                    answers += replies.streamed_long(_TO_SERVER, sent, ends)
+                else:
+                    answers += replies.streamed(_TO_SERVER, sent, ends)
             elif replaced is None:
-                answers += [replies.CONTINUE_REQUEST_BODY] * self._messages
-            else:
-                answers += [replies.replaced_request_body(replaced if position == 0 else b"") for position in range(self._messages)]
+                answers += replies.repeated(replies.CONTINUE_REQUEST_BODY, self._messages)
+            elif self._messages:
+                answers.append(replies.replaced_request_body(replaced))
+                answers += replies.repeated(replies.replaced_request_body(b""), self._messages - 1)
         if self.state is _TRAILED:
             answers.append(replies.CONTINUE_REQUEST_TRAILERS)
         self.body = None
@@ -222,7 +245,7 @@ class RequestPhase:
         self._memory.account.held_bytes -= undecided
         return answers
 
-    def pass_body(self, end: bool) -> list[bytes]:
+    def pass_body(self, end: bool) -> list[Reply]:
         """A piece of the body after `route`, the last one if `end`: it goes on as it is.
 
         Raises:
@@ -233,7 +256,7 @@ class RequestPhase:
             raise out_of_order("a request body came although request_body_mode is NONE")
         return [replies.CONTINUE_REQUEST_BODY]
 
-    def pass_trailers(self) -> list[bytes]:
+    def pass_trailers(self) -> list[Reply]:
         """Trailers after `route`.
 
         Raises:
@@ -242,13 +265,16 @@ class RequestPhase:
         self._follow(_TRAILERS)
         return [replies.CONTINUE_REQUEST_TRAILERS]
 
+    def _end_long_body(self) -> None:
+        self.body, self._chunks = LongBody(self._chunks), []
+
     def _follow(self, part: MessagePart) -> None:
         following = MESSAGE_TRANSITIONS.get((self.state, part))
         if following is None:
             raise misplaced("request", self.state, part)
         self.state = following
 
-    def _changed_head(self, routed: Routed, destination: str, body: bytes | None) -> bytes:
+    def _changed_head(self, routed: Routed, destination: str, body: Body | None) -> Reply:
         """The reply with the destination and what else is to change; `body` replaces the one that came."""
         own = {DESTINATION_HEADER: destination}
         if body is not None and "content-length" in self.headers:

@@ -21,9 +21,10 @@ from endpick.extproc.replies import passage
 from endpick.extproc.request_phase import NO_MEMORY, RequestPhase, UnroutableError
 from endpick.extproc.response_phase import ResponsePhase
 from endpick.extproc.states import SESSION_TRANSITIONS, MessageState, SessionState
-from endpick.extproc.stream import GrpcStatus, LetPass, ProtocolError, SessionCounters, SessionFactory
+from endpick.extproc.stream import GrpcStatus, LetPass, LongMessage, Message, ProtocolError, Reply, SessionCounters, SessionFactory
 from endpick.observability.throttle import Throttle
 from endpick.plugins.tracebacks import for_log
+from endpick.requests.long_body import LongBody
 from endpick.requests.memory import MemoryAccount, MemoryBudget
 from endpick.requests.model import EVICTED, LONG_NAME, BodyModes, CloseCause, Decider, Decision, IncomingRequest, Refused, Routed
 
@@ -49,6 +50,8 @@ COMPLAINT_INTERVAL_SECONDS: Final = 30.0
 """How often a gateway that breaks the protocol is complained of in the log; the counter counts every time."""
 _LONG_PIECE_BYTES: Final = 4096
 """A piece of a request body that is no shorter is not copied out of its message."""
+MOST_KEPT_MESSAGES: Final = 64
+"""While a decision is awaited: by then a gateway has sent all but trailers. They are acted on at once afterwards."""
 _MESSAGE_BYTES: Final = 64
 """What a message that waits costs beside its bytes, about."""
 _ENTRY_BYTES: Final = 64
@@ -110,7 +113,7 @@ class Session:
         self._memory = MemoryBudget(settings.max_held_bytes) if memory is None else memory
         self._interrupt: Callable[[object], None] | None = None
         self._let_pass: LetPass | None = None
-        self._queue: list[bytes] = []
+        self._queue: list[Message] = []
         """As they came: decoded, one with metadata takes twenty times as much."""
         self._queued_bytes = 0
         self._subset: tuple[str, ...] | None = None
@@ -131,7 +134,7 @@ class Session:
         self._interrupt = interrupt
         self._let_pass = let_pass
 
-    def receive(self, message: bytes) -> Sequence[bytes]:
+    def receive(self, message: bytes) -> Sequence[Reply]:
         """See `StreamSession.receive`."""
         if self.finished:
             return ()
@@ -144,8 +147,7 @@ class Session:
             state = self.state
             if state is _DECIDING:
                 _parsed(message)  # what is none ends the stream now, and not when the decision has been made
-                self._keep(message)
-                return ()
+                return self._keep(message)
             tag = message[0] if message else 0
             if tag == REQUEST_BODY:
                 piece = body_piece(message) if state is _RECEIVING and self.body_modes is not None else None
@@ -170,14 +172,19 @@ class Session:
                         return self._accept_response_headers(headers, end, rest)
                     return self._accept_request_headers(headers, end, rest, len(message))
             return self._accept(_parsed(message))
-        except UnroutableError as unroutable:  # another name than below: the compiled build gives a name one type
-            return self._unroutable(unroutable)
-        except DecodeError as error:
-            raise self._counted(ProtocolError(GrpcStatus.INVALID_ARGUMENT, "not an ext_proc message")) from error
-        except ProtocolError as error:
-            raise self._counted(error) from None
+        except (UnroutableError, DecodeError, ProtocolError) as problem:
+            return self._stopped(problem)
 
-    def resume(self, result: object) -> Sequence[bytes]:
+    def receive_long(self, message: LongMessage) -> Sequence[Reply]:
+        """See `LongBodySession.receive_long`."""
+        if self.finished:
+            return ()
+        try:
+            return self._keep(message) if self.state is _DECIDING else self._accept(_parsed(message.rest), message.body)
+        except (UnroutableError, DecodeError, ProtocolError) as problem:
+            return self._stopped(problem)
+
+    def resume(self, result: object) -> Sequence[Reply]:
         """See `StreamSession.resume`."""
         self.waiting = None
         if self._close_cause is not None:
@@ -189,18 +196,22 @@ class Session:
             return self._taken_back(result)
         if not isinstance(result, (Routed, Refused)):
             return self.fail(TypeError(f"a decision is Routed or Refused, not {type(result).__name__}"))
-        answers = self._answer(result)
+        answers: list[Reply] = [*self._answer(result)]
         kept, self._queue = self._queue, []
         try:
             for message in kept:
                 if self.finished:
                     break
-                answers += self._accept(_parsed(message))
+                answers += (
+                    self._accept(_parsed(message.rest), message.body)
+                    if isinstance(message, LongMessage)
+                    else self._accept(_parsed(message))
+                )
         except ProtocolError as error:
             raise self._counted(error) from None
         return answers
 
-    def fail(self, exception: BaseException) -> Sequence[bytes]:
+    def fail(self, exception: BaseException) -> Sequence[Reply]:
         """See `StreamSession.fail`."""
         self.waiting = None
         return () if self.state is _CLOSED else self._internal_error(exception)
@@ -225,8 +236,8 @@ class Session:
         self._response = ResponsePhase(modes.response_body, self._counters, self._let_pass)
         self.body_modes = modes
 
-    def _accept(self, message: ProcessingRequest) -> list[bytes]:
-        """A message as protobuf reads it."""
+    def _accept(self, message: ProcessingRequest, long: LongBody | None = None) -> Sequence[Reply]:
+        """A message as protobuf reads it; `long` is its body where that was taken out of it."""
         if self.body_modes is None:
             self._begin(message)
         match message.WhichOneof("request"):
@@ -237,7 +248,7 @@ class Session:
                 self._note_subset(message)
                 body = message.request_body
                 if self.state is _RECEIVING:
-                    return self._decide() if self._request.on_body(body.body, body.end_of_stream) else []
+                    return self._decide() if self._request.on_body(body.body if long is None else long, body.end_of_stream) else []
                 return self._request.pass_body(body.end_of_stream) if self.state is _ROUTED else []
             case "request_trailers":
                 self._note_subset(message)
@@ -249,12 +260,13 @@ class Session:
                 head = message.response_headers
                 return self._accept_response_headers(read_headers(head.headers), head.end_of_stream, message)
             case "response_body":
-                return self._response.on_body(message.response_body.body, message.response_body.end_of_stream)
+                chunk = message.response_body.body if long is None else long.whole()
+                return self._response.on_body(chunk, message.response_body.end_of_stream)
             case "response_trailers":
                 return self._response.on_trailers()
         raise ProtocolError(GrpcStatus.INVALID_ARGUMENT, "a message carries neither headers, body nor trailers")
 
-    def _accept_request_headers(self, headers: dict[str, str], end: bool, message: ProcessingRequest, size: int) -> list[bytes]:
+    def _accept_request_headers(self, headers: dict[str, str], end: bool, message: ProcessingRequest, size: int) -> Sequence[Reply]:
         if self.state is _BYPASSED:
             return []
         if message.HasField("metadata_context"):
@@ -264,7 +276,7 @@ class Session:
         answers = self._request.on_headers(headers, end, size)
         return self._decide() if self._request.ready else answers
 
-    def _accept_response_headers(self, headers: dict[str, str], end: bool, message: ProcessingRequest) -> list[bytes]:
+    def _accept_response_headers(self, headers: dict[str, str], end: bool, message: ProcessingRequest) -> Sequence[Reply]:
         if self.state is _RECEIVING:
             self._enter(SessionState.BYPASSED)
         self._streaming = self._response
@@ -277,13 +289,21 @@ class Session:
             if self._subset and not self._request.hold(_ENTRY_BYTES * len(self._subset)):
                 raise UnroutableError(NO_MEMORY)
 
-    def _unroutable(self, error: UnroutableError) -> list[bytes]:
+    def _stopped(self, problem: Exception) -> Sequence[Reply]:
+        """The refusal that answers a message, or the error that ends its stream."""
+        if isinstance(problem, UnroutableError):
+            return self._unroutable(problem)
+        if isinstance(problem, ProtocolError):
+            raise self._counted(problem) from None
+        raise self._counted(ProtocolError(GrpcStatus.INVALID_ARGUMENT, "not an ext_proc message")) from problem
+
+    def _unroutable(self, error: UnroutableError) -> Sequence[Reply]:
         self._counters.unroutable += 1
         self._counters.bodies_too_large += error.refused.status == 413
         self._counters.buffer_exhaustions += error.refused is NO_MEMORY
         return self._refuse(error.refused)
 
-    def _decide(self) -> list[bytes]:
+    def _decide(self) -> Sequence[Reply]:
         assert self.body_modes is not None
         subset, self._subset = self._subset, ()  # a hundred thousand entries are not kept while the model answers
         incoming = IncomingRequest(self._request.headers, self._request.body, subset, self._received_at, self.body_modes)
@@ -291,13 +311,14 @@ class Session:
             decision = self._director.decide(incoming)
         except Exception as error:
             return self._internal_error(error)
+        self._request.body = incoming.body  # which may have become another object
         if isinstance(decision, (Routed, Refused)):
             return self._answer(decision)
         self._enter(SessionState.DECIDING)
         self.waiting = decision
         return []
 
-    def _answer(self, decision: Decision) -> list[bytes]:
+    def _answer(self, decision: Decision) -> Sequence[Reply]:
         if isinstance(decision, Refused):
             return self._refuse(decision)
         self._response.exchange = decision.exchange
@@ -309,18 +330,18 @@ class Session:
         except Exception as error:
             return self._internal_error(error)
 
-    def _taken_back(self, result: object) -> list[bytes]:
+    def _taken_back(self, result: object) -> Sequence[Reply]:
         """Answer the client of a request that was routed, unless its response is over. One that has begun is cut off by the gateway."""
         if not isinstance(result, Refused) or self._response.state >= _DONE:
             return []
         return self._refuse(result)
 
-    def _refuse(self, refused: Refused) -> list[bytes]:
+    def _refuse(self, refused: Refused) -> Sequence[Reply]:
         self._counters.names_too_long += refused is LONG_NAME
         self._enter(SessionState.ANSWERED)
         return [replies.immediate(refused)]
 
-    def _internal_error(self, exception: BaseException) -> list[bytes]:
+    def _internal_error(self, exception: BaseException) -> Sequence[Reply]:
         self._counters.decision_faults += 1
         logger.error("a request could not be decided", exc_info=for_log(exception))
         self._response.finish(CloseCause.ERROR)
@@ -331,16 +352,20 @@ class Session:
         self.state = state
         self.finished = state >= SessionState.ANSWERED
 
-    def _keep(self, message: bytes) -> None:
+    def _keep(self, message: Message) -> Sequence[Reply]:
         size = len(message)
         self._queued_bytes += size
         if self._queued_bytes > self._settings.max_request_body_bytes:
             self._counters.bodies_too_large += 1
             raise ProtocolError(GrpcStatus.RESOURCE_EXHAUSTED, "too much came while the decision was being awaited")
+        if len(self._queue) >= MOST_KEPT_MESSAGES:
+            self._counters.messages_too_early += 1
+            raise ProtocolError(GrpcStatus.RESOURCE_EXHAUSTED, "too many messages came while the decision was being awaited")
         if not self._request.hold(size + _MESSAGE_BYTES):
             self._counters.buffer_exhaustions += 1
             raise ProtocolError(GrpcStatus.RESOURCE_EXHAUSTED, NO_MEMORY.message)
         self._queue.append(message)
+        return ()
 
     def _meaning_of(self, cause: CloseCause) -> CloseCause:
         """What the end of the stream says about the request.

@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import Protocol
 
 from endpick.plugins.failures import CALL_FAILURES
+from endpick.requests.long_body import LongBody
 from endpick.requests.model import CloseCause
 
 
@@ -64,6 +65,47 @@ LetPass = Callable[[PassingBody | None], None]
 """What a transport gives a session that may let it answer pieces; None: no more from now on."""
 
 
+class LongMessage:
+    """A message whose body is long: what is left of it without the body's bytes, and those in the pieces in which they came.
+
+    To join them, and to have protobuf read them, would hold the event loop for a tenth of a second.
+    """
+
+    __slots__ = ("_size", "body", "rest")
+
+    def __init__(self, rest: bytes, body: LongBody, size: int) -> None:
+        """`rest` is a message of its own, whose last field is the `HttpBody` without its bytes; `size` is that of the whole."""
+        self.rest = rest
+        self.body = body
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+
+class LongReply:
+    """A serialised reply with a long piece of a body, which is not copied into it; or one that is sent many times over."""
+
+    __slots__ = ("_size", "parts", "times")
+
+    def __init__(self, parts: Sequence[bytes | memoryview], times: int = 1) -> None:
+        """What it consists of, in order, and how often it is to be sent."""
+        self.parts = parts
+        self.times = times
+        self._size = sum([len(part) for part in parts])
+
+    def __len__(self) -> int:
+        return self._size
+
+    def whole(self) -> bytes:
+        """All of it as one."""
+        return b"".join(self.parts)
+
+
+Message = bytes | LongMessage
+Reply = bytes | LongReply
+
+
 class StreamSession(Protocol):
     """One gRPC stream, which is one HTTP request; no sockets, no event loop."""
 
@@ -78,25 +120,32 @@ class StreamSession(Protocol):
     def finished(self) -> bool:
         """True once the stream is to be closed with OK after the replies that were returned have been sent."""
 
-    def receive(self, message: bytes) -> Sequence[bytes]:
+    def receive(self, message: bytes) -> Sequence[Reply]:
         """One serialised message in, serialised replies out, in order; also while `waiting`.
 
         Raises:
             ProtocolError: the message cannot be decoded or comes out of order.
         """
 
-    def resume(self, result: object) -> Sequence[bytes]:
+    def resume(self, result: object) -> Sequence[Reply]:
         """Replies once `waiting` has resolved to `result`, those to messages received meanwhile included.
 
         Raises:
             ProtocolError: a message received meanwhile came out of order.
         """
 
-    def fail(self, exception: BaseException) -> Sequence[bytes]:
+    def fail(self, exception: BaseException) -> Sequence[Reply]:
         """Replies after awaiting `waiting` raised."""
 
     def close(self, cause: CloseCause) -> None:
         """The stream is over, whatever happened; idempotent."""
+
+
+class LongBodySession(StreamSession, Protocol):
+    """The session of a method whose messages have bodies, which may be long."""
+
+    def receive_long(self, message: LongMessage) -> Sequence[Reply]:
+        """As `receive`."""
 
 
 SessionFactory = Callable[[], StreamSession]
@@ -104,7 +153,16 @@ SessionFactory = Callable[[], StreamSession]
 
 _PROTOCOL_ERRORS = (GrpcStatus.INVALID_ARGUMENT, GrpcStatus.RESOURCE_EXHAUSTED, GrpcStatus.FAILED_PRECONDITION, GrpcStatus.INTERNAL)
 """The statuses with which an ext_proc session ends a stream."""
-_PLAIN = ("requests", "unroutable", "bodies_too_large", "names_too_long", "buffer_exhaustions", "decision_faults", "exchange_faults")
+_PLAIN = (
+    "requests",
+    "unroutable",
+    "bodies_too_large",
+    "names_too_long",
+    "messages_too_early",
+    "buffer_exhaustions",
+    "decision_faults",
+    "exchange_faults",
+)
 
 
 @dataclass(slots=True)
@@ -119,6 +177,8 @@ class SessionCounters:
     """Requests whose body, or what came of them while they waited for a decision, is longer than `--max-request-body`."""
     names_too_long: int = 0
     """Requests refused because their model, cache salt or fairness id is longer than a name may be."""
+    messages_too_early: int = 0
+    """Streams ended because more messages came while the decision was awaited than a gateway sends then."""
     buffer_exhaustions: int = 0
     """Requests refused because all requests that wait together hold `max_held_bytes`."""
     decision_faults: int = 0

@@ -8,6 +8,7 @@
 - `producing`: how are producers that wait run, and for how long?
 - `waiting`: where is a request while it waits for its turn, and what is its client told if it never comes?
 - `turns`: when do the queues move, and by whose timer?
+- `long_body`: how is a body kept that is too long to be copied at once?
 - `large`: how does a request go on whose body another process parses?
 - `weight`: how long would parsing a body hold the event loop?
 - `memory`: what do all requests together hold, and which stage of overload follows from it?

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol
@@ -30,6 +31,7 @@ from endpick.requests.intake import (
     within,
 )
 from endpick.requests.large import LargeBodyReader, decided_after, read_elsewhere
+from endpick.requests.long_body import LongBody
 from endpick.requests.memory import SHED_FOR_MEMORY, MemoryAccount, OverloadStage
 from endpick.requests.model import NO_CANDIDATES, NOTHING_CACHED, BodyModes, Decision, IncomingRequest, Refused, Routed, refused
 from endpick.requests.pipeline import Pipeline, hidden_by_body_modes
@@ -172,6 +174,8 @@ class Director:
             body = incoming.body
             if body is not None and len(body) > self._light_bytes and is_large(incoming, self._large_bytes, self._most_weight):
                 return self._decide_large(incoming, pipeline)
+            if isinstance(incoming.body, LongBody):  # bodies of this length are parsed in place
+                incoming.body = incoming.body.whole()
             built = build_request(incoming, pipeline.parsers, pipeline.objectives, access, None, self._rules, self._random)
         if isinstance(built, Refused):
             return self._refuse_unread(incoming, built)
@@ -228,8 +232,8 @@ class Director:
                 return self.decide(incoming, Begun(pipeline, read))
             return self._refuse_unread(incoming, read)
 
-        reading = read_elsewhere(incoming, pipeline.parsers, self._large_bodies, self._rules.rewrites, self._random.random())
-        return decided_after(reading, go_on)
+        read = partial(read_elsewhere, incoming, pipeline.parsers, self._large_bodies, self._rules.rewrites, self._random.random())
+        return decided_after(read, go_on)
 
     def _decide_later(self, pipeline: Pipeline, built: BuiltRequest, endpoints: Endpoints, state: CycleState) -> Awaitable[Decision]:
         """Go on once the other producers, of which the first has to wait, have done their work."""
@@ -239,7 +243,7 @@ class Director:
             return self._conclude(pipeline, built, endpoints, state) if fault is None else self.refuse(built, refused(fault))
 
         production = Production(built.request, endpoints, state, self._access)
-        return after(produce_waiting(pipeline.producers_later, production, self._account, built.parsed_bytes), conclude)
+        return after(partial(produce_waiting, pipeline.producers_later, production, self._account, built.parsed_bytes), conclude)
 
     def _conclude(self, pipeline: Pipeline, built: BuiltRequest, endpoints: Endpoints, state: CycleState) -> Decision:
         """What follows production: admit → schedule → pre-request, and the request is on its way."""

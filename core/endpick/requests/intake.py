@@ -22,6 +22,7 @@ from endpick.observability.telemetry import Telemetry
 from endpick.plugins.attributes import claims_of, usage_mark_of
 from endpick.plugins.failures import CALL_FAILURES, kind_of
 from endpick.plugins.instance import Instance
+from endpick.requests.long_body import Body
 from endpick.requests.memory import parsed_size, unparsed_size
 from endpick.requests.model import CODE_OF, LONG_NAME, MAX_NAME_CHARACTERS, NO_MODEL, IncomingRequest, Refused, plain_rejection, refused
 from endpick.scheduling.step import Fault, Step, bind
@@ -205,7 +206,7 @@ class BuiltRequest:
 
     __slots__ = ("body", "parsed_bytes", "parser", "request")
 
-    def __init__(self, request: InferenceRequest, parser: CompiledParser | None, body: bytes | None, parsed_bytes: int) -> None:
+    def __init__(self, request: InferenceRequest, parser: CompiledParser | None, body: Body | None, parsed_bytes: int) -> None:
         self.request = request
         self.parser = parser
         """Reads the response, too; None when no parser read the request, or its answer is to be left alone."""
@@ -221,7 +222,7 @@ class ReadElsewhere:
 
     parser: CompiledParser
     parsed: ParsedRequest
-    body: bytes | None
+    body: Body | None
     """As that of `BuiltRequest`."""
     target: str
     """The model that the request is for; empty for none."""
@@ -282,14 +283,17 @@ def build_request(
             in llm-d, a rewrite that the discovery knows counts before the one that the client asks for.
         random: Chooses among the targets of a rewrite; needed where there are any.
     """
-    headers, body = incoming.headers, None
+    headers = incoming.headers
+    came: Body | None = incoming.body
+    body: Body | None = None
     # `path_of` without the call, which each request would pay for.
     path = (headers.get(":path") or first_of(headers, PATH) or DEFAULT_PATH).partition("?")[0]
     if read is not None:
         parser, parsed, body = read.parser, read.parsed, read.body
-    elif incoming.body is None:
+    elif came is None:
         parser, parsed = None, UNSEEN
     else:
+        assert isinstance(came, bytes), "a long body is read elsewhere, or joined before"
         parser = parsers.usual.get(path) or parsers.for_path(path)
         if parser is None:
             return no_parser(path)
@@ -298,7 +302,7 @@ def build_request(
         access.scope = step.scope
         answer: object
         try:
-            answer = (step.ask if step.breaker.state else step.call)(path, MappingProxyType(headers), incoming.body)
+            answer = (step.ask if step.breaker.state else step.call)(path, MappingProxyType(headers), came)
             access.called.append((step, perf_counter()))
             if isinstance(answer, ParsedRequest):
                 kinds = type(answer), type(answer.model), type(answer.cache_salt), type(answer.streaming), type(answer.max_output_tokens)
@@ -330,13 +334,13 @@ def build_request(
     salt, longest = parsed.cache_salt, MAX_NAME_CHARACTERS
     if len(parsed.model) > longest or len(target) > longest or len(salt) > longest or (fairness_id and len(fairness_id) > longest):
         return LONG_NAME
-    if read is None and parser is not None and incoming.body is not None and target != parsed.model:
-        rewritten = parser.rewrite_model.run(access, incoming.body, plainly(parsed), target)
+    if read is None and parser is not None and came is not None and target != parsed.model:
+        rewritten = parser.rewrite_model.run(access, came, plainly(parsed), target)
         if type(rewritten) is not bytes:  # not `isinstance`, which asks the answer, and lets classes pass that compare as they like
             wrong = f"answered {kind_of(rewritten)}, not the bytes of a body"
             return refused(rewritten if type(rewritten) is Fault else parser.rewrite_model.fault(wrong))
-        body = None if rewritten == incoming.body else rewritten
-    size_bytes = 0 if incoming.body is None else len(incoming.body)
+        body = None if rewritten == came else rewritten
+    size_bytes = 0 if came is None else len(came)
     plain = {**headers}
     for name in headers:
         if name and name[0] == ":":
@@ -358,12 +362,12 @@ def build_request(
         incoming.received_at,
         MappingProxyType(parsed.payload) if type(parsed.payload) is dict else parsed.payload,
     )
-    if incoming.body is None:
+    if came is None:
         parsed_bytes = 0
-    elif parsed.payload is None:
-        parsed_bytes = unparsed_size(incoming.body)
+    elif parsed.payload is None or not isinstance(came, bytes):
+        parsed_bytes = unparsed_size(came)
     else:
-        parsed_bytes = parsed_size(incoming.body, incoming.structure)
+        parsed_bytes = parsed_size(came, incoming.structure)
     return BuiltRequest(request, None if parsed.skip_response else parser, body, parsed_bytes)
 
 

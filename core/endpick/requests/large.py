@@ -13,6 +13,7 @@ from endpick.api.request import ParsedRequest, Rejection
 from endpick.datalayer.model_rules import NO_REWRITES, RewriteTable, choose_model
 from endpick.plugins.instance import Instance
 from endpick.requests.intake import DEFAULT_FAIRNESS_ID, Parsers, ReadElsewhere, controls_of, no_parser, path_of
+from endpick.requests.long_body import Body
 from endpick.requests.model import Decision, IncomingRequest, Refused, Routed, refused
 
 
@@ -34,7 +35,7 @@ class LargeBody:
     instance: Instance
     path: str
     headers: Mapping[str, str]
-    body: bytes
+    body: Body
     rewrite: str | None
     fairness_id: str
     rewrites: RewriteTable = field(default_factory=dict)
@@ -52,7 +53,7 @@ class BodyRead:
     """
 
     parsed: ParsedRequest
-    body: bytes | None
+    body: Body | None
     seconds: float
 
 
@@ -113,8 +114,8 @@ async def read_elsewhere(
 
 
 async def decided_after(
-    reading: Awaitable[ReadElsewhere | Refused], decide: Callable[[ReadElsewhere | Refused], Decision | Awaitable[Decision]]
+    read: Callable[[], Awaitable[ReadElsewhere | Refused]], decide: Callable[[ReadElsewhere | Refused], Decision | Awaitable[Decision]]
 ) -> Decision:
-    """What `decide` makes of the body once it has been read."""
-    decision = decide(await reading)
+    """What `decide` makes of the body once it has been read; a stream that ends before that leaves no coroutine that was never awaited."""
+    decision = decide(await read())
     return decision if isinstance(decision, Routed | Refused) else await decision

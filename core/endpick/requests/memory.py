@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
+from endpick.requests.long_body import Body, LongBody
 from endpick.requests.model import CODE_OF, Refused, Structure
 from endpick.requests.weight import is_ascii, structure_of
 
@@ -80,6 +81,10 @@ def next_stage(stage: OverloadStage, accounted: float, resident: float) -> Overl
     return stage
 
 
+DROP_BYTES: Final = 64 * 1024 * 1024
+"""To give back so much takes the system 5 to 10 ms; to give back 400 MB, 57."""
+
+
 class MemoryAccount:
     """What one process holds for requests, and the stage that follows from it. One thread uses it."""
 
@@ -90,6 +95,8 @@ class MemoryAccount:
         "alarm_bytes",
         "held_bytes",
         "learnt_bytes",
+        "low_bytes",
+        "on_drop",
         "on_stage",
         "parsed_bytes",
         "refused",
@@ -118,6 +125,10 @@ class MemoryAccount:
         """Only to be read."""
         self.on_stage: list[Callable[[OverloadStage, OverloadStage], None]] = []
         """Called with the stage that ended and the one that began."""
+        self.low_bytes = -DROP_BYTES
+        """A part that gives back calls `settle` when there is less than this."""
+        self.on_drop: list[Callable[[], None]] = []
+        """Called when much less is held than was: there is memory to give back to the system."""
         self.shed = 0
         self.refused = 0
         self.streams_refused = 0
@@ -142,6 +153,7 @@ class MemoryAccount:
         self.held_bytes += learnt_bytes - self.learnt_bytes
         self.learnt_bytes = learnt_bytes
         self.reconsider()
+        self.settle()
 
     def reconsider(self) -> None:
         """Go to the stage that follows from what is held now."""
@@ -152,6 +164,16 @@ class MemoryAccount:
             self.alarm_bytes = self._next_alarm()
             for told in self.on_stage:
                 told(before, after)
+
+    def settle(self) -> None:
+        """Have memory given back if much less is held than was; else take note of what is held."""
+        low = self.held_bytes - DROP_BYTES
+        if self.held_bytes < self.low_bytes:
+            self.low_bytes = low
+            for told in self.on_drop:
+                told()
+        elif low > self.low_bytes:
+            self.low_bytes = low
 
     def counts(self) -> dict[str, int]:
         """What was refused in the stages of overload, by what it was."""
@@ -193,9 +215,10 @@ _TOKEN_BYTES: Final = 8
 """Of a token id, as a number and in the rendered prompt; in a gRPC body it may take one."""
 
 
-def unparsed_size(body: bytes) -> int:
+def unparsed_size(body: Body) -> int:
     """About how many bytes a body takes of which nothing is kept but its prompt, as token ids where the body is a gRPC message."""
-    return len(body) * (1 + _TOKEN_BYTES) if body.startswith(_GRPC) else len(body)
+    is_grpc = body.starts_with(_GRPC) if isinstance(body, LongBody) else body.startswith(_GRPC)
+    return len(body) * (1 + _TOKEN_BYTES) if is_grpc else len(body)
 
 
 def parsed_size(body: bytes, structure: Structure | None = None) -> int:

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 
 from endpick.api.request import Rejection
 from endpick.api.request_control import Metadata
+from endpick.requests.long_body import Body
 from endpick.scheduling.step import Fault
 
 
@@ -78,7 +79,7 @@ class IncomingRequest:
     def __init__(
         self,
         headers: Mapping[str, str],
-        body: bytes | None,
+        body: Body | None,
         subset: tuple[str, ...] | None,
         received_at: float,
         body_modes: BodyModes = EVERYTHING_SENT,
@@ -86,7 +87,10 @@ class IncomingRequest:
         self.headers = headers
         """Lower-case names, pseudo headers (`:path`, `:method`) included; of a repeated header the last value."""
         self.body = body
-        """The whole body, or None: the request has none, or `body_modes` says that the gateway keeps it."""
+        """The whole body, or None: the request has none, or `body_modes` says that the gateway keeps it.
+
+        Who needs a long one as bytes may put them in its place.
+        """
         self.subset = subset
         """Addresses the gateway allows (see `requests.intake.within`); None: no restriction, (): nothing is allowed."""
         self.received_at = received_at
@@ -182,7 +186,7 @@ class Routed:
         destinations: tuple[str, ...],
         exchange: Exchange,
         set_headers: Mapping[str, str] = NOTHING,
-        body: bytes | None = None,
+        body: Body | None = None,
         dynamic_metadata: Metadata = NOTHING,
         remove_headers: tuple[str, ...] = (),
         scores: Mapping[str, float] | None = None,

@@ -25,9 +25,9 @@ MOST_ENDLESS = 32
 """Calls of one producer that have not ended since they were cancelled: each keeps its request in memory, and no more are begun."""
 
 
-async def after(producing: Coroutine[None, None, Fault | None], conclude: Callable[[Fault | None], Decision]) -> Decision:
-    """What `conclude` makes of the outcome, once there is one."""
-    return conclude(await producing)
+async def after(produce: Callable[[], Coroutine[None, None, Fault | None]], conclude: Callable[[Fault | None], Decision]) -> Decision:
+    """What `conclude` makes of the outcome, once there is one; as `decided_after`."""
+    return conclude(await produce())
 
 
 @dataclass(slots=True)

@@ -65,10 +65,10 @@ def read_usage(step: Step, access: Access, body: bytes, streaming: bool) -> Usag
     usage = step.run(access, body, streaming)
     if type(usage) is Usage:  # not `isinstance`, which asks the answer
         try:
-            cached = usage.cached_tokens
-            prompt, completion = int.__int__(usage.prompt_tokens), int.__int__(usage.completion_tokens)
-            counts = (prompt, completion, 0 if cached is None else int.__int__(cached))
-            if max(counts) <= _MOST_TOKENS and min(counts) >= 0:
+            prompt, completion, cached = usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens
+            # By `type`, since a number of another class answers comparisons itself, now and each time it is read later.
+            are_plain = type(prompt) is type(completion) is int and (cached is None or type(cached) is int)
+            if are_plain and min(prompt, completion, cached or 0) >= 0 and max(prompt, completion, cached or 0) <= _MOST_TOKENS:
                 return usage
             step.fault(f"answered a number of tokens that is not from 0 to {_MOST_TOKENS}")
         except CALL_FAILURES as problem:  # one that was changed after it was made

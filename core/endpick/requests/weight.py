@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from endpick.requests.long_body import LongBody
 from endpick.requests.model import IncomingRequest, Structure
 
 LIGHT_BYTES: Final = 16 * 1024
@@ -90,6 +91,8 @@ def is_large(incoming: IncomingRequest, most_bytes: int, most_weight: int) -> bo
         return body is not None
     if len(body) <= LIGHT_BYTES:
         return False
+    if isinstance(body, LongBody):  # the operator allows longer ones in place
+        body = incoming.body = body.whole()
     incoming.structure = structure_of(body)
     return is_heavy(body, incoming.structure, most_weight)
 

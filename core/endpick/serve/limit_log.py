@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from endpick.extproc.session import MOST_KEPT_MESSAGES
 from endpick.flow_control.states import Outcome
 from endpick.observability.throttle import Throttle
 from endpick.requests.model import MAX_NAME_CHARACTERS
@@ -84,6 +85,12 @@ LIMITS = (
         SESSION,
         "names_too_long",
         f"requests refused: a model, cache salt or fairness id of more than {MAX_NAME_CHARACTERS} characters; find out who sends it",
+    ),
+    Limit(
+        "",
+        SESSION,
+        "messages_too_early",
+        f"streams ended: more than {MOST_KEPT_MESSAGES} messages came while a decision was awaited; find out who sends them",
     ),
     Limit("--max-request-body", SESSION, "bodies_too_large", "requests refused: bodies beyond --max-request-body"),
     Limit(

@@ -78,6 +78,7 @@ class OverloadWatch:
         self._forgotten = 0
         self._show(account.stage)
         account.on_stage.append(self._entered)
+        account.on_drop.append(lambda: give_back(_KEPT_FREE_BYTES))
         self._limit = Gauge("endpick_memory_limit_bytes", "What the process may use: --max-memory.", registry=registry)
         self._limit.set(account.limit_bytes)
         held = Gauge("endpick_memory_held_bytes", "What is accounted for, by what it is.", ("use",), registry=registry)
@@ -177,26 +178,28 @@ class OverloadWatch:
 
 _KEPT_FREE_BYTES: Final = 32 * 1024 * 1024
 _MAPPED_BYTES: Final = 4 * 1024 * 1024
+_NEVER: Final = 2**31 - 1
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 
 
 def keep_free_memory() -> None:
-    """Have glibc keep some megabytes that are free for what comes next, and map nothing that is shorter than the largest usual bodies.
+    """Have glibc keep what is free for what comes next, and map nothing that is shorter than the largest usual bodies.
 
     It gives the free end of its heap back after each body of some hundred kilobytes otherwise, and the next one faults in every page
-    again: up to a fifth of what such a request costs.
+    again: up to a fifth of what such a request costs. And where the last of a hundred bodies is freed, it gives back all at once, within
+    that call. `give_back` is called when there is much, and often enough.
     """
     with suppress(OSError, AttributeError):
         library = ctypes.CDLL(None)
-        library.mallopt(_M_TRIM_THRESHOLD, _KEPT_FREE_BYTES)
+        library.mallopt(_M_TRIM_THRESHOLD, _NEVER)
         library.mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
 
 
-def give_back() -> None:
-    """Have the C library give free memory back to the system, where it is glibc, which keeps it otherwise."""
+def give_back(kept_bytes: int = 0) -> None:
+    """Have the C library give free memory back to the system but for so much, where it is glibc, which keeps it otherwise."""
     with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
+        ctypes.CDLL(None).malloc_trim(kept_bytes)
 
 
 _SMAPS = Path("/proc/self/smaps")

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-__all__ = ["EnvelopeCheck", "EnvelopeError"]
+from enum import Enum
+
+from endpick.extproc.pieces import varint
+from endpick.extproc.stream import LongMessage
+from endpick.requests.long_body import LongBody, Piece, gather
+
+__all__ = ["EnvelopeCheck", "EnvelopeError", "LongMessageReader"]
 
 _MOST_FIELDS = 64
 """Of the message itself and of the bodies in it, not of what else is inside; a ProcessingRequest knows a dozen."""
@@ -11,6 +17,19 @@ _BODY_BYTES = 1
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _LONGEST_VARINT = 10
 _LONGEST_HEAD = 2 * _LONGEST_VARINT
+
+
+class _Place(Enum):
+    """Where a field stands."""
+
+    OUTSIDE = 1
+    """In the message, and it is no body."""
+    OPENING = 2
+    """It is the body: what is in it follows, field by field."""
+    INSIDE = 3
+    """In the body, and it is not its bytes."""
+    BYTES = 4
+    """Those of the body."""
 
 
 class EnvelopeError(Exception):
@@ -48,6 +67,8 @@ class EnvelopeCheck:
         Raises:
             EnvelopeError: it holds too much beside its body, or is no protobuf message.
         """
+        if self._rest:
+            self._comes(data, start, min(stop, start + self._rest))
         start += self._rest
         while start < stop:
             head = self._head + data[start : min(stop, start + _LONGEST_HEAD - len(self._head))]
@@ -58,39 +79,111 @@ class EnvelopeCheck:
             self._fields += 1
             if self._fields > _MOST_FIELDS:
                 raise EnvelopeError(f"a message of more than {_MOST_FIELDS} fields")
-            number, head_size, size = field
+            number, has_length, head_size, size = field
             if self._inside:
-                is_body = number == _BODY_BYTES
+                place = _Place.BYTES if has_length and number == _BODY_BYTES else _Place.INSIDE
                 self._inside -= size
                 if self._inside < 0:
-                    raise EnvelopeError("a message that is no protobuf")
+                    raise _no_protobuf()
             else:
-                is_body = number in self._body_fields
-                if is_body:
-                    self._inside, size = size - head_size, head_size
-            if not is_body:
+                place = _Place.OPENING if has_length and number in self._body_fields else _Place.OUTSIDE
+            self._begins(place, number)
+            if place is _Place.OPENING:
+                self._inside, size = size - head_size, head_size
+            elif place is not _Place.BYTES:
                 self._envelope_bytes += size
                 if self._envelope_bytes > self._max_bytes:
                     raise EnvelopeError(f"a message with more than {self._max_bytes} bytes beside its body")
-            start += size - len(self._head)
+                self._comes(self._head, 0, len(self._head))
+                head_size = len(self._head)
+            end = start + size - len(self._head)
+            self._comes(data, start + head_size - len(self._head), min(stop, end))
+            start = end
             self._head = b""
         self._rest = start - stop
 
+    def _begins(self, place: _Place, number: int) -> None:
+        """A field of this number begins; for those who keep what comes."""
 
-def _field(head: bytes) -> tuple[int, int, int] | None:
-    """The number of a field, and the lengths of its head and of the whole, from its first bytes; None where they do not say it."""
+    def _comes(self, data: bytes, start: int, stop: int) -> None:
+        """`data[start:stop]` belongs to the field that began last: of the bytes of a body those alone, of others their head as well."""
+
+
+class LongMessageReader(EnvelopeCheck):
+    """Takes a message apart while its bytes arrive: its body in pieces, and what else there is, which is short."""
+
+    __slots__ = ("_body", "_inner", "_kept", "_number", "_outer", "_size")
+
+    def __init__(self, body_fields: frozenset[int], max_bytes: int) -> None:
+        """As `EnvelopeCheck`."""
+        super().__init__(body_fields, max_bytes)
+        self._outer: list[Piece] = []
+        """Fields of the message."""
+        self._inner: list[Piece] = []
+        """Fields of the body."""
+        self._body: list[Piece] = []
+        self._kept = self._outer
+        """Where what comes belongs."""
+        self._number = 0
+        """Of the field that holds the body."""
+        self._size = 0
+
+    def add(self, data: bytes, start: int, stop: int) -> None:
+        """Take the next bytes of the message, `data[start:stop]`.
+
+        Raises:
+            EnvelopeError: as `EnvelopeCheck.add`; or it has more than one body.
+        """
+        self._size += stop - start
+        super().add(data, start, stop)
+
+    def message(self) -> LongMessage:
+        """The message, all of which has come.
+
+        Raises:
+            EnvelopeError: it ends within a field.
+        """
+        if self._head or self._rest or self._inside:
+            raise _no_protobuf()
+        inner = b"".join(self._inner)
+        rest = b"".join((*self._outer, varint(self._number << 3 | _LENGTH), varint(len(inner)), inner))
+        return LongMessage(rest, LongBody(self._body), self._size)
+
+    def _begins(self, place: _Place, number: int) -> None:
+        if place is _Place.OPENING:
+            if self._number not in (0, number):
+                raise EnvelopeError("a message with two bodies")
+            self._number = number
+        elif place is _Place.BYTES:
+            if self._body:
+                raise EnvelopeError("a message with two bodies")
+            self._kept = self._body
+        else:
+            self._kept = self._inner if place is _Place.INSIDE else self._outer
+
+    def _comes(self, data: bytes, start: int, stop: int) -> None:
+        if stop > start:
+            gather(self._kept, data[start:stop])
+
+
+def _no_protobuf() -> EnvelopeError:
+    return EnvelopeError("a message that is no protobuf")
+
+
+def _field(head: bytes) -> tuple[int, bool, int, int] | None:
+    """The number of a field, whether it has a length, and how long its head and all of it are; None where the first bytes do not say."""
     tag, position = _varint(head, 0)
     if not position:
         return None
     kind = tag & 7
     if kind in (_FIXED64, _FIXED32):
-        return tag >> 3, position, position + (8 if kind == _FIXED64 else 4)
+        return tag >> 3, False, position, position + (8 if kind == _FIXED64 else 4)
     if kind not in (_VARINT, _LENGTH):
-        raise EnvelopeError("a message that is no protobuf")
+        raise _no_protobuf()
     value, position = _varint(head, position)
     if not position:
         return None
-    return tag >> 3, position, position + (value if kind == _LENGTH else 0)
+    return tag >> 3, kind == _LENGTH, position, position + (value if kind == _LENGTH else 0)
 
 
 def _varint(head: bytes, start: int) -> tuple[int, int]:
@@ -102,5 +195,5 @@ def _varint(head: bytes, start: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, position + 1
     if len(head) - start >= _LONGEST_VARINT:
-        raise EnvelopeError("a message that is no protobuf")
+        raise _no_protobuf()
     return 0, 0

@@ -8,8 +8,9 @@ import json
 import logging
 import math
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import suppress
+from itertools import repeat
 from typing import Final
 
 import grpc
@@ -17,7 +18,7 @@ import grpc.aio
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
 from endpick.api.grpc_server import new_server
-from endpick.extproc.stream import GrpcStatus, ProtocolError, StreamSession
+from endpick.extproc.stream import GrpcStatus, ProtocolError, Reply, StreamSession
 from endpick.requests.memory import MemoryAccount, MemoryBudget, OverloadStage
 from endpick.requests.model import CloseCause
 from endpick.transport.address import ListenError, ListenSettings, listening_socket
@@ -209,7 +210,7 @@ class _Conversation:
         self._reading: asyncio.Future[object] | None = None
         self._task: asyncio.Task[object] | None = None
         self._is_reading = False
-        self._last_words: Sequence[bytes] = ()
+        self._last_words: Sequence[Reply] = ()
 
     async def run(self) -> None:
         session = self._session
@@ -276,7 +277,7 @@ class _Conversation:
         else:
             self._half_closed = True
 
-    async def _send(self, replies: Sequence[bytes]) -> None:
+    async def _send(self, replies: Sequence[Reply]) -> None:
         """Write the replies as the client takes them; long ones are accounted for meanwhile."""
         size = sum(map(len, replies))
         if size < _LONG_REPLIES_BYTES:
@@ -290,8 +291,8 @@ class _Conversation:
         finally:
             self._replies.hold(-size)
 
-    async def _write(self, replies: Sequence[bytes]) -> None:
-        for reply in replies:
+    async def _write(self, replies: Sequence[Reply]) -> None:
+        for reply in _each(replies):
             self._counters.messages_sent += 1
             try:
                 await self._context.write(reply)
@@ -315,6 +316,15 @@ class _Conversation:
             await self._send(session.resume(decision.result()) if exception is None else session.fail(exception))
         finally:
             decision.cancel()
+
+
+def _each(replies: Sequence[Reply]) -> Iterator[bytes]:
+    """The replies as grpcio takes them."""
+    for reply in replies:
+        if isinstance(reply, bytes):
+            yield reply
+        else:
+            yield from repeat(reply.whole(), reply.times)
 
 
 def _retrieve(read: asyncio.Future[object]) -> None:

@@ -39,11 +39,12 @@ class Turns:
         self.crowded = False
         """Whether there are more than `MANY_CONNECTIONS`, so that `took` is to be told of short reads; set by the owner of the port."""
         self.exhausted = False
-        """Whether short reads have taken so long since the loop looked at everything that further ones have to wait."""
+        """Whether short reads, or a turn that `overran`, took so long between two looks at everything that further ones have to wait."""
         self.at_once_seconds = 0.004
         """For short reads between two looks at everything else, where there are many connections."""
         self._left = self.at_once_seconds
         self._is_counting = False
+        self._overran = False
 
     def join(self, turn: Callable[[], None], peer: str = "") -> None:
         """Call it once, when its time has come; it may join again meanwhile.
@@ -65,13 +66,18 @@ class Turns:
     def took(self, seconds: float) -> None:
         """So long a short read has taken."""
         self._left -= seconds
-        self.exhausted = self._left <= 0
+        self.exhausted = self._overran or self._left <= 0
         if not self._is_counting:
             self._is_counting = True
             asyncio.get_running_loop().call_soon(self._count_anew)
 
+    def overran(self) -> None:
+        """A turn takes long, because memory is given back in it: let everything else have its own before the next one."""
+        self._overran = True
+        self.took(0.0)
+
     def _count_anew(self) -> None:
-        self._is_counting = self.exhausted = False
+        self._is_counting = self.exhausted = self._overran = False
         self._left = self.at_once_seconds
 
     def _serve(self) -> None:
@@ -84,7 +90,7 @@ class Turns:
                 self._waiting[peer] = of_peer
             self._count -= 1
             turn()
-            if time.monotonic() >= ends_at:
+            if self._overran or time.monotonic() >= ends_at:
                 break
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._serve)

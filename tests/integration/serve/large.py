@@ -23,6 +23,7 @@ from endpick.plugins.loader import load
 from endpick.plugins.parameters import ParameterSource, check_parameters
 from endpick.plugins.resolution import Reference, resolve
 from endpick.requests.large import LargeBody
+from endpick.requests.long_body import Body
 from endpick.serve.bodies.queue import Answer
 from endpick.serve.bodies.reader import LargeBodies, LargeBodySettings
 
@@ -51,7 +52,7 @@ class Reading:
     registry: CollectorRegistry
 
     async def read(
-        self, instance: Instance, body: bytes, path: str = CHAT, *, rewrite: str | None = None, fairness_id: str = "f", **headers: str
+        self, instance: Instance, body: Body, path: str = CHAT, *, rewrite: str | None = None, fairness_id: str = "f", **headers: str
     ) -> Answer:
         return await self.bodies.read(LargeBody(instance, path, headers, body, rewrite, fairness_id))
 

@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from endpick.api import Rejection
+from endpick.api import Media, Modality, Rejection
 from endpick.plugins.discovery import discover
 from endpick.plugins.lock import Lock, lock_of
 from endpick.requests.large import BodyRead, ParserFailed
+from endpick.requests.long_body import LongBody
 from endpick.requests.model import Refused
 from endpick.serve.bodies.reader import LargeBodySettings
 from integration.serve.large import CHAT, Reading, is_running, page, parser, reading, until
@@ -135,10 +136,24 @@ async def test_the_loop_turns_while_32_mib_are_parsed():
         answer = await bodies.read(instance, body, rewrite="another")
         ticking.cancel()
     assert isinstance(answer, BodyRead)
-    assert answer.body == body.replace(b'"m"', b'"another"', 1)
+    assert isinstance(answer.body, LongBody)
+    assert answer.body.whole() == body.replace(b'"m"', b'"another"', 1)
     assert len(answer.parsed.prompt.texts[0]) == 100_000 * len("userline\n") + len("userx")
     # It is sent and received in pieces, with a turn for each; and in between the loop does nothing else but turn.
     assert turns > 4 * len(body) / (256 * 1024)
+
+
+async def test_pieces_go_to_the_helper_as_they_came_and_a_picture_of_megabytes_comes_back_whole():
+    url = "data:image/png;base64," + "A" * 3_000_000
+    content = [{"type": "text", "text": "what is this?"}, {"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "x"}]
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": content}]}).encode()
+    pieces = [memoryview(body)[:700_000], bytearray(body[700_000:700_001]), body[700_001:]]
+    async with reading() as bodies:
+        answer = await bodies.read(parser(), LongBody(pieces), rewrite="another")
+    assert isinstance(answer, BodyRead)
+    assert isinstance(answer.body, LongBody)
+    assert answer.body.whole() == body.replace(b'"m"', b'"another"', 1)
+    assert answer.parsed.prompt.pieces == ((b"userwhat is this?", Media(Modality.IMAGE, url), b"x"),)
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,13 @@ import aiohttp
 import grpc
 import pytest
 
+from endpick.extproc.session import MOST_KEPT_MESSAGES
 from endpick.serve.limit_log import FLOW_CONTROL, LARGE_BODIES, LIMITS
 from endpick.transport.h2 import frames
 from endpick_builtin.discovery.file_discovery import LONG_FILE
 from integration.plugins.serving import Picker, serving
 from integration.transport.raw_client import RawClient
+from unit.extproc.conversation import request_body, request_headers, response_body, response_headers
 
 pytestmark = pytest.mark.asyncio
 
@@ -76,6 +78,17 @@ async def two_streams(picker: Picker) -> None:
     await client.close()
 
 
+async def speak_too_early(picker: Picker) -> None:
+    """Send an answer before the request was routed."""
+    client = await RawClient.connect(picker.port)
+    client.open(1)
+    body = b'{"model":"m","prompt":"which another process parses, because it is longer than allowed here"}'
+    for message in (request_headers(), request_body(body, end=True), response_headers(), *[response_body(b"x")] * MOST_KEPT_MESSAGES):
+        client.message(1, message)
+    await client.read_until(frames.FrameType.HEADERS, 1)
+    await client.close()
+
+
 HELLO = frames.PREFACE + frames.settings({})
 EXCESSES = {
     "messages_too_large": (("--grpc-max-recv-msg-size=64Ki",), ask_long),
@@ -86,6 +99,7 @@ EXCESSES = {
     "ping_floods": ((), lambda picker: raw(picker, HELLO + frames.ping(b"12345678", ack=False) * 3000)),
     "settings_floods": ((), lambda picker: raw(picker, HELLO + frames.settings({}) * 300)),
     "names_too_long": ((), ask_for_a_long_model),
+    "messages_too_early": (("--large-body=64",), speak_too_early),
     "bodies_too_large": (("--max-request-body=1Ki",), ask_long),
     "header_timeouts": (("--metrics-header-timeout=100ms",), lambda picker: raw(picker, b"GET / HTTP/1.1\r\n", picker.metrics_port)),
     "requests_too_large": (
@@ -98,7 +112,9 @@ EXCESSES = {
 @pytest.mark.parametrize("event", EXCESSES)
 async def test_a_real_excess_is_counted_and_told_with_what_to_change(folder, event):
     options, act = EXCESSES[event]
-    limit = next(limit for limit in LIMITS if limit.event == event and limit.here and (limit.flag or event.endswith(("floods", "long"))))
+    limit = next(
+        limit for limit in LIMITS if limit.event == event and limit.here and (limit.flag or event.endswith(("floods", "long", "early")))
+    )
     async with serving(folder, *options) as picker:
         await asyncio.wait_for(act(picker), 30)
         (line, *_) = await picker.logged(limit.told)

@@ -7,6 +7,9 @@ import os
 
 import pytest
 
+from endpick.requests.memory import DROP_BYTES
+from endpick.transport.h2 import frames
+from endpick.transport.h2.errors import ErrorCode
 from endpick.transport.h2.frames import FRAME_HEAD, FrameType
 from endpick.transport.h2.grpc import MESSAGE_HEAD
 from endpick.transport.limits import Limits
@@ -121,5 +124,41 @@ async def test_what_many_connections_send_at_one_moment_is_not_all_read_at_once(
         for client in clients:
             assert (await client.read_until(FrameType.DATA, 1)).payload.endswith(b"at once")
         assert serving.server.counters.reads_deferred > before
+        for client in clients:
+            await client.close()
+
+
+async def test_what_others_have_read_waits_behind_a_turn_in_which_memory_is_given_back(open_h2):
+    async with open_h2() as serving:
+        account = serving.server.memory.account
+        clients = [await RawClient.connect(serving.port) for _ in range(6)]
+        for client in clients:
+            assert await client.echo(1, b"hello") == b"hello"
+            client.open(3)
+        account.held_bytes += 20 * DROP_BYTES
+        account.settle()
+        loop = asyncio.get_running_loop()
+        turns, given_back_in = 0, []
+
+        def count() -> None:
+            nonlocal turns
+            turns += 1
+            if len(given_back_in) < 6:
+                loop.call_soon(count)
+
+        def give_back() -> None:
+            given_back_in.append(turns)
+            account.held_bytes -= 2 * DROP_BYTES
+
+        account.on_drop.append(give_back)
+        account.held_bytes -= 2 * DROP_BYTES
+        count()
+        for client in clients:  # past the event loop, so that all of it is there in one turn
+            os.write(client.writer.get_extra_info("socket").fileno(), frames.rst_stream(3, ErrorCode.CANCEL))
+        await serving.log.until_closed(6)
+        account.on_drop.clear()
+        assert len(given_back_in) == 6
+        assert len(set(given_back_in)) >= 5, "each in a turn of the event loop of its own"
+        account.held_bytes -= 6 * DROP_BYTES
         for client in clients:
             await client.close()

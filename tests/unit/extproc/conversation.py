@@ -9,6 +9,7 @@ from google.protobuf.json_format import MessageToDict
 
 from endpick._proto.ext_proc_pb2 import HeaderMutation, ProcessingRequest, ProcessingResponse
 from endpick.extproc.session import Session
+from endpick.extproc.stream import LongMessage, LongReply
 from endpick.requests.model import BodyMode, CloseCause, Decision, IncomingRequest, Metadata, Routed
 
 ENDPOINT = "10.0.0.1:8000"
@@ -103,8 +104,8 @@ class Reply:
     status: int = 0
 
 
-def read(reply: bytes) -> Reply:
-    message = ProcessingResponse.FromString(reply)
+def read(reply: bytes | LongReply) -> Reply:
+    message = ProcessingResponse.FromString(reply if isinstance(reply, bytes) else reply.whole())
     kind = message.WhichOneof("response")
     assert kind is not None
     metadata = MessageToDict(message.dynamic_metadata)
@@ -130,9 +131,13 @@ def set_headers(mutation: HeaderMutation) -> dict[str, str]:
     return {option.header.key: option.header.raw_value.decode() for option in mutation.set_headers}
 
 
-def talk(session: Session, *messages: bytes) -> list[Reply]:
+def talk(session: Session, *messages: bytes | LongMessage) -> list[Reply]:
     """Feed messages in order and read all replies."""
-    return [read(reply) for message in messages for reply in session.receive(message)]
+    replies: list[Reply] = []
+    for message in messages:
+        answers = session.receive(message) if isinstance(message, bytes) else session.receive_long(message)
+        replies += map(read, answers)
+    return replies
 
 
 class NotedExchange:

@@ -162,3 +162,13 @@ async def test_a_stream_that_ends_is_told_to_the_reader():
 def test_without_a_reader_every_body_is_parsed_in_place():
     body = json.dumps({**CHAT, "x": "y" * 2**21}).encode()
     assert isinstance(Stage().decide(body), Routed)
+
+
+@pytest.mark.asyncio
+@pytest.mark.filterwarnings("error")
+async def test_a_stream_that_ends_before_its_body_is_looked_at_leaves_no_coroutine_that_was_never_awaited():
+    stage, elsewhere = stage_with(BodyRead(PARSED, None, 0.1))
+    decision = stage.decide(LARGE)
+    decision.close()
+    del decision
+    assert elsewhere.asked == []

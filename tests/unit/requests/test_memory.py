@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick.api import Rejection
-from endpick.requests.memory import STAGE_BOUNDS, MemoryAccount, MemoryBudget, OverloadStage, next_stage, parsed_size
+from endpick.requests.memory import DROP_BYTES, STAGE_BOUNDS, MemoryAccount, MemoryBudget, OverloadStage, next_stage, parsed_size
 from endpick.requests.model import CloseCause
 from endpick_builtin.parsers import openai_prompts
 from unit.requests.stage import CHAT, Stage, admitter_of, async_producer_of
@@ -192,3 +192,12 @@ def test_requests_of_negative_priority_are_shed_when_memory_is_short_and_no_othe
     stage.route().exchange.finish(CloseCause.END)
     account.measured(100, 0)
     stage.route(x_llm_d_inference_objective="batch").exchange.finish(CloseCause.END)
+
+
+def test_memory_is_given_back_each_time_when_much_less_is_held_than_was():
+    account, told = MemoryAccount(), []
+    account.on_drop.append(lambda: told.append(account.held_bytes))
+    for held in (0, 5 * DROP_BYTES, 4 * DROP_BYTES, 4 * DROP_BYTES - 1, 3 * DROP_BYTES, DROP_BYTES // 2, 0, DROP_BYTES, 1):
+        account.held_bytes = held
+        account.settle()
+    assert told == [4 * DROP_BYTES - 1, DROP_BYTES // 2]

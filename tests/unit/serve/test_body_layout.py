@@ -11,10 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick.api import Media, Modality
-from endpick.serve.bodies.layout import laid_out, read_layout
+from endpick.serve.bodies.layout import laid_out, places_in
 
 MEDIA = st.builds(Media, st.sampled_from(Modality), st.text() | st.just("\ud800"))
 PROMPTS = st.lists(st.lists(st.binary(max_size=8) | MEDIA, max_size=6), max_size=4)
+
+
+def read_layout(layout: bytes, content: bytes) -> tuple:
+    prompts, start = [], 0
+    for places in places_in(layout, len(content)):
+        pieces = []
+        for place in places:
+            pieces.append(place.read(content[start : start + place.size]))
+            start += place.size
+        prompts.append(tuple(pieces))
+    return tuple(prompts)
 
 
 def with_joined_texts(prompt):

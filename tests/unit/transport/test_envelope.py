@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from endpick._proto import ext_proc_pb2 as pb
 from endpick.extproc.pieces import varint
-from endpick.transport.envelope import EnvelopeCheck, EnvelopeError
+from endpick.transport.envelope import EnvelopeCheck, EnvelopeError, LongMessageReader
 
 BODIES = frozenset({4, 5})
 
@@ -103,3 +103,43 @@ def verdict(pieces: list[bytes]) -> str:
 def test_the_verdict_is_the_same_however_the_message_is_cut(message, places):
     edges = [0, *sorted(place % (len(message) + 1) for place in places), len(message)]
     assert verdict([message[a:b] for a, b in itertools.pairwise(edges)]) == verdict([message])
+
+
+def taken_apart(message: bytes, arriving: int):
+    reader = LongMessageReader(BODIES, 1000)
+    for start in range(0, len(message), arriving):
+        reader.add(message, start, min(len(message), start + arriving))
+    return reader.message()
+
+
+@given(st.sampled_from(["request_body", "response_body"]), st.binary(max_size=300), st.booleans(), st.booleans(), st.integers(1, 50))
+def test_a_message_that_is_taken_apart_is_the_same_however_it_comes(kind, body, end, has_metadata, arriving):
+    message = pb.ProcessingRequest()
+    part = getattr(message, kind)
+    part.SetInParent()
+    part.body, part.end_of_stream = body, end
+    if has_metadata:
+        message.metadata_context.filter_metadata["n"].update({"k": "v"})
+    written = message.SerializeToString()
+    found = taken_apart(written, arriving)
+    put_together = pb.ProcessingRequest.FromString(found.rest)
+    getattr(put_together, kind).body = found.body.whole()
+    assert put_together == message
+    assert len(found) == len(written)
+
+
+def test_a_message_with_two_bodies_is_none():
+    both = b"".join(
+        pb.ProcessingRequest(**{kind: pb.HttpBody(body=b"x")}).SerializeToString() for kind in ("request_body", "response_body")
+    )
+    twice = pb.ProcessingRequest(request_body=pb.HttpBody(body=b"x")).SerializeToString() * 2
+    for message in (both, twice):
+        with pytest.raises(EnvelopeError, match="two bodies"):
+            taken_apart(message, 3)
+
+
+@pytest.mark.parametrize("missing", [1, 5, 99, 101, 103])
+def test_a_message_that_ends_within_a_field_is_none(missing):
+    message = pb.ProcessingRequest(request_body=pb.HttpBody(body=b"x" * 100, end_of_stream=True)).SerializeToString()
+    with pytest.raises(EnvelopeError, match="no protobuf"):
+        taken_apart(message[:-missing], 7)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from endpick.extproc.stream import GrpcStatus, ProtocolError
+from endpick.requests.memory import DROP_BYTES
 from endpick.requests.model import CloseCause
 from endpick.transport.h2 import frames
 from endpick.transport.h2.errors import ErrorCode
@@ -242,12 +243,69 @@ def test_a_deadline_ends_the_stream():
     assert peer.counters.streams_active == 1
 
 
+def test_of_many_deadlines_that_pass_at_once_some_end_their_streams_in_each_turn():
+    peer = Peer()
+    for stream in range(1, 201, 2):
+        peer.open(stream, grpc_timeout="500m")
+    peer.tick(1.0)
+    assert 0 < peer.counters.deadlines_exceeded < 64
+    assert peer.connection.streams.deadlines.next < peer.now, "which calls for the next turn at once"
+    for _ in range(5):
+        peer.tick(0.0)
+    assert peer.counters.deadlines_exceeded == 100
+
+
+@pytest.mark.parametrize("how", ["grace", "idle"])
+def test_many_streams_that_end_without_their_client_end_in_turns(how):
+    peer = Peer(Limits(max_stream_idle_seconds=50))
+    for stream in range(1, 201, 2):
+        peer.open(stream)
+    if how == "grace":
+        peer.connection.drain(peer.now, 5)
+        peer.tick(6)
+    else:
+        peer.tick(51)
+    turns = 0
+    while peer.connection.streams.ending:
+        before = peer.counters.streams_active
+        peer.connection.streams.end_some()
+        turns += 1
+        assert before - peer.counters.streams_active <= 32
+    assert turns >= 3
+    assert all(len(session.causes) == 1 for session in peer.sessions)
+
+
 def test_deadlines_of_streams_that_are_gone_are_not_kept():
     peer = Peer()
     for stream in range(1, 2001, 2):
         peer.open(stream, grpc_timeout="1H")
         peer.message(stream, b"finish")
     assert len(peer.connection.streams.deadlines) < 100
+
+
+def test_a_stream_without_a_message_is_accounted_for_until_it_ends():
+    peer = Peer()
+    for stream in (1, 3, 5):
+        peer.open(stream)
+    account = peer.memory.account
+    assert account.held_bytes >= 3 * 1024
+    peer.send(frames.rst_stream(1, ErrorCode.CANCEL))
+    peer.message(3, b"finish")
+    peer.connection.lost()
+    assert account.held_bytes == 0
+
+
+def test_memory_is_given_back_amid_streams_that_end_at_once():
+    peer, told = Peer(), []
+    account = peer.memory.account
+    for stream in range(1, 41, 2):
+        peer.open(stream)
+    account.held_bytes += DROP_BYTES
+    account.settle()
+    account.on_drop.append(lambda: told.append(peer.counters.streams_active))
+    account.held_bytes -= DROP_BYTES
+    peer.send(b"".join(frames.rst_stream(stream, ErrorCode.CANCEL) for stream in range(1, 41, 2)))
+    assert told == [19]
 
 
 def test_the_first_block_empties_the_table_and_later_ones_do_not():

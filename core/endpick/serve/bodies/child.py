@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import perf_counter
 from typing import BinaryIO, cast
@@ -44,8 +44,9 @@ def main(descriptor: int, parent: int, log_level: int) -> None:
     logging.basicConfig(level=log_level, handlers=[lines], force=True)
     with socket.socket(fileno=descriptor) as channel, channel.makefile("rb") as incoming, asyncio.Runner() as runner:
         helper = Helping(channel, incoming, runner, lines)
-        while helper.answer_next():
-            pass
+        with suppress(ConnectionError):  # the parent is gone amid a body
+            while helper.answer_next():
+                pass
         helper.stop()
 
 

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
@@ -17,6 +18,9 @@ from typing import Self
 
 from pydantic import ValidationError
 
+from endpick.api.request import Piece
+from endpick.requests.long_body import Body, LongBody, body_of
+from endpick.serve.bodies.layout import places_in
 from endpick.serve.bodies.wire import FRAME, MOST_HEAD_BYTES, BuildJob, Head, ParseJob, Spec
 
 _PIECE_BYTES = 256 * 1024
@@ -51,10 +55,19 @@ class ParserNotBuiltError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """An answer of the helper."""
+    """An answer of the helper.
+
+    Attributes:
+        head: What it is.
+        pieces: See `Head`; without those of prompts with media and the body that was rewritten.
+        prompts: Those with media, piece by piece.
+        body: The one that was rewritten.
+    """
 
     head: Head
     pieces: tuple[bytes, ...]
+    prompts: tuple[tuple[Piece, ...], ...] | None = None
+    body: Body | None = None
 
 
 class Helper:
@@ -63,7 +76,7 @@ class Helper:
     def __init__(self, process: asyncio.subprocess.Process, channel: socket.socket) -> None:
         self._process = process
         self._channel = channel
-        self._received = b""
+        self._received = _Received(b"")
         self._built: dict[bytes, int] = {}
 
     @property
@@ -119,7 +132,7 @@ class Helper:
         self._built[key] = len(self._built)
         return self._built[key], told.head
 
-    async def parse(self, job: ParseJob, body: bytes) -> Told:
+    async def parse(self, job: ParseJob, body: Body) -> Told:
         """What the parser makes of a body. Who stops waiting for it has to `kill` the helper: the rest of the answer is still to come.
 
         Raises:
@@ -127,22 +140,28 @@ class Helper:
         """
         return await self._ask(job, body)
 
-    async def _ask(self, job: BuildJob | ParseJob, body: bytes) -> Told:
+    async def _ask(self, job: BuildJob | ParseJob, body: Body) -> Told:
         try:
             head = pickle.dumps(job)
             await self._send(FRAME.pack(len(head), len(body)) + head)
-            await self._send(body)
+            await self._send(*body.pieces if isinstance(body, LongBody) else (body,))
             return await self._answer(_MOST_ANSWERED * len(body) + MOST_HEAD_BYTES)
         except (OSError, EOFError) as problem:
             raise HelperEndedError(await self._how_it_ended()) from problem
         except (ValidationError, _NonsenseError) as problem:
             raise HelperEndedError(f"it answered nonsense: {problem}") from problem
 
-    async def _send(self, content: bytes) -> None:
-        loop, whole = asyncio.get_running_loop(), memoryview(content)
-        for start in range(0, len(whole), _PIECE_BYTES):
-            await loop.sock_sendall(self._channel, whole[start : start + _PIECE_BYTES])
-            await asyncio.sleep(0)
+    async def _send(self, *content: bytes | bytearray | memoryview) -> None:
+        loop, sent = asyncio.get_running_loop(), 0
+        for each in content:
+            whole = memoryview(each)
+            for start in range(0, len(whole), _PIECE_BYTES):
+                part = whole[start : start + _PIECE_BYTES]
+                await loop.sock_sendall(self._channel, part)
+                sent += len(part)
+                if sent >= _PIECE_BYTES:
+                    sent = 0
+                    await asyncio.sleep(0)
 
     async def _answer(self, most_bytes: int) -> Told:
         head_bytes, piece_bytes = FRAME.unpack(await self._receive(FRAME.size))
@@ -151,23 +170,52 @@ class Helper:
         head = Head.model_validate_json(await self._receive(head_bytes))
         if sum(head.pieces) != piece_bytes or min(head.pieces, default=0) < 0:
             raise _NonsenseError("pieces that do not add up")
-        return Told(head, tuple([await self._receive(size) for size in head.pieces]))
+        if len(head.pieces) < 2 * head.media + head.rewritten:
+            raise _NonsenseError("pieces that are missing")
+        sizes = [*head.pieces]
+        rewritten = sizes.pop() if head.rewritten else 0
+        content = sizes.pop() if head.media else 0
+        pieces = [await self._receive(size) for size in sizes]
+        prompts = await self._prompts(pieces.pop(), content) if head.media else None
+        body = body_of([part async for part in self._parts(rewritten)]) if head.rewritten else None
+        return Told(head, tuple(pieces), prompts, body)
+
+    async def _prompts(self, layout: bytes, content: int) -> tuple[tuple[Piece, ...], ...]:
+        """Prompts with media, each piece by itself: a picture of thirty megabytes is not cut out of something longer."""
+        prompts: list[tuple[Piece, ...]] = []
+        try:
+            for places in places_in(layout, content):
+                pieces: list[Piece] = []
+                for place in places:
+                    pieces.append(place.read(await self._receive(place.size)))
+                    if place.size >= _PIECE_BYTES:
+                        await asyncio.sleep(0)
+                prompts.append(tuple(pieces))
+        except (ValueError, TypeError) as problem:
+            raise _NonsenseError(f"prompts that cannot be read: {problem}") from problem
+        return tuple(prompts)
 
     async def _receive(self, size: int) -> bytes:
         """So many bytes; gathered where they need not be copied once more at the end."""
-        if size <= len(self._received):
-            taken, self._received = self._received[:size], self._received[size:]
-            return taken
-        loop, gathered = asyncio.get_running_loop(), BytesIO()
-        gathered.write(self._received)
-        while (missing := size - gathered.tell()) > 0:
-            piece = await loop.sock_recv(self._channel, _PIECE_BYTES)
-            if not piece:
-                raise EOFError
-            gathered.write(piece[:missing])
-            self._received = piece[missing:]
-            await asyncio.sleep(0)
+        if size <= self._received.left:
+            return self._received.take(size)
+        gathered = BytesIO()
+        async for part in self._parts(size):
+            gathered.write(part)
         return gathered.getvalue()
+
+    async def _parts(self, size: int) -> AsyncIterator[bytes]:
+        """So many bytes as they come, with a turn for others after each read."""
+        loop, missing = asyncio.get_running_loop(), size
+        while missing > 0:
+            if not self._received.left:
+                self._received = _Received(await loop.sock_recv(self._channel, _PIECE_BYTES))
+                if not self._received.left:
+                    raise EOFError
+                await asyncio.sleep(0)
+            part = self._received.take(min(missing, self._received.left))
+            missing -= len(part)
+            yield part
 
     async def _how_it_ended(self) -> str:
         try:
@@ -192,6 +240,22 @@ class Helper:
         with suppress(ProcessLookupError):
             self._process.kill()
         await self._process.wait()
+
+
+class _Received:
+    """What one read gave, of which the beginning may be taken already."""
+
+    __slots__ = ("_bytes", "left")
+
+    def __init__(self, content: bytes) -> None:
+        self._bytes = content
+        self.left = len(content)
+
+    def take(self, size: int) -> bytes:
+        """The next bytes, of which no fewer are left; what follows is not copied for it."""
+        start = len(self._bytes) - self.left
+        self.left -= size
+        return self._bytes[start : start + size]
 
 
 class _NonsenseError(Exception):

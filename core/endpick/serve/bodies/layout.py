@@ -6,6 +6,7 @@ The lengths do not stand in the head, whose size is limited: a body may hold a h
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 import orjson
@@ -42,23 +43,43 @@ def _written(piece: object) -> tuple[str, bytes]:
     return _TEXT, piece
 
 
-def read_layout(layout: bytes, content: bytes) -> tuple[tuple[Piece, ...], ...]:
-    """The pieces of each prompt.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a piece of a prompt stands in the content.
+
+    Attributes:
+        modality: What it is; None for text.
+        size: In bytes.
+    """
+
+    modality: Modality | None
+    size: int
+
+    def read(self, part: bytes) -> Piece:
+        """The piece whose bytes these are.
+
+        Raises:
+            ValueError: they are no text.
+        """
+        return part if self.modality is None else Media(self.modality, part.decode("utf-8", "surrogatepass"))
+
+
+def places_in(layout: bytes, content_bytes: int) -> list[list[Place]]:
+    """Where the pieces of each prompt stand, one after the other, in so many bytes.
 
     Raises:
         ValueError, TypeError: the layout is none, or does not fit the content.
     """
-    prompts: list[tuple[Piece, ...]] = []
-    start = 0
+    prompts: list[list[Place]] = []
+    left = content_bytes
     for places in orjson.loads(layout):
-        pieces: list[Piece] = []
+        prompt: list[Place] = []
         for kind, length in places:
-            if type(length) is not int or not 0 <= length <= len(content) - start:
-                raise ValueError(f"a piece of {length!r} bytes in a prompt of {len(content)}")
-            part = content[start : start + length]
-            pieces.append(part if kind == _TEXT else Media(Modality(kind), part.decode("utf-8", "surrogatepass")))
-            start += length
-        prompts.append(tuple(pieces))
-    if start != len(content):
-        raise ValueError(f"{len(content) - start} bytes of a prompt that belong to no piece")
-    return tuple(prompts)
+            if type(length) is not int or not 0 <= length <= left:
+                raise ValueError(f"a piece of {length!r} bytes where {left} are left of {content_bytes}")
+            prompt.append(Place(None if kind == _TEXT else Modality(kind), length))
+            left -= length
+        prompts.append(prompt)
+    if left:
+        raise ValueError(f"{left} bytes of a prompt that belong to no piece")
+    return prompts

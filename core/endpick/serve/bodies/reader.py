@@ -17,7 +17,6 @@ from endpick.plugins.elsewhere import SampleKey
 from endpick.plugins.instance import Instance
 from endpick.requests.large import BodyRead, ElsewhereError, LargeBody, ParserFailed
 from endpick.requests.model import Refused
-from endpick.serve.bodies.layout import read_layout
 from endpick.serve.bodies.outcomes import REFUSALS, Outcome
 from endpick.serve.bodies.queue import Answer, FairQueue, Waiting
 
@@ -240,31 +239,29 @@ _OUTCOME_OF = {BodyRead: Outcome.PARSED, Rejection: Outcome.REJECTED, ParserFail
 def _answer_of(told: Told) -> BodyRead | Rejection | ParserFailed:
     """The parser's answer; what is in it is judged as if the parser had made it here."""
     try:
-        return _read(told.head, told.pieces)
+        return _read(told)
     except (TypeError, ValueError, IndexError) as problem:
         return ParserFailed("parse", ElsewhereError(f"its answer cannot be used: {problem}"), told.head.seconds)
 
 
-def _read(head: Head, pieces: tuple[bytes, ...]) -> BodyRead | Rejection | ParserFailed:
+def _read(told: Told) -> BodyRead | Rejection | ParserFailed:
     """Raises TypeError, ValueError or IndexError for what is no answer."""
+    head, pieces, prompts = told.head, told.pieces, told.prompts
     if head.kind == "failed":
         return ParserFailed(head.method, ElsewhereError(head.problem), head.seconds)
     if head.kind == "rejected":
         return Rejection(_text(pieces[0]), head.status, _text(pieces[1]))
-    body = pieces[-1] if head.rewritten else None
-    rest = pieces[2:-1] if head.rewritten else pieces[2:]
-    laid_out = read_layout(rest[-2], rest[-1]) if head.media else None
-    texts = rest if laid_out is None else rest[:-2]
+    texts = pieces[2:]
     parsed = ParsedRequest(
         model=_text(pieces[0]),
-        prompt=Prompt(lambda: texts, None if laid_out is None else lambda: laid_out),
+        prompt=Prompt(lambda: texts, None if prompts is None else lambda: prompts),
         streaming=head.streaming,
         max_output_tokens=head.max_output_tokens,
         cache_salt=_text(pieces[1]),
         needs_model=head.needs_model,
         skip_response=head.skip_response,
     )
-    return BodyRead(parsed, body, head.seconds)
+    return BodyRead(parsed, told.body, head.seconds)
 
 
 def _text(piece: bytes) -> str:

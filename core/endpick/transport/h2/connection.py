@@ -135,6 +135,8 @@ class Connection:
         flags: int
         stream_id: int
         arrived.add(data)
+        if handler.undelivered is not None and self._deliver(now, clock):
+            return True
         while True:
             buffer, position = arrived.bytes, arrived.position
             end = len(buffer)
@@ -154,6 +156,9 @@ class Connection:
                         raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "a header block is interrupted by another frame")
                     if kind == DATA:
                         handler.data(flags, stream_id, buffer, start, stop, now)
+                        if handler.undelivered is not None and self._deliver(now, clock):
+                            arrived.position = stop
+                            return True
                     elif kind in (HEADERS, CONTINUATION):
                         handler.headers(kind, flags, stream_id, buffer[start:stop], now)
                     elif kind == RST_STREAM:
@@ -163,9 +168,7 @@ class Connection:
                         if kind == _SETTINGS and len(self.streams.open) > _MANY_STREAMS:
                             until_look = 1
                 except H2StreamError as error:
-                    error.count(self._counters)
-                    self.streams.reset(error.stream_id, error.code)
-                    self._stream_errors.require(now, "errors of streams", "stream_error_floods")
+                    self._end_stream(error, now)
                 until_look -= 1
                 if not until_look or stop > last:
                     until_look = _FRAMES_PER_LOOK
@@ -179,6 +182,24 @@ class Connection:
             arrived.position = position
             if not arrived.read_on():
                 return False
+
+    def _deliver(self, now: float, clock: Callable[[], float] | None) -> bool:
+        """Deliver what is left of a payload of many messages; whether there is still more of it, and others have their turn first."""
+        handler = self._handler
+        while handler.undelivered is not None:
+            try:
+                handler.deliver_some()
+            except H2StreamError as error:
+                self._end_stream(error, now)
+            if clock is not None and clock() - now > self._turn_seconds:
+                return handler.undelivered is not None
+        return False
+
+    def _end_stream(self, error: H2StreamError, now: float) -> None:
+        """End a stream on which the client broke a rule."""
+        error.count(self._counters)
+        self.streams.reset(error.stream_id, error.code)
+        self._stream_errors.require(now, "errors of streams", "stream_error_floods")
 
     def tick(self, now: float) -> None:
         """Time has passed: end what has taken too long."""
@@ -209,6 +230,8 @@ class Connection:
         """End every stream with UNAVAILABLE and close."""
         if not self.lifetime.closing:
             self.lifetime.end_streams()
+            while self.streams.end_some():
+                pass
             self.lifetime.enter(CLOSING)
 
     def end_with(self, error: H2ConnectionError) -> None:
@@ -238,6 +261,6 @@ class Connection:
         """The socket is gone; all streams that are left end."""
         self.lifetime.enter(CLOSED)
         self._counters.connections_closed += 1
-        while self.streams.close_some():
+        while self.streams.close_some() or self.streams.end_some():
             pass
         self.outbox.close()

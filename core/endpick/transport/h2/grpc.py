@@ -7,8 +7,8 @@ from struct import Struct
 from typing import Final
 from urllib.parse import quote_from_bytes
 
-from endpick.extproc.stream import GrpcStatus
-from endpick.transport.envelope import EnvelopeCheck
+from endpick.extproc.stream import GrpcStatus, Message
+from endpick.transport.envelope import LongMessageReader
 from endpick.transport.h2.hpack import encode
 
 __all__ = [
@@ -61,18 +61,18 @@ class MessageAssembler:
         """What has come of it, joined once it is whole, but for short pieces."""
         self._short = bytearray()
         """Pieces that follow those."""
-        self._envelope: EnvelopeCheck | None = None
-        """Of a long message."""
+        self._long: LongMessageReader | None = None
+        """Takes a long message, in place of the two before."""
         self.held_bytes = 0
         """Bytes of a message whose end has not arrived."""
 
-    def feed(self, buffer: bytes, start: int, stop: int) -> list[bytes]:
+    def feed(self, buffer: bytes, start: int, stop: int) -> list[Message]:
         """Messages that the payload `buffer[start:stop]` completes.
 
         Raises:
             MessageTooLargeError: as soon as the length is known.
             CompressedMessageError: the compressed flag is set.
-            EnvelopeError: as soon as the fields that are too long have begun.
+            EnvelopeError: as soon as the fields that are too long have begun, or when a long message has come that is none.
         """
         missing = self._missing
         if stop - start < missing:
@@ -80,7 +80,7 @@ class MessageAssembler:
             self.held_bytes += stop - start
             self._keep(buffer, start, stop)
             return []
-        messages: list[bytes] = []
+        messages: list[Message] = []
         position = start
         if missing:
             position += missing
@@ -98,16 +98,17 @@ class MessageAssembler:
                 position += MESSAGE_HEAD_BYTES
             end = position + length
             if length > self._max_envelope_bytes:
-                self._envelope = EnvelopeCheck(self._body_fields, self._max_envelope_bytes)
+                self._long = LongMessageReader(self._body_fields, self._max_envelope_bytes)
             if end > stop:
                 self._keep(buffer, position, stop)
                 self._missing = end - stop
                 self.held_bytes = MESSAGE_HEAD_BYTES + stop - position
                 return messages
-            if self._envelope is not None:
-                self._envelope.add(buffer, position, end)
-                self._envelope = None
-            messages.append(buffer[position:end])
+            if self._long is None:
+                messages.append(buffer[position:end])
+            else:
+                self._keep(buffer, position, end)
+                messages.append(self._whole())
             position = end
         self.held_bytes = len(self._head)
         return messages
@@ -129,8 +130,9 @@ class MessageAssembler:
 
     def _keep(self, buffer: bytes, start: int, stop: int) -> None:
         """Add to the message under way."""
-        if self._envelope is not None:
-            self._envelope.add(buffer, start, stop)
+        if self._long is not None:
+            self._long.add(buffer, start, stop)
+            return
         if stop - start < _LONG_PIECE_BYTES:
             self._short += memoryview(buffer)[start:stop]
             return
@@ -139,13 +141,15 @@ class MessageAssembler:
             self._short = bytearray()
         self._pieces.append(buffer[start:stop])
 
-    def _whole(self) -> bytes:
+    def _whole(self) -> Message:
         """The message under way, which is complete."""
+        self._missing = 0
+        long, self._long = self._long, None
+        if long is not None:
+            return long.message()
         self._pieces.append(self._short)
         message = b"".join(self._pieces)
         self._pieces, self._short = [], bytearray()
-        self._missing = 0
-        self._envelope = None
         return message
 
 

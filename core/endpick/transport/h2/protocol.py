@@ -66,6 +66,7 @@ class SocketConnection:
         """Arrived before its turn; reading is paused while there is any."""
         self._turn_scheduled = False
         self._flush_scheduled = False
+        self._ends_scheduled = False
         self._closed = False
         self._closed_at = 0.0
         self._stalled_since: float | None = None
@@ -144,6 +145,19 @@ class SocketConnection:
         if self._connection is not None and self._connection.end_some():
             self._turns.join(self._end_some, self._peer)
 
+    def _end_in_turns(self) -> None:
+        """Go on to end streams that are to end, some in each turn."""
+        if not self._ends_scheduled and self._connection is not None and self._connection.streams.ending:
+            self._ends_scheduled = True
+            self._turns.join(self._end_next, self._peer)
+
+    def _end_next(self) -> None:
+        self._ends_scheduled = False
+        if self._connection is not None and not self._closed:
+            self._connection.streams.end_some()
+            self._flush()
+            self._end_in_turns()
+
     def tick(self, now: float) -> None:
         """About once a second."""
         if self._connection is None or self._closed:
@@ -153,12 +167,14 @@ class SocketConnection:
             return
         self._connection.tick(now)
         self._flush()
+        self._end_in_turns()
 
     def drain(self, grace_seconds: float) -> None:
         """Ask the client to go elsewhere; the connection ends when its streams have ended, or after the grace period."""
         if self._connection is not None and not self._closed:
             self._connection.drain(_now(), grace_seconds)
             self._flush()
+            self._end_in_turns()
 
     def end_now(self) -> None:
         """End all streams and close once that is written."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from endpick.extproc.stream import GrpcStatus
+from endpick.extproc.stream import GrpcStatus, Message, StreamSession
 from endpick.requests.memory import OverloadStage
 from endpick.requests.model import CloseCause
 from endpick.transport.envelope import EnvelopeError
@@ -173,6 +173,25 @@ def _require_length(payload: bytes, length: int, frame: str) -> None:
 _message_head: Final = MESSAGE_HEAD.unpack_from
 
 
+_DELIVERED_AT_ONCE: Final = 32
+"""Messages of one payload, between two looks at the clock: one of 64 KiB has room for nine thousand."""
+
+
+class Undelivered:
+    """What is left of a payload of many messages."""
+
+    __slots__ = ("ends", "messages", "position", "session", "stream")
+
+    def __init__(self, stream: Stream, session: StreamSession, messages: list[Message], *, ends: bool) -> None:
+        self.stream = stream
+        self.session = session
+        self.messages = messages
+        self.position = 0
+        """Of the next one to deliver."""
+        self.ends = ends
+        """Whether the request ends behind them."""
+
+
 class FrameHandler:
     """Takes every HEADERS, CONTINUATION and DATA frame of one connection.
 
@@ -195,6 +214,8 @@ class FrameHandler:
         self._known_fields: Fields = []
         self._known_head = RequestHead()
         self.blocks = HeaderBlocks(limits)
+        self.undelivered: Undelivered | None = None
+        """To be delivered by `deliver_some` before any other frame is taken."""
 
     def data(self, flags: int, stream_id: int, buffer: bytes, start: int, stop: int, now: float) -> None:
         """Take a DATA frame whose payload is `buffer[start:stop]`."""
@@ -239,10 +260,29 @@ class FrameHandler:
                     messages = [buffer[start + MESSAGE_HEAD_BYTES : stop]]
                 else:
                     messages = self._messages(stream, buffer, start, stop)
+                if len(messages) > _DELIVERED_AT_ONCE:
+                    self.undelivered = Undelivered(stream, session, messages, ends=flags & END_STREAM != 0)
+                    return
                 if messages:
                     self._streams.deliver(stream, session, messages)
             if flags & END_STREAM and stream.state != CLOSED:
                 self._streams.end_request(stream)
+        if stream.receive_window <= self._stream_window_floor and stream.state != CLOSED:
+            self._streams.send_window_update(stream)
+
+    def deliver_some(self) -> None:
+        """Deliver some of the messages that are left of a payload."""
+        rest = self.undelivered
+        assert rest is not None
+        self.undelivered = None  # also where the stream breaks a rule
+        stream, start = rest.stream, rest.position
+        rest.position = end = min(start + _DELIVERED_AT_ONCE, len(rest.messages))
+        self._streams.deliver(stream, rest.session, rest.messages[start:end])
+        if end < len(rest.messages) and stream.session is not None:
+            self.undelivered = rest
+            return
+        if rest.ends and stream.state != CLOSED:
+            self._streams.end_request(stream)
         if stream.receive_window <= self._stream_window_floor and stream.state != CLOSED:
             self._streams.send_window_update(stream)
 
@@ -273,9 +313,9 @@ class FrameHandler:
             self._outbox.put(frames.window_update(0, increment))
             self._receive_window += increment
 
-    def _messages(self, stream: Stream, buffer: bytes, start: int, stop: int) -> list[bytes]:
+    def _messages(self, stream: Stream, buffer: bytes, start: int, stop: int) -> list[Message]:
         """The gRPC messages in a DATA payload, `buffer[start:stop]`, which begins with one."""
-        messages: list[bytes] = []
+        messages: list[Message] = []
         # Only a message that is cut, long or not acceptable needs an assembler.
         while stop - start >= MESSAGE_HEAD_BYTES:
             compressed, length = _message_head(buffer, start)
@@ -288,7 +328,7 @@ class FrameHandler:
             messages += self._assembled(stream, buffer, start, stop)
         return messages
 
-    def _assembled(self, stream: Stream, buffer: bytes, start: int, stop: int) -> list[bytes]:
+    def _assembled(self, stream: Stream, buffer: bytes, start: int, stop: int) -> list[Message]:
         """The messages that the payload, or the rest of one, completes or holds; a stream is ended by one that is not acceptable."""
         assembler = stream.assembler
         if assembler is None:

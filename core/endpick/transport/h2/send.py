@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Final, Protocol
 
-from endpick.extproc.stream import PassingBody
+from endpick.extproc.stream import LongReply, PassingBody, Reply
 from endpick.requests.memory import MemoryBudget
 from endpick.transport.h2.errors import ErrorCode, H2ConnectionError, H2StreamError
 from endpick.transport.h2.frames import (
@@ -96,7 +96,7 @@ class Outbox:
         """Send a frame that no window concerns."""
         self._frames.append(frame)
 
-    def send_messages(self, stream: Stream, messages: Sequence[bytes]) -> None:
+    def send_messages(self, stream: Stream, messages: Sequence[Reply]) -> None:
         """Send gRPC messages, and the response headers before the first.
 
         Raises:
@@ -107,6 +107,9 @@ class Outbox:
             self._put_headers(stream, RESPONSE_HEADERS, end_stream=False)
         queued = 0
         for message in messages:
+            if isinstance(message, LongReply):
+                queued += self._queue_long(stream, message)
+                continue
             length = len(message)
             size = length + MESSAGE_HEAD_BYTES
             fits = size <= stream.send_window and size <= self.window and size <= self.max_frame_bytes and self.writable
@@ -245,6 +248,20 @@ class Outbox:
         else:
             pending.append(memoryview(head + body))
         stream.pending_bytes += size
+
+    def _queue_long(self, stream: Stream, reply: LongReply) -> int:
+        """How many bytes were queued: of a reply that is sent many times over no more than ends the stream, because they cannot wait."""
+        head = MESSAGE_HEAD.pack(0, len(reply))
+        size = len(head) + len(reply)
+        if reply.times > 1:
+            times = min(reply.times, (self._max_stream_output_bytes + 2 * _UNWRITTEN_BYTES) // size + 1)
+            stream.pending.append(memoryview((head + reply.whole()) * times))
+            size *= times
+        else:
+            stream.pending.append(memoryview(head))
+            stream.pending += [memoryview(part) for part in reply.parts]
+        stream.pending_bytes += size
+        return size
 
     def _push_new(self, stream: Stream, size: int) -> None:
         """Send what the windows allow of what waits at one stream, of which `size` bytes are new and not yet accounted for."""

@@ -33,6 +33,7 @@ class H2Server:
         self.counters = TransportCounters()
         self.memory = MemoryBudget(settings.limits.max_buffered_bytes, account)
         self.turns = Turns(settings.limits.read_seconds_per_turn)
+        self.memory.account.on_drop.append(self.turns.overran)
         self._settings = settings
         self._connections: set[SocketConnection] = set()
         self._empty = asyncio.Event()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import heapq
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Container, Sequence
 from functools import partial
 from itertools import islice
-from typing import Final
+from typing import Final, cast
 
-from endpick.extproc.stream import SESSION_FAILURES, GrpcStatus, ProtocolError, StreamSession
+from endpick.extproc.stream import SESSION_FAILURES, GrpcStatus, LongBodySession, LongMessage, Message, ProtocolError, Reply, StreamSession
 from endpick.plugins.tracebacks import for_log
 from endpick.requests.memory import MemoryBudget
 from endpick.requests.model import CloseCause
@@ -71,10 +72,10 @@ class Deadlines:
         heapq.heappush(self._heap, (when, stream_id))
         self.next = self._heap[0][0]
 
-    def due(self, now: float) -> list[int]:
-        """Remove and return the streams whose deadline has passed."""
-        found = []
-        while self._heap and self._heap[0][0] <= now:
+    def due(self, now: float, most: int) -> list[int]:
+        """Remove and return the streams whose deadline has passed, some of them if there are more."""
+        found: list[int] = []
+        while self._heap and self._heap[0][0] <= now and len(found) < most:
             found.append(heapq.heappop(self._heap)[1])
         self.next = self._heap[0][0] if self._heap else None
         return found
@@ -95,6 +96,8 @@ class Streams:
         """When `expire` has something to do."""
         self.outbox = Outbox(limits.max_stream_output_bytes, memory, self._all_sent)
         self.open: dict[int, Stream] = {}
+        self._to_end: deque[Callable[[], None]] = deque()
+        """Ends streams that are to end though their client has not asked for it."""
         self.closed: dict[int, bool] = {}
         """The streams that were closed last; True if by a RST_STREAM of ours, of which the client may not know yet."""
         self.forgotten_id = 0
@@ -136,14 +139,18 @@ class Streams:
         if ends and stream.state != CLOSED:
             self._answer_whole_request(stream)
 
-    def deliver(self, stream: Stream, session: StreamSession, messages: Sequence[bytes]) -> None:
+    def deliver(self, stream: Stream, session: StreamSession, messages: Sequence[Message]) -> None:
         """Hand messages to the session of their stream, one after another until it has ended, and send the replies."""
         for message in messages:
             if stream.session is None:
                 return
             self._counters.messages_received += 1
             try:
-                replies = session.receive(message)
+                if isinstance(message, LongMessage):
+                    of_bodies: LongBodySession = cast("LongBodySession", session)
+                    replies = of_bodies.receive_long(message)
+                else:
+                    replies = session.receive(message)
             except SESSION_FAILURES as error:
                 self._end_with_exception(stream, error)
                 return
@@ -190,14 +197,26 @@ class Streams:
             self._all_sent(stream)
 
     def end_all(self, message: str) -> None:
-        """End every stream with UNAVAILABLE."""
-        for stream in list(self.open.values()):
-            self._end_unavailable(stream, message)
+        """End every stream with UNAVAILABLE: some now, the others by `end_some`."""
+        if not self._to_end:
+            self._to_end.extend([partial(self._end_unavailable, stream, message) for stream in self.open.values()])
+            self.end_some()
 
     def end_endless(self, message: str) -> None:
-        """End the streams that never end by themselves with UNAVAILABLE."""
-        for stream in [stream for stream in self.open.values() if not stream.holds_drain]:
-            self._end_unavailable(stream, message)
+        """End the streams that never end by themselves with UNAVAILABLE, as `end_all`."""
+        self._to_end.extend([partial(self._end_unavailable, stream, message) for stream in self.open.values() if not stream.holds_drain])
+        self.end_some()
+
+    @property
+    def ending(self) -> bool:
+        """Whether `end_some` has something to do."""
+        return bool(self._to_end)
+
+    def end_some(self) -> bool:
+        """Go on to end streams that are to end; whether there are more of them, to be ended when others have had their turn."""
+        for _ in range(min(len(self._to_end), _CLOSED_AT_ONCE)):
+            self._to_end.popleft()()
+        return bool(self._to_end)
 
     def reset(self, stream_id: int, code: ErrorCode) -> None:
         """End a stream with RST_STREAM, whether it is open or not: the client broke a rule on it."""
@@ -226,6 +245,8 @@ class Streams:
         self.closed[stream.id] = event == SEND_RST_STREAM
         if len(self.closed) > _REMEMBERED_STREAMS:
             self._forget_oldest()
+        if self.account.held_bytes < self.account.low_bytes:
+            self.account.settle()
 
     def close_some(self) -> bool:
         """The connection is closed, and its streams with it, some at a time: what their requests leave behind is a plugin's work for each.
@@ -256,26 +277,27 @@ class Streams:
             stream.receive_window = size
 
     def expire(self, now: float) -> None:
-        """End the streams whose `grpc-timeout` has passed."""
-        for stream_id in self.deadlines.due(now):
+        """End the streams whose `grpc-timeout` has passed, or some of them: the next deadline is in the past then."""
+        for stream_id in self.deadlines.due(now, _CLOSED_AT_ONCE):
             stream = self.open.get(stream_id)
             if stream is not None and stream.session is not None:
                 self._counters.deadlines_exceeded += 1
                 self.end(stream, CloseCause.RESET, GrpcStatus.DEADLINE_EXCEEDED, "the deadline that the client set has passed")
 
     def expire_idle(self, now: float) -> None:
-        """End the streams on which nothing has arrived for too long."""
-        oldest = now - self._limits.max_stream_idle_seconds
-        for stream in [stream for stream in self.open.values() if stream.touched < oldest and stream.holds_drain]:
-            self._counters.idle_streams += 1
-            self.reset(stream.id, ErrorCode.CANCEL)
+        """End the streams on which nothing has arrived for too long, as `end_all`."""
+        if not self._to_end:
+            oldest = now - self._limits.max_stream_idle_seconds
+            idle = [stream for stream in self.open.values() if stream.touched < oldest and stream.holds_drain]
+            self._to_end.extend([partial(self._end_idle, stream) for stream in idle])
+            self.end_some()
 
     def _interrupt(self, stream: Stream, result: object) -> None:
         """Resume a session that waits for nothing, in the next turn of the event loop."""
         if stream.session is not None and stream.task is None:
             self._spawn(stream, at_once(result))
 
-    def _settle(self, stream: Stream, step: Callable[[StreamSession], Sequence[bytes]]) -> None:
+    def _settle(self, stream: Stream, step: Callable[[StreamSession], Sequence[Reply]]) -> None:
         """Go on with a session whose wait is over; called outside the reading of frames, so errors of the stream end here."""
         stream.task = None
         session = stream.session
@@ -318,8 +340,13 @@ class Streams:
             logger.error("a stream session failed; the stream ends with INTERNAL", exc_info=for_log(error))
             self.end(stream, CloseCause.ERROR, GrpcStatus.INTERNAL, "endpick failed on this stream; its log says why")
 
+    def _end_idle(self, stream: Stream) -> None:
+        if stream.state != CLOSED:
+            self._counters.idle_streams += 1
+            self.reset(stream.id, ErrorCode.CANCEL)
+
     def _end_unavailable(self, stream: Stream, message: str) -> None:
-        if stream.response != COMPLETE:
+        if stream.response != COMPLETE and stream.state != CLOSED:
             self.end(stream, CloseCause.DRAIN, GrpcStatus.UNAVAILABLE, message)
 
     def _close_session(self, stream: Stream, cause: CloseCause) -> None:

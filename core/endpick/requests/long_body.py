@@ -1,0 +1,60 @@
+"""Bodies that are long: kept in the pieces in which they came, because to join them would hold the event loop.
+
+A copy into memory that is new to the process takes a millisecond or two for each mebibyte, and a body may have thirty-two of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+Piece = bytes | bytearray | memoryview
+LONGEST_JOINED_BYTES: Final = 1 << 20
+"""A body of no more is one object of bytes."""
+_SHORT_PIECE_BYTES: Final = 4096
+_GATHERED_BYTES: Final = 1 << 16
+
+
+class LongBody:
+    """The whole of a body, in pieces that are not to be changed."""
+
+    __slots__ = ("_size", "pieces")
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        self.pieces = pieces
+        self._size = sum([len(piece) for piece in pieces])
+
+    def __len__(self) -> int:
+        return self._size
+
+    def starts_with(self, byte: bytes) -> bool:
+        """Whether this is its first byte."""
+        for piece in self.pieces:
+            if piece:
+                return bytes(piece[:1]) == byte
+        return False
+
+    def whole(self) -> bytes:
+        """All of it as one: for who has to have it so, at the price that the pieces are to spare."""
+        return b"".join(self.pieces)
+
+
+Body = bytes | LongBody
+
+
+def body_of(pieces: Sequence[Piece]) -> Body:
+    """The body that comes in these pieces, joined unless it is long."""
+    if sum([len(piece) for piece in pieces]) <= LONGEST_JOINED_BYTES:
+        return b"".join(pieces)
+    return LongBody(pieces)
+
+
+def gather(pieces: list[Piece], piece: Piece) -> None:
+    """Add a piece to others; short ones that follow each other become one, because a million of them would take as long as a long copy."""
+    if len(piece) < _SHORT_PIECE_BYTES:
+        last = pieces[-1] if pieces else None
+        if isinstance(last, bytearray) and len(last) < _GATHERED_BYTES:
+            last += piece
+            return
+        piece = bytearray(piece)
+    pieces.append(piece)

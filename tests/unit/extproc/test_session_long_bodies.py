@@ -1,0 +1,130 @@
+"""Bodies of megabytes: no part of them is copied, and what the gateway gets is the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from endpick._proto.ext_proc_pb2 import HttpBody, ProcessingRequest
+from endpick.extproc.session import MOST_KEPT_MESSAGES, Session
+from endpick.extproc.stream import LongMessage, LongReply, ProtocolError, SessionCounters
+from endpick.requests.long_body import LongBody
+from endpick.requests.model import BodyMode, Routed
+from unit.extproc.conversation import (
+    ENDPOINT,
+    NotedDirector,
+    NotedExchange,
+    kinds,
+    read,
+    request_body,
+    request_headers,
+    response_body,
+    response_headers,
+    talk,
+)
+from unit.extproc.test_session_ends import LaterDirector
+
+PIECES = [bytes([letter]) * 60_000 for letter in range(40)]
+WHOLE = b"".join(PIECES)
+
+
+def long_message(message: bytes, body: bytes) -> LongMessage:
+    """The same message, as a transport takes it apart."""
+    rest = ProcessingRequest.FromString(message)
+    getattr(rest, rest.WhichOneof("request")).ClearField("body")
+    pieces = [body[at : at + 16_000] for at in range(0, len(body), 16_000)]
+    return LongMessage(rest.SerializeToString(), LongBody(pieces), len(message))
+
+
+def test_a_long_body_goes_on_in_the_memory_in_which_it_came():
+    session = Session(NotedDirector())
+    messages = [request_body(piece) for piece in PIECES]
+    for message in (request_headers(), *messages):
+        assert list(session.receive(message)) == []
+    replies = session.receive(request_body(b"", end=True))
+    assert b"".join(reply.body or b"" for reply in map(read, replies)) == WHOLE
+    assert [read(reply).end for reply in replies][-2:] == [False, True]
+    long = [part for reply in replies if isinstance(reply, LongReply) for part in reply.parts if len(part) > 100]
+    assert sum(map(len, long)) > len(WHOLE) - 40 * 100
+    assert all(isinstance(part, memoryview) and any(part.obj is message for message in messages) for part in long)
+
+
+@pytest.mark.parametrize("mode", [BodyMode.FULL_DUPLEX_STREAMED, BodyMode.STREAMED, BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL])
+@pytest.mark.parametrize("replaced", [None, WHOLE[::-1]])
+def test_the_gateway_is_told_the_same_whatever_a_long_body_is_kept_in(mode, replaced):
+    told = []
+    for body in (replaced, None if replaced is None else LongBody([memoryview(replaced)[:100_000], replaced[100_000:]])):
+        for cut in (False, True):
+            session = Session(NotedDirector(Routed((ENDPOINT,), NotedExchange(), {"x-a": "b"}, body, {"n": {"k": "v"}})))
+            message = request_body(WHOLE, end=True)
+            head = request_headers({"content-length": "7"}, request_body=mode, early=True)
+            replies = talk(session, head, long_message(message, WHOLE) if cut else message)
+            unchanged = WHOLE if mode is BodyMode.FULL_DUPLEX_STREAMED else b""
+            assert b"".join(reply.body or b"" for reply in replies) == (replaced or unchanged)
+            told.append(replies)
+    assert all(replies == told[0] for replies in told[1:])
+
+
+def test_the_director_gets_a_long_body_in_pieces_and_a_short_one_as_bytes():
+    director = NotedDirector()
+    talk(Session(director), request_headers(), *[request_body(piece) for piece in PIECES], request_body(b"", end=True))
+    talk(Session(director), request_headers(), request_body(PIECES[0]), request_body(PIECES[1], end=True))
+    long, short = [asked.body for asked in director.asked]
+    assert isinstance(long, LongBody)
+    assert long.whole() == WHOLE
+    assert short == PIECES[0] + PIECES[1]
+
+
+def test_a_body_of_thousands_of_short_pieces_is_kept_in_few():
+    director, session = NotedDirector(), Session(NotedDirector())
+    session = Session(director)
+    session.receive(request_headers())
+    session.receive(request_body(bytes(2**20)))
+    for _ in range(5000):
+        session.receive(request_body(b"0123456789"))
+    session.receive(request_body(b"", end=True))
+    body = director.asked[0].body
+    assert isinstance(body, LongBody)
+    assert (len(body), len(body.pieces) < 25) == (2**20 + 50_000, True)
+
+
+def test_a_response_in_one_long_message_passes():
+    exchange = NotedExchange(rewrite=lambda chunk, end: chunk.lower())
+    session = Session(NotedDirector(Routed((ENDPOINT,), exchange)))
+    talk(session, request_headers(response_body=BodyMode.BUFFERED), request_body(b"{}", end=True), response_headers())
+    content = b"ANSWER" * 100_000
+    (reply,) = talk(session, long_message(response_body(content, end=True), content))
+    assert reply.body == content.lower()
+    assert exchange.chunks == [(content, True)]
+
+
+def test_a_long_message_that_comes_too_early_waits_for_the_decision():
+    session = Session(LaterDirector())
+    message = ProcessingRequest(response_body=HttpBody(body=WHOLE, end_of_stream=True)).SerializeToString()
+    talk(session, request_headers(), request_body(b"{}", end=True), response_headers(), long_message(message, WHOLE))
+    replies = [read(reply) for reply in session.resume(Routed((ENDPOINT,), NotedExchange()))]
+    assert kinds(replies)[:3] == ["request_headers", "request_body", "response_headers"]
+    assert b"".join(reply.body or b"" for reply in replies[3:]) == WHOLE
+
+
+def test_of_messages_that_come_before_the_decision_no_more_are_kept_than_a_gateway_sends():
+    counters = SessionCounters()
+    session = Session(LaterDirector(), counters=counters)
+    talk(session, request_headers(), request_body(b"{}", end=True), response_headers())
+    for _ in range(MOST_KEPT_MESSAGES - 1):
+        assert list(session.receive(response_body(b"x"))) == []
+    with pytest.raises(ProtocolError, match="too many messages came while the decision was being awaited"):
+        session.receive(response_body(b"x"))
+    assert counters.messages_too_early == 1
+
+
+@pytest.mark.parametrize("replaced", [None, b"other"])
+def test_replies_to_a_body_of_thousands_of_messages_are_one_that_is_repeated(replaced):
+    session = Session(NotedDirector(Routed((ENDPOINT,), NotedExchange(), body=replaced)))
+    session.receive(request_headers(request_body=BodyMode.STREAMED, early=True))
+    for _ in range(4999):
+        session.receive(request_body(b"x"))
+    replies = session.receive(request_body(b"", end=True))
+    assert len(replies) < 5
+    counted = [(read(reply), 1 if isinstance(reply, bytes) else reply.times) for reply in replies if read(reply).kind == "request_body"]
+    assert sum(times for _, times in counted) == 5000
+    assert [reply.body for reply, _ in counted] == ([None] if replaced is None else [replaced, b""])
