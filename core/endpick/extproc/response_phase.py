@@ -12,8 +12,9 @@ from endpick.extproc.headers import as_struct, mutation
 from endpick.extproc.modes import ONE_MESSAGE_MODES
 from endpick.extproc.replies import Direction
 from endpick.extproc.states import MESSAGE_TRANSITIONS, MessagePart, MessageState, misplaced, out_of_order
-from endpick.extproc.stream import GrpcStatus, LetPass, PassingBody, ProtocolError, SessionCounters
+from endpick.extproc.stream import GrpcStatus, LetPass, PassingBody, ProtocolError, Reply, SessionCounters
 from endpick.plugins.tracebacks import for_log
+from endpick.requests.long_body import LongBody
 from endpick.requests.model import BodyMode, CloseCause, Exchange
 
 logger = logging.getLogger(__name__)
@@ -30,6 +31,9 @@ _TRAILERS: Final = MessagePart.TRAILERS
 _TO_CLIENT: Final = Direction.RESPONSE
 _NONE: Final = BodyMode.NONE
 _FULL_DUPLEX: Final = BodyMode.FULL_DUPLEX_STREAMED
+
+_SHOWN_BYTES: Final = 4 * 1024 * 1024
+"""How much of a long piece the exchange is shown at once: joining some megabytes costs a tenth for each of joining sixty."""
 
 
 class ResponsePhase(PassingBody):
@@ -160,6 +164,22 @@ class ResponsePhase(PassingBody):
         if end:
             answers[-1] = self._ended(answers[-1])
         return answers
+
+    def on_long_body(self, body: LongBody, end: bool) -> Sequence[Reply]:
+        """The same of a piece of megabytes: one message that a gateway which buffers sends. It is joined only where it is rewritten.
+
+        Raises:
+            ProtocolError: as `on_body`.
+        """
+        if self._rewrites or (self.state, _BODY_PART) not in MESSAGE_TRANSITIONS:
+            return self.on_body(body.whole(), end)
+        *pieces, last = body.pieces
+        earlier = LongBody(pieces)
+        if self._seen_by is not None:
+            for part in earlier.parts(_SHOWN_BYTES):
+                self._instead_of(part, end=False)
+        answers = replies.streamed_long(_TO_CLIENT, earlier, end=False) if self._mode is _FULL_DUPLEX else []
+        return [*answers, *self.on_body(bytes(last), end)]
 
     def on_trailers(self) -> list[bytes]:
         """Trailers; they end the body if no message of it has said so.

@@ -260,8 +260,8 @@ class Session:
                 head = message.response_headers
                 return self._accept_response_headers(read_headers(head.headers), head.end_of_stream, message)
             case "response_body":
-                chunk = message.response_body.body if long is None else long.whole()
-                return self._response.on_body(chunk, message.response_body.end_of_stream)
+                end = message.response_body.end_of_stream
+                return self._response.on_body(message.response_body.body, end) if long is None else self._response.on_long_body(long, end)
             case "response_trailers":
                 return self._response.on_trailers()
         raise ProtocolError(GrpcStatus.INVALID_ARGUMENT, "a message carries neither headers, body nor trailers")

@@ -5,7 +5,7 @@ A copy into memory that is new to the process takes a millisecond or two for eac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 Piece = bytes | bytearray | memoryview
@@ -33,6 +33,19 @@ class LongBody:
             if piece:
                 return bytes(piece[:1]) == byte
         return False
+
+    def parts(self, size: int) -> Iterator[bytes]:
+        """All of it, in order, as pieces of at least `size` bytes each but for the last."""
+        found: list[Piece] = []
+        length = 0
+        for piece in self.pieces:
+            found.append(piece)
+            length += len(piece)
+            if length >= size:
+                yield b"".join(found)
+                found, length = [], 0
+        if found:
+            yield b"".join(found)
 
     def whole(self) -> bytes:
         """All of it as one: for who has to have it so, at the price that the pieces are to spare."""

@@ -97,6 +97,33 @@ def test_a_response_in_one_long_message_passes():
     assert exchange.chunks == [(content, True)]
 
 
+@pytest.mark.parametrize("end", [False, True])
+@pytest.mark.parametrize(("wants", "rewrites"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize("mode", [BodyMode.FULL_DUPLEX_STREAMED, BodyMode.STREAMED, BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL])
+def test_the_gateway_and_the_exchange_are_told_the_same_of_a_long_answer(mode, wants, rewrites, end):
+    content = b"ANSWER" * 2_000_000
+    told = []
+    for cut in (False, True):
+        exchange = NotedExchange(wants_chunks=wants, rewrites=rewrites, rewrite=lambda chunk, end: chunk.lower() if rewrites else None)
+        session = Session(NotedDirector(Routed((ENDPOINT,), exchange)))
+        talk(session, request_headers(response_body=mode), request_body(b"{}", end=True), response_headers())
+        message = response_body(content, end=end)
+        replies = talk(session, long_message(message, content) if cut else message)
+        said = b"".join(reply.body or b"" for reply in replies), kinds(replies)[-1], replies[-1].end
+        told.append((said, exchange.finishes, [is_last for _, is_last in exchange.chunks if is_last]))
+        assert not wants or b"".join(chunk for chunk, _ in exchange.chunks) == content
+    assert told[0] == told[1]
+
+
+def test_a_long_answer_is_neither_joined_nor_copied_into_the_replies():
+    session = Session(NotedDirector(Routed((ENDPOINT,), NotedExchange(rewrites=False))))
+    talk(session, request_headers(), request_body(b"{}", end=True), response_headers())
+    replies = session.receive_long(long_message(response_body(WHOLE, end=True), WHOLE))
+    copied = sum(len(reply) for reply in replies if isinstance(reply, bytes))
+    assert copied < 17_000
+    assert sum(map(len, replies)) > len(WHOLE)
+
+
 def test_a_long_message_that_comes_too_early_waits_for_the_decision():
     session = Session(LaterDirector())
     message = ProcessingRequest(response_body=HttpBody(body=WHOLE, end_of_stream=True)).SerializeToString()
