@@ -22,7 +22,7 @@ from endpick.installation import request_path
 from endpick.observability.uncaught import Uncaught
 from endpick.planning.plan import Plan, PlannedInstance, PlanOutcome
 from endpick.serve.lifecycle import Lifecycle, Phase, StoppedWhileStarting
-from endpick.serve.overload import keep_free_memory, release_start_code
+from endpick.serve.overload import keep_free_memory, release_start_code, share_free_memory
 from endpick.serve.process import Control, Ports, ServeSettings, serve
 
 _log = logging.getLogger("endpick.serve")
@@ -59,6 +59,8 @@ def run(plan: Plan, settings: ServeSettings, replan: Callable[[], PlanOutcome]) 
     """
     gc.freeze()  # modules and the plan stay, and are most of what there is: the collection at the end of the start passes over them
     keep_free_memory()
+    if settings.transport == "grpcio":
+        share_free_memory()
     interval, thresholds = sys.getswitchinterval(), gc.get_threshold()
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:

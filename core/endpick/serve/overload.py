@@ -181,6 +181,7 @@ _MAPPED_BYTES: Final = 4 * 1024 * 1024
 _NEVER: Final = 2**31 - 1
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
+_M_ARENA_MAX: Final = -8
 
 
 def keep_free_memory() -> None:
@@ -194,6 +195,17 @@ def keep_free_memory() -> None:
         library = ctypes.CDLL(None)
         library.mallopt(_M_TRIM_THRESHOLD, _NEVER)
         library.mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
+
+
+def share_free_memory() -> None:
+    """Have glibc take memory for all threads from one heap.
+
+    It gives each thread a heap of its own otherwise, and keeps what is free there for that thread. grpcio reads floods now on one thread,
+    now on another, so that one does not find the memory of the last one: five times ten thousand streams that were reset took it to between
+    134 and 152 MiB, rising each time, where one heap takes 115 and stays there. Only threads that start afterwards do so.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 def give_back(kept_bytes: int = 0) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import json
 import logging
 import math
 import time
 from collections.abc import Awaitable, Iterator, Sequence
-from contextlib import suppress
 from itertools import repeat
 from typing import Final
 
@@ -43,7 +41,6 @@ _PENDING_CONNECTIONS = 16
 _MOST_PENDING = 2**31 - 1
 _MOST_CONNECTIONS = 2**31 - 2
 """With one more, grpcio ends the process."""
-_M_ARENA_MAX: Final = -8
 _UNCOMPRESSED: Final = 1
 """Of the ways to compress messages only that which does not: grpcio unpacks a message before it looks how long it is then."""
 _LONG_REPLIES_BYTES: Final = 4096
@@ -76,7 +73,6 @@ class GrpcioServer:
 
     async def start(self) -> int:
         """Bind and serve; see `Server.start`."""
-        _share_free_memory()
         handlers = {path: self._handler(method) for path, method in self._methods.items()}
         server = new_server(_options(self._settings, self._guests.seats), handlers, self._count_unknown)
         self._channelz_id = _newest_server()
@@ -339,17 +335,6 @@ async def _contained(waiting: Awaitable[object]) -> object:
         return await waiting
     except (SystemExit, KeyboardInterrupt) as problem:
         raise RuntimeError(f"{type(problem).__name__} while a session waited") from problem
-
-
-def _share_free_memory() -> None:
-    """Have glibc take memory for all threads from one heap.
-
-    It gives each thread a heap of its own otherwise, and keeps what is free there for that thread. grpcio reads floods now on one thread,
-    now on another, so that one does not find the memory of the last one: five times ten thousand streams that were reset took it to between
-    134 and 152 MiB, rising each time, where one heap takes 115 and stays there.
-    """
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 def _configuration(files: CertificateFiles) -> grpc.ServerCertificateConfiguration:

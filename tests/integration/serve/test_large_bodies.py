@@ -162,7 +162,7 @@ async def test_pieces_go_to_the_helper_as_they_came_and_a_picture_of_megabytes_c
         ("raise", None, "parse", "ValueError: no such word ?, at {file}:"),
         ("leave", None, "parse", "SystemExit: I leave, at {file}:"),
         ("nonsense", None, "parse", "answered str, not a ParsedRequest or Rejection"),
-        ("unrendered", None, "parse", "rendered a prompt that is not bytes"),
+        ("unrendered", None, "parse", "TypeError: the texts of a prompt must be a tuple of bytes"),
         ("fine", "raise", "rewrite_model", "KeyError: 'raise', at {file}:"),
         ("fine", "text", "rewrite_model", "answered str, not the bytes of a body"),
     ],
