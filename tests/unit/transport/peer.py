@@ -225,3 +225,16 @@ def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 def continuation(stream: int, payload: bytes, *, end: bool = False) -> bytes:
     return frame(FrameType.CONTINUATION, END_HEADERS if end else 0, stream, payload)
+
+
+class FakeSocket:
+    """Keeps what is written, as it is written."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes | memoryview] = []
+
+    def write(self, data: bytes) -> None:
+        self.pieces.append(data)
+
+    def writelines(self, list_of_data: list[bytes | memoryview]) -> None:
+        self.pieces += list_of_data
