@@ -13,23 +13,7 @@ from endpick.datalayer.discovery import STOP_SECONDS, DiscoveryTask
 from endpick.datalayer.table import EndpointTable
 from endpick.plugins.breaker import Breaker, BreakerSettings
 from unit.datalayer.collecting import PRICE, SEEN, Keep, Polling, Rig, endpoint, now
-
-
-class Own(BaseException):
-    """No subclass of `Exception`."""
-
-
-THROWN = (
-    RuntimeError("x"),
-    ExceptionGroup("g", [ValueError("x")]),
-    BaseExceptionGroup("g", [Own()]),
-    Own("x"),
-    SystemExit(3),
-    GeneratorExit(),
-    asyncio.CancelledError(),
-    StopAsyncIteration(),
-    MemoryError(),
-)
+from unit.oddities import THROWN, Own
 
 
 class Prices(DataCollector):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import math
 
@@ -10,16 +9,9 @@ import pytest
 
 from endpick.flow_control.queues import BandQueue, FlowQueue
 from unit.flow_control.queue_bench import Bench, band, settings
+from unit.oddities import THROWN, Own, odd
 
 NAMES = [f"r{number}" for number in range(6)]
-
-
-class Own(BaseException):
-    """No subclass of `Exception`."""
-
-
-def odd(*_arguments):
-    raise Own("do not look")
 
 
 class OddNumber(float):
@@ -37,19 +29,7 @@ class Faceless:
         raise Own("do not look")
 
 
-THROWN = (
-    ValueError("x"),
-    ExceptionGroup("g", [ValueError("x")]),
-    BaseExceptionGroup("g", [Own()]),
-    Own("x"),
-    SystemExit(3),
-    GeneratorExit(),
-    asyncio.CancelledError(),
-    StopIteration(),
-    StopAsyncIteration(),
-    RecursionError(),
-    MemoryError(),
-)
+FAILURES = (*THROWN, StopIteration(), RecursionError())
 ANSWERS = {
     "None": lambda: None,
     "object": object,
@@ -116,7 +96,7 @@ def bench_with(point: str, act) -> Bench:
     return Bench(settings(template=band(fairness="bad")), bad=methods)
 
 
-@pytest.mark.parametrize("thrown", THROWN, ids=lambda thrown: type(thrown).__name__)
+@pytest.mark.parametrize("thrown", FAILURES, ids=lambda thrown: type(thrown).__name__)
 @pytest.mark.parametrize("point", ["choose", "flow_changed", "dispatched", "sort_key", "ceilings"])
 def test_whatever_a_policy_throws_each_request_goes_and_the_fault_is_its_own(point, thrown):
     def throw(*_arguments):

@@ -7,26 +7,10 @@ import asyncio
 import pytest
 
 from endpick.plugins.attempt import LateError, attempt
+from unit.oddities import THROWN, Own
 
 pytestmark = pytest.mark.asyncio
-
-
-class Own(BaseException):
-    """No subclass of `Exception`."""
-
-
-THROWN = (
-    ValueError("x"),
-    ExceptionGroup("g", [ValueError("x")]),
-    BaseExceptionGroup("g", [Own()]),
-    Own("x"),
-    SystemExit(3),
-    KeyboardInterrupt(),
-    GeneratorExit(),
-    asyncio.CancelledError(),
-    TimeoutError("its own"),
-    StopAsyncIteration(),
-)
+FAILURES = (*THROWN, KeyboardInterrupt(), TimeoutError("its own"))
 
 
 async def test_what_is_answered_is_the_answer():
@@ -38,7 +22,7 @@ async def test_what_is_answered_is_the_answer():
 
 
 @pytest.mark.parametrize("waits", [False, True])
-@pytest.mark.parametrize("thrown", THROWN, ids=lambda thrown: type(thrown).__name__)
+@pytest.mark.parametrize("thrown", FAILURES, ids=lambda thrown: type(thrown).__name__)
 async def test_what_is_thrown_reaches_the_caller_and_ends_no_task(thrown, waits):
     async def throw():
         if waits:

@@ -15,6 +15,7 @@ from endpick.planning.stand_ins import stand_in_for
 from endpick.plugins.kinds import OnFault
 from endpick.requests.intake import MOST_ADDED
 from endpick.requests.model import CloseCause, Refused, Routed
+from unit.oddities import OddText, Own, half, odd, sly, spoilt
 from unit.requests.stage import (
     JSON_OK,
     Stage,
@@ -32,36 +33,9 @@ from unit.scheduling.workbench import REQUEST, Recording, access, filter_of, pic
 CHAT = ("/v1/chat/completions",)
 
 
-class Odd(BaseException):
-    """What looking at an answer raises."""
-
-
-def odd(*_arguments, **_keywords):
-    raise Odd("do not look")
-
-
-class OddText(str):
-    __eq__ = __len__ = __bool__ = __hash__ = __str__ = encode = lower = isascii = isprintable = odd
-
-
 class OddNumber(int):
     __eq__ = __le__ = __ge__ = __lt__ = __gt__ = __add__ = __int__ = odd
     __hash__ = odd
-
-
-def half(kind):
-    return object.__new__(kind)
-
-
-def sly(kind, *names):
-    """Of a subclass whose attributes raise."""
-    return object.__new__(type("Sly", (kind,), {name: property(odd) for name in names}))
-
-
-def spoilt(value, **fields):
-    for name, field in fields.items():
-        object.__setattr__(value, name, field)
-    return value
 
 
 REFUSALS = {
@@ -144,7 +118,7 @@ def test_a_coroutine_that_has_begun_and_does_not_end_is_a_fault_of_the_producer(
     assert [name for name, *_ in stage.telemetry.faults] == ["bad"]
 
 
-THROWN = (GeneratorExit(), Odd("own kind"), BaseExceptionGroup("g", [Odd()]), StopAsyncIteration(), MemoryError())
+THROWN = (GeneratorExit(), Own("own kind"), BaseExceptionGroup("g", [Own()]), StopAsyncIteration(), MemoryError())
 
 
 @pytest.mark.asyncio
@@ -342,7 +316,7 @@ def test_what_a_decider_takes_or_answers_is_not_blamed_on_the_handler_that_asks_
     class Faceless:
         @property
         def __class__(self):
-            raise Odd("do not look")
+            raise Own("do not look")
 
     telemetry, asked = Recording(), access()
     now = itertools.count(1.0)

@@ -11,34 +11,8 @@ from endpick.api.state import CycleState
 from endpick.scheduling.profile import compile_profile
 from endpick.scheduling.scheduler import compile_scheduler
 from endpick_builtin.pickers import MaxScorePicker
+from unit.oddities import OddText, half, odd, sly, spoilt
 from unit.scheduling.workbench import REQUEST, Recording, access, handler_of, instance, pool
-
-
-class Odd(BaseException):
-    """What looking at an answer raises."""
-
-
-def odd(*_arguments, **_keywords):
-    raise Odd("do not look")
-
-
-class OddText(str):
-    __eq__ = __len__ = __bool__ = __hash__ = __str__ = encode = lower = odd
-
-
-def half(kind):
-    return object.__new__(kind)
-
-
-def sly(kind, *names):
-    """Of a subclass whose attributes raise."""
-    return object.__new__(type("Sly", (kind,), {name: property(odd) for name in names}))
-
-
-def spoilt(value, **fields):
-    for name, field in fields.items():
-        object.__setattr__(value, name, field)
-    return value
 
 
 class Endless(Sequence):
