@@ -28,6 +28,7 @@ class Connection:
     silent: bool = False
     """Whether nothing is read or written any more; the connection stays."""
     paths: list[str] = field(default_factory=list)
+    """What was asked for, from when its answer has begun."""
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     heard: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the client has sent something: its window may be wider."""
@@ -135,13 +136,13 @@ class Http2Front:
 
     async def _carry(self, connection: Connection, asked: RequestReceived) -> None:
         fields = {str(name): str(value) for name, value in asked.headers or ()}
-        connection.paths.append(fields[":path"])
         headers = {name: value for name, value in fields.items() if name == "authorization"}
         try:
             async with self.client.get(fields[":path"], headers=headers) as response:
                 passed = {name.lower(): value for name, value in response.headers.items() if name in ("Content-Type", "Retry-After")}
                 connection.http2.send_headers(1, [(":status", str(response.status)), *passed.items()])
                 connection.flush()
+                connection.paths.append(fields[":path"])
                 async for chunk in response.content.iter_any():
                     await connection.send(chunk)
         except aiohttp.ClientError:

@@ -31,6 +31,7 @@ async def watched(server: ApiServer, folder: Path, *protocols: str, **parameters
     ):
         await ready(followed)
         await eventually(lambda: any(watch.path == PODS for watch in server.watches), lambda: "no watch is open")
+        await eventually(lambda: front.plain > 0 or bool(front.watching(PODS)), lambda: "the answer to the watch has not begun")
         yield front, followed
         assert not followed.task.done()
 
