@@ -268,7 +268,7 @@ async def _watched(folder: Path, model_server: int) -> None:
 
     wary = ("--circuit-faults", "1", "--circuit-cool-down", "50ms", "--plugin-time-budget", "20ms", "--stall-limit", "50ms")
     wary = (*wary, "--decision-sampling", "1")
-    run = await _start(folder, "watched", model_server, PLAIN, "--watch-config", *wary)
+    run = await _start(folder, "watched", model_server, PLAIN, "--watch-config", "--enable-grpc-stream-metrics", *wary)
     await run.until("serving")
     config = run.folder / "config.yaml"
     config.write_text(config.read_text().replace("weight: 2", "weight: 3"))
@@ -277,6 +277,7 @@ async def _watched(folder: Path, model_server: int) -> None:
         for _ in range(3):
             await traffic.faults(channel)
         await traffic.much_structure(channel)
+        await traffic.long_bodies(channel)
     _expect(run, await run.end(), 0)
 
 
@@ -349,6 +350,7 @@ async def _with_tls(folder: Path, model_server: int, transport: str) -> None:
             await traffic.every_dialect(channel)
             await traffic.every_refusal(channel)
             await traffic.health_and_reflection(channel)
+            await traffic.long_bodies(channel)
         await traffic.plain_text_at_tls(port)
     (certificates / "tls.key").write_text("no key")
     await asyncio.sleep(1.2)

@@ -106,6 +106,23 @@ async def faults(channel: grpc.aio.Channel) -> None:
         await ask(channel, [request_headers(headers), request_body(CHAT, end=True)], answered(mode=EACH_MODE[0]))
 
 
+async def long_bodies(channel: grpc.aio.Channel) -> None:
+    """Requests and answers of megabytes, in one message and in pieces, as they are and rewritten, with a picture and without."""
+    rewritten = {"x-gateway-model-name-rewrite": "other"}
+    picture = [{"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 2_000_000}}]
+    text = [{"role": "user", "content": "tell me a long story " * 100_000}]
+    for mode in (BodyMode.FULL_DUPLEX_STREAMED, BodyMode.BUFFERED):
+        for headers in ({}, rewritten):
+            for messages in (text, [{"role": "user", "content": picture}]):
+                body = json.dumps({"model": "m", "messages": messages}).encode()
+                opening = request_headers(headers, request_body=mode, response_body=mode)
+                pieces = [ANSWER[:-1], b" " * 2_000_000, ANSWER[-1:]]
+                whole = [response_headers(), response_body(b"".join(pieces), end=True)]
+                await ask(channel, [opening, request_body(body, end=True)], whole)
+    cut = [request_body(body[:1_000_000]), request_body(body[1_000_000:], end=True)]
+    await ask(channel, [request_headers(), *cut], answered(mode=EACH_MODE[0]))
+
+
 async def much_structure(channel: grpc.aio.Channel) -> None:
     """Bodies that are short and yet long to parse."""
     for prompt in (r"\"," * 100_000, "\\ud800" + "x" * 300_000, "é" * 200_000):
@@ -229,9 +246,12 @@ async def bad_http2(port: int) -> None:
 
     small_window = {4: 10}
     raw = frames.FRAME_HEAD.pack
+    piece = request_body(b"x")
+    hundred = (b"\0\0\0\0" + bytes([len(piece)]) + piece) * 100
     await asyncio.gather(
         said(b"GET / HTTP/1.1\r\n\r\n", greet=False),
         said(frames.ping(b"12345678", ack=False) + frames.ping(b"12345678", ack=True)),
+        said(raw(*divmod(len(hundred), 256), 0, 0, 1) + hundred),
         said(frames.rst_stream(1, 8)),
         said(frames.goaway(0, 0)),
         said(frames.settings({4: 1, 1: 0}) + frames.window_update(0, 100) + frames.window_update(1, 100)),
