@@ -65,10 +65,11 @@ def read_usage(step: Step, access: Access, body: bytes, streaming: bool) -> Usag
     usage = step.run(access, body, streaming)
     if type(usage) is Usage:  # not `isinstance`, which asks the answer
         try:
-            prompt, completion, cached = usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens
-            # By `type`, since a number of another class answers comparisons itself, now and each time it is read later.
-            are_plain = type(prompt) is type(completion) is int and (cached is None or type(cached) is int)
-            if are_plain and min(prompt, completion, cached or 0) >= 0 and max(prompt, completion, cached or 0) <= _MOST_TOKENS:
+            counts: list[object] = [usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens or 0]
+            for count in counts:  # by `type`: a number of another class answers comparisons itself, now and each time it is read later
+                if type(count) is not int or not 0 <= count <= _MOST_TOKENS:
+                    break
+            else:
                 return usage
             step.fault(f"answered a number of tokens that is not from 0 to {_MOST_TOKENS}")
         except CALL_FAILURES as problem:  # one that was changed after it was made

@@ -185,14 +185,15 @@ class Connection:
 
     def _deliver(self, now: float, clock: Callable[[], float] | None) -> bool:
         """Deliver what is left of a payload of many messages; whether there is still more of it, and others have their turn first."""
-        handler = self._handler
-        while handler.undelivered is not None:
+        is_more = True
+        while is_more:
             try:
-                handler.deliver_some()
+                is_more = self._handler.deliver_some()
             except H2StreamError as error:
+                is_more = False
                 self._end_stream(error, now)
-            if clock is not None and clock() - now > self._turn_seconds:
-                return handler.undelivered is not None
+            if is_more and clock is not None and clock() - now > self._turn_seconds:
+                return True
         return False
 
     def _end_stream(self, error: H2StreamError, now: float) -> None:

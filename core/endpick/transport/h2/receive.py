@@ -270,21 +270,23 @@ class FrameHandler:
         if stream.receive_window <= self._stream_window_floor and stream.state != CLOSED:
             self._streams.send_window_update(stream)
 
-    def deliver_some(self) -> None:
-        """Deliver some of the messages that are left of a payload."""
+    def deliver_some(self) -> bool:
+        """Deliver some of the messages that are left of a payload; whether any are left."""
         rest = self.undelivered
-        assert rest is not None
+        if rest is None:
+            return False
         self.undelivered = None  # also where the stream breaks a rule
         stream, start = rest.stream, rest.position
         rest.position = end = min(start + _DELIVERED_AT_ONCE, len(rest.messages))
         self._streams.deliver(stream, rest.session, rest.messages[start:end])
         if end < len(rest.messages) and stream.session is not None:
             self.undelivered = rest
-            return
+            return True
         if rest.ends and stream.state != CLOSED:
             self._streams.end_request(stream)
         if stream.receive_window <= self._stream_window_floor and stream.state != CLOSED:
             self._streams.send_window_update(stream)
+        return False
 
     def headers(self, kind: int, flags: int, stream_id: int, payload: bytes, now: float) -> None:
         """Take a HEADERS or CONTINUATION frame."""
