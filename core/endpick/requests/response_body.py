@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from operator import attrgetter
 from struct import Struct
 from typing import Final
 
@@ -59,14 +60,21 @@ ReadUsage = Callable[[bytes, bool], Usage | None]
 _MOST_TOKENS: Final = 1 << 64
 """More than any answer has; a number without bound could not be added to a metric."""
 
+_counts_of: Final[Callable[[Usage], tuple[object, object, object]]] = attrgetter("prompt_tokens", "completion_tokens", "cached_tokens")
+"""As they are: the compiled build takes what is read of a field of numbers for a plain one."""
+
 
 def read_usage(step: Step, access: Access, body: bytes, streaming: bool) -> Usage | None:
     """What a parser says of a body, if it is a `Usage`; a fault of the parser if it is anything else but None."""
     usage = step.run(access, body, streaming)
     if type(usage) is Usage:  # not `isinstance`, which asks the answer
         try:
-            counts: list[object] = [usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens or 0]
-            for count in counts:  # by `type`: a number of another class answers comparisons itself, now and each time it is read later
+            prompt, completion, cached = _counts_of(usage)
+            for count in (
+                prompt,
+                completion,
+                0 if cached is None else cached,
+            ):  # by `type`: a number of another class answers comparisons itself, now and each time it is read later
                 if type(count) is not int or not 0 <= count <= _MOST_TOKENS:
                     break
             else:
