@@ -70,11 +70,8 @@ def read_usage(step: Step, access: Access, body: bytes, streaming: bool) -> Usag
     if type(usage) is Usage:  # not `isinstance`, which asks the answer
         try:
             prompt, completion, cached = _counts_of(usage)
-            for count in (
-                prompt,
-                completion,
-                0 if cached is None else cached,
-            ):  # by `type`: a number of another class answers comparisons itself, now and each time it is read later
+            # By `type`: a number of another class answers comparisons itself, now and each time it is read later.
+            for count in (prompt, completion, 0 if cached is None else cached):
                 if type(count) is not int or not 0 <= count <= _MOST_TOKENS:
                     break
             else:
