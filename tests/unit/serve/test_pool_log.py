@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from endpick.api import Endpoint
 from endpick.datalayer.table import EndpointTable
 from endpick.observability.metrics import EndpickMetrics
+from endpick.serve import pool_log
 from endpick.serve.pool_log import LINES_AT_ONCE, SHOWN_NAMES, SUMMARY_SECONDS, PoolLog
 
 
@@ -80,7 +81,8 @@ class Timers:
 @pytest.fixture
 def timers(monkeypatch) -> Timers:
     timers = Timers()
-    monkeypatch.setattr(asyncio, "get_running_loop", lambda: timers)
+    # For this module alone: an event loop in another thread of the tests asks for itself in the same way.
+    monkeypatch.setattr(pool_log, "asyncio", SimpleNamespace(get_running_loop=lambda: timers))
     return timers
 
 
