@@ -171,7 +171,7 @@ class ResponsePhase(PassingBody):
         Raises:
             ProtocolError: as `on_body`.
         """
-        if self._rewrites or (self.state, _BODY_PART) not in MESSAGE_TRANSITIONS:
+        if self._rewrites or not body.pieces or (self.state, _BODY_PART) not in MESSAGE_TRANSITIONS:
             return self.on_body(body.whole(), end)
         *pieces, last = body.pieces
         earlier = LongBody(pieces)

@@ -115,6 +115,14 @@ def test_the_gateway_and_the_exchange_are_told_the_same_of_a_long_answer(mode, w
     assert told[0] == told[1]
 
 
+def test_a_long_message_without_a_body_ends_the_answer_all_the_same():
+    session = Session(NotedDirector(Routed((ENDPOINT,), NotedExchange(rewrites=False))))
+    talk(session, request_headers(), request_body(b"{}", end=True), response_headers())
+    message = response_body(b"", end=True)
+    replies = talk(session, LongMessage(message, LongBody([]), len(message)))
+    assert [reply.end for reply in replies] == [True]
+
+
 def test_a_long_answer_is_neither_joined_nor_copied_into_the_replies():
     session = Session(NotedDirector(Routed((ENDPOINT,), NotedExchange(rewrites=False))))
     talk(session, request_headers(), request_body(b"{}", end=True), response_headers())

@@ -24,15 +24,20 @@ class Replying(EchoSession):
         return (self._reply,)
 
 
-def test_a_long_reply_is_not_copied_on_its_way_to_the_socket():
-    reply = bytes(100_000)
-    peer = Peer(session=lambda: Replying(reply), settings={INITIAL_WINDOW: 2**20})
+def long_pieces_sent(peer):
+    """What goes to the socket as it is, of the reply to one message."""
     peer.send(frames.window_update(0, 2**20))
     peer.open(1)
     peer.message(1, b"x")
     socket = FakeSocket()
     peer.connection.outbox.write_to(socket)
-    long = [piece for piece in socket.pieces if len(piece) >= 4096]
+    return [piece for piece in socket.pieces if len(piece) >= 4096]
+
+
+def test_a_long_reply_is_not_copied_on_its_way_to_the_socket():
+    reply = bytes(100_000)
+    peer = Peer(session=lambda: Replying(reply), settings={INITIAL_WINDOW: 2**20})
+    long = long_pieces_sent(peer)
     assert sum(map(len, long)) >= 98_000, "the rest is shorter than what is worth a piece"
     assert all(isinstance(piece, memoryview) and piece.obj is reply for piece in long)
 
@@ -99,11 +104,6 @@ def test_a_reply_that_is_repeated_more_often_than_may_wait_ends_its_stream():
 def test_a_reply_in_parts_is_read_as_one_and_none_of_them_is_copied():
     parts = [b"head", memoryview(bytes(70_000)), memoryview(b"y" * 30_000)]
     peer = Peer(session=lambda: Replying(LongReply(parts)), settings={INITIAL_WINDOW: 2**20})
-    peer.send(frames.window_update(0, 2**20))
-    peer.open(1)
-    peer.message(1, b"x")
-    socket = FakeSocket()
-    peer.connection.outbox.write_to(socket)
-    long = [piece for piece in socket.pieces if len(piece) >= 4096]
+    long = long_pieces_sent(peer)
     assert all(isinstance(piece, memoryview) and piece.obj in (parts[1].obj, parts[2].obj) for piece in long)
     assert sum(map(len, long)) > 90_000
