@@ -70,6 +70,8 @@ class Election:
         self._observed = Observed()
         self._lease: Lease | None = None
         self._renewed_at = 0.0
+        self._may_have_written = False
+        """Whether the answer to the latest write has not come: then the lease may be ours, or newer, without our knowing."""
         self._wake = asyncio.Event()
         self._trouble = ""
         collection = Collection("leases", self._path, _kept, {"fieldSelector": f"metadata.name={self.name}"})
@@ -143,12 +145,15 @@ class Election:
         """Whether the lease was as we knew it, so that it says this now; False where another replica was faster."""
         body = claim(self.name, self._namespace, holder, seconds, self._lease)
         method, path = ("POST", self._path) if self._lease is None else ("PUT", f"{self._path}/{self.name}")
+        self._may_have_written = True
         try:
             self._lease = read_lease(await self._client.write(method, path, body))
         except ApiError as problem:
+            self._may_have_written = problem.status not in (404, 409)
             if problem.status in (404, 409):
                 return False
             raise
+        self._may_have_written = False
         self.holder = self._lease.holder
         return True
 
@@ -184,12 +189,18 @@ class Election:
             self.holder = lease.holder
             self._changed()
 
+    async def _give_back(self) -> None:
+        """Let the lease go if it is ours, also where the attempt that the end cut off had already written it."""
+        if self._may_have_written or not await self._write("", 1):
+            self._lease = await self._read()
+            while self._lease is not None and self._lease.holder == self.identity and not await self._write("", 1):
+                self._lease = await self._read()
+
     async def _release(self) -> None:
-        leads = self.role is Role.LEADER
-        if leads:
+        if self.role is Role.LEADER or self._may_have_written:
             try:
                 async with asyncio.timeout(RELEASE_SECONDS):
-                    await self._write("", 1)
+                    await self._give_back()
             except (ApiError, TimeoutError) as problem:
                 self._logger.warning("the lease %s cannot be given back; it may be taken when it is over: %s", self.name, problem)
         self._become(Attempt.RELEASED)

@@ -88,6 +88,30 @@ async def test_the_lease_is_given_back_however_soon_the_process_ends(server, tmp
         assert attempts(one, "released") == 1
 
 
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+async def test_a_lease_written_without_an_answer_is_given_back_too(server, tmp_path, method):
+    pool(server)
+    pod(server, "a", "10.0.0.1")
+    handle, written = server.handle, asyncio.Event()
+
+    async def keep_the_answer(request: web.Request) -> web.StreamResponse:
+        answer = await handle(request)
+        if request.method == method and not written.is_set():
+            written.set()
+            await asyncio.Event().wait()
+        return answer
+
+    server.handle = keep_the_answer
+    async with serving_api(server) as url:
+        file = kubeconfig(tmp_path / "kubeconfig", url)
+        async with discovering(server, file, **{**QUICK, "renewDeadline": "1500ms"}) as one:
+            await written.wait()
+            one.task.cancel()
+            await asyncio.wait([one.task])
+            assert "holderIdentity" not in server.objects[LEASES][LEASE]["spec"]
+            assert attempts(one, "released") == 1
+
+
 async def test_a_leader_that_is_gone_is_followed_when_its_lease_is_over_whatever_its_clock_says(server, tmp_path):
     take_away(server, 1)
     async with replicas(server, tmp_path, 1) as (one,):
