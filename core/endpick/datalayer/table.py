@@ -352,7 +352,7 @@ read_directly(EndpointTable, generation="_generation")
 
 def _unless_same(old: Endpoint | None, new: Endpoint) -> Endpoint:
     """The old object when nothing about the endpoint changed, so that a reload of the same file is no change at all."""
-    if old is None:
+    if old is None or old is new:
         return new
-    same = (old.address, old.metrics_address, dict(old.labels)) == (new.address, new.metrics_address, dict(new.labels))
+    same = old.address == new.address and old.metrics_address == new.metrics_address and old.labels == new.labels
     return old if same else new
