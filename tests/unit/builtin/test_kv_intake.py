@@ -188,6 +188,23 @@ async def test_a_publisher_that_is_gone_is_dialled_until_it_is_back():
             assert picker.matches(1) == [0.0]
 
 
+@pytest.mark.asyncio
+async def test_of_many_endpoints_that_join_or_leave_at_once_some_are_listened_to_in_each_turn():
+    def at(host):
+        return [endpoint(f"pool/{number}", 8000 + number, host) for number in range(50)]
+
+    async with picking([], kvEventsConfig={"podDiscoveryConfig": {"socketPort": 9}}) as picker:
+        picker.table.on_removed.clear()  # here the intake finds out by itself
+        followed = picker.plugin._cache._intake._publishers
+        for members in (at("127.0.0.1"), at("127.0.0.2"), []):
+            before = set(followed)
+            picker.table.replace_all(members)
+            picker.matches(1)
+            assert len(before ^ set(followed)) <= kv_intake._AT_ONCE
+            await until(lambda wanted=set(members): {one.endpoint for one in followed.values()} == wanted)
+            assert picker.events("active_subscribers") == len(members)
+
+
 GARBAGE = [b"", b"\xc1", b"\x93\x01", msgspec.msgpack.encode("x"), msgspec.msgpack.encode([1.0, 7]), b"\x91" * 100_000]
 
 
