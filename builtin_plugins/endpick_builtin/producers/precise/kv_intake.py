@@ -21,7 +21,7 @@ from endpick_builtin.producers.precise.kv_stream import KvStream, Message, Room
 from endpick_builtin.producers.precise.kv_turns import Turns
 from endpick_builtin.producers.precise.kv_zmtp import Frames
 from endpick_builtin.producers.precise.limits import LONG_MESSAGE, MANY_EVENTS, MANY_HELD, MANY_REPLAYS, MANY_SOCKETS
-from endpick_builtin.producers.precise.metrics import KvMetrics
+from endpick_builtin.producers.precise.metrics import KvMetrics, Operation
 from endpick_builtin.producers.precise.parameters import KvEventsParameters
 
 REPLAY_SECONDS = 120.0
@@ -204,7 +204,7 @@ class KvIntake:
         """Learn both addresses from the server; where it does not say, those of the parameters hold."""
         source = await self._sources.find(publisher.endpoint, rank)
         if source is None:
-            self._metrics.errors.labels(publisher.endpoint.address, "event-sources").inc()
+            self._metrics.errors.labels(publisher.endpoint.address, Operation.ASK).inc()
         elif source.replay:
             publisher.replay_address = source.replay
         fallback = _tcp(publisher.endpoint, self._parameters.pod_discovery.socket_port + rank)
@@ -215,7 +215,7 @@ class KvIntake:
             try:
                 publisher.subscriber = self._dialled(publisher, address)
             except OSError as problem:
-                self._metrics.errors.labels(publisher.endpoint.address, "connect").inc()
+                self._metrics.errors.labels(publisher.endpoint.address, Operation.CONNECT).inc()
                 if problem.errno == errno.EMFILE:
                     self._metrics.limits.acted(MANY_SOCKETS, about=publisher.endpoint.name)
                 else:
@@ -299,7 +299,7 @@ class KvIntake:
                         await self._turns.finish(stream.work())
             complete = True
         except (TimeoutError, OSError) as problem:
-            self._metrics.errors.labels(pod, "replay").inc()
+            self._metrics.errors.labels(pod, Operation.REPLAY).inc()
             self._logger.warning(
                 "no replay of KV events of %s from %s (%s): what it holds is unknown until it says more; check replaySocketPort",
                 publisher.endpoint.name,
@@ -325,7 +325,7 @@ class KvIntake:
             self._logger.info("listening on %s for KV events", central.bind(address))
         except OSError as problem:
             if problem.errno == errno.EADDRINUSE:
-                self._metrics.errors.labels("", "bind").inc()
+                self._metrics.errors.labels("", Operation.BIND).inc()
                 self._logger.warning("zmqEndpoint %s is taken: no KV events until it is free", address)
                 return False
             self._running = False
