@@ -99,24 +99,12 @@ def is_truncated(answer: bytes) -> bool:
     return bool(_HEADER.unpack_from(answer)[1] & _IS_TRUNCATED)
 
 
-def read_answer(message: bytes, asked: bytes) -> Answer:
-    """The answer to a question.
+def reading(message: bytes, asked: bytes) -> Iterator[Answer | None]:
+    """The answer to a question, in steps: nothing now and then, for a turn of everything else, and the answer last.
 
     Args:
         message: What came.
-        asked: What was sent; an answer repeats its number and its question.
-
-    Raises:
-        MessageError: it is no answer to it.
-    """
-    for answer in reading(message, asked):
-        if answer is not None:
-            return answer
-    raise AssertionError("the answer comes last")
-
-
-def reading(message: bytes, asked: bytes) -> Iterator[Answer | None]:
-    """The same in steps: nothing now and then, for a turn of everything else, and the answer last.
+        asked: What was sent.
 
     Raises:
         MessageError: it is no answer to what was asked.
