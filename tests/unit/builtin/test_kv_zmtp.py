@@ -123,7 +123,7 @@ async def test_a_message_without_an_end_is_cut_off_before_it_takes_more_memory_t
 @pytest.mark.parametrize(
     "says",
     [
-        frame(bytes(0), 1) * (MAX_MESSAGE_BYTES // 2 + 10_000),
+        frame(bytes(0), 1) * 2000,
         b"\x02" + (2**62).to_bytes(8, "big"),
         b"\x06" + (2**62).to_bytes(8, "big"),
         b"\x10\x00",

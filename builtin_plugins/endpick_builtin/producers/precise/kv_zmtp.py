@@ -33,6 +33,8 @@ _ENVELOPE_BYTES = 4096
 """Of a message beside its longest frame."""
 _MOST_COMMAND_BYTES = 4096
 _FRAMES_PER_STEP = 64
+_ENDLESS_FRAMES = 1024
+"""A message of more is taken for one without an end."""
 _GREETING_BYTES = 64
 _GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
 """Of version 3.0, in which a subscription is a message; later versions speak it with us, too."""
@@ -167,7 +169,7 @@ class Connection:
             count += 1
             if flags & ~(_MORE | _LONG) or not self.is_ready:
                 raise CutOffError("it does not speak ZMTP")
-            if length > MAX_MESSAGE_BYTES or size > MAX_MESSAGE_BYTES + _ENVELOPE_BYTES:
+            if length > MAX_MESSAGE_BYTES or size > MAX_MESSAGE_BYTES + _ENVELOPE_BYTES or count > _ENDLESS_FRAMES:
                 raise CutOffError(f"a message is longer than {MAX_MESSAGE_BYTES} bytes")
             if size > _SHORT_BYTES and not self._has_seat:
                 yield from self._sit_down()
