@@ -67,6 +67,8 @@ class PoolPicture:
         """By Pod: what is the same when it is told again costs little."""
         self._news = asyncio.Event()
         self._rules_are_news = False
+        self._are_rules_told = not parameters.pool_name
+        """Whether those of all collections have been told; later ones may be news again at any time."""
         by_pool = bool(parameters.pool_name)
         self._pools = self._follower(
             "inferencepools", self._pool_path(), read_pool, self._pool_changed, f"metadata.name={parameters.pool_name}"
@@ -161,7 +163,9 @@ class PoolPicture:
             self._news.clear()
             if self._rules_are_news:
                 self._rules_are_news = False
+                are_all_known = all(one.synced for one in self._objectives) and all(one.synced for one in self._rewrites)
                 await self._show_rules()
+                self._are_rules_told = are_all_known
             pool, pods = self._pool, self._pods
             if pool is None and by_pool:
                 endpoints: list[Endpoint] = []
@@ -200,8 +204,7 @@ class PoolPicture:
     def _complete_if_due(self, are_pods_known: bool) -> None:
         if are_pods_known:
             self._synced.labels("pods").set(1)
-            rules_known = all(one.synced for one in self._objectives) and all(one.synced for one in self._rewrites)
-            if rules_known and not self._rules_are_news and not self._ready:
+            if self._are_rules_told and not self._ready:
                 self._ready = True
                 self._complete()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from contextlib import asynccontextmanager
@@ -18,7 +19,7 @@ from endpick_builtin.kubernetes.client import Event
 from endpick_builtin.kubernetes.election import Election, Timing
 from endpick_builtin.kubernetes.following import MANY_OBJECTS, MANY_RULES, Collection, Follower, Following
 from endpick_builtin.kubernetes.leases import Attempt, read_lease
-from endpick_builtin.kubernetes.objects import Pod
+from endpick_builtin.kubernetes.objects import Pod, Pool
 from endpick_builtin.kubernetes.parameters import KubernetesDiscoveryParameters
 from endpick_builtin.kubernetes.patience import Patience
 from endpick_builtin.kubernetes.picture import PoolPicture
@@ -100,6 +101,31 @@ async def test_pods_whose_selector_is_another_by_now_are_not_told(monkeypatch):
         become(made, pods(2, host=2))
         await until(lambda: len(table.view()) == 2)
         assert {endpoint.host for endpoint in table.view()} == {"10.2.0.0", "10.2.0.1"}
+
+
+async def test_rules_that_change_all_the_time_do_not_keep_the_pool_from_being_complete():
+    table, complete = EndpointTable(time.monotonic), asyncio.Event()
+    parameters = KubernetesDiscoveryParameters(poolName="pool", poolNamespace="default")
+    gauge = Gauge("synced", "Of the test.", ("collection",), registry=None)
+    made = PoolPicture(parameters, "default", shared(), table, gauge, complete.set)
+    following = asyncio.create_task(made.follow())
+
+    async def change() -> None:
+        for number in itertools.count():
+            made._objectives[0]._become({"o": number}, installed=True)
+            await asyncio.sleep(0)
+
+    made._pools._become({"pool": Pool((("app", "vllm"),), (8000,))}, installed=True)
+    for one in (*made._objectives, *made._rewrites):
+        one._become({}, installed=True)
+    changing = asyncio.create_task(change())
+    become(made, pods(3))
+    async with asyncio.timeout(10):
+        await complete.wait()
+    assert len(table.view()) == 3
+    for task in (changing, following):
+        task.cancel()
+    await asyncio.gather(changing, following, return_exceptions=True)
 
 
 async def test_of_one_object_that_is_asked_for_others_are_not_kept():
