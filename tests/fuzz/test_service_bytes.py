@@ -17,7 +17,7 @@ from endpick.api import ConfigurationError, Unavailable
 from endpick_builtin.collection.answers import read_load
 from endpick_builtin.collection.otlp_messages import MAX_POINTS, MalformedExport, answer_of, read_json, read_protobuf
 from endpick_builtin.collection.pool_data import HttpPoolSource, at, path_of
-from endpick_builtin.discovery.dns_messages import MessageError, RecordType, question, read_answer
+from endpick_builtin.discovery.dns_messages import MessageError, RecordType, question, reading
 from endpick_builtin.kubernetes.client import ApiError, read_event
 from endpick_builtin.kubernetes.kubeconfig import read_kubeconfig
 from endpick_builtin.kubernetes.objects import PoolName, endpoints_of, read_objective, read_pod, read_pool, read_rewrites, rules_in_order
@@ -202,4 +202,4 @@ ASKED = question(7, "pool.example", RecordType.SRV)
 )
 def test_an_answer_of_a_name_server_is_read_or_refused(message):
     with suppress(MessageError):
-        bounded(lambda sent: read_answer(sent, ASKED), message)
+        bounded(lambda sent: list(reading(sent, ASKED)), message)

@@ -6,11 +6,16 @@ import asyncio
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
+from time import perf_counter
 
-from endpick_builtin.discovery.dns_messages import Answer, MessageError, RecordType, Status, question, read_answer
+from endpick_builtin.discovery.dns_messages import Answer, MessageError, RecordType, Status, answers, is_truncated, question, reading
 
 ANSWER_SECONDS = 2.0
 PORT = 53
+TURN_SECONDS = 0.002
+"""After which everything else has a turn."""
+REST_PER_TURN = 3
+"""So many times as long as a turn took the next one waits."""
 RESOLV_CONF = Path("/etc/resolv.conf")
 
 
@@ -37,8 +42,10 @@ async def look_up(servers: Sequence[tuple[str, int]], name: str, kind: RecordTyp
     why = []
     for server in servers:
         try:
+            asked = question(secrets.randbelow(65536), name, kind)
             async with asyncio.timeout(ANSWER_SECONDS):
-                answer = await _ask(server, name, kind)
+                message = await _ask(server, asked)
+            answer = await _read(message, asked)
         except TimeoutError:
             why.append(f"{server[0]} does not answer")
         except (OSError, MessageError, ValueError, asyncio.IncompleteReadError) as problem:  # a server may name what is no name
@@ -50,27 +57,39 @@ async def look_up(servers: Sequence[tuple[str, int]], name: str, kind: RecordTyp
     raise LookupFailedError(f"{name} cannot be looked up: {'; '.join(why)}")
 
 
-async def _ask(server: tuple[str, int], name: str, kind: RecordType) -> Answer:
-    asked = question(secrets.randbelow(65536), name, kind)
-    answer = await _by_datagram(server, asked)
-    return await _by_stream(server, asked) if answer.truncated else answer
+async def _ask(server: tuple[str, int], asked: bytes) -> bytes:
+    message = await _by_datagram(server, asked)
+    return await _by_stream(server, asked) if is_truncated(message) else message
+
+
+async def _read(message: bytes, asked: bytes) -> Answer:
+    """An answer, with turns for everything else: one of 64 KiB has thousands of records.
+
+    Raises:
+        MessageError: it is none.
+    """
+    began = perf_counter()
+    for answer in reading(message, asked):
+        if answer is not None:
+            return answer
+        took = perf_counter() - began
+        if took > TURN_SECONDS:
+            await asyncio.sleep(took * REST_PER_TURN)
+            began = perf_counter()
+    raise AssertionError("the answer comes last")
 
 
 class _Asking(asyncio.DatagramProtocol):
     """Waits for the datagram that answers; what answers something else is passed over, as it may be forged."""
 
-    def __init__(self, asked: bytes, answered: asyncio.Future[Answer]) -> None:
+    def __init__(self, asked: bytes, answered: asyncio.Future[bytes]) -> None:
         self._asked = asked
         self._answered = answered
 
     def datagram_received(self, data: bytes, _sender: object) -> None:
-        """See `asyncio.DatagramProtocol`."""
-        try:
-            answer = read_answer(data, self._asked)
-        except MessageError:
-            return
-        if not self._answered.done():
-            self._answered.set_result(answer)
+        """See `asyncio.DatagramProtocol`. A server may send without an end, so that a datagram is read elsewhere, and once."""
+        if not self._answered.done() and answers(data, self._asked):
+            self._answered.set_result(data)
 
     def error_received(self, exc: Exception) -> None:
         """See `asyncio.DatagramProtocol`: no server listens there."""
@@ -78,9 +97,9 @@ class _Asking(asyncio.DatagramProtocol):
             self._answered.set_exception(exc)
 
 
-async def _by_datagram(server: tuple[str, int], asked: bytes) -> Answer:
+async def _by_datagram(server: tuple[str, int], asked: bytes) -> bytes:
     loop = asyncio.get_running_loop()
-    answered: asyncio.Future[Answer] = loop.create_future()
+    answered: asyncio.Future[bytes] = loop.create_future()
     transport, _ = await loop.create_datagram_endpoint(lambda: _Asking(asked, answered), remote_addr=server)
     try:
         transport.sendto(asked)
@@ -89,11 +108,11 @@ async def _by_datagram(server: tuple[str, int], asked: bytes) -> Answer:
         transport.close()
 
 
-async def _by_stream(server: tuple[str, int], asked: bytes) -> Answer:
+async def _by_stream(server: tuple[str, int], asked: bytes) -> bytes:
     reader, writer = await asyncio.open_connection(*server)
     try:
         writer.write(len(asked).to_bytes(2, "big") + asked)
         size = int.from_bytes(await reader.readexactly(2), "big")
-        return read_answer(await reader.readexactly(size), asked)
+        return await reader.readexactly(size)
     finally:
         writer.transport.abort()

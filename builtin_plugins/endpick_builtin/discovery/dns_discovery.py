@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
+from time import perf_counter
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -19,7 +20,7 @@ from endpick.api import (
     Parameters,
     PluginContext,
 )
-from endpick_builtin.discovery.dns_client import PORT, LookupFailedError, look_up, servers_of
+from endpick_builtin.discovery.dns_client import PORT, REST_PER_TURN, TURN_SECONDS, LookupFailedError, look_up, servers_of
 from endpick_builtin.discovery.dns_messages import Answer, Record, RecordType, Status, question
 
 MOST_ALIASES = 16
@@ -31,6 +32,9 @@ _MANY_ALIASES = Limit(
 MOST_TARGETS = 1024
 _TARGETS_AT_ONCE = 16
 """Looked up at the same time; each question has a descriptor of its own."""
+_SECONDS_PER_CHANGE = 0.001
+"""For each endpoint that was not there before the name is asked for so much later: beside thousands that are others each time requests
+would have no time."""
 _MANY_TARGETS = Limit(
     "MOST_TARGETS",
     f"endpoints are left out: SRV records name more than {MOST_TARGETS} servers (MOST_TARGETS, fixed); ask for the addresses of one name",
@@ -69,14 +73,18 @@ class DnsDiscovery(EndpointDiscovery[DnsDiscoveryParameters]):
     """Takes the pool from DNS: the addresses of a name (a headless Service), or the targets and ports of SRV records.
 
     An endpoint is named `dns/address:port`. The name is asked for again when its shortest-lived record ends, but not before
-    `shortestInterval` and no later than `longestInterval`. While no server can say, the pool stays as it is, and the log says so once;
-    a name that does not exist, or has no records, has no endpoints. Of SRV records those of the lowest priority count; their weights do
-    not, for scorers know better; of their targets 1024 are looked up at most, 16 at a time.
+    `shortestInterval`, or a millisecond for each endpoint that is new, and no later than `longestInterval`. While no server can say, the
+    pool stays as it is, and the log says so once; a name that does not exist, or has no records, has no endpoints. Of SRV records those of
+    the lowest priority count; their weights do not, for scorers know better; of their targets 1024 are looked up at most, 16 at a time.
     """
 
     def __init__(self, name: str, parameters: DnsDiscoveryParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
         self._trouble = ""
+        self._known: dict[str, Endpoint] = {}
+        """By address."""
+        self._settle_seconds = 0.0
+        """After the latest answer, for what changed with it."""
         self._limits = Limits(context, (_MANY_ALIASES, _MANY_TARGETS))
 
     async def run(self, registry: EndpointRegistry) -> None:
@@ -105,7 +113,7 @@ class DnsDiscovery(EndpointDiscovery[DnsDiscoveryParameters]):
                 self._trouble = ""
                 registry.replace_all(endpoints)
                 registry.ready()
-            await asyncio.sleep(max(parameters.shortest_interval, min(seconds, parameters.longest_interval)))
+            await asyncio.sleep(max(parameters.shortest_interval, self._settle_seconds, min(seconds, parameters.longest_interval)))
 
     async def _found(self) -> tuple[list[Endpoint], float]:
         """The endpoints of now, and for how many seconds they hold."""
@@ -116,13 +124,13 @@ class DnsDiscovery(EndpointDiscovery[DnsDiscoveryParameters]):
         answer = await look_up(servers, parameters.hostname, kind)
         found = _of_name(answer, parameters.hostname, kind)
         if kind is not RecordType.SRV:
-            return self._endpoints({(record.value, parameters.port) for record in found}), _life(found)
+            return await self._endpoints({(record.value, parameters.port) for record in found}), _life(found)
         first = min((record.priority for record in found), default=0)
         # RFC 2782: a target that is the root says that there is no such service.
         services = [record for record in found if record.priority == first and record.value]
         found_of = await self._looked_up(servers, answer, sorted({service.value for service in services}))
         addresses = {(record.value, service.port) for service in services for record in found_of.get(service.value, ())}
-        return self._endpoints(addresses), min([_life(found), *map(_life, found_of.values())])
+        return await self._endpoints(addresses), min([_life(found), *map(_life, found_of.values())])
 
     async def _looked_up(self, servers: Sequence[tuple[str, int]], answer: Answer, targets: Sequence[str]) -> dict[str, list[Record]]:
         """The addresses of each target, where the server did not send them along; some are asked for at the same time."""
@@ -142,10 +150,23 @@ class DnsDiscovery(EndpointDiscovery[DnsDiscoveryParameters]):
         await _all_of(look_up_some() for _ in range(_TARGETS_AT_ONCE))
         return found
 
-    def _endpoints(self, addresses: set[tuple[str, int]]) -> list[Endpoint]:
-        labels = dict(self.parameters.labels)
-        made = (Endpoint("", host, port) for host, port in sorted(addresses))
-        return [Endpoint(f"dns/{each.address}", each.host, each.port, labels) for each in made]
+    async def _endpoints(self, addresses: set[tuple[str, int]]) -> list[Endpoint]:
+        """Those of before, as far as they are there still, and others, made with turns for everything else."""
+        labels, known, count = dict(self.parameters.labels), self._known, 0
+        self._known = {}
+        began = perf_counter()
+        for host, port in sorted(addresses):
+            address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            endpoint = known.get(address)
+            if endpoint is None:
+                endpoint, count = Endpoint(f"dns/{address}", host, port, labels), count + 1
+            self._known[address] = endpoint
+            took = perf_counter() - began
+            if took > TURN_SECONDS:
+                await asyncio.sleep(took * REST_PER_TURN)
+                began = perf_counter()
+        self._settle_seconds = count * _SECONDS_PER_CHANGE
+        return list(self._known.values())
 
 
 def _of_name(answer: Answer, name: str, kind: RecordType) -> list[Record]:

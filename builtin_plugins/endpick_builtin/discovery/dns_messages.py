@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -15,6 +16,7 @@ _IS_ANSWER, _IS_TRUNCATED = 0x8000, 0x0200
 _INTERNET = 1
 _LONGEST_NAME = 255
 _MOST_JUMPS = 64
+_RECORDS_PER_STEP = 32
 """Of one compressed name; more is a circle."""
 
 
@@ -81,29 +83,45 @@ def question(number: int, name: str, kind: RecordType) -> bytes:
     return _HEADER.pack(number, _RECURSION_DESIRED, 1, 0, 0, 0) + encoded + struct.pack("!HH", kind, _INTERNET)
 
 
-def read_answer(message: bytes, asked: bytes) -> Answer:
-    """The answer to a question.
+def answers(message: bytes, asked: bytes) -> bool:
+    """Whether a message answers what was asked: it repeats its number and its question. What else is in it is not looked at."""
+    if message[:2] != asked[:2]:
+        return False
+    try:
+        _, flags, questions, *_ = _HEADER.unpack_from(message)
+        return bool(flags & _IS_ANSWER) and questions == 1 and _question(message, _HEADER.size)[:2] == _question(asked, _HEADER.size)[:2]
+    except (struct.error, IndexError, ValueError):
+        return False
+
+
+def is_truncated(answer: bytes) -> bool:
+    """Whether an answer to what was asked was cut, as one that does not fit a datagram is."""
+    return bool(_HEADER.unpack_from(answer)[1] & _IS_TRUNCATED)
+
+
+def reading(message: bytes, asked: bytes) -> Iterator[Answer | None]:
+    """The answer to a question, in steps: nothing now and then, for a turn of everything else, and the answer last.
 
     Args:
         message: What came.
-        asked: What was sent; an answer repeats its number and its question.
+        asked: What was sent.
 
     Raises:
-        MessageError: it is no answer to it.
+        MessageError: it is no answer to what was asked.
     """
+    if not answers(message, asked):
+        raise MessageError("an answer to another question")
+    found: list[Record] = []
     try:
-        number, flags, questions, answers, authorities, additional = _HEADER.unpack_from(message)
-        name, kind, _ = _question(message, _HEADER.size)
-        if number != _HEADER.unpack_from(asked)[0] or not flags & _IS_ANSWER or questions != 1:
-            raise MessageError("an answer to another question")
-        expected_name, expected_kind, _ = _question(asked, _HEADER.size)
-        if (name, kind) != (expected_name, expected_kind):
-            raise MessageError("an answer to another question")
+        _, flags, _, *counts = _HEADER.unpack_from(message)
         truncated = bool(flags & _IS_TRUNCATED)
-        records = () if truncated else _records(message, answers + authorities + additional)
+        for record in () if truncated else _records(message, sum(counts)):
+            found.append(record)
+            if not len(found) % _RECORDS_PER_STEP:
+                yield None
     except (struct.error, IndexError, ValueError) as problem:
         raise MessageError("no DNS message") from problem
-    return Answer(flags & 0xF, truncated, records)
+    yield Answer(flags & 0xF, truncated, tuple(found))
 
 
 def _question(message: bytes, offset: int) -> tuple[str, int, int]:
@@ -112,9 +130,8 @@ def _question(message: bytes, offset: int) -> tuple[str, int, int]:
     return name, kind, offset + 4
 
 
-def _records(message: bytes, count: int) -> tuple[Record, ...]:
+def _records(message: bytes, count: int) -> Iterator[Record]:
     offset = _question(message, _HEADER.size)[2]
-    found = []
     for _ in range(count):
         name, offset = _name(message, offset)
         kind, _, ttl, length = _RECORD.unpack_from(message, offset)
@@ -122,9 +139,8 @@ def _records(message: bytes, count: int) -> tuple[Record, ...]:
         if offset + length > len(message):
             raise ValueError
         # The highest bit is no part of a time to live: RFC 2181, section 8.
-        found.append(_record(message, offset, length, Record(name, kind, 0 if ttl >> 31 else ttl, "")))
+        yield _record(message, offset, length, Record(name, kind, 0 if ttl >> 31 else ttl, ""))
         offset += length
-    return tuple(found)
 
 
 def _record(message: bytes, offset: int, length: int, bare: Record) -> Record:

@@ -15,10 +15,12 @@ from time import monotonic
 
 from prometheus_client.metrics import Counter, Gauge
 
-from endpick_builtin.kubernetes.client import ApiClient, ApiError, JSONMapping
+from endpick_builtin.kubernetes.client import ApiClient, ApiError
 from endpick_builtin.kubernetes.following import Collection, Follower, Following
 from endpick_builtin.kubernetes.leases import GROUP, TRANSITIONS, VERSION, Attempt, Lease, Observed, Role, claim, lease_name, read_lease
 
+_MOST_HASTE = 3
+"""Pauses in a row that a change of the lease may cut short: where it changes all the time it is not asked for all the time."""
 RELEASE_SECONDS = 2.0
 """How long giving the lease back may take, at the end of the process."""
 
@@ -73,8 +75,10 @@ class Election:
         self._may_have_written = False
         """Whether the answer to the latest write has not come: then the lease may be ours, or newer, without our knowing."""
         self._wake = asyncio.Event()
+        self._haste = 0
+        """Pauses in a row that were cut short."""
         self._trouble = ""
-        collection = Collection("leases", self._path, _kept, {"fieldSelector": f"metadata.name={self.name}"})
+        collection = Collection("leases", self._path, read_lease, {"fieldSelector": f"metadata.name={self.name}"}, only=self.name)
         self._follower: Follower[Lease] = Follower(collection, shared, self._seen)
 
     async def run(self) -> None:
@@ -171,9 +175,17 @@ class Election:
 
     async def _pause(self) -> None:
         """Until the next attempt: at once when a follower's lease was given back, or a leader's is gone or another's."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._timing.retry_seconds * self._random.uniform(0.8, 1.0)):
+        seconds = self._timing.retry_seconds * self._random.uniform(0.8, 1.0)
+        if self._haste >= _MOST_HASTE:
+            self._haste = 0
+            await asyncio.sleep(seconds)
+            return
+        try:
+            async with asyncio.timeout(seconds):
                 await self._wake.wait()
+            self._haste += 1
+        except TimeoutError:
+            self._haste = 0
 
     def _seen(self) -> None:
         """The lease has changed."""
@@ -204,7 +216,3 @@ class Election:
             except (ApiError, TimeoutError) as problem:
                 self._logger.warning("the lease %s cannot be given back; it may be taken when it is over: %s", self.name, problem)
         self._become(Attempt.RELEASED)
-
-
-def _kept(item: JSONMapping) -> Lease:
-    return read_lease(item)

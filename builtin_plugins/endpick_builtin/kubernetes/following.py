@@ -16,16 +16,25 @@ from prometheus_client.metrics import Counter
 from endpick.api import ConfigurationError, Limit, Limits
 from endpick_builtin.kubernetes.client import ApiClient, ApiError, Event, JSONMapping, Page
 from endpick_builtin.kubernetes.comeback import Comeback
+from endpick_builtin.kubernetes.objects import MOST_RULE_PARTS
 from endpick_builtin.kubernetes.patience import Patience
 from endpick_builtin.kubernetes.watch_states import TRANSITIONS, Outcome, Pauses, WatchState
 
 T = TypeVar("T")
 
 MOST_OBJECTS = 20_000
+MOST_REWRITES = 4096
+"""Of InferenceModelRewrites, whose rules are longer than what is kept of other objects."""
 MANY_OBJECTS = Limit(
     "MOST_OBJECTS",
     f"objects are left out: a collection has more than {MOST_OBJECTS} that count (MOST_OBJECTS, fixed); select fewer Pods",
 )
+MANY_RULES = Limit(
+    "MOST_RULE_PARTS",
+    f"rules are left out: all InferenceModelRewrites together have more than {MOST_RULE_PARTS} models and targets (MOST_RULE_PARTS, fixed)",
+)
+_LONGEST_NAME = 253
+"""As Kubernetes has it; an object of a longer name does not count."""
 _MOST_PAGES = 1000
 """Of one list: three times as many objects as Kubernetes supports Pods. A list without an end would keep the pool as it is for ever."""
 
@@ -40,6 +49,8 @@ class Collection(Generic[T]):
         read: What to keep of an object; None for an object that does not count.
         query: Selectors.
         required: Whether the pool is unknown without it; a collection that is not may be missing, or forbidden.
+        only: The name of the one object that is asked for, where it is one: a server may send others all the same.
+        most: So many objects are kept; 0 for `MOST_OBJECTS`.
     """
 
     title: str
@@ -47,6 +58,8 @@ class Collection(Generic[T]):
     read: Callable[[JSONMapping], T | None]
     query: Mapping[str, str] = field(default_factory=dict)
     required: bool = True
+    only: str = ""
+    most: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +209,13 @@ class Follower(Generic[T]):
 
     def _keep(self, objects: dict[str, T], item: JSONMapping) -> None:
         """Put what counts of an object among these, if there is room."""
-        name, kept = _name(item), self._collection.read(item)
+        collection, name = self._collection, _name(item)
+        if len(name) > _LONGEST_NAME or (collection.only and name != collection.only):
+            return
+        kept = collection.read(item)
         if kept is None:
             objects.pop(name, None)
-        elif name in objects or len(objects) < MOST_OBJECTS:
+        elif name in objects or len(objects) < (collection.most or MOST_OBJECTS):
             objects[name] = kept
         else:
             self._is_partial = True

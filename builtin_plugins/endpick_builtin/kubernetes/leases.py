@@ -12,6 +12,8 @@ from types import MappingProxyType
 GROUP = "coordination.k8s.io"
 VERSION = "v1"
 _GREATEST_COUNT = 2**31 - 1
+_MOST_CHARACTERS = 1024
+"""Of each text of a lease; an identity is the name of a Pod and nine more."""
 _REPLICA = re.compile(r"(?P<deployment>.+)-[a-z0-9]+-[a-z0-9]+")
 
 
@@ -148,4 +150,4 @@ def lease_name(namespace: str, pool: str, pod_name: str) -> str:
 
 
 def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
+    return value[:_MOST_CHARACTERS] if isinstance(value, str) else ""

@@ -17,6 +17,15 @@ ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-por
 """Annotations that name the ports of a Pod which are in use; the first that is there counts."""
 MOST_LABEL_CHARACTERS = 16 * 1024
 """Of one Pod: Kubernetes takes 63 in a value, and a name has no more than 317."""
+_LONGEST_ADDRESS = 64
+"""Of an IP address, with a zone."""
+_MOST_PORT_CHARACTERS = 4096
+"""Of an annotation that names ports."""
+MOST_RULE_CHARACTERS = 16 * 1024
+"""Of the models in the rules of one InferenceModelRewrite, each of which counts as `_LEAST_CHARACTERS` at least."""
+_LEAST_CHARACTERS = 64
+MOST_RULE_PARTS = 8192
+"""Models and targets in the rules of all InferenceModelRewrites together: each change of one has all of them looked at."""
 _LEADING_NUMBER = re.compile(r"\s*\+?(\d{1,9})", re.ASCII)
 
 T = TypeVar("T")
@@ -77,11 +86,11 @@ def read_pod(item: JSONMapping) -> Pod | None:
     metadata, status = _mapping(item.get("metadata")), _mapping(item.get("status"))
     ip, name = status.get("podIP"), metadata.get("name")
     ready = any(_mapping(one).get("type") == "Ready" and _mapping(one).get("status") == "True" for one in _list(status.get("conditions")))
-    if _is_going(item) or not ready or not isinstance(ip, str) or not ip or not isinstance(name, str):
+    if _is_going(item) or not ready or not isinstance(ip, str) or not 0 < len(ip) <= _LONGEST_ADDRESS or not isinstance(name, str):
         return None
     annotations = _mapping(metadata.get("annotations"))
     named = next((annotations[key] for key in ACTIVE_PORTS if key in annotations), None)
-    active = None if named is None else frozenset(_ports_in(str(named)))
+    active = None if named is None else frozenset(_ports_in(str(named)[:_MOST_PORT_CHARACTERS]))
     return Pod(name, ip, _texts(metadata.get("labels")), active)
 
 
@@ -115,14 +124,30 @@ def read_rewrites(item: JSONMapping, pool: PoolName) -> DatedRewrites | None:
     if _is_going(item) or not pool.is_meant_by(item):
         return None
     created = _mapping(item.get("metadata")).get("creationTimestamp")
-    rules = (_rule(_mapping(rule)) for rule in _list(_mapping(item.get("spec")).get("rules")))
-    return DatedRewrites(created if isinstance(created, str) else "", tuple(rules))
+    rules: list[ModelRewrite] = []
+    room = MOST_RULE_CHARACTERS
+    for each in _list(_mapping(item.get("spec")).get("rules")):
+        rule = _rule(_mapping(each))
+        named = (*rule.models, *(target.model for target in rule.targets))
+        room -= sum([max(_LEAST_CHARACTERS, len(model)) for model in named]) or _LEAST_CHARACTERS
+        if room < 0:
+            break
+        rules.append(rule)
+    return DatedRewrites(created[:_LONGEST_ADDRESS] if isinstance(created, str) else "", tuple(rules))
 
 
 def rules_in_order(rewrites: Mapping[str, DatedRewrites]) -> tuple[ModelRewrite, ...]:
-    """The rules of all objects, those of the oldest first; of objects of one second by name."""
+    """The rules of all objects, those of the oldest first; of objects of one second by name. Of more than `MOST_RULE_PARTS` the first."""
     ordered = sorted(rewrites.items(), key=lambda entry: (entry[1].created, entry[0]))
-    return tuple(rule for _, dated in ordered for rule in dated.rules)
+    rules: list[ModelRewrite] = []
+    room = MOST_RULE_PARTS
+    for _, dated in ordered:
+        for rule in dated.rules:
+            room -= len(rule.models) + len(rule.targets)
+            if room < 0:
+                return tuple(rules)
+            rules.append(rule)
+    return tuple(rules)
 
 
 def _rule(rule: JSONMapping) -> ModelRewrite:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import TypeVar
 
 from prometheus_client.metrics import Gauge
 
-from endpick.api import EndpointRegistry
-from endpick_builtin.kubernetes.following import Collection, Follower, Following
+from endpick.api import Endpoint, EndpointRegistry, Limits, ModelRewrite
+from endpick_builtin.kubernetes.following import MANY_OBJECTS, MANY_RULES, MOST_OBJECTS, MOST_REWRITES, Collection, Follower, Following
 from endpick_builtin.kubernetes.objects import (
+    DatedRewrites,
     Pod,
     Pool,
     PoolName,
@@ -24,6 +26,7 @@ from endpick_builtin.kubernetes.objects import (
     read_rewrites,
     rules_in_order,
 )
+from endpick_builtin.kubernetes.pages import REST_PER_TURN, TURN_SECONDS
 from endpick_builtin.kubernetes.parameters import POOL_VERSIONS, KubernetesDiscoveryParameters
 
 T = TypeVar("T")
@@ -60,9 +63,12 @@ class PoolPicture:
         self._pods_task: asyncio.Task[None] | None = None
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ready = False
-        self._report_at = 0.0
-        """Not before this moment."""
-        self._reporting: asyncio.TimerHandle | None = None
+        self._made: dict[str, _Made] = {}
+        """By Pod: what is the same when it is told again costs little."""
+        self._news = asyncio.Event()
+        self._rules_are_news = False
+        self._are_rules_told = not parameters.pool_name
+        """Whether those of all collections have been told; later ones may be news again at any time."""
         by_pool = bool(parameters.pool_name)
         self._pools = self._follower(
             "inferencepools", self._pool_path(), read_pool, self._pool_changed, f"metadata.name={parameters.pool_name}"
@@ -73,17 +79,15 @@ class PoolPicture:
     async def follow(self) -> None:
         """Follow until cancelled, or until a follower says that the configuration is wrong."""
         parameters = self._parameters
-        tasks: list[asyncio.Task[None]] = []
+        tasks = [self._start(self._tell)]
         if parameters.pool_name:
             runs = [self._pools.run, *(one.run for one in self._objectives), *(one.run for one in self._rewrites)]
-            tasks = [self._start(run) for run in runs]
+            tasks += [self._start(run) for run in runs]
         else:
             self._select(parameters.endpoint_selector)
         try:
             await self._failed
         finally:
-            if self._reporting is not None:
-                self._reporting.cancel()
             tasks += [] if self._pods_task is None else [self._pods_task]
             for task in tasks:
                 task.cancel()
@@ -105,7 +109,9 @@ class PoolPicture:
         selectors = (("fieldSelector", fields), ("labelSelector", labels))
         query = {name: value for name, value in selectors if value}
         required = title in ("inferencepools", "pods")
-        return Follower(Collection(title, path, read, query, required=required), self._shared, changed)
+        most = MOST_REWRITES if "rewrites" in title else 0
+        only = self._pool_name.name if title == "inferencepools" else ""
+        return Follower(Collection(title, path, read, query, required=required, only=only, most=most), self._shared, changed)
 
     def _rules(self, plural: str, group: str, read: Callable[..., T | None]) -> Follower[T]:
         path = f"/apis/{group}/{RULE_VERSION}/namespaces/{self._namespace}/{plural}"
@@ -139,49 +145,100 @@ class PoolPicture:
         self._pods = self._pods_task = None
 
     def _rules_changed(self) -> None:
-        objectives, rewrites = _installed(self._objectives), _installed(self._rewrites)
         known = [(one.title, one.synced) for one in self._objectives] + [(one.title, one.synced) for one in self._rewrites]
         for title, synced in known:
             self._synced.labels(title).set(synced)
-        if objectives is not None:
-            self._registry.set_objectives(objectives.objects)
-        if rewrites is not None:
-            self._registry.set_rewrites(rules_in_order(rewrites.objects))
+        self._rules_are_news = True
         self._report()
 
     def _report(self) -> None:
-        """Tell what all collections come to, now or, where that takes long and objects change all the time, when it has its share again."""
-        if self._reporting is not None:
-            return
-        seconds = self._report_at - monotonic()
-        if seconds > 0:
-            self._reporting = asyncio.get_running_loop().call_later(seconds, self._report_now)
-        else:
-            self._report_now()
+        """There is something to tell."""
+        self._news.set()
 
-    def _report_now(self) -> None:
-        self._reporting = None
+    async def _tell(self) -> None:
+        """Tell what all collections come to whenever it may be another; where that takes long, others have most of the time."""
+        by_pool = bool(self._parameters.pool_name)
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            if self._rules_are_news:
+                self._rules_are_news = False
+                are_all_known = all(one.synced for one in self._objectives) and all(one.synced for one in self._rewrites)
+                await self._show_rules()
+                self._are_rules_told = are_all_known
+            pool, pods = self._pool, self._pods
+            if pool is None and by_pool:
+                endpoints: list[Endpoint] = []
+                is_known = self._ready
+            else:
+                is_known = pods is not None and pods.synced  # the Pods of another selector may not be known yet
+                endpoints = await self._endpoints(pods, pool) if pods is not None and is_known else []
+            began = monotonic()
+            if is_known and pool is self._pool and pods is self._pods:
+                self._registry.replace_all(endpoints)
+                self._complete_if_due(pool is not None or not by_pool)
+            await asyncio.sleep((monotonic() - began) * _REST_PER_REPORT)
+
+    async def _endpoints(self, pods: Follower[Pod], pool: Pool | None) -> list[Endpoint]:
+        """Those of all Pods, made with turns for everything else: thousands of Pods may come at once."""
+        ports = tuple(dict.fromkeys(self._parameters.endpoint_target_ports if pool is None else pool.ports))
+        made: dict[str, _Made] = {}
+        endpoints: list[Endpoint] = []
+        began = perf_counter()
+        for pod in pods.objects.values():
+            before = self._made.get(pod.name)
+            if before is None or before.ports != ports or before.pod != pod:
+                before = _Made(pod, ports, tuple(endpoints_of((pod,), ports, self._namespace)))
+            made[pod.name] = before
+            endpoints += before.endpoints
+            if len(endpoints) > MOST_OBJECTS:
+                self._shared.limits.acted(MANY_OBJECTS, about="endpoints")
+                break
+            took = perf_counter() - began
+            if took > TURN_SECONDS:
+                await asyncio.sleep(took * REST_PER_TURN)
+                began = perf_counter()
+        self._made = made
+        return endpoints
+
+    def _complete_if_due(self, are_pods_known: bool) -> None:
+        if are_pods_known:
+            self._synced.labels("pods").set(1)
+            if self._are_rules_told and not self._ready:
+                self._ready = True
+                self._complete()
+
+    async def _show_rules(self) -> None:
+        """With turns for everything else, of which each of the steps is to leave some."""
         began = monotonic()
-        self._show()
-        now = monotonic()
-        self._report_at = now + (now - began) * _REST_PER_REPORT
+        objectives, rewrites = _installed(self._objectives), _installed(self._rewrites)
+        if objectives is not None:
+            self._registry.set_objectives(objectives.objects)
+            await asyncio.sleep((monotonic() - began) * REST_PER_TURN)
+        if rewrites is not None:
+            began = monotonic()
+            rules = told_rules(rewrites.objects, self._shared.limits, rewrites.title)
+            await asyncio.sleep((monotonic() - began) * REST_PER_TURN)
+            began = monotonic()
+            self._registry.set_rewrites(rules)
+            await asyncio.sleep((monotonic() - began) * _REST_PER_REPORT)
 
-    def _show(self) -> None:
-        """What all collections come to now."""
-        pods, parameters = self._pods, self._parameters
-        if self._pool is None and parameters.pool_name:
-            if self._ready:
-                self._registry.replace_all(())
-            return
-        if pods is None or not pods.synced:
-            return  # the Pods of another selector are not known yet
-        self._synced.labels("pods").set(1)
-        ports = parameters.endpoint_target_ports if self._pool is None else self._pool.ports
-        self._registry.replace_all(endpoints_of(pods.objects.values(), tuple(dict.fromkeys(ports)), self._namespace))
-        rules_known = all(one.synced for one in self._objectives) and all(one.synced for one in self._rewrites)
-        if rules_known and not self._ready:
-            self._ready = True
-            self._complete()
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What was made of a Pod."""
+
+    pod: Pod
+    ports: tuple[int, ...]
+    endpoints: tuple[Endpoint, ...]
+
+
+def told_rules(rewrites: Mapping[str, DatedRewrites], limits: Limits, title: str) -> tuple[ModelRewrite, ...]:
+    """The rules of all objects, as far as they are told; `title` is what a message calls them."""
+    rules = rules_in_order(rewrites)
+    if len(rules) < sum(len(each.rules) for each in rewrites.values()):
+        limits.acted(MANY_RULES, about=title)
+    return rules
 
 
 def _installed(followers: list[Follower[T]]) -> Follower[T] | None:

@@ -2,6 +2,7 @@
 
 - `table`: which endpoints are in the pool, and what was last reported of each? Start here: `EndpointTable`.
 - `collection`: when is each data source asked? Start here: `CollectionLoop`.
+- `polled_source`: what does one source have to say of one endpoint?
 - `dispatch`: what happens to what a source brings?
 - `pace`: when is each source due, at which moment of a tick, and which polls of an endpoint with nothing to do are left out?
 - `time_limit`: what ends a poll that takes too long?

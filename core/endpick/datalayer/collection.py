@@ -7,6 +7,7 @@ import math
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from endpick.api.datalayer import (
     EndpointChange,
@@ -33,14 +34,14 @@ from endpick.datalayer.pace import (
     first_at,
     longest_stretch,
 )
+from endpick.datalayer.polled_source import PolledSource
 from endpick.datalayer.pool_poller import PoolPoller
 from endpick.datalayer.table import EndpointTable
 from endpick.datalayer.tasks import TaskGroup, keep_running, stop_all
-from endpick.datalayer.time_limit import TimeLimit
 from endpick.observability.telemetry import Telemetry
-from endpick.plugins.attributes import poll_interval_of, poll_timeout_of, repeats_payload_of
 from endpick.plugins.failures import CALL_FAILURES, is_closing, is_the_hosts, kind_of, message_of
-from endpick.plugins.stretches import Timed
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,50 +51,6 @@ class Collection:
     bindings: tuple[SourceBinding, ...] = ()
     tolerated_age_seconds: float = math.inf
     """The shortest age at which an instance of the plan takes data for stale; see `Plugin.tolerated_age_seconds`."""
-
-
-class PolledSource:
-    """A polling source with its time limit and where its payloads go."""
-
-    def __init__(self, plugin: PollingSource[Parameters, object], dispatcher: PayloadDispatcher) -> None:
-        self.plugin = plugin
-        self.limit = TimeLimit(poll_timeout_of(plugin), self._goes_on)
-        self.interval_seconds = poll_interval_of(plugin)
-        self.repeats_payload = repeats_payload_of(plugin)
-        self.dispatcher = dispatcher
-        self._budget_seconds = dispatcher.source.breaker.budget_seconds
-
-    def is_told(self, name: str, within_seconds: float) -> bool:
-        """Whether the endpoint has told by itself what the source is polled for."""
-        told = self.dispatcher.told
-        return told.any and bool(self.dispatcher.needed) and told.are_fresh(name, self.dispatcher.needed, within_seconds)
-
-    async def poll(self, endpoint: Endpoint, name: str, pace: Pace) -> None:
-        """One poll of one endpoint, delivered or counted as an error; the pace learns whether it brought anything new.
-
-        `name` is the endpoint's, as it was when it joined.
-        """
-        if not self.dispatcher.is_asked(name):
-            return
-        began = self.dispatcher.told.now()
-        loop = asyncio.get_running_loop()
-        task: asyncio.Task[None] = asyncio.current_task(loop)  # type: ignore[assignment]  # there is one: this runs
-        self.limit.begin(task, loop, name)
-        try:
-            payload = await Timed(self.plugin.poll(endpoint), self._budget_seconds, partial(self.dispatcher.held, name))
-        except CALL_FAILURES as problem:
-            is_late = self.limit.end(task)
-            if is_closing(problem, task) or is_the_hosts(problem):
-                raise
-            pace.failed()
-            self.dispatcher.failed(name, f"no answer within {self.limit.seconds:g} s" if is_late else problem)
-        else:
-            self.limit.end(task)
-            pace.answered(payload)
-            self.dispatcher.deliver(payload, endpoint, began)
-
-    def _goes_on(self, name: str) -> None:
-        self.dispatcher.failed(name, "the poll goes on although it was cancelled: the endpoint is polled again when it has ended")
 
 
 class EndpointPoller:
@@ -223,7 +180,8 @@ class EndpointPoller:
             turn.set_result(None)
 
 
-_JOIN_AT_ONCE = 16
+_AT_ONCE = 16
+"""Endpoints that join, and as many that leave, before everything else has a turn."""
 DEFAULT_REFRESH_INTERVAL_SECONDS = 0.05
 
 
@@ -270,7 +228,9 @@ class CollectionLoop:
         self._load = PollLoad(self._counts)
         self._waiting: deque[Endpoint] = deque()
         """Endpoints that have joined and are not watched yet: a thousand that come together are not all asked at once."""
-        self._joining: asyncio.TimerHandle | None = None
+        self._gone: deque[str] = deque()
+        """Endpoints that have left, or are other servers by now, and are watched still: a thousand that leave are not all ended at once."""
+        self._changing: asyncio.TimerHandle | None = None
         self._pool_tasks = TaskGroup()
         self._leaving: list[TaskGroup] = []
         self._moments = Moments()
@@ -302,11 +262,14 @@ class CollectionLoop:
         """End everything and wait for it; returns how many tasks of plugins would not end. Safe to call twice."""
         if self._follow in self._table.on_changed:
             self._table.on_changed.remove(self._follow)
-        if self._joining is not None:
-            self._joining.cancel()
+        if self._changing is not None:
+            self._changing.cancel()
         self._waiting.clear()
-        for name in tuple(self._watched):
+        self._gone.clear()
+        for count, name in enumerate(tuple(self._watched), 1):
             self._leave(name)
+            if not count % _AT_ONCE:
+                await asyncio.sleep(0)
         for source in self._polled:
             source.limit.stop()
         leaving, self._leaving = self._leaving, []
@@ -328,34 +291,39 @@ class CollectionLoop:
     def _follow(self, generation: Generation) -> None:
         """Bring what runs in line with who is in the pool."""
         self._leaving = [tasks for tasks in self._leaving if len(tasks)]
-        for name, watched in tuple(self._watched.items()):
-            row = generation.row_of.get(name)
-            if row is None or not _same_server(generation.endpoints[row], watched.poller.endpoint):
-                self._leave(name)
-                self._tell(EndpointChange.REMOVED, watched.poller.endpoint)
         self._table.sent.intersection_update(endpoint.address for endpoint in generation.endpoints)
+        self._gone = deque(name for name in self._watched if name not in generation.row_of)
         joining: deque[Endpoint] = deque()
         for endpoint in generation.endpoints:
-            watched_already = self._watched.get(endpoint.name)
-            if watched_already is None:
+            watched = self._watched.get(endpoint.name)
+            if watched is None or not _same_server(endpoint, watched.poller.endpoint):
                 joining.append(endpoint)
-            elif watched_already.poller.endpoint is not endpoint:
-                watched_already.poller.endpoint = endpoint
+            elif watched.poller.endpoint is not endpoint:
+                watched.poller.endpoint = endpoint
                 self._tell(EndpointChange.UPDATED, endpoint)
-        is_joining, self._waiting = bool(self._waiting), joining
-        if not is_joining:
-            self._join_some()
+        self._waiting = joining
+        if self._changing is None:
+            self._change_some()
 
-    def _join_some(self) -> None:
+    def _change_some(self) -> None:
         """A group now, and the next one when its polls would keep the loop from nothing else."""
-        group = [self._waiting.popleft() for _ in range(min(_JOIN_AT_ONCE, len(self._waiting)))]
         loop = asyncio.get_running_loop()
+        is_unfinished = len(self._waiting) > _AT_ONCE or len(self._gone) > _AT_ONCE
+        self._changing = loop.call_later(_AT_ONCE / MOST_POLLS_PER_SECOND, self._change_some) if is_unfinished else None
+        for name in _some_of(self._gone):
+            self._let_go(name)
+        group = _some_of(self._waiting)
         self._load.joined(len(self._watched) + len(group), self._polls_per_second, loop.time())
         for endpoint in group:
+            if endpoint.name in self._watched:  # as another server
+                self._let_go(endpoint.name)
             self._join(endpoint)
             self._tell(EndpointChange.ADDED, endpoint)
-        if self._waiting:
-            self._joining = loop.call_later(_JOIN_AT_ONCE / MOST_POLLS_PER_SECOND, self._join_some)
+
+    def _let_go(self, name: str) -> None:
+        endpoint = self._watched[name].poller.endpoint
+        self._leave(name)
+        self._tell(EndpointChange.REMOVED, endpoint)
 
     def _join(self, endpoint: Endpoint) -> None:
         tasks = TaskGroup()
@@ -389,6 +357,10 @@ class CollectionLoop:
         watched.poller.stop()
         watched.tasks.cancel()
         self._leaving.append(watched.tasks)
+
+
+def _some_of(waiting: deque[T]) -> list[T]:
+    return [waiting.popleft() for _ in range(min(_AT_ONCE, len(waiting)))]
 
 
 def _same_server(one: Endpoint, other: Endpoint) -> bool:

@@ -29,6 +29,8 @@ class Registry:
     def __init__(self, table: EndpointTable) -> None:
         self._table = table
         self._is_open = True
+        self._rules: dict[int, tuple[ModelRewrite, ModelRewrite]] = {}
+        """Those that were looked at before, by identity, and what was made of them: of thousands a few change."""
 
     def close(self) -> None:
         """Hear nothing more: another discovery may report now."""
@@ -59,9 +61,10 @@ class Registry:
 
     def set_rewrites(self, rewrites: Iterable[ModelRewrite]) -> None:
         """See `EndpointRegistry`."""
-        plain = tuple([_rewrite(each) for each in rewrites])
+        looked_at = {id(each): self._rules.get(id(each)) or (each, _rewrite(each)) for each in rewrites}
+        self._rules = {key: pair for key, pair in looked_at.items() if _is_settled(pair[0])}
         if self._is_open:
-            self._table.set_rewrites(plain)
+            self._table.set_rewrites([plain for _, plain in looked_at.values()])
 
     def ready(self) -> None:
         """See `EndpointRegistry`."""
@@ -154,6 +157,11 @@ def _rewrite(rule: object) -> ModelRewrite:
     if not isinstance(rule, ModelRewrite):
         raise TypeError(f"a rewrite must be a ModelRewrite, not {kind_of(rule)}")
     return ModelRewrite(tuple([_text(model, "a model") for model in rule.models]), tuple([_target(each) for each in rule.targets]))
+
+
+def _is_settled(rule: ModelRewrite) -> bool:
+    """Whether it stays as it was looked at."""
+    return type(rule) is ModelRewrite and type(rule.models) is tuple and type(rule.targets) is tuple
 
 
 def _target(target: object) -> ModelTarget:

@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 from types import MappingProxyType
 from typing import Protocol, TypeVar
 
@@ -29,6 +30,10 @@ _GREATEST = 1e300
 """No measurement is greater, either way, and differences and products of such numbers stay finite; what is greater counts as not known."""
 MAX_ENDPOINTS = 4096
 """Of a pool, unless the operator says otherwise: a discovery that names ever more of them would fill memory and the log."""
+_TOLD_AT_ONCE = 64
+_TURN_SECONDS = 0.002
+_REST_PER_TURN = 3
+"""Of names whose learnt state is void: so many are told in one turn, or for so long, and then everything else has so many times as long."""
 NEW_ROW = -1
 """In a list of origins: this row takes over nothing."""
 
@@ -181,7 +186,8 @@ class EndpointTable:
         self.on_changed: list[Callable[[Generation], None]] = []
         """Called with the new generation after rows came, went or were replaced."""
         self.on_removed: list[Callable[[str], None]] = []
-        """Called with the name of an endpoint whose learnt state is void: it left, or another address took over its name."""
+        """Called with the name of an endpoint whose learnt state is void: it left, or another address took over its name. Of many it is
+        called within a second, and in any case before an endpoint of that name comes again."""
         self.on_left_out: list[Callable[[], None]] = []
         """Called each time that a discovery names more endpoints than the table may have."""
         self.on_delivered: list[Callable[[], None]] = []
@@ -198,6 +204,9 @@ class EndpointTable:
         """Set once the process has been told to end."""
         self.on_stand_by: list[Callable[[str], None]] = []
         """Called with the reason when this replica is to stand by, and with nothing when it is to serve."""
+        self._void: dict[str, None] = {}
+        """Names of `on_removed` that are still to be told, the first one first."""
+        self._telling: asyncio.TimerHandle | None = None
         self._clock = clock
         self._on_violation = on_violation
         self._max_endpoints = max_endpoints
@@ -326,6 +335,9 @@ class EndpointTable:
         members = tuple(_unless_same(before.get(name), endpoint) for name, endpoint in wanted.items())
         if members == self._generation.endpoints:
             return
+        for name in [name for name in self._void if name in wanted]:
+            del self._void[name]
+            self._removed(name)  # before it is there again
         stay = {member.name for member in members if member.name in before and before[member.name].address == member.address}
         row_of = self._generation.row_of
         origins = [row_of[member.name] if member.name in stay else NEW_ROW for member in members]
@@ -335,8 +347,35 @@ class EndpointTable:
             changed(self._generation)
         for name in before.keys() - stay:
             self.told.forget(name)
-            for removed in tuple(self.on_removed):
-                removed(name)
+            self._void[name] = None
+        self._tell_removed()
+
+    def _tell_removed(self) -> None:
+        """A few at once; of more some, and others when everything else has had its turns, as each may take plugins long to forget."""
+        began, told = perf_counter(), 0
+        while self._void:
+            name = next(iter(self._void))
+            del self._void[name]
+            self._removed(name)
+            told += 1
+            if told >= _TOLD_AT_ONCE and perf_counter() - began > _TURN_SECONDS and self._tell_later(perf_counter() - began):
+                return
+
+    def _tell_later(self, took_seconds: float) -> bool:
+        """Whether it is told later; where no event loop runs it cannot be."""
+        if self._telling is not None:
+            self._telling.cancel()
+        self._telling = None
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return False
+        self._telling = loop.call_later(took_seconds * _REST_PER_TURN, self._tell_removed)
+        return True
+
+    def _removed(self, name: str) -> None:
+        for removed in tuple(self.on_removed):
+            removed(name)
 
     def _next_generation(self, members: tuple[Endpoint, ...]) -> Generation:
         columns = MappingProxyType({name: cells.column() for name, cells in self._cells.items()})
@@ -352,7 +391,7 @@ read_directly(EndpointTable, generation="_generation")
 
 def _unless_same(old: Endpoint | None, new: Endpoint) -> Endpoint:
     """The old object when nothing about the endpoint changed, so that a reload of the same file is no change at all."""
-    if old is None:
+    if old is None or old is new:
         return new
-    same = (old.address, old.metrics_address, dict(old.labels)) == (new.address, new.metrics_address, dict(new.labels))
+    same = old.address == new.address and old.metrics_address == new.metrics_address and old.labels == new.labels
     return old if same else new

@@ -19,7 +19,7 @@ from endpick_builtin.pairs import sessions
 from endpick_builtin.producers import burst_prefix, latency_service, media_tokens, token_producer
 from endpick_builtin.producers.burst_prefix import BurstPrefixCacheProducer
 from endpick_builtin.producers.latency_service import LATENCY_LIMITS, LatencySettings, Predictor, Trainer
-from endpick_builtin.producers.precise import engine_blocks, kv_events, kv_sockets, kv_stream
+from endpick_builtin.producers.precise import engine_blocks, kv_events, kv_sockets, kv_stream, kv_zmtp
 from endpick_builtin.producers.precise import limits as of_engines
 from endpick_builtin.producers.precise import prefix_cache as precise_cache
 from endpick_builtin.producers.token_producer import TokenProducer
@@ -158,7 +158,7 @@ async def followed(replay=False, **parameters):
 async def long_message(monkeypatch, tmp_path):
     monkeypatch.setattr(kv_sockets, "CUT_OFF_SECONDS", 0.05)
     async with followed() as (publisher, picker):
-        publisher.send(0, payload=b"x" * (kv_sockets.MAX_MESSAGE_BYTES + 1))
+        publisher.send(0, payload=b"x" * (kv_zmtp.MAX_MESSAGE_BYTES + 1))
         await publisher.found()
         publisher.send(1, stored(1))
         await until(lambda: picker.matches(1) == [1.0], "what the engine says later")
@@ -190,7 +190,7 @@ async def held_messages(monkeypatch, tmp_path):
 
 
 async def one_socket(monkeypatch, tmp_path):
-    monkeypatch.setattr(kv_sockets, "MAX_SOCKETS", 1)
+    monkeypatch.setattr(kv_sockets, "MAX_SOCKETS", 0)
     async with picking([endpoint()]) as picker:
         await until(lambda: acted(picker.registry), "an endpoint")
         assert picker.matches(1) == [0.0]

@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter
 
-from endpick.api import Limits, PluginContext, Unavailable
+from endpick.api import Limits, ModelRewrite, ModelTarget, PluginContext, Unavailable
 from endpick.datalayer.table import EndpointTable
 from endpick_builtin.collection import answers, connection_room, otlp, page_limits, pool_data, push_server
 from endpick_builtin.collection.pool_data import HttpPoolSource, PoolSourceParameters
@@ -22,11 +22,12 @@ from endpick_builtin.collection.sources import MetricsDataSource, MetricsSourceP
 from endpick_builtin.discovery import dns_discovery, endpoint_file, file_discovery
 from endpick_builtin.discovery.dns_discovery import DnsDiscovery, DnsDiscoveryParameters
 from endpick_builtin.discovery.file_discovery import FileDiscovery, FileDiscoveryParameters
-from endpick_builtin.kubernetes import client, following
+from endpick_builtin.kubernetes import client, following, objects
 from endpick_builtin.kubernetes.access import Access
 from endpick_builtin.kubernetes.client import CLIENT_LIMITS, ApiClient, ApiError
 from endpick_builtin.kubernetes.comeback import Comeback
 from endpick_builtin.kubernetes.patience import Patience
+from endpick_builtin.kubernetes.picture import told_rules
 from unit.builtin.kv_publisher import until
 from unit.builtin.name_server import CNAME, SRV, A, NameServer, answering, record
 from unit.builtin.pages import at, serving, started
@@ -252,6 +253,16 @@ async def crowd_of_pods(monkeypatch, tmp_path):
     return registry
 
 
+async def crowd_of_rules(monkeypatch, tmp_path):
+    monkeypatch.setattr(objects, "MOST_RULE_PARTS", 3)
+    registry = CollectorRegistry()
+    limits = Limits(context_of(registry), (*CLIENT_LIMITS, following.MANY_OBJECTS, following.MANY_RULES))
+    rule = ModelRewrite(("m",), (ModelTarget("n", 1),))
+    rewrites = {"a": objects.DatedRewrites("1", (rule,)), "b": objects.DatedRewrites("2", (rule,))}
+    assert told_rules(rewrites, limits, "rewrites") == (rule,)
+    return registry
+
+
 async def no_room_for_a_connection(monkeypatch, tmp_path):
     monkeypatch.setattr(connection_room, "descriptors_for_feeds", lambda: 0)
     registry = CollectorRegistry()
@@ -286,4 +297,5 @@ ACTS = {
     client._LONG_LINE: api_server_that(long_json),
     client._LONG_WATCH: api_server_that(endless_watch),
     following.MANY_OBJECTS: crowd_of_pods,
+    following.MANY_RULES: crowd_of_rules,
 }

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from endpick.api import ConfigurationError, PluginContext
 from endpick.datalayer.table import EndpointTable
-from endpick_builtin.discovery import dns_client
+from endpick_builtin.discovery import dns_client, dns_discovery
 from endpick_builtin.discovery.dns_client import servers_of
 from endpick_builtin.discovery.dns_discovery import DnsDiscovery, DnsDiscoveryParameters
-from endpick_builtin.discovery.dns_messages import MessageError, RecordType, question, read_answer
+from endpick_builtin.discovery.dns_messages import MessageError, RecordType, question, reading
 from unit.builtin.name_server import AAAA, CNAME, SRV, A, NameServer, answering, record
 
 NAME = "vllm.models.svc"
@@ -175,6 +175,62 @@ async def test_a_server_that_does_not_answer_is_passed_over(monkeypatch):
     silent.close()
 
 
+@pytest.mark.asyncio
+async def test_a_server_that_sends_without_an_end_what_is_no_answer_is_read_once_and_passed_over(monkeypatch):
+    read: list[bytes] = []
+
+    def noted(message, asked):
+        read.append(message)
+        return reading(message, asked)
+
+    class Flooding(NameServer):
+        def datagram_received(self, data, addr):
+            for _ in range(100):
+                self.transport.sendto(self.answer(data)[:-1], addr)
+                self.transport.sendto(b"x" * 12, addr)
+
+    monkeypatch.setattr(dns_client, "reading", noted)
+    async with (
+        answering(Flooding([record(NAME, A, 0, "10.0.0.1")])) as hostile,
+        answering(NameServer([record(NAME, A, 0, "10.0.0.1")])) as good,
+    ):
+        servers = [("127.0.0.1", hostile.port), ("127.0.0.1", good.port)]
+        assert (await dns_client.look_up(servers, NAME, RecordType.A)).records[0].value == "10.0.0.1"
+        assert len(read) == 2
+        with pytest.raises(dns_client.LookupFailedError, match=r"127\.0\.0\.1: no DNS message"):
+            await dns_client.look_up(servers[:1], NAME, RecordType.A)
+
+
+@pytest.mark.asyncio
+async def test_an_answer_of_thousands_of_records_is_read_and_made_endpoints_of_with_turns_for_everything_else(monkeypatch):
+    monkeypatch.setattr(dns_client, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(dns_discovery, "TURN_SECONDS", 0.0)
+    many = [record(NAME, A, 60, f"10.0.{number // 250}.{number % 250}") for number in range(1000)]
+    turns = 0
+    async with answering(NameServer(many, truncates=True)) as server, discovering(server) as table:
+        while not table.is_ready.is_set():
+            turns += 1
+            await asyncio.sleep(0)
+        assert len(addresses(table)) == 1000
+        assert turns > 1000 + 1000 // 32
+
+
+@pytest.mark.asyncio
+async def test_a_name_whose_addresses_are_always_others_is_asked_for_less_often(monkeypatch):
+    monkeypatch.setattr(dns_discovery, "_SECONDS_PER_CHANGE", 0.05)
+    now, asked_at = asyncio.get_running_loop().time, list[float]()
+
+    class Flipping(NameServer):
+        def datagram_received(self, data, addr):
+            asked_at.append(now())
+            self.records = [record(NAME, A, 0, f"10.0.0.{len(asked_at)}")]
+            super().datagram_received(data, addr)
+
+    async with answering(Flipping()) as server, discovering(server) as table:
+        await becomes(table, ["10.0.0.4:8000"])
+    assert asked_at[3] - asked_at[0] >= 3 * 0.05
+
+
 def test_the_name_servers_of_the_system(tmp_path):
     path = tmp_path / "resolv.conf"
     path.write_text("# nameserver 1.1.1.1\nsearch a b\nnameserver 10.96.0.10\nnameserver fd00::1 # local\n")
@@ -195,7 +251,7 @@ ASKED = question(7, NAME, RecordType.A)
 @given(st.binary(max_size=200) | st.binary(max_size=100).map(lambda tail: ASKED[:2] + b"\x80\0\0\1\0\3\0\1\0\1" + ASKED[12:] + tail))
 def test_bytes_of_any_kind_are_an_answer_or_none(message):
     try:
-        answer = read_answer(message, ASKED)
+        answer = next(each for each in reading(message, ASKED) if each is not None)
     except MessageError:
         return
     assert all(record.ttl >= 0 for record in answer.records)
@@ -203,4 +259,4 @@ def test_bytes_of_any_kind_are_an_answer_or_none(message):
 
 def test_names_that_point_in_a_circle_are_no_answer():
     with pytest.raises(MessageError, match="no DNS message"):
-        read_answer(ASKED[:2] + b"\x80\0\0\1\0\1\0\0\0\0" + ASKED[12:] + bytes([0xC0, len(ASKED)]) + b"\0" * 10, ASKED)
+        list(reading(ASKED[:2] + b"\x80\0\0\1\0\1\0\0\0\0" + ASKED[12:] + bytes([0xC0, len(ASKED)]) + b"\0" * 10, ASKED))

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick.api import ModelRewrite, ModelTarget
+from endpick_builtin.kubernetes import objects
 from endpick_builtin.kubernetes.objects import (
     Pod,
     Pool,
@@ -96,6 +97,30 @@ def test_rules_of_older_objects_come_first():
     read = {name: read_rewrites(rewrites(created, name), POOL) for name, created in (("a", "2026-02"), ("b", "2026-01"), ("c", "2026-02"))}
     rules = rules_in_order({name: dated for name, dated in read.items() if dated is not None})
     assert rules == tuple(ModelRewrite(("m",), (ModelTarget(name, 3),)) for name in ("b", "a", "c"))
+
+
+def rewriting(rules: int, length: int = 1) -> dict:
+    rule = {"matches": [{"model": {"value": "m" * length}}], "targets": [{"modelRewrite": "n"}]}
+    return {"spec": {"poolRef": {"name": "pool"}, "rules": [rule] * rules}}
+
+
+def test_of_rules_without_measure_the_first_are_known():
+    many, long = read_rewrites(rewriting(9000), POOL), read_rewrites(rewriting(3, 1_000_000), POOL)
+    assert many is not None
+    assert len(many.rules) == objects.MOST_RULE_CHARACTERS // 128
+    assert long is not None
+    assert long.rules == ()
+    told = rules_in_order({f"w{number}": many for number in range(1000)})
+    assert sum(len(rule.models) + len(rule.targets) for rule in told) == objects.MOST_RULE_PARTS
+
+
+def test_texts_of_megabytes_are_no_ports_and_no_address():
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    ports = ",".join(map(str, range(1, 60_000)))
+    pod = read_pod({"metadata": {"name": "a", "annotations": {objects.ACTIVE_PORTS[0]: ports}}, "status": {"podIP": "10.0.0.1", **ready}})
+    assert pod is not None
+    assert len(pod.active_ports or ()) < 1100
+    assert read_pod({"metadata": {"name": "a"}, "status": {"podIP": "1" * 65, **ready}}) is None
 
 
 @given(JSON.filter(lambda value: isinstance(value, dict)))

@@ -8,9 +8,12 @@ from contextlib import contextmanager
 import msgspec
 import pytest
 from aiohttp import web
+from prometheus_client import CollectorRegistry, Counter
 
-from endpick.api import ConfigurationError
+from endpick.api import ConfigurationError, Limits, PluginContext
 from endpick_builtin.producers.precise import kv_intake
+from endpick_builtin.producers.precise.kv_stream import Verdict
+from endpick_builtin.producers.precise.metrics import KvMetrics, Operation
 from unit.builtin.kv_publisher import CLEARED, Publisher, endpoint, picking, ports, removed, stored, until
 
 POD = "127.0.0.1:8000"
@@ -186,6 +189,42 @@ async def test_a_publisher_that_is_gone_is_dialled_until_it_is_back():
                 successor.send(0, stored(11), at=200.0)
                 await until(lambda: picker.matches(1, first=11) == [1.0])
             assert picker.matches(1) == [0.0]
+
+
+@pytest.mark.asyncio
+async def test_of_many_endpoints_that_join_or_leave_at_once_some_are_listened_to_in_each_turn():
+    def at(host):
+        return [endpoint(f"pool/{number}", 8000 + number, host) for number in range(50)]
+
+    async with picking([], kvEventsConfig={"podDiscoveryConfig": {"socketPort": 9}}) as picker:
+        picker.table.on_removed.clear()  # here the intake finds out by itself
+        followed = picker.plugin._cache._intake._publishers
+        for members in (at("127.0.0.1"), at("127.0.0.2"), []):
+            before = set(followed)
+            picker.table.replace_all(members)
+            picker.matches(1)
+            assert len(before ^ set(followed)) <= kv_intake._AT_ONCE
+            await until(lambda wanted=set(members): {one.endpoint for one in followed.values()} == wanted)
+            assert picker.events("active_subscribers") == len(members)
+
+
+def test_series_of_a_publisher_that_is_gone_are_removed_without_a_look_at_those_of_all_others(monkeypatch):
+    registry = CollectorRegistry()
+    metrics = KvMetrics(registry, Limits(PluginContext(registry=registry), ()), lambda: 0, lambda: 0, lambda: 0)
+    for pod in ("a", "b"):
+        metrics.judged(pod, Verdict.GAP)
+        metrics.errors.labels(pod, Operation.REPLAY).inc()
+        metrics.reconnections.labels(pod).inc()
+
+    def looked_through(*_: object) -> None:
+        raise AssertionError("all series were looked at")
+
+    monkeypatch.setattr(Counter, "remove_by_labels", looked_through)
+    metrics.forget("a")
+    left = {
+        sample.labels["pod_identifier"] for family in registry.collect() for sample in family.samples if "pod_identifier" in sample.labels
+    }
+    assert left == {"b"}
 
 
 GARBAGE = [b"", b"\xc1", b"\x93\x01", msgspec.msgpack.encode("x"), msgspec.msgpack.encode([1.0, 7]), b"\x91" * 100_000]

@@ -184,8 +184,8 @@ def test_a_memory_bound_becomes_a_number_of_blocks():
 
 def test_a_configuration_that_needs_the_extra_says_how_to_get_it(monkeypatch):
     found = importlib.util.find_spec
-    monkeypatch.setattr("endpick_builtin.producers.precise.parameters.find_spec", lambda name: None if name == "zmq" else found(name))
-    with pytest.raises(ValidationError, match=r"KV events need zmq, which are not installed: run pip install 'endpick\[kv-events\]'"):
+    monkeypatch.setattr("endpick_builtin.producers.precise.parameters.find_spec", lambda name: None if name == "msgspec" else found(name))
+    with pytest.raises(ValidationError, match=r"KV events need msgspec, which are not installed: run pip install 'endpick\[kv-events\]'"):
         PrecisePrefixCacheParameters.model_validate({})
     assert not PrecisePrefixCacheParameters.model_validate(SILENT).kv_events.in_use
 

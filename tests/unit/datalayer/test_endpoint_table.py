@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+import time
 from contextlib import suppress
 
 import numpy as np
@@ -139,6 +141,38 @@ def test_a_new_address_under_an_old_name_is_another_server(table):
     assert removed == ["default/a"]
     table.writer(None, old).set(LOAD, 4.0)
     assert np.isnan(table.view()[LOAD]).all(), "a late answer of the old server was taken for the new one's"
+
+
+@pytest.mark.asyncio
+async def test_of_many_names_that_are_void_some_are_told_in_each_turn_and_each_before_it_comes_again(table):
+    told: list[str] = []
+
+    def forget(name: str) -> None:
+        began = time.perf_counter()
+        told.append(name)
+        while time.perf_counter() - began < 0.0001:
+            pass
+
+    table.on_removed.append(forget)
+    all_names = [f"e{number}" for number in range(200)]
+    table.replace_all([endpoint(name) for name in all_names])
+    table.replace_all([])
+    assert len(told) == 64
+    again = next(name for name in all_names if f"default/{name}" not in told)
+    table.upsert(endpoint(again))
+    assert f"default/{again}" in told
+    async with asyncio.timeout(10):
+        while len(told) < 200:  # noqa: ASYNC110 - told by a timer
+            await asyncio.sleep(0)
+    assert sorted(told) == sorted(f"default/{name}" for name in all_names)
+
+
+def test_where_no_event_loop_runs_all_names_that_are_void_are_told_at_once(table):
+    told: list[str] = []
+    table.on_removed.append(told.append)
+    table.replace_all([endpoint(f"e{number}") for number in range(2000)])
+    table.replace_all([])
+    assert len(told) == 2000
 
 
 def test_new_labels_keep_the_values(table):

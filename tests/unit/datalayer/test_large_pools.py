@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+from endpick.api import DataCollector, EndpointChange, EndpointEvent, EndpointEventSource
 from endpick.datalayer.pace import MOST_POLLS_PER_SECOND, PollCounts, PollLoad
-from unit.datalayer.collecting import Polling, Rig, endpoint
+from unit.datalayer.collecting import Polling, Rig, endpoint, now
 
 
 def test_many_that_join_at_once_are_asked_in_turn_and_each_of_them_again(run_virtual, recorder, make_instance, keep):
@@ -74,3 +75,41 @@ def test_no_more_than_some_are_looked_at_in_one_turn_of_a_loop_that_is_behind():
     load = PollLoad(PollCounts())
     assert sum(load.admits(7.0) for _ in range(4000)) == 32
     assert load.admits(7.011)
+
+
+def test_of_many_that_leave_at_once_some_are_ended_in_each_turn_and_none_is_asked_for_long(run_virtual, recorder, make_instance, keep):
+    source, gone = make_instance(Polling, "source"), make_instance(Gone, "gone")
+
+    async def scenario():
+        async with Rig(recorder, [source, make_instance(Changes, "changes")], [gone]) as table:
+            table.replace_all(endpoint(f"e{number}") for number in range(1000))
+            await asyncio.sleep(2)
+            left_at = now()
+            table.replace_all(endpoint(f"e{number}", "10.0.0.2" if number < 500 else "10.0.0.1") for number in range(600))
+            await asyncio.sleep(2)
+            return left_at
+
+    left_at = run_virtual(scenario())
+    moments = Counter(gone.plugin.removed_at)
+    assert sum(moments.values()) == 900, "500 are other servers, and 400 are there no longer"
+    assert max(moments.values()) <= 2 * 16
+    assert max(source.plugin.times_of("e999")) < left_at + 0.5
+
+
+class Changes(EndpointEventSource):
+    """Delivers each event as it is."""
+
+    def notify(self, event):
+        return event
+
+
+class Gone(DataCollector):
+    """Remembers when endpoints left; of polls it wants nothing."""
+
+    def __init__(self, *arguments) -> None:
+        super().__init__(*arguments)
+        self.removed_at: list[float] = []
+
+    def collect(self, payload, writer):
+        if isinstance(payload, EndpointEvent) and payload.change is EndpointChange.REMOVED:
+            self.removed_at.append(now())

@@ -143,3 +143,27 @@ def test_one_that_is_closed_hears_nothing(table):
     assert table.generation is before
     assert table.rules.objectives == {"idle": -1}
     assert not table.is_ready.is_set()
+
+
+def test_of_rules_those_that_were_looked_at_before_are_not_looked_at_again_and_a_changed_list_is(table):
+    registry = Registry(table)
+
+    class Models(list):
+        looks = 0
+
+        def __iter__(self):
+            self.looks += 1
+            return super().__iter__()
+
+    targets = (ModelTarget("b", 1),)
+    settled = [ModelRewrite((f"m{number}",), targets) for number in range(3)]
+    models = Models(["x"])
+    registry.set_rewrites([*settled, ModelRewrite(models, targets)])
+    first = dict(table.rules.rewrites)
+    assert list(first) == ["m0", "m1", "m2", "x"]
+    known = registry._rules
+    assert [rule for rule, _ in known.values()] == settled
+    registry.set_rewrites([*settled, ModelRewrite(models, targets)])
+    assert all(registry._rules[key] is pair for key, pair in known.items())
+    assert models.looks == 2
+    assert table.rules.rewrites == first

@@ -4,7 +4,10 @@
 - `parameters`: how is it configured?
 - `kv_intake`: which publishers are listened to, and what is fetched when messages were missed?
 - `event_sources`: where does a server say that it publishes?
-- `kv_sockets`: how do messages get from ZeroMQ to the event loop?
+- `kv_sockets`: who is dialled, who may dial, and when is it done again?
+- `kv_zmtp`: what does a publisher say on its connection, and how much of it may be kept?
+- `kv_addresses`: where is that?
+- `kv_replay`: how are messages fetched that were missed?
 - `kv_turns`: when is it done what messages ask for?
 - `kv_stream`: does a message follow the last one?
 - `kv_wire`: how is a message read that may be huge?

@@ -6,24 +6,31 @@ import asyncio
 import errno
 import logging
 import re
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from endpick.api import ConfigurationError, Endpoint
 from endpick_builtin.producers.precise.engine_blocks import EngineBlocks
 from endpick_builtin.producers.precise.event_sources import EventSources
 from endpick_builtin.producers.precise.kv_events import Batch, TooManyEventsError
-from endpick_builtin.producers.precise.kv_sockets import Frames, Subscriber, fetch, new_context
+from endpick_builtin.producers.precise.kv_replay import fetch
+from endpick_builtin.producers.precise.kv_sockets import Sockets, Subscriber
 from endpick_builtin.producers.precise.kv_stream import KvStream, Message, Room
 from endpick_builtin.producers.precise.kv_turns import Turns
+from endpick_builtin.producers.precise.kv_zmtp import Frames
 from endpick_builtin.producers.precise.limits import LONG_MESSAGE, MANY_EVENTS, MANY_HELD, MANY_REPLAYS, MANY_SOCKETS
-from endpick_builtin.producers.precise.metrics import KvMetrics
+from endpick_builtin.producers.precise.metrics import KvMetrics, Operation
 from endpick_builtin.producers.precise.parameters import KvEventsParameters
 
 REPLAY_SECONDS = 120.0
 REPLAY_IDLE_SECONDS = 2.0
 REPLAY_PAUSE_SECONDS = 30.0
 _LOOK_SECONDS = 1.0
+_AT_ONCE = 16
+"""Endpoints that are listened to from now on, or no longer, before everything else has a turn."""
+_CHANGE_SECONDS = 0.005
 _LONGEST_TOPIC = 2048
 """Bytes. What it names is remembered."""
 _REPLAYED_AT_ONCE = 32
@@ -64,6 +71,10 @@ class KvIntake:
         self._publishers: dict[str, _Publisher] = {}
         self._by_address: dict[str, _Publisher] = {}
         self._members: object = None
+        self._joining: deque[Endpoint] = deque()
+        """Endpoints that are not listened to yet: thousands may join at once."""
+        self._leaving: deque[str] = deque()
+        self._changing: asyncio.TimerHandle | None = None
         self._central: Subscriber | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._running = False
@@ -97,11 +108,11 @@ class KvIntake:
         self._metrics, self._loop = self._find_metrics(), asyncio.get_running_loop()
         self._sources = EventSources(self._metrics.limits)
         self._replays = asyncio.Semaphore(self._parameters.max_replays)
-        self._context = new_context()
+        self._sockets = Sockets()
         self._running = True
         if self._parameters.zmq_endpoint:
             topic = self._parameters.topic_filter
-            self._central = Subscriber(self._context, topic, self._turns, self._from_anyone, lambda: None, lambda: None)
+            self._central = Subscriber(self._sockets, topic, self._turns, self._from_anyone, lambda: None, self._cut_off_one_that_dialled)
             if not self._bind(self._central):
                 self._spawn(self._bind_later(self._central), self._tasks)
         self._spawn(self._follow_pool(), self._tasks)
@@ -111,8 +122,12 @@ class KvIntake:
         if not self._running:
             return
         self._running = False
-        for name in list(self._publishers):
-            self.remove(name)
+        if self._changing is not None:
+            self._changing.cancel()
+        for count, name in enumerate(list(self._publishers), 1):
+            self._forget(name)
+            if not count % _AT_ONCE:
+                await asyncio.sleep(0)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -120,7 +135,6 @@ class KvIntake:
             self._central.close()
         self._turns.close()
         await self._sources.close()
-        self._context.destroy(linger=0)
 
     def follow(self, members: Iterable[Endpoint]) -> None:
         """Listen to the publishers of these endpoints, and to no others; cheap while `members` is the same object."""
@@ -128,19 +142,35 @@ class KvIntake:
             return
         self._members = members
         wanted = {one.name: one for one in members}
-        for name, publisher in list(self._publishers.items()):
-            if wanted.get(name) is not publisher.endpoint:
-                self.remove(name)
-        for name, endpoint in wanted.items():
-            if name not in self._publishers:
-                self._add(endpoint)
+        self._leaving = deque(name for name in self._publishers if name not in wanted)
+        self._joining = deque(endpoint for name, endpoint in wanted.items() if not self._is_followed(name, endpoint))
+        if self._changing is None:
+            self._change_some()
+
+    def _is_followed(self, name: str, endpoint: Endpoint) -> bool:
+        publisher = self._publishers.get(name)
+        return publisher is not None and publisher.endpoint is endpoint
+
+    def _change_some(self) -> None:
+        """Some at a time; the others when requests have had their turns."""
+        is_unfinished = len(self._joining) > _AT_ONCE or len(self._leaving) > _AT_ONCE
+        self._changing = self._loop.call_later(_CHANGE_SECONDS, self._change_some) if is_unfinished else None
+        for _ in range(min(_AT_ONCE, len(self._leaving))):
+            self._forget(self._leaving.popleft())
+        for _ in range(min(_AT_ONCE, len(self._joining))):
+            endpoint = self._joining.popleft()
+            self._forget(endpoint.name)
+            self._add(endpoint)
 
     def remove(self, name: str) -> None:
         """Forget an endpoint and what it held."""
+        if self._forget(name):
+            self._members = None
+
+    def _forget(self, name: str) -> bool:
         publisher = self._publishers.pop(name, None)
         if publisher is None:
-            return
-        self._members = None
+            return False
         self._by_address.pop(publisher.endpoint.address, None)
         if publisher.subscriber is not None:
             publisher.subscriber.close()
@@ -148,6 +178,7 @@ class KvIntake:
             task.cancel()
         publisher.stream.close()
         self._metrics.forget(publisher.endpoint.address)
+        return True
 
     def _add(self, endpoint: Endpoint) -> None:
         pod, metrics = endpoint.address, self._metrics
@@ -173,7 +204,7 @@ class KvIntake:
         """Learn both addresses from the server; where it does not say, those of the parameters hold."""
         source = await self._sources.find(publisher.endpoint, rank)
         if source is None:
-            self._metrics.errors.labels(publisher.endpoint.address, "event-sources").inc()
+            self._metrics.errors.labels(publisher.endpoint.address, Operation.ASK).inc()
         elif source.replay:
             publisher.replay_address = source.replay
         fallback = _tcp(publisher.endpoint, self._parameters.pod_discovery.socket_port + rank)
@@ -184,7 +215,7 @@ class KvIntake:
             try:
                 publisher.subscriber = self._dialled(publisher, address)
             except OSError as problem:
-                self._metrics.errors.labels(publisher.endpoint.address, "connect").inc()
+                self._metrics.errors.labels(publisher.endpoint.address, Operation.CONNECT).inc()
                 if problem.errno == errno.EMFILE:
                     self._metrics.limits.acted(MANY_SOCKETS, about=publisher.endpoint.name)
                 else:
@@ -195,7 +226,7 @@ class KvIntake:
         """Raises OSError: the address is none, or there are no sockets left."""
         metrics, name = self._metrics, publisher.endpoint.name
         subscriber = Subscriber(
-            self._context,
+            self._sockets,
             self._parameters.topic_filter,
             self._turns,
             lambda frames: self._received(publisher, frames),
@@ -257,8 +288,9 @@ class KvIntake:
         if self._replays.locked():
             self._metrics.limits.acted(MANY_REPLAYS, about=publisher.endpoint.name)
         try:
-            async with asyncio.timeout(REPLAY_SECONDS), self._replays:
-                async for frames in fetch(self._context, publisher.replay_address, number, REPLAY_IDLE_SECONDS):
+            kept = fetch(self._sockets, publisher.replay_address, number, REPLAY_IDLE_SECONDS)
+            async with asyncio.timeout(REPLAY_SECONDS), self._replays, aclosing(kept):
+                async for frames in kept:
                     message = self._read(frames)
                     if message is not None:
                         self._metrics.replayed.labels(pod).inc()
@@ -267,7 +299,7 @@ class KvIntake:
                         await self._turns.finish(stream.work())
             complete = True
         except (TimeoutError, OSError) as problem:
-            self._metrics.errors.labels(pod, "replay").inc()
+            self._metrics.errors.labels(pod, Operation.REPLAY).inc()
             self._logger.warning(
                 "no replay of KV events of %s from %s (%s): what it holds is unknown until it says more; check replaySocketPort",
                 publisher.endpoint.name,
@@ -284,18 +316,20 @@ class KvIntake:
         stream.replay_ended(complete)
         await self._turns.finish(stream.work())
 
+    def _cut_off_one_that_dialled(self) -> None:
+        self._metrics.limits.acted(LONG_MESSAGE, about=self._parameters.zmq_endpoint)
+
     def _bind(self, central: Subscriber) -> bool:
         address = self._parameters.zmq_endpoint
         try:
             self._logger.info("listening on %s for KV events", central.bind(address))
         except OSError as problem:
             if problem.errno == errno.EADDRINUSE:
-                self._metrics.errors.labels("", "bind").inc()
+                self._metrics.errors.labels("", Operation.BIND).inc()
                 self._logger.warning("zmqEndpoint %s is taken: no KV events until it is free", address)
                 return False
             self._running = False
             central.close()
-            self._context.destroy(linger=0)
             raise ConfigurationError(f"cannot listen on zmqEndpoint '{address}': {problem}") from problem
         return True
 

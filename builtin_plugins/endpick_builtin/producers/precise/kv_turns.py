@@ -1,17 +1,22 @@
-"""The turns in which what publishers send is read and followed: however many send without an end, requests have most of the time."""
+"""The turns in which what publishers send is read and followed, and the seats of those that send much at once.
+
+However many send without an end, requests have most of the time, and little memory is taken.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 TURN_SECONDS = 0.001
 """For all publishers together."""
 _REST = 2
 """How many times as long as a turn took everything else has before the next one."""
 _DONE = object()
+SEATS = 32
+"""Connections that have a long message under way; others wait with theirs, in the memory of their publishers."""
 
 
 class Turns:
@@ -68,3 +73,31 @@ class Turns:
                 now = time.monotonic()
         finally:  # a work that fails is the only one that ends
             self._next = asyncio.get_running_loop().call_later(_REST * (now - began), self._serve) if self._works else None
+
+
+class Seats:
+    """For long messages, of all connections together; they are given in the order in which they are asked for."""
+
+    def __init__(self) -> None:
+        self.free = SEATS
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def take(self, seated: Callable[[], None]) -> bool:
+        """Whether there is one at once; else `seated` is called when there is."""
+        if self.free:
+            self.free -= 1
+            return True
+        self._waiting.append(seated)
+        return False
+
+    def leave(self) -> None:
+        """Give one back."""
+        if self._waiting:
+            self._waiting.popleft()()
+        else:
+            self.free += 1
+
+    def forget(self, seated: Callable[[], None]) -> None:
+        """Who would have been called waits no more."""
+        if seated in self._waiting:
+            self._waiting.remove(seated)

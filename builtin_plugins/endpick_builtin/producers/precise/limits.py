@@ -6,15 +6,16 @@ from endpick.api import Limit
 from endpick_builtin.collection.page_limits import PAGE_LIMITS
 from endpick_builtin.producers.precise.engine_blocks import MAX_RESTORED
 from endpick_builtin.producers.precise.kv_events import MAX_EVENTS
-from endpick_builtin.producers.precise.kv_sockets import MAX_MESSAGE_BYTES, MAX_SOCKETS
+from endpick_builtin.producers.precise.kv_sockets import MAX_SOCKETS
 from endpick_builtin.producers.precise.kv_stream import MAX_HELD, MAX_HELD_BYTES
+from endpick_builtin.producers.precise.kv_zmtp import MAX_MESSAGE_BYTES, MESSAGE_SECONDS
 from endpick_builtin.producers.precise.speculation import MOST_SPECULATED
 from endpick_builtin.producers.precise.tier_index import MAX_TIERS
 
 LONG_MESSAGE = Limit(
     "MAX_MESSAGE_BYTES",
     f"a publisher was cut off, and is dialled again: a message of KV events was longer than {MAX_MESSAGE_BYTES // 2**20} MiB "
-    "(MAX_MESSAGE_BYTES, fixed), or no message of ZeroMQ; see what publishes there",
+    f"(MAX_MESSAGE_BYTES, fixed), did not end within {MESSAGE_SECONDS:g} s, or was none of ZeroMQ; see what publishes there",
 )
 MANY_EVENTS = Limit(
     "MAX_EVENTS", f"KV events were not read: one message has more than {MAX_EVENTS} (MAX_EVENTS, fixed); see what publishes there"

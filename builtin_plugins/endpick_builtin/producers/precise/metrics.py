@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import StrEnum
 
 from prometheus_client.metrics import Counter, Gauge
 from prometheus_client.registry import CollectorRegistry
@@ -19,6 +20,17 @@ _POD = ("pod_identifier",)
 _TOKENS = (1.0, *(float(2**power) for power in range(3, 21)))
 _ROLE = ("endpoint_role",)
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Operation(StrEnum):
+    """What may go wrong between picker and publisher."""
+
+    ASK = "event-sources"
+    CONNECT = "connect"
+    REPLAY = "replay"
+    BIND = "bind"
+
+
 _UNUSUAL = {Verdict.SEEN: "seen", Verdict.GAP: "gap", Verdict.RESET: "reset"}
 
 
@@ -126,6 +138,8 @@ class KvMetrics:
             self.replayed,
             self.last_replay,
         ):
-            metric.remove_by_labels({"pod_identifier": pod})
-        self.errors.remove_by_labels({"pod_identifier": pod})
-        self.unusual.remove_by_labels({"pod_identifier": pod})
+            metric.remove(pod)  # by name: to look for all series of a Pod takes a time that grows with the pool
+        for operation in Operation:
+            self.errors.remove(pod, operation)
+        for verdict in _UNUSUAL.values():
+            self.unusual.remove(pod, verdict)

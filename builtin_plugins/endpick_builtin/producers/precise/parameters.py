@@ -14,7 +14,7 @@ from endpick_builtin.producers.precise.block_keys import HashAlgorithm
 from endpick_builtin.producers.self_check import SELF_CHECK
 
 DEFAULT_BLOCK_SIZE = 16
-_NEEDED = ("zmq", "msgspec")
+_NEEDED = ("msgspec",)
 BYTES_PER_BLOCK = 320
 """What one block of one endpoint takes in memory, measured and rounded up."""
 _SIZE = r"([0-9]+(?:\.[0-9]+)?) ?(B|[KMG]i?B)"
