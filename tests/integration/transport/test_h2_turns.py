@@ -128,6 +128,23 @@ async def test_what_many_connections_send_at_one_moment_is_not_all_read_at_once(
             await client.close()
 
 
+async def test_connections_that_end_at_one_moment_do_not_all_end_in_one_turn(open_h2):
+    """Each leaves a plugin work to do, and together they leave memory to give back: five hundred took 91 ms at once."""
+    async with open_h2(limits=Limits(read_seconds_per_turn=0.0)) as serving:
+        serving.server.turns.at_once_seconds = 0.0
+        clients = [await RawClient.connect(serving.port) for _ in range(3 * MANY_CONNECTIONS)]
+        for client in clients:
+            assert await client.echo(1, b"hello") == b"hello"
+        for client in clients:
+            client.writer.transport.abort()
+        closed = set()
+        while serving.server.connections:
+            closed.add(serving.server.counters.connections_closed)
+            await asyncio.sleep(0)
+        assert serving.server.counters.connections_closed == len(clients)
+        assert len(closed) > MANY_CONNECTIONS
+
+
 async def test_what_others_have_read_waits_behind_a_turn_in_which_memory_is_given_back(open_h2):
     async with open_h2() as serving:
         account = serving.server.memory.account

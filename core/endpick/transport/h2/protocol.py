@@ -129,8 +129,16 @@ class SocketConnection:
                 timer.cancel()
         # The connection refers to this object. Without the reference back, both are freed at once rather than by the garbage collector.
         connection, self._connection = self._connection, None
-        if connection is not None:
-            self._end_streams(connection)
+        if connection is None:
+            return
+        turns = self._turns
+        if turns.exhausted:  # five hundred may end at one moment, and leave memory to give back
+            turns.join(partial(self._end_streams, connection), self._peer)
+            return
+        began = _now()
+        self._end_streams(connection)
+        if turns.crowded:
+            turns.took(_now() - began)
 
     def _end_streams(self, connection: Connection) -> None:
         """End what a lost connection leaves, some streams in each turn, and then be forgotten."""
