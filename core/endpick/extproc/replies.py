@@ -70,7 +70,7 @@ def destination_only(destination: str) -> bytes:
 def buffered_request_body(headers: HeaderMutation, metadata: Struct, body: Body | None) -> Reply:
     """Answer a buffered request body with a destination: its headers have not left the gateway yet."""
     if isinstance(body, LongBody):
-        return _with_long_body(CommonResponse(header_mutation=headers, clear_route_cache=True), body, metadata)
+        return _with_long_body(Direction.REQUEST, CommonResponse(header_mutation=headers, clear_route_cache=True), body, metadata)
     response = CommonResponse(header_mutation=headers, body_mutation=replacement(body), clear_route_cache=True)
     return ProcessingResponse(request_body=BodyResponse(response=response), dynamic_metadata=metadata).SerializeToString()
 
@@ -78,7 +78,7 @@ def buffered_request_body(headers: HeaderMutation, metadata: Struct, body: Body 
 def replaced_request_body(body: Body) -> Reply:
     """Answer one message of a request body with other bytes."""
     if isinstance(body, LongBody):
-        return _with_long_body(CommonResponse(), body, Struct())
+        return _with_long_body(Direction.REQUEST, CommonResponse(), body, Struct())
     return ProcessingResponse(request_body=BodyResponse(response=CommonResponse(body_mutation=replacement(body)))).SerializeToString()
 
 
@@ -92,8 +92,10 @@ def response_headers(changes: tuple[tuple[str, str | None], ...]) -> bytes:
     return ProcessingResponse(response_headers=HeadersResponse(response=response)).SerializeToString()
 
 
-def replaced_response_body(body: bytes, headers: HeaderMutation | None) -> bytes:
+def replaced_response_body(body: Body, headers: HeaderMutation | None) -> Reply:
     """Answer one message of a response body with other bytes, and its headers with a mutation where they still wait."""
+    if isinstance(body, LongBody):
+        return _with_long_body(Direction.RESPONSE, CommonResponse(header_mutation=headers), body, Struct())
     response = CommonResponse(header_mutation=headers, body_mutation=replacement(body))
     return ProcessingResponse(response_body=BodyResponse(response=response)).SerializeToString()
 
@@ -105,9 +107,10 @@ def replacement(body: bytes | None) -> BodyMutation | None:
     return BodyMutation(body=body) if body else BodyMutation(clear_body=True)
 
 
-def with_metadata(reply: bytes, metadata: Struct) -> bytes:
+def with_metadata(reply: Reply, metadata: Struct) -> Reply:
     """The reply with dynamic metadata: a field at the end of a message may be appended to its bytes."""
-    return reply + ProcessingResponse(dynamic_metadata=metadata).SerializeToString()
+    field = ProcessingResponse(dynamic_metadata=metadata).SerializeToString()
+    return LongReply([*reply.parts, field]) if isinstance(reply, LongReply) else reply + field
 
 
 def streamed(direction: Direction, body: bytes, end: bool) -> list[bytes]:
@@ -149,12 +152,12 @@ def streamed_long(direction: Direction, body: LongBody, end: bool) -> list[Reply
     return answers
 
 
-def _with_long_body(rest: CommonResponse, body: LongBody, metadata: Struct) -> LongReply:
-    """A reply to a request body that replaces it: ProcessingResponse > BodyResponse > CommonResponse > BodyMutation, the body last."""
+def _with_long_body(direction: Direction, rest: CommonResponse, body: LongBody, metadata: Struct) -> LongReply:
+    """A reply to a body that replaces it: ProcessingResponse > BodyResponse > CommonResponse > BodyMutation, the body last."""
     common = rest.SerializeToString()
     head = b"\x0a" + varint(len(body))
     size = len(head) + len(body)
-    for tag, before in ((b"\x1a", common), (b"\x0a", b""), (Direction.REQUEST.value, b"")):
+    for tag, before in ((b"\x1a", common), (b"\x0a", b""), (direction.value, b"")):
         head = before + tag + varint(size) + head
         size = len(head) + len(body)
     tail = ProcessingResponse(dynamic_metadata=metadata).SerializeToString() if metadata.fields else b""

@@ -14,7 +14,7 @@ from endpick.extproc.replies import Direction
 from endpick.extproc.states import MESSAGE_TRANSITIONS, MessagePart, MessageState, misplaced, out_of_order
 from endpick.extproc.stream import GrpcStatus, LetPass, PassingBody, ProtocolError, Reply, SessionCounters
 from endpick.plugins.tracebacks import for_log
-from endpick.requests.long_body import LongBody
+from endpick.requests.long_body import Body, LongBody, Piece
 from endpick.requests.model import BodyMode, CloseCause, Exchange
 
 logger = logging.getLogger(__name__)
@@ -32,8 +32,9 @@ _TO_CLIENT: Final = Direction.RESPONSE
 _NONE: Final = BodyMode.NONE
 _FULL_DUPLEX: Final = BodyMode.FULL_DUPLEX_STREAMED
 
-_SHOWN_BYTES: Final = 4 * 1024 * 1024
-"""How much of a long piece the exchange is shown at once: joining some megabytes costs a tenth for each of joining sixty."""
+_SHOWN_BYTES: Final = 256 * 1024
+"""How much of a long piece the exchange is shown at once. To join sixty megabytes so takes 5 ms; 50, where each part is so long that the
+C library has the system map memory for it, or all of them are one."""
 
 
 class ResponsePhase(PassingBody):
@@ -47,6 +48,7 @@ class ResponsePhase(PassingBody):
         "_counters",
         "_has_length",
         "_let_pass",
+        "_longer",
         "_mode",
         "_passes",
         "_replaced",
@@ -71,6 +73,8 @@ class ResponsePhase(PassingBody):
         self._rewrites = False
         """Whether it may answer with another piece, and has to see one without bytes as well: it may hold something back."""
         self._replaced = False
+        self._longer: tuple[LongBody, bool] | None = None
+        """What comes before the piece that is being answered, in one reply with it, and whether any of it is replaced."""
         self._has_length = False
         self._passes = False
         """Whether the transport was told that pieces may pass."""
@@ -78,7 +82,7 @@ class ResponsePhase(PassingBody):
         self.streams = False
         """Whether pieces may go to `on_streamed`: the body is under way, and each is answered with bytes."""
 
-    def on_headers(self, headers: dict[str, str], end: bool, served: str | None) -> list[bytes]:
+    def on_headers(self, headers: dict[str, str], end: bool, served: str | None) -> list[Reply]:
         """The beginning of the response, and all of it if `end`; `served` is where it comes from, if the gateway says so.
 
         Raises:
@@ -138,7 +142,7 @@ class ResponsePhase(PassingBody):
             except Exception as error:
                 self._fault("response_chunk", error)
 
-    def on_body(self, chunk: bytes, end: bool) -> list[bytes]:
+    def on_body(self, chunk: bytes, end: bool) -> list[Reply]:
         """A piece of the body; the last one if `end`.
 
         Raises:
@@ -155,8 +159,11 @@ class ResponsePhase(PassingBody):
         if self._mode is _NONE:
             raise out_of_order("a response body came although response_body_mode is NONE")
         instead = self._instead_of(chunk, end) if chunk or self._rewrites else None
+        answers: list[Reply]
         if self._mode is _FULL_DUPLEX:
-            answers = replies.streamed(_TO_CLIENT, chunk if instead is None else instead, end)
+            answers = [*replies.streamed(_TO_CLIENT, chunk if instead is None else instead, end)]
+        elif self._longer is not None:
+            answers = [self._at_once(self._longer, chunk, instead)]
         elif instead is None:
             answers = [replies.CONTINUE_RESPONSE_BODY]
         else:
@@ -166,22 +173,44 @@ class ResponsePhase(PassingBody):
         return answers
 
     def on_long_body(self, body: LongBody, end: bool) -> Sequence[Reply]:
-        """The same of a piece of megabytes: one message that a gateway which buffers sends. It is joined only where it is rewritten.
+        """The same of a piece of megabytes: one message that a gateway which buffers sends. It is never joined, and shown in parts.
 
         Raises:
             ProtocolError: as `on_body`.
         """
-        if self._rewrites or not body.pieces or (self.state, _BODY_PART) not in MESSAGE_TRANSITIONS:
+        if not body.pieces or (self.state, _BODY_PART) not in MESSAGE_TRANSITIONS or (self._rewrites and self._seen_by is None):
             return self.on_body(body.whole(), end)
         *pieces, last = body.pieces
         earlier = LongBody(pieces)
-        if self._seen_by is not None:
-            for part in earlier.parts(_SHOWN_BYTES):
-                self._instead_of(part, end=False)
-        answers = replies.streamed_long(_TO_CLIENT, earlier, end=False) if self._mode is _FULL_DUPLEX else []
-        return [*answers, *self.on_body(bytes(last), end)]
+        sent = earlier if self._seen_by is None else self._shown(earlier)
+        if self._mode is _FULL_DUPLEX:
+            return [*replies.streamed_long(_TO_CLIENT, sent, end=False), *self.on_body(bytes(last), end)]
+        self._longer = sent, sent is not earlier
+        return self.on_body(bytes(last), end)
 
-    def on_trailers(self) -> list[bytes]:
+    def _shown(self, body: LongBody) -> LongBody:
+        """What is sent in place of a long piece that goes on, all of which the exchange is shown: the same object where nothing changes."""
+        pieces: list[Piece] = []
+        is_changed = False
+        for group in body.groups(_SHOWN_BYTES):
+            instead = self._instead_of(b"".join(group), end=False)
+            if instead is None:
+                pieces += group
+            else:
+                is_changed = True
+                pieces.append(instead)
+        return LongBody(pieces) if is_changed else body
+
+    def _at_once(self, longer: tuple[LongBody, bool], last: bytes, instead: bytes | None) -> Reply:
+        """One reply to a long piece, of which `last` is the end."""
+        self._longer = None
+        earlier, is_changed = longer
+        if instead is None and not is_changed:
+            return replies.CONTINUE_RESPONSE_BODY
+        whole = LongBody([*earlier.pieces, last if instead is None else instead])
+        return replies.replaced_response_body(whole, self._length_of(whole))
+
+    def on_trailers(self) -> list[Reply]:
         """Trailers; they end the body if no message of it has said so.
 
         Raises:
@@ -225,13 +254,13 @@ class ResponsePhase(PassingBody):
         self._replaced = self._replaced or instead is not None
         return instead
 
-    def _length_of(self, body: bytes) -> HeaderMutation | None:
+    def _length_of(self, body: Body) -> HeaderMutation | None:
         """The new content-length of a buffered body, without which the gateway refuses it; it drops that of others itself."""
         if self._mode is BodyMode.BUFFERED and self._has_length:
             return mutation({"content-length": str(len(body))}, {})
         return None
 
-    def _ended(self, reply: bytes) -> bytes:
+    def _ended(self, reply: Reply) -> Reply:
         """The last reply of the response, with what the exchange tells the gateway; after that the exchange is over."""
         self.streams = False
         if self._passes and self._let_pass is not None:

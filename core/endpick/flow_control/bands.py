@@ -43,6 +43,12 @@ class Bands:
         """The highest priority of which a request waits."""
         return next((band.priority for band in self if band), None)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether more wait than the limits of all together allow, as after a reload that lowered them."""
+        rules = self.rules
+        return self.size_bytes > rules.max_bytes > 0 or self.requests > rules.max_requests > 0
+
     def has_room_for(self, band: BandQueue, size_bytes: int) -> bool:
         """Whether one more request of that size may wait there; exactly at a limit it may."""
         rules = self.rules

@@ -162,30 +162,21 @@ class FlowController:
                 told += 1
         return told
 
-    def shut_down(self) -> int:
-        """Tell all that wait, and from now on all that would have to; how many were told."""
+    def shut_down(self) -> None:
+        """From now on tell all that would have to wait that it is over; for those that wait already there is `end_some`."""
         self._ending = True
-        entries = [entry for band in self.bands for entry in band.entries()]
-        for entry in entries:
-            if entry.state is EntryState.WAITING:
-                self._end(entry, EntryEvent.SHUT_DOWN)
-        return len(entries)
 
-    def let_all_go(self) -> int:
-        """Let all go that wait: the configuration has no flow control any more. How many went."""
+    def end_some(self, most: int, event: EntryEvent) -> int:
+        """End the waiting of up to `most`, of the highest bands and of those that came first, with this event; how many there were."""
         count = 0
         for band in list(self.bands):
-            while (entry := band.oldest) is not None:
-                self._end(entry, EntryEvent.CHOSEN)
+            while count < most and (entry := band.oldest) is not None:
+                self._end(entry, event)
                 count += 1
         return count
 
-    def reconfigure(self, rules: Rules) -> int:
-        """Go on with other rules: what waits keeps its place in time, and is put in order anew.
-
-        Returns:
-            How many found no room under the new rules and were told, of those that came last.
-        """
+    def reconfigure(self, rules: Rules) -> None:
+        """Go on with other rules: what waits keeps its place in time, and is put in order anew. For those without room there is `trim`."""
         now = self.now()
         entries = self.bands.emptied()
         self.bands = Bands(rules, now)
@@ -196,20 +187,21 @@ class FlowController:
             self.reclaimer = Reclaimer(rules.eviction, rules.detector, self.now, self._report)
         else:
             self.reclaimer.follow(rules.eviction, rules.detector)
-        homeless = []
         for entry in entries:
             put(entry, "ttl_seconds", rules.ttl_seconds)
-            band = self.bands.band(entry.request.priority, now)
-            if self.bands.has_room_for(band, entry.size_bytes):
-                self.bands.add(band, entry)
-            else:
-                homeless.append(entry)
-        for entry in homeless:
-            entry.enter(EntryEvent.NO_ROOM)
-            band = self.bands.band(entry.request.priority, now)
-            self._report.left(entry, band, self.bands, outcome_of(EntryEvent.NO_ROOM, self.regime.is_empty), now - entry.enqueued_at)
-            self._tell(entry, EntryEvent.NO_ROOM)
-        return len(homeless)
+            self.bands.add(self.bands.band(entry.request.priority, now), entry)
+
+    def trim(self, most: int) -> int:
+        """Tell some of those for which new rules have no room; how many were told.
+
+        Of each band that has too many, and of the lowest where all together are too many, those that came last.
+        """
+        told = 0
+        for band in reversed(list(self.bands)):
+            while told < most and (self.bands.is_over or band.is_over) and (entry := band.newest) is not None:
+                self._end(entry, EntryEvent.NO_ROOM)
+                told += 1
+        return told
 
     def pool_is_empty(self) -> bool:
         """Whether there are no endpoints; takes note of the regime."""

@@ -190,6 +190,11 @@ class BandQueue:
         rules = self.rules
         return self.size_bytes + size_bytes <= rules.max_bytes and len(self._waiting) < rules.max_requests
 
+    @property
+    def is_over(self) -> bool:
+        """Whether more wait than the rules allow, as after a reload that lowered them."""
+        return self.size_bytes > self.rules.max_bytes or len(self._waiting) > self.rules.max_requests
+
     def add(self, entry: Entry) -> None:
         """Have an entry wait; entries are added in the order in which they came."""
         put(entry, "key", self.rules.ordering.key(entry))

@@ -34,18 +34,18 @@ class LongBody:
                 return bytes(piece[:1]) == byte
         return False
 
-    def parts(self, size: int) -> Iterator[bytes]:
-        """All of it, in order, as pieces of at least `size` bytes each but for the last."""
+    def groups(self, size: int) -> Iterator[list[Piece]]:
+        """All of its pieces, in order, in groups of at least `size` bytes each but for the last."""
         found: list[Piece] = []
         length = 0
         for piece in self.pieces:
             found.append(piece)
             length += len(piece)
             if length >= size:
-                yield b"".join(found)
+                yield found
                 found, length = [], 0
         if found:
-            yield b"".join(found)
+            yield found
 
     def whole(self) -> bytes:
         """All of it as one: for who has to have it so, at the price that the pieces are to spare."""

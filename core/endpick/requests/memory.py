@@ -140,6 +140,12 @@ class MemoryAccount:
         """What the process may use in all."""
         return self._limit_bytes
 
+    @property
+    def is_unexplained(self) -> bool:
+        """Whether memory is short, though what is accounted for does not say why."""
+        accounted = self._base_bytes + self.held_bytes
+        return self.stage > OverloadStage.NORMAL and accounted < STAGE_BOUNDS[OverloadStage.RELEASING].begins * self._limit_bytes
+
     def hold_parsed(self, size: int) -> None:
         """Account for what a body became, or with a negative size for the end of its request."""
         self.parsed_bytes += size

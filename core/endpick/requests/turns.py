@@ -7,7 +7,7 @@ import logging
 from time import perf_counter
 
 from endpick.flow_control.controller import FlowController
-from endpick.flow_control.limits import SWEEP_SECONDS
+from endpick.flow_control.limits import SWEEP_SECONDS, Rules
 from endpick.flow_control.states import EntryEvent
 from endpick.plugins.failures import CALL_FAILURES
 from endpick.requests.memory import MemoryAccount, OverloadStage
@@ -23,7 +23,8 @@ TURN_SECONDS = 0.002
 """For so long requests may go in one turn of the event loop."""
 SHED_AT_ONCE = 32
 EXPIRED_AT_ONCE = 32
-"""So many clients are told in one turn that they waited too long; the others in the next ones, so that the event loop is not held up."""
+"""So many clients are told in one turn that they waited too long, or that there is no room or no process for them any more; the others
+in the next ones, so that the event loop is not held up."""
 
 _NO_ENDPOINTS = "rejected-no-endpoints"
 _TOLD: dict[tuple[EntryEvent, bool], Refused] = {
@@ -53,6 +54,25 @@ class Turns:
         self._handle: asyncio.Handle | None = None
         self._is_soon = False
         self._swept_at = controller.now()
+        self._trims = False
+        """Whether new rules may have no room for all that wait."""
+        self._lets_all_go = False
+        """Whether the configuration has no flow control any more."""
+
+    def reconfigure(self, rules: Rules) -> None:
+        """Go on with other rules; those for which they have no room are told, some in each turn."""
+        self.controller.reconfigure(rules)
+        self._lets_all_go, self._trims = False, True
+        self.soon()
+
+    def let_all_go(self) -> None:
+        """There is no flow control any more: let all go that wait, some in each turn, as each of them is a decision."""
+        self._lets_all_go = True
+        self.soon()
+
+    def tell_of_the_end(self) -> int:
+        """Tell some of those that wait that the process ends; how many were told."""
+        return self.controller.end_some(EXPIRED_AT_ONCE, EntryEvent.SHUT_DOWN)
 
     def refusal_for(self, event: EntryEvent) -> Refused | None:
         """What the client of a request is told that this happened to; None where it goes on, or waits."""
@@ -76,13 +96,17 @@ class Turns:
         try:
             if self._account.stage >= OverloadStage.SHEDDING:
                 self._shed()
-            delay = self._let_go()
+            if self._trims:
+                self._trims = controller.trim(EXPIRED_AT_ONCE) == EXPIRED_AT_ONCE
+            delay = self._let_some_of_all_go() if self._lets_all_go else self._let_go()
             now = controller.now()
             if now - self._swept_at >= SWEEP_SECONDS:
                 if self._sweep():
                     self._swept_at = now
                 else:
                     delay = 0.0
+            if self._trims:
+                delay = 0.0
         except CALL_FAILURES:  # a fault of endpick's own must not keep the others waiting for ever
             _log.exception("flow control failed in one turn, and goes on")
         if controller.waiting and not self._is_soon:
@@ -104,6 +128,13 @@ class Turns:
             if perf_counter() - began > TURN_SECONDS:
                 return 0.0
         return TICK_SECONDS
+
+    def _let_some_of_all_go(self) -> float:
+        """Seconds until the next turn."""
+        began = perf_counter()
+        while self.controller.end_some(1, EntryEvent.CHOSEN) and perf_counter() - began < TURN_SECONDS:
+            pass
+        return 0.0
 
     def _sweep(self) -> bool:
         """Tell some that waited too long; False if there may be more of them."""

@@ -298,7 +298,7 @@ class WaitingRoom:
         turns = self._turns
         if bound is None or detector is None:
             if turns is not None:
-                turns.controller.let_all_go()
+                turns.let_all_go()
             return
         from endpick.flow_control.controller import FlowController  # noqa: PLC0415 - only where requests may wait
         from endpick.flow_control.limits import rules_of  # noqa: PLC0415 - only where requests may wait
@@ -309,8 +309,7 @@ class WaitingRoom:
             controller = FlowController(rules, self._pool, self.access, self._clock, self._new_report())
             self._turns = Turns(controller, self._account)
         else:
-            turns.controller.reconfigure(rules)
-            turns.soon()
+            turns.reconfigure(rules)
 
     def something_changed(self, _change: object = None) -> None:
         """A request that was sent to a model server is over, an endpoint joined or reported: there may be room."""
@@ -324,6 +323,13 @@ class WaitingRoom:
         reclaimer = None if turns is None else turns.controller.reclaimer
         return None if reclaimer is None else reclaimer.track(request, endpoint)
 
-    def shut_down(self) -> int:
-        """Tell all that wait, and from now on all that would have to; how many were told."""
-        return 0 if self._turns is None else self._turns.controller.shut_down()
+    async def shut_down(self) -> int:
+        """Tell all that wait, some in each turn of the event loop, and from now on all that would have to; how many were told."""
+        if self._turns is None:
+            return 0
+        self.controller.shut_down()
+        told = 0
+        while some := self._turns.tell_of_the_end():
+            told += some
+            await asyncio.sleep(0)
+        return told

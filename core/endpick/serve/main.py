@@ -21,6 +21,7 @@ from endpick.early_signals import EARLY_SIGNALS
 from endpick.installation import request_path
 from endpick.observability.uncaught import Uncaught
 from endpick.planning.plan import Plan, PlannedInstance, PlanOutcome
+from endpick.serve.garbage import collect_rarely
 from endpick.serve.lifecycle import Lifecycle, Phase, StoppedWhileStarting
 from endpick.serve.overload import keep_free_memory, release_start_code, share_free_memory
 from endpick.serve.process import Control, Ports, ServeSettings, serve
@@ -40,14 +41,6 @@ Python's own 5 ms are half of what a pick may take."""
 
 SETTLED_SECONDS = 0.5
 """After the start: the first requests need some of what was just read."""
-_COLLECTED_AT = 10_000
-"""So many new objects are searched for garbage. A request under way has about a hundred, which are freed when it is over: with Python's
-own 700 the collector would look at those of seven requests that overlap, again and again, and find nothing."""
-_YOUNG_COLLECTIONS = 2
-"""What has outlived one search is searched a second time after so many more. With Python's own ten, that was a hundred thousand objects
-where thousands of requests wait, and took 41 ms at once; each object is searched as often either way."""
-_OLD_COLLECTIONS = 40
-"""A full search comes no sooner than with Python's own ten and ten."""
 
 
 def run(plan: Plan, settings: ServeSettings, replan: Callable[[], PlanOutcome]) -> None:
@@ -215,17 +208,6 @@ def started_threads() -> ThreadPoolExecutor:
             executor.submit(are_there.wait)
     are_there.set()
     return executor
-
-
-def collect_rarely() -> None:
-    """Have the garbage collector pass over all that there is now, and look at what comes later now and then.
-
-    Called at the end of the start: what that made lives as long as the process, and to visit it would be a tenth of a request's CPU.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_COLLECTED_AT, _YOUNG_COLLECTIONS, _OLD_COLLECTIONS)
-    gc.enable()
 
 
 def _started(ports: Ports) -> None:

@@ -23,6 +23,7 @@ from endpick.plugins.failures import CALL_FAILURES, is_the_hosts, kind_of
 from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import ExtensionPoint
 from endpick.requests.memory import STAGE_BOUNDS, MemoryAccount, OverloadStage
+from endpick.serve.garbage import FullSearches
 
 _log = logging.getLogger("endpick.overload")
 
@@ -69,6 +70,7 @@ class OverloadWatch:
         self._account = account
         self._instances = instances
         self._telemetry = telemetry
+        self._searches = FullSearches(account)
         self._timer: asyncio.TimerHandle | None = None
         self._next_question = 0.0
         self._next_forgetting = 0.0
@@ -123,6 +125,7 @@ class OverloadWatch:
             self._forget(self._instances())
         elif self._forgetting:
             self._forget([each for each in self._instances() if id(each) in self._forgetting])
+        self._searches.look(now)
 
     def _learnt(self, instance: Instance) -> int:
         size = self._asked(instance, lambda plugin: plugin.learnt_bytes())

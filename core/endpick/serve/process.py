@@ -294,7 +294,7 @@ async def _end(
     reason = await watch.wait(settings.drain_timeout_seconds, control.hasten)
     control.lifecycle.enter(Phase.FINISHING)
     open_streams = server.counters.streams_active
-    told = room.shut_down()
+    told = await room.shut_down()
     _log.info(
         "finishing",
         extra={"reason": reason, "open_streams": open_streams, "waiting_told": told, "timeout_seconds": settings.finish_timeout_seconds},

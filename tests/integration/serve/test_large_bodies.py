@@ -233,6 +233,18 @@ async def test_a_helper_that_is_killed_from_outside_costs_one_request(obedient):
         assert bodies.outcomes() == {"crashed": 1, "parsed": 2}
 
 
+async def test_a_helper_that_is_killed_while_it_has_nothing_to_do_costs_none(obedient):
+    instance = obedient()
+    async with reading() as bodies:
+        assert isinstance(await bodies.read(instance, b"fine", "/obey"), BodyRead)
+        pid = bodies.pid
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: not is_running(pid), "the helper to be gone")
+        assert isinstance(await bodies.read(instance, b"fine", "/obey"), BodyRead)
+        assert bodies.pid != pid
+        assert bodies.outcomes() == {"parsed": 2}
+
+
 async def test_what_a_service_manager_tells_all_its_processes_costs_no_body(obedient):
     """Systemd sends SIGTERM to every process of a service that it stops; the parent still answers what it has."""
     instance = obedient()

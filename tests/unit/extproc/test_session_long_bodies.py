@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from endpick._proto.ext_proc_pb2 import HttpBody, ProcessingRequest
+from endpick._proto.ext_proc_pb2 import HttpBody, ProcessingRequest, ProcessingResponse
 from endpick.extproc.session import MOST_KEPT_MESSAGES, Session
 from endpick.extproc.stream import LongMessage, LongReply, ProtocolError, SessionCounters
 from endpick.requests.long_body import LongBody
@@ -94,7 +94,8 @@ def test_a_response_in_one_long_message_passes():
     content = b"ANSWER" * 100_000
     (reply,) = talk(session, long_message(response_body(content, end=True), content))
     assert reply.body == content.lower()
-    assert exchange.chunks == [(content, True)]
+    assert b"".join(chunk for chunk, _ in exchange.chunks) == content
+    assert [is_last for _, is_last in exchange.chunks] == [False, False, False, True]
 
 
 @pytest.mark.parametrize("end", [False, True])
@@ -113,6 +114,21 @@ def test_the_gateway_and_the_exchange_are_told_the_same_of_a_long_answer(mode, w
         told.append((said, exchange.finishes, [is_last for _, is_last in exchange.chunks if is_last]))
         assert not wants or b"".join(chunk for chunk, _ in exchange.chunks) == content
     assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("found", [None, b"B", PIECES[39][:1]])
+def test_a_long_answer_is_shown_in_parts_and_replaced_as_a_whole_where_any_of_them_is(found):
+    exchange = NotedExchange(rewrite=lambda chunk, end: chunk.replace(found, b"?") if found and found in chunk else None)
+    exchange.tells_metadata, exchange.response_metadata = True, lambda: {"n": {"k": "v"}}
+    session = Session(NotedDirector(Routed((ENDPOINT,), exchange)))
+    headers = response_headers({"content-length": str(len(WHOLE))})
+    talk(session, request_headers(response_body=BodyMode.BUFFERED), request_body(b"{}", end=True), headers)
+    (reply,) = session.receive_long(long_message(response_body(WHOLE, end=True), WHOLE))
+    assert max(len(chunk) for chunk, _ in exchange.chunks) < 2**18 + 16_000
+    told = ProcessingResponse.FromString(reply if isinstance(reply, bytes) else reply.whole())
+    assert told.response_body.response.body_mutation.body == (WHOLE.replace(found, b"?") if found and found in WHOLE else b"")
+    assert told.dynamic_metadata.fields["n"].struct_value.fields["k"].string_value == "v"
+    assert told.response_body.response.HasField("header_mutation") is (found is not None and found in WHOLE)
 
 
 def test_a_long_message_without_a_body_ends_the_answer_all_the_same():

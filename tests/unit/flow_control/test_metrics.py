@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from ruamel.yaml import YAML
 
 from endpick.flow_control.metrics import FlowControlMetrics
+from endpick.flow_control.states import EntryEvent
 from unit.flow_control.queue_bench import Bench, band, settings
 
 FIXTURE = Path(__file__).parents[2] / "fixtures/metrics/catalogue.yaml"
@@ -89,5 +90,5 @@ def test_made_up_fairness_ids_share_their_labels_beyond_the_limit(registry):
     assert len(samples) == 6
     assert samples["other"] == 95
     assert overflows
-    bench.controller.shut_down()
+    bench.controller.end_some(1000, EntryEvent.SHUT_DOWN)
     assert sum(sample.value for family in registry.collect() if "queue_size" in family.name for sample in family.samples) == 0

@@ -156,7 +156,8 @@ class Waiting(RuleBasedStateMachine):
     def reload(self, rules):
         self.rules = rules
         before = len(self.waits)
-        told = self.bench.controller.reconfigure(self.bench.rules(rules))
+        self.bench.controller.reconfigure(self.bench.rules(rules))
+        told = self.bench.controller.trim(1000)
         self.settle()
         assert before - len(self.waits) == told
         self.bench.controller.sweep(1000)  # which comes within a second, and tells those for whom the new time is too short
@@ -203,6 +204,7 @@ class Waiting(RuleBasedStateMachine):
         for name in self.waits:
             assert self.bench.entries[name].state is EntryState.WAITING
         self.bench.controller.shut_down()
+        self.bench.controller.end_some(1000, EntryEvent.SHUT_DOWN)
         self.settle()
         assert not self.waits, "all are told at the end"
         assert self.bench.controller.waiting == 0

@@ -74,7 +74,8 @@ def test_a_reload_keeps_what_waits_in_the_order_and_the_bands_of_the_new_rules()
         bench.offer(name, size=size)
     bench.offer("urgent", priority=7)
     new = settings(ttl_seconds=5.0, template=band(ordering="shortest"))
-    assert bench.controller.reconfigure(bench.rules(new)) == 0
+    bench.controller.reconfigure(bench.rules(new))
+    assert bench.controller.trim(1000) == 0
     assert {entry.ttl_seconds for entry in bench.entries.values()} == {5.0}
     bench.saturation = 0.0
     assert bench.gone() == ["urgent", "small", "middle", "large"]
@@ -82,29 +83,47 @@ def test_a_reload_keeps_what_waits_in_the_order_and_the_bands_of_the_new_rules()
 
 def test_a_reload_that_leaves_less_room_tells_those_that_came_last():
     bench = Bench()
-    for name in "abc":
+    for name in "abcde":
         bench.offer(name)
-    assert bench.controller.reconfigure(bench.rules(settings(max_requests=2))) == 1
-    assert bench.told == [("c", "NO_ROOM")]
-    assert bench.log.ends == [("c", "RejectedCapacity")]
+    bench.controller.reconfigure(bench.rules(settings(max_requests=2)))
+    assert bench.controller.waiting == 5
+    assert bench.offer("late") is EntryEvent.NO_ROOM
+    assert bench.controller.trim(2) == 2
+    assert bench.told == [("e", "NO_ROOM"), ("d", "NO_ROOM")]
+    assert bench.controller.trim(2) == 1
+    assert bench.log.ends[-3:] == [("e", "RejectedCapacity"), ("d", "RejectedCapacity"), ("c", "RejectedCapacity")]
     assert bench.controller.waiting == 2
+
+
+def test_a_band_with_less_room_is_trimmed_by_itself_and_all_together_from_the_lowest():
+    bench = Bench()
+    for name, priority in (("a", 0), ("b", 3), ("c", 3), ("d", 0)):
+        bench.offer(name, priority=priority)
+    bench.controller.reconfigure(bench.rules(settings(template=band(max_requests=1))))
+    assert bench.controller.trim(10) == 2
+    assert bench.told == [("d", "NO_ROOM"), ("c", "NO_ROOM")]
+    bench.controller.reconfigure(bench.rules(settings(max_bytes=1, template=band(max_requests=1))))
+    assert bench.controller.trim(10) == 2
 
 
 def test_without_flow_control_all_that_waits_goes():
     bench = Bench()
-    for name, priority in (("a", 0), ("b", 3)):
+    for name, priority in (("a", 0), ("b", 3), ("c", 3)):
         bench.offer(name, priority=priority)
-    assert bench.controller.let_all_go() == 2
-    assert bench.told == [("b", "CHOSEN"), ("a", "CHOSEN")]
+    assert bench.controller.end_some(2, EntryEvent.CHOSEN) == 2
+    assert bench.told == [("b", "CHOSEN"), ("c", "CHOSEN")]
+    assert bench.controller.end_some(2, EntryEvent.CHOSEN) == 1
+    assert bench.told[-1] == ("a", "CHOSEN")
 
 
 def test_at_the_end_all_are_told_and_nothing_waits_any_more():
     bench = Bench()
     for name in "abc":
         bench.offer(name)
-    assert bench.controller.shut_down() == 3
-    assert {event for _, event in bench.told} == {"SHUT_DOWN"}
+    bench.controller.shut_down()
     assert bench.offer("late") is EntryEvent.SHUT_DOWN
+    assert bench.controller.end_some(1000, EntryEvent.SHUT_DOWN) == 3
+    assert {event for _, event in bench.told} == {"SHUT_DOWN"}
     assert bench.controller.waiting == 0
 
 

@@ -1,12 +1,16 @@
-"""The search for garbage while `endpick serve` serves: in short parts."""
+"""The search for garbage while `endpick serve` serves: in short parts, and in full only where that is short or may help."""
 
 from __future__ import annotations
 
 import gc
+import weakref
 
 import pytest
 
-from endpick.serve.main import collect_rarely
+from endpick.requests.memory import MemoryAccount, OverloadStage
+from endpick.serve.garbage import FullSearches, collect_rarely
+
+MIB = 1024 * 1024
 
 
 @pytest.fixture
@@ -18,20 +22,79 @@ def collecting():
     gc.unfreeze()
 
 
-@pytest.mark.usefixtures("collecting")
-def test_of_what_lives_on_no_more_than_some_ten_thousand_objects_are_searched_at_once_but_in_a_full_search():
-    searched: dict[int, list[int]] = {0: [], 1: []}
+@pytest.fixture
+def searched():
+    """How many objects each search looked at, by generation."""
+    found: dict[int, list[int]] = {0: [], 1: [], 2: []}
 
     def note(phase: str, info: dict[str, int]) -> None:
-        if phase == "start" and info["generation"] in searched:
-            searched[info["generation"]].append(sum(len(gc.get_objects(each)) for each in range(info["generation"] + 1)))
+        if phase == "start":
+            found[info["generation"]].append(sum(len(gc.get_objects(each)) for each in range(info["generation"] + 1)))
 
     gc.callbacks.append(note)
-    try:
-        alive = [[number] for number in range(300_000)]
-    finally:
-        gc.callbacks.remove(note)
-    assert len(alive) == 300_000
-    assert len(searched[1]) >= 5
+    yield found
+    gc.callbacks.remove(note)
+
+
+class Ring:
+    """Refers to itself, so that only a search finds it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def grown_old() -> weakref.ref[Ring]:
+    """Garbage that has outlived the searches in parts: so many follow that a full one is due."""
+    ring = Ring()
+    alive = [[number] for number in range(2_000_000)]
+    assert len(alive) == 2_000_000
+    return weakref.ref(ring)
+
+
+@pytest.mark.usefixtures("collecting")
+def test_of_what_lives_on_no_more_than_some_ten_thousand_objects_are_searched_at_once(searched):
+    alive = [[number] for number in range(2_000_000)]
+    assert len(alive) == 2_000_000
+    assert len(searched[1]) > 40
     assert max(searched[1]) < 50_000
     assert max(searched[0]) < 15_000
+    assert searched[2] == []
+
+
+@pytest.mark.usefixtures("collecting")
+def test_all_is_searched_while_little_is_held_and_not_again_at_once(searched):
+    searches = FullSearches(MemoryAccount(1000 * MIB))
+    searches.look(1.0)
+    assert searched[2] == []
+    ring = grown_old()
+    searches.look(2.0)
+    assert ring() is None
+    assert len(searched[2]) == 1
+    ring = grown_old()
+    searches.look(2.0)
+    assert ring() is not None
+    searches.look(100_000.0)
+    assert ring() is None
+
+
+@pytest.mark.usefixtures("collecting")
+def test_where_much_is_held_all_is_searched_only_while_memory_is_short_for_no_reason_that_is_known(searched):
+    account = MemoryAccount(1000 * MIB, 50 * MIB)
+    account.hold_parsed(100 * MIB)
+    searches = FullSearches(account)
+    ring = grown_old()
+    account.measured(650 * MIB, 0)
+    searches.look(1.0)
+    assert ring() is not None
+    account.measured(750 * MIB, 0)
+    assert account.stage is OverloadStage.RELEASING
+    searches.look(2.0)
+    assert ring() is None
+    searches.look(500.0)
+    assert len(searched[2]) == 1
+    searches.look(700.0)
+    assert len(searched[2]) == 2
+
+    account.hold_parsed(600 * MIB)
+    searches.look(10_000.0)
+    assert len(searched[2]) == 2

@@ -18,9 +18,8 @@ from typing import Self
 
 from pydantic import ValidationError
 
-from endpick.api.request import Piece
 from endpick.requests.long_body import Body, LongBody, body_of
-from endpick.serve.bodies.layout import places_in
+from endpick.serve.bodies.layout import Place, Received, places_in
 from endpick.serve.bodies.wire import FRAME, MOST_HEAD_BYTES, BuildJob, Head, ParseJob, Spec
 
 _PIECE_BYTES = 256 * 1024
@@ -60,13 +59,13 @@ class Told:
     Attributes:
         head: What it is.
         pieces: See `Head`; without those of prompts with media and the body that was rewritten.
-        prompts: Those with media, piece by piece.
+        prompts: Those with media, piece by piece, to be read when a plugin asks for them.
         body: The one that was rewritten.
     """
 
     head: Head
     pieces: tuple[bytes, ...]
-    prompts: tuple[tuple[Piece, ...], ...] | None = None
+    prompts: Received | None = None
     body: Body | None = None
 
 
@@ -83,6 +82,17 @@ class Helper:
     def pid(self) -> int:
         """Its process id."""
         return self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether a helper that has nothing to say is gone: its socket tells at once, and the event loop when it has been waited for."""
+        try:
+            self._channel.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
 
     @classmethod
     async def start(cls) -> Self:
@@ -180,14 +190,14 @@ class Helper:
         body = body_of([part async for part in self._parts(rewritten)]) if head.rewritten else None
         return Told(head, tuple(pieces), prompts, body)
 
-    async def _prompts(self, layout: bytes, content: int) -> tuple[tuple[Piece, ...], ...]:
+    async def _prompts(self, layout: bytes, content: int) -> Received:
         """Prompts with media, each piece by itself: a picture of thirty megabytes is not cut out of something longer."""
-        prompts: list[tuple[Piece, ...]] = []
+        prompts: list[tuple[tuple[Place, bytes], ...]] = []
         try:
             for places in places_in(layout, content):
-                pieces: list[Piece] = []
+                pieces: list[tuple[Place, bytes]] = []
                 for place in places:
-                    pieces.append(place.read(await self._receive(place.size)))
+                    pieces.append((place, await self._receive(place.size)))
                     if place.size >= _PIECE_BYTES:
                         await asyncio.sleep(0)
                 prompts.append(tuple(pieces))

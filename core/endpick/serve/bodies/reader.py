@@ -17,6 +17,7 @@ from endpick.plugins.elsewhere import SampleKey
 from endpick.plugins.instance import Instance
 from endpick.requests.large import BodyRead, ElsewhereError, LargeBody, ParserFailed
 from endpick.requests.model import Refused
+from endpick.serve.bodies.layout import read_all
 from endpick.serve.bodies.outcomes import REFUSALS, Outcome
 from endpick.serve.bodies.queue import Answer, FairQueue, Waiting
 
@@ -174,6 +175,8 @@ class LargeBodies:
         from endpick.serve.bodies.wire import ParseJob  # noqa: PLC0415
 
         large, settings = waiting.large, self._settings
+        if self._helper is not None and self._helper.has_ended:  # killed while it had nothing to do, which is not this body's fault
+            await self._end_helper(at_once=True)
         if self._helper is None:
             self._metrics.body_helper_starts.inc()
             self._helper = await Helper.start()
@@ -254,7 +257,7 @@ def _read(told: Told) -> BodyRead | Rejection | ParserFailed:
     texts = pieces[2:]
     parsed = ParsedRequest(
         model=_text(pieces[0]),
-        prompt=Prompt(lambda: texts, None if prompts is None else lambda: prompts),
+        prompt=Prompt(lambda: texts, None if prompts is None else lambda: read_all(prompts)),
         streaming=head.streaming,
         max_output_tokens=head.max_output_tokens,
         cache_salt=_text(pieces[1]),

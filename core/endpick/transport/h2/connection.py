@@ -243,6 +243,11 @@ class Connection:
             self.outbox.put(frames.goaway(self.streams.last_id, error.code, error.reason))
             self.streams.close_some()
 
+    @property
+    def cut_bytes(self) -> int:
+        """What has arrived of a frame whose end has not."""
+        return self._arrived.cut_bytes
+
     def idle_since(self) -> float | None:
         """Since when there has been no stream, within the second between two ticks; None while there is one."""
         return None if self.streams.open else self.lifetime.idle_since()

@@ -109,6 +109,11 @@ class FrameBuffer:
             self._open(*self.behind.popleft())
         return bool(self.bytes)
 
+    @property
+    def cut_bytes(self) -> int:
+        """What is kept of a frame whose end has not arrived."""
+        return len(self._partial)
+
     def left(self) -> bool:
         """Whether there are bytes that have not been read, but for a cut frame that has been gone past."""
         return self.position < len(self.bytes) or bool(self.behind)

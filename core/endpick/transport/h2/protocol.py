@@ -64,6 +64,9 @@ class SocketConnection:
         """Before others have their turn."""
         self._unread: deque[bytes] = deque()
         """Arrived before its turn; reading is paused while there is any."""
+        self._account = owner.memory.account
+        self._accounted_bytes = 0
+        """Of what has arrived and was not acted upon: up to a quarter of a megabyte for each of a thousand connections."""
         self._turn_scheduled = False
         self._flush_scheduled = False
         self._ends_scheduled = False
@@ -92,8 +95,10 @@ class SocketConnection:
             return
         if self._turn_scheduled:
             self._unread.append(data)
+            self._account_for(self._accounted_bytes + len(data))
         elif self._turns.exhausted or (self._turns.scheduled and len(data) > LARGE_READ_BYTES):
             self._unread.append(data)
+            self._account_for(len(data))
             self._defer()
         else:
             now = _now()
@@ -103,6 +108,8 @@ class SocketConnection:
             if self._turns.crowded:
                 self._turns.took(_now() - now)
             if (left or self._may_read < 0) and not self._closed:
+                if left:
+                    self._account_for(len(data))
                 self._defer()
 
     def eof_received(self) -> None:
@@ -127,10 +134,19 @@ class SocketConnection:
         for timer in (self._deadline, self._linger):
             if timer is not None:
                 timer.cancel()
+        self._account_for(0)
         # The connection refers to this object. Without the reference back, both are freed at once rather than by the garbage collector.
         connection, self._connection = self._connection, None
-        if connection is not None:
-            self._end_streams(connection)
+        if connection is None:
+            return
+        turns = self._turns
+        if turns.exhausted:  # five hundred may end at one moment, and leave memory to give back
+            turns.join(partial(self._end_streams, connection), self._peer)
+            return
+        began = _now()
+        self._end_streams(connection)
+        if turns.crowded:
+            turns.took(_now() - began)
 
     def _end_streams(self, connection: Connection) -> None:
         """End what a lost connection leaves, some streams in each turn, and then be forgotten."""
@@ -166,6 +182,8 @@ class SocketConnection:
             self._abandon("the client takes nothing")
             return
         self._connection.tick(now)
+        if not self._turn_scheduled:
+            self._account_for(self._connection.cut_bytes)
         self._flush()
         self._end_in_turns()
 
@@ -222,6 +240,7 @@ class SocketConnection:
         connection = self._connection
         if connection is None or self._closed:
             self._unread.clear()
+            self._account_for(0)
             if not self._transport.is_closing():
                 self._transport.resume_reading()
             return
@@ -231,8 +250,18 @@ class SocketConnection:
         self._flush()
         if (left or self._unread) and not self._closed:
             self._schedule_turn()
-        elif not self._transport.is_closing():
+            return
+        self._account_for(0)
+        if not self._transport.is_closing():
             self._transport.resume_reading()
+
+    def _account_for(self, size: int) -> None:
+        """So many bytes have arrived and wait to be acted upon, where it was another number."""
+        account = self._account
+        account.held_bytes += size - self._accounted_bytes
+        self._accounted_bytes = size
+        if account.held_bytes > account.alarm_bytes:
+            account.reconsider()
 
     def _flush(self) -> None:
         connection = self._connection
