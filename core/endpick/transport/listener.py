@@ -13,6 +13,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, cast
 
 from endpick.transport.limits import AcceptLimits
@@ -53,6 +54,7 @@ class AcceptCounters(Protocol):
     connections_evicted: int
     accept_pauses: int
     tls_handshake_failures: int
+    tls_handshakes_too_long: int
 
 
 class Guest(Protocol):
@@ -248,12 +250,12 @@ class Listener:
         if self._tls is None:
             return None
         protocol = cast("asyncio.Protocol", guest)
-        return TlsChannel(
-            protocol, self._tls.context, self._limits.handshake_seconds, self._turns, peer, lambda: self._handshake_failed(guest)
-        )
+        failed = partial(self._handshake_failed, guest)
+        return TlsChannel(protocol, self._tls.context, self._limits.handshake_seconds, self._turns, peer, failed)
 
-    def _handshake_failed(self, guest: Guest) -> None:
+    def _handshake_failed(self, guest: Guest, too_long: bool) -> None:
         self._counters.tls_handshake_failures += 1
+        self._counters.tls_handshakes_too_long += too_long
         self.left(guest)
 
     async def _connect(self, guest: Guest, channel: TlsChannel | None, accepted: socket.socket) -> None:

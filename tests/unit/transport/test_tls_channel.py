@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -80,17 +82,28 @@ class Guest(asyncio.Protocol):
 class Line:
     """A client and the channel that it speaks to."""
 
-    def __init__(self, context: ssl.SSLContext, turns: Turns | None = None, peer: str = "", seconds: float = 3600.0) -> None:
-        self.socket, self.guest, self.failures = Socket(), Guest(), 0
+    def __init__(
+        self,
+        context: ssl.SSLContext,
+        turns: Turns | None = None,
+        peer: str = "",
+        seconds: float = 3600.0,
+        shows: Path | None = None,
+    ) -> None:
+        """`shows` has the certificates of the client, and its key."""
+        self.socket, self.guest, self.failures, self.too_long = Socket(), Guest(), 0, 0
         self.channel = TlsChannel(self.guest, context, seconds, turns or Turns(0.002), peer, self._failed)
         client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+        if shows is not None:
+            client.load_cert_chain(shows)
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.client = client.wrap_bio(self._incoming, self._outgoing)
         self.channel.connection_made(self.socket)
 
-    def _failed(self) -> None:
+    def _failed(self, too_long: bool) -> None:
         self.failures += 1
+        self.too_long += too_long
 
     def hello(self) -> None:
         with pytest.raises(ssl.SSLWantReadError):
@@ -234,6 +247,25 @@ async def test_after_the_end_of_the_servers_side_nothing_is_read(context):
     line.guest.transport.write_eof()
     line.channel.data_received(line.said(b"deaf"))
     assert (line.guest.received, line.socket.ended) == (b"", "eof ")
+
+
+@pytest.mark.parametrize(("certificates", "is_taken"), [(20, True), (200, False)])
+async def test_hundreds_of_certificates_of_a_client_are_not_read(tmp_path, certificates, is_taken):
+    settings = TlsSettings()
+    files = read_certificate(settings)
+    trusting = server_context(replace(files, client_ca=files.certificate), settings)
+    shown = tmp_path / "client.pem"
+    shown.write_bytes(files.key + files.certificate * certificates)
+    line = Line(trusting, shows=shown)
+    line.hello()
+    await turned(lambda: bool(line.socket.written))
+    line._incoming.write(bytes(line.socket.written))
+    line.client.do_handshake()
+    line.deliver()
+    await turned(lambda: line.guest.transport is not None or line.failures == 1)
+    assert (line.guest.transport is not None, line.too_long, line.socket.ended) == ((True, 0, "") if is_taken else (False, 1, "abort "))
+    line.channel.connection_lost(None)
+    assert line.failures == line.too_long
 
 
 async def test_a_handshake_that_fails_is_told_once_and_the_client_why(context):
