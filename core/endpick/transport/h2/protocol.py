@@ -190,7 +190,8 @@ class SocketConnection:
 
     def served(self) -> bool:
         """See `Guest.served`."""
-        return self._connection is not None and self._connection.streams.last_id > 0
+        connection = self._connection
+        return connection is not None and connection.streams.last_id > 0 and not connection.is_silent()
 
     def evict(self) -> None:
         """See `Guest.evict`."""
