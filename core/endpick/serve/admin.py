@@ -106,4 +106,4 @@ class AdminServer:
         for connection in tuple(self._connections):
             connection.tick(now)
         if self._certificate is not None:
-            self._certificate.refresh(self.counters)
+            self._certificate.follow(self.counters)

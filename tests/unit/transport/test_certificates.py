@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import tempfile
+from dataclasses import replace
 
 import pytest
 
@@ -76,3 +78,26 @@ def test_other_files_are_looked_at_at_once(settings):
     assert not watch.refresh(counters)
     renew(settings)
     assert watch.refresh(counters)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("authorities", [1, 200])
+async def test_many_authorities_are_read_beside_the_event_loop(settings, authorities):
+    trusted = settings.certificate_file.with_name("authorities")
+    trusted.write_bytes(make_self_signed()[0])
+    watch, counters = CertificateWatch(replace(settings, client_ca_file=trusted)), TransportCounters()
+    before = watch.context
+    trusted.write_bytes(b"".join(make_self_signed()[0] for _ in range(authorities)))
+    watch.follow(counters)
+    watch.follow(counters)  # once is enough
+    assert (watch.context is before) == (authorities > 1)
+    async with asyncio.timeout(20):
+        while counters.certificate_reloads == 0:  # noqa: ASYNC110 - a thread ends, and its watch signals nothing
+            await asyncio.sleep(0)
+    assert watch.context.cert_store_stats()["x509_ca"] == authorities
+    trusted.write_bytes(b"x" * 40_000 * (authorities - 1))
+    watch.follow(counters)
+    async with asyncio.timeout(20):
+        while counters.certificate_reload_failures == 0:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0)
+    assert counters.certificate_reloads == 1

@@ -111,7 +111,7 @@ class H2Server:
 
     def _sweep(self, now: float) -> None:
         if self._certificate is not None:
-            self._certificate.refresh(self.counters)
+            self._certificate.follow(self.counters)
         self._tick_some(iter(tuple(self._connections)), now)
 
     def _tick_some(self, connections: Iterator[SocketConnection], now: float) -> None:
