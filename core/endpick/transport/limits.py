@@ -156,7 +156,7 @@ class TransportCounters:
     tls_handshake_failures: int = 0
     """Those that took too long included."""
     tls_handshakes_too_long: int = 0
-    """Those of them in which the client sent more than 32 KiB."""
+    """Those of them in which the client sent more than 24 KiB."""
     http1_connections: int = 0
     tls_on_plain_text: int = 0
     bad_prefaces: int = 0

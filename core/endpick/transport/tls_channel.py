@@ -26,8 +26,8 @@ _RECORD_BYTES: Final = 16 * 1024
 _LONG_PIECE_BYTES: Final = _RECORD_BYTES + 256
 """Of what holds much: a record."""
 _PIECES_PER_TURN: Final = 4
-_MOST_HANDSHAKE_BYTES: Final = 32 * 1024
-"""Of one client: ten large certificates. There is room for 180 small ones, which take 20 ms to read; OpenSSL would read 570 at once."""
+_MOST_HANDSHAKE_BYTES: Final = 24 * 1024
+"""Of one client: ten large certificates. There is room for 130 small ones, which take 15 ms to read; OpenSSL would read 570 at once."""
 _BARREN_BYTES: Final = _RECORD_BYTES + 2048
 """So much may arrive and hold next to nothing: it may be the begin of a record."""
 _MOST_ARRIVED_BYTES: Final = 64 * 1024
