@@ -37,6 +37,8 @@ _AGAIN_SECONDS = 10.0
 """How long files that were refused are left alone: what was wrong may have been the disk, the descriptors, or the time."""
 _LONG_PEM_BYTES = 32 * 1024
 """What is longer is read in a thread where requests would wait for it: a millisecond for six certificates."""
+_MOST_SESSIONS = 1000
+"""OpenSSL remembers sessions of TLS 1.2 without tickets, with the certificates of their clients, and 20,480 of them unless it is ended."""
 _MOST_PEM_BYTES = 4 * 1024 * 1024
 """Of one file: twenty times as long as the list of all authorities that browsers trust."""
 
@@ -115,6 +117,7 @@ class CertificateWatch:
 
     def follow(self, counters: CertificateCounters) -> None:
         """As `refresh`, on an event loop: long files are read beside it, and used some time after the call."""
+        self._forget_sessions()
         if self._loading is not None or (stamp := self._changed()) is None:
             return
         if sum(size for _, _, size in stamp) <= _LONG_PEM_BYTES:
@@ -122,6 +125,12 @@ class CertificateWatch:
             return
         loading = self._loading = asyncio.get_running_loop().run_in_executor(None, self._load)
         loading.add_done_callback(lambda loaded: self._loaded(stamp, loaded, counters))
+
+    def _forget_sessions(self) -> None:
+        """Have a new context where the one in use remembers many clients; it goes with the last connection that was made on it."""
+        if self.context.session_stats()["number"] > _MOST_SESSIONS:
+            with suppress(TlsError):  # for want of a descriptor, say: the next call tries again
+                self.context = server_context(self.files, self._settings)
 
     def _loaded(self, stamp: _Stamp, loaded: asyncio.Future[_Loaded], counters: CertificateCounters) -> None:
         self._loading = None

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import ssl
 import tempfile
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -101,3 +103,28 @@ async def test_many_authorities_are_read_beside_the_event_loop(settings, authori
         while counters.certificate_reload_failures == 0:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0)
     assert counters.certificate_reloads == 1
+
+
+def shake_hands(context: ssl.SSLContext) -> None:
+    """As a client does that speaks TLS 1.2 and takes no tickets; both say that nothing follows."""
+    ours = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    ours.check_hostname, ours.verify_mode, ours.maximum_version = False, ssl.CERT_NONE, ssl.TLSVersion.TLSv1_2
+    ours.options |= ssl.OP_NO_TICKET
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client, server = ours.wrap_bio(back, there), context.wrap_bio(there, back, server_side=True)
+    for step in (client.do_handshake, server.do_handshake, client.do_handshake, server.do_handshake, server.unwrap):
+        with suppress(ssl.SSLWantReadError):
+            step()
+
+
+@pytest.mark.asyncio
+async def test_sessions_of_clients_are_not_remembered_without_measure(settings, monkeypatch):
+    monkeypatch.setattr(tls, "_MOST_SESSIONS", 3)
+    watch, counters = CertificateWatch(settings), TransportCounters()
+    first = watch.context
+    for number in range(1, 5):
+        shake_hands(first)
+        assert first.session_stats()["number"] == number, "OpenSSL remembers each"
+        watch.follow(counters)
+        assert (watch.context is first) == (number <= 3)
+    assert watch.context.session_stats()["number"] == counters.certificate_reloads == 0
