@@ -11,8 +11,6 @@
 - `seats`: how many may one address have, and which go where others need the room?
 - `envelope`: how much of a message is not a body?
 - `limits`: how much may a client ask for, and what is counted?
-- `turns`: who is read when, where many send much?
-- `tls_channel`: how is TLS spoken, so that no client's handshake or records keep others waiting?
 - `sweeps`: when is looked for what has taken too long?
 - `tls`: which certificate does a port show?
 - `validity`: from when to when is a certificate valid?

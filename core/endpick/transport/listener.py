@@ -14,11 +14,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol, cast
 
+from endpick.api.tls_channel import TlsChannel
+from endpick.api.turns import Turns
 from endpick.transport.limits import AcceptLimits
 from endpick.transport.seats import Guest, Seat, Seats
 from endpick.transport.tls import CertificateWatch
-from endpick.transport.tls_channel import TlsChannel
-from endpick.transport.turns import Turns
 
 __all__ = ["AcceptCounters", "Listener", "descriptors_of", "site_of"]
 

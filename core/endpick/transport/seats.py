@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from endpick.api.tls_channel import TlsChannel
 from endpick.transport.limits import AcceptLimits
-from endpick.transport.tls_channel import TlsChannel
 
 __all__ = ["Guest", "Seat", "Seats"]
 

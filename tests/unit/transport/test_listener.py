@@ -9,10 +9,10 @@ from collections import Counter
 
 import pytest
 
+from endpick.api.turns import Turns
 from endpick.transport import listener
 from endpick.transport.limits import AcceptLimits, TransportCounters
 from endpick.transport.listener import Listener
-from endpick.transport.turns import Turns
 
 SEATS = 32
 

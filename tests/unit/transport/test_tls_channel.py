@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ssl
+import weakref
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from endpick.api.tls_channel import TlsChannel
+from endpick.api.turns import Turns
 from endpick.transport.tls import TlsSettings, read_certificate, server_context
-from endpick.transport.tls_channel import TlsChannel
-from endpick.transport.turns import Turns
 
 pytestmark = pytest.mark.asyncio
 TINY = 4000
@@ -285,6 +287,24 @@ async def test_a_handshake_that_does_not_come_is_given_up(context, leaves):
     await turned(lambda: line.failures == 1)
     assert line.socket.ended == ("" if leaves else "abort ")
     assert line.guest.calls == []
+
+
+@pytest.mark.parametrize("how", ["failed", "lost", "aborted"])
+async def test_a_handshake_that_came_to_nothing_leaves_nothing_behind(context, how):
+    lines = [Line(context)]
+    known = weakref.ref(lines[0].channel)
+    if how == "failed":
+        lines[0].channel.data_received(b"\x16\x03\x01\x00\x04\x05\x00\x00\x00")
+        await turned(lambda: lines[0].failures == 1)
+    elif how == "aborted":
+        lines[0].hello()
+        lines[0].channel.abort()
+    lines[0].channel.connection_lost(None)
+    lines.clear()
+    await turned(lambda: True)
+    await asyncio.sleep(0)
+    gc.collect()
+    assert known() is None, "and not until the time for handshakes is over"
 
 
 async def test_a_channel_that_is_given_up_calls_nothing(context):
