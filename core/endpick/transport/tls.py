@@ -37,6 +37,7 @@ _AGAIN_SECONDS = 10.0
 """How long files that were refused are left alone: what was wrong may have been the disk, the descriptors, or the time."""
 _LONG_PEM_BYTES = 32 * 1024
 """What is longer is read in a thread where requests would wait for it: a millisecond for six certificates."""
+_MOST_RENEWALS_AT_START = 5
 _MOST_SESSIONS = 1000
 """OpenSSL remembers sessions of TLS 1.2 without tickets, with the certificates of their clients, and 20,480 of them unless it is ended."""
 _MOST_PEM_BYTES = 4 * 1024 * 1024
@@ -95,11 +96,12 @@ class CertificateWatch:
 
     def __init__(self, settings: TlsSettings) -> None:
         self._settings = settings
-        self.files = read_certificate(settings)
-        """The certificate in use."""
-        self.context = server_context(self.files, settings)
         self._paths = tuple(path for path in (settings.certificate_file, settings.key_file, settings.client_ca_file) if path is not None)
         self._stamp = self._look()
+        loaded = self._load_whole()
+        self.files: CertificateFiles = loaded[0]
+        """The certificate in use."""
+        self.context: ssl.SSLContext = loaded[1]
         self._refused: _Stamp | None = None
         """What the files looked like when they were refused."""
         self._refused_for = ""
@@ -142,6 +144,17 @@ class CertificateWatch:
         stamp = self._look() if self._settings.reload else self._stamp
         is_refused = stamp == self._refused and time.monotonic() < self._again_at
         return None if stamp == self._stamp or is_refused else stamp
+
+    def _load_whole(self) -> _Loaded:
+        """Load, and again where the files change meanwhile: one of them may have been renewed, and its key not yet."""
+        for _ in range(_MOST_RENEWALS_AT_START):
+            try:
+                return self._load()
+            except TlsError:
+                before, self._stamp = self._stamp, self._look()
+                if before == self._stamp:
+                    raise
+        return self._load()
 
     def _load(self) -> _Loaded:
         files = read_certificate(self._settings)

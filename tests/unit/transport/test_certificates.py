@@ -74,6 +74,23 @@ def test_what_was_refused_is_tried_again_and_told_once(settings, monkeypatch, ca
     assert counters.certificate_reloads == 1
 
 
+def test_files_that_are_renewed_while_it_starts_are_read_again(settings, monkeypatch):
+    wanted, old_key = settings.certificate_file.read_bytes(), make_self_signed()[1]
+    new_key = settings.key_file.read_bytes()
+    settings.key_file.write_bytes(old_key)
+    load = tls.server_context
+
+    def renewed_meanwhile(files, settings):
+        if files.key == old_key:
+            settings.key_file.write_bytes(new_key + b"\n")
+        return load(files, settings)
+
+    monkeypatch.setattr(tls, "server_context", renewed_meanwhile)
+    watch = CertificateWatch(settings)
+    assert (watch.files.certificate, watch.files.key) == (wanted, new_key + b"\n")
+    assert not watch.refresh(TransportCounters())
+
+
 def test_other_files_are_looked_at_at_once(settings):
     watch, counters = CertificateWatch(settings), TransportCounters()
     renew(settings, valid_days=-1)
