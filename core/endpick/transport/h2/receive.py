@@ -172,7 +172,6 @@ def _require_length(payload: bytes, length: int, frame: str) -> None:
 
 _message_head: Final = MESSAGE_HEAD.unpack_from
 
-
 _DELIVERED_AT_ONCE: Final = 32
 """Messages of one payload, between two looks at the clock: one of 64 KiB has room for nine thousand."""
 
