@@ -47,9 +47,14 @@ _IDLE = Limit(
     f"a connection to the port for OTLP was closed: its first request took longer than {FIRST_SECONDS:g} s, or its next one longer than "
     f"{IDLE_SECONDS:g} s (IDLE_SECONDS, fixed); find out who connects",
 )
-_LIMITS = (_TOO_LARGE, _MANY_POINTS, _MANY_PARTS, _BUSY, _TOO_SLOW, _CROWDED, _IDLE)
+_LONG_HANDSHAKE = Limit(
+    "MOST_HANDSHAKE_BYTES",
+    "a connection to the port for OTLP was closed: its client sent more than 24 KiB for a TLS handshake (MOST_HANDSHAKE_BYTES, fixed); "
+    "find out who connects",
+)
+_LIMITS = (_TOO_LARGE, _MANY_POINTS, _MANY_PARTS, _BUSY, _TOO_SLOW, _CROWDED, _IDLE, _LONG_HANDSHAKE)
 _OF_OUTCOME = {Outcome.TOO_LARGE: _TOO_LARGE, Outcome.TOO_MANY: _MANY_PARTS, Outcome.BUSY: _BUSY, Outcome.TOO_SLOW: _TOO_SLOW}
-_OF_CLOSED = {Closed.CROWDED: _CROWDED, Closed.SLOW: _IDLE}
+_OF_CLOSED = {Closed.CROWDED: _CROWDED, Closed.SLOW: _IDLE, Closed.LONG: _LONG_HANDSHAKE}
 
 
 class OtlpParameters(Parameters):

@@ -13,6 +13,9 @@ from typing import cast
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from endpick.api.tls_channel import TlsChannel
+from endpick.api.turns import Turns
+
 MAX_CONNECTIONS = 64
 """Unless told otherwise. Exporters keep one each; for one more, the one that has said nothing for longest is closed."""
 FIRST_SECONDS = 10.0
@@ -20,6 +23,8 @@ FIRST_SECONDS = 10.0
 IDLE_SECONDS = 120.0
 """Between two requests; exporters push every minute at least."""
 _SWEEP_SECONDS = 1.0
+_TURN_SECONDS = 0.002
+"""For TLS, between two looks at everything else: that of an event loop does all that has come at once."""
 
 
 def _is_no_clients_doing(record: logging.LogRecord) -> bool:
@@ -39,6 +44,8 @@ class Closed(StrEnum):
     """No request came, or its headers did not end."""
     CROWDED = "crowded"
     """Others needed its place, or all places were busy."""
+    LONG = "long"
+    """Its client sent more for a TLS handshake than clients have to."""
 
 
 class _Refusing(asyncio.Protocol):
@@ -69,6 +76,10 @@ class PushServer:
         self._sweeper: asyncio.TimerHandle | None = None
         self._quiet_since: dict[asyncio.BaseProtocol, tuple[float, float]] = {}
         """Of connections without a request under way: since when, and until when that is well."""
+        self._tls: ssl.SSLContext | None = None
+        self._turns = Turns(_TURN_SECONDS)
+        self._shaking: dict[asyncio.BaseProtocol, TlsChannel] = {}
+        """What the handshakes of connections are made on that have not been made."""
 
     @property
     def port(self) -> int:
@@ -83,9 +94,10 @@ class PushServer:
         """
         await self._runner.setup()
         loop = asyncio.get_running_loop()
+        self._tls = tls
         try:
             # After a reload with other parameters the instance before this one still listens for a moment.
-            self._server = await loop.create_server(self._connection, host, port, reuse_port=True, ssl=tls)
+            self._server = await loop.create_server(self._connection, host, port, reuse_port=True)
         except OSError:
             await self._runner.cleanup()
             raise
@@ -98,6 +110,9 @@ class PushServer:
         if self._server is not None:
             self._server.close()
             self._server = None
+        for channel in self._shaking.values():
+            channel.abort()
+        self._shaking.clear()
         await self._runner.cleanup()
 
     @contextmanager
@@ -114,14 +129,32 @@ class PushServer:
         server = self._runner.server
         assert server is not None, "the runner was set up"
         self._forget_ended()
-        if len(server.connections) >= self._most_connections:
+        if len(server.connections) + len(self._shaking) >= self._most_connections:
             self._told(Closed.CROWDED)
             if not self._quiet_since:
                 return _Refusing()
             self._abort(min(self._quiet_since, key=lambda one: self._quiet_since[one]))
         connection = cast("asyncio.BaseProtocol", server())
         self._is_quiet(connection, FIRST_SECONDS)
-        return connection
+        if self._tls is None:
+            return connection
+        channel = TlsChannel(
+            cast("asyncio.Protocol", connection),
+            self._tls,
+            FIRST_SECONDS,
+            self._turns,
+            "",  # one exporter after the other
+            lambda too_long: self._has_no_tls(connection, too_long),
+        )
+        self._shaking[connection] = channel
+        return channel
+
+    def _has_no_tls(self, connection: asyncio.BaseProtocol, too_long: bool) -> None:
+        """The handshake of a connection came to nothing."""
+        self._shaking.pop(connection, None)
+        self._quiet_since.pop(connection, None)
+        if too_long:
+            self._told(Closed.LONG)
 
     def _is_quiet(self, connection: asyncio.BaseProtocol, seconds: float) -> None:
         now = asyncio.get_running_loop().time()
@@ -137,7 +170,10 @@ class PushServer:
 
     def _forget_ended(self) -> None:
         server = self._runner.server
-        live = set() if server is None else set(server.connections)
+        live: set[asyncio.BaseProtocol] = set() if server is None else set(server.connections)
+        for made in live.intersection(self._shaking):
+            del self._shaking[made]
+        live.update(self._shaking)
         now = asyncio.get_running_loop().time()
         for connection, (since, _) in tuple(self._quiet_since.items()):
             # One that was just accepted is not among the others yet.
@@ -146,6 +182,6 @@ class PushServer:
 
     def _abort(self, connection: asyncio.BaseProtocol) -> None:
         self._quiet_since.pop(connection, None)
-        transport = getattr(connection, "transport", None)
+        transport = self._shaking.pop(connection, None) or getattr(connection, "transport", None)
         if transport is not None:
             transport.abort()

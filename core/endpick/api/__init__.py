@@ -24,6 +24,8 @@ endpoint table (`endpoints[KEY]`), the request itself (`request`), and what prod
 - `limits`: how does a plugin count and tell what it refuses for its size?
 - `duration`: how does a configuration write a duration?
 - `grpc_server`: how does a port on grpcio live with clients that name methods which are no text?
+- `turns`: who is read when, where many send much?
+- `tls_channel`: how does a port speak TLS, so that no client's handshake or records keep others waiting?
 - `records`: how is a frozen record made, and a property read, at little cost? For those that each request makes and reads.
 - `errors`: which exceptions may a plugin raise, and which does it get to see?
 - `hooks`: what may an extension object do when the process starts, reloads and stops?

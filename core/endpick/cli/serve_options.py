@@ -192,7 +192,7 @@ LIMITS = (
         type=click.FloatRange(0, 1, min_open=True),
         default=0.5,
         show_default=True,
-        help="Share of --grpc-max-connections that one address may have; only with --transport h2.",
+        help="Share of --grpc-max-connections that one address may have, and then of those that others leave; only with --transport h2.",
     ),
     click.option(
         "--grpc-handshake-timeout",

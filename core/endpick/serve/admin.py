@@ -8,13 +8,13 @@ from http import HTTPStatus
 
 from prometheus_client.registry import Collector
 
+from endpick.api.turns import Turns
 from endpick.observability.text_page import CONTENT_TYPE, page_of
 from endpick.serve.admin_http import AdminConnection, AdminCounters, AdminLimits, BusySeats, Page, Pages
 from endpick.transport.address import ListenError, ListenSettings, listening_socket
 from endpick.transport.listener import Listener
 from endpick.transport.sweeps import Sweeps
 from endpick.transport.tls import CertificateWatch, TlsSettings
-from endpick.transport.turns import Turns
 
 _TURN_SECONDS = 0.002
 """For TLS, between two looks at everything else."""
@@ -106,4 +106,4 @@ class AdminServer:
         for connection in tuple(self._connections):
             connection.tick(now)
         if self._certificate is not None:
-            self._certificate.refresh(self.counters)
+            self._certificate.follow(self.counters)

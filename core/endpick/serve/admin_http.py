@@ -69,6 +69,8 @@ class AdminCounters:
     """Times that accepting paused because no file descriptor was left."""
     tls_handshake_failures: int = 0
     """None without `--metrics-cert-dir` or `--metrics-client-ca-file`."""
+    tls_handshakes_too_long: int = 0
+    """Those of them in which the client sent more than 24 KiB."""
     certificate_reloads: int = 0
     certificate_reload_failures: int = 0
     header_timeouts: int = 0

@@ -68,6 +68,7 @@ LIMITS = (
         "tls_handshake_failures",
         "TLS handshakes failed, or took longer than --grpc-handshake-timeout: compare certificates and client CA",
     ),
+    Limit("", TRANSPORT, "tls_handshakes_too_long", "TLS handshakes refused: more than 24 KiB of one client; find out who connects"),
     Limit("--grpc-keepalive-timeout", TRANSPORT, "keepalive_timeouts", "gateways gone: no answer to a PING in --grpc-keepalive-timeout"),
     Limit("", TRANSPORT, "reset_floods", "a connection closed for resetting streams before their answer: find out who connects"),
     Limit("", TRANSPORT, "ping_floods", "a connection closed for its PINGs: find out who connects"),

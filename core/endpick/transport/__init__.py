@@ -7,11 +7,10 @@
 - `grpcio`: the reference transport, on the server of the gRPC project.
 - `grpcio_guests`: which of its connections hold too much, or are too many?
 - `grpcio_sockets`: what does the system know of them?
-- `listener`: which connections does a port take, and which go when there are too many?
+- `listener`: which connections does a port take?
+- `seats`: how many may one address have, and which go where others need the room?
 - `envelope`: how much of a message is not a body?
 - `limits`: how much may a client ask for, and what is counted?
-- `turns`: who is read when, where many send much?
-- `tls_channel`: how is TLS spoken, so that no client's handshake or records keep others waiting?
 - `sweeps`: when is looked for what has taken too long?
 - `tls`: which certificate does a port show?
 - `validity`: from when to when is a certificate valid?

@@ -46,6 +46,8 @@ class Limits:
     max_peer_share: float = 0.5
     """Of `max_connections`, for one IPv4 address or one /64 of IPv6 addresses, and of what a /64 may have, for one of its addresses.
 
+    Of what others leave, the same share, so that several that take what they can leave seats: with 0.5, as many as are free.
+
     The grpcio transport does not tell the addresses of a /64 apart.
     """
     reserved_descriptors: int = 128
@@ -148,11 +150,13 @@ class TransportCounters:
     connections_refused_peer: int = 0
     """Beyond what one address may have, and none of its connections was idle."""
     connections_evicted: int = 0
-    """Connections without streams that were closed because others needed the room."""
+    """Connections without streams, or with streams that say nothing, that were closed because others needed the room."""
     accept_pauses: int = 0
     """Times that accepting paused because no file descriptor was left but those in reserve."""
     tls_handshake_failures: int = 0
     """Those that took too long included."""
+    tls_handshakes_too_long: int = 0
+    """Those of them in which the client sent more than 24 KiB."""
     http1_connections: int = 0
     tls_on_plain_text: int = 0
     bad_prefaces: int = 0

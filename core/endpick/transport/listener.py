@@ -1,4 +1,4 @@
-"""A port that a flood does not close to others: it limits connections, evicts idle ones for new ones, and leaves file descriptors."""
+"""A port that a flood does not close to others: it limits connections, ends idle ones for new ones, and leaves file descriptors."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import os
 import resource
 import socket
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol, cast
 
+from endpick.api.tls_channel import TlsChannel
+from endpick.api.turns import Turns
 from endpick.transport.limits import AcceptLimits
+from endpick.transport.seats import Guest, Seat, Seats
 from endpick.transport.tls import CertificateWatch
-from endpick.transport.tls_channel import TlsChannel
-from endpick.transport.turns import Turns
 
-__all__ = ["AcceptCounters", "Guest", "Listener", "descriptors_of", "site_of"]
+__all__ = ["AcceptCounters", "Listener", "descriptors_of", "site_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -28,13 +28,8 @@ _MOST_ACCEPTED_AT_ONCE = 32
 """Connections taken in one turn of the event loop; the others wait in the kernel for the next."""
 _ACCEPT_SECONDS = 0.002
 """In one turn of the event loop: where all seats are taken, to find one for a connection means to look at all of them."""
-_RANKING_SECONDS = 0.02
-"""How long it holds in which order connections would have to go."""
 _TURNS_TO_FILL = 16
 """A flood takes so many turns at least to fill all seats, so that a connection's first request is read before its seat is wanted."""
-_MOST_NEWCOMERS = 32
-"""The last connections, as long as they have not been of use, keep their seats before idle ones that have: they are about to ask."""
-_SEATS_PER_NEWCOMER = 4
 _SHORTEST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0
 _LOG_INTERVAL_SECONDS = 60.0
@@ -53,36 +48,7 @@ class AcceptCounters(Protocol):
     connections_evicted: int
     accept_pauses: int
     tls_handshake_failures: int
-
-
-class Guest(Protocol):
-    """A connection as its listener sees it; an asyncio protocol."""
-
-    def idle_since(self) -> float | None:
-        """Since when, by `time.monotonic`, it has had nothing to do; None while it has."""
-
-    def served(self) -> bool:
-        """Whether it has ever had something to do."""
-
-    def evict(self) -> None:
-        """Close at once: another connection needs the room."""
-
-
-@dataclass(slots=True, eq=False)
-class _Seat:
-    peer: str
-    address: str
-    """Of the peer: the same, but for IPv6."""
-    number: int
-    """Of all seats ever taken."""
-    taken_at: float
-    channel: TlsChannel | None
-    """What its handshake is made on; None without TLS."""
-    connecting: asyncio.Task[None]
-    """Ends when the event loop has the socket."""
-    has_reserved: bool
-    """Whether its descriptor is one of the reserved ones."""
-    arrived: bool = False
+    tls_handshakes_too_long: int
 
 
 class Listener:
@@ -115,23 +81,10 @@ class Listener:
         self._turns = turns
         self._tls = tls
         self._loop = asyncio.get_running_loop()
-        self._seats: dict[Guest, _Seat] = {}
-        self._by_peer: Counter[str] = Counter()
-        self._by_address: Counter[str] = Counter()
-        self._seats_taken = 0
-        """Ever."""
-        self._newcomers = min(_MOST_NEWCOMERS, limits.max_connections // _SEATS_PER_NEWCOMER)
-        self._reserved_taken = 0
-        """Seats with a reserved descriptor; others that have been given back are lower ones then, and make no room."""
-        self._ranking: deque[Guest] = deque()
-        self._ranked_until = 0.0
-        self._ranked_number = 0
-        """Of the last seat that was no newcomer's then."""
+        self._seats = Seats(limits)
         self._unwanted: set[Guest] = set()
         """Lost their seat before their connection was made."""
         self._accepted_at_once = min(_MOST_ACCEPTED_AT_ONCE, max(1, limits.max_connections // _TURNS_TO_FILL))
-        self._max_per_peer = max(1, int(limits.max_connections * limits.max_peer_share))
-        self._max_per_address = max(1, int(self._max_per_peer * limits.max_peer_share))
         self._pause_seconds = _SHORTEST_PAUSE_SECONDS
         self._resuming: asyncio.TimerHandle | None = None
         self._logged_at: dict[str, float] = {}
@@ -152,25 +105,19 @@ class Listener:
             self._resuming.cancel()
         self._loop.remove_reader(self._socket)
         self._socket.close()
-        for guest in [guest for guest, seat in self._seats.items() if not seat.arrived]:
+        for guest in [guest for guest, seat in self._seats.taken.items() if not seat.arrived]:
             self._unseat(guest)
 
     def arrived(self, guest: Guest) -> None:
         """A connection has been made; it goes again if it lost its seat meanwhile."""
         if guest in self._unwanted:
             self._loop.call_soon(guest.evict)
-        elif guest in self._seats:
-            self._seats[guest].arrived = True
+        elif guest in self._seats.taken:
+            self._seats.taken[guest].arrived = True
 
     def left(self, guest: Guest) -> None:
         """A connection is gone; idempotent."""
-        seat = self._seats.pop(guest, None)
-        if seat is not None:
-            self._reserved_taken -= seat.has_reserved
-            for count, key in ((self._by_peer, seat.peer), (self._by_address, seat.address)):
-                count[key] -= 1
-                if not count[key]:
-                    del count[key]
+        self._seats.leave(guest)
 
     def _accept_some(self) -> None:
         ends_at = time.monotonic() + _ACCEPT_SECONDS
@@ -184,7 +131,7 @@ class Listener:
             except OSError as error:
                 if error.errno not in _NOTHING_LEFT:
                     raise
-                self._evict(lambda _seat: True)
+                self._evict(lambda _seat: True, False)
                 self._pause()
                 return
             self._counters.connections_accepted += 1
@@ -197,15 +144,15 @@ class Listener:
         One that has a reserved descriptor took the place of another, which is closed by the next turn: until then no more are taken.
         """
         takes_reserve = self._takes_reserve(accepted)
-        if len(self._seats) >= self._limits.max_connections and not self._evict(lambda _seat: True):
+        if self._seats.are_all_taken and not self._seats.make_room(peer, self._evict):
             self._counters.connections_refused += 1
             self._log("connections refused: there are as many as allowed, and none is idle", f"raise {self._limits.connections_flag}")
             accepted.close()
-        elif not self._is_in_share(peer, address):
+        elif not self._seats.make_room_in_share(peer, address, self._evict):
             self._counters.connections_refused_peer += 1
             self._log("connections refused: one address has its share of them", f"raise {self._limits.peer_flag}")
             accepted.close()
-        elif takes_reserve and not self._evict(lambda _seat: True):
+        elif takes_reserve and not self._seats.make_room(peer, self._evict):
             accepted.close()
             self._pause()
             return False
@@ -217,27 +164,16 @@ class Listener:
             channel = self._channel(guest, peer)
             connecting = self._loop.create_task(self._connect(guest, channel, accepted))
             connecting.add_done_callback(lambda task: self._connected(task, guest, accepted))
-            self._seats_taken += 1
             has_reserved = accepted.fileno() >= self._first_reserved
-            self._seats[guest] = _Seat(peer, address, self._seats_taken, time.monotonic(), channel, connecting, has_reserved)
-            self._reserved_taken += self._seats[guest].has_reserved
-            self._by_peer[peer] += 1
-            self._by_address[address] += 1
+            self._seats.take(guest, peer, address, channel, connecting, has_reserved=has_reserved)
         return not takes_reserve
-
-    def _is_in_share(self, peer: str, address: str) -> bool:
-        """Whether an address may have one more connection; of a /64 of IPv6 addresses, one alone leaves some to the others."""
-        if self._by_peer[peer] >= self._max_per_peer and not self._evict(lambda seat: seat.peer == peer):
-            return False
-        is_one_of_many = peer != address
-        return not is_one_of_many or self._by_address[address] < self._max_per_address or self._evict(lambda seat: seat.address == address)
 
     def _takes_reserve(self, accepted: socket.socket) -> bool:
         """Whether as many descriptors are left as are reserved only without this connection.
 
         The system gives the lowest free one, so that alone tells while no seat has a reserved one; then they are counted.
         """
-        if accepted.fileno() >= self._first_reserved or not self._reserved_taken:
+        if accepted.fileno() >= self._first_reserved or not self._seats.reserved:
             return accepted.fileno() >= self._first_reserved
         try:
             return len(os.listdir(_DESCRIPTORS)) > self._first_reserved  # noqa: PTH208 - names are enough
@@ -248,12 +184,12 @@ class Listener:
         if self._tls is None:
             return None
         protocol = cast("asyncio.Protocol", guest)
-        return TlsChannel(
-            protocol, self._tls.context, self._limits.handshake_seconds, self._turns, peer, lambda: self._handshake_failed(guest)
-        )
+        failed = partial(self._handshake_failed, guest)
+        return TlsChannel(protocol, self._tls.context, self._limits.handshake_seconds, self._turns, peer, failed)
 
-    def _handshake_failed(self, guest: Guest) -> None:
+    def _handshake_failed(self, guest: Guest, too_long: bool) -> None:
         self._counters.tls_handshake_failures += 1
+        self._counters.tls_handshakes_too_long += too_long
         self.left(guest)
 
     async def _connect(self, guest: Guest, channel: TlsChannel | None, accepted: socket.socket) -> None:
@@ -273,16 +209,9 @@ class Listener:
             self.left(guest)
             raise fault  # a mistake of ours: the loop logs it, where a task that no caller awaits would keep it to itself
 
-    def _evict(self, concerned: Callable[[_Seat], bool]) -> bool:
-        """Make room among these: first a connection that has never been of use, of the address that has most, idle for longest.
-
-        The last that came go last: what they ask has not been read yet. Before them, where that may be, go those that are busy.
-        """
-        victim, rank = None, (0, 0, 0.0)
-        for guest in self._candidates(concerned):
-            own = self._rank(guest, self._seats[guest])
-            if own is not None and (victim is None or own < rank):
-                victim, rank = guest, own
+    def _evict(self, concerned: Callable[[Seat], bool], spares_known: bool) -> bool:
+        """See `seats.Evict`."""
+        victim = self._seats.first_to_go(concerned, spares_known=spares_known)
         if victim is None:
             return False
         self._counters.connections_evicted += 1
@@ -290,40 +219,9 @@ class Listener:
         self._unseat(victim)
         return True
 
-    def _candidates(self, concerned: Callable[[_Seat], bool]) -> Iterator[Guest]:
-        """Who may have to go: the first of those that were ranked last, and all who were newcomers then or are.
-
-        In a flood each connection needs a seat, and to rank a thousand takes a millisecond.
-        """
-        now = time.monotonic()
-        if now > self._ranked_until:
-            ranks = ((self._rank(guest, seat), guest) for guest, seat in self._seats.items())
-            self._ranking = deque(guest for _, guest in sorted(((rank, guest) for rank, guest in ranks if rank is not None), key=_first))
-            self._ranked_until, self._ranked_number = now + _RANKING_SECONDS, self._seats_taken - self._newcomers
-        while self._ranking and self._ranking[0] not in self._seats:
-            self._ranking.popleft()
-        for guest in self._ranking:
-            seat = self._seats.get(guest)
-            if seat is not None and concerned(seat) and self._rank(guest, seat) is not None:
-                yield guest
-                break
-        for guest, seat in reversed(self._seats.items()):
-            if seat.number <= self._ranked_number:
-                break
-            if concerned(seat):
-                yield guest
-
-    def _rank(self, guest: Guest, seat: _Seat) -> tuple[int, int, float] | None:
-        """The lower, the sooner it has to go; None if it stays."""
-        idle_since = guest.idle_since() if seat.arrived else seat.taken_at
-        if idle_since is None:
-            return None if self._limits.keeps_busy else (2, -self._by_peer[seat.peer], seat.taken_at)
-        is_new = self._seats_taken - seat.number < self._newcomers
-        return 1 if guest.served() else 3 * is_new, -self._by_peer[seat.peer], idle_since
-
     def _unseat(self, guest: Guest) -> None:
         """Have a connection gone, or given up before it is made."""
-        seat = self._seats[guest]
+        seat = self._seats.taken[guest]
         self.left(guest)
         if seat.arrived:
             guest.evict()
@@ -357,10 +255,6 @@ def descriptors_of(reserved: int) -> tuple[int, int]:
     if limit == resource.RLIM_INFINITY:
         return 2**31 - 1, 2**31 - 1
     return limit, limit - min(reserved, limit // 2)
-
-
-def _first(ranked: tuple[tuple[int, int, float], Guest]) -> tuple[int, int, float]:
-    return ranked[0]
 
 
 def site_of(address: str) -> str:

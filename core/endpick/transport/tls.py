@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import ipaddress
 import logging
@@ -9,7 +10,7 @@ import os
 import ssl
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import FileIO
@@ -34,6 +35,11 @@ logger = logging.getLogger(__name__)
 
 _AGAIN_SECONDS = 10.0
 """How long files that were refused are left alone: what was wrong may have been the disk, the descriptors, or the time."""
+_LONG_PEM_BYTES = 32 * 1024
+"""What is longer is read in a thread where requests would wait for it: a millisecond for six certificates."""
+_MOST_RENEWALS_AT_START = 5
+_MOST_SESSIONS = 1000
+"""OpenSSL remembers sessions of TLS 1.2 without tickets, with the certificates of their clients, and 20,480 of them unless it is ended."""
 _MOST_PEM_BYTES = 4 * 1024 * 1024
 """Of one file: twenty times as long as the list of all authorities that browsers trust."""
 
@@ -71,20 +77,36 @@ class CertificateCounters(Protocol):
     certificate_reload_failures: int
 
 
+@dataclass(frozen=True, slots=True)
+class CertificateFiles:
+    """The contents of the files, PEM."""
+
+    certificate: bytes
+    key: bytes
+    client_ca: bytes | None
+
+
+_Stamp = tuple[tuple[int, int, int], ...]
+"""What files look like: of each when it was written, which it is, and its size."""
+_Loaded = tuple[CertificateFiles, ssl.SSLContext]
+
+
 class CertificateWatch:
     """A context whose certificate follows its files; after a change that cannot be used, it logs a warning and keeps the old one."""
 
     def __init__(self, settings: TlsSettings) -> None:
         self._settings = settings
-        self.files = read_certificate(settings)
-        """The certificate in use."""
-        self.context = server_context(self.files, settings)
         self._paths = tuple(path for path in (settings.certificate_file, settings.key_file, settings.client_ca_file) if path is not None)
         self._stamp = self._look()
-        self._refused: tuple[tuple[int, int, int], ...] | None = None
+        loaded = self._load_whole()
+        self.files: CertificateFiles = loaded[0]
+        """The certificate in use."""
+        self.context: ssl.SSLContext = loaded[1]
+        self._refused: _Stamp | None = None
         """What the files looked like when they were refused."""
         self._refused_for = ""
         self._again_at = 0.0
+        self._loading: asyncio.Future[_Loaded] | None = None
 
     def refresh(self, counters: CertificateCounters) -> bool:
         """Load the files again if they look different; a few `stat` calls otherwise.
@@ -92,12 +114,56 @@ class CertificateWatch:
         Returns:
             Whether connections opened from now on see another certificate.
         """
+        stamp = self._changed()
+        return stamp is not None and self._use(stamp, self._load, counters)
+
+    def follow(self, counters: CertificateCounters) -> None:
+        """As `refresh`, on an event loop: long files are read beside it, and used some time after the call."""
+        self._forget_sessions()
+        if self._loading is not None or (stamp := self._changed()) is None:
+            return
+        if sum(size for _, _, size in stamp) <= _LONG_PEM_BYTES:
+            self._use(stamp, self._load, counters)
+            return
+        loading = self._loading = asyncio.get_running_loop().run_in_executor(None, self._load)
+        loading.add_done_callback(lambda loaded: self._loaded(stamp, loaded, counters))
+
+    def _forget_sessions(self) -> None:
+        """Have a new context where the one in use remembers many clients; it goes with the last connection that was made on it."""
+        if self.context.session_stats()["number"] > _MOST_SESSIONS:
+            with suppress(TlsError):  # for want of a descriptor, say: the next call tries again
+                self.context = server_context(self.files, self._settings)
+
+    def _loaded(self, stamp: _Stamp, loaded: asyncio.Future[_Loaded], counters: CertificateCounters) -> None:
+        self._loading = None
+        if not loaded.cancelled():
+            self._use(stamp, loaded.result, counters)
+
+    def _changed(self) -> _Stamp | None:
+        """What the files look like; None where there is nothing to do."""
         stamp = self._look() if self._settings.reload else self._stamp
-        if stamp == self._stamp or (stamp == self._refused and time.monotonic() < self._again_at):
-            return False
+        is_refused = stamp == self._refused and time.monotonic() < self._again_at
+        return None if stamp == self._stamp or is_refused else stamp
+
+    def _load_whole(self) -> _Loaded:
+        """Load, and again where the files change meanwhile: one of them may have been renewed, and its key not yet."""
+        for _ in range(_MOST_RENEWALS_AT_START):
+            try:
+                return self._load()
+            except TlsError:
+                before, self._stamp = self._stamp, self._look()
+                if before == self._stamp:
+                    raise
+        return self._load()
+
+    def _load(self) -> _Loaded:
+        files = read_certificate(self._settings)
+        return files, server_context(files, self._settings)
+
+    def _use(self, stamp: _Stamp, load: Callable[[], _Loaded], counters: CertificateCounters) -> bool:
+        """Use what was loaded, if it can be used; whether that is so."""
         try:
-            files = read_certificate(self._settings)
-            context = server_context(files, self._settings)
+            files, context = load()
             self._require_time(files)
         except TlsError as error:
             self._keep_the_old(str(error), stamp, counters)
@@ -115,7 +181,7 @@ class CertificateWatch:
         if problem is not None and outside_validity(self.files.certificate, now) is None:
             raise TlsError(f"it {problem}")
 
-    def _keep_the_old(self, reason: str, stamp: tuple[tuple[int, int, int], ...], counters: CertificateCounters) -> None:
+    def _keep_the_old(self, reason: str, stamp: _Stamp, counters: CertificateCounters) -> None:
         """Tell why once, and try the same files again later: not all reasons are in them."""
         self._again_at = time.monotonic() + _AGAIN_SECONDS
         if (stamp, reason) == (self._refused, self._refused_for):
@@ -124,7 +190,7 @@ class CertificateWatch:
         counters.certificate_reload_failures += 1
         logger.warning("the changed TLS certificate is not usable, the old one stays in use: %s; write files that belong together", reason)
 
-    def _look(self) -> tuple[tuple[int, int, int], ...]:
+    def _look(self) -> _Stamp:
         stamps = []
         for path in self._paths:
             try:
@@ -134,15 +200,6 @@ class CertificateWatch:
             else:
                 stamps.append((status.st_mtime_ns, status.st_ino, status.st_size))
         return tuple(stamps)
-
-
-@dataclass(frozen=True, slots=True)
-class CertificateFiles:
-    """The contents of the files, PEM."""
-
-    certificate: bytes
-    key: bytes
-    client_ca: bytes | None
 
 
 def read_certificate(settings: TlsSettings) -> CertificateFiles:
@@ -232,8 +289,9 @@ def load_certificate(context: ssl.SSLContext, files: CertificateFiles) -> None:
             context.load_cert_chain(pair, password="")
         if files.client_ca is not None:
             context.verify_mode = ssl.CERT_REQUIRED
-            context.load_verify_locations(cadata=files.client_ca.decode("ascii"))
-    except (OSError, ValueError) as error:  # no room for the file, or what OpenSSL says; the latter for a CA that is empty or not ASCII
+            with _as_file(files.client_ca) as authorities:  # of a file OpenSSL reads them while other threads run
+                context.load_verify_locations(authorities)
+    except OSError as error:  # no room for the file, or what OpenSSL says
         raise TlsError(f"the TLS certificate, key or client CA is not usable: {error}") from error
 
 

@@ -90,12 +90,15 @@ async def speak_too_early(picker: Picker) -> None:
 
 
 HELLO = frames.PREFACE + frames.settings({})
+LONG_HANDSHAKE = b"".join(b"\x16\x03\x01\x40\x00" + part.ljust(16384, b"x") for part in (b"\x01\x01\x00\x00", b"", b""))
+"""The begin of a ClientHello of 64 KiB."""
 EXCESSES = {
     "messages_too_large": (("--grpc-max-recv-msg-size=64Ki",), ask_long),
     "envelopes_too_large": (("--grpc-max-envelope-size=4Ki",), ask_with_a_long_header),
     "streams_refused": (("--grpc-max-concurrent-streams=1",), two_streams),
     "handshake_timeouts": (("--grpc-handshake-timeout=100ms",), lambda picker: raw(picker, frames.PREFACE)),
     "keepalive_timeouts": (("--grpc-keepalive-time=100ms", "--grpc-keepalive-timeout=100ms"), lambda picker: raw(picker, HELLO)),
+    "tls_handshakes_too_long": (("--secure-serving=true",), lambda picker: raw(picker, LONG_HANDSHAKE)),
     "ping_floods": ((), lambda picker: raw(picker, HELLO + frames.ping(b"12345678", ack=False) * 3000)),
     "settings_floods": ((), lambda picker: raw(picker, HELLO + frames.settings({}) * 300)),
     "names_too_long": ((), ask_for_a_long_model),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 
 import pytest
 
+from endpick.transport.h2 import frames
 from endpick.transport.h2.errors import ErrorCode
 from endpick.transport.h2.frames import FrameType
 from endpick.transport.limits import Limits
@@ -62,6 +64,26 @@ async def test_one_address_has_no_more_than_its_share(open_h2):
         assert await neighbour.echo(1, b"in, too") == b"in, too"
         assert serving.server.counters.connections_refused_peer == 1
         for client in (*greedy, third, neighbour):
+            await client.close()
+
+
+async def test_connections_whose_streams_say_nothing_make_room_though_their_client_says_it_is_there(open_h2):
+    async with open_h2(limits=Limits(max_connections=4, max_peer_share=1.0)) as serving:
+        gateway = await RawClient.connect(serving.port)
+        assert await gateway.echo(1, b"in") == b"in"
+        gateway.send(frames.rst_stream(1, ErrorCode.CANCEL))
+        silent = [await RawClient.connect(serving.port, from_host="127.0.0.2") for _ in range(3)]
+        for client in silent:
+            client.open(1)
+            client.send(frames.ping(b"is there", ack=False))
+            await client.read_until(FrameType.PING)
+        for connection in serving.server._connections:
+            connection.tick(time.monotonic() + 6)
+        another = await RawClient.connect(serving.port, from_host="127.0.0.2")
+        assert await another.echo(1, b"room") == b"room"
+        assert await gateway.echo(3, b"still here") == b"still here"
+        assert serving.server.counters.connections_evicted == 1
+        for client in (gateway, another, *silent):
             await client.close()
 
 

@@ -8,13 +8,13 @@ import time
 
 import pytest
 
+from endpick.api.turns import MANY_CONNECTIONS
 from endpick.requests.memory import DROP_BYTES
 from endpick.transport.h2 import frames
 from endpick.transport.h2.errors import ErrorCode
 from endpick.transport.h2.frames import FRAME_HEAD, FrameType
 from endpick.transport.h2.grpc import MESSAGE_HEAD
 from endpick.transport.limits import Limits
-from endpick.transport.turns import MANY_CONNECTIONS
 from integration.transport.raw_client import RawClient
 
 pytestmark = pytest.mark.asyncio

@@ -198,7 +198,7 @@ async def test_a_client_ca_that_is_empty_is_named_before_anything_is_bound(trans
     (tmp_path / "empty.pem").touch()
     settings = TlsSettings(pair.certificate, pair.key, tmp_path / "empty.pem")
 
-    with pytest.raises(TlsError, match="not usable: Empty certificate data"):
+    with pytest.raises(TlsError, match=r"not usable: .*no certificate or crl found"):
         await open_server(transport, ListenSettings("127.0.0.1", 0, settings), {}).start()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import Counter
 from contextlib import asynccontextmanager
 
@@ -10,6 +11,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from endpick.transport.tls import make_self_signed
 from endpick_builtin.collection import push_server
 from endpick_builtin.collection.push_server import MAX_CONNECTIONS, Closed, PushServer
 
@@ -18,7 +20,7 @@ HEAD = b"POST / HTTP/1.1\r\nhost: x\r\n"
 
 
 @asynccontextmanager
-async def listening(answer=None, most=MAX_CONNECTIONS):
+async def listening(answer=None, most=MAX_CONNECTIONS, tls=None):
     """A server whose handler waits for `answer`, if there is one; and how many connections it closed, by reason."""
     closed = Counter()
 
@@ -33,7 +35,7 @@ async def listening(answer=None, most=MAX_CONNECTIONS):
     app = web.Application()
     app.router.add_post("/", take)
     server = PushServer(app, lambda reason: closed.update([reason]), most)
-    await server.start("127.0.0.1", 0)
+    await server.start("127.0.0.1", 0, tls)
     try:
         yield server, closed
     finally:
@@ -46,9 +48,24 @@ async def connected(server, said=b""):
     return reader, writer
 
 
-async def posted(server):
-    async with aiohttp.ClientSession() as client, client.post(f"http://127.0.0.1:{server.port}/", data=b"x") as response:
-        return await response.text()
+async def posted(server, trusts=None):
+    scheme = "http" if trusts is None else "https"
+    async with aiohttp.ClientSession() as client:  # noqa: SIM117
+        async with client.post(f"{scheme}://127.0.0.1:{server.port}/", data=b"x" * 100_000, ssl=trusts or True) as response:
+            return await response.text()
+
+
+@pytest.fixture
+def authenticated(tmp_path):
+    """Contexts of a server that asks for a certificate and of a client that has it, and a file with that certificate and its key."""
+    certificate, key = make_self_signed()
+    pair = tmp_path / "pair.pem"
+    pair.write_bytes(key + certificate)
+    server, client = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=pair), ssl.create_default_context(cafile=pair)
+    server.verify_mode = ssl.CERT_REQUIRED
+    for context in (server, client):
+        context.load_cert_chain(pair)
+    return server, client, pair
 
 
 @pytest.mark.parametrize("said", [b"", HEAD])
@@ -60,6 +77,33 @@ async def test_a_push_is_taken_beside_twice_as_many_connections_as_may_be_that_s
         assert await idle[0][0].read() == b"", "the first of them had said nothing for longest"
         for _, writer in idle:
             writer.close()
+
+
+@pytest.mark.parametrize("said", [b"", b"\x16\x03\x01"])
+async def test_handshakes_that_do_not_end_make_room_as_other_connections_do(said, authenticated):
+    serves, trusts, _ = authenticated
+    async with listening(most=8, tls=serves) as (server, closed), asyncio.timeout(20):
+        assert await posted(server, trusts) == "taken"
+        idle = [await connected(server, said) for _ in range(20)]
+        assert await posted(server, trusts) == "taken"
+        assert closed[Closed.CROWDED] >= 20 - 8
+        assert await idle[0][0].read() == b"", "the first of them had said nothing for longest"
+        for _, writer in idle:
+            writer.close()
+
+
+async def test_a_client_that_sends_hundreds_of_certificates_is_hung_up_on_and_counted(authenticated):
+    serves, trusts, pair = authenticated
+    client = ssl.create_default_context(cafile=pair)
+    certificate = pair.read_bytes()[pair.read_bytes().index(b"-----BEGIN CERT") :]
+    many = pair.with_name("many.pem")
+    many.write_bytes(pair.read_bytes() + certificate * 200)
+    client.load_cert_chain(many)
+    async with listening(tls=serves) as (server, closed), asyncio.timeout(20):
+        with pytest.raises((aiohttp.ClientError, ConnectionError)):
+            await posted(server, client)
+        assert closed == {Closed.LONG: 1}
+        assert await posted(server, trusts) == "taken"
 
 
 async def test_a_request_under_way_keeps_its_place():

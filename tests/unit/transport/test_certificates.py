@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
+import ssl
 import tempfile
+from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -70,9 +74,74 @@ def test_what_was_refused_is_tried_again_and_told_once(settings, monkeypatch, ca
     assert counters.certificate_reloads == 1
 
 
+def test_files_that_are_renewed_while_it_starts_are_read_again(settings, monkeypatch):
+    wanted, old_key = settings.certificate_file.read_bytes(), make_self_signed()[1]
+    new_key = settings.key_file.read_bytes()
+    settings.key_file.write_bytes(old_key)
+    load = tls.server_context
+
+    def renewed_meanwhile(files, settings):
+        if files.key == old_key:
+            settings.key_file.write_bytes(new_key + b"\n")
+        return load(files, settings)
+
+    monkeypatch.setattr(tls, "server_context", renewed_meanwhile)
+    watch = CertificateWatch(settings)
+    assert (watch.files.certificate, watch.files.key) == (wanted, new_key + b"\n")
+    assert not watch.refresh(TransportCounters())
+
+
 def test_other_files_are_looked_at_at_once(settings):
     watch, counters = CertificateWatch(settings), TransportCounters()
     renew(settings, valid_days=-1)
     assert not watch.refresh(counters)
     renew(settings)
     assert watch.refresh(counters)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("authorities", [1, 200])
+async def test_many_authorities_are_read_beside_the_event_loop(settings, authorities):
+    trusted = settings.certificate_file.with_name("authorities")
+    trusted.write_bytes(make_self_signed()[0])
+    watch, counters = CertificateWatch(replace(settings, client_ca_file=trusted)), TransportCounters()
+    before = watch.context
+    trusted.write_bytes(b"".join(make_self_signed()[0] for _ in range(authorities)))
+    watch.follow(counters)
+    watch.follow(counters)  # once is enough
+    assert (watch.context is before) == (authorities > 1)
+    async with asyncio.timeout(20):
+        while counters.certificate_reloads == 0:  # noqa: ASYNC110 - a thread ends, and its watch signals nothing
+            await asyncio.sleep(0)
+    assert watch.context.cert_store_stats()["x509_ca"] == authorities
+    trusted.write_bytes(b"x" * 40_000 * (authorities - 1))
+    watch.follow(counters)
+    async with asyncio.timeout(20):
+        while counters.certificate_reload_failures == 0:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0)
+    assert counters.certificate_reloads == 1
+
+
+def shake_hands(context: ssl.SSLContext) -> None:
+    """As a client does that speaks TLS 1.2 and takes no tickets; both say that nothing follows."""
+    ours = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    ours.check_hostname, ours.verify_mode, ours.maximum_version = False, ssl.CERT_NONE, ssl.TLSVersion.TLSv1_2
+    ours.options |= ssl.OP_NO_TICKET
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client, server = ours.wrap_bio(back, there), context.wrap_bio(there, back, server_side=True)
+    for step in (client.do_handshake, server.do_handshake, client.do_handshake, server.do_handshake, server.unwrap):
+        with suppress(ssl.SSLWantReadError):
+            step()
+
+
+@pytest.mark.asyncio
+async def test_sessions_of_clients_are_not_remembered_without_measure(settings, monkeypatch):
+    monkeypatch.setattr(tls, "_MOST_SESSIONS", 3)
+    watch, counters = CertificateWatch(settings), TransportCounters()
+    first = watch.context
+    for number in range(1, 5):
+        shake_hands(first)
+        assert first.session_stats()["number"] == number, "OpenSSL remembers each"
+        watch.follow(counters)
+        assert (watch.context is first) == (number <= 3)
+    assert watch.context.session_stats()["number"] == counters.certificate_reloads == 0

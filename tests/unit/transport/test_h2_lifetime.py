@@ -16,7 +16,7 @@ from endpick.transport.h2.protocol import SocketConnection
 from endpick.transport.h2.server import H2Server
 from endpick.transport.limits import Limits
 from endpick.transport.methods import Method
-from unit.transport.peer import ENDLESS_PATH, PATH, REQUEST, EchoSession, Peer, frame, raw_headers
+from unit.transport.peer import ENDLESS_PATH, PATH, REQUEST, EchoSession, Peer, data, frame, raw_headers
 
 INITIAL_WINDOW = 4
 REQUEST_FIELDS = tuple(REQUEST.items())
@@ -154,6 +154,33 @@ def test_a_stream_on_which_nothing_arrives_is_cancelled_but_not_an_endless_one()
     [reset] = peer.take()
     assert (reset.kind, reset.stream, reset.code) == (FrameType.RST_STREAM, 1, ErrorCode.CANCEL)
     assert (peer.counters.idle_streams, peer.counters.streams_active) == (1, 2)
+
+
+def test_streams_that_say_nothing_for_seconds_are_no_reason_to_stay():
+    peer = Peer()
+    peer.open(1)
+    peer.open(3)
+    for _ in range(2):
+        peer.tick(3)
+        peer.send(frames.ping(b"is there", ack=False))
+    assert (peer.connection.idle_since(), peer.connection.is_silent()) == (peer.now, True)
+    peer.open(5)
+    assert peer.connection.idle_since() is None, "what has come since may be a request"
+    peer.tick(6)
+    assert peer.connection.is_silent()
+    peer.message(3, b"late")
+    assert peer.connection.idle_since() is None
+    peer.tick(6)
+    assert (peer.connection.idle_since(), peer.connection.is_silent()) == (None, False)
+
+
+def test_half_a_message_is_a_reason_to_stay():
+    peer = Peer()
+    peer.open(1)
+    peer.send(data(1, bytes(3)))
+    for _ in range(3):
+        peer.tick(6)
+        assert peer.connection.idle_since() is None
 
 
 def test_the_goaway_of_a_client_lets_its_streams_end():

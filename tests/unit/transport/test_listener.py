@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from collections import Counter
 
 import pytest
 
+from endpick.api.turns import Turns
 from endpick.transport import listener
 from endpick.transport.limits import AcceptLimits, TransportCounters
 from endpick.transport.listener import Listener
-from endpick.transport.turns import Turns
 
 SEATS = 32
 
@@ -37,7 +38,7 @@ class Visitor(asyncio.Protocol):
         self._port.listener.left(self)
 
     def idle_since(self):
-        return None if self._port.visitors_are_busy else self._since
+        return None if self._port.visitors_are_busy and not self._answered else self._since
 
     def served(self):
         return self._answered
@@ -110,7 +111,7 @@ async def test_who_has_just_come_is_heard_before_others_where_all_seats_are_take
             assert await loop.sock_recv(probe, 16) == b"alive"
             for _ in range(SEATS):
                 await connected(asks=False)
-        assert sum(guest.served() for guest in port.listener._seats) >= SEATS - SEATS // 4 - 1, "no more is given to who never asks"
+        assert sum(guest.served() for guest in port.listener._seats.taken) >= SEATS - SEATS // 4 - 1, "no more is given to who never asks"
     finally:
         port.listener.close()
         for one in clients:
@@ -123,7 +124,7 @@ async def test_a_turn_takes_no_more_of_the_reserve_than_is_given_back_by_the_nex
     address = port.socket.getsockname()
     port.listener.open()
     idle = [socket.create_connection(address) for _ in range(4)]
-    while len(port.listener._seats) < 4 or not all(seat.arrived for seat in port.listener._seats.values()):  # noqa: ASYNC110 - as below
+    while len(port.listener._seats.taken) < 4 or not all(seat.arrived for seat in port.listener._seats.taken.values()):  # noqa: ASYNC110 - as below
         await asyncio.sleep(0)
     port.listener._first_reserved = 0
     idle += [socket.create_connection(address) for _ in range(8)]
@@ -177,13 +178,101 @@ async def test_one_address_of_a_site_leaves_some_of_its_share_to_the_others(monk
                 visits.append(socket.create_connection(port.socket.getsockname()))
                 while port.counters.connections_accepted < len(visits):  # noqa: ASYNC110 - as above
                     await asyncio.sleep(0)
-                while not all(seat.arrived for seat in port.listener._seats.values()):  # noqa: ASYNC110 - as above
+                while not all(seat.arrived for seat in port.listener._seats.taken.values()):  # noqa: ASYNC110 - as above
                     await asyncio.sleep(0)
                 assert port.counters.connections_refused_peer == refused
     finally:
         port.listener.close()
         for one in visits:
             one.close()
+
+
+async def visits(port: Port, origins: list[str], asks: str = "") -> list[socket.socket]:
+    """One connection from each of these addresses, one after another; those of `asks` are answered."""
+    clients, loop = [], asyncio.get_running_loop()
+    for origin in origins:
+        before = port.counters.connections_accepted
+        clients.append(socket.create_connection(port.socket.getsockname()))
+        clients[-1].setblocking(False)
+        while port.counters.connections_accepted == before:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0)
+        while not all(seat.arrived for seat in port.listener._seats.taken.values()):  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0)
+        if origin == asks:
+            await is_answered(clients[-1], loop)
+    return clients
+
+
+async def is_answered(client: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+    client.sendall(b"are you alive?")
+    assert await loop.sock_recv(client, 16) == b"alive"
+
+
+@pytest.mark.asyncio
+async def test_addresses_that_take_all_they_can_leave_seats_to_others(monkeypatch):
+    coming = ["first"] * SEATS + ["second"] * SEATS + ["third"] * SEATS + ["gateway"]
+    origins = iter(coming)
+    monkeypatch.setattr(listener, "_origin", lambda _: (origin := next(origins), origin))
+    port = Port(share=0.5)
+    port.visitors_are_busy = True
+    port.listener.open()
+    clients = []
+    try:
+        async with asyncio.timeout(20):
+            clients = await visits(port, coming, asks="gateway")
+        seats = Counter(seat.peer for seat in port.listener._seats.taken.values())
+    finally:
+        port.listener.close()
+        for one in clients:
+            one.close()
+    assert seats == {"first": SEATS // 2, "second": SEATS // 4, "third": SEATS // 8, "gateway": 1}
+    assert port.counters.connections_evicted == 0
+
+
+@pytest.mark.asyncio
+async def test_an_address_with_few_takes_the_seat_of_one_with_more_where_little_is_free(monkeypatch):
+    coming = ["first"] * 16 + ["second"] * 8 + ["third"] * 4 + ["fourth"] * 2 + ["gateway"] * 4
+    origins = iter(coming)
+    monkeypatch.setattr(listener, "_origin", lambda _: (origin := next(origins), origin))
+    port = Port(share=0.5)
+    port.listener.open()
+    clients = []
+    try:
+        async with asyncio.timeout(20):
+            clients = await visits(port, coming)
+        seats = Counter(seat.peer for seat in port.listener._seats.taken.values())
+    finally:
+        port.listener.close()
+        for one in clients:
+            one.close()
+    assert seats["gateway"] == 4
+    assert seats["first"] < 16
+
+
+@pytest.mark.asyncio
+async def test_what_was_of_use_lately_keeps_its_seat_while_others_are_busy(monkeypatch):
+    coming = ["gateway"] + ["crowd"] * (SEATS - 1) + ["flood"] * 20
+    origins = iter(coming)
+    monkeypatch.setattr(listener, "_origin", lambda _: (origin := next(origins), origin))
+    port = Port()
+    port.visitors_are_busy = True
+    port.listener.open()
+    clients = []
+    try:
+        async with asyncio.timeout(20):
+            clients = await visits(port, coming, asks="gateway")
+            await is_answered(clients[0], asyncio.get_running_loop())
+            assert (port.counters.connections_evicted, port.counters.connections_refused) == (0, 20)
+
+            monkeypatch.setattr("endpick.transport.seats._LATELY_SECONDS", 0.0)  # as if that were long ago
+            origins = iter(["flood"])
+            clients += await visits(port, ["flood"])
+            assert await asyncio.get_running_loop().sock_recv(clients[0], 16) == b""
+    finally:
+        port.listener.close()
+        for one in clients:
+            one.close()
+    assert port.counters.connections_evicted == 1
 
 
 def test_of_ipv6_the_first_half_says_to_whom_an_address_belongs():

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ssl
+import weakref
+from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
+from endpick.api.tls_channel import TlsChannel
+from endpick.api.turns import Turns
 from endpick.transport.tls import TlsSettings, read_certificate, server_context
-from endpick.transport.tls_channel import TlsChannel
-from endpick.transport.turns import Turns
 
 pytestmark = pytest.mark.asyncio
 TINY = 4000
@@ -80,17 +84,28 @@ class Guest(asyncio.Protocol):
 class Line:
     """A client and the channel that it speaks to."""
 
-    def __init__(self, context: ssl.SSLContext, turns: Turns | None = None, peer: str = "", seconds: float = 3600.0) -> None:
-        self.socket, self.guest, self.failures = Socket(), Guest(), 0
+    def __init__(
+        self,
+        context: ssl.SSLContext,
+        turns: Turns | None = None,
+        peer: str = "",
+        seconds: float = 3600.0,
+        shows: Path | None = None,
+    ) -> None:
+        """`shows` has the certificates of the client, and its key."""
+        self.socket, self.guest, self.failures, self.too_long = Socket(), Guest(), 0, 0
         self.channel = TlsChannel(self.guest, context, seconds, turns or Turns(0.002), peer, self._failed)
         client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+        if shows is not None:
+            client.load_cert_chain(shows)
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.client = client.wrap_bio(self._incoming, self._outgoing)
         self.channel.connection_made(self.socket)
 
-    def _failed(self) -> None:
+    def _failed(self, too_long: bool) -> None:
         self.failures += 1
+        self.too_long += too_long
 
     def hello(self) -> None:
         with pytest.raises(ssl.SSLWantReadError):
@@ -236,6 +251,25 @@ async def test_after_the_end_of_the_servers_side_nothing_is_read(context):
     assert (line.guest.received, line.socket.ended) == (b"", "eof ")
 
 
+@pytest.mark.parametrize(("certificates", "is_taken"), [(20, True), (200, False)])
+async def test_hundreds_of_certificates_of_a_client_are_not_read(tmp_path, certificates, is_taken):
+    settings = TlsSettings()
+    files = read_certificate(settings)
+    trusting = server_context(replace(files, client_ca=files.certificate), settings)
+    shown = tmp_path / "client.pem"
+    shown.write_bytes(files.key + files.certificate * certificates)
+    line = Line(trusting, shows=shown)
+    line.hello()
+    await turned(lambda: bool(line.socket.written))
+    line._incoming.write(bytes(line.socket.written))
+    line.client.do_handshake()
+    line.deliver()
+    await turned(lambda: line.guest.transport is not None or line.failures == 1)
+    assert (line.guest.transport is not None, line.too_long, line.socket.ended) == ((True, 0, "") if is_taken else (False, 1, "abort "))
+    line.channel.connection_lost(None)
+    assert line.failures == line.too_long
+
+
 async def test_a_handshake_that_fails_is_told_once_and_the_client_why(context):
     line = Line(context)
     line.channel.data_received(b"\x16\x03\x01\x00\x04\x05\x00\x00\x00")
@@ -253,6 +287,24 @@ async def test_a_handshake_that_does_not_come_is_given_up(context, leaves):
     await turned(lambda: line.failures == 1)
     assert line.socket.ended == ("" if leaves else "abort ")
     assert line.guest.calls == []
+
+
+@pytest.mark.parametrize("how", ["failed", "lost", "aborted"])
+async def test_a_handshake_that_came_to_nothing_leaves_nothing_behind(context, how):
+    lines = [Line(context)]
+    known = weakref.ref(lines[0].channel)
+    if how == "failed":
+        lines[0].channel.data_received(b"\x16\x03\x01\x00\x04\x05\x00\x00\x00")
+        await turned(lambda: lines[0].failures == 1)
+    elif how == "aborted":
+        lines[0].hello()
+        lines[0].channel.abort()
+    lines[0].channel.connection_lost(None)
+    lines.clear()
+    await turned(lambda: True)
+    await asyncio.sleep(0)
+    gc.collect()
+    assert known() is None, "and not until the time for handshakes is over"
 
 
 async def test_a_channel_that_is_given_up_calls_nothing(context):

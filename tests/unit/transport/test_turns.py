@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from endpick.transport.turns import Turns
+from endpick.api.turns import Turns
 
 pytestmark = pytest.mark.asyncio
 

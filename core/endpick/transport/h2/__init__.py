@@ -1,7 +1,7 @@
 """An HTTP/2 server for gRPC: framing and flow control of our own, HPACK from a library, no task per stream.
 
 A map, from the socket inwards. Each module imports only modules below it; outside this package they import `transport.limits`,
-`transport.methods`, `transport.turns`, `extproc.stream` (sessions and the memory budget), `extproc.replies` (pieces that pass) and
+`transport.methods`, `api.turns`, `extproc.stream` (sessions and the memory budget), `extproc.replies` (pieces that pass) and
 `requests.model` (why a session is closed).
 
 - `server`: the listening port and its connections, made by `transport.server`; imports `address` and `tls` of `transport`, too.

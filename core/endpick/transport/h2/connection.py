@@ -36,6 +36,8 @@ _FRAMES_PER_LOOK: Final = 4
 """So many frames are acted on between two looks at the clock: two requests, if they are short."""
 _MANY_STREAMS: Final = 256
 """A change of the window visits each stream: where there are more, the clock is looked at after each SETTINGS."""
+_SILENT_SECONDS: Final = 5.0
+"""A gateway sends a stream's first message right behind its headers."""
 _TLS_HANDSHAKE: Final = b"\x16\x03"
 _STARTS: Final = (PREFACE, *_HTTP1_METHODS, _TLS_HANDSHAKE)
 
@@ -89,6 +91,12 @@ class Connection:
         self._control = ControlFrames(limits, counters, self.streams, self.lifetime, now)
         self._handler = FrameHandler(limits, counters, self.streams, self.lifetime, self._control)
         self._stream_errors = RateBudget(limits.stream_errors_burst, limits.stream_errors_per_second, now)
+        self._silent_since: float | None = None
+        """When all streams were found to have said nothing; None if they were not."""
+        self._silent_id = 0
+        """The last stream then."""
+        self._silent_window = 0
+        """What could be received then."""
         counters.connections_opened += 1
         self.outbox.put(frames.settings(announced_settings(limits)))
         self._handler.send_window_update()
@@ -213,10 +221,19 @@ class Connection:
             self.streams.expire(now)
             self.streams.expire_idle(now)
             lifetime.tick(now)
+            self._listen(now)
         except H2ConnectionError as error:
             self.end_with(error)
         else:
             lifetime.close_after_last_stream()
+
+    def _listen(self, now: float) -> None:
+        """See whether any stream has said anything."""
+        if not self.streams.open or not self.streams.all_silent(now - _SILENT_SECONDS):
+            self._silent_since = None
+        elif not self.is_silent():
+            self._silent_since = now
+            self._silent_id, self._silent_window = self.streams.last_id, self._handler.receive_window
 
     def drain(self, now: float, grace_seconds: float) -> None:
         """Ask the client to go elsewhere, and close when its streams have ended or `grace_seconds` have passed.
@@ -249,8 +266,15 @@ class Connection:
         return self._arrived.cut_bytes
 
     def idle_since(self) -> float | None:
-        """Since when there has been no stream, within the second between two ticks; None while there is one."""
-        return None if self.streams.open else self.lifetime.idle_since()
+        """Since when there has been no stream, or none that has said anything, within the second between two ticks; None otherwise."""
+        if not self.streams.open:
+            return self.lifetime.idle_since()
+        return self._silent_since if self.is_silent() else None
+
+    def is_silent(self) -> bool:
+        """Whether there are streams, and nothing but their headers has come on any of them for seconds: they are in the way of others."""
+        is_new = self.streams.last_id != self._silent_id or self._handler.receive_window != self._silent_window
+        return self._silent_since is not None and not is_new and len(self.streams.open) > 0
 
     def set_writable(self, writable: bool) -> None:
         """The socket takes bytes again, or no more for now."""

@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol, cast
 
+from endpick.api.turns import LARGE_READ_BYTES, Turns
 from endpick.requests.memory import MemoryBudget
 from endpick.transport.h2.await_bridge import begin_to_await
 from endpick.transport.h2.connection import Connection
@@ -17,7 +18,6 @@ from endpick.transport.h2.errors import ErrorCode, H2ConnectionError
 from endpick.transport.h2.stream import Stream
 from endpick.transport.limits import Limits, TransportCounters
 from endpick.transport.methods import Methods
-from endpick.transport.turns import LARGE_READ_BYTES, Turns
 
 __all__ = ["ConnectionOwner", "SocketConnection"]
 
@@ -208,7 +208,8 @@ class SocketConnection:
 
     def served(self) -> bool:
         """See `Guest.served`."""
-        return self._connection is not None and self._connection.streams.last_id > 0
+        connection = self._connection
+        return connection is not None and connection.streams.last_id > 0 and not connection.is_silent()
 
     def evict(self) -> None:
         """See `Guest.evict`."""

@@ -172,7 +172,6 @@ def _require_length(payload: bytes, length: int, frame: str) -> None:
 
 _message_head: Final = MESSAGE_HEAD.unpack_from
 
-
 _DELIVERED_AT_ONCE: Final = 32
 """Messages of one payload, between two looks at the clock: one of 64 KiB has room for nine thousand."""
 
@@ -210,7 +209,8 @@ class FrameHandler:
         self._stream_window_floor = limits.stream_window_bytes >> 1
         self._max_short_bytes = min(limits.max_message_bytes, limits.max_envelope_bytes)
         self._longest_passing = min(LONGEST_PAYLOAD_BYTES, limits.max_message_bytes + MESSAGE_HEAD_BYTES)
-        self._receive_window = DEFAULT_WINDOW_BYTES
+        self.receive_window = DEFAULT_WINDOW_BYTES
+        """Of the connection; it changes with each DATA frame."""
         self._known_fields: Fields = []
         self._known_head = RequestHead()
         self.blocks = HeaderBlocks(limits)
@@ -220,9 +220,9 @@ class FrameHandler:
     def data(self, flags: int, stream_id: int, buffer: bytes, start: int, stop: int, now: float) -> None:
         """Take a DATA frame whose payload is `buffer[start:stop]`."""
         length = stop - start
-        self._receive_window -= length
-        if self._receive_window <= self._connection_window_floor:
-            if self._receive_window < 0:
+        self.receive_window -= length
+        if self.receive_window <= self._connection_window_floor:
+            if self.receive_window < 0:
                 raise H2ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, "more DATA than the connection's window")
             self.send_window_update()
         stream = self._open.get(stream_id)
@@ -310,10 +310,10 @@ class FrameHandler:
 
     def send_window_update(self) -> None:
         """Let the client send more on this connection, unless it does not read what the server sends."""
-        increment = self._limits.connection_window_bytes - self._receive_window
+        increment = self._limits.connection_window_bytes - self.receive_window
         if increment > 0 and self._outbox.writable:
             self._outbox.put(frames.window_update(0, increment))
-            self._receive_window += increment
+            self.receive_window += increment
 
     def _messages(self, stream: Stream, buffer: bytes, start: int, stop: int) -> list[Message]:
         """The gRPC messages in a DATA payload, `buffer[start:stop]`, which begins with one."""

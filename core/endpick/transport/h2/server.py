@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Iterator
 
+from endpick.api.turns import MANY_CONNECTIONS, Turns
 from endpick.requests.memory import MemoryAccount, MemoryBudget
 from endpick.transport.address import ListenError, ListenSettings, listening_socket
 from endpick.transport.h2.protocol import SocketConnection
@@ -15,7 +16,6 @@ from endpick.transport.listener import Listener
 from endpick.transport.methods import Methods
 from endpick.transport.sweeps import Sweeps
 from endpick.transport.tls import CertificateWatch
-from endpick.transport.turns import MANY_CONNECTIONS, Turns
 
 __all__ = ["H2Server"]
 
@@ -111,7 +111,7 @@ class H2Server:
 
     def _sweep(self, now: float) -> None:
         if self._certificate is not None:
-            self._certificate.refresh(self.counters)
+            self._certificate.follow(self.counters)
         self._tick_some(iter(tuple(self._connections)), now)
 
     def _tick_some(self, connections: Iterator[SocketConnection], now: float) -> None:

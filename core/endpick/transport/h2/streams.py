@@ -21,6 +21,7 @@ from endpick.transport.h2.grpc import OK_TRAILERS, trailers
 from endpick.transport.h2.headers import RequestHead
 from endpick.transport.h2.send import Outbox
 from endpick.transport.h2.stream import (
+    AWAITED,
     CLOSED,
     COMPLETE,
     CONNECTION_CLOSED,
@@ -275,6 +276,14 @@ class Streams:
         if stream.receive_window <= size >> 1 and not stream.pending and stream.task is None and stream.state == OPEN:
             self.outbox.put(window_update(stream.id, size - stream.receive_window))
             stream.receive_window = size
+
+    def all_silent(self, since: float) -> bool:
+        """Whether nothing has come on any open stream but its headers, and they before `since`."""
+        whole = self._limits.stream_window_bytes
+        for stream in self.open.values():
+            if stream.touched > since or stream.receive_window != whole or stream.response != AWAITED or stream.assembler is not None:
+                return False
+        return True
 
     def expire(self, now: float) -> None:
         """End the streams whose `grpc-timeout` has passed, or some of them: the next deadline is in the past then."""

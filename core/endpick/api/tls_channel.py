@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final, cast
 
-from endpick.transport.turns import LARGE_READ_BYTES, Turns
+from endpick.api.turns import LARGE_READ_BYTES, Turns
 
-__all__ = ["TlsChannel"]
+__all__ = ["MOST_HANDSHAKE_BYTES", "TlsChannel"]
 
 _SHORT_PIECE_BYTES: Final = 4096
 """Decrypted at once of what holds little: 150 changes of the key, or 180 records of one byte."""
@@ -26,6 +26,8 @@ _RECORD_BYTES: Final = 16 * 1024
 _LONG_PIECE_BYTES: Final = _RECORD_BYTES + 256
 """Of what holds much: a record."""
 _PIECES_PER_TURN: Final = 4
+MOST_HANDSHAKE_BYTES: Final = 24 * 1024
+"""Of one client: ten large certificates. There is room for 130 small ones, which take 15 ms to read; OpenSSL would read 570 at once."""
 _BARREN_BYTES: Final = _RECORD_BYTES + 2048
 """So much may arrive and hold next to nothing: it may be the begin of a record."""
 _MOST_ARRIVED_BYTES: Final = 64 * 1024
@@ -48,7 +50,7 @@ class TlsChannel(asyncio.Protocol):
         handshake_seconds: float,
         turns: Turns,
         peer: str,
-        failed: Callable[[], None],
+        failed: Callable[[bool], None],
     ) -> None:
         """Keep what is needed.
 
@@ -58,13 +60,14 @@ class TlsChannel(asyncio.Protocol):
             handshake_seconds: For the handshake.
             turns: The queue of the port.
             peer: In whose name it stands there.
-            failed: Called, instead of any method of the guest, when the handshake comes to nothing; not after `abort`.
+            failed: Called, instead of any method of the guest, when the handshake comes to nothing, with whether the client sent too
+                much for one; not after `abort`.
         """
         self._guest = guest
         self._turns = turns
         self._peer = peer
         self._handshake_seconds = handshake_seconds
-        self._failed: Callable[[], None] | None = failed
+        self._failed: Callable[[bool], None] | None = failed
         """None once the handshake is done or given up."""
         self._is_open = False
         """Whether the guest has been told of a connection."""
@@ -80,6 +83,8 @@ class TlsChannel(asyncio.Protocol):
         self._arrived: deque[bytes | memoryview] = deque()
         self._arrived_bytes = 0
         self._piece_bytes = _SHORT_PIECE_BYTES
+        self._handshake_bytes = 0
+        """How much of the handshake has arrived."""
         self._barren_bytes = 0
         """How much has arrived that held next to nothing."""
         self._waits = False
@@ -160,6 +165,11 @@ class TlsChannel(asyncio.Protocol):
         """From how much on that the socket has not taken the guest is told to pause."""
         self._socket.set_write_buffer_limits(high, low)
 
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        """What the socket knows under this name; of TLS `sslcontext` and `ssl_object`."""
+        of_tls = {"sslcontext": self._tls.context, "ssl_object": self._tls}
+        return of_tls[name] if name in of_tls else self._socket.get_extra_info(name, default)
+
     def get_write_buffer_size(self) -> int:
         """What the socket has not taken yet."""
         return self._socket.get_write_buffer_size()
@@ -193,6 +203,7 @@ class TlsChannel(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close at once. Before the handshake is done nothing is called after this."""
+        self._wait_no_longer()
         self._failed = None
         self._stop_reading()
         self._is_closing = True
@@ -210,11 +221,18 @@ class TlsChannel(asyncio.Protocol):
             self._give_up()
             self.abort()
 
-    def _give_up(self) -> None:
+    def _wait_no_longer(self) -> None:
+        """The timer keeps this, and with it a hundred kilobytes of OpenSSL's."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _give_up(self, *, too_long: bool = False) -> None:
         """The handshake comes to nothing."""
+        self._wait_no_longer()
         failed, self._failed = self._failed, None
         if failed is not None:
-            failed()
+            failed(too_long)
 
     def _is_read_at_once(self, size: int) -> bool:
         if not self._is_open or self._barren_bytes > _BARREN_BYTES or self._turns.exhausted:
@@ -238,7 +256,7 @@ class TlsChannel(asyncio.Protocol):
         """Decrypt a piece of what has arrived, and hand on what it holds."""
         piece = self._next_piece()
         self._incoming.write(piece)
-        if not self._is_open and not self._shake_hands():
+        if not self._is_open and not self._shake_hands(len(piece)):
             return
         held, ended = self._decrypted()
         self._weigh(len(piece), len(held))
@@ -258,8 +276,13 @@ class TlsChannel(asyncio.Protocol):
         self._arrived_bytes -= len(piece)
         return piece
 
-    def _shake_hands(self) -> bool:
+    def _shake_hands(self, arrived_bytes: int) -> bool:
         """Go on with the handshake; whether it is done."""
+        self._handshake_bytes += arrived_bytes
+        if self._handshake_bytes > MOST_HANDSHAKE_BYTES:
+            self._give_up(too_long=True)
+            self.abort()
+            return False
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
@@ -270,8 +293,7 @@ class TlsChannel(asyncio.Protocol):
             self._give_up()
             self.close()
             return False
-        if self._timer is not None:
-            self._timer.cancel()
+        self._wait_no_longer()
         self._failed, self._is_open = None, True
         self._guest.connection_made(cast("asyncio.Transport", self))
         return True
