@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeAlias
@@ -18,13 +19,15 @@ import grpc
 import grpc.aio
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
-__all__ = ["RefusesUnknown", "new_server"]
+__all__ = ["RefusesUnknown", "new_server", "renewable_credentials"]
 
 Handlers: TypeAlias = "Mapping[str, grpc.RpcMethodHandler[bytes, bytes]]"
 Door: TypeAlias = "Callable[[str, Callable[[], None]], None]"
 """Called for each stream with the name of its client and with what begins it, now or later; a stream whose beginning nothing keeps ends."""
 RefusesUnknown: bool = all(hasattr(cygrpc.AioServer, name) for name in ("_make_request_call_future", "add_registered_method_handlers"))
 """Earlier grpcio reads a name where only its stream can fail by it, and takes no methods in advance: nothing is changed there."""
+RENEWAL_SECONDS: Final = 0.1
+"""How long handshakes wait for a new certificate; to begin one takes microseconds."""
 _LANES: Final = 64
 """So many streams of a method are asked for at once, so that the event loop need not look at what grpcio says for each of them."""
 
@@ -60,6 +63,29 @@ def new_server(
         server.add_registered_method_handlers(service, {method: handler})
     server.add_generic_rpc_handlers((_ByPath(handlers, on_unknown),))
     return server
+
+
+def renewable_credentials(
+    first: grpc.ServerCertificateConfiguration, renewed: Callable[[], grpc.ServerCertificateConfiguration | None], *, mutual: bool
+) -> grpc.ServerCredentials:
+    """Credentials of a port whose certificate changes while it listens.
+
+    grpcio frees the old certificate while another of its threads may begin a handshake with it: that ended the process once in two minutes
+    of four renewals a second beside many handshakes. So those that have begun get time before a new one is handed over; others wait.
+
+    Args:
+        first: The certificate to begin with.
+        renewed: Called for each handshake, one at a time, in a thread of grpcio's; None keeps what is.
+        mutual: Whether clients have to show a certificate.
+    """
+
+    def handed_over() -> grpc.ServerCertificateConfiguration | None:
+        configuration = renewed()
+        if configuration is not None:
+            time.sleep(RENEWAL_SECONDS)
+        return configuration
+
+    return grpc.dynamic_ssl_server_credentials(first, handed_over, mutual)  # type: ignore[arg-type]
 
 
 class _ByPath(grpc.GenericRpcHandler):

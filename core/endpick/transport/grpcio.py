@@ -15,7 +15,7 @@ import grpc
 import grpc.aio
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
-from endpick.api.grpc_server import new_server
+from endpick.api.grpc_server import new_server, renewable_credentials
 from endpick.extproc.stream import GrpcStatus, ProtocolError, Reply, StreamSession
 from endpick.requests.memory import MemoryAccount, MemoryBudget, OverloadStage
 from endpick.requests.model import CloseCause
@@ -24,7 +24,6 @@ from endpick.transport.envelope import EnvelopeCheck, EnvelopeError
 from endpick.transport.grpcio_door import Door
 from endpick.transport.grpcio_guests import Guest, Guests
 from endpick.transport.grpcio_options import options_of
-from endpick.transport.grpcio_threads import go_first
 from endpick.transport.limits import TransportCounters
 from endpick.transport.methods import Method, Methods
 from endpick.transport.tls import CertificateFiles, CertificateWatch
@@ -83,7 +82,6 @@ class GrpcioServer:
         await server.start()
         self._server = server
         self._guests.start(port)
-        go_first()
         return port
 
     def _handler(self, method: Method) -> grpc.RpcMethodHandler[bytes, bytes]:
@@ -102,7 +100,7 @@ class GrpcioServer:
             return server.add_insecure_port(address)
         self._certificate = CertificateWatch(self._settings.tls)
         mutual = self._settings.tls.client_ca_file is not None
-        credentials = grpc.dynamic_ssl_server_credentials(_configuration(self._certificate.files), self._changed_certificate, mutual)  # type: ignore[arg-type]
+        credentials = renewable_credentials(_configuration(self._certificate.files), self._changed_certificate, mutual=mutual)
         return server.add_secure_port(address, credentials)
 
     def _changed_certificate(self) -> grpc.ServerCertificateConfiguration | None:

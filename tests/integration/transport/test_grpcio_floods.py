@@ -6,7 +6,6 @@ import asyncio
 import ctypes
 import gc
 import itertools
-import os
 import platform
 import sys
 from collections.abc import Callable
@@ -137,11 +136,6 @@ async def test_a_stream_that_is_reset_while_its_answer_is_not_read_is_no_fault(c
     assert caplog.messages == []
 
 
-def threads_called(name: str, pid: int) -> list[int]:
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return [int(task.name) for task in tasks if (task / "comm").read_text(encoding="utf-8").strip() == name]
-
-
 def heaps_of_threads(pid: int) -> int:
     """How many threads glibc has given a heap of their own: 64 MiB each, of which a beginning is in use."""
     mapped = [line.split(maxsplit=2) for line in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").splitlines()]
@@ -216,16 +210,3 @@ async def test_streams_that_wait_at_the_end_of_the_server_do_not_keep_it():
         async with asyncio.timeout(20):
             await serving.server.stop()
         await flooding.close()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell of threads")
-async def test_the_threads_of_grpcio_come_after_the_event_loop(tmp_path):
-    (tmp_path / "config.yaml").write_text(RANDOM)
-    (tmp_path / "endpoints.yaml").write_text('endpoints: [{name: a, address: 127.0.0.1, port: "1"}]\n')
-    async with serving(tmp_path, "--transport=grpcio", python=sys.executable) as picker:
-        await flood(picker.port)
-        assert await picker.ask() == ("127.0.0.1:1", 0)
-        pid = picker.process.pid
-        readers = threads_called("event_engine", pid)
-        assert readers
-        assert {os.getpriority(os.PRIO_PROCESS, task) - os.getpriority(os.PRIO_PROCESS, pid) for task in readers} == {10}
