@@ -107,6 +107,8 @@ class Certificate:
         """For the port of gRPC; `context` has shown that the files work."""
         import grpc  # noqa: PLC0415 - 0.1 s that only this port needs
 
+        from endpick.api.grpc_server import renewable_credentials  # noqa: PLC0415
+
         known = self._contents()
 
         def renewed() -> grpc.ServerCertificateConfiguration | None:
@@ -123,7 +125,7 @@ class Certificate:
             cert, key, authority = known
             return grpc.ssl_server_certificate_configuration([(key, cert)], root_certificates=authority or None)
 
-        return grpc.dynamic_ssl_server_credentials(configuration(), renewed, self.client_ca_path is not None)  # type: ignore[arg-type]
+        return renewable_credentials(configuration(), renewed, mutual=self.client_ca_path is not None)
 
     def _contents(self) -> tuple[bytes, bytes, bytes]:
         authority = _read(self.client_ca_path) if self.client_ca_path else b""

@@ -5,6 +5,9 @@
 - `address`: where does it listen?
 - `h2`: the default transport, endpick's own HTTP/2 server.
 - `grpcio`: the reference transport, on the server of the gRPC project.
+- `grpcio_door`: whose stream begins next, where many come at once?
+- `grpcio_options`: what is grpcio told to limit by itself?
+- `grpcio_resets`: who ends too many streams before their answer?
 - `grpcio_guests`: which of its connections hold too much, or are too many?
 - `grpcio_sockets`: what does the system know of them?
 - `listener`: which connections does a port take?

@@ -15,13 +15,15 @@ import grpc
 import grpc.aio
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
-from endpick.api.grpc_server import new_server
+from endpick.api.grpc_server import new_server, renewable_credentials
 from endpick.extproc.stream import GrpcStatus, ProtocolError, Reply, StreamSession
 from endpick.requests.memory import MemoryAccount, MemoryBudget, OverloadStage
 from endpick.requests.model import CloseCause
 from endpick.transport.address import ListenError, ListenSettings, listening_socket
 from endpick.transport.envelope import EnvelopeCheck, EnvelopeError
+from endpick.transport.grpcio_door import Door
 from endpick.transport.grpcio_guests import Guest, Guests
+from endpick.transport.grpcio_options import options_of
 from endpick.transport.limits import TransportCounters
 from endpick.transport.methods import Method, Methods
 from endpick.transport.tls import CertificateFiles, CertificateWatch
@@ -34,15 +36,6 @@ _STATUS_BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
 _Context = grpc.aio.ServicerContext[bytes, bytes]
 _CANCEL_SECONDS = 0.001
 _CLOSE_SECONDS = 2.0
-_NEVER_MILLISECONDS = 2**31 - 1
-_MOST_BYTES = 2**31 - 1
-_PENDING_CONNECTIONS = 16
-"""So many connections may have all their streams wait for Python before grpcio begins to cancel streams of any connection, by lot."""
-_MOST_PENDING = 2**31 - 1
-_MOST_CONNECTIONS = 2**31 - 2
-"""With one more, grpcio ends the process."""
-_UNCOMPRESSED: Final = 1
-"""Of the ways to compress messages only that which does not: grpcio unpacks a message before it looks how long it is then."""
 _LONG_REPLIES_BYTES: Final = 4096
 
 
@@ -55,6 +48,7 @@ class GrpcioServer:
         self._methods = methods
         self._account = MemoryAccount() if account is None else account
         self._guests = Guests(settings.limits, self.counters, self._account)
+        self._door = Door(self._guests, self.counters)
         self._server: grpc.aio.Server | None = None
         self._channelz_id = 0
         """Under which grpcio counts its sockets."""
@@ -74,7 +68,8 @@ class GrpcioServer:
     async def start(self) -> int:
         """Bind and serve; see `Server.start`."""
         handlers = {path: self._handler(method) for path, method in self._methods.items()}
-        server = new_server(_options(self._settings, self._guests.seats), handlers, self._count_unknown)
+        options = options_of(self._settings, self._guests.seats, self._guests.memory.limit_bytes)
+        server = new_server(options, handlers, self._count_unknown, self._door.came)
         self._channelz_id = _newest_server()
         host = self._settings.host or "::"
         address = f"[{host}]:{self._settings.port}" if ":" in host else f"{host}:{self._settings.port}"
@@ -105,7 +100,7 @@ class GrpcioServer:
             return server.add_insecure_port(address)
         self._certificate = CertificateWatch(self._settings.tls)
         mutual = self._settings.tls.client_ca_file is not None
-        credentials = grpc.dynamic_ssl_server_credentials(_configuration(self._certificate.files), self._changed_certificate, mutual)  # type: ignore[arg-type]
+        credentials = renewable_credentials(_configuration(self._certificate.files), self._changed_certificate, mutual=mutual)
         return server.add_secure_port(address, credentials)
 
     def _changed_certificate(self) -> grpc.ServerCertificateConfiguration | None:
@@ -124,11 +119,13 @@ class GrpcioServer:
 
     async def stop(self) -> None:
         """See `Server.stop`."""
+        self._door.close()
         await self._end(None)
 
     async def _end(self, grace_seconds: float | None) -> None:
         if self._server is not None:
             await self._server.stop(grace_seconds)
+        self._door.close()
         self._guests.stop()
         if self._tasks:
             # grpcio has cancelled the tasks and does not wait for them; callers of `drain` and `stop` expect closed sessions.
@@ -177,6 +174,8 @@ class GrpcioServer:
         finally:
             counters.streams_closed += 1
             guest.ended(was_silent=conversation.is_silent)
+            if not conversation.has_answered and cause is not CloseCause.DRAIN:
+                self._guests.unanswered(guest)
             session.close(cause)
 
 
@@ -195,6 +194,7 @@ class _Conversation:
     ) -> None:
         self.is_silent = True
         """Nothing but headers has come."""
+        self.has_answered = False
         self._guest = guest
         self._replies = replies
         self._max_envelope_bytes = max_envelope_bytes
@@ -289,6 +289,7 @@ class _Conversation:
 
     async def _write(self, replies: Sequence[Reply]) -> None:
         for reply in _each(replies):
+            self.has_answered = True
             self._counters.messages_sent += 1
             try:
                 await self._context.write(reply)
@@ -349,37 +350,3 @@ def _newest_server() -> int:
         newest = max((int(server["ref"]["serverId"]) for server in page.get("server", ())), default=newest)
         more = not page.get("end", False)
     return newest
-
-
-def _options(settings: ListenSettings, seats: int) -> list[tuple[str, int]]:
-    limits = settings.limits
-    age = limits.max_connection_age_seconds
-    pending = _PENDING_CONNECTIONS * limits.max_concurrent_streams
-    # By default grpcio only pings clients that have streams, at most twice between messages, and waits a minute for the answer
-    # however short the keep-alive timeout is.
-    return [
-        ("grpc.max_receive_message_length", min(limits.max_message_bytes, _MOST_BYTES)),
-        ("grpc.max_send_message_length", -1),
-        ("grpc.compression_enabled_algorithms_bitset", _UNCOMPRESSED),
-        ("grpc.max_concurrent_streams", limits.max_concurrent_streams),
-        ("grpc.absolute_max_metadata_size", limits.max_header_bytes),
-        ("grpc.max_allowed_incoming_connections", min(seats, _MOST_CONNECTIONS)),
-        ("grpc.server_handshake_timeout_ms", _milliseconds(limits.handshake_seconds)),
-        ("grpc.keepalive_time_ms", _milliseconds(limits.keepalive_idle_seconds)),
-        ("grpc.keepalive_timeout_ms", _milliseconds(limits.keepalive_timeout_seconds)),
-        ("grpc.http2.ping_timeout_ms", _milliseconds(limits.keepalive_timeout_seconds)),
-        ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.max_pings_without_data", 0),
-        ("grpc.max_connection_idle_ms", _milliseconds(limits.max_connection_idle_seconds)),
-        ("grpc.max_connection_age_ms", _NEVER_MILLISECONDS if age is None else _milliseconds(age)),
-        ("grpc.max_connection_age_grace_ms", _milliseconds(limits.max_connection_age_grace_seconds)),
-        ("grpc.server.max_pending_requests", min(pending, _MOST_PENDING)),
-        ("grpc.server.max_pending_requests_hard_limit", min(2 * pending, _MOST_PENDING)),
-        ("grpc.enable_channelz", 1),
-        ("grpc.so_reuseport", int(settings.reuse_port)),
-    ]
-
-
-def _milliseconds(seconds: float) -> int:
-    """In the 32 bits that grpcio takes: at least 1, at most the value that means never."""
-    return min(max(round(seconds * 1000), 1), _NEVER_MILLISECONDS)

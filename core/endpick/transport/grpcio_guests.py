@@ -15,11 +15,12 @@ from typing import Final
 from urllib.parse import unquote
 
 from endpick.requests.memory import MemoryAccount, MemoryBudget, OverloadStage
+from endpick.transport.grpcio_resets import Resets
 from endpick.transport.grpcio_sockets import PortSockets, bytes_received, hang_up, open_files
 from endpick.transport.limits import Limits, TransportCounters
 from endpick.transport.listener import descriptors_of, site_of
 
-__all__ = ["Guest", "Guests"]
+__all__ = ["WAITING_STREAM_BYTES", "Guest", "Guests"]
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ _STREAM_BYTES: Final = 512
 _MESSAGE_BYTES: Final = 64
 _PER_FRAMING_BYTE: Final = 512
 """What comes on a connection beside headers and messages, at most: so much for a stream, for a message, and a byte for so many of one."""
-_SILENT_STREAM_BYTES: Final = 20_000
+WAITING_STREAM_BYTES: Final = 20_000
 """What a stream takes in grpcio and in Python before it has said anything: 32,000 of them took 690 MiB."""
 _LEAST_TO_BLAME_BYTES: Final = 2**20
 _PART_OF_MEMORY: Final = 4
@@ -57,6 +58,7 @@ class Guest:
         inode: That of its socket.
         came_at: When it was seen first, in monotonic seconds, as all times here.
         streams: How many are open.
+        waiting: How many have come and have not begun.
         silent: How many of them have sent nothing but headers.
         idle_since: When the last one ended.
         has_served: Whether it ever had one.
@@ -64,7 +66,9 @@ class Guest:
         gone: How many streams have ended since then.
         received: Bytes that had come at the last look.
         held: Bytes that grpcio holds of it, at least so many.
+        is_banned: It is to be ended, and none of its streams begins any more.
         is_leaving: It was ended, and grpcio has not noticed yet.
+        is_gone: The system does not have it any more.
     """
 
     peer: str
@@ -74,13 +78,27 @@ class Guest:
     descriptor: int = -1
     inode: int = 0
     streams: int = 0
+    waiting: int = 0
     silent: int = 0
     has_served: bool = False
     explained: int = 0
     gone: int = 0
     received: int = 0
     held: int = 0
+    is_banned: bool = False
     is_leaving: bool = False
+    is_gone: bool = False
+
+    @property
+    def is_done_with(self) -> bool:
+        """Whether none of its streams begins any more."""
+        return self.is_banned or self.is_leaving or self.is_gone
+
+    @property
+    def port(self) -> int:
+        """That of its client; 0 where its name has none."""
+        number = self.peer.rpartition(":")[2]
+        return int(number) if number.isdecimal() else 0
 
     def began(self, metadata: Iterable[tuple[str, str | bytes]] | None) -> None:
         """It has opened a stream with these headers."""
@@ -106,14 +124,14 @@ class Guest:
     @property
     def weight(self) -> int:
         """What it has grpcio hold in all."""
-        return self.held + self.silent * _SILENT_STREAM_BYTES
+        return self.held + (self.silent + self.waiting) * WAITING_STREAM_BYTES
 
     def sits_at(self, descriptor: int, inode: int) -> None:
         """Here the system has it; another inode than before is that of another connection from the same port."""
         if self.inode and inode != self.inode:
             self.received, self.held = bytes_received(descriptor, inode) or 0, 0
-            self.explained, self.gone, self.is_leaving = 0, 0, False
-        self.descriptor, self.inode = descriptor, inode
+            self.explained, self.gone, self.is_leaving, self.is_banned = 0, 0, False, False
+        self.descriptor, self.inode, self.is_gone = descriptor, inode, False
 
     def measure(self) -> None:
         """Ask how much has come, and reckon what of it no stream has taken.
@@ -121,12 +139,13 @@ class Guest:
         What a stream had not taken goes with it. How much that was grpcio does not tell, so all streams count alike: of a gateway, whose
         streams end all the time, less is believed to be held than is, and never more.
         """
-        if not (self.streams or self.gone or self.explained):
+        if not (self.streams or self.waiting or self.gone or self.explained):
             return
         received = bytes_received(self.descriptor, self.inode)
         if received is not None:
             held = max(0, self.held + received - self.received - self.explained)
-            self.held = held * self.streams // (self.streams + self.gone) if self.streams else 0
+            open_streams = self.streams + self.waiting
+            self.held = held * open_streams // (open_streams + self.gone) if open_streams else 0
             self.received = received
         self.explained = self.gone = 0
 
@@ -148,6 +167,7 @@ class Guests:
         self._most = self.seats - self.seats // _SPARE
         self._sockets: PortSockets | None = None
         self._guests: dict[str, Guest] = {}
+        self._resets = Resets(limits)
         self._held = 0
         self._timer: asyncio.TimerHandle | None = None
         self._logged_at: dict[str, float] = {}
@@ -172,15 +192,25 @@ class Guests:
         guest = self._guests.get(name)
         if guest is None:
             now = time.monotonic()
-            guest = self._guests[name] = Guest(name, now, now)
+            guest = self._guests[name] = Guest(name, now, now, _site_in(name))
         return guest
+
+    def unanswered(self, guest: Guest) -> None:
+        """A stream of this connection has ended before its first answer: with too many of those, the connection ends."""
+        if guest.is_done_with or self._resets.may_be(guest.peer, guest.site):
+            return
+        guest.is_banned = True
+        self._counters.reset_floods += 1
+        if self._timer is not None and self._timer.when() - asyncio.get_running_loop().time() > _HASTY_SECONDS:
+            self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_later(_HASTY_SECONDS, self.look)
 
     def look(self) -> None:
         """See who is there, end connections that are one too many, and look again in a moment."""
         assert self._sockets is not None
         if self._timer is not None:
             self._timer.cancel()
-        began, before = time.perf_counter(), self._held
+        began, before = time.thread_time(), self._held
         present = self._listed(self._sockets.look())
         for guest in present:
             guest.measure()
@@ -188,20 +218,26 @@ class Guests:
         self._make_room(present)
         leaving = any(guest.is_leaving for guest in self._guests.values())
         is_hasty = leaving or self._held - before > _MUCH_BYTES or self._held > self.memory.limit_bytes // 2
-        pause = max(_HASTY_SECONDS if is_hasty else _LOOK_SECONDS, (time.perf_counter() - began) / _SHARE_OF_TIME)
+        pause = max(_HASTY_SECONDS if is_hasty else _LOOK_SECONDS, (time.thread_time() - began) / _SHARE_OF_TIME)
         self._timer = asyncio.get_running_loop().call_later(pause, self.look)
 
     def _listed(self, found: Mapping[int, tuple[int, tuple[str, int]]]) -> list[Guest]:
         """The connections that are there and stay."""
-        here = set()
+        here, ports, looked_at = set(), set(), time.monotonic()
         for inode, (descriptor, client) in found.items():
             peer = _name_of(client)
+            ports.add(client[1])
             here.add(peer)
             guest = self.of(peer)
-            guest.site = guest.site or site_of(client[0])
             guest.sits_at(descriptor, inode)
-        for peer in [peer for peer, guest in self._guests.items() if peer not in here and not guest.streams]:
-            del self._guests[peer]
+            if guest.is_banned and not guest.is_leaving:
+                self._end(guest)
+        for peer, guest in list(self._guests.items()):
+            if peer not in here:
+                guest.is_gone = bool(ports) and guest.came_at < looked_at and guest.port not in ports
+                if not (guest.streams or guest.waiting):
+                    del self._guests[peer]
+                    self._resets.forget(peer)
         return [guest for peer, guest in self._guests.items() if peer in here and not guest.is_leaving]
 
     def _account_for(self, present: Sequence[Guest]) -> None:
@@ -287,3 +323,12 @@ def _name_of(client: tuple[str, int]) -> str:
 
 def _plain(peer: str) -> str:
     return unquote(peer) if "%" in peer else peer
+
+
+def _site_in(peer: str) -> str:
+    """Whom the address belongs to in what `_plain` says of a client."""
+    host = peer.partition(":")[2].rpartition(":")[0].strip("[]")
+    try:
+        return site_of(host)
+    except ValueError:  # no address of IP
+        return peer

@@ -123,7 +123,7 @@ class TransportCounters:
     """Monotonic counts since start, one object per server; what is open now is a difference of two of them.
 
     Each abuse guard of `Limits` has its counter here. The grpcio transport only counts what its library reports:
-    streams, messages, session faults and refusals.
+    streams, messages, session faults and refusals; and what it guards itself: connections, floods of resets, and memory.
     """
 
     connections_accepted: int = 0

@@ -18,6 +18,7 @@ import pytest
 from endpick.requests.model import CloseCause
 from endpick.transport.h2.errors import ErrorCode
 from endpick.transport.h2.frames import FrameType, rst_stream
+from endpick.transport.limits import Limits
 from integration.plugins.serving import serving
 from integration.serve.gateway import RANDOM
 from integration.transport.conftest import opened
@@ -154,3 +155,44 @@ async def test_threads_of_grpcio_share_a_heap_so_that_a_flood_finds_the_free_mem
             await flood(picker.port)
             assert await picker.ask() == ("127.0.0.1:1", 0)
         assert heaps_of_threads(picker.process.pid) <= HEAPS_OF_OTHERS
+
+
+async def test_a_connection_that_resets_too_many_streams_before_their_answer_ends():
+    async with opened("grpcio", limits=Limits(unanswered_resets_burst=200, unanswered_resets_per_second=0.0)) as serving:
+        channel = serving.channel()
+        flooding = await RawClient.connect(serving.port, from_host="127.0.0.2")
+        for stream in range(1, 1000, 2):
+            flooding.open(stream)
+            flooding.message(stream, b"never")
+            flooding.send(rst_stream(stream, ErrorCode.CANCEL))
+        with suppress(ConnectionError):
+            await flooding.read_to_end()
+        assert serving.server.counters.reset_floods == 1
+        call = serving.stream(channel)
+        await call.write(b"others are served")
+        assert await call.read() == b"others are served"
+        await call.done_writing()
+        await flooding.close()
+
+
+async def test_streams_that_are_reset_after_their_answer_are_no_flood():
+    async with opened("grpcio", limits=Limits(unanswered_resets_burst=20, unanswered_resets_per_second=0.0)) as serving:
+        client = await RawClient.connect(serving.port)
+        for stream in range(1, 201, 2):
+            await reset_when_answered(client, stream)
+        assert await client.echo(201, b"still here") == b"still here"
+        assert serving.server.counters.reset_floods == 0
+        await client.close()
+
+
+async def test_streams_that_wait_at_the_end_of_the_server_do_not_keep_it():
+    async with opened("grpcio") as serving:
+        flooding = await RawClient.connect(serving.port)
+        for stream in range(1, 2 * STREAMS, 2):
+            flooding.open(stream)
+            flooding.message(stream, b"never")
+        await flooding.writer.drain()
+        await serving.log.until_received(1)
+        async with asyncio.timeout(20):
+            await serving.server.stop()
+        await flooding.close()
