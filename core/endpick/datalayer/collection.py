@@ -147,8 +147,8 @@ class EndpointPoller:
         """Poll until `stop`: everything at once, then tick by tick, at the moment of the tick that `phase` (0 to 1) says."""
         self.phase = phase
         self._next_at = first_at(self._loop.time(), self._cadence.tick_seconds, phase) - self._cadence.tick_seconds
-        for position in range(len(self._sources)):
-            self._tasks.spawn(self._poll_in_turn(position))
+        for position, source in enumerate(self._sources):
+            self._tasks.keep(partial(self._poll_in_turn, position), partial(source.dispatcher.failed, self._name))
         self._timer = self._loop.call_soon(self._look)
 
     def stop(self) -> None:
@@ -292,9 +292,10 @@ class CollectionLoop:
         """Collect for every endpoint in the table, and for those that join. Call it on the running event loop, once."""
         for source, dispatcher in self._pool_sources:
             run = partial(source.watch_pool, dispatcher.publish_pool)
-            self._pool_tasks.spawn(keep_running(run, partial(dispatcher.failed, "")))
+            failed = partial(dispatcher.failed, "")
+            self._pool_tasks.keep(partial(keep_running, run, failed), failed)
         for poller in self._pool_pollers:
-            self._pool_tasks.spawn(poller.run())
+            self._pool_tasks.keep(poller.run, poller.failed)
         self._table.on_changed.append(self._follow)
         self._follow(self._table.generation)
 
@@ -366,7 +367,8 @@ class CollectionLoop:
             poller.start(self._moments.join(len(self._table.generation.endpoints)))
         for source, dispatcher in self._streams:
             run = partial(source.watch, endpoint, dispatcher.publisher_for(endpoint.name))
-            tasks.spawn(keep_running(run, partial(dispatcher.failed, endpoint.name)))
+            failed = partial(dispatcher.failed, endpoint.name)
+            tasks.keep(partial(keep_running, run, failed), failed)
 
     def _tell(self, change: EndpointChange, endpoint: Endpoint) -> None:
         for source, dispatcher in self._event_sources:

@@ -12,6 +12,7 @@ from endpick.api.plugin import Parameters
 from endpick.datalayer.table import EndpointTable
 from endpick.observability.circuits import admitted, late
 from endpick.observability.telemetry import Telemetry
+from endpick.plugins.apart import apart
 from endpick.plugins.breaker import Breaker, BreakerState
 from endpick.plugins.failures import CALL_FAILURES, is_the_hosts
 from endpick.plugins.instance import Instance
@@ -54,7 +55,7 @@ class PayloadDispatcher:
                 continue
             started = perf_counter()
             try:
-                collector.collect(payload, self._table.writer(instance.scope, endpoint, since))
+                apart(collector.collect, payload, self._table.writer(instance.scope, endpoint, since))
             except CALL_FAILURES as problem:
                 if is_the_hosts(problem):
                     raise
@@ -123,7 +124,7 @@ class PayloadDispatcher:
     def notify(self, source: EndpointEventSource[Parameters, object], event: EndpointEvent) -> None:
         """Deliver what the source says to a change of the pool."""
         try:
-            payload = source.notify(event)
+            payload = apart(source.notify, event)
         except CALL_FAILURES as problem:
             if is_the_hosts(problem):
                 raise

@@ -17,6 +17,7 @@ from endpick.diagnostics import Code, Diagnostic
 from endpick.planning.compile import compile_collection, declared_keys
 from endpick.planning.plan import Plan, PlanOutcome
 from endpick.planning.request_plugins import missing_discovery
+from endpick.plugins.apart import apart
 from endpick.plugins.failures import CALL_FAILURES, is_the_hosts, message_of
 from endpick.plugins.hooks import HookRegistry
 from endpick.plugins.instance import Instance
@@ -94,12 +95,12 @@ class ActivePlan:
     async def replace(self, new: Deployment) -> None:
         """Let `new` serve from the next request on. Requests in flight keep their pipeline; instances only they use are stopped later."""
         old = self.deployment
-        collection = self._new_collection(new)  # before anything changes: where this fails, the old deployment serves on
+        collection = apart(self._new_collection, new)  # before anything changes: where this fails, the old deployment serves on
         self._runtime.table.declare(declared_keys(new.plan))
         self._runtime.table.rules.configure(new.plan.models)
         self._deployment = new
         for replaced in self.on_replaced:
-            replaced(new)
+            apart(replaced, new)  # policies are asked about what waits
         try:
             await self._replace_collection(collection)
             await self._replace_discovery(old, new)
@@ -179,7 +180,7 @@ class ActivePlan:
     def _forget(self, name: str) -> None:
         for instance in self.instances():
             try:
-                instance.plugin.endpoint_removed(name)
+                apart(instance.plugin.endpoint_removed, name)
             except CALL_FAILURES as problem:
                 if is_the_hosts(problem):
                     raise

@@ -39,6 +39,8 @@ class Waiting:
 class Recording(Parameters):
     start: str = ""
     """How `start` fails: `cancel` or `exit`."""
+    built: str = ""
+    """Who is cancelled when it is built: the `task` that runs."""
     stop: str = ""
     """How `stop` behaves: `fail`, `cancel`, `exit` or `slow`."""
 
@@ -57,6 +59,11 @@ async def behave(how: str) -> None:
 
 class RecordingScorer(Scorer[Recording]):
     plugin_type = "test.recording"
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        if self.parameters.built == "task":
+            asyncio.current_task().cancel()
 
     def score(self, request, endpoints, state):
         raise NotImplementedError
@@ -167,6 +174,15 @@ async def test_an_instance_that_does_not_start_refuses_the_reload_and_no_more(pr
     assert process.serving == SERVING
     await process.active.end()
     assert STOPPED == {SERVING: 1}
+
+
+@pytest.mark.asyncio
+async def test_an_instance_that_would_cancel_the_reload_that_builds_it_refuses_it_and_no_more(process):
+    assert not await process.reload(planned("second", built="task"))
+    assert process.serving == SERVING
+    assert await process.reload(planned("third"))
+    assert process.serving == "third"
+    await process.active.end()
 
 
 @pytest.mark.asyncio
