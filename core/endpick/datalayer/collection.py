@@ -20,6 +20,7 @@ from endpick.api.datalayer import (
 from endpick.api.endpoint import Endpoint
 from endpick.api.generation import Generation
 from endpick.api.plugin import Parameters
+from endpick.datalayer.announcing import Announcements
 from endpick.datalayer.dispatch import PayloadDispatcher, SourceBinding
 from endpick.datalayer.pace import (
     LONGEST_BACK_OFF_SECONDS,
@@ -279,6 +280,7 @@ class CollectionLoop:
         self._pool_pollers: list[PoolPoller] = []
         self._pool_sources: list[tuple[PoolSource[Parameters, object], PayloadDispatcher]] = []
         self._event_sources: list[tuple[EndpointEventSource[Parameters, object], PayloadDispatcher]] = []
+        self._announcements = Announcements(telemetry)
         self._dispatchers = [PayloadDispatcher(binding, table, telemetry) for binding in collection.bindings if binding.collectors]
         for dispatcher in self._dispatchers:
             self._sort_in(dispatcher)
@@ -306,6 +308,7 @@ class CollectionLoop:
         if self._joining is not None:
             self._joining.cancel()
         self._waiting.clear()
+        self._announcements.stop()
         for name in tuple(self._watched):
             self._leave(name)
         for source in self._polled:
@@ -372,7 +375,7 @@ class CollectionLoop:
 
     def _tell(self, change: EndpointChange, endpoint: Endpoint) -> None:
         for source, dispatcher in self._event_sources:
-            dispatcher.notify(source, EndpointEvent(change, endpoint))
+            self._announcements.tell(dispatcher.source, partial(dispatcher.notify, source, EndpointEvent(change, endpoint)))
 
     def _pace_of(self, source: PolledSource, every: int) -> Pace:
         """Only a source that says when nothing changed, and whose interval the operator left to endpick, is asked less often."""

@@ -123,14 +123,18 @@ class PayloadDispatcher:
 
     def notify(self, source: EndpointEventSource[Parameters, object], event: EndpointEvent) -> None:
         """Deliver what the source says to a change of the pool."""
+        started = perf_counter()
+        payload: object = None
         try:
             payload = apart(source.notify, event)
         except CALL_FAILURES as problem:
             if is_the_hosts(problem):
                 raise
             self.failed(event.endpoint.name, problem)
-        else:
-            self.deliver(payload, event.endpoint)
+        seconds = perf_counter() - started
+        if seconds > self.source.breaker.budget_seconds:
+            late(self.source, ExtensionPoint.COLLECTION, seconds, self._telemetry)
+        self.deliver(payload, event.endpoint)
 
     def failed(self, endpoint: str, problem: BaseException | str) -> None:
         """Count that the source had nothing to deliver."""

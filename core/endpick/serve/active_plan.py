@@ -7,13 +7,18 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from time import perf_counter
 
 from endpick.api.errors import ConfigurationError
+from endpick.api.plugin import Plugin
+from endpick.datalayer.announcing import Announcements
 from endpick.datalayer.collection import CollectionLoop, CollectionSettings
 from endpick.datalayer.discovery import DiscoveryTask
 from endpick.datalayer.pace import PollCounts
 from endpick.diagnostics import Code, Diagnostic
+from endpick.observability.circuits import late
 from endpick.planning.compile import compile_collection, declared_keys
 from endpick.planning.plan import Plan, PlanOutcome
 from endpick.planning.request_plugins import missing_discovery
@@ -54,6 +59,7 @@ class ActivePlan:
         self.on_replaced: list[Callable[[Deployment], None]] = []
         self.polls = PollCounts()
         """Of all deployments."""
+        self._farewells = Announcements(runtime.telemetry)
         self._retiring: set[asyncio.Task[None]] = set()
         self._ending = asyncio.Event()
         runtime.table.on_removed.append(self._forget)
@@ -99,6 +105,7 @@ class ActivePlan:
         self._runtime.table.declare(declared_keys(new.plan))
         self._runtime.table.rules.configure(new.plan.models)
         self._deployment = new
+        self._farewells.keep({id(instance.breaker): instance for instance in new.instances.values()})
         for replaced in self.on_replaced:
             apart(replaced, new)  # policies are asked about what waits
         try:
@@ -114,6 +121,7 @@ class ActivePlan:
             ExceptionGroup: what did not stop.
         """
         problems: list[Exception] = []
+        self._farewells.stop()
         for data_layer in (self._discovery, self._collection):
             if data_layer is not None:
                 try:
@@ -179,12 +187,21 @@ class ActivePlan:
 
     def _forget(self, name: str) -> None:
         for instance in self.instances():
-            try:
-                apart(instance.plugin.endpoint_removed, name)
-            except CALL_FAILURES as problem:
-                if is_the_hosts(problem):
-                    raise
-                self._runtime.telemetry.fault(instance, ExtensionPoint.ENDPOINT_REMOVED, problem)
+            if type(instance.plugin).endpoint_removed is not Plugin.endpoint_removed:
+                self._farewells.tell(instance, partial(self._tell_removed, instance, name))
+
+    def _tell_removed(self, instance: Instance, name: str) -> None:
+        telemetry = self._runtime.telemetry
+        began = perf_counter()
+        try:
+            apart(instance.plugin.endpoint_removed, name)
+        except CALL_FAILURES as problem:
+            if is_the_hosts(problem):
+                raise
+            telemetry.fault(instance, ExtensionPoint.ENDPOINT_REMOVED, problem)
+        seconds = perf_counter() - began
+        if seconds > instance.breaker.budget_seconds:
+            late(instance, ExtensionPoint.ENDPOINT_REMOVED, seconds, telemetry)
 
 
 def _discovery_plugin(deployment: Deployment) -> object:
