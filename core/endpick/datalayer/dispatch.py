@@ -55,7 +55,8 @@ class PayloadDispatcher:
                 continue
             started = perf_counter()
             try:
-                apart(collector.collect, payload, self._table.writer(instance.scope, endpoint, since))
+                with apart():
+                    collector.collect(payload, self._table.writer(instance.scope, endpoint, since))
             except CALL_FAILURES as problem:
                 if is_the_hosts(problem):
                     raise
@@ -126,7 +127,8 @@ class PayloadDispatcher:
         started = perf_counter()
         payload: object = None
         try:
-            payload = apart(source.notify, event)
+            with apart():
+                payload = source.notify(event)
         except CALL_FAILURES as problem:
             if is_the_hosts(problem):
                 raise

@@ -7,23 +7,23 @@ reload, the discovery, the polls of a source. Where no task runs it finds none.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TypeVar
-
-T = TypeVar("T")
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
-def apart(call: Callable[..., T], *arguments: object) -> T:
-    """Call something as if no task ran: for plain calls of plugins from coroutines of the host. Whatever it raises passes."""
+@contextmanager
+def apart() -> Iterator[None]:
+    """As if no task ran: around plain calls of plugins in coroutines of the host."""
     try:
         task = asyncio.current_task()
     except RuntimeError:  # no event loop runs in this thread
         task = None
     if task is None:
-        return call(*arguments)
+        yield
+        return
     loop = task.get_loop()
     asyncio.tasks._leave_task(loop, task)
     try:
-        return call(*arguments)
+        yield
     finally:
         asyncio.tasks._enter_task(loop, task)

@@ -44,8 +44,8 @@ class HookCall:
 
     def __call__(self, **offered: object) -> object:
         """Call it with those of the hook's arguments that it asks for. Whatever it raises passes."""
-        with attributed(f"{self.reference.type} ({self.candidate.origin})"):
-            return apart(lambda: self.function(**{name: offered[name] for name in self.arguments}))
+        with attributed(f"{self.reference.type} ({self.candidate.origin})"), apart():
+            return self.function(**{name: offered[name] for name in self.arguments})
 
     async def attempt(self, code: Code, deadline_seconds: float, **offered: object) -> Diagnostic | None:
         """Call it, await it if it is asynchronous, and tell its failure under `code`; None when all is well."""

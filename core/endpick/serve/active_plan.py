@@ -101,13 +101,15 @@ class ActivePlan:
     async def replace(self, new: Deployment) -> None:
         """Let `new` serve from the next request on. Requests in flight keep their pipeline; instances only they use are stopped later."""
         old = self.deployment
-        collection = apart(self._new_collection, new)  # before anything changes: where this fails, the old deployment serves on
+        with apart():  # before anything changes: where this fails, the old deployment serves on
+            collection = self._new_collection(new)
         self._runtime.table.declare(declared_keys(new.plan))
         self._runtime.table.rules.configure(new.plan.models)
         self._deployment = new
         self._farewells.keep({id(instance.breaker): instance for instance in new.instances.values()})
-        for replaced in self.on_replaced:
-            apart(replaced, new)  # policies are asked about what waits
+        with apart():
+            for replaced in self.on_replaced:  # policies are asked about what waits
+                replaced(new)
         try:
             await self._replace_collection(collection)
             await self._replace_discovery(old, new)
@@ -194,7 +196,8 @@ class ActivePlan:
         telemetry = self._runtime.telemetry
         began = perf_counter()
         try:
-            apart(instance.plugin.endpoint_removed, name)
+            with apart():
+                instance.plugin.endpoint_removed(name)
         except CALL_FAILURES as problem:
             if is_the_hosts(problem):
                 raise

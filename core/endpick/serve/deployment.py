@@ -72,13 +72,15 @@ async def deploy(plan: Plan, runtime: Runtime, previous: Deployment | None = Non
         StartRefused: a plugin could not be built or did not start; instances started here have been stopped again.
     """
     carried = {} if previous is None else carry_over(previous.plan, previous.built, plan)
-    built = apart(build_plan, plan, lambda planned: _context(planned, runtime), carried, runtime.breaker)
+    with apart():
+        built = build_plan(plan, lambda planned: _context(planned, runtime), carried, runtime.breaker)
     if not isinstance(built, Built):
         raise StartRefused(*built)
     fresh = tuple(instance for instance in built.instances.values() if instance.name not in carried)
     await start_instances(fresh)
     try:
-        pipeline = runtime.watched(apart(compile_plan, plan, built, runtime.telemetry))
+        with apart():
+            pipeline = runtime.watched(compile_plan(plan, built, runtime.telemetry))
     except BaseException:
         await stop_quietly(fresh)
         raise
