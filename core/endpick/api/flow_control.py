@@ -79,7 +79,7 @@ class Band(Protocol):
 
     @property
     def private(self) -> dict[str, object]:
-        """What the policy keeps about this band, as it likes; forgotten with the band."""
+        """What the policy keeps about this band, as it likes; forgotten with it, and after it changed while the policy was left out."""
 
 
 class FairnessPolicy(Plugin[P]):
@@ -96,10 +96,14 @@ class FairnessPolicy(Plugin[P]):
         """
 
     def flow_changed(self, band: Band, flow: Flow) -> None:
-        """A flow has another head than before, or none any more: for policies that keep flows in order, not to look at all."""
+        """A flow has another head than before, or none any more: for policies that keep flows in order, not to look at all.
+
+        A policy that is left out because it keeps failing or blocking is told nothing. Once it is asked again, it finds `band.private`
+        empty, and is told of each flow in which something waits.
+        """
 
     def dispatched(self, band: Band, flow: Flow, waiting: WaitingRequest) -> None:
-        """A request of the flow was let go, and has left it."""
+        """A request of the flow was let go, and has left it; not told of those that go while the policy is left out."""
 
 
 class OrderingPolicy(Plugin[P]):

@@ -8,6 +8,7 @@
 - `time_limit`: what ends a poll that takes too long?
 - `pool_poller`: when is something asked for that belongs to the whole pool?
 - `told`: what do endpoints tell of themselves, so that they need not be asked?
+- `announcing`: how do plugins hear of endpoints that join and leave, however many do and however long each call takes?
 - `tasks`: how are tasks restarted when they end, and how are they ended?
 - `model_rules`: which priorities and other models have configuration and discovery for requests?
 - `registry`: what may a discovery report, and whose fault is it when that is nonsense?

@@ -21,6 +21,7 @@ from endpick.api.datalayer import (
 from endpick.api.endpoint import Endpoint
 from endpick.api.generation import Generation
 from endpick.api.plugin import Parameters
+from endpick.datalayer.announcing import Announcements
 from endpick.datalayer.dispatch import PayloadDispatcher, SourceBinding
 from endpick.datalayer.pace import (
     LONGEST_BACK_OFF_SECONDS,
@@ -104,8 +105,8 @@ class EndpointPoller:
         """Poll until `stop`: everything at once, then tick by tick, at the moment of the tick that `phase` (0 to 1) says."""
         self.phase = phase
         self._next_at = first_at(self._loop.time(), self._cadence.tick_seconds, phase) - self._cadence.tick_seconds
-        for position in range(len(self._sources)):
-            self._tasks.spawn(self._poll_in_turn(position))
+        for position, source in enumerate(self._sources):
+            self._tasks.keep(partial(self._poll_in_turn, position), partial(source.dispatcher.failed, self._name))
         self._timer = self._loop.call_soon(self._look)
 
     def stop(self) -> None:
@@ -239,6 +240,7 @@ class CollectionLoop:
         self._pool_pollers: list[PoolPoller] = []
         self._pool_sources: list[tuple[PoolSource[Parameters, object], PayloadDispatcher]] = []
         self._event_sources: list[tuple[EndpointEventSource[Parameters, object], PayloadDispatcher]] = []
+        self._announcements = Announcements(telemetry)
         self._dispatchers = [PayloadDispatcher(binding, table, telemetry) for binding in collection.bindings if binding.collectors]
         for dispatcher in self._dispatchers:
             self._sort_in(dispatcher)
@@ -252,9 +254,10 @@ class CollectionLoop:
         """Collect for every endpoint in the table, and for those that join. Call it on the running event loop, once."""
         for source, dispatcher in self._pool_sources:
             run = partial(source.watch_pool, dispatcher.publish_pool)
-            self._pool_tasks.spawn(keep_running(run, partial(dispatcher.failed, "")))
+            failed = partial(dispatcher.failed, "")
+            self._pool_tasks.keep(partial(keep_running, run, failed), failed)
         for poller in self._pool_pollers:
-            self._pool_tasks.spawn(poller.run())
+            self._pool_tasks.keep(poller.run, poller.failed)
         self._table.on_changed.append(self._follow)
         self._follow(self._table.generation)
 
@@ -265,6 +268,7 @@ class CollectionLoop:
         if self._changing is not None:
             self._changing.cancel()
         self._waiting.clear()
+        self._announcements.stop()
         self._gone.clear()
         for count, name in enumerate(tuple(self._watched), 1):
             self._leave(name)
@@ -334,11 +338,12 @@ class CollectionLoop:
             poller.start(self._moments.join(len(self._table.generation.endpoints)))
         for source, dispatcher in self._streams:
             run = partial(source.watch, endpoint, dispatcher.publisher_for(endpoint.name))
-            tasks.spawn(keep_running(run, partial(dispatcher.failed, endpoint.name)))
+            failed = partial(dispatcher.failed, endpoint.name)
+            tasks.keep(partial(keep_running, run, failed), failed)
 
     def _tell(self, change: EndpointChange, endpoint: Endpoint) -> None:
         for source, dispatcher in self._event_sources:
-            dispatcher.notify(source, EndpointEvent(change, endpoint))
+            self._announcements.tell(dispatcher.source, partial(dispatcher.notify, source, EndpointEvent(change, endpoint)))
 
     def _pace_of(self, source: PolledSource, every: int) -> Pace:
         """Only a source that says when nothing changed, and whose interval the operator left to endpick, is asked less often."""

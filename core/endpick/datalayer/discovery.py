@@ -9,7 +9,7 @@ from endpick.api.errors import ConfigurationError
 from endpick.api.plugin import Parameters
 from endpick.datalayer.registry import Registry
 from endpick.datalayer.table import EndpointTable
-from endpick.datalayer.tasks import Backoff
+from endpick.datalayer.tasks import CANCELLED, Backoff
 from endpick.observability.telemetry import Telemetry
 from endpick.plugins.attempt import leave
 from endpick.plugins.failures import CALL_FAILURES, is_closing, is_the_hosts
@@ -35,7 +35,7 @@ class DiscoveryTask:
 
     def start(self) -> None:
         """Begin to discover. Call it on the running event loop, once."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = asyncio.get_running_loop().create_task(self._keep_running())
 
     async def wait_ready(self, timeout_seconds: float) -> None:
         """Wait for the first complete picture of the pool.
@@ -67,6 +67,26 @@ class DiscoveryTask:
         await asyncio.wait((self._task,), timeout=STOP_SECONDS)
         if not self._task.done():
             self._failed(f"did not end within {STOP_SECONDS:g} s of its cancellation, and is heard no more")
+
+    async def _keep_running(self) -> None:
+        """Run in a task of its own, and in another one where that was cancelled by what ran in it."""
+        loop = asyncio.get_running_loop()
+        backoff = Backoff()
+        while True:
+            began = loop.time()
+            own = loop.create_task(self._run())
+            try:
+                await asyncio.wait((own,))
+            except asyncio.CancelledError:
+                own.cancel()
+                await asyncio.wait((own,))
+                if not own.cancelled():
+                    own.exception()  # which nothing else looks at
+                raise
+            if not own.cancelled():
+                return own.result()
+            self._failed(CANCELLED)
+            await asyncio.sleep(backoff.delay_after(loop.time() - began))
 
     async def _run(self) -> None:
         """Ends when the discovery says that nothing will change any more, or refuses to start."""

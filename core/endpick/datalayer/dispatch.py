@@ -12,6 +12,7 @@ from endpick.api.plugin import Parameters
 from endpick.datalayer.table import EndpointTable
 from endpick.observability.circuits import admitted, late
 from endpick.observability.telemetry import Telemetry
+from endpick.plugins.apart import apart
 from endpick.plugins.breaker import Breaker, BreakerState
 from endpick.plugins.failures import CALL_FAILURES, is_the_hosts
 from endpick.plugins.instance import Instance
@@ -54,7 +55,8 @@ class PayloadDispatcher:
                 continue
             started = perf_counter()
             try:
-                collector.collect(payload, self._table.writer(instance.scope, endpoint, since))
+                with apart():
+                    collector.collect(payload, self._table.writer(instance.scope, endpoint, since))
             except CALL_FAILURES as problem:
                 if is_the_hosts(problem):
                     raise
@@ -122,14 +124,19 @@ class PayloadDispatcher:
 
     def notify(self, source: EndpointEventSource[Parameters, object], event: EndpointEvent) -> None:
         """Deliver what the source says to a change of the pool."""
+        started = perf_counter()
+        payload: object = None
         try:
-            payload = source.notify(event)
+            with apart():
+                payload = source.notify(event)
         except CALL_FAILURES as problem:
             if is_the_hosts(problem):
                 raise
             self.failed(event.endpoint.name, problem)
-        else:
-            self.deliver(payload, event.endpoint)
+        seconds = perf_counter() - started
+        if seconds > self.source.breaker.budget_seconds:
+            late(self.source, ExtensionPoint.COLLECTION, seconds, self._telemetry)
+        self.deliver(payload, event.endpoint)
 
     def failed(self, endpoint: str, problem: BaseException | str) -> None:
         """Count that the source had nothing to deliver."""

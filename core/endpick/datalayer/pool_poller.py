@@ -56,13 +56,13 @@ class PoolPoller:
         try:
             payload = await attempt(self._begun, self._timeout_seconds)
         except LateError as late:
-            self._failed(f"no answer within {self._timeout_seconds:g} s")
+            self.failed(f"no answer within {self._timeout_seconds:g} s")
             await self._until_ended(late.task)
             return False
         except CALL_FAILURES as problem:
             if is_the_hosts(problem):
                 raise
-            self._failed(problem)
+            self.failed(problem)
             return False
         self._dispatcher.publish_pool(payload)
         return True
@@ -71,12 +71,13 @@ class PoolPoller:
         dispatcher = self._dispatcher
         return Timed(self._source.poll_pool(), dispatcher.source.breaker.budget_seconds, partial(dispatcher.held, ""))
 
-    def _failed(self, problem: BaseException | str) -> None:
+    def failed(self, problem: BaseException | str) -> None:
+        """Count that the source had nothing to deliver."""
         self._dispatcher.failed("", problem)
 
     async def _until_ended(self, task: asyncio.Task[None] | None) -> None:
         """A source is never asked twice at once, so one that does not heed its cancellation is asked again when it has ended."""
         if task is None:
             return
-        self._failed("does not end although it was cancelled, and is asked again when it has")
+        self.failed("does not end although it was cancelled, and is asked again when it has")
         await asyncio.wait((task,))

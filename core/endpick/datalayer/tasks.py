@@ -9,6 +9,7 @@ from endpick.plugins.failures import CALL_FAILURES, is_closing, is_the_hosts
 
 FIRST_DELAY_SECONDS = 0.5
 LONGEST_DELAY_SECONDS = 30.0
+CANCELLED = "the task in which it ran was cancelled, and not by endpick"
 
 
 class Backoff:
@@ -31,6 +32,7 @@ class TaskGroup:
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_ending = False
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -42,8 +44,29 @@ class TaskGroup:
         task.add_done_callback(self._tasks.discard)
         return task
 
+    def keep(self, work: Callable[[], Coroutine[object, object, None]], failed: Callable[[str], None]) -> None:
+        """Start a task, and another one, after a growing delay, wherever it was cancelled by what runs in it and not by its owner.
+
+        Plugins can reach the task in which they run. What they do to it costs them a turn, and others nothing.
+        """
+        self._keep(work, failed, Backoff())
+
+    def _keep(self, work: Callable[[], Coroutine[object, object, None]], failed: Callable[[str], None], backoff: Backoff) -> None:
+        if self._is_ending:
+            return
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if task.cancelled() and not self._is_ending:
+                failed(CANCELLED)
+                loop.call_later(backoff.delay_after(loop.time() - began), self._keep, work, failed, backoff)
+
+        self.spawn(work()).add_done_callback(ended)
+
     def cancel(self) -> tuple[asyncio.Task[None], ...]:
         """Ask every task to end; returns those asked."""
+        self._is_ending = True
         asked = tuple(self._tasks)
         for task in asked:
             task.cancel()

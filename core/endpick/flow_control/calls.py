@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from numbers import Real
+from time import perf_counter
+from typing import Protocol
 
 from endpick.api.access import Access
 from endpick.api.flow_control import Band, DispatchedRequest, Flow, SortKey, WaitingRequest
@@ -15,14 +17,34 @@ from endpick.scheduling.step import Fault, Step
 
 _COUNTED = frozenset({INFLIGHT_REQUESTS.name, INFLIGHT_TOKENS.name})
 _PLAIN = (int, float)
+_SHOWING_SECONDS = 0.002
+"""For so long a policy that was left out is told at once of what waits; the rest with the next request that may go."""
 _MOST_PARTS = 16
 """Of a key: each is kept while its request waits, and compared with others again and again."""
 _LAST: SortKey = (math.inf,)
 """The key of a request for which the ordering policy failed: behind all whose first number is finite."""
 
 
+class KeptBand(Band, Protocol):
+    """A band, and whether what its fairness policy keeps about it is right."""
+
+    @property
+    def is_unknown(self) -> bool:
+        """See `BandQueue`."""
+
+    def missed(self) -> None:
+        """See `BandQueue`."""
+
+    def next_unknown(self) -> Flow | None:
+        """See `BandQueue`."""
+
+
 class Fairness:
-    """A fairness policy, as it serves the bands that name it."""
+    """A fairness policy, as it serves the bands that name it.
+
+    While its circuit is open it is not called at all, and its bands are served as their requests came. What it was not told then is not
+    missing for good: of a band that changed meanwhile it is told all anew, before it is asked about it.
+    """
 
     __slots__ = ("_access", "_changed", "_choose", "_dispatched", "counts_dispatches")
 
@@ -34,8 +56,10 @@ class Fairness:
         self.counts_dispatches = bound.dispatched is not None
         """Whether the policy wants to be told of each request that goes."""
 
-    def choose(self, band: Band) -> str | Fault | None:
+    def choose(self, band: KeptBand) -> str | Fault | None:
         """The id of the flow to serve next, None for none now; a `Fault` where the policy failed, or named one in which nothing waits."""
+        if band.is_unknown and not self._knows(band):
+            return self._choose.left_out()
         answer = self._choose.run(self._access, band)
         if answer is None or type(answer) is Fault:
             return answer
@@ -47,15 +71,41 @@ class Fairness:
             return self._choose.fault(problem)
         return self._choose.fault(f"chose {kind_of(answer)}, which is no flow of the band in which something waits")
 
-    def flow_changed(self, band: Band, flow: Flow) -> None:
+    def flow_changed(self, band: KeptBand, flow: Flow) -> None:
         """Tell the policy, if it wants to know."""
-        if self._changed is not None:
-            self._changed.run(self._access, band, flow)
+        step = self._changed
+        if step is not None and not (step.breaker.state and self._misses(step, band)):
+            step.run(self._access, band, flow)
 
-    def dispatched(self, band: Band, flow: Flow, waiting: WaitingRequest) -> None:
+    def dispatched(self, band: KeptBand, flow: Flow, waiting: WaitingRequest) -> None:
         """As `flow_changed`."""
-        if self._dispatched is not None:
-            self._dispatched.run(self._access, band, flow, waiting)
+        step = self._dispatched
+        if step is not None and not (step.breaker.state and self._misses(step, band)):
+            step.run(self._access, band, flow, waiting)
+
+    @staticmethod
+    def _misses(step: Step, band: KeptBand) -> bool:
+        """Whether the policy is left out now, and misses a change of the band."""
+        if not step.breaker.seconds_left:
+            return False
+        step.left_out()
+        band.missed()
+        return True
+
+    def _knows(self, band: KeptBand) -> bool:
+        """Tell the policy of flows that wait in a band, for as long as it may take at once; whether it was told of all."""
+        step = self._changed
+        breaker = self._choose.breaker
+        until = perf_counter() + _SHOWING_SECONDS
+        while not breaker.seconds_left:
+            flow = band.next_unknown()
+            if flow is None:
+                return True
+            if step is not None:
+                step.run(self._access, band, flow)
+                if perf_counter() >= until:
+                    return False
+        return False
 
 
 class Ordering:

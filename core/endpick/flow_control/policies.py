@@ -9,7 +9,7 @@ from endpick.api.flow_control import EvictionFilter, EvictionOrderingPolicy, Fai
 from endpick.flow_control.settings import FlowControlSettings
 from endpick.observability.telemetry import Telemetry
 from endpick.plugins.instance import Instance
-from endpick.scheduling.step import SettlingStep, Step, bind, bind_settling
+from endpick.scheduling.step import Step, bind, bind_wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +17,8 @@ class BoundFairness:
     """A fairness policy: whom to ask, and what it wants to be told; None for what it does not listen to."""
 
     choose: Step
-    flow_changed: SettlingStep | None
-    dispatched: SettlingStep | None
+    flow_changed: Step | None
+    dispatched: Step | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,6 @@ def bind_flow_control(settings: FlowControlSettings, instances: Mapping[str, Ins
 def _bind_fairness(instance: Instance, telemetry: Telemetry) -> BoundFairness:
     return BoundFairness(
         bind(instance, FairnessPolicy, "choose", telemetry),
-        bind_settling(instance, FairnessPolicy, "flow_changed", telemetry),
-        bind_settling(instance, FairnessPolicy, "dispatched", telemetry),
+        bind_wanted(instance, FairnessPolicy, "flow_changed", telemetry),
+        bind_wanted(instance, FairnessPolicy, "dispatched", telemetry),
     )

@@ -123,12 +123,14 @@ class BandRules:
 class BandQueue:
     """The flows of one priority: the `Band` that policies see. A flow in which nothing waits is forgotten at once."""
 
-    __slots__ = ("_flows", "_idle_since", "_priority", "_private", "_rules", "_size_bytes", "_waiting")
+    __slots__ = ("_flows", "_idle_since", "_is_unknown", "_priority", "_private", "_rules", "_size_bytes", "_unshown", "_waiting")
 
     def __init__(self, priority: int, rules: BandRules, now: float) -> None:
         self._priority = priority
         self._rules = rules
         self._private: dict[str, object] = {}
+        self._is_unknown = False
+        self._unshown: list[str] | None = None
         self._size_bytes = 0
         self._idle_since = now
         self._flows: dict[str, FlowQueue] = {}
@@ -146,6 +148,29 @@ class BandQueue:
     def private(self) -> dict[str, object]:
         """See `Band`."""
         return self._private
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether it has changed without its fairness policy, which was left out."""
+        return self._is_unknown
+
+    def missed(self) -> None:
+        """The fairness policy was not told of a change: what it keeps about the band is void."""
+        self._is_unknown = True
+        self._unshown = None
+        self._private = {}
+
+    def next_unknown(self) -> FlowQueue | None:
+        """A flow of which the policy is to be told; None once it was told of all, and the band is no longer unknown."""
+        if self._unshown is None:
+            self._unshown = list(reversed(self._flows))
+        while self._unshown:
+            flow = self._flows.get(self._unshown.pop())
+            if flow is not None:
+                return flow
+        self._is_unknown = False
+        self._unshown = None
+        return None
 
     @property
     def rules(self) -> BandRules:
@@ -234,4 +259,5 @@ class BandQueue:
 
 # Policies read them, and may not change them: what they would change is the queues themselves.
 read_directly(FlowQueue, id="_id", size_bytes="_size_bytes")
-read_directly(BandQueue, priority="_priority", private="_private", rules="_rules", size_bytes="_size_bytes", idle_since="_idle_since")
+read_directly(BandQueue, priority="_priority", private="_private", rules="_rules", size_bytes="_size_bytes")
+read_directly(BandQueue, idle_since="_idle_since", is_unknown="_is_unknown")

@@ -54,12 +54,22 @@ class LineHandler(logging.Handler):
         try:
             line = self.format(record).encode(errors="backslashreplace") + b"\n"
         except BaseException as problem:  # what is logged may be a plugin's, and is asked only here what it says
-            line = f"a line of {record.name} cannot be shown: {kind_of(problem)} at {record.pathname}:{record.lineno}\n".encode()
+            line = self._instead_of(record, problem)
         with self._changed:
             if not self._waiting and len(line) <= AT_ONCE_BYTES and _is_ready(self._descriptor):
                 self._write(line)
             else:
                 self._keep(line)
+
+    def _instead_of(self, record: logging.LogRecord, problem: BaseException) -> bytes:
+        """What stands for a record that cannot be shown, as a line of the same format."""
+        said = vars(record)
+        name, path, line = (said.get(field) for field in ("name", "pathname", "lineno"))
+        source = f"{_plain(path)}:{_plain(line)}"
+        told = logging.LogRecord(
+            __name__, logging.ERROR, "", 0, "a line of %s cannot be shown: %s at %s", (_plain(name), kind_of(problem), source), None
+        )
+        return self.format(told).encode(errors="backslashreplace") + b"\n"
 
     def flush(self) -> None:
         """Wait until nothing waits, but not for long."""
@@ -102,6 +112,11 @@ class LineHandler(logging.Handler):
                 self._told += missed
         except OSError:
             self._lost.dropped += 1
+
+
+def _plain(value: object) -> str:
+    """A text or a number of Python's own, as text; of any other class it may be what cannot be shown."""
+    return str(value) if type(value) is str or type(value) is int else "?"
 
 
 def _is_ready(descriptor: int) -> bool:

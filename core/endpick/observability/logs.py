@@ -50,13 +50,14 @@ class JSONFormatter(logging.Formatter):
         """Render one record."""
         line: dict[str, object] = {
             "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
+            "level": _level_of(record),
             "logger": record.name,
             "event": _shortened(record.getMessage()),
-            **fields_of(record),
         }
         if record.exc_info:
             line["exception"] = _exception_of(record)
+        for name, value in fields_of(record).items():
+            line[f"{name}_" if name in _OF_THE_LINE else name] = value
         try:
             text = orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
         except TypeError:  # half a surrogate pair, which is text to Python and to no other reader
@@ -69,17 +70,30 @@ class TextFormatter(logging.Formatter):
     """`12:30:01 info  endpick.serve: ready  grpc=9002`.
 
     Clients, model servers and plugins choose parts of what is logged. Control characters are shown as escapes, so that no such part can
-    begin a line or command a terminal; a field that could be taken for several is quoted; what follows a line is indented.
+    begin a line or command a terminal; a field that could be taken for several is quoted; what follows a line is indented. So are names of
+    loggers and of fields, which plugins choose as well.
     """
 
     def format(self, record: logging.LogRecord) -> str:
         """Render one record."""
         moment = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")
-        fields = "".join(f"  {name}={_quoted(str(value))}" for name, value in fields_of(record).items())
-        line = f"{moment} {record.levelname.lower():7} {record.name}: {_shown(_shortened(record.getMessage()))}{fields}"
+        fields = "".join(f"  {_quoted(str(name))}={_quoted(str(value))}" for name, value in fields_of(record).items())
+        line = f"{moment} {_level_of(record):7} {_quoted(str(record.name))}: {_shown(_shortened(record.getMessage()))}{fields}"
         if not record.exc_info:
             return line
         return "\n  ".join((line, *map(_shown, _exception_of(record).split("\n"))))
+
+
+_OF_THE_LINE = frozenset({"ts", "level", "logger", "event", "exception"})
+"""What a line says of itself; a field of such a name is another one, and gets a "_"."""
+_LEVEL_NAMES = frozenset({"DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"})
+
+
+def _level_of(record: logging.LogRecord) -> str:
+    """One of the five levels: who logs may give others any name."""
+    if record.levelname in _LEVEL_NAMES:
+        return record.levelname.lower()
+    return next((name for name, number in reversed(LEVELS.items()) if record.levelno >= number), "debug")
 
 
 _LONGEST_TEXT = 16_000

@@ -17,6 +17,7 @@
 - `importing`: what did the import of an entry point yield, print or raise?
 - `failures`: what may plugin code raise without harm to the process?
 - `attempt`: for how long is a plugin awaited that does not end when it is cancelled?
+- `apart`: how are plugins kept from cancelling the task that calls them?
 - `stretches`: for how long does what is awaited hold the event loop?
 - `attributes`: is what the host reads of a plugin what it has to be?
 - `tracebacks`: what is told of an exception that plugin code raised?

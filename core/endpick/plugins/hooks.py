@@ -16,6 +16,7 @@ from endpick.api.plugin import Plugin
 from endpick.config.source import SourceMap
 from endpick.diagnostics import Code, Diagnostic, DocumentPath
 from endpick.installation import API_MAJOR
+from endpick.plugins.apart import apart
 from endpick.plugins.attempt import LateError, attempt
 from endpick.plugins.discovery import Candidate
 from endpick.plugins.failures import CALL_FAILURES, is_the_hosts, message_of
@@ -43,7 +44,7 @@ class HookCall:
 
     def __call__(self, **offered: object) -> object:
         """Call it with those of the hook's arguments that it asks for. Whatever it raises passes."""
-        with attributed(f"{self.reference.type} ({self.candidate.origin})"):
+        with attributed(f"{self.reference.type} ({self.candidate.origin})"), apart():
             return self.function(**{name: offered[name] for name in self.arguments})
 
     async def attempt(self, code: Code, deadline_seconds: float, **offered: object) -> Diagnostic | None:

@@ -184,13 +184,21 @@ def bind(instance: Instance, kind: Kind, method: str, telemetry: Telemetry) -> S
     return Step(getattr(instance.plugin, method), instance, KINDS[kind].methods[method], telemetry)
 
 
-def bind_settling(instance: Instance, kind: Kind, method: str, telemetry: Telemetry) -> SettlingStep | None:
-    """The step of a method that settles, and that plugins may leave as it is; None for one that does, so that it costs nothing.
+def bind_wanted(instance: Instance, kind: Kind, method: str, telemetry: Telemetry) -> Step | None:
+    """The step of a method that plugins may leave as it is; None for one that does, so that it costs nothing.
 
     Raises:
         TypeError: as `bind`.
     """
     step = bind(instance, kind, method, telemetry)
-    if getattr(type(instance.plugin), method) is getattr(kind, method):
-        return None
-    return SettlingStep(step.call, instance, step.extension_point, telemetry)
+    return None if getattr(type(instance.plugin), method) is getattr(kind, method) else step
+
+
+def bind_settling(instance: Instance, kind: Kind, method: str, telemetry: Telemetry) -> SettlingStep | None:
+    """`bind_wanted`, of a method that settles.
+
+    Raises:
+        TypeError: as `bind`.
+    """
+    step = bind_wanted(instance, kind, method, telemetry)
+    return None if step is None else SettlingStep(step.call, instance, step.extension_point, telemetry)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -295,14 +296,22 @@ def _decision_record(
     )
 
 
-def to_json(value: object) -> JSONValue:
-    """The value as JSON knows it: field names in camelCase; NaN and infinity, which JSON does not have, become null."""
+_MOST_LEVELS: Final = 64
+
+
+def to_json(value: object, levels: int = _MOST_LEVELS) -> JSONValue:
+    """The value as JSON knows it: field names in camelCase; NaN and infinity, which JSON does not have, become null.
+
+    What lies deeper than `levels` becomes "…": compiled code has no limit of recursion, and would run out of its stack.
+    """
+    if not levels:
+        return "…"
     if is_dataclass(value):
-        return {_camel_case(field.name): to_json(getattr(value, field.name)) for field in fields(value)}
+        return {_camel_case(field.name): to_json(getattr(value, field.name), levels - 1) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {str(name): to_json(inner) for name, inner in value.items()}
+        return {str(name): to_json(inner, levels - 1) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [to_json(inner) for inner in value]
+        return [to_json(inner, levels - 1) for inner in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, bool | int | str) else str(value)

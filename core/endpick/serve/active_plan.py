@@ -7,16 +7,22 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from time import perf_counter
 
 from endpick.api.errors import ConfigurationError
+from endpick.api.plugin import Plugin
+from endpick.datalayer.announcing import Announcements
 from endpick.datalayer.collection import CollectionLoop, CollectionSettings
 from endpick.datalayer.discovery import DiscoveryTask
 from endpick.datalayer.pace import PollCounts
 from endpick.diagnostics import Code, Diagnostic
+from endpick.observability.circuits import late
 from endpick.planning.compile import compile_collection, declared_keys
 from endpick.planning.plan import Plan, PlanOutcome
 from endpick.planning.request_plugins import missing_discovery
+from endpick.plugins.apart import apart
 from endpick.plugins.failures import CALL_FAILURES, is_the_hosts, message_of
 from endpick.plugins.hooks import HookRegistry
 from endpick.plugins.instance import Instance
@@ -53,6 +59,7 @@ class ActivePlan:
         self.on_replaced: list[Callable[[Deployment], None]] = []
         self.polls = PollCounts()
         """Of all deployments."""
+        self._farewells = Announcements(runtime.telemetry)
         self._retiring: set[asyncio.Task[None]] = set()
         self._ending = asyncio.Event()
         runtime.table.on_removed.append(self._forget)
@@ -94,12 +101,15 @@ class ActivePlan:
     async def replace(self, new: Deployment) -> None:
         """Let `new` serve from the next request on. Requests in flight keep their pipeline; instances only they use are stopped later."""
         old = self.deployment
-        collection = self._new_collection(new)  # before anything changes: where this fails, the old deployment serves on
+        with apart():  # before anything changes: where this fails, the old deployment serves on
+            collection = self._new_collection(new)
         self._runtime.table.declare(declared_keys(new.plan))
         self._runtime.table.rules.configure(new.plan.models)
         self._deployment = new
-        for replaced in self.on_replaced:
-            replaced(new)
+        self._farewells.keep({id(instance.breaker): instance for instance in new.instances.values()})
+        with apart():
+            for replaced in self.on_replaced:  # policies are asked about what waits
+                replaced(new)
         try:
             await self._replace_collection(collection)
             await self._replace_discovery(old, new)
@@ -113,6 +123,7 @@ class ActivePlan:
             ExceptionGroup: what did not stop.
         """
         problems: list[Exception] = []
+        self._farewells.stop()
         for data_layer in (self._discovery, self._collection):
             if data_layer is not None:
                 try:
@@ -178,12 +189,22 @@ class ActivePlan:
 
     def _forget(self, name: str) -> None:
         for instance in self.instances():
-            try:
+            if type(instance.plugin).endpoint_removed is not Plugin.endpoint_removed:
+                self._farewells.tell(instance, partial(self._tell_removed, instance, name))
+
+    def _tell_removed(self, instance: Instance, name: str) -> None:
+        telemetry = self._runtime.telemetry
+        began = perf_counter()
+        try:
+            with apart():
                 instance.plugin.endpoint_removed(name)
-            except CALL_FAILURES as problem:
-                if is_the_hosts(problem):
-                    raise
-                self._runtime.telemetry.fault(instance, ExtensionPoint.ENDPOINT_REMOVED, problem)
+        except CALL_FAILURES as problem:
+            if is_the_hosts(problem):
+                raise
+            telemetry.fault(instance, ExtensionPoint.ENDPOINT_REMOVED, problem)
+        seconds = perf_counter() - began
+        if seconds > instance.breaker.budget_seconds:
+            late(instance, ExtensionPoint.ENDPOINT_REMOVED, seconds, telemetry)
 
 
 def _discovery_plugin(deployment: Deployment) -> object:

@@ -17,6 +17,7 @@ from endpick.diagnostics import Code, Diagnostic, PluginReference
 from endpick.observability.telemetry import Telemetry
 from endpick.planning.compile import Built, build_plan, carry_over, compile_plan
 from endpick.planning.plan import Plan, PlannedInstance
+from endpick.plugins.apart import apart
 from endpick.plugins.attempt import LateError, attempt
 from endpick.plugins.breaker import DEFAULT_SETTINGS, BreakerSettings
 from endpick.plugins.failures import CALL_FAILURES, is_the_hosts, message_of
@@ -71,13 +72,15 @@ async def deploy(plan: Plan, runtime: Runtime, previous: Deployment | None = Non
         StartRefused: a plugin could not be built or did not start; instances started here have been stopped again.
     """
     carried = {} if previous is None else carry_over(previous.plan, previous.built, plan)
-    built = build_plan(plan, lambda planned: _context(planned, runtime), carried, runtime.breaker)
+    with apart():
+        built = build_plan(plan, lambda planned: _context(planned, runtime), carried, runtime.breaker)
     if not isinstance(built, Built):
         raise StartRefused(*built)
     fresh = tuple(instance for instance in built.instances.values() if instance.name not in carried)
     await start_instances(fresh)
     try:
-        pipeline = runtime.watched(compile_plan(plan, built, runtime.telemetry))
+        with apart():
+            pipeline = runtime.watched(compile_plan(plan, built, runtime.telemetry))
     except BaseException:
         await stop_quietly(fresh)
         raise

@@ -8,6 +8,7 @@ import logging
 import mmap
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ from prometheus_client.metrics import Gauge
 from prometheus_client.registry import CollectorRegistry
 
 from endpick.api.plugin import Parameters, Plugin
+from endpick.observability.circuits import late
 from endpick.observability.exposition import EventCounts
 from endpick.observability.telemetry import Telemetry
 from endpick.plugins.failures import CALL_FAILURES, is_the_hosts, kind_of
@@ -143,6 +145,10 @@ class OverloadWatch:
             give_back()
 
     def _asked(self, instance: Instance, call: Callable[[Plugin[Parameters]], object]) -> object:
+        """What an instance answers; None where it fails, or is left out: one that blocks would block here as well."""
+        if instance.breaker.seconds_left:
+            return None
+        began = time.perf_counter()
         try:
             return call(instance.plugin)
         except CALL_FAILURES as problem:
@@ -150,6 +156,10 @@ class OverloadWatch:
                 raise
             self._telemetry.fault(instance, ExtensionPoint.MEMORY, problem)
             return None
+        finally:
+            seconds = time.perf_counter() - began
+            if seconds > instance.breaker.budget_seconds:
+                late(instance, ExtensionPoint.MEMORY, seconds, self._telemetry)
 
     def _counts(self) -> dict[str, int]:
         return {"plugins_told_to_forget": self._forgotten, **self._account.counts()}

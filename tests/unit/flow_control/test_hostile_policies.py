@@ -136,3 +136,105 @@ def test_what_policies_are_shown_has_nothing_that_can_be_assigned():
             if hasattr(shown, name):
                 with pytest.raises(AttributeError):
                     setattr(shown, name, None)
+
+
+class Blocks:
+    """A fairness policy that takes half a second at a point as long as it is told to; serves the flow whose name comes last."""
+
+    def __init__(self, point: str) -> None:
+        self.point = point
+        self.blocks = True
+        self.calls = 0
+        self.heard: list[str] = []
+
+    def methods(self):
+        return {
+            "choose": lambda band: self.act("choose", band, max(band.flows, key=lambda flow: flow.id)),
+            "flow_changed": lambda band, flow: self.act("flow_changed", band, self.keep(band, flow)),
+            "dispatched": lambda band, flow, waiting: self.act("dispatched", band, None),
+        }
+
+    def keep(self, band, flow):
+        self.heard.append(flow.id)
+        band.private[flow.id] = flow.head
+
+    def act(self, point, band, answer):
+        self.calls += 1
+        if point == self.point and self.blocks:
+            self.bench.now += 0.5
+            self.clock.seconds += 0.5
+        return answer
+
+
+@pytest.fixture
+def blocking(monkeypatch):
+    """A bench with a policy that blocks at a point, and a clock that it moves."""
+
+    class Clock:
+        seconds = 0.0
+
+        def __call__(self):
+            return self.seconds
+
+    def make(point: str) -> tuple[Bench, Blocks]:
+        policy = Blocks(point)
+        clock = Clock()
+        monkeypatch.setattr("endpick.scheduling.step.perf_counter", clock)
+        monkeypatch.setattr("endpick.flow_control.calls.perf_counter", clock)
+        monkeypatch.setattr(Bench, "budget_seconds", 0.05)
+        bench = policy.bench = Bench(settings(template=band(fairness="bad"), ttl_seconds=0.0), bad=policy.methods())
+        policy.clock = clock
+        return bench, policy
+
+    return make
+
+
+@pytest.mark.parametrize("point", ["choose", "flow_changed", "dispatched"])
+def test_a_fairness_policy_that_blocks_is_told_nothing_while_it_is_left_out(blocking, point):
+    bench, policy = blocking(point)
+    for name in NAMES:
+        bench.offer(name, flow=name)
+    bench.saturation = 0.0
+    assert sorted(bench.gone()) == NAMES
+    assert bench.now <= 1000.0 + 3 * 0.5, "three late calls, and no more, are made"
+    called = policy.calls
+    assert bench.controller.may_pass(bench.request("later"), 10)
+    assert policy.calls == called
+
+
+def test_a_fairness_policy_that_was_left_out_is_told_of_all_that_waits_before_it_is_asked(blocking):
+    bench, policy = blocking("flow_changed")
+    bench.saturation = 2.0
+    for name in NAMES:
+        bench.offer(name, flow=name)
+    kept = bench.entries["r5"].band.private
+    assert kept == {}, "what it kept before it missed three of them is void"
+
+    policy.blocks = False
+    policy.heard.clear()
+    bench.now += 5.0
+    bench.saturation = 0.0
+    assert bench.gone() == ["r5", "r4", "r3", "r2", "r1", "r0"], "as the policy says, not as they came"
+    assert policy.heard[:6] == NAMES
+
+
+def test_of_many_flows_a_policy_is_told_in_parts_and_meanwhile_the_band_is_served_as_requests_came(blocking):
+    bench, policy = blocking("flow_changed")
+    bench.saturation = 2.0
+    for name in NAMES:
+        bench.offer(name, flow=name)
+    policy.blocks = False
+    policy.heard.clear()
+    bench.now += 5.0
+    bench.saturation = 0.0
+    keep = policy.keep
+
+    def slowly(shown_band, flow):
+        keep(shown_band, flow)
+        policy.clock.seconds += 0.0015
+
+    policy.keep = slowly
+    assert bench.controller.attempt()
+    assert bench.told == [("r0", "CHOSEN")]
+    assert policy.heard == ["r0", "r1", "r0"], "two are told of before the time is up, and one has gone"
+    assert bench.gone() == ["r1", "r2", "r5", "r4", "r3"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import threading
@@ -10,6 +11,7 @@ import pytest
 
 from endpick.observability import log_lines
 from endpick.observability.log_lines import LineHandler, LostLines
+from endpick.observability.logs import JSONFormatter
 
 
 @pytest.fixture
@@ -103,6 +105,17 @@ def test_an_exception_that_cannot_be_shown_and_another_in_showing_it_cost_one_li
     record = logging.makeLogRecord({"name": "acme", "exc_info": (type(problem), problem, None), "pathname": "a.py", "lineno": 7})
     LineHandler(writer).handle(record)
     assert os.read(reader, 1000) == b"a line of acme cannot be shown: Nameless at a.py:7\n"
+
+
+def test_what_stands_for_a_line_that_cannot_be_shown_has_the_format_of_the_others(pipe):
+    reader, writer = pipe
+    handler = LineHandler(writer)
+    handler.setFormatter(JSONFormatter())
+    for name in ("a\nb", NamelessKind):
+        handler.handle(logging.makeLogRecord({"name": name, "created": "never", "levelname": "INFO", "levelno": 20}))
+        line = os.read(reader, 1000)
+        assert line.count(b"\n") == 1
+        assert json.loads(line)["event"] == f"a line of {name if type(name) is str else '?'} cannot be shown: TypeError at :0"
 
 
 def test_where_no_thread_can_be_started_a_line_waits_for_one_and_is_not_lost(pipe, monkeypatch):

@@ -119,3 +119,28 @@ def test_half_a_surrogate_pair_does_not_cost_the_line():
     logging.getLogger("x").info("asked", extra={"model": "\ud800"})
 
     assert json.loads(stream.getvalue())["model"] == "\\ud800"
+
+
+def _lines_of(log_format: str, **fields: object) -> list[str]:
+    stream = io.StringIO()
+    configure_logging("info", log_format, stream)
+    record = logging.makeLogRecord({"name": "acme", "msg": "said", "levelno": 25, "levelname": "INFO", "created": 0.0} | fields)
+    logging.getLogger("acme").handle(record)
+    return stream.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("field", ["name", "levelname", FORGED])
+def test_no_name_that_a_plugin_chooses_begins_a_line_or_commands_a_terminal(field):
+    (text,) = _lines_of("text", **{field: FORGED})
+    (line,) = _lines_of("json", **{field: FORGED})
+    assert "\x1b" not in text + line
+    assert json.loads(line)["level"] == "info"
+    assert text.split(" ", 2)[1] == "info"
+
+
+def test_no_field_of_a_plugin_passes_for_what_a_line_says_of_itself():
+    own = {"ts": "never", "level": "error", "logger": "endpick", "event": "ready", "exception": "none"}
+    (line,) = _lines_of("json", **own)
+    shown = json.loads(line)
+    assert (shown["ts"][:4], shown["level"], shown["logger"], shown["event"]) == ("1970", "info", "acme", "said")
+    assert {name: shown[f"{name}_"] for name in own} == own

@@ -38,3 +38,16 @@ def test_what_json_does_not_have_is_null():
     document = to_json(Inner("Scorer", (math.nan, math.inf, -math.inf, 0.0)))
 
     assert json.loads(json.dumps(document, allow_nan=False)) == {"extensionPoint": "Scorer", "scores": [None, None, None, 0.0]}
+
+
+def test_what_lies_deeper_than_any_record_is_cut_off_and_not_followed():
+    nested: object = "the end"
+    for _ in range(300_000):
+        nested = [nested]
+    document, depth = to_json(nested), 0
+    while isinstance(document, list):
+        (document,) = document
+        depth += 1
+    assert (document, depth) == ("…", 64)
+    while isinstance(nested, list):  # or Python itself would follow it when it is let go
+        nested = nested.pop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sys
 import time
 from collections import Counter
@@ -12,7 +13,7 @@ import pytest
 import pytest_asyncio
 from prometheus_client import CollectorRegistry
 
-from endpick.api import EndpointDiscovery, Parameters, ReloadRejected, Scorer, hookimpl
+from endpick.api import Endpoint, EndpointDiscovery, Parameters, ReloadRejected, Scorer, hookimpl
 from endpick.api.hooks import HostServices
 from endpick.config import load_config
 from endpick.datalayer.collection import CollectionLoop, CollectionSettings
@@ -39,6 +40,8 @@ class Waiting:
 class Recording(Parameters):
     start: str = ""
     """How `start` fails: `cancel` or `exit`."""
+    built: str = ""
+    """Who is cancelled when it is built: the `task` that runs."""
     stop: str = ""
     """How `stop` behaves: `fail`, `cancel`, `exit` or `slow`."""
 
@@ -57,6 +60,11 @@ async def behave(how: str) -> None:
 
 class RecordingScorer(Scorer[Recording]):
     plugin_type = "test.recording"
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        if self.parameters.built == "task":
+            asyncio.current_task().cancel()
 
     def score(self, request, endpoints, state):
         raise NotImplementedError
@@ -167,6 +175,28 @@ async def test_an_instance_that_does_not_start_refuses_the_reload_and_no_more(pr
     assert process.serving == SERVING
     await process.active.end()
     assert STOPPED == {SERVING: 1}
+
+
+@pytest.mark.asyncio
+async def test_an_instance_that_would_cancel_the_reload_that_builds_it_refuses_it_and_no_more(process):
+    assert not await process.reload(planned("second", built="task"))
+    assert process.serving == SERVING
+    assert await process.reload(planned("third"))
+    assert process.serving == "third"
+    await process.active.end()
+
+
+@pytest.mark.asyncio
+async def test_an_instance_that_blocks_at_each_endpoint_that_leaves_is_left_out(process, monkeypatch):
+    heard = []
+    seconds = itertools.count()
+    monkeypatch.setattr("endpick.serve.active_plan.perf_counter", lambda: float(next(seconds)))
+    monkeypatch.setattr(RecordingScorer, "endpoint_removed", lambda scorer, name: heard.append(name), raising=False)
+    table = process.runtime.table
+    table.replace_all([Endpoint(f"e{number}", "10.0.0.1", number + 1) for number in range(10)])
+    table.replace_all([])
+    assert len(heard) == 3
+    await process.active.end()
 
 
 @pytest.mark.asyncio

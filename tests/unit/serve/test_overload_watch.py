@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from endpick.api import Scorer
+from endpick.plugins.breaker import Breaker, BreakerSettings, BreakerState
 from endpick.requests.memory import MemoryAccount, OverloadStage
 from endpick.serve.overload import OverloadWatch
 from unit.scheduling.workbench import Recording, plugin_of
@@ -54,3 +56,25 @@ async def test_a_plugin_with_much_to_forget_is_called_again_until_it_has_and_no_
         watch.start()
         watch.stop()
     assert called == ["much", "little", "much", "much"]
+
+
+@pytest.mark.asyncio
+async def test_a_plugin_that_blocks_when_it_is_asked_what_it_has_learnt_is_left_out(monkeypatch):
+    class Clock:
+        seconds = 0.0
+
+    def block():
+        Clock.seconds += 0.5
+        return 1000
+
+    monkeypatch.setattr("endpick.serve.overload.time.perf_counter", lambda: Clock.seconds)
+    telemetry, account = Recording(), MemoryAccount(1 << 40)
+    breaker = Breaker(BreakerSettings(budget_seconds=0.05), lambda: Clock.seconds)
+    slow = replace(plugin_of(Scorer, "slow", score=lambda *_: None, learnt_bytes=block), breaker=breaker)
+    watch = OverloadWatch(account, lambda: (slow,), telemetry, CollectorRegistry())
+    for _ in range(6):
+        watch._next_question = 0.0
+        watch.start()
+        watch.stop()
+    assert Clock.seconds == 3 * 0.5, "it is not asked a fourth time"
+    assert breaker.state is BreakerState.OPEN
