@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from endpick.api import Limits, ModelRewrite, ModelTarget, PluginContext, Unavailable
 from endpick.datalayer.table import EndpointTable
+from endpick.transport.tls import make_self_signed
 from endpick_builtin.collection import answers, connection_room, otlp, page_limits, pool_data, push_server
 from endpick_builtin.collection.pool_data import HttpPoolSource, PoolSourceParameters
 from endpick_builtin.collection.sources import MetricsDataSource, MetricsSourceParameters
@@ -140,6 +141,22 @@ async def silent_connection(monkeypatch, tmp_path):
     monkeypatch.setattr(push_server, "FIRST_SECONDS", 0.02)
     monkeypatch.setattr(push_server, "_SWEEP_SECONDS", 0.02)
     async with running() as it, silent_connections(it, 1):
+        await until(lambda: acted(it.registry), "a connection that is closed")
+        return it.registry
+
+
+async def long_handshake(monkeypatch, tmp_path):
+    certificate, key = make_self_signed()
+    (tmp_path / "cert.pem").write_bytes(certificate)
+    (tmp_path / "key.pem").write_bytes(key)
+    parts = (b"\x01" + (32768).to_bytes(3, "big")).ljust(32768, b"x")  # of a first message that says that it has so much
+    records = b"".join(b"\x16\x03\x01" + (8192).to_bytes(2, "big") + parts[at : at + 8192] for at in range(0, len(parts), 8192))
+    async with running(certPath=str(tmp_path / "cert.pem"), keyPath=str(tmp_path / "key.pem"), grpcPort=None) as it:
+        reader, writer = await asyncio.open_connection("127.0.0.1", it.source.port)
+        writer.write(records)
+        with suppress(ConnectionError):
+            assert await reader.read() == b""
+        writer.close()
         await until(lambda: acted(it.registry), "a connection that is closed")
         return it.registry
 
@@ -289,6 +306,7 @@ ACTS = {
     otlp._TOO_SLOW: slow_export,
     otlp._CROWDED: crowd_of_connections,
     otlp._IDLE: silent_connection,
+    otlp._LONG_HANDSHAKE: long_handshake,
     dns_discovery._MANY_ALIASES: circle_of_aliases,
     dns_discovery._MANY_TARGETS: crowd_of_targets,
     file_discovery.LONG_FILE: file_that_becomes(b"#" * (file_discovery.MAX_FILE_BYTES + 1)),
