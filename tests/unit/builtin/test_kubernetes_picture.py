@@ -6,13 +6,14 @@ import asyncio
 import itertools
 import logging
 import time
+from collections.abc import Iterable
 from contextlib import asynccontextmanager
 from random import Random
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from endpick.api import Limits, PluginContext
+from endpick.api import Endpoint, Limits, PluginContext
 from endpick.datalayer.table import EndpointTable
 from endpick_builtin.kubernetes import election, picture
 from endpick_builtin.kubernetes.client import Event
@@ -76,18 +77,30 @@ async def test_endpoints_of_many_pods_are_made_with_turns_for_everything_else(mo
         assert turns >= 300
 
 
+class Registry:
+    """A table that remembers what it was told last."""
+
+    def __init__(self) -> None:
+        self.table = EndpointTable(time.monotonic)
+        self.told: list[Endpoint] = []
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.table, name)
+
+    def replace_all(self, endpoints: Iterable[Endpoint]) -> None:
+        self.told = list(endpoints)
+        self.table.replace_all(self.told)
+
+
 async def test_of_pods_that_stay_as_they_are_nothing_is_made_anew():
-    table = EndpointTable(time.monotonic)
+    table = Registry()
     async with shown(table) as made:
         become(made, pods(100))
         await until(lambda: len(table.view()) == 100)
         before = {endpoint.name: endpoint for endpoint in table.view()}
-        told: list[object] = []
-        monkeypatched = table.replace_all
-        table.replace_all = lambda endpoints: (told.extend(endpoints), monkeypatched(told[-101:]))
         become(made, {**pods(100), "p3": Pod("p3", "10.9.9.9", (), None), "new": Pod("new", "10.9.9.8", (), None)})
         await until(lambda: len(table.view()) == 101)
-        assert sum(before.get(each.name) is each for each in told) == 99
+        assert sum(before.get(each.name) is each for each in table.told) == 99
 
 
 async def test_pods_whose_selector_is_another_by_now_are_not_told(monkeypatch):
