@@ -32,7 +32,7 @@ class Endpoint:
     """`host:port`, IPv6 in brackets: what the gateway is told."""
 
     def __post_init__(self) -> None:
-        # The same object is shown to every plugin, and whoever made it may keep what it was made of.
+        # The same object is shown to every plugin, and its maker may keep what it was made of.
         object.__setattr__(self, "labels", MappingProxyType({**self.labels}))
         host = f"[{self.host}]" if ":" in self.host else self.host
         object.__setattr__(self, "address", f"{host}:{self.port}")

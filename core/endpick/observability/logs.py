@@ -62,7 +62,7 @@ class JSONFormatter(logging.Formatter):
             text = orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
         except TypeError:  # half a surrogate pair, which is text to Python and to no other reader
             text = orjson.dumps({name: _encodable(value) for name, value in line.items()}).decode()
-        # Whoever looks at the line without reading its JSON is shown it too: a terminal, a tool that takes U+2028 for the end of a line.
+        # What shows the line without reading its JSON must not obey it either: a terminal, a tool that takes U+2028 for the end of a line.
         return _CONTROL.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 

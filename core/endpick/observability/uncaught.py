@@ -47,7 +47,7 @@ class Event(StrEnum):
     """What happened."""
 
     FINALIZER = "finalizer"
-    """`__del__`, the callback of a weak reference, or whatever else Python calls for nobody raised."""
+    """`__del__`, the callback of a weak reference, or whatever else Python calls on no caller's behalf raised."""
     THREAD = "thread"
     TASK = "task"
     """An asyncio task or callback raised, and nothing awaits it."""
@@ -147,7 +147,7 @@ class Uncaught:
         return True
 
     def _logged_by(self, record: logging.LogRecord) -> str | None:
-        """Whose line it is: a plugin's, as its logger or the file says, or nobody's; None for endpick's own."""
+        """Whose line it is: a plugin's, as its logger or the file says, or none that is known; None for endpick's own."""
         if record.name.startswith("endpick.plugin."):
             named = getattr(record, "plugin", "")
             if type(named) is str and named in self._instances:

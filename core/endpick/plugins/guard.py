@@ -323,7 +323,7 @@ def _loaded_within(owned: Collection[str]) -> list[str]:
 
 
 def _is_pythons_module(module: ModuleType, name: str) -> bool:
-    # By the name that it is imported by: what a module says of itself whoever put it there may have written.
+    # By the name that it is imported by: what a module says of itself its forger may have written.
     spec = getattr(module, "__spec__", None)
     return spec is not None and _is_pythons_own(spec, name)
 

@@ -78,7 +78,7 @@ class AdminCounters:
     idle_connections: int = 0
     """Connections without a request for `--metrics-idle-timeout`."""
     requests_too_large: int = 0
-    """Beyond `--metrics-max-request`, or so many that nobody waits for their answers."""
+    """Beyond `--metrics-max-request`, or so many that no client waits for their answers."""
 
     def snapshot(self) -> dict[str, int]:
         """Every count by name."""

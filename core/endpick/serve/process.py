@@ -139,7 +139,7 @@ class Control:
     """Ends the drain time before it is over; has no effect before `stop`."""
     reload: asyncio.Event = field(default_factory=asyncio.Event)
     uncaught: Uncaught = field(default_factory=Uncaught)
-    """What plugins do where no call of endpick's stands; installed by whoever owns the process."""
+    """What plugins do where no call of endpick's stands; installed by the owner of the process."""
 
 
 async def serve(plan: Plan, settings: ServeSettings, control: Control, started: Callable[[Ports], None]) -> None:

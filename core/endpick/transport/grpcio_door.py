@@ -1,6 +1,6 @@
 """Where streams of grpcio's begin: where more have come than can begin at once, addresses take turns, and connections of one.
 
-grpcio hands streams over in the order in which they came, whoever sent them, those as well that their client has reset meanwhile. So they
+grpcio hands streams over in the order in which they came, of all connections, those as well that their client has reset meanwhile. So they
 are taken from it as fast as it gives them, which costs a fraction of what it costs to begin one, and wait here, where each waits for the
 streams of its own connection and not for those of others.
 """

@@ -20,7 +20,7 @@ _MOST_NEWCOMERS: Final = 32
 """The last connections, as long as they have not been of use, keep their seats before idle ones that have: they are about to ask."""
 _SEATS_PER_NEWCOMER: Final = 4
 _LATELY_SECONDS: Final = 60.0
-"""A connection that was of use so lately is about to be of use again: whoever asks on it just then would lose what it asks."""
+"""A connection that was of use so lately is about to be of use again: a client that asks on it just then would lose what it asks."""
 _KNOWN_PART: Final = 2
 """One part of so many of the seats, at most, is kept for connections that were of use lately."""
 
@@ -117,7 +117,7 @@ class Seats:
         return len(self.taken) >= self._limits.max_connections
 
     def make_room(self, peer: str, evict: Evict) -> bool:
-        """Have one go for a connection of this peer, whoever has it, but what others had of use lately; whether one did."""
+        """Have a connection go for one of this peer: any, but none of another peer that was of use lately; whether one did."""
         return evict(_of_any, True) or evict(lambda seat: seat.peer == peer, False)
 
     def make_room_in_share(self, peer: str, address: str, evict: Evict) -> bool:
