@@ -146,6 +146,11 @@ class MemoryAccount:
         accounted = self._base_bytes + self.held_bytes
         return self.stage > OverloadStage.NORMAL and accounted < STAGE_BOUNDS[OverloadStage.RELEASING].begins * self._limit_bytes
 
+    @property
+    def unaccounted_bytes(self) -> int:
+        """What is resident beside what the process uses without requests and what is accounted for; negative where that is less."""
+        return self._resident_bytes - self._base_bytes - self.held_bytes
+
     def hold_parsed(self, size: int) -> None:
         """Account for what a body became, or with a negative size for the end of its request."""
         self.parsed_bytes += size

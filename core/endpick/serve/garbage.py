@@ -21,6 +21,9 @@ _NEVER = 2**31 - 1
 _LITTLE_BYTES: Final = 16 * 1024 * 1024
 """Held for requests: some eight thousand streams on which nothing comes, or seventy thousand blocks of a prefix index."""
 _NEED_SECONDS = 600.0
+_MUCH_BYTES: Final = 64 * 1024 * 1024
+_MUCH_SHARE: Final = 2
+"""One part of so many of what is held: so wrong the account may be by itself."""
 _SHARE = 0.001
 """Of the time, for full searches: a plugin may hold much that it does not speak of."""
 
@@ -40,24 +43,33 @@ class FullSearches:
     """Looks for garbage among all that has lived for long, which Python would do by itself whenever a quarter has been added.
 
     A full search looks at each object: it took 0.5 s beside 168,000 open streams, and 0.27 s beside a full prefix index. So there is one
-    only while little is held, and where memory is short though what is accounted for does not say why: garbage may be the reason.
+    only while little is held, and where garbage may be the reason: where memory is short though what is accounted for does not say why, or
+    where much has become resident since the last one that is not accounted for.
     """
 
     def __init__(self, account: MemoryAccount) -> None:
         self._account = account
         self._next = self._next_in_need = 0.0
+        self._least_bytes: int | None = None
+        """That were resident and not accounted for at any time since the last full search."""
 
     def look(self, now: float) -> None:
         """Search if it is time; `now` is in monotonic seconds."""
         account = self._account
+        unaccounted = account.unaccounted_bytes
+        least = unaccounted if self._least_bytes is None else min(self._least_bytes, unaccounted)
+        self._least_bytes = least
         if account.held_bytes <= _LITTLE_BYTES:
             if now >= self._next and gc.get_count()[2] > _OLD_COLLECTIONS:
                 self._search(now)
-        elif account.is_unexplained and now >= self._next_in_need:
-            self._next_in_need = now + _NEED_SECONDS
-            self._search(now)
+        elif now >= self._next_in_need:
+            has_grown = unaccounted - least > _MUCH_BYTES + account.held_bytes // _MUCH_SHARE
+            if has_grown or account.is_unexplained:
+                self._next_in_need = now + _NEED_SECONDS
+                self._search(now)
 
     def _search(self, now: float) -> None:
         began = time.thread_time()
         gc.collect()
+        self._least_bytes = None
         self._next = now + (time.thread_time() - began) / _SHARE

@@ -98,3 +98,29 @@ def test_where_much_is_held_all_is_searched_only_while_memory_is_short_for_no_re
     account.hold_parsed(600 * MIB)
     searches.look(10_000.0)
     assert len(searched[2]) == 2
+
+
+@pytest.mark.usefixtures("collecting")
+def test_where_much_is_held_all_is_searched_once_much_more_is_resident_than_is_accounted_for(searched):
+    account = MemoryAccount(10_000 * MIB, 50 * MIB)
+    account.hold_parsed(100 * MIB)
+    searches = FullSearches(account)
+    ring = grown_old()
+    for now, resident in enumerate((300, 200, 310)):  # 64 and half of what is held may come to what there was at least
+        account.measured(resident * MIB, 0)
+        searches.look(float(now))
+    assert ring() is not None
+    account.measured(320 * MIB, 0)
+    searches.look(3.0)
+    assert ring() is None
+    for now, resident in ((4.0, 480), (602.0, 480), (604.0, 480)):
+        account.measured(resident * MIB, 0)
+        searches.look(now)
+    assert len(searched[2]) == 1, "it was not to find anything less than was there after the last one"
+    account.measured(600 * MIB, 0)
+    searches.look(605.0)
+    assert len(searched[2]) == 2
+    account.measured(900 * MIB, 0)
+    searches.look(606.0)
+    searches.look(1000.0)
+    assert len(searched[2]) == 2, "not again so soon"
