@@ -10,6 +10,7 @@ import pytest
 from endpick.api import FairnessPolicy, OrderingPolicy, ParsedRequest, PreRequest, UsageLimitPolicy
 from endpick.api.access import Access
 from endpick.flow_control.policies import bind_flow_control
+from endpick.requests import turns as turns_of_waiting
 from endpick.requests.director import Director
 from endpick.requests.memory import MemoryAccount
 from endpick.requests.model import CloseCause, Refused, Routed
@@ -372,8 +373,9 @@ async def test_one_is_told_on_time_although_the_turns_before_it_told_as_many_as_
     assert (await late.result()).reason == "rejected-ttl-expired"
 
 
-async def test_a_reload_without_queues_and_the_end_tell_thousands_in_many_turns():
+async def test_a_reload_without_queues_and_the_end_tell_thousands_in_many_turns(monkeypatch):
     """Each that goes is a decision, and each that is told a reply: ten thousand took seconds at once."""
+    monkeypatch.setattr(turns_of_waiting, "TURN_SECONDS", 0.0)
     for end in (False, True):
         stage = Busy()
         laters = [Delivered(stage.wait()) for _ in range(200)]
