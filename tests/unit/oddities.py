@@ -33,6 +33,12 @@ class OddText(str):
     __eq__ = __len__ = __bool__ = __hash__ = __str__ = encode = lower = isascii = isprintable = odd
 
 
+class Unfriendly(float):
+    """Raises where it is compared or made a plain number."""
+
+    __float__ = __ge__ = odd
+
+
 def half(kind):
     """One that was never made."""
     return object.__new__(kind)

@@ -7,8 +7,7 @@
 - `grpcio`: the reference transport, on the server of the gRPC project.
 - `grpcio_door`: whose stream begins next, where many come at once?
 - `grpcio_options`: what is grpcio told to limit by itself?
-- `grpcio_resets`: who ends too many streams before their answer?
-- `grpcio_guests`: which of its connections hold too much, or are too many?
+- `grpcio_guests`: which of its connections hold too much, are too many, or end too many streams before their answer?
 - `grpcio_sockets`: what does the system know of them?
 - `listener`: which connections does a port take?
 - `seats`: how many may one address have, and which go where others need the room?

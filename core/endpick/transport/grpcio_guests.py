@@ -15,12 +15,12 @@ from typing import Final
 from urllib.parse import unquote
 
 from endpick.requests.memory import MemoryAccount, MemoryBudget, OverloadStage
-from endpick.transport.grpcio_resets import Resets
 from endpick.transport.grpcio_sockets import PortSockets, bytes_received, hang_up, open_files
+from endpick.transport.h2.errors import RateBudget
 from endpick.transport.limits import Limits, TransportCounters
 from endpick.transport.listener import descriptors_of, site_of
 
-__all__ = ["WAITING_STREAM_BYTES", "Guest", "Guests"]
+__all__ = ["WAITING_STREAM_BYTES", "Guest", "Guests", "Resets"]
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +45,10 @@ WAITING_STREAM_BYTES: Final = 20_000
 _LEAST_TO_BLAME_BYTES: Final = 2**20
 _PART_OF_MEMORY: Final = 4
 """grpcio may hold one part of so many of what the process may use."""
+_FEW_RESETS: Final = 128
+_FEW_RESETS_PER_SECOND: Final = 10.0
+"""A connection may have so many in any case, so that others from its address do not end it."""
+_MOST_SITES: Final = 4096
 
 
 @dataclass(slots=True, eq=False)
@@ -148,6 +152,36 @@ class Guest:
             self.held = held * open_streams // (open_streams + self.gone) if open_streams else 0
             self.received = received
         self.explained = self.gone = 0
+
+
+class Resets:
+    """Counts streams that end before their answer, by connection, and by address, since a connection that was ended is soon made again."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._of_sites: dict[str, RateBudget] = {}
+        self._of_peers: dict[str, tuple[RateBudget, RateBudget]] = {}
+        """What each connection may have as long as its address has not used up its own, and what it may have in any case."""
+
+    def may_be(self, peer: str, site: str) -> bool:
+        """Count one more of this connection; False when it is one too many."""
+        now = time.monotonic()
+        if peer not in self._of_peers:
+            self._of_peers[peer] = self._usual(now), RateBudget(_FEW_RESETS, _FEW_RESETS_PER_SECOND, now)
+        if site not in self._of_sites:
+            if len(self._of_sites) >= _MOST_SITES:
+                self._of_sites.clear()
+            self._of_sites[site] = self._usual(now)
+        own, few = self._of_peers[peer]
+        is_own, is_of_site, is_few = own.spend(now), self._of_sites[site].spend(now), few.spend(now)
+        return is_own and (is_of_site or is_few)
+
+    def forget(self, peer: str) -> None:
+        """The connection is gone."""
+        self._of_peers.pop(peer, None)
+
+    def _usual(self, now: float) -> RateBudget:
+        return RateBudget(self._limits.unanswered_resets_burst, self._limits.unanswered_resets_per_second, now)
 
 
 class Guests:

@@ -8,70 +8,24 @@ from dataclasses import replace
 
 import pytest
 
-from endpick.api import DataCollector, Endpoint, EndpointDiscovery, EndpointEventSource, PollingPoolSource, PoolSource, StreamSource
+from endpick.api import Endpoint, EndpointDiscovery, PollingPoolSource
 from endpick.datalayer.discovery import STOP_SECONDS, DiscoveryTask
 from endpick.datalayer.table import EndpointTable
-from endpick.datalayer.tasks import CANCELLED
 from endpick.plugins.breaker import Breaker, BreakerSettings
 from unit.datalayer.collecting import PRICE, SEEN, Keep, Polling, Rig, endpoint, now
-from unit.oddities import THROWN, Own
-
-
-class Prices(DataCollector):
-    def collect(self, payload, writer):
-        writer.set_pool(PRICE, payload)
-
-
-def sources_that_throw(thrown):
-    """By their name, one of each shape that throws at first and brings a payload from the third time on."""
-
-    class Once:
-        calls = 0
-
-        async def once(self):
-            self.calls += 1
-            await asyncio.sleep(0)
-            if self.calls < 3:
-                raise thrown
-
-    class Poll(Once, Polling):
-        async def answer(self, endpoint):
-            await self.once()
-            return 7.0
-
-    class Watch(Once, StreamSource):
-        async def watch(self, endpoint, publish):
-            await self.once()
-            publish(7.0)
-            await asyncio.Event().wait()
-
-    class PollPool(Once, PollingPoolSource):
-        async def poll_pool(self):
-            await self.once()
-            return 7.0
-
-    class WatchPool(Once, PoolSource):
-        async def watch_pool(self, publish):
-            await self.once()
-            publish(7.0)
-            await asyncio.Event().wait()
-
-    return {"poll": Poll, "watch": Watch, "poll_pool": PollPool, "watch_pool": WatchPool}
+from unit.datalayer.misbehaving import Prices, brought_in_five_seconds, sources_that
+from unit.oddities import THROWN, OddText
 
 
 @pytest.mark.parametrize("thrown", THROWN, ids=lambda thrown: type(thrown).__name__)
 @pytest.mark.parametrize("shape", ["poll", "watch", "poll_pool", "watch_pool"])
 def test_a_source_that_throws_anything_is_asked_again(run_virtual, recorder, make_instance, shape, thrown):
-    source = make_instance(sources_that_throw(thrown)[shape], "source")
-    collectors = [make_instance(Prices, "prices", (PRICE,))] if "pool" in shape else [make_instance(Keep, "keep", (SEEN,))]
+    async def misbehave():
+        await asyncio.sleep(0)
+        raise thrown
 
-    async def scenario():
-        async with Rig(recorder, [source], collectors) as table:
-            table.upsert(endpoint("a"))
-            await asyncio.sleep(5.0)
-            return table.view().pool(PRICE) if "pool" in shape else table.view()[SEEN][0]
-
-    assert run_virtual(scenario()) == 7.0
+    kind = sources_that(misbehave)[shape]
+    assert brought_in_five_seconds(run_virtual, recorder, make_instance, kind, of_pool="pool" in shape) == 7.0
     assert {name for name, *_ in recorder.polls} == {"source"}
     assert len(recorder.polls) == 2
 
@@ -100,155 +54,6 @@ def test_a_discovery_that_throws_anything_is_started_again(run_virtual, recorder
     run_virtual(scenario())
     assert [each.name for each in table.generation.endpoints] == ["run-3"]
     assert [name for name, *_ in recorder.faults] == ["found"] * 2
-
-
-def cancel_own_task():
-    """What a library for time limits does that fails halfway: the task is cancelled, and nothing takes that back."""
-    asyncio.current_task().cancel()
-
-
-def sources_that_cancel():
-    """By their name, one of each shape that cancels its task at first, and brings a payload from the third time on."""
-
-    class Once:
-        calls = 0
-
-        async def once(self):
-            self.calls += 1
-            if self.calls < 3:
-                cancel_own_task()
-            await asyncio.sleep(0)
-
-    class Poll(Once, Polling):
-        async def answer(self, endpoint):
-            await self.once()
-            return 7.0
-
-    class PollAtOnce(Polling):
-        async def answer(self, endpoint):
-            if len(self.polls) < 3:
-                cancel_own_task()
-            return 7.0
-
-    class Watch(Once, StreamSource):
-        async def watch(self, endpoint, publish):
-            await self.once()
-            publish(7.0)
-            await asyncio.Event().wait()
-
-    class WatchPool(Once, PoolSource):
-        async def watch_pool(self, publish):
-            await self.once()
-            publish(7.0)
-            await asyncio.Event().wait()
-
-    return {"poll": Poll, "poll at once": PollAtOnce, "watch": Watch, "watch_pool": WatchPool}
-
-
-@pytest.mark.parametrize("shape", ["poll", "poll at once", "watch", "watch_pool"])
-def test_a_source_that_cancels_the_task_in_which_it_runs_is_asked_again(run_virtual, recorder, make_instance, shape):
-    source = make_instance(sources_that_cancel()[shape], "source")
-    collectors = [make_instance(Prices, "prices", (PRICE,))] if "pool" in shape else [make_instance(Keep, "keep", (SEEN,))]
-
-    async def scenario():
-        async with Rig(recorder, [source], collectors) as table:
-            table.upsert(endpoint("a"))
-            await asyncio.sleep(5.0)
-            return table.view().pool(PRICE) if "pool" in shape else table.view()[SEEN][0]
-
-    assert run_virtual(scenario()) == 7.0
-    assert [problem for *_, problem in recorder.polls] == [CANCELLED] * 2
-
-
-def test_a_source_that_always_cancels_its_task_is_asked_less_and_less_often_and_not_after_the_end(run_virtual, recorder, make_instance):
-    class Poll(Polling):
-        async def answer(self, endpoint):
-            cancel_own_task()
-            await asyncio.Event().wait()
-
-    source = make_instance(Poll, "source")
-
-    async def scenario():
-        async with Rig(recorder, [source], [make_instance(Keep, "keep", (SEEN,))]) as table:
-            table.upsert(endpoint("a"))
-            await asyncio.sleep(60.0)
-            asked = len(source.plugin.polls)
-        await asyncio.sleep(60.0)
-        return asked
-
-    asked = run_virtual(scenario())
-    assert 5 <= asked <= 8
-    assert len(source.plugin.polls) == asked
-
-
-def test_a_collector_finds_no_task_that_it_could_cancel(run_virtual, recorder, make_instance):
-    class Collects(DataCollector):
-        def collect(self, payload, writer):
-            cancel_own_task()
-
-    source = make_instance(Polling, "source")
-
-    async def scenario():
-        async with Rig(recorder, [source], [make_instance(Collects, "collects", (SEEN,))]) as table:
-            table.upsert(endpoint("a"))
-            await asyncio.sleep(1.0)
-
-    run_virtual(scenario())
-    assert len(source.plugin.polls) > 5
-    assert recorder.polls == [], "the source did nothing wrong"
-    assert {name for _, name, *_ in recorder.collects} == {"collects"}
-
-
-def test_a_source_that_hears_of_changes_cancels_neither_the_discovery_nor_who_starts_it(run_virtual, recorder, make_instance):
-    class Hears(EndpointEventSource):
-        def notify(self, event):
-            cancel_own_task()
-
-    class Finds(EndpointDiscovery):
-        async def run(self, registry):
-            for number in range(3):
-                registry.upsert(endpoint(f"e{number}"))
-                await asyncio.sleep(1.0)
-            await asyncio.Event().wait()
-
-    async def scenario():
-        async with Rig(recorder, [make_instance(Hears, "hears")], [make_instance(Keep, "keep", (SEEN,))]) as table:
-            task = DiscoveryTask(make_instance(Finds, "found"), table, recorder)
-            task.start()
-            await asyncio.sleep(5.0)
-            await task.stop()
-            return len(table.generation.endpoints)
-
-    assert run_virtual(scenario()) == 3
-    assert recorder.faults == []
-    assert {name for name, *_ in recorder.polls} == {"hears"}
-
-
-def test_a_discovery_that_cancels_the_task_in_which_it_runs_is_started_again(run_virtual, recorder, make_instance):
-    class Cancels(EndpointDiscovery):
-        runs = 0
-
-        async def run(self, registry):
-            self.runs += 1
-            if self.runs < 3:
-                cancel_own_task()
-                await asyncio.sleep(0)
-            registry.replace_all([endpoint(f"run-{self.runs}")])
-            registry.ready()
-            await asyncio.Event().wait()
-
-    table = EndpointTable(now)
-
-    async def scenario():
-        task = DiscoveryTask(make_instance(Cancels, "found"), table, recorder)
-        task.start()
-        await task.wait_ready(5.0)
-        await asyncio.sleep(1.0)
-        await task.stop()
-
-    run_virtual(scenario())
-    assert [each.name for each in table.generation.endpoints] == ["run-3"]
-    assert [problem for *_, problem in recorder.faults] == [CANCELLED] * 2
 
 
 class Stubborn:
@@ -348,14 +153,6 @@ def test_a_pool_source_that_does_not_end_is_not_asked_twice_at_once(run_virtual,
         "no answer within 0.5 s",
         "does not end although it was cancelled, and is asked again when it has",
     ]
-
-
-class OddText(str):
-    def __eq__(self, other):
-        raise Own("do not look")
-
-    __str__ = __eq__
-    __hash__ = __eq__
 
 
 def test_an_endpoint_that_a_plugin_has_spoilt_is_polled_again_once_it_can_be_read(run_virtual, recorder, make_instance, keep):

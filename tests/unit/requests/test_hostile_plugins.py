@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import signal
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from endpick.api import Endpoint, ParsedRequest, Rejection, Usage
+from endpick.api import Endpoint, ParsedRequest
 from endpick.extproc.headers import as_struct
-from endpick.extproc.replies import immediate
 from endpick.plugins.failures import is_the_hosts
 from endpick.requests.model import CloseCause, Routed
-from endpick.requests.waiting import LaterDecision
+from unit.oddities import Own, Unfriendly, odd
 from unit.requests.stage import (
     Stage,
     admitter_of,
@@ -91,80 +89,15 @@ def test_whatever_a_plugin_throws_is_its_fault_and_not_the_processes(place, thro
     assert [(name, problem) for name, _, problem in stage.telemetry.faults] == [("bad", described(thrown))]
 
 
-class Odd(BaseException):
-    """What looking at an answer raises."""
-
-
-def odd(*_arguments, **_keywords):
-    raise Odd("do not look")
-
-
-class OddText(str):
-    __eq__ = __len__ = __bool__ = __hash__ = __str__ = odd
-
-
-def test_names_of_a_class_of_their_own_are_read_as_plain_text():
-    stage = Stage(
-        parsers=[parser_of("bad", ("/v1/chat/completions",), parse=lambda *_: ParsedRequest(OddText("m"), cache_salt=OddText("s")))]
-    )
-    decision = stage.decide()
-    assert isinstance(decision, Routed)
-    assert stage.telemetry.faults == []
-
-
-class OddRequest(ParsedRequest):
-    __slots__ = ()
-
-    @property
-    def skip_response(self):
-        raise Odd("do not look")
-
-    model = needs_model = cache_salt = skip_response
-
-
-def _changed_afterwards(*_arguments):
-    parsed = ParsedRequest("m")
-    object.__setattr__(parsed, "model", OddText("m"))
-    object.__setattr__(parsed, "cache_salt", OddText("s"))
-    return parsed
-
-
-def test_a_parsed_request_that_was_changed_after_it_was_made_is_read_as_plain_text():
-    stage = Stage(parsers=[parser_of("bad", ("/v1/chat/completions",), parse=_changed_afterwards)])
-    assert isinstance(stage.decide(), Routed)
-    assert stage.telemetry.faults == []
-
-
-@pytest.mark.parametrize("field", ["model", "cache_salt", "streaming", "needs_model", "skip_response", "max_output_tokens", "prompt"])
-def test_a_parsed_request_that_raises_when_it_is_read_is_the_parsers_fault(field):
-    class Raises:
-        __bool__ = __len__ = __eq__ = __hash__ = odd
-
-    def parse(*_arguments):
-        parsed = ParsedRequest("m", max_output_tokens=1)
-        object.__setattr__(parsed, field, Raises())
-        return parsed
-
-    stage = Stage(parsers=[parser_of("bad", ("/v1/chat/completions",), parse=parse)])
-    assert not isinstance(stage.decide(), Routed)
-    assert [fault[0] for fault in stage.telemetry.faults] == ["bad"]
-
-
-def test_a_kind_of_parsed_request_that_raises_when_it_is_read_is_the_parsers_fault():
-    stage = Stage(parsers=[parser_of("bad", ("/v1/chat/completions",), parse=lambda *_: object.__new__(OddRequest))])
-    assert not isinstance(stage.decide(), Routed)
-    assert [fault[0] for fault in stage.telemetry.faults] == ["bad"]
-
-
 class Faceless:
     @property
     def __class__(self):
-        raise Odd("do not look")
+        raise Own("do not look")
 
 
 class NamelessKind(type):
     def __getattribute__(cls, name):
-        raise Odd("do not look")
+        raise Own("do not look")
 
 
 def nameless():
@@ -217,73 +150,6 @@ def test_whatever_a_plugin_answers_is_looked_at_at_its_own_risk(place, kind):
     assert [name for name, *_ in stage.telemetry.faults] == ["bad"]
 
 
-class OddRejection(Rejection):
-    __slots__ = ()
-    message = status = reason = property(odd)
-
-
-def _rejection(**changed):
-    rejection = Rejection("no", 403)
-    for name, value in changed.items():
-        object.__setattr__(rejection, name, value)
-    return rejection
-
-
-ODD_REJECTIONS = {
-    "raises": lambda: object.__new__(OddRejection),
-    "empty": lambda: object.__new__(Rejection),
-    "a status that is no number": lambda: _rejection(status=None),
-    "a status that is none of an error": lambda: _rejection(status=10**30),
-    "a message that is no text": lambda: _rejection(message=None),
-    "a reason of two lines": lambda: _rejection(reason="a\r\nb: c"),
-}
-
-
-@pytest.mark.parametrize("place", ["Parser", "RequestHeaderProcessor", "Admitter", "PreRequest"])
-@pytest.mark.parametrize("kind", ODD_REJECTIONS)
-def test_a_rejection_that_is_not_what_it_has_to_be_is_a_fault_of_the_plugin(place, kind):
-    stage = Stage(**PLACES[place](lambda *_arguments: ODD_REJECTIONS[kind]()))
-    decision = stage.decide()
-    assert isinstance(decision, Routed) if place == "PreRequest" else decision.status == 500
-    assert [name for name, *_ in stage.telemetry.faults] == ["bad"]
-
-
-def test_a_rejection_with_texts_of_classes_of_their_own_is_told_as_plain_text():
-    stage = Stage(admitters=[admitter_of(lambda *_: _rejection(message=OddText("no"), reason=OddText("because")), "strict")])
-    refusal = stage.refuse()
-    assert (type(refusal.message), refusal.message, refusal.reason) == (str, "no", "because")
-    assert stage.telemetry.faults == []
-
-
-def _usage(**changed):
-    usage = Usage(1, 2, 3)
-    for name, value in changed.items():
-        object.__setattr__(usage, name, value)
-    return usage
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        lambda: object.__new__(Usage),
-        lambda: _usage(prompt_tokens="x"),
-        lambda: _usage(cached_tokens=Unfriendly(1.0)),
-        lambda: Usage(-1, 1),
-        lambda: Usage(1, 1, -1),
-    ],
-)
-def test_usage_that_is_not_what_it_has_to_be_is_the_parsers_fault(answer):
-    bad = parser_of("bad", ("/v1/chat/completions",), parse=lambda *_: ParsedRequest("m"), usage=lambda *_: answer())
-    type(bad.plugin).reads_usage = True
-    stage = Stage(parsers=[bad])
-    exchange = stage.route().exchange
-    exchange.response_headers({":status": "200", "content-type": "application/json"}, None)
-    exchange.response_chunk(b'{"usage":{}}', True)
-    exchange.finish(CloseCause.END)
-    assert [name for name, *_ in stage.telemetry.faults] == ["bad"]
-    assert stage.telemetry.ended[0].usage is None
-
-
 @pytest.mark.parametrize("kind", [np.ma.MaskedArray, np.memmap, np.recarray, Untouchable])
 def test_scores_in_an_array_of_another_class_reach_the_picker_as_a_plain_one(kind):
     plain = np.array([0.1, 0.9, 0.5])
@@ -305,15 +171,6 @@ def test_whatever_a_detector_answers_sheds_no_request(answer):
     stage = Stage(detector=detector_of(lambda *_arguments: answer()), objectives={"idle": -1})
     assert isinstance(stage.decide(x_llm_d_inference_objective="idle"), Routed)
     assert [name for name, *_ in stage.telemetry.faults] == ["detector"]
-
-
-class Unfriendly(float):
-    __float__ = __ge__ = odd
-
-
-def test_a_refusal_with_half_a_surrogate_pair_reaches_the_client():
-    stage = Stage(admitters=[admitter_of(lambda *_: Rejection("no \ud800", 403), "strict")])
-    assert b"no ?" in immediate(stage.refuse())
 
 
 @pytest.mark.parametrize("thrown", THROWN, ids=lambda thrown: type(thrown).__name__)
@@ -396,22 +253,3 @@ def test_labels_are_a_read_only_copy():
     assert endpoint.labels == {"role": "decode"}
     with pytest.raises(TypeError, match="does not support item assignment"):
         endpoint.labels["role"] = "prefill"
-
-
-class Unwilling(ParsedRequest):
-    @property
-    def payload(self):
-        raise SystemExit("not again")
-
-
-def test_what_a_parser_answers_when_a_body_is_read_again_is_looked_at_under_a_guard():
-    told = []
-    step = SimpleNamespace(run=lambda *_arguments: object.__new__(Unwilling), fault=lambda problem: told.append(problem) or Rejection("no"))
-    waiting = SimpleNamespace(
-        _incoming=SimpleNamespace(headers={}, body=b""),
-        _room=SimpleNamespace(access=None),
-        built=SimpleNamespace(parser=SimpleNamespace(parse=step), request=SimpleNamespace(path="/v1/completions")),
-    )
-
-    assert LaterDecision.read_again(waiting).message == "no"
-    assert len(told) == 1

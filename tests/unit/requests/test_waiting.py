@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import pairwise
 
 import pytest
 
-from endpick.api import FairnessPolicy, OrderingPolicy, ParsedRequest, PreRequest, UsageLimitPolicy
-from endpick.api.access import Access
-from endpick.flow_control.policies import bind_flow_control
-from endpick.requests import turns as turns_of_waiting
-from endpick.requests.director import Director
-from endpick.requests.memory import MemoryAccount
+from endpick.api import ParsedRequest, PreRequest
 from endpick.requests.model import CloseCause, Refused, Routed
-from endpick.requests.pipeline import Pipeline
-from endpick.requests.turns import EXPIRED_AT_ONCE
-from endpick.requests.waiting import LaterDecision, WaitingRoom
+from endpick.requests.waiting import LaterDecision
 from endpick.scheduling.trace import sampled, to_json
-from unit.flow_control.queue_bench import SETTINGS, Log, settings
+from unit.flow_control.queue_bench import settings
+from unit.requests.busy import Busy, Delivered
 from unit.requests.stage import (
     CHAT,
-    Stage,
     async_producer_of,
     candidate_filter_of,
-    detector_of,
     header_processor_of,
     observer_of,
     parser_of,
@@ -32,56 +23,6 @@ from unit.requests.stage import (
 from unit.scheduling.workbench import plugin_of, pool
 
 pytestmark = pytest.mark.asyncio
-
-
-class Busy(Stage):
-    """A stage with queues; `load` is what the detector says."""
-
-    def __init__(self, rules=SETTINGS, limit_bytes=10**9, **keywords):
-        self.load = 2.0
-        super().__init__(detector=detector_of(lambda endpoints: self.load), objectives={"batch": -1, "high": 5}, **keywords)
-        self.account = MemoryAccount(limit_bytes)
-        self.log = Log()
-        self.room = WaitingRoom(self.table, Access(), lambda: self.now, self.account, lambda: self.log)
-        self.pipeline = self.with_queues(rules)
-        self.director = Director(self.pipeline, self.table, self.telemetry, lambda: self.now, account=self.account, room=self.room)
-
-    def with_queues(self, rules) -> Pipeline:
-        from dataclasses import replace
-
-        policies = {
-            "in-turn": plugin_of(FairnessPolicy, "in-turn", choose=lambda band: next(iter(band.flows))),
-            "fcfs": plugin_of(OrderingPolicy, "fcfs", sort_key=lambda waiting: ()),
-            "whole": plugin_of(UsageLimitPolicy, "whole", ceilings=lambda saturation, priorities: [1.0] * len(priorities)),
-        }
-        bound = None if rules is None else bind_flow_control(rules, policies, self.telemetry)
-        return replace(self.pipeline, flow_control=bound)
-
-    def wait(self, *arguments, **keywords) -> LaterDecision:
-        decision = self.decide(*arguments, **keywords)
-        assert isinstance(decision, LaterDecision), decision
-        return decision
-
-
-class Delivered:
-    """What a transport gets."""
-
-    def __init__(self, later: LaterDecision) -> None:
-        self.results: list[object] = []
-        self.errors: list[BaseException] = []
-        self.come = asyncio.Event()
-        later.deliver(self)
-
-    def __call__(self, result, error):
-        self.results.append(result)
-        if error is not None:
-            self.errors.append(error)
-        self.come.set()
-
-    async def result(self) -> object:
-        await self.come.wait()
-        assert len(self.results) == 1
-        return self.results[0]
 
 
 async def test_a_request_passes_while_there_is_room_and_is_decided_at_once():
@@ -254,26 +195,6 @@ async def test_endpicks_own_mistake_costs_one_request_and_the_others_go_on(monke
     assert isinstance(await good.result(), Routed)
 
 
-async def test_a_reload_keeps_what_waits_and_one_without_queues_lets_it_go():
-    stage = Busy()
-    later = Delivered(stage.wait())
-    stage.director.switch(stage.with_queues(settings(ttl_seconds=9.0)))
-    assert stage.room.controller.waiting == 1
-    stage.director.switch(stage.with_queues(None))
-    assert isinstance(await later.result(), Routed)
-    assert stage.route()
-    stage.director.switch(stage.with_queues(SETTINGS))
-    stage.wait()
-
-
-async def test_at_the_end_all_that_wait_are_told():
-    stage = Busy()
-    laters = [Delivered(stage.wait()) for _ in range(3)]
-    assert await stage.room.shut_down() == 3
-    assert {(await later.result()).reason for later in laters} == {"rejected-shutting-down"}
-    assert stage.refuse().reason == "rejected-shutting-down"
-
-
 async def test_short_of_memory_requests_of_negative_priority_go_first_and_no_new_ones_wait():
     stage = Busy(limit_bytes=100_000)
     batch, normal = Delivered(stage.wait(x_llm_d_inference_objective="batch")), Delivered(stage.wait())
@@ -346,79 +267,3 @@ async def test_what_bodies_became_is_kept_while_little_waits():
     assert stage.account.parsed_bytes == stage.room.parsed_bytes > 0
     later.cancel()
     assert stage.account.parsed_bytes == stage.room.parsed_bytes == 0
-
-
-async def test_many_whose_time_is_over_at_once_are_told_a_few_in_each_turn_of_the_event_loop():
-    stage = Busy()
-    told = [Delivered(stage.wait()) for _ in range(3 * EXPIRED_AT_ONCE)]
-    stage.now += 61.0
-    counts = [0]
-    async with asyncio.timeout(10):
-        while counts[-1] < len(told):
-            await asyncio.sleep(0)
-            counts.append(sum(bool(each.results) for each in told))
-    assert max(after - before for before, after in pairwise(counts)) == EXPIRED_AT_ONCE
-
-
-async def test_one_is_told_on_time_although_the_turns_before_it_told_as_many_as_one_may():
-    stage = Busy()
-    told = [Delivered(stage.wait()) for _ in range(EXPIRED_AT_ONCE)]
-    stage.now += 30.0
-    late = Delivered(stage.wait())
-    stage.now += 31.0
-    for each in told:
-        assert (await each.result()).reason == "rejected-ttl-expired"
-    assert not late.results
-    stage.now += 30.0
-    assert (await late.result()).reason == "rejected-ttl-expired"
-
-
-async def test_a_reload_without_queues_and_the_end_tell_thousands_in_many_turns(monkeypatch):
-    """Each that goes is a decision, and each that is told a reply: ten thousand took seconds at once."""
-    monkeypatch.setattr(turns_of_waiting, "TURN_SECONDS", 0.0)
-    for end in (False, True):
-        stage = Busy()
-        laters = [Delivered(stage.wait()) for _ in range(200)]
-        turns = 0
-
-        async def turning(waiting=laters):
-            nonlocal turns
-            while not all(later.results for later in waiting):
-                turns += 1
-                await asyncio.sleep(0)
-
-        other = asyncio.create_task(turning())
-        await asyncio.sleep(0)
-        if end:
-            assert await stage.room.shut_down() == 200
-        else:
-            stage.director.switch(stage.with_queues(None))
-            assert not any(later.results for later in laters)
-        await other
-        assert turns > 3
-        assert {type(each) for later in laters for each in later.results} == {Refused if end else Routed}
-        assert stage.room.controller.waiting == 0
-
-
-async def test_a_reload_that_leaves_less_room_tells_thousands_in_many_turns_and_those_that_came_last():
-    stage = Busy()
-    laters = [Delivered(stage.wait()) for _ in range(5 * EXPIRED_AT_ONCE)]
-    stage.director.switch(stage.with_queues(settings(max_requests=EXPIRED_AT_ONCE)))
-    assert not any(later.results for later in laters)
-    await laters[-1].result()
-    assert stage.room.controller.waiting >= 3 * EXPIRED_AT_ONCE
-    refused = await laters[EXPIRED_AT_ONCE].result()
-    assert (refused.status, refused.reason) == (429, "rejected-saturated")
-    assert stage.room.controller.waiting == EXPIRED_AT_ONCE
-    assert not any(later.results for later in laters[:EXPIRED_AT_ONCE])
-
-
-async def test_queues_that_come_back_before_all_have_gone_keep_the_rest_waiting():
-    stage = Busy()
-    laters = [Delivered(stage.wait()) for _ in range(3)]
-    stage.director.switch(stage.with_queues(None))
-    stage.director.switch(stage.with_queues(SETTINGS))
-    for _ in range(20):
-        await asyncio.sleep(0)
-    assert stage.room.controller.waiting == 3
-    assert not any(later.results for later in laters)

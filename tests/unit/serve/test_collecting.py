@@ -51,6 +51,13 @@ def grown_old() -> weakref.ref[Ring]:
     return weakref.ref(ring)
 
 
+def much_held(limit_bytes: int) -> tuple[MemoryAccount, FullSearches, weakref.ref[Ring]]:
+    """100 MiB are held of so many, beside 50 that the process uses anyway, and there is garbage."""
+    account = MemoryAccount(limit_bytes, 50 * MIB)
+    account.hold_parsed(100 * MIB)
+    return account, FullSearches(account), grown_old()
+
+
 @pytest.mark.usefixtures("collecting")
 def test_of_what_lives_on_no_more_than_some_ten_thousand_objects_are_searched_at_once(searched):
     alive = [[number] for number in range(2_000_000)]
@@ -79,10 +86,7 @@ def test_all_is_searched_while_little_is_held_and_not_again_at_once(searched):
 
 @pytest.mark.usefixtures("collecting")
 def test_where_much_is_held_all_is_searched_only_while_memory_is_short_for_no_reason_that_is_known(searched):
-    account = MemoryAccount(1000 * MIB, 50 * MIB)
-    account.hold_parsed(100 * MIB)
-    searches = FullSearches(account)
-    ring = grown_old()
+    account, searches, ring = much_held(1000 * MIB)
     account.measured(650 * MIB, 0)
     searches.look(1.0)
     assert ring() is not None
@@ -102,10 +106,7 @@ def test_where_much_is_held_all_is_searched_only_while_memory_is_short_for_no_re
 
 @pytest.mark.usefixtures("collecting")
 def test_where_much_is_held_all_is_searched_once_much_more_is_resident_than_is_accounted_for(searched):
-    account = MemoryAccount(10_000 * MIB, 50 * MIB)
-    account.hold_parsed(100 * MIB)
-    searches = FullSearches(account)
-    ring = grown_old()
+    account, searches, ring = much_held(10_000 * MIB)
     for now, resident in enumerate((300, 200, 310)):  # 64 and half of what is held may come to what there was at least
         account.measured(resident * MIB, 0)
         searches.look(float(now))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from endpick.transport.grpcio_resets import Resets
+from endpick.transport.grpcio_guests import Resets
 from endpick.transport.limits import Limits
 
 LIMITS = Limits(unanswered_resets_burst=1000, unanswered_resets_per_second=0.0)
@@ -12,7 +12,7 @@ LIMITS = Limits(unanswered_resets_burst=1000, unanswered_resets_per_second=0.0)
 
 @pytest.fixture
 def resets(monkeypatch) -> Resets:
-    monkeypatch.setattr("endpick.transport.grpcio_resets.time.monotonic", lambda: 5.0)
+    monkeypatch.setattr("endpick.transport.grpcio_guests.time.monotonic", lambda: 5.0)
     return Resets(LIMITS)
 
 

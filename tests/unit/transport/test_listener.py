@@ -6,6 +6,8 @@ import asyncio
 import socket
 import time
 from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
@@ -187,9 +189,22 @@ async def test_one_address_of_a_site_leaves_some_of_its_share_to_the_others(monk
             one.close()
 
 
-async def visits(port: Port, origins: list[str], asks: str = "") -> list[socket.socket]:
+@asynccontextmanager
+async def visits(port: Port, origins: list[str], monkeypatch, asks: str = "") -> AsyncIterator[list[socket.socket]]:
     """One connection from each of these addresses, one after another; those of `asks` are answered."""
-    clients, loop = [], asyncio.get_running_loop()
+    coming, clients = iter(origins), []
+    monkeypatch.setattr(listener, "_origin", lambda _: (origin := next(coming), origin))
+    try:
+        async with asyncio.timeout(20):
+            await _come(port, origins, asks, clients)
+            yield clients
+    finally:
+        for one in clients:
+            one.close()
+
+
+async def _come(port: Port, origins: list[str], asks: str, clients: list[socket.socket]) -> None:
+    loop = asyncio.get_running_loop()
     for origin in origins:
         before = port.counters.connections_accepted
         clients.append(socket.create_connection(port.socket.getsockname()))
@@ -200,7 +215,6 @@ async def visits(port: Port, origins: list[str], asks: str = "") -> list[socket.
             await asyncio.sleep(0)
         if origin == asks:
             await is_answered(clients[-1], loop)
-    return clients
 
 
 async def is_answered(client: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
@@ -208,43 +222,37 @@ async def is_answered(client: socket.socket, loop: asyncio.AbstractEventLoop) ->
     assert await loop.sock_recv(client, 16) == b"alive"
 
 
+@contextmanager
+def opened(share: float = 1.0, *, busy: bool = True) -> Iterator[Port]:
+    """A port that is open; where it is busy each connection has a request under way until it was answered."""
+    port = Port(share)
+    port.visitors_are_busy = busy
+    port.listener.open()
+    try:
+        yield port
+    finally:
+        port.listener.close()
+
+
+def seats_of(port: Port) -> Counter[str]:
+    return Counter(seat.peer for seat in port.listener._seats.taken.values())
+
+
 @pytest.mark.asyncio
 async def test_addresses_that_take_all_they_can_leave_seats_to_others(monkeypatch):
     coming = ["first"] * SEATS + ["second"] * SEATS + ["third"] * SEATS + ["gateway"]
-    origins = iter(coming)
-    monkeypatch.setattr(listener, "_origin", lambda _: (origin := next(origins), origin))
-    port = Port(share=0.5)
-    port.visitors_are_busy = True
-    port.listener.open()
-    clients = []
-    try:
-        async with asyncio.timeout(20):
-            clients = await visits(port, coming, asks="gateway")
-        seats = Counter(seat.peer for seat in port.listener._seats.taken.values())
-    finally:
-        port.listener.close()
-        for one in clients:
-            one.close()
-    assert seats == {"first": SEATS // 2, "second": SEATS // 4, "third": SEATS // 8, "gateway": 1}
-    assert port.counters.connections_evicted == 0
+    with opened(share=0.5) as port:
+        async with visits(port, coming, monkeypatch, asks="gateway"):
+            assert seats_of(port) == {"first": SEATS // 2, "second": SEATS // 4, "third": SEATS // 8, "gateway": 1}
+            assert port.counters.connections_evicted == 0
 
 
 @pytest.mark.asyncio
 async def test_an_address_with_few_takes_the_seat_of_one_with_more_where_little_is_free(monkeypatch):
     coming = ["first"] * 16 + ["second"] * 8 + ["third"] * 4 + ["fourth"] * 2 + ["gateway"] * 4
-    origins = iter(coming)
-    monkeypatch.setattr(listener, "_origin", lambda _: (origin := next(origins), origin))
-    port = Port(share=0.5)
-    port.listener.open()
-    clients = []
-    try:
-        async with asyncio.timeout(20):
-            clients = await visits(port, coming)
-        seats = Counter(seat.peer for seat in port.listener._seats.taken.values())
-    finally:
-        port.listener.close()
-        for one in clients:
-            one.close()
+    with opened(share=0.5, busy=False) as port:
+        async with visits(port, coming, monkeypatch):
+            seats = seats_of(port)
     assert seats["gateway"] == 4
     assert seats["first"] < 16
 
@@ -252,27 +260,15 @@ async def test_an_address_with_few_takes_the_seat_of_one_with_more_where_little_
 @pytest.mark.asyncio
 async def test_what_was_of_use_lately_keeps_its_seat_while_others_are_busy(monkeypatch):
     coming = ["gateway"] + ["crowd"] * (SEATS - 1) + ["flood"] * 20
-    origins = iter(coming)
-    monkeypatch.setattr(listener, "_origin", lambda _: (origin := next(origins), origin))
-    port = Port()
-    port.visitors_are_busy = True
-    port.listener.open()
-    clients = []
-    try:
-        async with asyncio.timeout(20):
-            clients = await visits(port, coming, asks="gateway")
+    with opened() as port:
+        async with visits(port, coming, monkeypatch, asks="gateway") as clients:
             await is_answered(clients[0], asyncio.get_running_loop())
             assert (port.counters.connections_evicted, port.counters.connections_refused) == (0, 20)
 
             monkeypatch.setattr("endpick.transport.seats._LATELY_SECONDS", 0.0)  # as if that were long ago
-            origins = iter(["flood"])
-            clients += await visits(port, ["flood"])
-            assert await asyncio.get_running_loop().sock_recv(clients[0], 16) == b""
-    finally:
-        port.listener.close()
-        for one in clients:
-            one.close()
-    assert port.counters.connections_evicted == 1
+            async with visits(port, ["flood"], monkeypatch):
+                assert await asyncio.get_running_loop().sock_recv(clients[0], 16) == b""
+                assert port.counters.connections_evicted == 1
 
 
 def test_of_ipv6_the_first_half_says_to_whom_an_address_belongs():

@@ -75,7 +75,7 @@ class Helper:
     def __init__(self, process: asyncio.subprocess.Process, channel: socket.socket) -> None:
         self._process = process
         self._channel = channel
-        self._received = _Received(b"")
+        self._received = _Buffered(b"")
         self._built: dict[bytes, int] = {}
 
     @property
@@ -219,7 +219,7 @@ class Helper:
         loop, missing = asyncio.get_running_loop(), size
         while missing > 0:
             if not self._received.left:
-                self._received = _Received(await loop.sock_recv(self._channel, _PIECE_BYTES))
+                self._received = _Buffered(await loop.sock_recv(self._channel, _PIECE_BYTES))
                 if not self._received.left:
                     raise EOFError
                 await asyncio.sleep(0)
@@ -252,7 +252,7 @@ class Helper:
         await self._process.wait()
 
 
-class _Received:
+class _Buffered:
     """What one read gave, of which the beginning may be taken already."""
 
     __slots__ = ("_bytes", "left")
