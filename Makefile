@@ -20,8 +20,8 @@ export ENDPICK_COMPILED_VENV ?= $(CURDIR)/.venv-compiled
 help: ## Say what can be made.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
-demo: .venv/.installed .venv-envoy/.installed ## Route real traffic through Envoy to simulated model servers; SATURATED=picture.svg shows flow control.
-	$(BIN)/endpick demo $(if $(SATURATED),--saturated $(SATURATED))
+demo: .venv/.installed .venv-envoy/.installed ## Route real traffic through Envoy to simulated model servers, compiled where `make compiled` was run; SATURATED=picture.svg shows flow control.
+	$(if $(shell $(MAKE_COMMAND) -q .venv-compiled/.installed 2>/dev/null && echo made),.venv-compiled/bin,$(BIN))/endpick demo $(if $(SATURATED),--saturated $(SATURATED))
 
 test: .venv/.installed .venv-envoy/.installed .venv-xds/.installed ## Run every test but the long ones.
 	$(BIN)/python -m pytest -n auto -m "not long"
