@@ -15,7 +15,7 @@ PREDICTOR_VENV ?= $(CURDIR)/.venv-predictor
 USE_COMPILED := api builtin datalayer extproc flow_control observability plugins requests scheduling serve testing transport
 export ENDPICK_COMPILED_VENV ?= $(CURDIR)/.venv-compiled
 
-.PHONY: demo test test-long check reachable real real-kube compiled wheels bench bench-go bench-scale soak mutants fuzz docs fix schemas pins clean help
+.PHONY: demo test test-long check reachable real real-kube compiled wheels bench attempts bench-go bench-scale soak mutants fuzz docs fix schemas pins clean help
 
 help: ## Say what can be made.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -62,6 +62,9 @@ bench: .venv/.installed .venv-envoy/.installed ## Measure; prints ratios first.
 
 soak: .venv/.installed ## Besiege a picker for ten minutes; well-behaved gateways must notice nothing.
 	$(BIN)/python -m benchmarks.siege --seconds $(or $(SECONDS),600)
+
+attempts: .venv/.installed ## Try to take a picker down in each way that is known: make attempts ATTEMPTS="bodies logs" TRANSPORT=grpcio; half an hour for all.
+	$(BIN)/python -m benchmarks.attempts --transport=$(or $(TRANSPORT),h2) $(ATTEMPTS)
 
 bench-go: .venv/.installed ## Compare with llm-d's endpoint picker in Go: make bench-go GO_EPP=/path/to/epp.
 	$(BIN)/python -m benchmarks.go --epp "$(GO_EPP)"

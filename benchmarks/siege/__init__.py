@@ -4,5 +4,6 @@
 - `gateways`: who are the well-behaved, and how is a pick timed?
 - `timeline`: what did slow picks wait for?
 - `hostile`: what do clients do that mean harm?
+- `beat`: how are the turns of the event loop measured?
 - `moody`: how does a plugin behave that fails and blocks now and then?
 """

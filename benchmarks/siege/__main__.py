@@ -33,7 +33,7 @@ import uvloop
 from benchmarks.extproc.load import cpu_seconds, resident_mebibytes
 from benchmarks.extproc.plan import PROFILE, ports_of
 from benchmarks.model_server import model_server
-from benchmarks.siege import moody
+from benchmarks.siege import beat, moody
 from benchmarks.siege.timeline import Interval, Spent, Timeline
 
 GOAL_P99_MS = 20.0
@@ -46,11 +46,15 @@ MAY_WAIT = 0.1
 _SLOWEST = 0.02
 """Share of the picks whose time is looked into."""
 
-_INSTANCES = "- {name: endpoints, type: file-discovery, parameters: {path: endpoints.yaml, watchFile: true}}\n- type: siege.moody\n"
+_INSTANCES = """\
+- {name: endpoints, type: file-discovery, parameters: {path: endpoints.yaml, watchFile: true}}
+- type: siege.beat
+- type: siege.moody
+"""
 _CONFIG = (
     PROFILE.replace("llm-d.ai/v1alpha1", "endpick/v1alpha1")
     .replace("plugins:\n", f"plugins:\n{_INSTANCES}", 1)
-    .replace("  - pluginRef: max", "  - {pluginRef: siege.moody, weight: WEIGHT}\n  - pluginRef: max")
+    .replace("  - pluginRef: max", "  - pluginRef: siege.beat\n  - {pluginRef: siege.moody, weight: WEIGHT}\n  - pluginRef: max")
     + "dataLayer: {discovery: {pluginRef: endpoints}}\n"
 )
 _WRONG = _CONFIG.replace("queue-scorer, weight: 2", "queue-scorre, weight: 2")
@@ -70,7 +74,7 @@ class Report:
     failed_probes: int = 0
     reloads: int = 0
     turns: dict[str, float] = field(default_factory=dict)
-    """What `moody` measured of the event loop: turns, those of more than 10 ms of processor time, and the longest."""
+    """What `beat` measured of the event loop: turns, those of more than 10 ms of processor time, and the longest."""
     waited_seconds: float = 0.0
     """For a processor, by the thread of the event loop: what the machine lacks, not what the picker takes."""
     own_p99_ms: float = 0.0
@@ -114,6 +118,7 @@ class Serving:
 @contextmanager
 def besieged(folder: Path, model_server_port: int, transport: str = "h2", *flags: str) -> Iterator[Serving]:
     """`endpick serve` with these flags beside its own, and with everything that is wrong with its surroundings."""
+    beat.install(folder / "site")
     moody.install(folder / "site")
     (folder / "config.yaml").write_text(_CONFIG.replace("WEIGHT", "1"))
     write_endpoints(folder, model_server_port, 12)

@@ -6,10 +6,11 @@ import struct
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 ENTRY = struct.Struct("=cdddd")
-"""What `moody` writes, see there: a letter, the time of the system, three numbers."""
+"""What `beat` and `moody` write, see there: a letter, the time of the system, three numbers."""
 Interval = tuple[float, float]
 
 
@@ -33,7 +34,7 @@ class Spent:
 
 
 class Timeline:
-    """What `moody` wrote down: a beat a millisecond, and each block and collection."""
+    """What `beat` and `moody` wrote down: a beat a millisecond, and each block and collection."""
 
     def __init__(self, path: Path) -> None:
         told = path.read_bytes()
@@ -56,6 +57,10 @@ class Timeline:
     def is_blocked(self, pick: Interval) -> bool:
         """Whether the blocking plugin held the loop meanwhile."""
         return _within(pick, self.blocks) > 0.0
+
+    def longest_turn_seconds(self) -> float:
+        """Of processor time, between two beats."""
+        return max((after[1] - before[1] for before, after in pairwise(self._beats)), default=0.0)
 
     def _turns(self, pick: Interval) -> Iterator[tuple[float, float, float]]:
         """Of each stretch between two beats: the share of it that lies in the pick, its processor time, and its wait for one."""
