@@ -13,7 +13,7 @@ import asyncio
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.attempts.catalogue import MAX_MEMORY, Attempt, Noticed
@@ -26,11 +26,11 @@ from endpick.config.model import parse_quantity
 _FIGURES = "| {of} | {name} | {made} | {requests} | {lost} | {wait:.0f} | {probe:.0f} | {turn:.0f} | {memory:.0f} | {came} |"
 
 
-def chosen(names: Sequence[str]) -> Iterator[Attempt]:
-    """Attempts by class, or by `class:name`; all for no names."""
-    for of in CLASSES:
-        for attempt in attempts_of(of):
-            if not names or of in names or f"{of}:{attempt.name}" in names:
+def chosen(modules: Iterable[str], names: Sequence[str]) -> Iterator[Attempt]:
+    """Attempts of these modules, by class or by `class:name`; all for no names."""
+    for module in modules:
+        for attempt in attempts_of(module):
+            if not names or attempt.of in names or f"{attempt.of}:{attempt.name}" in names:
                 yield attempt
 
 
@@ -61,6 +61,8 @@ def main() -> int:
     """Make them one after the other, and print a row for each."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.attempts", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="CLASS[:NAME]", help=f"of {', '.join(CLASSES)}; default all")
+    known = [f"benchmarks.attempts.{of}" for of in CLASSES]
+    parser.add_argument("--module", action="append", help="with attempts of your own, in `ATTEMPTS`, instead of those that are known")
     parser.add_argument("--seconds", type=float, default=6, help="for each attempt")
     parser.add_argument("--transport", choices=("h2", "grpcio"), default="h2")
     parser.add_argument(
@@ -73,7 +75,7 @@ def main() -> int:
     parser.add_argument("--log", action="store_true", help="show what each picker logged")
     parser.add_argument("--list", action="store_true", help="say what would be tried, and try nothing")
     options = parser.parse_args()
-    attempts = [each for each in chosen(options.names) if options.transport in each.transports]
+    attempts = [each for each in chosen(options.module or known, options.names) if options.transport in each.transports]
     if options.list:
         print("\n".join(f"| {each.of} | {each.name} | {each.about} |" for each in attempts))
         return 0

@@ -1,6 +1,6 @@
 """Makes one attempt again and again until its time is up, in a process of its own.
 
-python -m benchmarks.attempts.hostile CLASS NAME TARGET, where TARGET is the `Target` as JSON.
+python -m benchmarks.attempts.hostile MODULE NAME TARGET, where TARGET is the `Target` as JSON.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ CLASSES = ("bodies", "overload", "pages", "plugins", "servers", "connections", "
 _PAUSE_SECONDS = 0.1
 
 
-def attempts_of(name: str) -> tuple[Attempt, ...]:
+def attempts_of(module: str) -> tuple[Attempt, ...]:
     """Those of a class, in the order in which its module names them."""
-    found: tuple[Attempt, ...] = import_module(f"benchmarks.attempts.{name}").ATTEMPTS
+    found: tuple[Attempt, ...] = import_module(module).ATTEMPTS
     return found
 
 
@@ -40,11 +40,11 @@ async def persist(attempt: Attempt, target: Target) -> dict[str, object]:
 
 def main() -> int:
     """Print what came of it, as JSON."""
-    of, name, told = sys.argv[1:]
+    module, name, told = sys.argv[1:]
     values = json.loads(told)
     seconds = values.pop("seconds")
     target = Target(**{**values, "folder": Path(values["folder"])}, until=time.monotonic() + seconds)
-    [attempt] = [each for each in attempts_of(of) if each.name == name]
+    [attempt] = [each for each in attempts_of(module) if each.name == name]
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     print(json.dumps(asyncio.run(persist(attempt, target))))

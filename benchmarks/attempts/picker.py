@@ -78,7 +78,7 @@ def picking(attempt: Attempt, folder: Path, model_server_port: int, python: str,
         path.write_text(text)
     pinned = [] if core is None else ["taskset", "-c", str(core)]
     command = [*pinned, python, "-m", "endpick", "serve", "config.yaml", *_FLAGS, f"--transport={transport}", *attempt.flags]
-    with (folder / "log").open("w") as log:
+    with (folder / "log").open("a") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env=_environment(folder, attempt.environment))
     try:
         picker = _started(process, folder)

@@ -7,6 +7,7 @@ import json
 import statistics
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -46,7 +47,8 @@ async def watch(picker: Picker, watched: Watched) -> None:
         except (TimeoutError, aiohttp.ClientError):
             watched.failed += 1
         watched.waits.append(time.perf_counter() - before)
-        watched.resident.append(resident_mebibytes(picker.process.pid))
+        with suppress(ProcessLookupError, FileNotFoundError):
+            watched.resident.append(resident_mebibytes(picker.process.pid))
         await asyncio.sleep(_PROBE_EVERY_SECONDS)
 
 
@@ -63,8 +65,8 @@ async def witness(attempt: Attempt, picker: Picker, model_server_port: int, seco
     }
     watched = Watched()
     watching = asyncio.create_task(watch(picker, watched))
-    gateways = await _part("benchmarks.siege.gateways", str(picker.ext_proc_port), str(seconds + 1))
-    hostile = await _part("benchmarks.attempts.hostile", attempt.of, attempt.name, json.dumps(target), niceness=19)
+    gateways = await _part("benchmarks.siege.gateways", str(picker.ext_proc_port), str(seconds + 1), told=False)
+    hostile = await _part("benchmarks.attempts.hostile", attempt.run.__module__, attempt.name, json.dumps(target), niceness=19)
     try:
         (behaved, _), (made, _) = await asyncio.gather(
             *(asyncio.wait_for(part.communicate(), seconds + _LONGEST_SECONDS) for part in (gateways, hostile))
@@ -75,7 +77,12 @@ async def witness(attempt: Attempt, picker: Picker, model_server_port: int, seco
             if part.returncode is None:
                 part.kill()
                 await part.wait()
-    return {"behaved": json.loads(behaved), "made": json.loads(made), "watched": watched}
+    return {
+        # They give up where the picker ends streams or connections that it should not, or is gone.
+        "behaved": json.loads(behaved or '{"requests": 0, "lost": 1, "picks": []}'),
+        "made": json.loads(made or '{"made": 0, "found": ["the attempt itself came to an end before its time"]}'),
+        "watched": watched,
+    }
 
 
 def noticed(picker: Picker, seen: dict[str, object], max_memory_mib: float) -> Noticed:
@@ -99,12 +106,14 @@ def noticed(picker: Picker, seen: dict[str, object], max_memory_mib: float) -> N
         most_memory_mib=max_memory_mib,
         exit_code=picker.exit_code,
         ended_early=picker.ended_early,
-        faults=tuple(picker.faults()),
+        faults=tuple(dict.fromkeys(picker.faults())),
         told=tuple(made["found"]),
         made=made["made"],
     )
 
 
-async def _part(module: str, *arguments: str, niceness: int = 0) -> asyncio.subprocess.Process:
+async def _part(module: str, *arguments: str, niceness: int = 0, told: bool = True) -> asyncio.subprocess.Process:
     command = [*(["nice", "-n", str(niceness)] if niceness else []), sys.executable, "-m", module, *arguments]
-    return await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    return await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=None if told else asyncio.subprocess.DEVNULL
+    )
