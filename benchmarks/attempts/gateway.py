@@ -69,6 +69,11 @@ def data(stream_id: int, payload: bytes, frame_bytes: int = MAX_FRAME) -> bytes:
     return b"".join(out)
 
 
+def frame(kind: int, payload: bytes = b"", stream_id: int = 0, flags: int = 0) -> bytes:
+    """One frame of any kind, however little sense it makes."""
+    return FRAME_HEAD.pack(len(payload) >> 8, len(payload) & 0xFF, kind, flags, stream_id) + payload
+
+
 @asynccontextmanager
 async def connected(
     port: int, host: str = "127.0.0.1", source: str | None = None

@@ -28,6 +28,8 @@ _MOST_ACCEPTED_AT_ONCE = 32
 """Connections taken in one turn of the event loop; the others wait in the kernel for the next."""
 _ACCEPT_SECONDS = 0.002
 """In one turn of the event loop: where all seats are taken, to find one for a connection means to look at all of them."""
+_LEAST_BACKLOG = 1024
+"""Where the kernel has no room for a connection, its client asks again after a second: a probe is late then."""
 _TURNS_TO_FILL = 16
 """A flood takes so many turns at least to fill all seats, so that a connection's first request is read before its seat is wanted."""
 _SHORTEST_PAUSE_SECONDS = 0.05
@@ -94,7 +96,7 @@ class Listener:
         """Begin to accept."""
         if self._open_files < self._limits.max_connections + self._limits.reserved_descriptors:
             self._log("room for fewer connections than allowed", f"raise the limit of open files (ulimit -n), which is {self._open_files}")
-        self._socket.listen(self._limits.max_connections)
+        self._socket.listen(max(_LEAST_BACKLOG, self._limits.max_connections))
         self._loop.add_reader(self._socket, self._accept_some)
 
     def close(self) -> None:
@@ -121,7 +123,8 @@ class Listener:
 
     def _accept_some(self) -> None:
         ends_at = time.monotonic() + _ACCEPT_SECONDS
-        for _ in range(self._accepted_at_once):
+        taken = 0
+        while taken < self._accepted_at_once and time.monotonic() < ends_at:
             try:
                 accepted, address = self._socket.accept()
             except (BlockingIOError, InterruptedError):
@@ -135,7 +138,11 @@ class Listener:
                 self._pause()
                 return
             self._counters.connections_accepted += 1
-            if not self._take(accepted, *_origin(str(address[0]))) or time.monotonic() > ends_at:
+            if _is_gone(accepted):
+                accepted.close()
+                continue
+            taken += 1
+            if not self._take(accepted, *_origin(str(address[0]))):
                 return
 
     def _take(self, accepted: socket.socket, peer: str, address: str) -> bool:
@@ -247,6 +254,16 @@ class Listener:
         if now - self._logged_at.get(what, -_LOG_INTERVAL_SECONDS) >= _LOG_INTERVAL_SECONDS:
             self._logged_at[what] = now
             _log.warning("%s", what, extra={"port": self._port, "advice": advice})
+
+
+def _is_gone(accepted: socket.socket) -> bool:
+    """Whether its client has gone already and said nothing: in a flood of such each would cost a hundred times what this look does."""
+    try:
+        return not accepted.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 def descriptors_of(reserved: int) -> tuple[int, int]:
