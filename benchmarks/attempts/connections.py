@@ -119,9 +119,7 @@ async def words_of_other_protocols(target: Target) -> None:
                     await asyncio.sleep(0)
                 await answered(reader, 1.5)
 
-    await asyncio.gather(
-        *(greet(port, greeting, target.rng.choice((1, 7, 100_000))) for port in ports(target) for greeting in _GREETINGS)
-    )
+    await asyncio.gather(*(greet(port, greeting, target.rng.choice((1, 7, 100_000))) for port in ports(target) for greeting in _GREETINGS))
 
 
 async def halves_and_urgent_bytes(target: Target) -> None:

@@ -44,7 +44,23 @@ def asking(stream_id: int, header_block: bytes, payload: bytes = b"", *, ends: b
 
 async def deadlines_of_every_unit(target: Target) -> None:
     """2000 streams whose `grpc-timeout` is 1n to 99999999H, nothing, below nothing or no number, all at once on eight connections."""
-    given = (b"1n", b"0n", b"0S", b"1u", b"1m", b"250m", b"99999999H", b"999999999H", b"-1S", b"1.5S", b"", b"S", b"1x", b"\xff", b"1" * 9000)
+    given = (
+        b"1n",
+        b"0n",
+        b"0S",
+        b"1u",
+        b"1m",
+        b"250m",
+        b"99999999H",
+        b"999999999H",
+        b"-1S",
+        b"1.5S",
+        b"",
+        b"S",
+        b"1x",
+        b"\xff",
+        b"1" * 9000,
+    )
 
     async def hurry() -> None:
         out = []
@@ -86,7 +102,17 @@ async def requests_of_other_kinds(target: Target) -> Iterable[str]:
         {name: value}
         for name, values in {
             ":method": (b"GET", b"HEAD", b"CONNECT", b"OPTIONS", b"PRI", b"", b"post", b"P" * 9000),
-            ":path": (b"", b"*", b"/", b"//", b"http://x/", b"/x/" + b"y" * 15_000, b"/\x1b[2J\r\nforged", _CHECK[:-1], b"/" + EXT_PROC_PATH.encode()),
+            ":path": (
+                b"",
+                b"*",
+                b"/",
+                b"//",
+                b"http://x/",
+                b"/x/" + b"y" * 15_000,
+                b"/\x1b[2J\r\nforged",
+                _CHECK[:-1],
+                b"/" + EXT_PROC_PATH.encode(),
+            ),
             ":scheme": (b"", b"https", b"file", b"\xff"),
             ":authority": (b"", b"a" * 12_000, b"x\0y", b"[::1"),
             "content-type": (b"", b"text/plain", b"application/grpc+json", b"application/grpc-web", b"application/grpc" + b"x" * 9000),
@@ -160,7 +186,9 @@ async def messages_in_any_order(target: Target) -> None:
     async def tell() -> None:
         words = [grpc([rng.choice(parts)]) for _ in range(rng.randrange(1, 30))]
         if rng.randrange(2):
-            words.insert(rng.randrange(len(words)), message(rng.choice((rng.randbytes(60), nested, b"\x42" + _varint(len(nested)) + nested))))
+            words.insert(
+                rng.randrange(len(words)), message(rng.choice((rng.randbytes(60), nested, b"\x42" + _varint(len(nested)) + nested)))
+            )
         out = b"".join(asking(at, block(), b"".join(words), ends=bool(rng.randrange(2))) for at in range(1, 20, 2))
         await said(target, HELLO + out, seconds=0.5)
 

@@ -305,7 +305,12 @@ async def updates_of_keys_without_rest(target: Target) -> Iterable[str]:
             version = ("-tls1_3", "-tls1_2")[at % 2]
             started.append(
                 await asyncio.create_subprocess_exec(
-                    *command, version, cwd=folder, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
+                    *command,
+                    version,
+                    cwd=folder,
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.DEVNULL,
+                    stderr=asyncio.subprocess.DEVNULL,
                 )
             )
         try:

@@ -97,9 +97,7 @@ async def asked(port: int, tls: ssl.SSLContext | None = None, seconds: float = 1
     received = b""
     with suppress(OSError, EOFError, TimeoutError):
         async with asyncio.timeout(seconds):
-            reader, writer = await asyncio.open_connection(
-                "127.0.0.1", port, ssl=tls, server_hostname=None if tls is None else "localhost"
-            )
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls, server_hostname=None if tls is None else "localhost")
             try:
                 writer.write(HELLO + opened(1) + data(1, PLAIN))
                 while _PICKED not in received and (piece := await reader.read(65_536)):
