@@ -118,7 +118,7 @@ async def header_blocks_that_lie(target: Target) -> None:
         block() + b"\x10\x01a\xff\x80\x70" + rng.randbytes(14_464),
         b"\x80" + block(),
         b"\xbf" + block(),
-        block(**{"A": b"x"}),
+        block(A=b"x"),
         block(**{"": b"x"}),
         block(x=b"\r\nforged: 1\0"),
         block(connection=b"close", transfer_encoding=b"chunked"),
@@ -155,8 +155,9 @@ async def settings_at_their_edges(target: Target) -> None:
     edges = [(1, 0), (1, 2**32 - 1), (2, 0), (2, 1), (3, 0), (3, 2**32 - 1), (4, 0), (4, 1), (4, 65_535), (4, _MOST), (5, 16_384)]
     edges += [(5, 2**24 - 1), (6, 0), (6, 2**32 - 1), (0, 7), (8, 1), (0xFFFF, 0xFFFFFFFF)]
     wrong = [(2, 2), (4, 2**31), (5, 16_383), (5, 2**24)]
+    mistake, beyond = rng.choice(wrong)
     storms = (
-        b"".join(frames.settings(dict([rng.choice(edges)])) for _ in range(99)),
+        b"".join(frames.settings({name: value}) for name, value in rng.choices(edges, k=99)),
         b"".join(frames.settings({4: value}) for value in (0, _MOST) * 45),
         frame(FrameType.SETTINGS, b"".join(struct.pack(">HI", *rng.choice(edges)) for _ in range(10_000))),
         frame(FrameType.SETTINGS, b"".join(struct.pack(">HI", 4, at % 2 * _MOST) for at in range(10_922))),
@@ -165,7 +166,7 @@ async def settings_at_their_edges(target: Target) -> None:
         frame(FrameType.SETTINGS, bytes(6), flags=ACK),
         frame(FrameType.SETTINGS, bytes(5)),
         frame(FrameType.SETTINGS, bytes(6), 1),
-        frames.settings(dict([rng.choice(wrong)])),
+        frames.settings({mistake: beyond}),
         frames.window_update(1, _MOST) + frames.settings({4: _MOST}),
     )
     await asyncio.gather(*(said(target, waiting, rng.choice(storms), seconds=0.8) for _ in range(40)), return_exceptions=True)

@@ -7,17 +7,21 @@ import struct
 from collections.abc import Iterable
 
 from benchmarks.attempts.catalogue import Attempt, Target
+from benchmarks.attempts.connections import source_of
 from benchmarks.attempts.connections_frames import block, said
 from benchmarks.attempts.gateway import (
     HELLO,
     answer_messages,
+    answered,
     body_messages,
+    connected,
     data,
     frame,
     grpc,
     headers_message,
     opened,
     request,
+    send_flow_controlled,
     trailers_message,
 )
 from benchmarks.attempts.second import PLAIN, asked, refused
@@ -63,9 +67,9 @@ async def deadlines_of_every_unit(target: Target) -> None:
     )
 
     async def hurry() -> None:
-        out = []
-        for at in range(1, 501, 2):
-            out.append(asking(at, block(grpc_timeout=target.rng.choice(given)), target.rng.choice((b"", PLAIN, PLAIN[:40]))))
+        payloads = target.rng.choices((b"", PLAIN, PLAIN[:40]), k=250)
+        heads = [block(grpc_timeout=each) for each in target.rng.choices(given, k=250)]
+        out = [asking(2 * at + 1, *each) for at, each in enumerate(zip(heads, payloads, strict=True))]
         await said(target, HELLO + b"".join(out), seconds=1.2)
 
     await asyncio.gather(*(hurry() for _ in range(8)), return_exceptions=True)
@@ -223,12 +227,16 @@ async def requests_that_are_taken_back(target: Target) -> None:
 
 
 async def large_messages_side_by_side(target: Target) -> None:
-    """30 connections that each begin a message of 60 MiB and send of it what their windows take, and others that send it whole."""
+    """30 connections that each begin a message of 60 MiB and send 4 MB of it, beside ten that send one of a megabyte to its end."""
     half = message(b"\x1a", length=60 << 20)
     large = request(b'{"model":"m","prompt":"' + b"x" * 900_000 + b'"}')
-    sayings = [said(target, HELLO + opened(1) + data(1, half + bytes(990_000)), seconds=1.5) for _ in range(30)]
-    sayings += [said(target, HELLO + opened(1) + data(1, large), seconds=1.5) for _ in range(10)]
-    await asyncio.gather(*sayings, return_exceptions=True)
+
+    async def send(payload: bytes) -> None:
+        async with connected(target.ext_proc_port, source=source_of(target)) as (reader, writer):
+            await send_flow_controlled(reader, writer, 1, payload, seconds=2)
+            await answered(reader, 1)
+
+    await asyncio.gather(*(send(half + bytes(4_000_000)) for _ in range(30)), *(send(large) for _ in range(10)), return_exceptions=True)
 
 
 ATTEMPTS = (

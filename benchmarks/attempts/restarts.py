@@ -8,13 +8,14 @@ import signal
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from shutil import copyfile
 
 from benchmarks.attempts.catalogue import CONFIG, Attempt, Target
 from benchmarks.attempts.connections import knock, source_of
 from benchmarks.attempts.connections_frames import block, said
 from benchmarks.attempts.connections_grpc import asking, message
-from benchmarks.attempts.gateway import HELLO, data, grpc, headers_message, opened, request
-from benchmarks.attempts.second import PLAIN, Second, asked, refused, second
+from benchmarks.attempts.gateway import HELLO, answered, connected, data, grpc, headers_message, opened, request, send_flow_controlled
+from benchmarks.attempts.second import PLAIN, Second, asked, command_of, refused, second
 from endpick.transport.h2 import frames
 from endpick.transport.h2.frames import PREFACE
 
@@ -107,17 +108,27 @@ async def stopped_and_continued(target: Target) -> None:
 
 
 async def helpers_that_are_killed(target: Target) -> Iterable[str]:
-    """Whatever process the picker has started is killed, ended, stopped or continued every 0.1 s while large bodies come."""
-    bodies = asyncio.gather(*(said(target, HELLO + opened(1) + data(1, _LARGE), seconds=1.5) for _ in range(6)), return_exceptions=True)
+    """Each process that the picker has started is killed, ended, stopped or continued every 0.1 s while large bodies come."""
+
+    async def ask() -> None:
+        async with connected(target.ext_proc_port) as (reader, writer):
+            await send_flow_controlled(reader, writer, 1, _LARGE)
+            await answered(reader, 1.5)
+
+    bodies = asyncio.gather(*(ask() for _ in range(6)), return_exceptions=True)
     met = 0
     for _ in range(15):
-        for child in Path(f"/proc/{target.pid}/task/{target.pid}/children").read_text().split():
+        for child in _children(target.pid):
             with suppress(ProcessLookupError):
-                os.kill(int(child), target.rng.choice((signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP, signal.SIGCONT, signal.SIGSEGV)))
+                os.kill(child, target.rng.choice((signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP, signal.SIGCONT, signal.SIGSEGV)))
                 met += 1
         await asyncio.sleep(0.1)
     await bodies
     return [] if met else ["no helper was met"]
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 async def _besiege(target: Target, made: Second, crowd: ExitStack) -> None:
@@ -148,7 +159,7 @@ async def _besiege(target: Target, made: Second, crowd: ExitStack) -> None:
 
 
 async def ended_under_siege(target: Target) -> Iterable[str]:
-    """SIGTERM for a second picker that holds 120 connections of all kinds, with requests in queues and behind shut windows, and gets more."""
+    """SIGTERM for a second picker with 120 connections of all kinds, requests in queues and behind shut windows, that gets more."""
     async with second(target, config=WAITING) as made:
         with ExitStack() as crowd:
             await _besiege(target, made, crowd)
@@ -161,7 +172,7 @@ async def ended_under_siege(target: Target) -> Iterable[str]:
 
 
 async def told_to_end_again_and_again(target: Target) -> Iterable[str]:
-    """SIGTERM, and in the drain and after it any of SIGTERM, SIGINT, SIGHUP, SIGSTOP, SIGUSR1, SIGPIPE, at moments of chance, in a siege."""
+    """SIGTERM, and in the drain and after it SIGTERM, SIGINT, SIGHUP, SIGSTOP, SIGUSR1 or SIGPIPE at moments of chance, in a siege."""
     rng = target.rng
     async with second(target, "--drain-timeout=2s", config=WAITING) as made:
         with ExitStack() as crowd:
@@ -202,14 +213,13 @@ async def asked_in_the_drain(target: Target) -> Iterable[str]:
 
 async def signalled_while_it_starts(target: Target) -> Iterable[str]:
     """SIGHUP, SIGUSR1, SIGPIPE and then SIGTERM at a moment of chance in the start of a further process, with its imports and ports."""
-    words = [word for word in Path(f"/proc/{target.pid}/cmdline").read_text().split("\0") if word]
-    folder = target.folder / "starting"
+    words, folder = command_of(target), target.folder / "starting"
     folder.mkdir(exist_ok=True)
     for name in ("config.yaml", "endpoints.yaml"):
-        write(folder / name, (target.folder / name).read_text())
+        copyfile(target.folder / name, folder / name)
     told = []
     with (folder / "log").open("w") as log:
-        environment = {**os.environ, "SIEGE_TIMELINE": str(folder / "timeline"), "PYTHONPATH": f"{target.folder / 'site'}:{os.getcwd()}"}
+        environment = {**os.environ, "SIEGE_TIMELINE": str(folder / "timeline"), "PYTHONPATH": f"{target.folder / 'site'}:{Path.cwd()}"}
         process = await asyncio.create_subprocess_exec(*words, cwd=folder, stdout=log, stderr=log, env=environment)
         try:
             # What comes before Python runs endpick ends Python as it does any program.

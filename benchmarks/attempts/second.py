@@ -1,4 +1,4 @@
-"""A further picker that an attempt starts itself, where it needs flags of TLS or an end of its own; and one question as a gateway asks it."""
+"""A further picker that an attempt starts itself, for its TLS or for an end of its own; and one question as a gateway asks it."""
 
 from __future__ import annotations
 
@@ -72,16 +72,12 @@ async def second(
         config: another than the usual one.
         before: a line of shell that the process runs before it becomes endpick, such as a limit; `out` is its output where it says so.
     """
-    words = Path(f"/proc/{target.pid}/cmdline").read_text().split("\0")
+    words = command_of(target)
     transport = next(word.partition("=")[2] for word in words if word.startswith("--transport="))
     with tempfile.TemporaryDirectory(prefix="second") as place:
-        interpreter = Path(place, "python")
-        interpreter.write_text(f'#!/bin/bash\n{before}\nexec {shlex.quote(words[0])} "$@" {"> out 2>&1" if " <out" in before else ""}\n')
-        interpreter.chmod(0o755)
-        folder = Path(place, "work")
-        folder.mkdir()
+        interpreter, folder = _laid_out(Path(place), words[0], before)
         attempt = Attempt(_nothing, flags, files=files or {}, **({} if config is None else {"config": config}))
-        starting = picking(attempt, folder, target.model_server_port, str(interpreter), transport, None)
+        starting = picking(attempt, folder, target.model_server_port, interpreter, transport, None)
         made = Second(await asyncio.to_thread(starting.__enter__))
         with suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, made.picker.process.pid, 0)
@@ -90,6 +86,21 @@ async def second(
         finally:
             await asyncio.to_thread(starting.__exit__, None, None, None)
         made.judge()
+
+
+def command_of(target: Target) -> list[str]:
+    """How the target was started."""
+    return [word for word in Path(f"/proc/{target.pid}/cmdline").read_text().split("\0") if word]
+
+
+def _laid_out(place: Path, python: str, before: str) -> tuple[str, Path]:
+    """An interpreter that does something first, and an empty working directory."""
+    interpreter, folder = place / "python", place / "work"
+    taken = "> out 2>&1" if " <out" in before else ""
+    interpreter.write_text(f'#!/bin/bash\n{before}\nexec {shlex.quote(python)} "$@" {taken}\n')
+    interpreter.chmod(0o755)
+    folder.mkdir()
+    return str(interpreter), folder
 
 
 async def asked(port: int, tls: ssl.SSLContext | None = None, seconds: float = 10.0) -> bool:

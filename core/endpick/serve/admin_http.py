@@ -62,7 +62,7 @@ class AdminCounters:
     connections_refused: int = 0
     """Beyond `--metrics-max-connections`, and all were busy."""
     connections_refused_peer: int = 0
-    """Never: one address may have all connections of this port."""
+    """Of an address that opens more than can be taken; otherwise one may have all connections of this port."""
     connections_evicted: int = 0
     """Connections without a complete request that were closed because others needed the room."""
     accept_pauses: int = 0

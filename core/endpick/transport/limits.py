@@ -148,7 +148,7 @@ class TransportCounters:
     connections_refused: int = 0
     """Beyond `max_connections`, and none was idle."""
     connections_refused_peer: int = 0
-    """Beyond what one address may have, and none of its connections was idle."""
+    """Beyond what one address may have, and none of its connections was idle, or more than can be taken, without a pause."""
     connections_evicted: int = 0
     """Connections without streams, or with streams that say nothing, that were closed because others needed the room."""
     accept_pauses: int = 0

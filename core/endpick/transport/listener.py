@@ -11,12 +11,13 @@ import resource
 import socket
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Protocol, cast
 
 from endpick.api.tls_channel import TlsChannel
 from endpick.api.turns import Turns
 from endpick.transport.limits import AcceptLimits
+from endpick.transport.rush import Rush
 from endpick.transport.seats import Guest, Seat, Seats
 from endpick.transport.tls import CertificateWatch
 
@@ -28,7 +29,7 @@ _MOST_ACCEPTED_AT_ONCE = 32
 """Connections taken in one turn of the event loop; the others wait in the kernel for the next."""
 _ACCEPT_SECONDS = 0.002
 """In one turn of the event loop: where all seats are taken, to find one for a connection means to look at all of them."""
-_LEAST_BACKLOG = 1024
+_LEAST_BACKLOG = 4096
 """Where the kernel has no room for a connection, its client asks again after a second: a probe is late then."""
 _TURNS_TO_FILL = 16
 """A flood takes so many turns at least to fill all seats, so that a connection's first request is read before its seat is wanted."""
@@ -87,6 +88,7 @@ class Listener:
         self._unwanted: set[Guest] = set()
         """Lost their seat before their connection was made."""
         self._accepted_at_once = min(_MOST_ACCEPTED_AT_ONCE, max(1, limits.max_connections // _TURNS_TO_FILL))
+        self._rush = Rush()
         self._pause_seconds = _SHORTEST_PAUSE_SECONDS
         self._resuming: asyncio.TimerHandle | None = None
         self._logged_at: dict[str, float] = {}
@@ -122,12 +124,14 @@ class Listener:
         self._seats.leave(guest)
 
     def _accept_some(self) -> None:
-        ends_at = time.monotonic() + _ACCEPT_SECONDS
+        now = time.monotonic()
+        ends_at = now + _ACCEPT_SECONDS
         taken = 0
-        while taken < self._accepted_at_once and time.monotonic() < ends_at:
+        while taken < self._accepted_at_once and now < ends_at:
             try:
                 accepted, address = self._socket.accept()
             except (BlockingIOError, InterruptedError):
+                self._rush.turn_ended(now, left_some=False)
                 return
             except ConnectionError:
                 continue
@@ -138,12 +142,24 @@ class Listener:
                 self._pause()
                 return
             self._counters.connections_accepted += 1
-            if _is_gone(accepted):
+            now = time.monotonic()
+            if self._is_turned_away(accepted, str(address[0]), now):
                 accepted.close()
                 continue
             taken += 1
             if not self._take(accepted, *_origin(str(address[0]))):
                 return
+        self._rush.turn_ended(now, left_some=True)
+
+    def _is_turned_away(self, accepted: socket.socket, address: str, now: float) -> bool:
+        """Whether nothing is to be made of a connection: its client has gone again, or has just had its share of a rush."""
+        if _is_gone(accepted):
+            return True
+        if not self._rush.lasts(now) or not self._rush.is_one_too_many(site_of(address), now):
+            return False
+        self._counters.connections_refused_peer += 1
+        self._log("connections refused: one address opens more than can be taken", "look at what connects from there without a pause")
+        return True
 
     def _take(self, accepted: socket.socket, peer: str, address: str) -> bool:
         """Give a connection its seat, or close it; False if no further one can be accepted for now.
@@ -279,6 +295,7 @@ def site_of(address: str) -> str:
     return _origin(address)[0]
 
 
+@lru_cache(maxsize=1024)  # in a flood it is asked for thousands of times a second
 def _origin(address: str) -> tuple[str, str]:
     """Who an address belongs to, and itself: the same, but for IPv6, where 2^64 addresses belong together."""
     parsed = ipaddress.ip_address(address.partition("%")[0])
