@@ -228,7 +228,8 @@ async def requests_that_are_taken_back(target: Target) -> None:
 
 async def large_messages_side_by_side(target: Target) -> None:
     """30 connections that each begin a message of 60 MiB and send 4 MB of it, beside ten that send one of a megabyte to its end."""
-    half = message(b"\x1a", length=60 << 20)
+    long = 60 << 20
+    half = grpc([headers_message()]) + message(b"\x22" + _varint(long - 5) + b"\x0a" + _varint(long - 10), length=long)
     large = request(b'{"model":"m","prompt":"' + b"x" * 900_000 + b'"}')
 
     async def send(payload: bytes) -> None:

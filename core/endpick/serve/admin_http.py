@@ -51,7 +51,7 @@ class AdminLimits:
     def accepting(self) -> AcceptLimits:
         """Those of the listening socket; it takes what others leave to it."""
         flag = "--metrics-max-connections"
-        return AcceptLimits(self.max_connections, self.max_peer_share, self.header_seconds, 0, flag, flag)
+        return AcceptLimits(self.max_connections, self.max_peer_share, self.header_seconds, 0, flag, flag, bounds_rushes=True)
 
 
 @dataclass(slots=True)

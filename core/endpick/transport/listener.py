@@ -153,9 +153,12 @@ class Listener:
 
     def _is_turned_away(self, accepted: socket.socket, address: str, now: float) -> bool:
         """Whether nothing is to be made of a connection: its client has gone again, or has just had its share of a rush."""
-        if _is_gone(accepted):
+        heard = _heard(accepted)
+        if heard == b"":
             return True
-        if not self._rush.lasts(now) or not self._rush.is_one_too_many(site_of(address), now):
+        if not (self._limits.bounds_rushes and self._rush.lasts):
+            return False
+        if not self._rush.is_one_too_many(site_of(address), now, has_spoken=heard is not None):
             return False
         self._counters.connections_refused_peer += 1
         self._log("connections refused: one address opens more than can be taken", "look at what connects from there without a pause")
@@ -272,14 +275,17 @@ class Listener:
             _log.warning("%s", what, extra={"port": self._port, "advice": advice})
 
 
-def _is_gone(accepted: socket.socket) -> bool:
-    """Whether its client has gone already and said nothing: in a flood of such each would cost a hundred times what this look does."""
+def _heard(accepted: socket.socket) -> bytes | None:
+    """What the client of a new connection says first: None for nothing yet, no bytes if it has gone again instead.
+
+    To look costs a hundredth of what it costs to make a connection of it.
+    """
     try:
-        return not accepted.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        return accepted.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:
-        return False
+        return None
     except OSError:
-        return True
+        return b""
 
 
 def descriptors_of(reserved: int) -> tuple[int, int]:

@@ -62,7 +62,7 @@ class Port:
         self.has_evicted = asyncio.Event()
         self.visitors = 0
         """Connections of which anything was made."""
-        limits = AcceptLimits(SEATS, share, 1.0, 0, "--seats", "--share")
+        limits = AcceptLimits(SEATS, share, 1.0, 0, "--seats", "--share", bounds_rushes=True)
         self.listener = Listener(self.socket, limits, self.counters, self._visitor, Turns(0.002))
 
     def _visitor(self, _peer: str) -> Visitor:
