@@ -5,5 +5,7 @@
 - `witness`: what gateways and probes noticed meanwhile
 - `hostile`: runs one attempt until its time is up, in a process of its own
 - `gateway`: what attempts send as a gateway that means harm: frames and messages, right or wrong
-- the classes: `bodies`, `overload`, `pages`, `plugins`, `servers`, `connections`, `trust`, `logs`, `restarts`
+- `second`: a further picker that an attempt starts itself
+- the classes: `bodies`, `overload`, `pages`, `plugins`, `servers`, `connections` (and of it `connections_frames`, `connections_grpc`,
+  `connections_tls`), `trust`, `logs`, `restarts`
 """

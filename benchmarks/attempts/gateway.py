@@ -29,14 +29,14 @@ def headers_message(headers: Mapping[str, str] | None = None, *, end: bool = Fal
 def body_messages(body: bytes, piece_bytes: int = 60_000) -> list[ProcessingRequest]:
     """The body of a request in pieces, to its end."""
     pieces = [body[at : at + piece_bytes] for at in range(0, len(body), piece_bytes)] or [b""]
-    return [ProcessingRequest(request_body=HttpBody(body=piece, end_of_stream=piece is pieces[-1])) for piece in pieces]
+    return [ProcessingRequest(request_body=HttpBody(body=piece, end_of_stream=at == len(pieces))) for at, piece in enumerate(pieces, 1)]
 
 
 def answer_messages(body: bytes, headers: Mapping[str, str], piece_bytes: int = 60_000) -> list[ProcessingRequest]:
     """The answer of a model server: its headers and body, to its end."""
     told = HeaderMap(headers=[HeaderValue(key=key, raw_value=value.encode()) for key, value in {":status": "200", **headers}.items()])
     pieces = [body[at : at + piece_bytes] for at in range(0, len(body), piece_bytes)] or [b""]
-    bodies = [ProcessingRequest(response_body=HttpBody(body=piece, end_of_stream=piece is pieces[-1])) for piece in pieces]
+    bodies = [ProcessingRequest(response_body=HttpBody(body=piece, end_of_stream=at == len(pieces))) for at, piece in enumerate(pieces, 1)]
     return [ProcessingRequest(response_headers=HttpHeaders(headers=told)), *bodies]
 
 
@@ -67,6 +67,11 @@ def data(stream_id: int, payload: bytes, frame_bytes: int = MAX_FRAME) -> bytes:
         piece = payload[at : at + frame_bytes]
         out.append(FRAME_HEAD.pack(len(piece) >> 8, len(piece) & 0xFF, FrameType.DATA, 0, stream_id) + piece)
     return b"".join(out)
+
+
+def frame(kind: int, payload: bytes = b"", stream_id: int = 0, flags: int = 0) -> bytes:
+    """One frame of any kind, however little sense it makes."""
+    return FRAME_HEAD.pack(len(payload) >> 8, len(payload) & 0xFF, kind, flags, stream_id) + payload
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import resource
 import sys
 import time
@@ -16,7 +17,14 @@ from pathlib import Path
 
 from benchmarks.attempts.catalogue import Attempt, Target
 
-CLASSES = ("bodies", "overload", "pages", "plugins", "servers", "connections", "trust", "logs", "restarts")
+CLASSES = (
+    *("bodies", "answers", "overload", "pages"),
+    "plugins",
+    *("servers", "servers_tls", "servers_kubernetes", "servers_discovery", "servers_services"),
+    *("connections", "connections_frames", "connections_grpc", "connections_tls"),
+    *("trust", "trust_files", "trust_late", "logs", "logs_gateways", "logs_surroundings"),
+    "restarts",
+)
 _PAUSE_SECONDS = 0.1
 
 
@@ -45,6 +53,7 @@ def main() -> int:
     seconds = values.pop("seconds")
     target = Target(**{**values, "folder": Path(values["folder"])}, until=time.monotonic() + seconds)
     [attempt] = [each for each in attempts_of(module) if each.name == name]
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # it warns of each write to a server that has hung up
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     print(json.dumps(asyncio.run(persist(attempt, target))))

@@ -51,7 +51,7 @@ class AdminLimits:
     def accepting(self) -> AcceptLimits:
         """Those of the listening socket; it takes what others leave to it."""
         flag = "--metrics-max-connections"
-        return AcceptLimits(self.max_connections, self.max_peer_share, self.header_seconds, 0, flag, flag)
+        return AcceptLimits(self.max_connections, self.max_peer_share, self.header_seconds, 0, flag, flag, bounds_rushes=True)
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class AdminCounters:
     connections_refused: int = 0
     """Beyond `--metrics-max-connections`, and all were busy."""
     connections_refused_peer: int = 0
-    """Never: one address may have all connections of this port."""
+    """Of an address that opens more than can be taken; otherwise one may have all connections of this port."""
     connections_evicted: int = 0
     """Connections without a complete request that were closed because others needed the room."""
     accept_pauses: int = 0

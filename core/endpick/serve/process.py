@@ -63,7 +63,12 @@ _log = logging.getLogger("endpick.serve")
 
 
 HEALTH_LIMITS = Limits(
-    max_connections=64, max_peer_share=1.0, reserved_descriptors=0, connections_flag="--grpc-health-max-connections", keeps_busy=False
+    max_connections=64,
+    max_peer_share=1.0,
+    reserved_descriptors=0,
+    connections_flag="--grpc-health-max-connections",
+    keeps_busy=False,
+    bounds_rushes=True,
 )
 """Of the port of gRPC health, which takes descriptors that the port of ext_proc leaves."""
 

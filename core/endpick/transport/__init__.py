@@ -10,6 +10,7 @@
 - `grpcio_guests`: which of its connections hold too much, are too many, or end too many streams before their answer?
 - `grpcio_sockets`: what does the system know of them?
 - `listener`: which connections does a port take?
+- `rush`: whose connections are too many where they come faster than they can be taken?
 - `seats`: how many may one address have, and which go where others need the room?
 - `envelope`: how much of a message is not a body?
 - `limits`: how much may a client ask for, and what is counted?

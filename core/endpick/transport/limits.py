@@ -21,6 +21,8 @@ class AcceptLimits:
     """What changes `max_peer_share`, for the log."""
     keeps_busy: bool = True
     """Whether a connection that has something to do keeps its seat in any case."""
+    bounds_rushes: bool = False
+    """Whether an address has a few connections only while they come faster than they can be taken; see `Rush`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,8 @@ class Limits:
     keeps_busy: bool = True
     """Whether a connection with streams keeps its seat in any case. Not where all is answered at once: what stays open there is a watch,
     which its client asks for again, or a question that does not end."""
+    bounds_rushes: bool = False
+    """As `AcceptLimits` has it. Not where gateways connect: one of the address of others would be closed with them."""
     max_concurrent_streams: int = 4096
     """Per connection. A stream lives as long as the model answers, so this is also the number of answers under way."""
     max_header_bytes: int = 16 * 1024
@@ -115,6 +119,7 @@ class Limits:
             connections_flag=self.connections_flag,
             peer_flag="--max-connections-share",
             keeps_busy=self.keeps_busy,
+            bounds_rushes=self.bounds_rushes,
         )
 
 
@@ -148,7 +153,7 @@ class TransportCounters:
     connections_refused: int = 0
     """Beyond `max_connections`, and none was idle."""
     connections_refused_peer: int = 0
-    """Beyond what one address may have, and none of its connections was idle."""
+    """Beyond what one address may have, and none of its connections was idle, or more than can be taken, without a pause."""
     connections_evicted: int = 0
     """Connections without streams, or with streams that say nothing, that were closed because others needed the room."""
     accept_pauses: int = 0

@@ -11,12 +11,13 @@ import resource
 import socket
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Protocol, cast
 
 from endpick.api.tls_channel import TlsChannel
 from endpick.api.turns import Turns
 from endpick.transport.limits import AcceptLimits
+from endpick.transport.rush import Rush
 from endpick.transport.seats import Guest, Seat, Seats
 from endpick.transport.tls import CertificateWatch
 
@@ -28,6 +29,8 @@ _MOST_ACCEPTED_AT_ONCE = 32
 """Connections taken in one turn of the event loop; the others wait in the kernel for the next."""
 _ACCEPT_SECONDS = 0.002
 """In one turn of the event loop: where all seats are taken, to find one for a connection means to look at all of them."""
+_LEAST_BACKLOG = 4096
+"""Where the kernel has no room for a connection, its client asks again after a second: a probe is late then."""
 _TURNS_TO_FILL = 16
 """A flood takes so many turns at least to fill all seats, so that a connection's first request is read before its seat is wanted."""
 _SHORTEST_PAUSE_SECONDS = 0.05
@@ -85,6 +88,7 @@ class Listener:
         self._unwanted: set[Guest] = set()
         """Lost their seat before their connection was made."""
         self._accepted_at_once = min(_MOST_ACCEPTED_AT_ONCE, max(1, limits.max_connections // _TURNS_TO_FILL))
+        self._rush = Rush()
         self._pause_seconds = _SHORTEST_PAUSE_SECONDS
         self._resuming: asyncio.TimerHandle | None = None
         self._logged_at: dict[str, float] = {}
@@ -94,7 +98,7 @@ class Listener:
         """Begin to accept."""
         if self._open_files < self._limits.max_connections + self._limits.reserved_descriptors:
             self._log("room for fewer connections than allowed", f"raise the limit of open files (ulimit -n), which is {self._open_files}")
-        self._socket.listen(self._limits.max_connections)
+        self._socket.listen(max(_LEAST_BACKLOG, self._limits.max_connections))
         self._loop.add_reader(self._socket, self._accept_some)
 
     def close(self) -> None:
@@ -120,11 +124,14 @@ class Listener:
         self._seats.leave(guest)
 
     def _accept_some(self) -> None:
-        ends_at = time.monotonic() + _ACCEPT_SECONDS
-        for _ in range(self._accepted_at_once):
+        now = time.monotonic()
+        ends_at = now + _ACCEPT_SECONDS
+        taken = 0
+        while taken < self._accepted_at_once and now < ends_at:
             try:
                 accepted, address = self._socket.accept()
             except (BlockingIOError, InterruptedError):
+                self._rush.turn_ended(now, left_some=False)
                 return
             except ConnectionError:
                 continue
@@ -135,8 +142,27 @@ class Listener:
                 self._pause()
                 return
             self._counters.connections_accepted += 1
-            if not self._take(accepted, *_origin(str(address[0]))) or time.monotonic() > ends_at:
+            now = time.monotonic()
+            if self._is_turned_away(accepted, str(address[0]), now):
+                accepted.close()
+                continue
+            taken += 1
+            if not self._take(accepted, *_origin(str(address[0]))):
                 return
+        self._rush.turn_ended(now, left_some=True)
+
+    def _is_turned_away(self, accepted: socket.socket, address: str, now: float) -> bool:
+        """Whether nothing is to be made of a connection: its client has gone again, or has just had its share of a rush."""
+        heard = _heard(accepted)
+        if heard == b"":
+            return True
+        if not (self._limits.bounds_rushes and self._rush.lasts):
+            return False
+        if not self._rush.is_one_too_many(site_of(address), now, has_spoken=heard is not None):
+            return False
+        self._counters.connections_refused_peer += 1
+        self._log("connections refused: one address opens more than can be taken", "look at what connects from there without a pause")
+        return True
 
     def _take(self, accepted: socket.socket, peer: str, address: str) -> bool:
         """Give a connection its seat, or close it; False if no further one can be accepted for now.
@@ -249,6 +275,19 @@ class Listener:
             _log.warning("%s", what, extra={"port": self._port, "advice": advice})
 
 
+def _heard(accepted: socket.socket) -> bytes | None:
+    """What the client of a new connection says first: None for nothing yet, no bytes if it has gone again instead.
+
+    To look costs a hundredth of what it costs to make a connection of it.
+    """
+    try:
+        return accepted.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
+
+
 def descriptors_of(reserved: int) -> tuple[int, int]:
     """How many files this process may have open, and the lowest descriptor that connections may not have; at most half are reserved."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -262,6 +301,7 @@ def site_of(address: str) -> str:
     return _origin(address)[0]
 
 
+@lru_cache(maxsize=1024)  # in a flood it is asked for thousands of times a second
 def _origin(address: str) -> tuple[str, str]:
     """Who an address belongs to, and itself: the same, but for IPv6, where 2^64 addresses belong together."""
     parsed = ipaddress.ip_address(address.partition("%")[0])

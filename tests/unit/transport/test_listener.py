@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 
 import pytest
 
@@ -59,8 +60,14 @@ class Port:
         self.socket.setblocking(False)
         self.counters = TransportCounters()
         self.has_evicted = asyncio.Event()
-        limits = AcceptLimits(SEATS, share, 1.0, 0, "--seats", "--share")
-        self.listener = Listener(self.socket, limits, self.counters, lambda _: Visitor(self), Turns(0.002))
+        self.visitors = 0
+        """Connections of which anything was made."""
+        limits = AcceptLimits(SEATS, share, 1.0, 0, "--seats", "--share", bounds_rushes=True)
+        self.listener = Listener(self.socket, limits, self.counters, self._visitor, Turns(0.002))
+
+    def _visitor(self, _peer: str) -> Visitor:
+        self.visitors += 1
+        return Visitor(self)
 
 
 @pytest.mark.asyncio
@@ -269,6 +276,39 @@ async def test_what_was_of_use_lately_keeps_its_seat_while_others_are_busy(monke
             async with visits(port, ["flood"], monkeypatch):
                 assert await asyncio.get_running_loop().sock_recv(clients[0], 16) == b""
                 assert port.counters.connections_evicted == 1
+
+
+@pytest.mark.asyncio
+async def test_of_clients_that_have_gone_again_nothing_is_made():
+    with opened() as port:
+        address = port.socket.getsockname()
+        for turn in range(300):
+            with socket.create_connection(address, 10) as knocks:
+                if turn % 2:
+                    knocks.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+        with socket.create_connection(address, 10) as probe:
+            probe.setblocking(False)
+            async with asyncio.timeout(10):
+                await is_answered(probe, asyncio.get_running_loop())
+    assert port.visitors == 1
+    assert port.counters.connections_accepted == 301
+
+
+@pytest.mark.asyncio
+async def test_behind_more_connections_of_one_address_than_can_be_taken_another_is_heard(caplog):
+    with opened(busy=False) as port, ExitStack() as crowd:
+        address = port.socket.getsockname()
+        for _ in range(600):  # all of them wait in the kernel, since the event loop has no turn
+            crowd.enter_context(socket.create_connection(address, 10, ("127.0.0.2", 0)))
+        probe = crowd.enter_context(socket.create_connection(address, 10))
+        probe.setblocking(False)
+        async with asyncio.timeout(20):
+            await is_answered(probe, asyncio.get_running_loop())
+    assert port.counters.connections_accepted == 601
+    assert port.counters.connections_refused_peer == 601 - port.visitors > 300
+    assert [line.message for line in caplog.records if "can be taken" in line.message] == [
+        "connections refused: one address opens more than can be taken"
+    ]
 
 
 def test_of_ipv6_the_first_half_says_to_whom_an_address_belongs():

@@ -1,0 +1,46 @@
+"""Connections that come without a pause: how that is noticed, and how many of an address are too many then."""
+
+from __future__ import annotations
+
+import pytest
+
+from endpick.transport.rush import Rush
+
+
+@pytest.fixture
+def rush() -> Rush:
+    """One that has begun at 100.0."""
+    began = Rush()
+    for _ in range(64):
+        assert not began.lasts
+        began.turn_ended(100.0, left_some=True)
+    assert began.lasts
+    return began
+
+
+def test_it_is_no_rush_when_now_and_then_nobody_waits():
+    quiet = Rush()
+    for turn in range(1000):
+        quiet.turn_ended(100.0, left_some=turn % 60 != 0)
+        assert not quiet.lasts
+
+
+def test_each_address_has_a_few_in_a_span_and_then_again(rush):
+    assert [rush.is_one_too_many("a", 100.0, has_spoken=False) for _ in range(6)] == [False] * 4 + [True] * 2
+    assert not rush.is_one_too_many("b", 100.05, has_spoken=False)
+    assert rush.is_one_too_many("a", 100.05, has_spoken=False)
+    assert not rush.is_one_too_many("a", 100.11, has_spoken=False)
+
+
+def test_who_has_spoken_does_not_make_way_for_those_that_have_not(rush):
+    assert sum(rush.is_one_too_many("a", 100.0, has_spoken=False) for _ in range(100)) == 96
+    assert [rush.is_one_too_many("a", 100.0, has_spoken=True) for _ in range(5)] == [False] * 4 + [True]
+
+
+@pytest.mark.parametrize(("later", "turns"), [(0.9, 8), (1.1, 64)])
+def test_it_ends_when_nobody_waits_and_begins_sooner_within_a_second(rush, later, turns):
+    rush.turn_ended(100.0, left_some=False)
+    for _ in range(turns):
+        assert not rush.lasts
+        rush.turn_ended(100.0 + later, left_some=True)
+    assert rush.lasts
