@@ -79,13 +79,23 @@ async def _shaken(
             return
 
 
+async def _asked(records: _Records, reader: asyncio.StreamReader) -> None:
+    """Wait for a request."""
+    received = b""
+    while not received.endswith(b"\r\n\r\n"):
+        try:
+            received += records.tls.read(65_536)
+        except ssl.SSLWantReadError:
+            if not (data := await reader.read(65_536)):
+                raise EOFError from None
+            records.incoming.write(data)
+
+
 async def _beside(target: Target, context: ssl.SSLContext, speak: Speak, count: int = 20) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with _shaken(context, reader, writer) as records:
             while True:
-                while not (data := await reader.read(65_536)):
-                    return
-                records.incoming.write(data)
+                await _asked(records, reader)
                 await speak(records, reader, writer)
 
     await beside(target, serve, count)
