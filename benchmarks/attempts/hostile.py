@@ -16,7 +16,20 @@ from pathlib import Path
 
 from benchmarks.attempts.catalogue import Attempt, Target
 
-CLASSES = ("bodies", "overload", "pages", "plugins", "servers", "servers_tls", "servers_kubernetes", "connections", "trust", "logs", "restarts")
+CLASSES = (
+    "bodies",
+    "overload",
+    "pages",
+    "plugins",
+    "servers",
+    "servers_tls",
+    "servers_kubernetes",
+    "servers_discovery",
+    "connections",
+    "trust",
+    "logs",
+    "restarts",
+)
 _PAUSE_SECONDS = 0.1
 
 

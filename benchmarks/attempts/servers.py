@@ -32,11 +32,11 @@ def _of_each_shape() -> list[bytes]:
         b"vllm:num_requests_waiting " + b"9" * _LONG + b"\n",
         b"vllm:num_requests_waiting" + b" " * _LONG + b"1\n",
         b"\0" * _LONG,
-        _filled(b"vllm:num_requests_waiting 1 # {trace_id=\"a\"} 1 1700000000\n"),
-        _filled(b"vllm:num_requests_waiting{model_name=\"\xf0\x9f\xa6\x99\"} 1\n"),
+        _filled(b'vllm:num_requests_waiting 1 # {trace_id="a"} 1 1700000000\n'),
+        _filled(b'vllm:num_requests_waiting{model_name="\xf0\x9f\xa6\x99"} 1\n'),
         _filled(b"vllm:kv_cache_usage_perc{"),
-        _filled(b"vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"4096\"} 1\n"),
-        _filled(b"{,}=\"\" 1\n"),
+        _filled(b'vllm:cache_config_info{block_size="16",num_gpu_blocks="4096"} 1\n'),
+        _filled(b'{,}="" 1\n'),
     ]
 
 
@@ -47,7 +47,21 @@ async def pages_of_8_mb_in_every_shape(target: Target) -> None:
 
 async def numbers_that_are_none(target: Target) -> None:
     """Pages whose values are NaN, infinite, 1e308, negative, hexadecimal, of 4000 digits, go back, and change with each scrape."""
-    values = (b"NaN", b"+Inf", b"-Inf", b"1e308", b"-1e308", b"-0", b"0x1p3", b"9" * 4000, b"1_000", b"", b"1e-400", b"\xd9\xa1", b"1e99999")
+    values = (
+        b"NaN",
+        b"+Inf",
+        b"-Inf",
+        b"1e308",
+        b"-1e308",
+        b"-0",
+        b"0x1p3",
+        b"9" * 4000,
+        b"1_000",
+        b"",
+        b"1e-400",
+        b"\xd9\xa1",
+        b"1e99999",
+    )
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
@@ -154,6 +168,7 @@ async def chunks_of_one_byte(target: Target) -> None:
 
 async def drips(target: Target) -> None:
     """80 servers send their answers byte by byte, or stop in the middle; half of them announce 8 MB."""
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         size = target.rng.choice((30, 8_000_000))

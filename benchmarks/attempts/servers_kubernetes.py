@@ -211,9 +211,7 @@ async def rules_by_the_thousand(target: Target) -> list[str]:
         meta = [{"name": f"o{number}", "resourceVersion": str(turn), "creationTimestamp": "x" * 60} for number in range(4000)]
         if path == OBJECTIVES:
             priorities = [2**31, -(2**63), 10**300, 0, None, "1", True, []]
-            return [
-                {"metadata": one, "spec": {"poolRef": {"name": "pool"}, "priority": target.rng.choice(priorities)}} for one in meta
-            ]
+            return [{"metadata": one, "spec": {"poolRef": {"name": "pool"}, "priority": target.rng.choice(priorities)}} for one in meta]
         models = [{"model": {"value": f"m{turn}-{number}"}} for number in range(10)]
         targets = [{"modelRewrite": f"t{number}", "weight": 10**18} for number in range(10)]
         rules = [{"matches": models, "targets": targets}]

@@ -5,17 +5,15 @@ from __future__ import annotations
 import _ssl
 import asyncio
 import ctypes
-import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
-from ipaddress import ip_address
 
 from benchmarks.attempts.catalogue import CONFIG, Attempt, Target
 from benchmarks.attempts.gateway import MEBIBYTE
-from benchmarks.attempts.posing import answering, beside, certificate, hostile_entries, page, server_tls, serving, write_endpoints
+from benchmarks.attempts.posing import beside, certificate, page, server_tls
 
 _HTTPS = CONFIG.replace(
     "plugins:\n", "plugins:\n- {type: metrics-data-source, parameters: {scheme: https}}\n- type: core-metrics-extractor\n", 1
@@ -60,9 +58,7 @@ Speak = Callable[[_Records, asyncio.StreamReader, asyncio.StreamWriter], Awaitab
 
 
 @asynccontextmanager
-async def _shaken(
-    context: ssl.SSLContext, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> AsyncIterator[_Records]:
+async def _shaken(context: ssl.SSLContext, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> AsyncIterator[_Records]:
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     records = _Records(context.wrap_bio(incoming, outgoing, server_side=True), incoming, outgoing)
     while True:
@@ -165,6 +161,7 @@ def _small_chain(count: int) -> bytes:
 
 async def chains_of_hundreds(target: Target) -> None:
     """20 servers show 400 certificates at each handshake, and hang up after an answer."""
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(_PAGE)
