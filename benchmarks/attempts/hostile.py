@@ -25,6 +25,7 @@ CLASSES = (
     "servers_tls",
     "servers_kubernetes",
     "servers_discovery",
+    "servers_services",
     "connections",
     "trust",
     "logs",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
@@ -92,7 +91,7 @@ def place(path: Path, content: bytes) -> None:
     """Rename a new file to a path, whatever is there."""
     with NamedTemporaryFile(dir=path.parent, delete=False) as file:
         file.write(content)
-    os.replace(file.name, path)
+    Path(file.name).replace(path)
 
 
 async def beside(target: Target, serve: Serve, count: int = 20, tls: ssl.SSLContext | None = None) -> None:

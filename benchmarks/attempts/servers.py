@@ -227,7 +227,7 @@ async def short_pages_of_thousands_at_one_moment(target: Target) -> None:
 async def connections_that_end_at_one_moment(target: Target) -> None:
     """2000 servers hold answers back, and reset all their connections at one moment."""
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         await asyncio.sleep(0.7 - asyncio.get_running_loop().time() % 0.7)
 
@@ -245,10 +245,32 @@ async def endpoints_that_flip(target: Target) -> None:
     write_endpoints(target)
 
 
-_MODELS = CONFIG.replace("plugins:\n", "plugins:\n- type: models-data-source\n- type: models-data-extractor\n", 1).replace(
-    "dataLayer: {discovery: {pluginRef: endpoints}}",
-    "dataLayer: {discovery: {pluginRef: endpoints}, sources: "
-    "[{pluginRef: models-data-source, collectors: [{pluginRef: models-data-extractor}]}]}",
+_READER = """\
+from endpick.api import SERVED_MODELS, Scorer
+
+
+class ReadsModels(Scorer):
+    \"\"\"Has the lists of models read.\"\"\"
+
+    consumes = (SERVED_MODELS,)
+
+    def score(self, request, endpoints, state):
+        endpoints.objects(SERVED_MODELS)
+        return [0.0] * len(endpoints)
+"""
+_FILES = {
+    "site/reads_models.py": _READER,
+    "site/reads_models-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: reads-models\nVersion: 1.0\nRequires-Dist: endpick\n",
+    "site/reads_models-1.0.dist-info/entry_points.txt": "[endpick.plugins.v1]\nreads.models = reads_models:ReadsModels\n",
+}
+_MODELS = (
+    CONFIG.replace("plugins:\n", "plugins:\n- type: reads.models\n- type: models-data-source\n- type: models-data-extractor\n", 1)
+    .replace(
+        "dataLayer: {discovery: {pluginRef: endpoints}}",
+        "dataLayer: {discovery: {pluginRef: endpoints}, sources: "
+        "[{pluginRef: models-data-source, collectors: [{pluginRef: models-data-extractor}]}]}",
+    )
+    .replace("  - pluginRef: max-score", "  - pluginRef: reads.models\n  - pluginRef: max-score")
 )
 
 
@@ -265,6 +287,8 @@ async def lists_of_models_that_are_none(target: Target) -> None:
         b'{"data":[{"id":"\xff"}]}',
         b'{"data":{"id":"m"}}',
         b'{"data":' + b'{"id":"m","data":' * 200_000,
+        b'{"data":[' + b"1," * 150_000 + b"1]}",
+        b'{"data":[' + b'{"id":1},' * 20_000 + b"{}]}",
     )
     await beside(target, answering(*(page(body) for body in target.rng.sample(bodies, len(bodies)))), 40)
 
@@ -283,5 +307,5 @@ ATTEMPTS = (
     Attempt(short_pages_of_thousands_at_one_moment),
     Attempt(connections_that_end_at_one_moment),
     Attempt(endpoints_that_flip),
-    Attempt(lists_of_models_that_are_none, config=_MODELS),
+    Attempt(lists_of_models_that_are_none, config=_MODELS, files=_FILES),
 )

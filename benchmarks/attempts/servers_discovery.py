@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import struct
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -144,7 +145,7 @@ async def _name_server(target_seconds: float, answer: Callable[[bytes], list[byt
 
 
 async def names_that_lie(target: Target) -> None:
-    """Answers are floods, cut short, circles of compression, aliases of themselves, 4000 addresses that flip, of other names, or silence."""
+    """Answers are floods, cut short, circles of compression, aliases of themselves, 2800 addresses that flip, or silence."""
     good = _good(target.model_server_port)
     loop_of_names = b"\x01a\xc0\x0c"
 
@@ -190,6 +191,4 @@ async def _tell_the_truth(model_server_port: int) -> None:
 
 
 if __name__ == "__main__":
-    import sys
-
     asyncio.run(_tell_the_truth(int(sys.argv[1])))

@@ -126,7 +126,7 @@ async def pools_that_flip(target: Target) -> list[str]:
 
 
 async def lines_of_watches(target: Target) -> list[str]:
-    """20,000 Pods are known, and watches send without a pause: bookmarks, empty lines, events of no kind, of megabytes, in depth, halves."""
+    """5000 Pods are known, and watches send floods of bookmarks, empty lines, events of no kind, of megabytes, in depth, halves."""
     known = [pod(f"p{number}", "10.1.2.3") for number in range(5000)]
     lines = (
         event({"metadata": {}}, "BOOKMARK"),
@@ -233,14 +233,15 @@ async def rules_by_the_thousand(target: Target) -> list[str]:
     return await lying(target, lie)
 
 
-_ELECTION = ", leaderElection: true, leaseDuration: 2s, renewDeadline: 1s, retryPeriod: 200ms"
+_ELECTION = ", leaderElection: true"
+_HASTY = _ELECTION + ", leaseDuration: 2s, renewDeadline: 1s, retryPeriod: 200ms"
 
 
 async def _second(target: Target, name: str) -> tuple[asyncio.subprocess.Process, int]:
     """Another replica, which logs to a file of its own, and the port of its probes."""
     place = target.folder / name
     place.mkdir(exist_ok=True)
-    (place / "config.yaml").write_text(config(_ELECTION))
+    (place / "config.yaml").write_text(config(_HASTY))
     (place / "kubeconfig").write_text(kubeconfig(token="two"))
     options = ["--host=127.0.0.1", "--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0", "--secure-serving=false"]
     command = [sys.executable, "-m", "endpick", "serve", "config.yaml", *options, "--log-format=json", "--drain-timeout=1s"]

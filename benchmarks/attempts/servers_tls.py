@@ -5,11 +5,16 @@ from __future__ import annotations
 import _ssl
 import asyncio
 import ctypes
+import datetime as dt
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
+
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from benchmarks.attempts.catalogue import CONFIG, Attempt, Target
 from benchmarks.attempts.gateway import MEBIBYTE
@@ -100,7 +105,7 @@ async def _beside(target: Target, context: ssl.SSLContext, speak: Speak, count: 
 async def changes_of_the_key(target: Target) -> None:
     """20 servers answer with 10,000 changes of the key of TLS at one moment, half of which ask for one in return, again and again."""
 
-    async def speak(records: _Records, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def speak(records: _Records, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         records.tls.write(_BEGUN)
         begun = records.taken()
         while True:
@@ -115,7 +120,7 @@ async def changes_of_the_key(target: Target) -> None:
 async def records_of_one_byte(target: Target) -> None:
     """20 servers send pages of 8 MB in records of one byte, 11,000 of them at one moment."""
 
-    async def speak(records: _Records, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def speak(records: _Records, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         records.tls.write(_BEGUN)
         while True:
             writer.write(records.of_one_byte(b"#" * 11_000))
@@ -130,7 +135,7 @@ async def tickets_without_end(target: Target) -> None:
     context = server_tls(certificate())
     context.num_tickets = 2000
 
-    async def speak(records: _Records, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def speak(records: _Records, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         records.tls.write(_PAGE)
         writer.write(records.taken())
         await writer.drain()
@@ -142,12 +147,6 @@ async def tickets_without_end(target: Target) -> None:
 @cache
 def _small_chain(count: int) -> bytes:
     """A certificate, its key, and others that are as short as can be."""
-    import datetime as dt
-
-    from cryptography import x509
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ed25519
-
     key = ed25519.Ed25519PrivateKey.generate()
     begin = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
     made = []
