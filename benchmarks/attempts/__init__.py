@@ -5,5 +5,6 @@
 - `witness`: what gateways and probes noticed meanwhile
 - `hostile`: runs one attempt until its time is up, in a process of its own
 - `gateway`: what attempts send as a gateway that means harm: frames and messages, right or wrong
-- the classes: `bodies`, `overload`, `pages`, `plugins`, `servers`, `connections`, `trust`, `logs`, `restarts`
+- `posing`, `api_server`: what attempts serve as a server that means harm
+- the classes: `bodies`, `overload`, `pages`, `plugins`, `servers` (and `servers_…`), `connections`, `trust`, `logs`, `restarts`
 """

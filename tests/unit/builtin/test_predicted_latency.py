@@ -337,6 +337,6 @@ async def test_the_environment_says_where_and_how():
         LatencySettings.from_environment({"TRAINING_SERVER_URL": "nowhere"})
 
 
-def test_of_a_list_in_the_place_of_a_latency_no_text_is_made():
+async def test_of_a_list_in_the_place_of_a_latency_no_text_is_made():
     with pytest.raises(Unavailable, match="holds a ttft_ms that is no latency: a list"):
         predictions_in({"predictions": [{"ttft_ms": [0.5] * 1000, "tpot_ms": 1}]}, 1)

@@ -321,7 +321,7 @@ async def test_a_list_of_models_that_makes_no_sense_is_said_so(body):
             await source.poll(at(port))
 
 
-def test_of_a_list_of_models_with_a_hundred_thousand_mistakes_the_first_is_looked_for():
+async def test_of_a_list_of_models_with_a_hundred_thousand_mistakes_the_first_is_looked_for():
     tracemalloc.start()
     try:
         with pytest.raises(Unavailable, match=r"data\.0"):
