@@ -8,4 +8,6 @@
 - `second`: a further picker that an attempt starts itself
 - the classes: `bodies`, `overload`, `pages`, `plugins`, `servers`, `connections` (and of it `connections_frames`, `connections_grpc`,
   `connections_tls`), `trust`, `logs`, `restarts`
+- `posing`, `api_server`: what attempts serve as a server that means harm
+- the classes: `bodies`, `overload`, `pages`, `plugins`, `servers` (and `servers_…`), `connections`, `trust`, `logs`, `restarts`
 """

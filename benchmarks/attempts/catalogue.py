@@ -72,6 +72,8 @@ class Attempt:
     may_lose: bool = False
     """Whether requests of others may fail: only where the threat model says so of this very thing."""
     transports: tuple[str, ...] = ("h2", "grpcio")
+    until_serving: str = ""
+    """A module that is run, with the port of the model server, until the picker serves: where that needs to hear the truth first."""
 
     @property
     def name(self) -> str:

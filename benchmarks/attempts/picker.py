@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -81,7 +82,8 @@ def picking(attempt: Attempt, folder: Path, model_server_port: int, python: str,
     with (folder / "log").open("a") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env=_environment(folder, attempt.environment))
     try:
-        picker = _started(process, folder)
+        with _running(attempt.until_serving, model_server_port):
+            picker = _started(process, folder)
         yield picker
         picker.ended_early = process.poll() is not None
         process.terminate()
@@ -90,6 +92,19 @@ def picking(attempt: Attempt, folder: Path, model_server_port: int, python: str,
         if process.poll() is None:
             process.kill()
         process.wait()
+
+
+@contextmanager
+def _running(module: str, model_server_port: int) -> Iterator[None]:
+    """A module that the attempt names, if it does."""
+    if not module:
+        yield
+        return
+    with subprocess.Popen([sys.executable, "-m", module, str(model_server_port)]) as process:
+        try:
+            yield
+        finally:
+            process.kill()
 
 
 def _environment(folder: Path, more: Mapping[str, str]) -> dict[str, str]:

@@ -19,7 +19,8 @@ import httptools
 from endpick.api import Limits, Unavailable
 from endpick_builtin.collection.connection_room import ROOM, ConnectionRoom
 from endpick_builtin.collection.http_answer import Answer, BadAnswerError, StaleError, TooMuchError, too_long
-from endpick_builtin.collection.long_answers import LongAnswers
+from endpick_builtin.collection.long_answers import LONG_BYTES, LongAnswers
+from endpick_builtin.collection.over_tls import open_over_tls, turns_of_tls
 from endpick_builtin.collection.page_limits import (
     LONG_ANSWER,
     LONG_HEAD,
@@ -58,6 +59,7 @@ class HttpPages:
         self._idle: dict[str, list[_Connection]] = {}
         self._open: set[_Connection] = set()
         self._long_answers = LongAnswers()
+        self._turns = turns_of_tls()
         self._buffer = memoryview(bytearray(_READ_BYTES))
         """Into which each connection reads in its turn: what was read is taken out before another one reads."""
 
@@ -155,15 +157,20 @@ class HttpPages:
         if not self._room.enter(self):
             raise TooMuchError("no connection is left for it, as the limit of open files allows", MANY_CONNECTIONS)
         try:
-            _, connection = await loop.create_connection(
-                lambda: _Connection(loop, self._buffer, self._long_answers), host.strip("[]"), int(port), ssl=self._tls
-            )
+            connection = _Connection(loop, self._buffer, self._long_answers)
+            await self._open_to(connection, host.strip("[]"), int(port))
         except BaseException:
             self._room.leave()
             raise
         self._open.add(connection)
         connection.ended.add_done_callback(lambda _: self._drop(connection, authority))
         return connection
+
+    async def _open_to(self, connection: _Connection, host: str, port: int) -> None:
+        if self._tls is None:
+            await asyncio.get_running_loop().create_connection(lambda: connection, host, port)
+        else:
+            await open_over_tls(connection, self._tls, self._turns, host, port)
 
     def _drop(self, connection: _Connection, authority: str) -> None:
         self._release(connection)
@@ -253,14 +260,18 @@ class _Connection(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
+        self.take(self._buffer[:nbytes])
+
+    def take(self, data: bytes | memoryview) -> None:
+        """What has arrived."""
         if self._state is _State.ASKED:
             self._state = _State.ANSWERING
         elif self._state is not _State.ANSWERING:
             self.abort()  # an answer to nothing: what comes next could be taken for the answer to the next request
             return
-        self._received += nbytes
+        self._received += len(data)
         try:
-            self._parser.feed_data(self._buffer[:nbytes])
+            self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             self._fail(BadAnswerError("the server wants to speak another protocol"))
         except (httptools.HttpParserError, BadAnswerError) as problem:
@@ -271,8 +282,8 @@ class _Connection(asyncio.BufferedProtocol):
                 self._fail(TooMuchError(f"the headers of the answer are longer than {MAX_HEAD_BYTES // 2**10} KiB", LONG_HEAD))
             elif self._received > MAX_ANSWER_BYTES:
                 self._fail(too_long(LONG_ANSWER))
-            elif self._answer.is_long and self._transport is not None:
-                self._pause(self._transport)
+            elif (self._received > LONG_BYTES or self._answer.is_long) and self._transport is not None:
+                self._pause(self._transport)  # also for what is no part of the page: extensions of chunks, trailers
 
     def _pause(self, transport: asyncio.Transport) -> None:
         """Let everything else have its turn before the next part of a long answer: uvloop would read on for as long as there is more."""

@@ -6,7 +6,7 @@ import ssl
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, FailFast, Field, ValidationError, model_validator
 from typing_extensions import TypeVar
 
 from endpick.api import (
@@ -200,7 +200,8 @@ class _Entry(BaseModel):
 
 
 class _Answer(BaseModel):
-    data: list[_Entry]
+    # One mistake will do: of two hundred thousand each would be made an object of its own.
+    data: Annotated[list[_Entry], FailFast()]
 
 
 class ModelsDataSource(HttpSource[ModelsSourceParameters, ModelList]):

@@ -248,14 +248,15 @@ class ApiClient:
                 said = "a body that is not JSON"
         return ApiError(f"{status} {said or answer.content_type}"[:500], outcome, status, _retry_after(answer))
 
-    async def _limited(self, answer: Answer) -> bytes:
+    async def _limited(self, answer: Answer) -> bytearray:
+        """As it was gathered: a copy of the longest page would hold the event loop for 40 ms."""
         body = bytearray()
         async for chunk in answer.chunks:
             body += chunk
             if len(body) > MOST_PAGE_BYTES:
                 self._limits.acted(_LONG_PAGE, about=self._access.server)
                 raise ApiError(f"the answer is longer than {MOST_PAGE_BYTES} bytes", Outcome.MALFORMED)
-        return bytes(body)
+        return body
 
     async def _current_token(self) -> str:
         """The token; one from a file is read again from time to time, and after an answer of 401."""
@@ -318,7 +319,7 @@ async def _over_http2(exchange: AbstractAsyncContextManager[Exchange]) -> AsyncI
         yield Answer(int(headers.get(":status", "0")), content_type, headers.get("retry-after", ""), begun.chunks())
 
 
-def _object(raw: bytes) -> JSONMapping:
+def _object(raw: bytes | bytearray) -> JSONMapping:
     try:
         content = orjson.loads(raw)
     except orjson.JSONDecodeError as problem:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import TypeAlias, TypeVar
 
 from endpick.api import Endpoint, ModelRewrite, ModelTarget
@@ -26,6 +27,8 @@ MOST_RULE_CHARACTERS = 16 * 1024
 _LEAST_CHARACTERS = 64
 MOST_RULE_PARTS = 8192
 """Models and targets in the rules of all InferenceModelRewrites together: each change of one has all of them looked at."""
+_GREATEST = 2**31 - 1
+"""Of a priority and of a weight: Kubernetes takes no greater ones."""
 _LEADING_NUMBER = re.compile(r"\s*\+?(\d{1,9})", re.ASCII)
 
 T = TypeVar("T")
@@ -86,7 +89,7 @@ def read_pod(item: JSONMapping) -> Pod | None:
     metadata, status = _mapping(item.get("metadata")), _mapping(item.get("status"))
     ip, name = status.get("podIP"), metadata.get("name")
     ready = any(_mapping(one).get("type") == "Ready" and _mapping(one).get("status") == "True" for one in _list(status.get("conditions")))
-    if _is_going(item) or not ready or not isinstance(ip, str) or not 0 < len(ip) <= _LONGEST_ADDRESS or not isinstance(name, str):
+    if _is_going(item) or not ready or not isinstance(ip, str) or not _is_address(ip) or not isinstance(name, str):
         return None
     annotations = _mapping(metadata.get("annotations"))
     named = next((annotations[key] for key in ACTIVE_PORTS if key in annotations), None)
@@ -108,7 +111,7 @@ def read_objective(item: JSONMapping, pool: PoolName) -> int | None:
     if _is_going(item) or not pool.is_meant_by(item):
         return None
     priority = _mapping(item.get("spec")).get("priority")
-    return priority if isinstance(priority, int) else 0
+    return max(-_GREATEST, min(priority, _GREATEST)) if isinstance(priority, int) else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +161,7 @@ def _rule(rule: JSONMapping) -> ModelRewrite:
 
 def _target(target: JSONMapping) -> ModelTarget:
     model, weight = target.get("modelRewrite"), target.get("weight")
-    return ModelTarget(model if isinstance(model, str) else "", weight if isinstance(weight, int) and weight > 0 else 0)
+    return ModelTarget(model if isinstance(model, str) else "", min(max(weight, 0), _GREATEST) if isinstance(weight, int) else 0)
 
 
 def _ports_in(text: str) -> Iterator[int]:
@@ -167,6 +170,14 @@ def _ports_in(text: str) -> Iterator[int]:
         match = _LEADING_NUMBER.match(part)
         if match:
             yield int(match[1])
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text[: _LONGEST_ADDRESS + 1])
+    except ValueError:
+        return False
+    return len(text) <= _LONGEST_ADDRESS
 
 
 def _is_going(item: JSONMapping) -> bool:

@@ -35,7 +35,7 @@ class PageError(ValueError):
     """It is no page of a list; the message says why."""
 
 
-def objects_of(raw: bytes) -> Iterator[JSONMapping | None]:
+def objects_of(raw: bytes | bytearray) -> Iterator[JSONMapping | None]:
     """The objects under `items`, one at a time, and last what stands around them; None now and then, for a turn in the middle of one.
 
     Raises:
@@ -83,7 +83,7 @@ def objects_of(raw: bytes) -> Iterator[JSONMapping | None]:
     yield _object(raw[:items_begin] + raw[items_end:] if items_begin else raw)
 
 
-async def take_apart(raw: bytes, take: Callable[[JSONMapping], None]) -> JSONMapping:
+async def take_apart(raw: bytes | bytearray, take: Callable[[JSONMapping], None]) -> JSONMapping:
     """Hand over the objects of a page, with turns for everything else between them; returns what stands around them.
 
     Raises:
@@ -104,12 +104,12 @@ async def take_apart(raw: bytes, take: Callable[[JSONMapping], None]) -> JSONMap
     return last
 
 
-def _require_nothing(between: bytes) -> None:
+def _require_nothing(between: bytes | bytearray) -> None:
     if between.strip(_BETWEEN):
         raise PageError("its items are no objects")
 
 
-def _object(raw: bytes) -> JSONMapping:
+def _object(raw: bytes | bytearray) -> JSONMapping:
     try:
         content = orjson.loads(raw)
     except orjson.JSONDecodeError as problem:

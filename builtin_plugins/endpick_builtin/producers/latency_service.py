@@ -118,8 +118,13 @@ def predictions_in(answer: object, count: int) -> list[Prediction]:
 def _seconds(row: object, name: str) -> float:
     value = row.get(name) if isinstance(row, dict) else None
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= _MOST_MS:
-        raise Unavailable(f"the predictor's answer holds a {name} that is no latency: {str(value)[:40]}")
+        raise Unavailable(f"the predictor's answer holds a {name} that is no latency: {_shown(value)}")
     return value / 1000
+
+
+def _shown(value: object) -> str:
+    """Of a list of half a million numbers no text is made."""
+    return str(value)[:40] if isinstance(value, str | int | float | None) else f"a {type(value).__name__}"
 
 
 class Predictor:

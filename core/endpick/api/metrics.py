@@ -15,6 +15,8 @@ _MOST_MENTIONS = 2_000
 """Each takes some 10 µs to read where its labels are new, and several metrics are read of a page."""
 _MOST_LABELS = 20_000
 """On all lines that are read of a page, which may have room for ten times as many."""
+_MOST_LINE_BYTES = 1024 * 1024
+"""Of all lines that are read of a page: a text of megabytes takes long to unescape, and no exporter writes one."""
 _MOST_BLANKS = 64
 """In front of a name; exporters write none."""
 
@@ -26,7 +28,7 @@ class MetricsPage:
     a metric by name, and then only that metric's lines. Lines that make no sense are passed over, as if they were not there.
     """
 
-    __slots__ = ("__weakref__", "_is_indexed", "_labels", "_layout", "_lines", "_malformed", "_mentions", "_read", "body")
+    __slots__ = ("__weakref__", "_is_indexed", "_labels", "_layout", "_line_bytes", "_lines", "_malformed", "_mentions", "_read", "body")
 
     def __init__(self, body: bytes, layout: PageLayout | None = None) -> None:
         """Made by a data source, for one poll.
@@ -42,6 +44,7 @@ class MetricsPage:
         self._read: dict[str, tuple[MetricSample, ...]] = {}
         self._mentions = 0
         self._labels = 0
+        self._line_bytes = 0
         self._malformed = 0
         """Lines of the names asked for that make no sense: on the next page they may."""
         self._lines: LineIndex | None = None
@@ -52,8 +55,8 @@ class MetricsPage:
 
         On a page that has a layout, lines that follow each other where those of the last page did are all; see `PageLayout`.
 
-        A page that mentions the names asked for more than 2000 times, or with more than 20 000 labels, is read no further: it is
-        broken, and collecting shares a thread with deciding.
+        A page that mentions the names asked for more than 2000 times, with more than 20 000 labels, or on lines of more than a mebibyte
+        together, is read no further: it is broken, and collecting shares a thread with deciding.
 
         Args:
             name: The name in front of the braces: for histograms and summaries that includes `_bucket`, `_sum` and `_count`, for counters
@@ -78,12 +81,17 @@ class MetricsPage:
         body, size, found = self.body, len(name), []
         for at in self._mentions_of(name):
             after = at + size
-            line_end = body.find(b"\n", after)
             self._mentions += 1
-            self._labels += body.count(b"=", after, line_end if line_end >= 0 else None)
+            # Of what stands within a line the rest of that line is not looked at: it may hold the name a million times.
+            begins = body[after : after + 1] in _BEFORE_VALUES and (at == 0 or body[at - 1] == _NEWLINE or _starts_line(body, at))
+            if begins:
+                line_end = body.find(b"\n", after)
+                line_end = len(body) if line_end < 0 else line_end
+                self._line_bytes += line_end - after
+                self._labels += body.count(b"=", after, line_end)
             if self._says_too_much():
                 break
-            if body[after : after + 1] in _BEFORE_VALUES and (at == 0 or body[at - 1] == _NEWLINE or _starts_line(body, at)):
+            if begins:
                 sample = sample_at(body, after)
                 if sample is None:
                     self._malformed += 1
@@ -92,7 +100,7 @@ class MetricsPage:
         return found
 
     def _says_too_much(self) -> bool:
-        return self._mentions > _MOST_MENTIONS or self._labels > _MOST_LABELS
+        return self._mentions > _MOST_MENTIONS or self._labels > _MOST_LABELS or self._line_bytes > _MOST_LINE_BYTES
 
     def _mentions_of(self, name: bytes) -> Iterator[int]:
         """Where the name stands at the start of a line, in page order, and perhaps elsewhere."""

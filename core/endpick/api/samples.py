@@ -13,6 +13,8 @@ _LABEL = re.compile(rb'[ \t,]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\\n]
 _LABELS_END = re.compile(rb"[ \t,]*\}")
 _LONGEST_KNOWN = 2048
 """Bytes of labels that are remembered (vLLM's cache_config_info has 1100); longer ones are read anew each time."""
+_MOST_WORDS = 2
+"""Behind the labels of a line; where there are more, it is malformed whatever they are."""
 _NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -61,7 +63,7 @@ def _read_sample(rest: bytes) -> MetricSample | None:
                 return None
             known, end = read, whole
         labels, rest = known, rest[end:]
-    words = rest.split(b" # ", 1)[0].split()
+    words = rest.split(b" # ", 1)[0].split(maxsplit=_MOST_WORDS)
     try:
         numbers = [number_of(word) for word in words]
     except ValueError:

@@ -51,17 +51,19 @@ class TlsChannel(asyncio.Protocol):
         turns: Turns,
         peer: str,
         failed: Callable[[bool], None],
+        server: str = "",
     ) -> None:
         """Keep what is needed.
 
         Args:
             guest: Who speaks through it.
-            context: Of the server, with its certificate.
+            context: Of the server, with its certificate; of the client, with whom it trusts.
             handshake_seconds: For the handshake.
             turns: The queue of the port.
             peer: In whose name it stands there.
-            failed: Called, instead of any method of the guest, when the handshake comes to nothing, with whether the client sent too
-                much for one; not after `abort`.
+            failed: Called, instead of any method of the guest, when the handshake comes to nothing, with whether the other side sent
+                too much for one; not after `abort`.
+            server: For the side of a client: name or address of the server that it asks.
         """
         self._guest = guest
         self._turns = turns
@@ -76,7 +78,13 @@ class TlsChannel(asyncio.Protocol):
         self._reads = True
         """Whether what arrives is looked at."""
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._asks = bool(server)
+        """Whether this is the side of the client, which begins the handshake, and gets the end of an answer with that of the socket."""
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=not server, server_hostname=server or None)
+        self.problem: ssl.SSLError | None = None
+        """What was wrong with the handshake, where it came to nothing for that."""
+        self._is_at_end = False
+        """Whether nothing follows what has arrived."""
         self._socket: asyncio.Transport
         self._has_socket = False
         self._timer: asyncio.TimerHandle | None = None
@@ -96,13 +104,15 @@ class TlsChannel(asyncio.Protocol):
         """Whether the socket takes what it is given."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The client has connected, and is to begin the handshake."""
+        """There is a connection; its client is to begin the handshake."""
         # uvloop's transports have the methods of asyncio.Transport without being its instances.
         self._socket, self._has_socket = cast("asyncio.Transport", transport), True
         if self._failed is None:
             self._socket.abort()
         else:
             self._wait_for_handshake(self._handshake_seconds, may_be_late=True)
+            if self._asks:
+                self._turns.join(self._greet, self._peer)
 
     def data_received(self, data: bytes) -> None:
         """Records, or parts of them."""
@@ -120,8 +130,10 @@ class TlsChannel(asyncio.Protocol):
         else:
             self._join()
 
-    def eof_received(self) -> None:
-        """The client has closed its side of the socket; without an answer, the event loop closes the other."""
+    def eof_received(self) -> bool:
+        """The other side has closed the socket. The event loop closes it here, too, unless an answer has arrived that is to be read."""
+        self._is_at_end = self._asks and bool(self._arrived)
+        return self._is_at_end
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is closed."""
@@ -234,6 +246,10 @@ class TlsChannel(asyncio.Protocol):
         if failed is not None:
             failed(too_long)
 
+    def _greet(self) -> None:
+        if not self._is_closing and self._reads:
+            self._shake_hands(0)
+
     def _is_read_at_once(self, size: int) -> bool:
         if not self._is_open or self._barren_bytes > _BARREN_BYTES or self._turns.exhausted:
             return False
@@ -288,7 +304,8 @@ class TlsChannel(asyncio.Protocol):
         except ssl.SSLWantReadError:
             self._send()
             return False
-        except ssl.SSLError:
+        except ssl.SSLError as problem:
+            self.problem = problem
             self._send()  # what is wrong with it
             self._give_up()
             self.close()
@@ -335,6 +352,9 @@ class TlsChannel(asyncio.Protocol):
             return
         if self._arrived and not self._paused and not self._waits:
             self._join()
+        elif self._is_at_end and not self._arrived:
+            self.close()
+            return
         self._hold_back()
 
     def _hold_back(self) -> None:

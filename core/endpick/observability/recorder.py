@@ -12,6 +12,7 @@ from prometheus_client.metrics import Gauge
 
 from endpick.api.access import AccessScope
 from endpick.api.endpoint import Endpoint
+from endpick.api.errors import Unavailable
 from endpick.api.fast_metrics import Distribution, Tally
 from endpick.api.metrics import MAX_LABEL_LENGTH, LabelLimit
 from endpick.api.request_control import ResponseEnd, TerminationCause
@@ -90,7 +91,8 @@ class Recorder:
                 "plugin fault in %s: %s",
                 instance.origin,
                 _told(problem),
-                exc_info=for_log(problem) if isinstance(problem, BaseException) else None,
+                # What is unavailable says itself why; where in the plugin it was noticed tells an operator nothing.
+                exc_info=for_log(problem) if isinstance(problem, BaseException) and not isinstance(problem, Unavailable) else None,
                 extra={
                     "plugin": instance.name,
                     "type": instance.type,

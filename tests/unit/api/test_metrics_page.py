@@ -176,14 +176,45 @@ def test_a_huge_page_is_searched_without_being_copied():
 
 
 def test_a_label_value_of_megabytes_is_read_in_little_memory():
-    page = MetricsPage(b'up{a="' + b"\\n" * 1_000_000 + b'"} 1\nup{b="' + b"\\n" * 1_000_000)
+    page = MetricsPage(b'up{a="' + b"\\n" * 500_000 + b'"} 1\nup{b="' + b"\\n" * 10_000)
     tracemalloc.start()
     try:
         samples = list(page.samples("up"))
-        assert tracemalloc.get_traced_memory()[1] < 60_000_000
+        assert tracemalloc.get_traced_memory()[1] < 30_000_000
     finally:
         tracemalloc.stop()
-    assert [len(sample.labels["a"]) for sample in samples] == [1_000_000]
+    assert [len(sample.labels["a"]) for sample in samples] == [500_000]
+
+
+def test_lines_of_more_than_a_mebibyte_together_are_read_no_further():
+    text = b'up{a="' + b"\\n" * 300_000 + b'"} 1\n'
+    page = MetricsPage(text + text + b"down 2\n")
+    assert len(page.samples("up")) == 1
+    assert page.newest("down") is None, "the limit is the page's, whatever is asked for"
+
+
+def test_a_name_a_million_times_within_a_line_has_the_rest_of_that_line_looked_at_once():
+    class Counted(bytes):
+        looked_at = 0
+
+        def find(self, sub, start=0, end=None):
+            found = super().find(sub, start) if end is None else super().find(sub, start, end)
+            Counted.looked_at += (len(self) if found < 0 else found) - start
+            return found
+
+    body = Counted(b"up{" * 100_000)
+    assert MetricsPage(body).samples("up") == ()
+    assert Counted.looked_at < 10 * len(body)
+
+
+def test_a_line_of_a_million_numbers_is_malformed_after_three():
+    page = MetricsPage(b"up" + b" 1" * 400_000 + b"\nup 2\n")
+    tracemalloc.start()
+    try:
+        assert [sample.value for sample in page.samples("up")] == [2.0]
+        assert tracemalloc.get_traced_memory()[1] < 6_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_page_that_repeats_itself_for_ever_is_read_no_further():

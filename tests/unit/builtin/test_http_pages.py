@@ -58,6 +58,18 @@ async def test_an_answer_in_chunks_of_one_byte_is_refused():
             await source.poll(at(port))
 
 
+@pytest.mark.parametrize("begin", [b"1;", b"1\r\n#\r\n0\r\nX: "], ids=["extension", "trailer"])
+async def test_what_is_long_and_no_part_of_the_page_is_received_in_turns_as_long_pages_are(begin):
+    async with speaking(CHUNKED + begin + b"x" * 1_000_000) as (port, _), started(metrics_source()) as source:
+        polling = asyncio.create_task(source.poll(at(port)))
+        async with asyncio.timeout(5):
+            while not source._pages._long_answers._seated:
+                assert not polling.done()
+                await asyncio.sleep(0)
+        polling.cancel()
+        await asyncio.gather(polling, return_exceptions=True)
+
+
 async def test_a_redirect_is_not_followed():
     visits: list[str] = []
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from endpick.api import ModelRewrite, ModelTarget
 from endpick_builtin.kubernetes import objects
 from endpick_builtin.kubernetes.objects import (
+    POOL_GROUP,
     Pod,
     Pool,
     PoolName,
@@ -133,3 +134,17 @@ def test_objects_of_any_shape_are_read_without_an_exception(item):
     assert (read_objective({**item, "spec": {"poolRef": {"name": "pool"}}}, POOL) is None) == is_going
     read_rewrites(item, POOL)
     list(endpoints_of([] if pod is None else [pod], (8000,), "default"))
+
+
+@pytest.mark.parametrize("ip", ["no address", "10.0.0.1:80", "a/b", "10.0.0.1\n", "\U0001f999", "1.2.3"])
+def test_a_pod_whose_address_is_none_does_not_count(ip):
+    assert read_pod({"metadata": {"name": "a"}, "status": {"podIP": ip, "conditions": [{"type": "Ready", "status": "True"}]}}) is None
+
+
+def test_numbers_beyond_what_kubernetes_takes_are_the_greatest_that_it_does():
+    reference = {"poolRef": {"name": "pool"}}
+    pool = PoolName(POOL_GROUP, "pool")
+    assert [read_objective({"spec": {**reference, "priority": number}}, pool) for number in (10**30, -(10**30))] == [2**31 - 1, 1 - 2**31]
+    rule = {"matches": [], "targets": [{"modelRewrite": "m", "weight": 10**30}, {"modelRewrite": "m", "weight": -1}]}
+    rewrites = read_rewrites({"spec": {**reference, "rules": [rule]}}, pool)
+    assert [target.weight for target in rewrites.rules[0].targets] == [2**31 - 1, 0]

@@ -109,3 +109,8 @@ def test_a_long_list_leaves_others_most_of_the_time(monkeypatch):
     asyncio.run(take_apart(b'{"items":[' + b",".join([b"{}"] * 100) + b"]}", lambda item: None))
     assert len(rests) >= 25
     assert min(rests) >= pages.TURN_SECONDS * pages.REST_PER_TURN
+
+
+def test_a_page_is_taken_apart_where_it_was_gathered():
+    raw = bytearray(b'{"metadata": {}, "items": [{"a": 1}, {"b": 2}]}')
+    assert [item for item in objects_of(raw) if item] == [{"a": 1}, {"b": 2}, {"metadata": {}, "items": []}]

@@ -36,7 +36,7 @@ from endpick.api.state import CycleState
 from endpick.requests.intake import HeadersForUpstream
 from endpick.testing import make_pool
 from endpick_builtin.producers import latency_service
-from endpick_builtin.producers.latency_service import LatencySettings
+from endpick_builtin.producers.latency_service import LatencySettings, predictions_in
 from endpick_builtin.producers.predicted_latency import PredictedLatencyProducer
 from unit.builtin.pages import serving, started
 from unit.scheduling.workbench import access, instance
@@ -335,3 +335,8 @@ async def test_the_environment_says_where_and_how():
     assert LatencySettings.from_environment({}) == LatencySettings()
     with pytest.raises(ConfigurationError, match="the environment variable TRAINING_SERVER_URL: 'nowhere' is no URL"):
         LatencySettings.from_environment({"TRAINING_SERVER_URL": "nowhere"})
+
+
+async def test_of_a_list_in_the_place_of_a_latency_no_text_is_made():
+    with pytest.raises(Unavailable, match="holds a ttft_ms that is no latency: a list"):
+        predictions_in({"predictions": [{"ttft_ms": [0.5] * 1000, "tpot_ms": 1}]}, 1)

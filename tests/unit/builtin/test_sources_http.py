@@ -8,6 +8,7 @@ import re
 import shutil
 import ssl
 import subprocess
+import tracemalloc
 
 import pytest
 from aiohttp import web
@@ -15,7 +16,7 @@ from pydantic import ValidationError
 
 from endpick.api import ConfigurationError, Endpoint, PluginContext, ServedModel, Unavailable
 from endpick_builtin.collection.page_limits import MAX_PAGE_BYTES
-from endpick_builtin.collection.sources import MetricsSourceParameters, ModelsDataSource, ModelsSourceParameters
+from endpick_builtin.collection.sources import MetricsSourceParameters, ModelsDataSource, ModelsSourceParameters, model_list_of
 from unit.builtin.pages import PAGE, at, metrics_source, serving, started
 
 pytestmark = pytest.mark.asyncio
@@ -318,6 +319,16 @@ async def test_a_list_of_models_that_makes_no_sense_is_said_so(body):
     async with serving(handler) as port, started(models_source()) as source:
         with pytest.raises(Unavailable, match="the list of models cannot be read"):
             await source.poll(at(port))
+
+
+async def test_of_a_list_of_models_with_a_hundred_thousand_mistakes_the_first_is_looked_for():
+    tracemalloc.start()
+    try:
+        with pytest.raises(Unavailable, match=r"data\.0"):
+            model_list_of(b'{"data":[' + b"1," * 100_000 + b"1]}")
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

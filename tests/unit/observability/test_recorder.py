@@ -25,6 +25,7 @@ from endpick.api import (
     Usage,
 )
 from endpick.api.access import Access
+from endpick.api.errors import Unavailable
 from endpick.api.fast_metrics import Distribution
 from endpick.api.metrics import LabelLimit
 from endpick.observability.metrics import ITL_BUCKETS, EndpickMetrics
@@ -157,6 +158,12 @@ def test_what_is_lost_without_bodies_is_logged_when_it_is_said(recorder, caplog)
     assert [record.getMessage() for record in caplog.records] == [
         "the gateway does not send all bodies: parser reads no usage; observer sees less"
     ]
+
+
+def test_what_is_unavailable_is_told_without_a_stack_and_other_faults_with_one(recorder, instance, caplog):
+    recorder.fault(instance, "score", Unavailable("the renderer is away"))
+    recorder.fault(instance, "score", ValueError("x"))
+    assert [record.exc_info is None for record in caplog.records] == [True, False]
 
 
 def test_faults_of_two_kinds_do_not_silence_each_other(recorder, instance, caplog):
