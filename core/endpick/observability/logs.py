@@ -138,10 +138,9 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, object]:
-    """The fields that the caller passed as `extra=`, by names of Python's own class of texts: others may be equal to none and look like any."""
-    return {
-        _plain(name): _shortened(value) if type(value) is str else value for name, value in vars(record).items() if name not in _STANDARD
-    }
+    """The fields that the caller passed as `extra=`, by plain names: a text of another class may be equal to none, and look like any."""
+    given = ((_plain(name), value) for name, value in vars(record).items() if name not in _STANDARD)
+    return {name: _shortened(value) if type(value) is str else value for name, value in given}
 
 
 def _plain(name: object) -> str:
