@@ -16,7 +16,19 @@ from pathlib import Path
 
 from benchmarks.attempts.catalogue import Attempt, Target
 
-CLASSES = ("bodies", "overload", "pages", "plugins", "servers", "connections", "trust", "logs", "restarts")
+CLASSES = (
+    "bodies",
+    "overload",
+    "pages",
+    "plugins",
+    "servers",
+    "connections",
+    "trust",
+    "trust_files",
+    "logs",
+    "logs_surroundings",
+    "restarts",
+)
 _PAUSE_SECONDS = 0.1
 
 

@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +32,7 @@ schedulingProfiles:
 dataLayer: {discovery: {pluginRef: file-discovery}}
 """
 _ACTS = '''\
-import importlib, importlib.util, json, pkgutil, runpy, sys, threading
+import concurrent.futures, importlib, importlib.util, pkgutil, runpy, sys
 from pathlib import Path
 
 
@@ -60,9 +60,8 @@ def elsewhere(name):
 
 
 def at_once(name):
-    threads = [threading.Thread(target=importlib.import_module, args=(name,)) for _ in range(8)]
-    [each.start() for each in threads], [each.join() for each in threads]
-    return sys.modules.get(name)
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        return [each.result() for each in [threads.submit(importlib.import_module, name) for _ in range(8)]]
 
 
 ACTS = {
@@ -167,8 +166,10 @@ class Site:
         return {**{name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}, **self.environment}
 
 
+Act = Callable[[Mapping[str, object]], Awaitable[object]]
+"""What is done once it serves: it is told the line of the log that says so, and the process id."""
 Way = Callable[[Site], object]
-"""Plants something that must not run; its name says what."""
+"""Plants something that must not run before the start; its name says what."""
 
 
 def install(root: Path, name: str, entry_points: Mapping[str, str], modules: Mapping[str, str], version: str = "1.0") -> Path:
@@ -234,7 +235,7 @@ def site_of(target: Target, locked: bool = True) -> Site:
     return site
 
 
-async def served(site: Site, act: Callable[[dict[str, object]], object] | None = None) -> tuple[int | None, str]:
+async def served(site: Site, act: Act | None = None) -> tuple[int | None, str]:
     """Serve until it would serve requests, do what is to be done then, and end it; exit code, None if it had to be killed, and its log."""
     log = site.root / "log"
     command = site.endpick("serve", "config.yaml", *_OPTIONS, "--drain-timeout=0s", *(["--locked"] if site.locked else []))
@@ -248,9 +249,7 @@ async def served(site: Site, act: Callable[[dict[str, object]], object] | None =
                 await asyncio.sleep(0.05)
             if process.returncode is None and act is not None:
                 [line] = [line for line in log.read_text(errors="replace").splitlines() if '"event":"serving"' in line]
-                came = act({**json.loads(line), "pid": process.pid})
-                if asyncio.iscoroutine(came):
-                    await came
+                await act({**json.loads(line), "pid": process.pid})
             if process.returncode is None:
                 process.terminate()
             await process.wait()
@@ -286,8 +285,8 @@ async def tried(target: Target, ways: Iterable[Way], locked: bool = True) -> lis
     for way in ways:
         site = site_of(target, locked)
         with suppress(TimeoutError):
-            act = way(site)
-            code, log = await served(site, act if callable(act) else None)
+            way(site)
+            code, log = await served(site)
             found += judged(site, way.__name__.replace("_", " "), code, log)
         shutil.rmtree(site.root, ignore_errors=True)
     return found

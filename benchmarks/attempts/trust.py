@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import marshal
 import os
 import shutil
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 from benchmarks.attempts.catalogue import Attempt, Target
-from benchmarks.attempts.locked_site import Site, Way, install, tried
+from benchmarks.attempts.locked_site import Site, Way, site_of, tried
 
 
 def a_package_on_pythonpath(site: Site) -> None:
@@ -134,7 +136,8 @@ def a_finder_with_a_text_that_says_it_is_the_locked_file(site: Site) -> None:
     site.write(site.root / "evil.py")
     site.first(
         f"{FINDER}\nclass Name(str):\n    def rpartition(self, by):\n        return {file_of(site)}.rpartition(by)\n"
-        f"find(lambda name: importlib.util.spec_from_file_location(name, Name({str(site.root / 'evil.py')!r})) if name == 'parts' else None)"
+        f"def answer(name):\n    if name != 'parts':\n        return None\n    found = spec(name, {str(site.root / 'evil.py')!r})\n"
+        f"    found.origin = Name(found.origin)\n    return found\nfind(answer)"
     )
 
 
@@ -256,10 +259,7 @@ def byte_code_on_pythonpath(site: Site) -> None:
     site.write(site.shadow / "parts.pyc", byte_code(site.evil(), "parts.py"))
 
 
-def byte_code_that_a_record_lists(site: Site) -> None:
-    """Of a distribution of which nothing is reviewed but what the lock has."""
-    install(site.packages, "acme-other", {}, {})
-    shutil.copytree(site.packages / "parts", site.root / "kept")
+def byte_code_of_a_package_beside_the_module(site: Site) -> None:
     site.write(site.packages / "parts" / "scorer" / "__init__.pyc", byte_code(site.evil(), "scorer.py"))
 
 
@@ -307,6 +307,86 @@ BYTE_CODE: tuple[Way, ...] = (
     byte_code_under_a_prefix,
     byte_code_in_a_linked_folder,
 )
-LONE_BYTE_CODE: tuple[Way, ...] = (byte_code_in_the_place_of_the_source, byte_code_on_pythonpath, byte_code_that_a_record_lists)
-WAYS = {n: v for n, v in list(globals().items()) if n.isupper() and isinstance(v, tuple)}
-ATTEMPTS: tuple[Attempt, ...] = ()
+LONE_BYTE_CODE: tuple[Way, ...] = (byte_code_in_the_place_of_the_source, byte_code_on_pythonpath, byte_code_of_a_package_beside_the_module)
+
+
+async def modules_found_first(target: Target) -> list[str]:
+    """Packages and modules of a locked name on PYTHONPATH, relative, empty, behind a link, in endpick's own place, and one that no RECORD lists."""
+    return await tried(target, SHADOWS)
+
+
+async def archives_found_first(target: Target) -> list[str]:
+    """Zip archives and eggs before the locked package, with source and with byte code alone."""
+    return await tried(target, OTHER_PATHS)
+
+
+async def modules_made_up_before_the_start(target: Target) -> list[str]:
+    """Modules in memory in the place of a locked one or of its submodule, without a spec, with the right one, with one of Python."""
+    return await tried(target, MEMORY)
+
+
+async def modules_made_up_during_the_start(target: Target) -> list[str]:
+    """Finders that put modules in the place of locked ones while they are asked for those, for their package, or for something else."""
+    return await tried(target, LATER_MEMORY)
+
+
+async def finders_that_lie(target: Target) -> list[str]:
+    """Finders whose specs name the locked file, and bring a loader, a text or an answer of their own."""
+    return await tried(target, FINDERS)
+
+
+async def finders_of_what_is_absent(target: Target) -> list[str]:
+    """Finders of a module that is optional and absent: at the second time, for Python but not for the guard, within an import of their own."""
+    return await tried(target, ABSENT)
+
+
+async def places_that_lie(target: Target) -> list[str]:
+    """Package paths, path hooks and remembered finders that lead to other files than the locked ones."""
+    return await tried(target, PLACES)
+
+
+async def forged_byte_code(target: Target) -> list[str]:
+    """Byte code beside the source: never compared, of the same age and length, of each level, under a prefix, in a linked folder."""
+    return await tried(target, BYTE_CODE)
+
+
+async def byte_code_without_source(target: Target) -> list[str]:
+    """Byte code in the place of the source, before it on the path, and as a package beside a module."""
+    return await tried(target, LONE_BYTE_CODE)
+
+
+async def commands_that_import_nothing(target: Target) -> list[str]:
+    """`list`, `doctor`, `explain`, `lock --check` and `--help` in an environment where every module of a plugin is replaced."""
+    found = []
+    for way in (a_package_on_pythonpath, byte_code_that_is_never_compared, a_module_on_a_relative_pythonpath):
+        site = site_of(target)
+        way(site)
+        for arguments in (("list",), ("doctor",), ("explain", "E0308"), ("lock", "--check"), ("--help",)):
+            process = await asyncio.create_subprocess_exec(
+                *site.endpick(*arguments), cwd=site.folder, env=site.surroundings(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            )
+            output, _ = await process.communicate()
+            if site.mark.exists():
+                found.append(f"endpick {arguments[0]} ran foreign code")
+                site.mark.unlink()
+            if b"Traceback" in output:
+                found.append(f"endpick {arguments[0]} ended in a traceback")
+        shutil.rmtree(site.root, ignore_errors=True)
+    return found
+
+
+ATTEMPTS = tuple(
+    Attempt(run)
+    for run in (
+        modules_found_first,
+        archives_found_first,
+        modules_made_up_before_the_start,
+        modules_made_up_during_the_start,
+        finders_that_lie,
+        finders_of_what_is_absent,
+        places_that_lie,
+        forged_byte_code,
+        byte_code_without_source,
+        commands_that_import_nothing,
+    )
+)
