@@ -5,8 +5,8 @@
 - `witness`: what gateways and probes noticed meanwhile
 - `hostile`: runs one attempt until its time is up, in a process of its own
 - `gateway`: what attempts send as a gateway that means harm: frames and messages, right or wrong
-- the classes: `bodies`, `overload`, `pages`, `plugins`, `servers`, `connections`, `trust`, `trust_files`, `logs`,
-  `logs_surroundings`, `restarts`
-- `locked_site`: environments with a locked plugin, for `trust` and `trust_files`
-- `log_reading`: further pickers whose log is read, for `logs` and `logs_surroundings`
+- the classes: `bodies`, `overload`, `pages`, `plugins`, `servers`, `connections`, `trust`, `trust_files`,
+  `trust_late`, `logs`, `logs_gateways`, `logs_surroundings`, `restarts`
+- `locked_site`: environments with a locked plugin, for the classes of `trust`
+- `log_reading`: further pickers whose log is read, for those of `logs`
 """

@@ -74,7 +74,7 @@ ACTS = {
     "unlisted": lambda: importlib.import_module("parts.extra"),
     "elsewhere": lambda: elsewhere("parts.extra"),
     "at once": lambda: at_once("parts.late"),
-    "again": lambda: [sys.modules.pop(name) for name in [*sys.modules] if name.startswith("parts.l")] and importlib.import_module("parts.late"),
+    "again": lambda: sys.modules.pop("parts.late", None) or importlib.import_module("parts.late"),
 }
 '''
 _PACKAGE = {
@@ -145,7 +145,8 @@ class Site:
 
     def evil(self, more: str = "") -> str:
         """Source that must not run; it is a plugin as well, so that what runs it goes on."""
-        return f"open({str(self.mark)!r}, 'w').close()\n{_PACKAGE['parts/scorer.py'].replace('from parts import acts', 'acts = None')}\n{more}\n"
+        plugin = _PACKAGE["parts/scorer.py"].replace("from parts import acts", "acts = None")
+        return f"open({str(self.mark)!r}, 'w').close()\n{plugin}\n{more}\n"
 
     def write(self, place: Path, text: str | bytes | None = None) -> Path:
         """A file, with the evil source unless given."""
@@ -197,7 +198,9 @@ def row(root: Path, file: Path) -> str:
 @functools.cache
 def _template(python: str) -> tuple[tempfile.TemporaryDirectory[str], Path]:
     """An environment with what the interpreter of the picker has, and with a locked plugin."""
-    told = subprocess.run([python, "-IPc", "import sys; print(sys._base_executable, *sys.path, sep='\\n')"], capture_output=True, text=True)
+    told = subprocess.run(
+        [python, "-IPc", "import sys; print(sys._base_executable, *sys.path, sep='\\n')"], capture_output=True, text=True, check=True
+    )
     base, *paths = told.stdout.splitlines()
     library = next(Path(path) for path in paths if path.endswith("lib-dynload")).parent
     held = tempfile.TemporaryDirectory()
@@ -215,9 +218,14 @@ def _template(python: str) -> tuple[tempfile.TemporaryDirectory[str], Path]:
     site = Site(root)
     site.folder.mkdir()
     (site.folder / "config.yaml").write_text(_CONFIG)
+    lock(site)
+    return held, root
+
+
+def lock(site: Site) -> None:
+    """Pin what is installed."""
     made = subprocess.run(site.endpick("lock"), cwd=site.folder, env=site.surroundings(), capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr
-    return held, root
 
 
 def python_of(target: Target) -> str:
@@ -245,7 +253,7 @@ async def served(site: Site, act: Act | None = None) -> tuple[int | None, str]:
         )
     try:
         async with asyncio.timeout(60):
-            while process.returncode is None and '"event":"serving"' not in log.read_text(errors="replace"):
+            while process.returncode is None and '"event":"serving"' not in log.read_text(errors="replace"):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
             if process.returncode is None and act is not None:
                 [line] = [line for line in log.read_text(errors="replace").splitlines() if '"event":"serving"' in line]

@@ -10,11 +10,12 @@ import tempfile
 import threading
 import unicodedata
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.attempts.catalogue import CONFIG, Target
+from benchmarks.attempts.gateway import HELLO, answered, connected, data, opened
 from benchmarks.attempts.locked_site import python_of
 from benchmarks.extproc.plan import endpoints_file
 
@@ -34,7 +35,7 @@ _SHOWN = frozenset("\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u0890\u0891\u08e2
 """Of the class of formats, but signs of numbers and verses that are seen."""
 
 
-def hostile_texts(rng: object = None) -> list[str]:
+def hostile_texts() -> list[str]:
     """Each odd text around a line as endpick writes it, in either format."""
     return [f"x{odd}{line}{odd}y" for odd in ODD for line in LINES]
 
@@ -147,7 +148,7 @@ def _read(output: int, log: Path, read: threading.Event) -> None:
 
 async def _ports(process: asyncio.subprocess.Process, log: Path, seconds: float) -> dict[str, int]:
     for _ in range(round(seconds / 0.05)):
-        text = log.read_text(errors="replace")
+        text = log.read_text(errors="replace")  # noqa: ASYNC240 - a short file
         found = {name: re.search(rf'{name}_port"?[=:] ?(\d+)', text) for name in ("ext_proc", "health", "metrics")}
         if all(found.values()):
             return {name: int(each[1]) for name, each in found.items() if each is not None}
@@ -183,7 +184,14 @@ def judged(pickers: Iterable[Further], *expected: str) -> list[str]:
             for word in expected or (FORGED,)
             if sent(word) not in log
         ]
-    if os.environ.get("SHOW"):
-        for p in pickers:
-            print(p.log_format, p.log()[-6000:].decode())
     return found[:20]
+
+
+async def say(port: int, payloads: Iterable[bytes]) -> None:
+    """Each on a stream of its own."""
+    with suppress(OSError):
+        async with connected(port) as (reader, writer):
+            writer.write(HELLO)
+            for number, payload in enumerate(payloads):
+                writer.write(opened(2 * number + 1) + data(2 * number + 1, payload))
+            await answered(reader, 1.0)

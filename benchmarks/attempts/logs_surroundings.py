@@ -50,10 +50,10 @@ def _page(text: str) -> bytes:
 
 
 async def model_servers_whose_answers_are_lines(target: Target) -> list[str]:
-    """Reasons, headers, redirects, encodings, names, labels and values of pages, lists of models, and answers that are no HTTP, of twelve endpoints."""
+    """Reasons, headers, redirects, encodings, names, labels and values of pages, lists of models, and answers that are no HTTP."""
     texts = iter(target.rng.sample(hostile_texts(), len(hostile_texts())) * 1000)
 
-    def answer(line: str) -> bytes:
+    def answer(_: str) -> bytes:
         text = next(texts)
         flat = sent(text).replace(b"\r", b"").replace(b"\n", b"")
         models = json.dumps({"data": [{"id": text, "parent": text}, text, {text: text}]}).encode()
@@ -109,6 +109,8 @@ async def endpoint_files_that_hold_lines(target: Target) -> list[str]:
                     (picker.folder / "next").write_bytes(content)
                     (picker.folder / "next").rename(picker.folder / "endpoints.yaml")
                 await asyncio.sleep(0.12)
+        for picker in pickers:
+            await until(picker, FORGED)
         return judged(pickers)
 
 
@@ -186,7 +188,7 @@ def _objects(text: str, line: str) -> bytes:
 
 
 async def an_api_server_whose_messages_are_lines(target: Target) -> list[str]:
-    """Reasons, messages and Status of errors, names, labels, versions, leases, holders and events of objects, of a Kubernetes that wants the log."""
+    """Reasons, messages and Status of errors, names, labels, versions, leases, holders and events of an API server that wants the log."""
     texts = iter(target.rng.sample(hostile_texts(), len(hostile_texts())) * 1000)
 
     def answer(line: str) -> bytes:
@@ -218,7 +220,7 @@ async def name_servers_whose_answers_are_lines(target: Target) -> list[str]:
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             self.transport = cast("asyncio.DatagramTransport", transport)
 
-        def datagram_received(self, data: bytes, address: object) -> None:
+        def datagram_received(self, data: bytes, address: tuple[str, int]) -> None:
             text = target.rng.choice(texts)[:60]
             name = bytes([len(text)]) + text + b"\0"
             kind = int.from_bytes(data[-4:-2], "big")
@@ -227,7 +229,8 @@ async def name_servers_whose_answers_are_lines(target: Target) -> list[str]:
             content = record if wrong != 5 else name
             answer = b"\xc0\x0c" + wrong.to_bytes(2, "big") + b"\0\1\0\0\0\0" + len(content).to_bytes(2, "big") + content
             head = data[:2] + target.rng.choice([b"\x81\x80", b"\x81\x83", b"\x81\x82"]) + b"\0\1\0\1\0\0\0\0"
-            self.transport.sendto(target.rng.choice([head + data[12:] + answer, data[:2] + text, head + data[12:] + answer[:20]]), address)  # type: ignore[arg-type]
+            whole = head + data[12:] + answer
+            self.transport.sendto(target.rng.choice([whole, data[:2] + text, whole[: len(whole) - 20]]), address)
 
     loop = asyncio.get_running_loop()
     listening = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -250,9 +253,9 @@ SECRET = "s3cr3t-of-an-operator"
 
 
 async def secrets_of_operators(target: Target) -> list[str]:
-    """Users and keys in URLs of sources, renderers and predictors, tokens of kubeconfigs, right and wrong, while servers fail: in no line of the log."""
+    """Users and keys in URLs of sources, renderers and predictors, and tokens of kubeconfigs, while servers fail: in no line of the log."""
     found = []
-    async with _server(lambda line: _http(b"", b"500 no")) as port:
+    async with _server(lambda _: _http(b"", b"500 no")) as port:
         host = f"127.0.0.1:{port}"
         urls = (
             f"http://user:{SECRET}@{host}/pool.json",
@@ -291,7 +294,9 @@ async def _with_secret(target: Target, plugin: str, environment: Mapping[str, st
             await until(picker, "configuration re", 3)
         await asyncio.sleep(1)
         return [
-            f"a secret of {plugin.split(',')[0]} is in the log: {_line(picker.log())}" for picker in pickers if _secret_in(picker.log())
+            f"a secret of {plugin.split(',', maxsplit=1)[0]} is in the log: {_line(picker.log())}"
+            for picker in pickers
+            if _secret_in(picker.log())
         ]
 
 

@@ -119,7 +119,9 @@ class Finder:
 def find(answer):
     sys.meta_path.insert(0, Finder(answer))
 def spec(name, file=None, **more):
-    return importlib.util.spec_from_file_location(name, file, loader=Evil(), **more) if file else importlib.machinery.ModuleSpec(name, Evil(), **more)
+    if file:
+        return importlib.util.spec_from_file_location(name, file, loader=Evil(), **more)
+    return importlib.machinery.ModuleSpec(name, Evil(), **more)
 """
 """Finders with answers of their own."""
 
@@ -156,13 +158,15 @@ def a_finder_whose_spec_says_each_time_something_else(site: Site) -> None:
 def a_finder_that_answers_the_second_time(site: Site) -> None:
     """For a module that is optional, and not there."""
     site.first(
-        f"{FINDER}asked = []\nfind(lambda name: (asked.append(1), spec(name) if len(asked) > 1 else None)[1] if name == 'parts.speedups' else None)"
+        f"{FINDER}asked = []\n"
+        "find(lambda name: (asked.append(1), spec(name) if len(asked) > 1 else None)[1] if name == 'parts.speedups' else None)"
     )
 
 
 def a_finder_that_looks_who_asks(site: Site) -> None:
     site.first(
-        f"{FINDER}\ndef guarded():\n    frame = sys._getframe()\n    while frame:\n        if frame.f_code.co_filename.endswith('guard.py'):\n"
+        f"{FINDER}\ndef guarded():\n    frame = sys._getframe()\n    while frame:\n"
+        "        if frame.f_code.co_filename.endswith('guard.py'):\n"
         "            return True\n        frame = frame.f_back\n    return False\n"
         "find(lambda name: spec(name) if name == 'parts.speedups' and not guarded() else None)"
     )
@@ -170,7 +174,8 @@ def a_finder_that_looks_who_asks(site: Site) -> None:
 
 def a_finder_that_imports_an_absent_module_within_itself(site: Site) -> None:
     site.first(
-        f"{FINDER}depth = []\ndef answer(name):\n    if name != 'parts.speedups':\n        return None\n    if depth:\n        return spec(name)\n"
+        f"{FINDER}depth = []\ndef answer(name):\n    if name != 'parts.speedups':\n        return None\n"
+        "    if depth:\n        return spec(name)\n"
         "    depth.append(1)\n    importlib.import_module(name)\n    return None\nfind(answer)"
     )
 
@@ -179,7 +184,8 @@ def a_namespace_that_leads_elsewhere(site: Site) -> None:
     site.write(site.root / "else" / "scorer.py")
     places = repr([str(site.root / "else")])
     site.first(
-        f"{FINDER}\ndef answer(name):\n    if name != 'parts':\n        return None\n    found = importlib.util.spec_from_file_location(name, {file_of(site)},"
+        f"{FINDER}\ndef answer(name):\n    if name != 'parts':\n        return None\n"
+        f"    found = importlib.util.spec_from_file_location(name, {file_of(site)},"
         f" submodule_search_locations={places})\n    return found\nfind(answer)"
     )
 
@@ -188,7 +194,8 @@ def a_path_that_changes_while_it_is_walked(site: Site) -> None:
     site.write(site.root / "else" / "scorer.py")
     site.first(
         f"{FINDER}\nclass Places(list):\n    def __iter__(self):\n        return iter([{str(site.root / 'else')!r}])\n"
-        f"find(lambda name: importlib.util.spec_from_file_location(name, {file_of(site)}, submodule_search_locations=Places([{str(site.packages / 'parts')!r}]))"
+        f"find(lambda name: importlib.util.spec_from_file_location(name, {file_of(site)},"
+        f" submodule_search_locations=Places([{str(site.packages / 'parts')!r}]))"
         " if name == 'parts' else None)"
     )
 
@@ -204,7 +211,8 @@ def a_path_hook_for_the_packages(site: Site) -> None:
 def a_remembered_finder_of_the_packages(site: Site) -> None:
     site.first(
         f"{FINDER}class Kept(Finder):\n    def invalidate_caches(self):\n        pass\n"
-        f"sys.path_importer_cache[{str(site.packages / 'parts')!r}] = Kept(lambda name: spec(name, {file_of(site, 'scorer')}) if name.endswith('scorer') else None)"
+        f"sys.path_importer_cache[{str(site.packages / 'parts')!r}] = Kept("
+        f"lambda name: spec(name, {file_of(site, 'scorer')}) if name.endswith('scorer') else None)"
     )
 
 
@@ -311,7 +319,7 @@ LONE_BYTE_CODE: tuple[Way, ...] = (byte_code_in_the_place_of_the_source, byte_co
 
 
 async def modules_found_first(target: Target) -> list[str]:
-    """Packages and modules of a locked name on PYTHONPATH, relative, empty, behind a link, in endpick's own place, and one that no RECORD lists."""
+    """Packages and modules of locked names on PYTHONPATH, relative, empty, behind a link, in endpick's place, and one that no RECORD lists."""
     return await tried(target, SHADOWS)
 
 
@@ -336,7 +344,7 @@ async def finders_that_lie(target: Target) -> list[str]:
 
 
 async def finders_of_what_is_absent(target: Target) -> list[str]:
-    """Finders of a module that is optional and absent: at the second time, for Python but not for the guard, within an import of their own."""
+    """Finders of a module that is optional and absent: the second time, for Python but not for the guard, within an import of their own."""
     return await tried(target, ABSENT)
 
 
