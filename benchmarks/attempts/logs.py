@@ -68,7 +68,7 @@ def _requests_with(texts: Iterable[str]) -> list[bytes]:
 
 
 async def clients_whose_names_are_lines(target: Target) -> list[str]:
-    """Models, ids, paths, methods and headers with 41 odd characters, which a plugin logs, prints, warns of, raises and names loggers by."""
+    """Models, ids, paths, methods and headers with 41 odd characters, which a plugin logs, prints, raises, names loggers by."""
     async with both_formats(target, config=_WITH_PLUGIN, files=_plugin(_ECHO)) as pickers:
         for picker in pickers:
             texts = target.rng.sample(hostile_texts(), 20)
@@ -169,7 +169,7 @@ class Saying(Scorer):
 
 
 async def a_plugin_that_forges_lines(target: Target) -> list[str]:
-    """Loggers, levels, records, fields, enums, texts of own classes, exceptions, notes, files, threads, tasks, prints, warnings, finalizers."""
+    """Loggers, levels, records, fields, enums, texts of own classes, exceptions, notes, threads, tasks, prints, warnings, finalizers."""
     texts = target.rng.sample(hostile_texts(), 24)
     source = _FORGING.replace("__TEXTS__", ascii(texts))
     async with both_formats(target, config=_WITH_PLUGIN, files=_plugin(source)) as pickers:
@@ -213,7 +213,7 @@ class Saying(OpenAIParser):
 
 
 async def a_parser_that_says_what_large_bodies_say(target: Target) -> list[str]:
-    """In the process that parses large bodies, a parser prints, warns of, logs and raises what clients say, in finalizers and threads, too."""
+    """In the process that parses large bodies, a parser prints, warns of, logs and raises what clients say, in threads, too."""
     config = CONFIG.replace("plugins:\n", "plugins:\n- type: acme.saying\n", 1) + "requestHandler: {parsers: [{pluginRef: acme.saying}]}\n"
     async with both_formats(target, ("--large-body=1000",), config=config, files=_plugin(_PARSING)) as pickers:
         for picker in pickers:

@@ -48,7 +48,7 @@ _USUAL = {
 
 
 async def gateways_whose_frames_are_lines(target: Target) -> list[str]:
-    """Methods, authorities, agents, timeouts and encodings of gRPC, debug data of GOAWAY, greetings of other protocols, with odd characters."""
+    """Methods, authorities, agents, timeouts and encodings of gRPC, debug data of GOAWAY, other protocols, with odd characters."""
     for port in (target.ext_proc_port, target.health_port, target.metrics_port):
         for text in target.rng.sample(hostile_texts(), 6):
             for name in (

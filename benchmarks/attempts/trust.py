@@ -319,7 +319,7 @@ LONE_BYTE_CODE: tuple[Way, ...] = (byte_code_in_the_place_of_the_source, byte_co
 
 
 async def modules_found_first(target: Target) -> list[str]:
-    """Packages and modules of locked names on PYTHONPATH, relative, empty, behind a link, in endpick's place, and one that no RECORD lists."""
+    """Packages and modules of locked names on PYTHONPATH, relative, empty, behind a link, in endpick's place, and unlisted."""
     return await tried(target, SHADOWS)
 
 

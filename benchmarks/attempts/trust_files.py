@@ -230,7 +230,7 @@ async def records_that_are_forged(target: Target) -> list[str]:
 
 
 async def metadata_that_lies(target: Target) -> list[str]:
-    """Editable by its own word, other entry points, newer and disguised releases, others that offer the type or are called endpick, hooks."""
+    """Editable by its own word, other entry points, newer and disguised releases, others that offer the type, or endpick's name, hooks."""
     return await tried(target, METADATA)
 
 
