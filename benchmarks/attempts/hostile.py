@@ -25,7 +25,9 @@ CLASSES = (
     "connections",
     "trust",
     "trust_files",
+    "trust_late",
     "logs",
+    "logs_gateways",
     "logs_surroundings",
     "restarts",
 )
