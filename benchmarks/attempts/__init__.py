@@ -10,4 +10,8 @@
   `connections_tls`), `trust`, `logs`, `restarts`
 - `posing`, `api_server`: what attempts serve as a server that means harm
 - the classes: `bodies`, `overload`, `pages`, `plugins`, `servers` (and `servers_…`), `connections`, `trust`, `logs`, `restarts`
+- the classes: `bodies`, `overload`, `pages`, `plugins`, `servers`, `connections`, `trust`, `trust_files`,
+  `trust_late`, `logs`, `logs_gateways`, `logs_surroundings`, `restarts`
+- `locked_site`: environments with a locked plugin, for the classes of `trust`
+- `log_reading`: further pickers whose log is read, for those of `logs`
 """

@@ -64,12 +64,18 @@ class PoolSourceParameters(Parameters):
     @field_validator("url")
     @classmethod
     def _is_a_url(cls, url: str) -> str:
-        parts = urlsplit(url)
-        if url and (parts.scheme not in ("http", "https") or not parts.hostname):
-            raise ValueError(f"'{url}' is no URL; write http://host:port/path")
+        """Its text is not repeated: a password or a key may be in it."""
         if not url.isascii() or any(character.isspace() for character in url):
             raise ValueError("a URL has ASCII characters and no blanks: escape others as %20")
-        if url and parts.port == 0:
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+            usable = parts.scheme in ("http", "https") and parts.hostname
+        except ValueError:
+            usable = False
+        if url and not usable:
+            raise ValueError("it is no URL; write http://host:port/path")
+        if url and port == 0:
             raise ValueError("port 0 is none")
         return url
 

@@ -124,6 +124,10 @@ def _require_address(server: str, found_in: str) -> None:
         raise ConfigurationError(f"{found_in}: `server` of the cluster must be an URL of http or https")
     if "@" in parts.netloc:
         raise ConfigurationError(f"{found_in}: `server` of the cluster names a user; give a token or a certificate under `users` instead")
+    if parts.query or parts.fragment:
+        raise ConfigurationError(
+            f"{found_in}: `server` of the cluster has a query or a fragment; paths are appended to it, so leave them out"
+        )
 
 
 def _with_http2(tls: ssl.SSLContext) -> ssl.SSLContext:

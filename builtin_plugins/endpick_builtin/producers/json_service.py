@@ -13,16 +13,19 @@ from endpick_builtin.collection.json_answers import refuse_too_many_parts
 
 
 def problem_with_url(url: str) -> str | None:
-    """Why a service cannot be at this URL; None when it can."""
+    """Why a service cannot be at this URL; None when it can. Its text is not repeated: a password or a key may be in it."""
     try:
         parts = urlsplit(url)
         _ = parts.port
-    except ValueError as problem:
-        return f"'{url}' is no URL: {problem}"
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        return f"'{url}' is no URL of a service; write for example http://localhost:8000"
+        usable = parts.scheme in ("http", "https") and parts.hostname
+    except ValueError:
+        usable = False
+    if not usable:
+        return "it is no URL of a service; write for example http://localhost:8000"
+    if "@" in parts.netloc:
+        return "its URL names a user, whom no request would name; leave that out"
     if parts.query or parts.fragment:
-        return f"'{url}' has a query or a fragment; paths are appended to it, so leave them out"
+        return "its URL has a query or a fragment; paths are appended to it, so leave them out"
     return None
 
 

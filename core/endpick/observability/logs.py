@@ -86,14 +86,13 @@ class TextFormatter(logging.Formatter):
 
 _OF_THE_LINE = frozenset({"ts", "level", "logger", "event", "exception"})
 """What a line says of itself; a field of such a name is another one, and gets a "_"."""
-_LEVEL_NAMES = frozenset({"DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"})
+_LEVEL_NAMES = {"DEBUG": "debug", "INFO": "info", "WARNING": "warning", "ERROR": "error", "CRITICAL": "critical"}
 
 
 def _level_of(record: logging.LogRecord) -> str:
-    """One of the five levels: who logs may give others any name."""
-    if record.levelname in _LEVEL_NAMES:
-        return record.levelname.lower()
-    return next((name for name, number in reversed(LEVELS.items()) if record.levelno >= number), "debug")
+    """One of the five levels: who logs may give others any name, and these a text of a class of its own."""
+    known = _LEVEL_NAMES.get(record.levelname)
+    return known or next((name for name, number in reversed(LEVELS.items()) if record.levelno >= number), "debug")
 
 
 _LONGEST_TEXT = 16_000
@@ -139,5 +138,10 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, object]:
-    """The fields that the caller passed as `extra=`."""
-    return {name: _shortened(value) if type(value) is str else value for name, value in vars(record).items() if name not in _STANDARD}
+    """The fields that the caller passed as `extra=`, by plain names: a text of another class may be equal to none, and look like any."""
+    given = ((_plain(name), value) for name, value in vars(record).items() if name not in _STANDARD)
+    return {name: _shortened(value) if type(value) is str else value for name, value in given}
+
+
+def _plain(name: object) -> str:
+    return str.__getitem__(name if isinstance(name, str) else str(name), slice(None))

@@ -141,29 +141,35 @@ class ImportGuard(MetaPathFinder):
         return self._unseen(owned_names(contents.modules))
 
     def _unseen(self, owned: Collection[str]) -> str | None:
-        return next((name for name in _loaded_within(owned) if self._is_unseen(sys.modules[name])), None)
+        return next((name for name in _loaded_within(owned) if self._is_unseen(name, sys.modules[name])), None)
 
-    def _is_unseen(self, module: ModuleType) -> bool:
+    def _is_unseen(self, name: str, module: ModuleType) -> bool:
         spec = getattr(module, "__spec__", None)  # a module that code makes up has none, and one with a second name has its first there
-        if spec is None or not spec.has_location:
-            return False
-        return spec.name not in self._executed and not _is_pythons_own(spec, spec.name)
+        first = spec.name if spec is not None and spec.has_location else None
+        if name in self._modules and name not in self._executed and (first is None or sys.modules.get(first) is not module):
+            return True  # it stands where a file of the distribution belongs, whatever it says of itself
+        return spec is not None and first is not None and first not in self._executed and not _is_pythons_own(spec, first)
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         """What the other finders find, if it may be loaded.
 
         Raises:
             UntrustedModuleError: it may not.
+            ModuleNotFoundError: they find nothing under a guarded name. Python would ask them once more, and judge no answer.
         """
         spec = self._found_by_others(fullname, path, target)
-        return None if spec is None else self._judged(spec, fullname)
+        if spec is not None:
+            return self._judged(spec, fullname)
+        if self._owner_of(fullname) is not None:
+            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
+        return None
 
     def _judged(self, spec: ModuleSpec, fullname: str) -> ModuleSpec:
         file = spec.origin if spec.has_location else None
         guarded = None if file is None else self._files.get(self._canonical(file))
         if file is not None and guarded is not None:
             return self._guarded_spec(spec, fullname, file, guarded)
-        owner = self._shared.get(fullname) or _within(fullname, self._owned)
+        owner = self._owner_of(fullname)
         if owner is None or _is_pythons_own(spec, fullname):
             return spec
         if self._is_codeless(spec, fullname):
@@ -171,6 +177,9 @@ class ImportGuard(MetaPathFinder):
         if file is not None and file == self._modules.get(fullname):
             raise self._refusal(f"'{fullname}' of {owner} is not what the lock file has: {file}", spec, ACCEPT)
         raise self._refusal(f"'{fullname}' of {owner} would be loaded from {file or spec.origin}, {self._expected(fullname)}", spec)
+
+    def _owner_of(self, fullname: str) -> str | None:
+        return self._shared.get(fullname) or _within(fullname, self._owned)
 
     def _canonical(self, file: str) -> str:
         """The file by the real path of its directory: import paths lead to one directory in several ways.

@@ -104,6 +104,7 @@ def test_certificates_come_from_data_and_from_files_beside_the_kubeconfig(tmp_pa
         ({"cluster": {"server": "https://[::1:6443"}}, "must be an URL of http or https"),
         ({"cluster": {"server": "https://host:port"}}, "must be an URL of http or https"),
         ({"cluster": {"server": "https://admin:secret@host"}}, "`server` of the cluster names a user"),
+        ({"cluster": {"server": "https://host?token=secret"}}, "`server` of the cluster has a query"),
         ({"user": {"token": "secret\r\nX-Other: y"}}, "the token holds a line end"),
         ({"cluster": {"server": 5}}, "`server` of the cluster must be text"),
         ({"cluster": {"certificate-authority-data": "%%"}}, "`certificate-authority` of the cluster cannot be read"),

@@ -266,6 +266,19 @@ async def test_what_a_parser_counts_and_logs_elsewhere_is_shown_under_its_name(o
     assert {each.plugin for each in caplog.records if each.name == "endpick.plugin.odd"} == {"odd (obedient-parser, odd-parsers 1.0)"}
 
 
+async def test_what_a_parser_prints_warns_of_and_cannot_log_elsewhere_is_logged_and_written_nowhere(obedient, caplog, capfd):
+    """Clients choose what a parser prints of a body, and whatever reads the log would take its lines for endpick's."""
+    caplog.set_level(logging.INFO)
+    async with reading() as bodies:
+        await bodies.read(obedient(), b"print", "/obey")
+        await bodies.bodies.stop()
+    told = [each.getMessage() for each in caplog.records if each.name == "endpick.plugin.odd"]
+    assert told[0] == "printed: print was printed"
+    assert "UserWarning: it is Tuesday" in told[1]
+    assert told[2:] == ["a line cannot be shown: TypeError"]
+    assert capfd.readouterr() == ("", "")
+
+
 async def test_refusals_of_the_openai_parser_are_counted_wherever_it_parses():
     instance = parser(maxPrompts=2)
     async with reading() as bodies:

@@ -200,3 +200,11 @@ def test_a_pointer_that_is_none_is_refused(pointer):
 def test_a_key_is_given_once():
     with pytest.raises(ValidationError, match="attributeKey 'a' is given 2 times"):
         JsonValuesParameters(values=[{"attributeKey": "a", "pointer": "/a"}, {"attributeKey": "a", "pointer": "/b"}])
+
+
+@pytest.mark.parametrize("url", ["ftp://u:secret@h/", "http:///secret", "http://h:secret/", "secret"])
+def test_a_url_that_is_none_is_not_repeated(url):
+    """There may be a password or a key in it, and a refused reload is logged."""
+    with pytest.raises(ValidationError) as refused:
+        PoolSourceParameters(url=url)
+    assert "secret" not in "; ".join(each["msg"] for each in refused.value.errors())

@@ -333,7 +333,7 @@ async def test_the_environment_says_where_and_how():
     )
     assert settings == LatencySettings(prediction_urls=("http://a:1", "http://b:2"), timeout_seconds=3)
     assert LatencySettings.from_environment({}) == LatencySettings()
-    with pytest.raises(ConfigurationError, match="the environment variable TRAINING_SERVER_URL: 'nowhere' is no URL"):
+    with pytest.raises(ConfigurationError, match="the environment variable TRAINING_SERVER_URL: it is no URL"):
         LatencySettings.from_environment({"TRAINING_SERVER_URL": "nowhere"})
 
 

@@ -269,6 +269,16 @@ async def test_parameters_that_cannot_work_together_are_refused(parameters, says
         instance(TokenProducer, **parameters)
 
 
+@pytest.mark.parametrize(
+    "url", ["http://u:secret@h", "http://h?key=secret", "http://h#secret", "secret://h", "http://h:secret", "http://u:secret\u2100@h"]
+)
+async def test_a_url_that_is_refused_is_not_repeated(url):
+    """The log, which tells of a refused reload, is read by more people than the configuration."""
+    with pytest.raises(ValueError, match="URL") as refused:
+        instance(TokenProducer, modelName="m", vllm={"url": url})
+    assert "secret" not in "; ".join(each["msg"] for each in refused.value.errors())
+
+
 async def test_the_former_name_of_the_url_still_works():
     async with serving(Renderer({"token_ids": [4]})) as port:
         producer = instance(TokenProducer, modelName="m", vllm={"http": f"http://127.0.0.1:{port}"})

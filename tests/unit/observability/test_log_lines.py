@@ -72,6 +72,21 @@ def test_too_many_are_dropped_counted_and_told(pipe, monkeypatch):
         handler.flush()
 
 
+def test_that_lines_were_dropped_is_told_in_the_format_of_the_others(pipe, monkeypatch):
+    monkeypatch.setattr(log_lines, "MOST_WAITING", 1)
+    reader, writer = pipe
+    handler = LineHandler(writer, LostLines())
+    handler.setFormatter(JSONFormatter())
+    filled = fill(writer)
+    for number in range(3):
+        log(handler, str(number))
+    with os.fdopen(reader, "rb") as log_file:
+        log_file.read(filled)
+        events = [json.loads(log_file.readline())["event"] for _ in range(2)]
+        handler.flush()
+    assert "2 log lines were dropped: what reads the log is too slow, or has no room" in events
+
+
 def test_a_long_line_is_whole(pipe):
     reader, writer = pipe
     handler = LineHandler(writer, LostLines())

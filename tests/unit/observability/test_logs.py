@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import logging
+from collections.abc import Mapping
+from enum import Enum
 
 import pytest
 
@@ -121,10 +123,12 @@ def test_half_a_surrogate_pair_does_not_cost_the_line():
     assert json.loads(stream.getvalue())["model"] == "\\ud800"
 
 
-def _lines_of(log_format: str, **fields: object) -> list[str]:
+def _lines_of(log_format: str, more: Mapping[object, object] | None = None, **fields: object) -> list[str]:
     stream = io.StringIO()
     configure_logging("info", log_format, stream)
-    record = logging.makeLogRecord({"name": "acme", "msg": "said", "levelno": 25, "levelname": "INFO", "created": 0.0} | fields)
+    record = logging.makeLogRecord(
+        {"name": "acme", "msg": "said", "levelno": 25, "levelname": "INFO", "created": 0.0} | fields | (more or {})
+    )
     logging.getLogger("acme").handle(record)
     return stream.getvalue().splitlines()
 
@@ -144,3 +148,29 @@ def test_no_field_of_a_plugin_passes_for_what_a_line_says_of_itself():
     shown = json.loads(line)
     assert (shown["ts"][:4], shown["level"], shown["logger"], shown["event"]) == ("1970", "info", "acme", "said")
     assert {name: shown[f"{name}_"] for name in own} == own
+
+
+class Text(str):
+    """What a plugin may give for a text: it looks like one of endpick's own, and becomes another one when it is written."""
+
+    def __str__(self):
+        return FORGED
+
+    lower = __format__ = lambda self, *_: FORGED
+
+
+class Name(Enum):
+    """What orjson writes as the value, though it is equal to no text."""
+
+    LEVEL = "level"
+    EVENT = "event"
+
+
+def test_no_text_of_a_class_of_its_own_passes_for_what_a_line_says_of_itself():
+    told = {Name.LEVEL: "critical", Name.EVENT: "ready", Text("logger"): "endpick", "levelname": Text("WARNING"), "name": Text("acme")}
+    (line,) = _lines_of("json", told)
+    names = [name for name, _ in json.loads(line, object_pairs_hook=list)]
+    assert [names.count(name) for name in ("ts", "level", "logger", "event")] == [1, 1, 1, 1]
+    assert (json.loads(line)["level"], json.loads(line)["logger_"]) == ("warning", "endpick")
+    (text,) = _lines_of("text", told)
+    assert text.split(" ", 2)[1] == "warning"

@@ -121,6 +121,40 @@ def test_a_finder_that_imports_what_it_is_asked_for_does_not_get_its_own_in(guar
     assert importlib.import_module("guarded.inner").VALUE == 1
 
 
+def test_a_finder_that_finds_an_absent_module_only_when_it_is_asked_again_does_not_get_it_in(guarded, lying):
+    """A plugin may try to import what is optional. Nothing is found under the guard, and Python would ask all finders once more."""
+    guarded()
+    asked = []
+
+    def found(name):
+        asked.append(name)
+        return ModuleSpec(name, Runs()) if len(asked) > 1 else None
+
+    lying("guarded.optional", found)
+
+    with pytest.raises(ModuleNotFoundError) as missing:
+        importlib.import_module("guarded.optional")
+    assert missing.value.name == "guarded.optional"
+    assert asked == ["guarded.optional"]
+
+
+def test_a_finder_that_imports_an_absent_module_within_itself_does_not_get_it_in(guarded, lying):
+    guarded()
+    within = []
+
+    def found(name):
+        if within:
+            return ModuleSpec(name, Runs())
+        within.append(name)
+        importlib.import_module(name)
+        return None
+
+    lying("guarded.optional", found)
+
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("guarded.optional")
+
+
 @pytest.mark.parametrize("name", ["30fcd23745efe32ce681__mypyc", "has-hyphen"])
 def test_a_module_whose_name_no_import_statement_could_spell_is_not_shadowed(guarded, tmp_path, name):
     """What compiles packages puts all their code into a module of such a name."""

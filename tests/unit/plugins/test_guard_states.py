@@ -11,6 +11,8 @@ import sys
 from importlib.machinery import PathFinder
 from types import ModuleType
 
+import pytest
+
 from conftest import record_line
 from endpick.diagnostics import Code
 from endpick.plugins.discovery import discover
@@ -191,6 +193,32 @@ def test_a_module_made_up_by_code_survives_a_reload(guarded, guard):
 def test_a_module_made_up_by_code_and_a_second_name_of_one_are_no_harm(guarded, guard):
     root = guarded({"guarded.__init__": "import sys, types\nsys.modules['guarded.made_up'] = types.ModuleType('guarded.made_up')\n"})
     importlib.import_module("guarded")
+    (candidate,) = discover([str(root)])
+
+    assert LockCheck(lock_of([candidate]), guard).loaded(Reference(candidate.type), candidate) is None
+
+
+@pytest.mark.parametrize(
+    "spec", [lambda: None, lambda: sys.modules["guarded"].__spec__, lambda: json.__spec__], ids=["none", "own", "pythons"]
+)
+def test_a_module_made_up_in_the_place_of_a_file_is_noticed(guarded, guard, monkeypatch, spec):
+    """As a finder can, while it is asked for another module: what code makes up has a name for which there is no file."""
+    root = guarded()
+    importlib.import_module("guarded")
+    planted = ModuleType("guarded.inner")
+    planted.__spec__ = spec()
+    monkeypatch.setitem(sys.modules, "guarded.inner", planted)
+    (candidate,) = discover([str(root)])
+
+    fault = LockCheck(lock_of([candidate]), guard).loaded(Reference(candidate.type), candidate)
+
+    assert fault.message == "'guarded.inner' of acme-guarded 1.0 was loaded by another import hook, where endpick could not check it"
+
+
+def test_a_module_of_its_own_under_the_name_of_another_file_is_no_harm(guarded, guard, monkeypatch):
+    root = guarded()
+    deep = importlib.import_module("guarded.deep")
+    monkeypatch.setitem(sys.modules, "guarded.inner", deep)
     (candidate,) = discover([str(root)])
 
     assert LockCheck(lock_of([candidate]), guard).loaded(Reference(candidate.type), candidate) is None

@@ -19,6 +19,7 @@ from typing import BinaryIO, cast
 
 from endpick.api.request import ParsedRequest, Rejection
 from endpick.datalayer.model_rules import choose_model
+from endpick.observability.uncaught import Uncaught
 from endpick.plugins.failures import kind_of
 from endpick.plugins.importing import describe, place
 from endpick.serve.bodies.double import Double, LogLines, NotBuiltError, double_of, grown_samples, starts_or_stops
@@ -42,12 +43,14 @@ def main(descriptor: int, parent: int, log_level: int) -> None:
     _end_with(parent)
     lines = LogLines()
     logging.basicConfig(level=log_level, handlers=[lines], force=True)
+    uncaught = Uncaught()  # what is printed, or raised where no call stands, becomes lines as well: the outputs are those of the parent
     with socket.socket(fileno=descriptor) as channel, channel.makefile("rb") as incoming, asyncio.Runner() as runner:
         helper = Helping(channel, incoming, runner, lines)
-        with suppress(ConnectionError):  # the parent is gone amid a body
+        uncaught.install(runner.get_loop())
+        with uncaught.output_taken(), suppress(ConnectionError):  # the parent may be gone amid a body
             while helper.answer_next():
                 pass
-        helper.stop()
+            helper.stop()
 
 
 def _end_with(parent: int) -> None:

@@ -18,6 +18,7 @@ from endpick.api.request_control import Parser
 from endpick.diagnostics import Diagnostic
 from endpick.plugins.discovery import Candidate, discover
 from endpick.plugins.elsewhere import Growth
+from endpick.plugins.failures import kind_of
 from endpick.plugins.guard import GUARD
 from endpick.plugins.hook_objects import discover_hook_objects
 from endpick.plugins.instance import build, instance_logger
@@ -129,13 +130,12 @@ class LogLines(logging.Handler):
         self._kept: deque[LogLine] = deque(maxlen=_MOST_LINES)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep one record as text."""
+        """Keep one record as text, or that it has none; Python would write why to standard error, which is the parent's."""
         try:
-            text = self.format(record)
-        except Exception:
-            self.handleError(record)
-        else:
-            self._kept.append(LogLine(level=min(max(record.levelno, 0), 1000), text=shortened(text)[:LONGEST_TEXT]))
+            line = LogLine(level=min(max(record.levelno, 0), 1000), text=shortened(self.format(record))[:LONGEST_TEXT])
+        except BaseException as problem:  # what is logged may be a plugin's, and is asked only here what it says
+            line = LogLine(level=logging.ERROR, text=f"a line cannot be shown: {kind_of(problem)}")
+        self._kept.append(line)
 
     def take(self) -> tuple[LogLine, ...]:
         """What was kept."""
