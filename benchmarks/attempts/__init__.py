@@ -5,5 +5,5 @@
 - `witness`: what gateways and probes noticed meanwhile
 - `hostile`: runs one attempt until its time is up, in a process of its own
 - `gateway`: what attempts send as a gateway that means harm: frames and messages, right or wrong
-- the classes: `bodies`, `overload`, `pages`, `plugins`, `servers`, `connections`, `trust`, `logs`, `restarts`
+- the classes: `bodies`, `answers`, `overload`, `pages`, `plugins`, `servers`, `connections`, `trust`, `logs`, `restarts`
 """

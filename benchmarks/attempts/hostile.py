@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.attempts.catalogue import Attempt, Target
 
-CLASSES = ("bodies", "overload", "pages", "plugins", "servers", "connections", "trust", "logs", "restarts")
+CLASSES = ("bodies", "answers", "overload", "pages", "plugins", "servers", "connections", "trust", "logs", "restarts")
 _PAUSE_SECONDS = 0.1
 
 
