@@ -33,7 +33,9 @@ async def _answered(target: Target, bodies: Iterable[tuple[bytes, int]], headers
 
 async def lines_without_number(target: Target) -> None:
     """Events of a mebibyte that are all line ends, of each kind, or all short lines, the end of which comes with as much again."""
-    line = target.rng.choice((b"\r", b"data:\r", b"\n", b"data:\n", b'"usage"\r', b'data:"usage"\r', b": \r\n", b"data:{}\r", b"\x0b", b"\xe2\x80\xa8"))
+    line = target.rng.choice(
+        (b"\r", b"data:\r", b"\n", b"data:\n", b'"usage"\r', b'data:"usage"\r', b": \r\n", b"data:{}\r", b"\x0b", b"\xe2\x80\xa8")
+    )
     lines = line * (MEBIBYTE // len(line) - 1)
     bodies = []
     for mark in (b'data: {"usage":{"prompt_tokens":1}}', b'"usage"', b'data: {"meta_info":{}}'):

@@ -295,7 +295,10 @@ async def grpc_bodies_that_are_none(target: Target) -> None:
         framed(b"\x13" * 200_000),
         framed(protobuf_field(2, protobuf_field(2, b"\x80" * 200_000))),
         framed(protobuf_field(3, b"\xff" * 200_000)),
-        framed(protobuf_field(2, protobuf_field(2, b"\xff\xff\xff\xff\x0f" * 40_000)) + protobuf_field(7, protobuf_field(6, b"\xff") * 20_000 + protobuf_field(5, b"\x10\x05") * 9999)),
+        framed(
+            protobuf_field(2, protobuf_field(2, b"\xff\xff\xff\xff\x0f" * 40_000))
+            + protobuf_field(7, protobuf_field(6, b"\xff") * 20_000 + protobuf_field(5, b"\x10\x05") * 9999)
+        ),
         b'\0"' + http_body,
         b"".join(framed(b"") for _ in range(50_000)),
         target.rng.randbytes(100_000),
