@@ -38,6 +38,7 @@ flowControl:
 """
 )
 """What attempts send is of negative priority, which a third of the servers has no room for: that is for those that behave."""
+_EXPERIMENTS = "--allow-experimental-plugins"
 _RESET = 8
 
 
@@ -248,9 +249,9 @@ ATTEMPTS = (
     Attempt(answers_without_an_end, flags=(_SOME,)),
     Attempt(envelopes_that_wait, flags=(_SOME,)),
     Attempt(large_bodies_beside_little_memory, flags=(_SOME,)),
-    Attempt(queues_that_are_left_at_once, config=_QUEUES),
-    Attempt(queues_that_a_reload_takes_away, config=_QUEUES),
-    Attempt(waiting_bodies_with_wide_hints, flags=(_SOME,), config=_QUEUES),
+    Attempt(queues_that_are_left_at_once, config=_QUEUES, flags=(_EXPERIMENTS,)),
+    Attempt(queues_that_a_reload_takes_away, config=_QUEUES, flags=(_EXPERIMENTS,)),
+    Attempt(waiting_bodies_with_wide_hints, flags=(_SOME, _EXPERIMENTS), config=_QUEUES),
     Attempt(an_index_that_is_filled, flags=(_LITTLE,)),
     Attempt(is_normal_again, flags=(_SOME,)),
 )
