@@ -238,6 +238,23 @@ def test_of_thousands_of_events_with_usage_the_last_are_read(behind, usage):
     assert parser.usage(events, True) == usage
 
 
+@pytest.mark.parametrize("end", [b"\r", b"\n", b"data:\r", b": a\r\n"])
+def test_lines_without_usage_cost_nothing_each(end):
+    events = end * (1_000_000 // len(end)) + b'data: {"usage":{"prompt_tokens":5}}\r' + b"\r" * 1_000_000
+    tracemalloc.start()
+    try:
+        assert parser.usage(events, True) == Usage(5, 0)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 2 * len(events)
+
+
+@pytest.mark.parametrize(("objects", "usage"), [(100, Usage(1, 0)), (200, None)])
+def test_a_usage_of_hundreds_of_objects_is_none(objects, usage):
+    assert parser.usage(b'..."usage":{"prompt_tokens":1' + b',"a":{}' * objects + b"}}", streaming=False) == usage
+
+
 @pytest.mark.parametrize(("brackets", "expected"), [(32_760, Usage(1, 0)), (33_000, None)])
 def test_an_event_that_is_all_brackets_is_not_read(brackets, expected):
     event = b'data: {"usage":{"prompt_tokens":1},"x":[' + b"[]," * brackets + b"0]}\n\n"
