@@ -78,7 +78,7 @@ async def objects_without_measure(target: Target) -> None:
 
 
 async def frames_without_measure(target: Target) -> None:
-    """Frames of gRPC: empty by the hundred thousand, longer than they are, compressed, with events, unbalanced usage, or nothing to read."""
+    """Frames of gRPC: empty by the thousand, longer than they are, compressed, with events, unbalanced usage, or nothing."""
     vertex = "/google.cloud.aiplatform.v1.PredictionService/ChatCompletions"
 
     def messages(data: bytes) -> bytes:

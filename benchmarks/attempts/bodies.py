@@ -171,7 +171,7 @@ async def lengths_that_lie(target: Target) -> None:
 
 
 async def bodies_at_each_limit(target: Target) -> Iterable[str]:
-    """Bodies one byte below, at and above the limits of light, lenient, large and refused ones, and whether only those above are refused."""
+    """Bodies one byte below, at and above the limits of light, lenient, large and refused ones, and whether those above are refused."""
     told = []
     for limit in (_LIGHT, _LENIENT, _LARGE, 2 * MEBIBYTE):
         begin, end = b'{"model":"m","prompt":"', b'"}'
@@ -310,7 +310,7 @@ async def grpc_bodies_that_are_none(target: Target) -> None:
 
 
 async def headers_by_the_thousand(target: Target) -> None:
-    """Headers up to `--grpc-max-envelope-size`: 32,768 of two bytes, one of 250 KB, one name over and over, names that nobody has, cookies."""
+    """Headers up to `--grpc-max-envelope-size`: 32,000 of two bytes, one of 250 KB, one name over and over, new names, cookies."""
     many = target.rng.choice((300, 9000, 32_000))
     sets = [
         [(chr(97 + each % 26) + chr(97 + each // 26 % 26), "") for each in range(many)],
@@ -331,7 +331,7 @@ async def headers_by_the_thousand(target: Target) -> None:
 
 
 async def metadata_without_measure(target: Target) -> None:
-    """Subset hints of a hundred thousand entries, as text and as a list, structures within each other, attributes, a thousand namespaces."""
+    """Subset hints of a hundred thousand entries, as text and as a list, structures within each other, attributes, many namespaces."""
     hint = ("envoy.lb.subset_hint", "x-gateway-destination-endpoint-subset")
     texts = ("," * 250_000, "a," * 120_000, "127.0.100.100:1 ," * 14_000, "[::1]:8000,[" * 20_000, "127.0.100.100")
     messages = []

@@ -240,15 +240,17 @@ async def is_normal_again(target: Target) -> Iterable[str]:
     return [f"five seconds after the last body it says {stages}"]
 
 
+# "New requests get 503 at their headers" and "requests whose bodies are still coming get 503": where memory is short on purpose, those of
+# the well-behaved may be among them.
 ATTEMPTS = (
-    Attempt(waves_of_bodies, flags=(_LITTLE,)),
+    Attempt(waves_of_bodies, flags=(_LITTLE,), may_lose=True),
     Attempt(bodies_that_grow_when_they_are_read, flags=(_SOME,), config=EVERY_PARSER),
     Attempt(halves_of_messages, flags=(_SOME,)),
     Attempt(streams_that_stop_at_each_phase),
-    Attempt(replies_that_nobody_takes, flags=(_SOME,)),
+    Attempt(replies_that_nobody_takes, flags=(_SOME,), may_lose=True),
     Attempt(answers_without_an_end, flags=(_SOME,)),
     Attempt(envelopes_that_wait, flags=(_SOME,)),
-    Attempt(large_bodies_beside_little_memory, flags=(_SOME,)),
+    Attempt(large_bodies_beside_little_memory, flags=(_SOME,), may_lose=True),
     Attempt(queues_that_are_left_at_once, config=_QUEUES, flags=(_EXPERIMENTS,)),
     Attempt(queues_that_a_reload_takes_away, config=_QUEUES, flags=(_EXPERIMENTS,)),
     Attempt(waiting_bodies_with_wide_hints, flags=(_SOME, _EXPERIMENTS), config=_QUEUES),

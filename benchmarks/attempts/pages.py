@@ -189,7 +189,7 @@ async def requests_of_every_kind(target: Target) -> Iterable[str]:
 
 
 async def requests_at_the_edges(target: Target) -> None:
-    """Requests of 16 KiB and one byte more, in single bytes, sixteen and seventeen at once, endless, cut at any place, on forty connections."""
+    """Requests of 16 KiB and one byte more, in single bytes, sixteen and seventeen at once, endless, cut anywhere, on forty connections."""
     fill = 16 * 1024 - len(_PAGE) - 7
     edges = [_PAGE + b"A: " + b"x" * (fill + more) + b"\r\n\r\n" for more in (-1, 0, 1)]
     edges += [_ASK * 16, _ASK * 17, _ASK * 400, _ASK[: target.rng.randrange(len(_ASK))], b"GET /" + b"a" * 100_000]
@@ -205,7 +205,7 @@ async def requests_at_the_edges(target: Target) -> None:
 
 
 async def clients_that_go_amid_the_page(target: Target) -> None:
-    """Three hundred connections that ask and are reset at once, half closed, or closed after some bytes, plain or while it is compressed."""
+    """Three hundred connections that ask and are reset at once, half closed, or closed after some bytes, plain or compressed."""
 
     async def goes() -> None:
         async with connected(target.metrics_port) as (reader, writer):
@@ -241,7 +241,7 @@ _ANSWERS = (
 
 
 async def doctor_and_what_answers_it(target: Target) -> Iterable[str]:
-    """`endpick doctor --serving` asks servers that lie, never end, redirect and command the terminal; it has to end, in order and plainly."""
+    """`endpick doctor --serving` asks servers that lie, never end, redirect and command the terminal; it has to end in order."""
     answer = target.rng.choice(_ANSWERS)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

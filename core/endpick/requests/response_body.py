@@ -16,7 +16,6 @@ from endpick.plugins.failures import CALL_FAILURES, kind_of
 from endpick.requests.memory import MemoryAccount
 from endpick.scheduling.step import Fault, Step
 
-
 _MOST_GROWN_BYTES: Final = 1 << 16
 """Beside as much again: by so much a piece of an answer gets longer at most for the client's name. A mebibyte may have the shortest of
 names a hundred thousand times, and the client's may have four kilobytes."""
