@@ -232,7 +232,7 @@ def test_rewriting_the_model_changes_nothing_else(body, expected):
     assert with_model(body, "new") == expected
 
 
-@pytest.mark.parametrize(("behind", "usage"), [(255, Usage(5, 0)), (256, None), (30_000, None)])
+@pytest.mark.parametrize(("behind", "usage"), [(31, Usage(5, 0)), (32, None), (30_000, None)])
 def test_of_thousands_of_events_with_usage_the_last_are_read(behind, usage):
     events = b'data: {"usage":{"prompt_tokens":5}}\n' + b'data: {"usage":[]}\n' * behind
     assert parser.usage(events, True) == usage
