@@ -40,6 +40,7 @@ flowControl:
 """What attempts send is of negative priority, which a third of the servers has no room for: that is for those that behave."""
 _EXPERIMENTS = "--allow-experimental-plugins"
 _RESET = 8
+_WINDOW_BYTES = 3_900_000
 
 
 async def _held(target: Target, payload: bytes, streams: int, seconds: float, last: bytes = b"") -> None:
@@ -57,6 +58,12 @@ async def _held(target: Target, payload: bytes, streams: int, seconds: float, la
             await taken
 
 
+async def _held_by_many(target: Target, payload: bytes, streams: int, seconds: float) -> None:
+    """The same on as many connections as are needed for each to keep within the first windows of both transports."""
+    each = max(1, min(streams, _WINDOW_BYTES // max(1, len(payload))))
+    await asyncio.gather(*(_held(target, payload, min(each, streams - begun), seconds) for begun in range(0, streams, each)))
+
+
 async def waves_of_bodies(target: Target) -> None:
     """A hundred connections with bodies of 900 KB that all miss a byte, which comes at one moment, wave after wave, in 150 MiB."""
     payload = request(b'{"model":"m","prompt":"' + target.rng.choice((b"x", b"\\n", "é".encode())) * 450_000 + b'"}')
@@ -72,18 +79,18 @@ async def bodies_that_grow_when_they_are_read(target: Target) -> None:
     text = b'{"model":"m","prompt":"p",' + rest + b"}"
     tokens = framed(protobuf_field(2, protobuf_field(2, b"\x01" * 200_000)))
     await asyncio.gather(
-        *(_held(target, request(text), many, 1.0) for _ in range(3)),
-        _held(target, request(tokens, {":path": GENERATE, "content-type": "application/grpc"}), many, 1.0),
+        _held_by_many(target, request(text), 3 * many, 1.0),
+        _held_by_many(target, request(tokens, {":path": GENERATE, "content-type": "application/grpc"}), many, 1.0),
     )
 
 
 async def halves_of_messages(target: Target) -> None:
-    """Forty connections, each with sixty streams whose message of 64 MB has begun, of a body or of headers, and never goes on."""
+    """2400 streams on forty connections and more whose message of 64 MB has begun, of a body or of headers, and never goes on."""
     begin = headers_message().SerializeToString()
     body = b"\x22" + b"\x80\x80\x80\x1e\x0a\xfa\xff\xff\x1d"
     half = target.rng.choice((begin[:3], body, b"\x12\xff\xff\x0f", b""))
     payload = grpc([headers_message()]) + struct.pack(">BI", 0, 63 << 20) + half + b"x" * target.rng.choice((0, 1000, 200_000))
-    await asyncio.gather(*(_held(target, payload, 60, 1.5) for _ in range(40)))
+    await _held_by_many(target, payload, 2400, 1.5)
 
 
 async def streams_that_stop_at_each_phase(target: Target) -> None:
@@ -105,20 +112,20 @@ async def streams_that_stop_at_each_phase(target: Target) -> None:
 
 
 async def replies_that_nobody_takes(target: Target) -> None:
-    """Bodies and answers of a megabyte whose replies are never read, or for which no window is open, on fifty connections."""
+    """Bodies and answers of a megabyte whose replies are never read, or for which no window is open, on 150 connections."""
     prompt = request(b'{"model":"m","prompt":"' + b"x" * 900_000 + b'"}', {REWRITE: "another"})
     open_window = target.rng.random() < 0.5
 
     async def deaf() -> None:
         async with connected(target.ext_proc_port) as (_, writer):
             hello = frames.PREFACE + frames.settings({4: 2**31 - 1 if open_window else 0}) + frames.window_update(0, 2**30)
-            writer.write(hello + b"".join(opened(each) + data(each, prompt) for each in range(1, 31, 2)))
+            writer.write(hello + b"".join(opened(each) + data(each, prompt) for each in range(1, 9, 2)))
             with suppress(TimeoutError):
                 async with asyncio.timeout(1.5):
                     await writer.drain()
             await asyncio.sleep(1)
 
-    await asyncio.gather(*(deaf() for _ in range(50)))
+    await asyncio.gather(*(deaf() for _ in range(150)))
 
 
 async def answers_without_an_end(target: Target) -> None:
@@ -126,7 +133,7 @@ async def answers_without_an_end(target: Target) -> None:
     kind = target.rng.choice(("text/event-stream", "application/grpc", "application/json"))
     begin = b"\0\0\3\xff\xff" if kind == "application/grpc" else b"data: "
     payload = request(b'{"model":"m","prompt":"p"}') + grpc(answer_messages(begin + b"x" * 240_000, {"content-type": kind}, 60_000)[:-1])
-    await asyncio.gather(*(_held(target, payload, 50, 1.5) for _ in range(4)))
+    await _held_by_many(target, payload, 200, 1.5)
 
 
 async def envelopes_that_wait(target: Target) -> None:
@@ -135,9 +142,7 @@ async def envelopes_that_wait(target: Target) -> None:
     message.metadata_context.filter_metadata["n"].update({"k": ["v"] * target.rng.choice((10, 30_000))})
     heavy = request(b'{"model":"m","prompt":[' + b"[1]," * 9000 + b"[1]]}")
     waiting = grpc([message])
-    await asyncio.gather(
-        *(_held(target, waiting, 60, 1.5) for _ in range(5)), *(_held(target, heavy + waiting * 3, 20, 1.5) for _ in range(5))
-    )
+    await asyncio.gather(_held_by_many(target, waiting, 300, 1.5), _held_by_many(target, heavy + waiting * 3, 100, 1.5))
 
 
 async def large_bodies_beside_little_memory(target: Target) -> None:
