@@ -14,4 +14,5 @@
   `trust_late`, `logs`, `logs_gateways`, `logs_surroundings`, `restarts`
 - `locked_site`: environments with a locked plugin, for the classes of `trust`
 - `log_reading`: further pickers whose log is read, for those of `logs`
+- the classes: `bodies`, `answers`, `overload`, `pages`, `plugins`, `servers`, `connections`, `trust`, `logs`, `restarts`
 """

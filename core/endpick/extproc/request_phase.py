@@ -34,6 +34,7 @@ _IDLE: Final = MessageState.IDLE
 _TRAILED: Final = MessageState.TRAILED
 _TO_SERVER: Final = Direction.REQUEST
 _REFUSING: Final = OverloadStage.REFUSING
+_CLOSING: Final = OverloadStage.CLOSING
 _NONE: Final = BodyMode.NONE
 _BUFFERED_PARTIAL: Final = BodyMode.BUFFERED_PARTIAL
 _FULL_DUPLEX: Final = BodyMode.FULL_DUPLEX_STREAMED
@@ -179,6 +180,11 @@ class RequestPhase:
             if memory.held_bytes > memory.limit_bytes:
                 self._chunks.clear()
                 raise UnroutableError(NO_MEMORY)
+            # What was let in at its headers may be a thousand bodies, and each takes three times as much once it is read.
+            if account.stage is _CLOSING:
+                self._chunks.clear()
+                account.refused += 1
+                raise UnroutableError(OVERLOADED)
             if isinstance(chunk, LongBody):
                 self._chunks += chunk.pieces
             elif self._messages > _FEW_PIECES:

@@ -54,7 +54,7 @@ STAGE_BOUNDS: dict[OverloadStage, StageBounds] = {
     OverloadStage.RELEASING: StageBounds(0.70, 0.65, True, "plugins forget what they can learn again"),
     OverloadStage.SHEDDING: StageBounds(0.80, 0.75, True, "requests of negative priority are refused"),
     OverloadStage.REFUSING: StageBounds(0.90, 0.85, False, "new requests are refused"),
-    OverloadStage.CLOSING: StageBounds(0.95, 0.90, False, "new streams are refused"),
+    OverloadStage.CLOSING: StageBounds(0.95, 0.90, False, "new streams and bodies under way are refused"),
 }
 
 OVERLOADED = Refused(503, CODE_OF[503], "endpick holds nearly all the memory that it may use; try again", "rejected-overloaded")

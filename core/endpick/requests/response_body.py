@@ -16,9 +16,16 @@ from endpick.plugins.failures import CALL_FAILURES, kind_of
 from endpick.requests.memory import MemoryAccount
 from endpick.scheduling.step import Fault, Step
 
+_MOST_GROWN_BYTES: Final = 1 << 16
+"""Beside as much again: by so much a piece of an answer gets longer at most for the client's name. A mebibyte may have the shortest of
+names a hundred thousand times, and the client's may have four kilobytes."""
+
 
 class ModelNameRestorer:
-    """Replaces `"model":"<target>"`, with or without a space after the colon, by the name the client used."""
+    """Replaces `"model":"<target>"`, with or without a space after the colon, by the name the client used.
+
+    In a piece that would get much longer by it the first ones are replaced: see `_MOST_GROWN_BYTES`.
+    """
 
     __slots__ = ("_held", "_longest", "_replacements")
 
@@ -35,7 +42,8 @@ class ModelNameRestorer:
         for found, replacement in self._replacements:
             # `find` and not `in`, which first takes the bytes for a number, and makes and drops an exception: ten times the cost.
             if data.find(found) >= 0:
-                data = data.replace(found, replacement)
+                more = len(replacement) - len(found)
+                data = data.replace(found, replacement, (len(chunk) + _MOST_GROWN_BYTES) // more if more > 0 else -1)
         held = b"" if end else self._beginning_of_a_name(data)
         unchanged = data is chunk and not held
         self._held = held

@@ -12,7 +12,7 @@ from endpick.api.turns import MANY_CONNECTIONS
 from endpick.requests.memory import DROP_BYTES
 from endpick.transport.h2 import frames
 from endpick.transport.h2.errors import ErrorCode
-from endpick.transport.h2.frames import FRAME_HEAD, FrameType
+from endpick.transport.h2.frames import FRAME_HEAD, FrameType, Setting
 from endpick.transport.h2.grpc import MESSAGE_HEAD
 from endpick.transport.limits import Limits
 from integration.transport.raw_client import RawClient
@@ -127,6 +127,22 @@ async def test_what_many_connections_send_at_one_moment_is_not_all_read_at_once(
         assert serving.server.counters.reads_deferred > before
         for client in clients:
             await client.close()
+
+
+async def test_what_was_written_and_is_not_taken_is_accounted_for_until_it_is(open_h2):
+    """Fifty clients whose windows are open and who read nothing: 480 MiB were resident where 300 were allowed."""
+    async with open_h2() as serving:
+        memory = serving.server.memory
+        client = await RawClient.connect(serving.port, settings={Setting.INITIAL_WINDOW_SIZE: 2**30})
+        client.send(frames.window_update(0, 2**30))
+        client.open(1)
+        client.message(1, b"reply:%d" % 20_000_000)
+        await serving.log.until_received(1)
+        while not memory.held_bytes or memory.account.held_bytes - memory.held_bytes < 256 * 1024:  # noqa: ASYNC110 - has no event
+            await asyncio.sleep(0)
+        await client.close()
+        await serving.server._empty.wait()
+        assert memory.account.held_bytes == 0
 
 
 async def test_what_waits_for_its_turn_is_accounted_for_until_it_was_acted_upon(open_h2):

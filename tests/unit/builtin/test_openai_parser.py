@@ -232,10 +232,27 @@ def test_rewriting_the_model_changes_nothing_else(body, expected):
     assert with_model(body, "new") == expected
 
 
-@pytest.mark.parametrize(("behind", "usage"), [(255, Usage(5, 0)), (256, None), (30_000, None)])
+@pytest.mark.parametrize(("behind", "usage"), [(31, Usage(5, 0)), (32, None), (30_000, None)])
 def test_of_thousands_of_events_with_usage_the_last_are_read(behind, usage):
     events = b'data: {"usage":{"prompt_tokens":5}}\n' + b'data: {"usage":[]}\n' * behind
     assert parser.usage(events, True) == usage
+
+
+@pytest.mark.parametrize("end", [b"\r", b"\n", b"data:\r", b": a\r\n"])
+def test_lines_without_usage_cost_nothing_each(end):
+    events = end * (1_000_000 // len(end)) + b'data: {"usage":{"prompt_tokens":5}}\r' + b"\r" * 1_000_000
+    tracemalloc.start()
+    try:
+        assert parser.usage(events, True) == Usage(5, 0)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 2 * len(events)
+
+
+@pytest.mark.parametrize(("objects", "usage"), [(100, Usage(1, 0)), (200, None)])
+def test_a_usage_of_hundreds_of_objects_is_none(objects, usage):
+    assert parser.usage(b'..."usage":{"prompt_tokens":1' + b',"a":{}' * objects + b"}}", streaming=False) == usage
 
 
 @pytest.mark.parametrize(("brackets", "expected"), [(32_760, Usage(1, 0)), (33_000, None)])

@@ -69,6 +69,22 @@ def test_what_is_kept_while_a_decision_is_awaited_is_given_back_with_it():
     assert memory.held_bytes == HEAD_BYTES
 
 
+def test_a_body_under_way_is_refused_where_nearly_all_memory_is_taken_and_given_back():
+    account = MemoryAccount(1_000_000)
+    memory = MemoryBudget(10**9, account)
+    under_way, routed = session(memory), session(memory)
+    talk(routed, request_headers(), request_body(b"{}", end=True))
+    talk(under_way, request_headers(), PIECE)
+    account.hold_parsed(960_000)
+    refused = talk(under_way, PIECE)
+    assert [(answer.kind, answer.status) for answer in refused] == [("immediate_response", 503)]
+    assert account.refused == 1
+    assert kinds(talk(routed, response_headers(), response_body(b"y", end=True))) == ["response_headers", "response_body"]
+    for each in (under_way, routed):
+        each.close(CloseCause.RESET)
+    assert memory.held_bytes == 0
+
+
 def test_a_request_that_finds_no_memory_is_refused_and_the_next_one_served():
     open_session = session_factory(NotedDirector(), SessionSettings(max_held_bytes=25_000), counters := SessionCounters())
     hungry, late = open_session(), open_session()

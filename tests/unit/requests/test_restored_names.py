@@ -68,3 +68,21 @@ def test_the_answer_to_a_rewritten_request_names_the_model_the_client_asked_for(
 
 def test_names_that_json_escapes_are_put_back_too():
     assert restored(b'{"model":"a\\"b"}', target='a"b', incoming='c"d') == b'{"model":"c\\"d"}'
+
+
+@pytest.mark.parametrize("space", [b"", b" "])
+def test_a_piece_grows_by_no_more_than_as_much_again_for_names_of_kilobytes(space):
+    answer = (b'"model":' + space + b'"a",') * 50_000
+    sent = restored(answer, target="a", incoming="é" * 1024)
+    assert len(answer) < len(sent) < 2 * len(answer) + 70_000
+    assert sent.startswith(b'"model":' + space + b'"' + "é".encode() * 1024 + b'","model":')
+    assert sent.endswith(b'"model":' + space + b'"a",')
+
+
+def test_every_name_is_put_back_where_they_are_as_long_as_events_are():
+    events = b'data: {"model":"a","choices":[{"delta":{"content":"t"}}]}\n\n' * 5000
+    assert restored(events, target="a", incoming="n" * 50).count(b"n" * 50) == 5000
+
+
+def test_a_shorter_name_is_put_back_everywhere():
+    assert restored(b'"model":"target"' * 5000, target="target", incoming="m") == b'"model":"m"' * 5000

@@ -59,6 +59,11 @@ def test_a_long_body_that_has_to_be_read_leniently_is_heavy(text, heavy):
     assert not is_heavy(body[: 200 * 1024], 1000)
 
 
+def test_a_long_grpc_body_is_heavy_also_where_it_could_be_text():
+    assert is_heavy(b"\0" + b"\1" * 512 * 1024, 32 * 1024)
+    assert not is_heavy(b"\0" + b"\1" * 200 * 1024, 32 * 1024)
+
+
 def test_a_quote_in_front_of_the_json_in_a_grpc_body_hides_nothing_of_it():
     parts = b'["' + b"x" * LIGHT_BYTES + b'",' + b"{}," * 1000 + b"0]"
     framed = b'\0\0\0\1\0"' + parts

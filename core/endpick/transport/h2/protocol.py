@@ -21,7 +21,7 @@ from endpick.transport.methods import Methods
 
 __all__ = ["ConnectionOwner", "SocketConnection"]
 
-_WRITE_BUFFER_BYTES = 1024 * 1024
+_WRITE_BUFFER_BYTES = 256 * 1024
 """Bytes that asyncio may hold for the socket before replies wait at their streams, where the memory budget counts them."""
 _LINGER_SECONDS = 1.0
 _now: Final = time.monotonic
@@ -66,6 +66,8 @@ class SocketConnection:
         """Arrived before its turn; reading is paused while there is any."""
         self._account = owner.memory.account
         self._accounted_bytes = 0
+        self._untaken_bytes = 0
+        """Written, and not taken by the client, as accounted for."""
         """Of what has arrived and was not acted upon: up to a quarter of a megabyte for each of a thousand connections."""
         self._turn_scheduled = False
         self._flush_scheduled = False
@@ -118,12 +120,14 @@ class SocketConnection:
     def pause_writing(self) -> None:
         """The client does not take what it is sent."""
         self._stalled_since = _now()
+        self._account_for_untaken(self._transport.get_write_buffer_size())
         if self._connection is not None:
             self._connection.set_writable(False)
 
     def resume_writing(self) -> None:
         """The client takes what it is sent again."""
         self._stalled_since = None
+        self._account_for_untaken(0)
         if self._connection is not None:
             self._connection.set_writable(True)
             self._flush_soon()
@@ -135,6 +139,7 @@ class SocketConnection:
             if timer is not None:
                 timer.cancel()
         self._account_for(0)
+        self._account_for_untaken(0)
         # The connection refers to this object. Without the reference back, both are freed at once rather than by the garbage collector.
         connection, self._connection = self._connection, None
         if connection is None:
@@ -258,9 +263,17 @@ class SocketConnection:
 
     def _account_for(self, size: int) -> None:
         """So many bytes have arrived and wait to be acted upon, where it was another number."""
+        grown, self._accounted_bytes = size - self._accounted_bytes, size
+        self._hold(grown)
+
+    def _account_for_untaken(self, size: int) -> None:
+        """So many bytes were written that the client does not take: what waits here waits at no stream any more."""
+        grown, self._untaken_bytes = size - self._untaken_bytes, size
+        self._hold(grown)
+
+    def _hold(self, grown: int) -> None:
         account = self._account
-        account.held_bytes += size - self._accounted_bytes
-        self._accounted_bytes = size
+        account.held_bytes += grown
         if account.held_bytes > account.alarm_bytes:
             account.reconsider()
 
