@@ -82,7 +82,6 @@ async def messages_that_break_the_protocol(target: Target) -> list[str]:
         clean = text.encode("utf-8", "replace").decode()
         spaces["envoy.lb.subset_hint"].update({"x-gateway-destination-endpoint-subset": [clean, clean], clean: clean})
         spaces[clean].update({clean: clean})
-        odd.attributes[clean].update({clean: clean})
         body = b'{"model":"m","prompt":"p"}'
         served = answer_messages(sent(text), {"content-type": clean, "x-acme": clean})
         await say(
