@@ -72,6 +72,8 @@ class Attempt:
     may_lose: bool = False
     """Whether requests of others may fail: only where the threat model says so of this very thing."""
     transports: tuple[str, ...] = ("h2", "grpcio")
+    blames: str = ""
+    """What a line of the log names that tells of a fault of the attempt's own plugins, which is none of endpick's."""
 
     @property
     def name(self) -> str:

@@ -19,7 +19,7 @@ from endpick.installation import API_MAJOR
 from endpick.plugins.apart import apart
 from endpick.plugins.attempt import LateError, attempt
 from endpick.plugins.discovery import Candidate
-from endpick.plugins.failures import CALL_FAILURES, is_the_hosts, message_of
+from endpick.plugins.failures import CALL_FAILURES, is_a, is_the_hosts, message_of
 from endpick.plugins.hook_objects import hook_faults, load_hook_object
 from endpick.plugins.importing import attributed, describe, trace_notes
 from endpick.plugins.loader import LoadedPlugin
@@ -65,7 +65,7 @@ class HookCall:
 
     def failure(self, code: Code, error: BaseException) -> Diagnostic:
         """A diagnostic that says what the implementation raised; in its own words where it raised on purpose."""
-        on_purpose = isinstance(error, ConfigurationError | ReloadRejected)
+        on_purpose = is_a(error, ConfigurationError) or is_a(error, ReloadRejected)
         return self.fault(code, f"failed in {self.hook}: {message_of(error) if on_purpose else describe(error)}", error)
 
     def failure_message(self, error: BaseException) -> str:
