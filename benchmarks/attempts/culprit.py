@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from pathlib import Path
 
 from benchmarks.attempts.catalogue import Target
+from benchmarks.attempts.culprits.misdeeds import SHARED_BYTES, Orders
 
 _FOLDER = Path(__file__).with_name("culprits")
 _SOURCES = {path.name: path.read_text() for path in sorted(_FOLDER.glob("*.py")) if path.stem != "__init__"}
@@ -21,6 +22,7 @@ _TYPES = {f"culprit.{re.sub('(?<!^)(?=[A-Z])', '-', name).lower()}": name for na
 _ENTRIES = "".join(f"{kind} = culprits:{name}\n" for kind, name in _TYPES.items())
 _HOOKS = "culprit.hooks = culprits:Hooks\n"
 FILES: Mapping[str, str] = {
+    "act": "\0" * SHARED_BYTES,
     **{f"site/{name}": text for name, text in _SOURCES.items()},
     "site/culprits-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: culprits\nVersion: 1.0\nRequires-Dist: endpick\n",
     "site/culprits-1.0.dist-info/entry_points.txt": f"[endpick.plugins.v1]\n{_ENTRIES}[endpick.hooks.v1]\n{_HOOKS}",
@@ -33,7 +35,6 @@ kind: EndpointPickerConfig
 featureGates: [flowControl]
 hooks: [{{name: culprit.hooks}}]
 plugins:
-- {{name: endpoints, type: file-discovery, parameters: {{path: endpoints.yaml, watchFile: true}}}}
 - type: siege.beat
 {plugins}
 requestHandler: {{parsers: [{{pluginRef: culprit.reader}}]}}
@@ -64,7 +65,10 @@ dataLayer:
 def config(salt: int = 0, discovery: str = "endpoints") -> str:
     """All of them in one configuration, each to be skipped where it fails."""
     names = _NAMES if discovery == "endpoints" else _TYPES
-    plugins = "\n".join(f"- {{type: {name}, onFault: FailOpen, parameters: {{{_salted(name, salt)}}}}}" for name in names)
+    found = "- {name: endpoints, type: file-discovery, parameters: {path: endpoints.yaml, watchFile: true}}\n"
+    plugins = (found if discovery == "endpoints" else "") + "\n".join(
+        f"- {{type: {name}, onFault: FailOpen, parameters: {{{_salted(name, salt)}}}}}" for name in names
+    )
     return CONFIG.format(plugins=plugins, discovery=discovery)
 
 
@@ -74,7 +78,7 @@ def _salted(name: str, salt: int) -> str:
 
 
 _ORDERS: dict[str, Iterator[tuple[str, str]]] = {}
-_PATIENCE_SECONDS = 3.0
+_PATIENCE_SECONDS = 6.0
 
 
 def _pairs(target: Target, places: Sequence[str], acts: Iterable[str], without: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str]]:
@@ -112,25 +116,21 @@ async def go_through(
     """
     found = []
     refused = _refused(target)
-    did = target.folder / "did"
+    orders = Orders(target.folder / "act")
     while target.seconds_left() > 1:
         place, what = next(_pairs(target, places, acts, without or {}))
-        line = f" {what}\n" if place == "*" else f"{place} {what}\n"
-        at = did.stat().st_size if did.exists() else 0
-        tell(target, f"{place} {what}")
+        orders.give(f"{place} {what}")
         until = time.monotonic() + min(_PATIENCE_SECONDS, target.seconds_left())
-        done = 0
-        while done < times and time.monotonic() < until:
+        while orders.done < times and time.monotonic() < until:
             if prompt is not None:
                 await prompt()
             await asyncio.sleep(0.02)
-            done = did.read_bytes()[at:].decode().count(line) if did.exists() else 0
-        if not done and target.seconds_left() > 1:
+        if not orders.done and target.seconds_left() > 1:
             found.append(f"{place} was never called to {what}")
         if not loses and (now := _refused(target)) > refused:
             found.append(f"{now - refused:.0f} requests were refused while {place} did {what}")
             refused = now
-    tell(target, "")
+    orders.give("")
     return found
 
 
@@ -139,12 +139,6 @@ def _refused(target: Target) -> float:
     with urllib.request.urlopen(f"http://127.0.0.1:{target.metrics_port}/metrics", timeout=5) as page:
         lines = page.read().decode().splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("llm_d_epp_request_error_total{"))
-
-
-def tell(target: Target, wanted: str) -> None:
-    """What is to be done where; nothing from now on, if it is empty. Replaced as a whole, so that no half of it is read."""
-    (target.folder / "act.new").write_text(wanted)
-    (target.folder / "act.new").replace(target.folder / "act")
 
 
 _SALTS = itertools.count(1)

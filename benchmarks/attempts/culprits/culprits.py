@@ -93,14 +93,11 @@ class Culprit:
     async def stop(self) -> object:
         return act("build.stop", lambda: None)
 
-    def endpoint_removed(self, name: str) -> object:
-        return act("life.removed", lambda: None)
-
     def learnt_bytes(self) -> object:
         return act("life.learnt", lambda: 30_000_000 if isinstance(self, PreRequest) else 0)
 
     def forget_some(self) -> object:
-        return act("life.forget", lambda: False)
+        return act("life.forget", lambda: True)
 
 
 class Sieve(Culprit, Filter[Salt]):
@@ -185,6 +182,9 @@ class Door(Culprit, Admitter[Salt]):
 
 
 class Mark(Culprit, PreRequest[Salt]):
+    def endpoint_removed(self, name):
+        return act("life.removed", lambda: None)
+
     def before_request(self, request, result, headers, state):
         headers.set("x-mark", act("prerequest.header", lambda: "m"))
         headers.set_metadata("m", "k", act("prerequest.metadata", lambda: 1.0))

@@ -10,7 +10,7 @@ import concurrent.futures
 import gc
 import itertools
 import logging
-import os
+import mmap
 import sys
 import threading
 import time
@@ -24,26 +24,48 @@ import numpy as np
 
 from endpick.api import ConfigurationError, InferenceRequest, ParsedRequest, Prompt, Rejection, SchedulingResult, Unavailable, Usage
 
-_WANTED = Path("act")
-
-
-@cache
-def _did() -> int:
-    return os.open("did", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-
-
 Sane = Callable[[], object]
 
 
+class Orders:
+    """What is to be done where, and how often that has been done: in memory that both sides share, because a file has readers wait."""
+
+    def __init__(self, path: Path) -> None:
+        with path.open("r+b") as file:
+            self._shared = mmap.mmap(file.fileno(), SHARED_BYTES)
+
+    def give(self, wanted: str) -> None:
+        """From now on: `place what`, or nothing at all. Nothing of it has been done."""
+        self._shared[:] = wanted.encode().ljust(SHARED_BYTES, b"\0")
+
+    def look(self) -> tuple[str, str]:
+        where, _, what = self._shared[: SHARED_BYTES - 8].rstrip(b"\0").decode(errors="replace").partition(" ")
+        return where, what
+
+    @property
+    def done(self) -> int:
+        return int.from_bytes(self._shared[-8:], "little")
+
+    @done.setter
+    def done(self, count: int) -> None:
+        self._shared[-8:] = count.to_bytes(8, "little")
+
+
+SHARED_BYTES = 4096
+
+
+@cache
+def _orders() -> Orders:
+    return Orders(Path("act"))
+
+
 def act(place: str, sane: Sane) -> object:
-    """Answer what is right, unless the file says that this place is to do something else."""
-    try:
-        where, _, what = _WANTED.read_text().partition(" ")
-    except OSError:
-        return sane()
+    """Answer what is right, unless the orders say that this place is to do something else."""
+    orders = _orders()
+    where, what = orders.look()
     if where not in (place, "*"):
         return sane()
-    os.write(_did(), f"{place} {what}\n".encode())
+    orders.done += 1
     if what in THROWN:
         raise THROWN[what]()
     if what in ANSWERED:
@@ -447,7 +469,7 @@ def log_much() -> None:
     extra = {"level": "critical", "event": "forged", "\n": object()}
     for name in ("", "endpick.serve", "endpick.plugin.x\n{}", "asyncio"):
         for _ in range(30):
-            logging.getLogger(name).critical("line\n%s\x1b[2J", Untouchable() if name == "asyncio" else "x", extra=extra)
+            logging.getLogger(name).error("line\n%s\x1b[2J", Untouchable() if name == "asyncio" else "x", extra=extra)
     logging.getLogger("endpick").error("%d %s", "no number")  # noqa: PLE1206
     logging.getLogger("x").exception(LongText("x"), exc_info=Mute())
 

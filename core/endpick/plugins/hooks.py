@@ -13,6 +13,7 @@ import pluggy
 from endpick.api.errors import ConfigurationError, ReloadRejected
 from endpick.api.hooks import PROJECT_NAME, Document, HookSpecs, HostServices, HostView, PluginRecord
 from endpick.api.plugin import Plugin
+from endpick.api.request import shown
 from endpick.config.source import SourceMap
 from endpick.diagnostics import Code, Diagnostic, DocumentPath
 from endpick.installation import API_MAJOR
@@ -295,7 +296,9 @@ def _looked_at(call: HookCall, plugin_type: object, plugin: object) -> Candidate
 def _candidate(call: HookCall, plugin_type: object, plugin: object) -> Candidate | Diagnostic:
     """The plugin type that a registered class offers."""
     if not isinstance(plugin_type, str) or not isinstance(plugin, type) or not issubclass(plugin, Plugin):
-        return call.fault(Code.E0705, f"registers {plugin!r} as {plugin_type!r}; it needs a plugin class under the name of its type")
+        return call.fault(
+            Code.E0705, f"registers {shown(plugin)} as {shown(plugin_type)}; it needs a plugin class under the name of its type"
+        )
     if "<locals>" in plugin.__qualname__:
         return call.fault(Code.E0705, f"registers {plugin.__qualname__}, which cannot be imported because it is local to a function")
     origin = call.candidate

@@ -15,7 +15,7 @@ import numpy as np
 
 from endpick.api.access import Access
 from endpick.api.endpoints import Endpoints
-from endpick.api.request import InferenceRequest, ParsedRequest, Prompt, Rejection, check_headers
+from endpick.api.request import InferenceRequest, ParsedRequest, Prompt, Rejection, check_headers, shown
 from endpick.api.request_control import MetadataValue
 from endpick.datalayer.model_rules import NO_REWRITES, ModelRules, choose_model
 from endpick.plugins.failures import CALL_FAILURES, kind_of
@@ -97,7 +97,7 @@ class HeadersForUpstream:
     def set_metadata(self, namespace: object, key: object, value: object) -> None:
         """See `UpstreamHeaders.set_metadata`; what a plugin passes is believed only once it has been looked at."""
         if not isinstance(namespace, str) or not isinstance(key, str) or not isinstance(value, str | float | int):
-            raise TypeError(f"metadata {namespace!r}, {key!r} is set to {value!r}; it takes strings, numbers and booleans")
+            raise TypeError(f"metadata {shown(namespace)}, {shown(key)} is set to {shown(value)}; it takes strings, numbers and booleans")
         name, entry, plain = plain_text(namespace), plain_text(key), plain_value(value)
         self._take(len(name) + len(entry) + (len(plain) if isinstance(plain, str) else 0))
         self._metadata.setdefault(name, {})[entry] = plain
