@@ -11,6 +11,7 @@ from typing import Literal, Protocol
 
 from endpick.api.request import ParsedRequest, Rejection
 from endpick.datalayer.model_rules import NO_REWRITES, RewriteTable, choose_model
+from endpick.plugins.apart import apart
 from endpick.plugins.instance import Instance
 from endpick.requests.intake import DEFAULT_FAIRNESS_ID, ReadElsewhere, controls_of, path_of
 from endpick.requests.long_body import Body
@@ -125,5 +126,7 @@ async def decided_after(
     read: Callable[[], Awaitable[ReadElsewhere | Refused]], decide: Callable[[ReadElsewhere | Refused], Decision | Awaitable[Decision]]
 ) -> Decision:
     """What `decide` makes of the body once it has been read; a stream that ends before that leaves no coroutine that was never awaited."""
-    decision = decide(await read())
+    body = await read()
+    with apart():
+        decision = decide(body)
     return decision if isinstance(decision, Routed | Refused) else await decision
