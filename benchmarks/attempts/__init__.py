@@ -6,13 +6,11 @@
 - `hostile`: runs one attempt until its time is up, in a process of its own
 - `gateway`: what attempts send as a gateway that means harm: frames and messages, right or wrong
 - `second`: a further picker that an attempt starts itself
-- the classes: `bodies`, `overload`, `pages`, `plugins`, `servers`, `connections` (and of it `connections_frames`, `connections_grpc`,
-  `connections_tls`), `trust`, `logs`, `restarts`
+- `streams`: whole exchanges on many streams, as windows allow
 - `posing`, `api_server`: what attempts serve as a server that means harm
-- the classes: `bodies`, `overload`, `pages`, `plugins`, `servers` (and `servers_…`), `connections`, `trust`, `logs`, `restarts`
-- the classes: `bodies`, `overload`, `pages`, `plugins`, `servers`, `connections`, `trust`, `trust_files`,
-  `trust_late`, `logs`, `logs_gateways`, `logs_surroundings`, `restarts`
+- `culprit`, `culprits`: plugins that do what an attempt tells them to
 - `locked_site`: environments with a locked plugin, for the classes of `trust`
 - `log_reading`: further pickers whose log is read, for those of `logs`
-- the classes: `bodies`, `answers`, `overload`, `pages`, `plugins`, `servers`, `connections`, `trust`, `logs`, `restarts`
+- the classes, each with what belongs to it: `bodies`, `answers`, `overload`, `pages`, `plugins`, `servers…`, `connections…`, `trust…`,
+  `logs…`, `restarts`
 """

@@ -74,6 +74,8 @@ class Attempt:
     transports: tuple[str, ...] = ("h2", "grpcio")
     until_serving: str = ""
     """A module that is run, with the port of the model server, until the picker serves: where that needs to hear the truth first."""
+    blames: str = ""
+    """What a line of the log names that tells of a fault of the attempt's own plugins, which is none of endpick's."""
 
     @property
     def name(self) -> str:

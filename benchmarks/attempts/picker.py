@@ -39,9 +39,16 @@ class Picker:
     ext_proc_port: int
     health_port: int
     metrics_port: int
+    blames: str = ""
+    """As that of `Attempt`."""
     exit_code: int | None = None
     """Once it was told to end: None where it had to be killed."""
     ended_early: bool = False
+
+    def _blames_a_plugin(self, event: Mapping[str, object], line: str) -> bool:
+        if event.get("logger") == "endpick.uncaught":
+            return "/site/" in line
+        return f"while stopping {self.blames}" in line or self.blames in f"{event.get('event')} {event.get('plugin')} {event.get('logger')}"
 
     def faults(self) -> Iterator[str]:
         """Lines of the log that tell of a fault of endpick, or that are none of its lines."""
@@ -52,6 +59,8 @@ class Picker:
                 event = None
             if not isinstance(event, dict) or "level" not in event:
                 yield f"the log has a line of another kind: {line[:120]!r}"
+            elif self.blames and self._blames_a_plugin(event, line):
+                continue
             elif event["level"] == "critical" or "traceback" in line.lower():
                 yield f"the log tells of a fault: {line[:300]}"
 
@@ -84,6 +93,7 @@ def picking(attempt: Attempt, folder: Path, model_server_port: int, python: str,
     try:
         with _running(attempt.until_serving, model_server_port):
             picker = _started(process, folder)
+        picker.blames = attempt.blames
         yield picker
         picker.ended_early = process.poll() is not None
         process.terminate()

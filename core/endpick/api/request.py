@@ -15,6 +15,25 @@ Kinds = tuple[tuple[str, type | tuple[type, ...]], ...]
 """Field names, each with the types its value may have."""
 
 
+_LONGEST_SHOWN = 100
+_MOST_BITS = 256
+_name_of: Callable[[type], str] = type.__dict__["__name__"].__get__
+
+
+def shown(value: object) -> str:
+    """What a message says of a value that is not what it has to be: itself where it is short, else its type.
+
+    Only what Python itself shows is shown: a class of its own shows itself by code of the plugin, and lists within lists may be small and
+    their text gigabytes.
+    """
+    kind = type(value)
+    if isinstance(value, str | bytes) and (kind is str or kind is bytes):
+        return repr(value[:_LONGEST_SHOWN])
+    if kind is float or kind is bool or value is None or (kind is int and isinstance(value, int) and value.bit_length() <= _MOST_BITS):
+        return repr(value)
+    return repr(value) if kind is type else f"<{_name_of(kind)}>"
+
+
 def check_fields(record: object, kinds: Kinds) -> None:
     """Raise TypeError when a field holds something else than its annotation says."""
     for name, kind in kinds:
@@ -39,9 +58,9 @@ def check_headers(headers: Iterable[tuple[object, object]]) -> None:
     """Raise TypeError when a header's name or value is no string, ValueError when no gateway would take it."""
     for name, value in headers:
         if not isinstance(name, str) or not isinstance(value, str):
-            raise TypeError(f"header {name!r} is set to {value!r}; names and values must be strings")
+            raise TypeError(f"header {shown(name)} is set to {shown(value)}; names and values must be strings")
         if not name or _UNFIT_NAME.search(name, 1 if name[0] == ":" else 0) or _UNFIT_VALUE.search(value):
-            raise ValueError(f"header {name!r:.100} is set to {value!r:.100}; no gateway would take that")
+            raise ValueError(f"header {shown(name)} is set to {shown(value)}; no gateway would take that")
 
 
 def _listed(kind: type | tuple[type, ...]) -> str:
@@ -300,7 +319,7 @@ class Rejection:
         if not 400 <= self.status <= 599:
             raise ValueError(f"status of a Rejection must be an HTTP error, 400 to 599, not {self.status}")
         if not (self.reason.isascii() and self.reason.isprintable()):
-            raise ValueError(f"reason of a Rejection must be fit for a header, not {self.reason!r}")
+            raise ValueError(f"reason of a Rejection must be fit for a header, not {shown(self.reason)}")
 
 
 @quickly_checked(_USUALLY)

@@ -290,6 +290,7 @@ class DecisionOutput(Output):
     refusal: str
     runs: list[ProfileRun]
     waited: Waiting | None = Field(description="Null for a request that did not wait in endpick.")
+    unread: str = Field(description="Why the parser failed to read the body, without which the request went on; empty where none did.")
 
 
 class Misbehaviour(Output):

@@ -124,7 +124,8 @@ class PluginSpec(Part):
     on_fault: Annotated[OnFault | None, EndpickOnly()] = Field(
         None,
         description="What to do when the instance raises or returns something invalid: FailOpen continues without it, "
-        "FailClose fails the profile run. Scorers fail open by default, filters and pickers fail closed.",
+        "FailClose fails the profile run. Scorers fail open by default, filters, pickers and parsers fail closed. "
+        "A request whose parser fails open goes on with a body that nobody has read.",
     )
 
     max_age: Annotated[Duration | None, EndpickOnly()] = Field(

@@ -12,7 +12,7 @@ from endpick.datalayer.table import EndpointTable
 from endpick.datalayer.tasks import CANCELLED, Backoff
 from endpick.observability.telemetry import Telemetry
 from endpick.plugins.attempt import leave
-from endpick.plugins.failures import CALL_FAILURES, is_closing, is_the_hosts
+from endpick.plugins.failures import CALL_FAILURES, is_a, is_closing, is_the_hosts
 from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import ExtensionPoint
 
@@ -103,7 +103,7 @@ class DiscoveryTask:
             except CALL_FAILURES as problem:
                 if is_closing(problem, own) or is_the_hosts(problem):
                     raise
-                self._failed("cancelled itself" if isinstance(problem, asyncio.CancelledError) else problem)
+                self._failed("cancelled itself" if is_a(problem, asyncio.CancelledError) else problem)
             else:
                 return
             await asyncio.sleep(backoff.delay_after(loop.time() - began))

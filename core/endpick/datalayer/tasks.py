@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
-from endpick.plugins.failures import CALL_FAILURES, is_closing, is_the_hosts
+from endpick.plugins.failures import CALL_FAILURES, is_a, is_closing, is_the_hosts
 
 FIRST_DELAY_SECONDS = 0.5
 LONGEST_DELAY_SECONDS = 30.0
@@ -94,7 +94,7 @@ async def keep_running(run: Callable[[], Awaitable[None]], failed: Callable[[Bas
         except CALL_FAILURES as problem:
             if is_closing(problem, own) or is_the_hosts(problem):
                 raise
-            failed("cancelled itself" if isinstance(problem, asyncio.CancelledError) else problem)
+            failed("cancelled itself" if is_a(problem, asyncio.CancelledError) else problem)
         await asyncio.sleep(backoff.delay_after(loop.time() - began))
 
 

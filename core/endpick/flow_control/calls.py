@@ -11,6 +11,7 @@ from typing import Protocol
 from endpick.api.access import Access
 from endpick.api.flow_control import Band, DispatchedRequest, Flow, SortKey, WaitingRequest
 from endpick.api.keys import INFLIGHT_REQUESTS, INFLIGHT_TOKENS
+from endpick.api.request import shown
 from endpick.flow_control.policies import BoundEviction, BoundFairness
 from endpick.plugins.failures import CALL_FAILURES, kind_of
 from endpick.scheduling.step import Fault, Step
@@ -168,7 +169,7 @@ def _problem_with(answer: object, priorities: int) -> str:
     before = math.inf
     for ceiling in answer:
         if not isinstance(ceiling, float | int) or not ceiling <= before:
-            return f"answered {ceiling!r:.100} after {before!r}; each must be a number not greater than the one before it"
+            return f"answered {shown(ceiling)} after {before!r}; each must be a number not greater than the one before it"
         before = float(ceiling)
     return ""
 

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from endpick.api.endpoints import FloatArray
 from endpick.api.generation import Generation
 from endpick.api.keys import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE
+from endpick.api.request import shown
 from endpick.observability.metrics import PREFIX
 from endpick.observability.telemetry import Telemetry
 from endpick.plugins.elsewhere import SampleKey
@@ -93,7 +94,7 @@ def _of_instance(family: Metric, instance: Instance, elsewhere: dict[SampleKey, 
     copy = Metric(name, documentation, family.type)
     for sample in family.samples:
         if not all(map(_NAME.fullmatch, (name, sample.name, *sample.labels))):
-            raise ValueError(f"a metric, a sample or a label of '{name!r:.100}' has a name that no scraper reads")
+            raise ValueError(f"a metric, a sample or a label of {shown(name)} has a name that no scraper reads")
         labels = {label: str(text) for label, text in sample.labels.items()}
         value = float(sample.value)
         if elsewhere:

@@ -313,7 +313,7 @@ class CombinationLimit:
 
 
 def _told(problem: BaseException | str) -> str:
-    return problem if isinstance(problem, str) else message_of(problem)
+    return message_of(problem) if isinstance(problem, BaseException) else problem
 
 
 def _as_label(text: str) -> str:

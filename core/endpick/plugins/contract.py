@@ -10,6 +10,7 @@ from functools import cache
 from endpick.api.data import DataKey
 from endpick.api.datalayer import DataSource, EndpointEventSource, PollingPoolSource, PollingSource, PoolSource, StreamSource
 from endpick.api.plugin import Parameters, Plugin, Stability
+from endpick.api.request import shown
 from endpick.diagnostics import Code, Diagnostic
 from endpick.plugins.attributes import wrong_in_class
 from endpick.plugins.discovery import Candidate
@@ -216,10 +217,10 @@ def _declaration_faults(reference: Reference, candidate: Candidate, plugin: type
     messages = []
     model = parameters_model(plugin)
     if not isinstance(model, type) or not issubclass(model, Parameters):
-        messages.append(f"the parameters {whose} are {model!r}, not a subclass of endpick.api.Parameters")
+        messages.append(f"the parameters {whose} are {shown(model)}, not a subclass of endpick.api.Parameters")
     else:
         messages += [
-            f"the parameter '{name}' {whose} refers to {mark.kind!r}, which is no kind whose instances other plugins call"
+            f"the parameter '{name}' {whose} refers to {shown(mark.kind)}, which is no kind whose instances other plugins call"
             for name, mark in marks_in(model)
             if mark.kind not in KINDS or not KINDS[mark.kind].by_reference
         ]
@@ -229,7 +230,7 @@ def _declaration_faults(reference: Reference, candidate: Candidate, plugin: type
             messages.append(f"`{attribute}` {whose} is not a tuple of data keys")
     stability: object = plugin.stability
     if not isinstance(stability, Stability):
-        messages.append(f"`stability` {whose} is {stability!r}, not a Stability")
+        messages.append(f"`stability` {whose} is {shown(stability)}, not a Stability")
     aliases: object = plugin.aliases
     if not isinstance(aliases, tuple) or not all(isinstance(alias, str) for alias in aliases):
         messages.append(f"`aliases` {whose} is not a tuple of names")

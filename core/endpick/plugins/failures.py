@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable, Iterable, Sized
-from typing import cast
+from typing import TypeVar, cast
+
+from typing_extensions import TypeIs
 
 CALL_FAILURES = BaseException
 """What a plain call of a plugin may throw at the host: `sys.exit()`, or a `CancelledError` that a library raised, must not end the process
@@ -29,6 +31,14 @@ def kind_of(value: object) -> str:
     """The name of the class of an exception or an answer: asked of Python itself, because a metaclass answers with code of the plugin."""
     name: str = _name_of(type(value))
     return name
+
+
+E = TypeVar("E", bound=BaseException)
+
+
+def is_a(problem: BaseException, kind: type[E]) -> TypeIs[E]:
+    """What `isinstance` says, asked of Python itself: where the answer is no, `isinstance` asks the exception as well."""
+    return issubclass(type(problem), kind)
 
 
 _LONGEST_MESSAGE = 2000

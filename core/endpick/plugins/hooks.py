@@ -13,13 +13,14 @@ import pluggy
 from endpick.api.errors import ConfigurationError, ReloadRejected
 from endpick.api.hooks import PROJECT_NAME, Document, HookSpecs, HostServices, HostView, PluginRecord
 from endpick.api.plugin import Plugin
+from endpick.api.request import shown
 from endpick.config.source import SourceMap
 from endpick.diagnostics import Code, Diagnostic, DocumentPath
 from endpick.installation import API_MAJOR
 from endpick.plugins.apart import apart
 from endpick.plugins.attempt import LateError, attempt
 from endpick.plugins.discovery import Candidate
-from endpick.plugins.failures import CALL_FAILURES, is_the_hosts, message_of
+from endpick.plugins.failures import CALL_FAILURES, is_a, is_the_hosts, message_of
 from endpick.plugins.hook_objects import hook_faults, load_hook_object
 from endpick.plugins.importing import attributed, describe, trace_notes
 from endpick.plugins.loader import LoadedPlugin
@@ -65,7 +66,7 @@ class HookCall:
 
     def failure(self, code: Code, error: BaseException) -> Diagnostic:
         """A diagnostic that says what the implementation raised; in its own words where it raised on purpose."""
-        on_purpose = isinstance(error, ConfigurationError | ReloadRejected)
+        on_purpose = is_a(error, ConfigurationError) or is_a(error, ReloadRejected)
         return self.fault(code, f"failed in {self.hook}: {message_of(error) if on_purpose else describe(error)}", error)
 
     def failure_message(self, error: BaseException) -> str:
@@ -295,7 +296,9 @@ def _looked_at(call: HookCall, plugin_type: object, plugin: object) -> Candidate
 def _candidate(call: HookCall, plugin_type: object, plugin: object) -> Candidate | Diagnostic:
     """The plugin type that a registered class offers."""
     if not isinstance(plugin_type, str) or not isinstance(plugin, type) or not issubclass(plugin, Plugin):
-        return call.fault(Code.E0705, f"registers {plugin!r} as {plugin_type!r}; it needs a plugin class under the name of its type")
+        return call.fault(
+            Code.E0705, f"registers {shown(plugin)} as {shown(plugin_type)}; it needs a plugin class under the name of its type"
+        )
     if "<locals>" in plugin.__qualname__:
         return call.fault(Code.E0705, f"registers {plugin.__qualname__}, which cannot be imported because it is local to a function")
     origin = call.candidate

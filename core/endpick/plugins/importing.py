@@ -21,7 +21,7 @@ from typing import IO
 
 from endpick.diagnostics import Code, Diagnostic
 from endpick.plugins.discovery import Candidate
-from endpick.plugins.failures import CALL_FAILURES, is_the_hosts, kind_of, message_of
+from endpick.plugins.failures import CALL_FAILURES, is_a, is_the_hosts, kind_of, message_of
 from endpick.plugins.guard import UntrustedModuleError
 from endpick.plugins.resolution import Reference
 from endpick.plugins.tracebacks import frames_of
@@ -188,21 +188,21 @@ def import_target(reference: Reference, candidate: Candidate) -> Imported | Diag
         except CALL_FAILURES as error:
             if is_the_hosts(error):
                 raise
-            if isinstance(error, AttributeError) and not plugin_frames(error):
+            if is_a(error, AttributeError) and not plugin_frames(error):
                 return _wrong_attribute(reference, candidate, match["module"], match["attribute"])
             return _raised(reference, candidate, error)
     return Imported(value, time.perf_counter() - begin, output)
 
 
 def _import_failed(reference: Reference, candidate: Candidate, module: str, error: BaseException) -> Diagnostic:
-    if isinstance(error, ModuleNotFoundError) and error.name and not plugin_frames(error):
+    if is_a(error, ModuleNotFoundError) and error.name and not plugin_frames(error):
         missing_itself = module == error.name or module.startswith(error.name + ".")
         if missing_itself:
             forgotten = "" if ":" in candidate.target else "; a colon stands between module and class"
             return _wrong_module(reference, candidate, f"there is no module '{error.name}'{forgotten}")
-    if isinstance(error, ModuleNotFoundError) and error.name:
+    if is_a(error, ModuleNotFoundError) and error.name:
         return _missing_dependency(reference, candidate, error, error.name)
-    if isinstance(error, UntrustedModuleError):
+    if is_a(error, UntrustedModuleError):
         return _untrusted(reference, candidate, error)
     return _raised(reference, candidate, error)
 

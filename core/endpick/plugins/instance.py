@@ -12,6 +12,7 @@ from endpick.api.access import AccessScope
 from endpick.api.data import Subscriptions
 from endpick.api.errors import ConfigurationError
 from endpick.api.plugin import Parameters, Plugin, PluginContext
+from endpick.api.request import shown
 from endpick.api.scheduling import ProfileHandler
 from endpick.diagnostics import Code, Diagnostic
 from endpick.plugins.attributes import wrong_in
@@ -186,4 +187,4 @@ def _guarded(loaded: LoadedPlugin, place: ParameterSource, call: Callable[[], T]
         if is_the_hosts(error):
             raise
         return refused(f"{plugin} failed while it was built: {describe(error)}", fault, trace_notes(error))
-    return value if isinstance(value, expected) else refused(f"{plugin} answered {value!r}, not {expected.__name__}", fault)
+    return value if isinstance(value, expected) else refused(f"{plugin} answered {shown(value)}, not {expected.__name__}", fault)

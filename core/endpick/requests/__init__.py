@@ -4,6 +4,7 @@
 - `pipeline`: which plugins of a plan are called, and what do they miss when the gateway sends no bodies?
 - `model`: what passes between the protocol and the director: a request as it came, the decision, and its life after that?
 - `intake`: how does an HTTP request become the inference request that plugins see?
+- `parsers`: which parser reads a body, and how does a request go on whose parser fails?
 - `steps`: what do candidate filters, shedding, producers that answer at once, admission and pre-request do to a request?
 - `producing`: how are producers that wait run, and for how long?
 - `waiting`: where is a request while it waits for its turn, and what is its client told if it never comes?

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from endpick.api.request import check_headers
+from endpick.api.request import check_headers, shown
 from endpick.api.request_control import MetadataValue
 from endpick.requests.intake import MOST_ADDED, plain_text, plain_value
 from endpick.scheduling.step import Step
@@ -34,7 +34,7 @@ def add_metadata(answer: Mapping[object, object], told: dict[str, dict[str, Meta
     left = _Left()
     for namespace, entries in answer.items():
         if not isinstance(namespace, str) or not isinstance(entries, Mapping):
-            step.fault(f"answered metadata {namespace!r}: {entries!r}; it takes a mapping for each namespace")
+            step.fault(f"answered metadata {shown(namespace)}: {shown(entries)}; it takes a mapping for each namespace")
             left.take(_FOR_A_FAULT)
             continue
         for key, value in entries.items():
@@ -43,7 +43,7 @@ def add_metadata(answer: Mapping[object, object], told: dict[str, dict[str, Meta
                 left.take(len(name) + (len(plain) if isinstance(plain, str) else 1))
                 told.setdefault(plain_text(namespace), {})[name] = plain
             else:
-                step.fault(f"wants metadata {key!r} set to {value!r}; it takes strings, numbers and booleans")
+                step.fault(f"wants metadata {shown(key)} set to {shown(value)}; it takes strings, numbers and booleans")
                 left.take(_FOR_A_FAULT)
 
 
@@ -57,5 +57,5 @@ def add_headers(answer: Mapping[object, object], added: dict[str, str | None], s
             left.take(len(plain_text(name)) + len(plain))
             added[plain_text(name)] = None if value is None else plain
         else:
-            step.fault(f"wants header {name!r} set to {value!r}; names and values must be strings")
+            step.fault(f"wants header {shown(name)} set to {shown(value)}; names and values must be strings")
             left.take(_FOR_A_FAULT)

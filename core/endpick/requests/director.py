@@ -51,7 +51,7 @@ from endpick.requests.steps import (
 from endpick.requests.waiting import LetGo, WaitingRoom
 from endpick.requests.weight import LIGHT_BYTES, is_large
 from endpick.scheduling.step import Fault, settle
-from endpick.scheduling.trace import WAITED
+from endpick.scheduling.trace import UNREAD, WAITED
 
 if TYPE_CHECKING:
     from endpick.flow_control.reclaim import Flight
@@ -215,6 +215,8 @@ class Director:
             return self.refuse(built, NO_CANDIDATES)
 
         cycle_state = CycleState(access) if state is None else state
+        if built.unread:
+            cycle_state.put(UNREAD, built.unread)
         if pipeline.producers_at_once:
             fault = produce(pipeline.producers_at_once, built.request, endpoints, cycle_state, access)
             if fault is not None:

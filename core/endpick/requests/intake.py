@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 from time import perf_counter
@@ -15,17 +15,15 @@ import numpy as np
 
 from endpick.api.access import Access
 from endpick.api.endpoints import Endpoints
-from endpick.api.request import InferenceRequest, ParsedRequest, Prompt, Rejection, check_headers
-from endpick.api.request_control import MetadataValue, Parser
-from endpick.datalayer.model_rules import ModelRules, choose_model
-from endpick.observability.telemetry import Telemetry
-from endpick.plugins.attributes import claims_of, usage_mark_of
+from endpick.api.request import InferenceRequest, ParsedRequest, Prompt, Rejection, check_headers, shown
+from endpick.api.request_control import MetadataValue
+from endpick.datalayer.model_rules import NO_REWRITES, ModelRules, choose_model
 from endpick.plugins.failures import CALL_FAILURES, kind_of
-from endpick.plugins.instance import Instance
 from endpick.requests.long_body import Body
 from endpick.requests.memory import parsed_size, unparsed_size
-from endpick.requests.model import CODE_OF, LONG_NAME, MAX_NAME_CHARACTERS, NO_MODEL, IncomingRequest, Refused, plain_rejection, refused
-from endpick.scheduling.step import Fault, Step, bind
+from endpick.requests.model import LONG_NAME, MAX_NAME_CHARACTERS, NO_MODEL, IncomingRequest, Refused, plain_rejection, refused
+from endpick.requests.parsers import UNSEEN, CompiledParser, Parsers, no_parser, unread_refusal
+from endpick.scheduling.step import Fault
 
 REQUEST_ID: Final = "x-request-id"
 FAIRNESS_ID: Final = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
@@ -99,7 +97,7 @@ class HeadersForUpstream:
     def set_metadata(self, namespace: object, key: object, value: object) -> None:
         """See `UpstreamHeaders.set_metadata`; what a plugin passes is believed only once it has been looked at."""
         if not isinstance(namespace, str) or not isinstance(key, str) or not isinstance(value, str | float | int):
-            raise TypeError(f"metadata {namespace!r}, {key!r} is set to {value!r}; it takes strings, numbers and booleans")
+            raise TypeError(f"metadata {shown(namespace)}, {shown(key)} is set to {shown(value)}; it takes strings, numbers and booleans")
         name, entry, plain = plain_text(namespace), plain_text(key), plain_value(value)
         self._take(len(name) + len(entry) + (len(plain) if isinstance(plain, str) else 0))
         self._metadata.setdefault(name, {})[entry] = plain
@@ -136,77 +134,17 @@ def _for_plugins(name: str) -> str:
 DEFAULT_PATH: Final = "/v1/completions"
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledParser:
-    """A parser's methods; `usage` is None when it reads none, so that response bodies need not be looked at."""
-
-    claims: tuple[str, ...]
-    parse: Step
-    rewrite_model: Step
-    usage: Step | None
-    usage_mark: bytes
-    """See `Parser.usage_mark`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parsers:
-    """All parsers of a plan."""
-
-    by_suffix: tuple[tuple[str, CompiledParser], ...]
-    """Longest suffix first; of equal ones the first configured parser wins."""
-    fallback: CompiledParser | None
-    usual: Mapping[str, CompiledParser] = field(default_factory=dict)
-    """What `for_path` finds for the paths that nearly all requests have."""
-
-    @property
-    def each(self) -> tuple[CompiledParser, ...]:
-        """Every parser once, the fallback last."""
-        named = {id(parser): parser for _, parser in self.by_suffix}
-        return (*named.values(), *(() if self.fallback is None else (self.fallback,)))
-
-    def for_path(self, path: str) -> CompiledParser | None:
-        """The parser for a path without query; None when no parser claims it and there is no fallback."""
-        for suffix, parser in self.by_suffix:
-            if path.endswith(suffix):
-                return parser
-        return self.fallback
-
-
-def compile_parsers(instances: Sequence[Instance], telemetry: Telemetry) -> Parsers:
-    """Order the parsers. As in llm-d, parsers behind a fallback are never asked."""
-    claims: dict[str, CompiledParser] = {}
-    fallback: CompiledParser | None = None
-    for instance in instances:
-        parser = _compile(instance, telemetry)
-        if not parser.claims:
-            fallback = parser
-            break
-        for suffix in parser.claims:
-            claims.setdefault(suffix if suffix.startswith(".") else "/" + suffix.lstrip("/"), parser)
-    usual = {f"/v1{suffix}": parser for suffix, parser in claims.items()}
-    return Parsers(tuple(sorted(claims.items(), key=lambda claim: -len(claim[0]))), fallback, usual)
-
-
-def _compile(instance: Instance, telemetry: Telemetry) -> CompiledParser:
-    parse = bind(instance, Parser, "parse", telemetry)
-    plugin = instance.plugin
-    assert isinstance(plugin, Parser)
-    mark = usage_mark_of(plugin)
-    usage = None if mark is None else bind(instance, Parser, "usage", telemetry)
-    return CompiledParser(claims_of(plugin), parse, bind(instance, Parser, "rewrite_model", telemetry), usage, mark or b"")
-
-
 DEFAULT_FAIRNESS_ID: Final = "default-flow"
-UNSEEN: Final = ParsedRequest(needs_model=False)
-"""What is known of a body that the gateway keeps to itself."""
 
 
 class BuiltRequest:
     """A request that was understood."""
 
-    __slots__ = ("body", "parsed_bytes", "parser", "request")
+    __slots__ = ("body", "parsed_bytes", "parser", "request", "unread")
 
-    def __init__(self, request: InferenceRequest, parser: CompiledParser | None, body: Body | None, parsed_bytes: int) -> None:
+    def __init__(
+        self, request: InferenceRequest, parser: CompiledParser | None, body: Body | None, parsed_bytes: int, unread: str = ""
+    ) -> None:
         self.request = request
         self.parser = parser
         """Reads the response, too; None when no parser read the request, or its answer is to be left alone."""
@@ -214,18 +152,22 @@ class BuiltRequest:
         """The body to send instead of the one that came; None when nothing in it changed."""
         self.parsed_bytes = parsed_bytes
         """What the body became takes so much, about."""
+        self.unread = unread
+        """Why the parser, which may be skipped, did not read the body; empty where it did."""
 
 
 @dataclass(slots=True)
 class ReadElsewhere:
     """A body that another process has parsed, and in which it has exchanged the model where the client's headers ask for that."""
 
-    parser: CompiledParser
+    parser: CompiledParser | None
     parsed: ParsedRequest
     body: Body | None
-    """As that of `BuiltRequest`."""
+    """As that of `BuiltRequest`, like `parser`."""
     target: str
     """The model that the request is for; empty for none."""
+    unread: str = ""
+    """As that of `BuiltRequest`."""
 
 
 _USUAL_KINDS: Final = ((ParsedRequest, str, str, bool, NoneType), (ParsedRequest, str, str, bool, int))
@@ -257,11 +199,6 @@ def path_of(headers: Mapping[str, str]) -> str:
     return (headers.get(":path") or first_of(headers, PATH) or DEFAULT_PATH).partition("?")[0]
 
 
-def no_parser(path: str) -> Refused:
-    """The answer to a body that no parser reads."""
-    return Refused(400, CODE_OF[400], f"no parser is configured for path '{path}'")
-
-
 def build_request(
     incoming: IncomingRequest,
     parsers: Parsers,
@@ -288,8 +225,9 @@ def build_request(
     body: Body | None = None
     # `path_of` without the call, which each request would pay for.
     path = (headers.get(":path") or first_of(headers, PATH) or DEFAULT_PATH).partition("?")[0]
+    unread = ""
     if read is not None:
-        parser, parsed, body = read.parser, read.parsed, read.body
+        parser, parsed, body, unread = read.parser, read.parsed, read.body, read.unread
     elif came is None:
         parser, parsed = None, UNSEEN
     else:
@@ -316,11 +254,17 @@ def build_request(
         except CALL_FAILURES as problem:
             answer = step.failed(problem, access)
         access.scope = None
-        if not isinstance(answer, ParsedRequest):
-            assert isinstance(answer, Rejection | Fault)
+        if isinstance(answer, ParsedRequest):
+            parsed = answer
+            parsed.prompt._parser = step
+        elif isinstance(answer, Fault):
+            refusal = unread_refusal(answer, first_of(headers, MODEL_REWRITE), NO_REWRITES if rules is None else rules.rewrites)
+            if refusal is not None:
+                return refusal
+            parser, parsed, unread = None, UNSEEN, str(answer)
+        else:
+            assert isinstance(answer, Rejection)
             return refused(answer)
-        parsed = answer
-        parsed.prompt._parser = step
 
     rewrite, objective, fairness_id = NO_CONTROLS if CONTROLS.isdisjoint(headers) else controls_of(headers)
     if read is not None:
@@ -368,7 +312,7 @@ def build_request(
         parsed_bytes = unparsed_size(came)
     else:
         parsed_bytes = parsed_size(came, incoming.structure)
-    return BuiltRequest(request, None if parsed.skip_response else parser, body, parsed_bytes)
+    return BuiltRequest(request, None if parsed.skip_response else parser, body, parsed_bytes, unread)
 
 
 def priority_of(objective: str, objectives: Mapping[str, int], rules: ModelRules | None) -> int:

@@ -11,10 +11,13 @@ from typing import Literal, Protocol
 
 from endpick.api.request import ParsedRequest, Rejection
 from endpick.datalayer.model_rules import NO_REWRITES, RewriteTable, choose_model
+from endpick.plugins.apart import apart
 from endpick.plugins.instance import Instance
-from endpick.requests.intake import DEFAULT_FAIRNESS_ID, Parsers, ReadElsewhere, controls_of, no_parser, path_of
+from endpick.requests.intake import DEFAULT_FAIRNESS_ID, ReadElsewhere, controls_of, path_of
 from endpick.requests.long_body import Body
 from endpick.requests.model import Decision, IncomingRequest, Refused, Routed, refused
+from endpick.requests.parsers import UNSEEN, Parsers, no_parser, unread_refusal
+from endpick.scheduling.step import Fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +98,9 @@ async def read_elsewhere(
     if parser is None:
         return no_parser(path)
     step = parser.parse
-    if step.breaker.state and not step.admitted():
-        return refused(step.left_out())
     rewrite, _, fairness_id = controls_of(incoming.headers)
+    if step.breaker.state and not step.admitted():
+        return _unread(step.left_out(), rewrite, rewrites)
     whose = fairness_id or DEFAULT_FAIRNESS_ID
     large = LargeBody(step.instance, path, incoming.headers, incoming.body, rewrite, whose, rewrites, draw)
     answer = await reader.read(large)
@@ -107,15 +110,23 @@ async def read_elsewhere(
         return refused(answer)
     step.timer.observe(answer.seconds)
     if isinstance(answer, ParserFailed):
-        failing = step if answer.method == "parse" else parser.rewrite_model
-        return refused(failing.fault(answer.problem))
+        if answer.method == "parse":
+            return _unread(step.fault(answer.problem), rewrite, rewrites)
+        return refused(parser.rewrite_model.fault(answer.problem))
     model = answer.parsed.model
     return ReadElsewhere(parser, answer.parsed, answer.body, choose_model(rewrites, model, draw) or rewrite or model)
+
+
+def _unread(fault: Fault, rewrite: str | None, rewrites: RewriteTable) -> ReadElsewhere | Refused:
+    """How a request goes on whose parser has failed."""
+    return unread_refusal(fault, rewrite, rewrites) or ReadElsewhere(None, UNSEEN, None, "", str(fault))
 
 
 async def decided_after(
     read: Callable[[], Awaitable[ReadElsewhere | Refused]], decide: Callable[[ReadElsewhere | Refused], Decision | Awaitable[Decision]]
 ) -> Decision:
     """What `decide` makes of the body once it has been read; a stream that ends before that leaves no coroutine that was never awaited."""
-    decision = decide(await read())
+    body = await read()
+    with apart():
+        decision = decide(body)
     return decision if isinstance(decision, Routed | Refused) else await decision

@@ -18,8 +18,8 @@ from endpick.api.request_control import (
 from endpick.observability.telemetry import Telemetry
 from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import Kind
-from endpick.requests.intake import Parsers, compile_parsers
 from endpick.requests.model import BodyModes
+from endpick.requests.parsers import Parsers, compile_parsers
 from endpick.requests.response import Observers, compile_observers
 from endpick.requests.steps import CompiledProducer, compile_producer
 from endpick.scheduling.scheduler import Scheduler

@@ -13,6 +13,7 @@ from endpick.api.access import Access
 from endpick.api.endpoints import Endpoints
 from endpick.api.request import InferenceRequest
 from endpick.api.state import CycleState
+from endpick.plugins.apart import apart
 from endpick.plugins.attempt import LateError, attempt
 from endpick.plugins.failures import CALL_FAILURES, FaultOfAnother, is_the_hosts
 from endpick.plugins.stretches import Timed
@@ -27,7 +28,9 @@ MOST_ENDLESS = 32
 
 async def after(produce: Callable[[], Coroutine[None, None, Fault | None]], conclude: Callable[[Fault | None], Decision]) -> Decision:
     """What `conclude` makes of the outcome, once there is one; as `decided_after`."""
-    return conclude(await produce())
+    outcome = await produce()
+    with apart():
+        return conclude(outcome)
 
 
 @dataclass(slots=True)

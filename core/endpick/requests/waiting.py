@@ -20,6 +20,7 @@ from endpick.plugins.failures import CALL_FAILURES, kind_of
 from endpick.requests.intake import BuiltRequest, plainly
 from endpick.requests.memory import MemoryAccount
 from endpick.requests.model import CloseCause, Decision, IncomingRequest, Refused, Routed, plain_rejection, refused
+from endpick.requests.parsers import UNSEEN
 from endpick.scheduling.step import Fault, Step
 from endpick.scheduling.trace import Waited
 
@@ -111,22 +112,25 @@ class LaterDecision(LetGo):
             object.__setattr__(entry, "request", built.request)  # a policy is shown the entry, and may not
 
     def read_again(self) -> ParsedRequest | Refused:
-        """What the body says of which only the bytes were kept."""
+        """What the body says of which only the bytes were kept; nothing where a parser that may be skipped fails now."""
         incoming, parser = self._incoming, self.built.parser
         assert parser is not None
-        answer: object = parser.parse.run(self._room.access, self.built.request.path, MappingProxyType(incoming.headers), incoming.body)
+        step = parser.parse
+        answer: object = step.run(self._room.access, self.built.request.path, MappingProxyType(incoming.headers), incoming.body)
         try:
             if isinstance(answer, ParsedRequest):
                 parsed = plainly(answer)
-                parsed.prompt._parser = parser.parse
+                parsed.prompt._parser = step
                 return parsed
-            if type(answer) is Fault:
-                return refused(answer)
             if isinstance(answer, Rejection):
                 return refused(plain_rejection(answer))
+            fault = answer if type(answer) is Fault else step.fault(f"answered {kind_of(answer)} in the end")
         except CALL_FAILURES as problem:  # what answers may answer for itself with code of the plugin
-            return refused(parser.parse.fault(problem))
-        return refused(parser.parse.fault(f"answered {kind_of(answer)} in the end"))
+            fault = step.fault(problem)
+        if fault.refuses:
+            return refused(fault)
+        self.built.unread = str(fault)
+        return UNSEEN
 
     def deliver(self, to: Callable[[object, BaseException | None], None]) -> None:
         """Have the decision, or the exception that came instead, given to `to` as soon as there is one."""

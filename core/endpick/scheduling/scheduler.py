@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 from endpick.api.access import Access
 from endpick.api.endpoints import Endpoints
-from endpick.api.request import InferenceRequest, Rejection
+from endpick.api.request import InferenceRequest, Rejection, shown
 from endpick.api.scheduling import ProfileHandler, ProfileRunResult, SchedulingResult
 from endpick.api.state import CycleState
 from endpick.observability.telemetry import Telemetry
@@ -60,8 +60,10 @@ class Scheduler:
             except CALL_FAILURES as problem:
                 wanted = step.failed(problem, access)
             if isinstance(wanted, Fault):
-                access.scope = None
-                return _rejection(str(wanted), fault=True)
+                if wanted.refuses or len(self.names) > 1:
+                    access.scope = None
+                    return _rejection(str(wanted), fault=True)
+                wanted = self.names
             if not wanted:
                 break
             for name in wanted:
@@ -81,14 +83,14 @@ class Scheduler:
             result = step.failed(problem, access)
         access.scope = None
         if type(result) is Fault:
-            return _rejection(str(result), fault=True)
+            return _without_handler(result, shown)
         try:
             if type(result) is SchedulingResult:
                 decision = result
             elif isinstance(result, SchedulingResult):
                 decision = _plainly(result)
             else:
-                return _rejection(str(step.fault(f"answered {kind_of(result)}, not a SchedulingResult")), fault=True)
+                return _without_handler(step.fault(f"answered {kind_of(result)}, not a SchedulingResult"), shown)
             if decision.failure:
                 return _without_decision(decision.failure, runs)
             primary = runs.get(decision.primary)
@@ -106,8 +108,8 @@ class Scheduler:
             if unusable is None:
                 return decision
         except CALL_FAILURES as problem:
-            return _rejection(str(step.failed(problem, access)), fault=True)
-        return _rejection(str(step.fault(unusable)), fault=True)
+            return _without_handler(step.failed(problem, access), shown)
+        return _without_handler(step.fault(unusable), shown)
 
     def _wanted(self, answer: object, runs: Runs) -> tuple[str, ...] | Fault:
         """The profiles that the handler wants run next."""
@@ -123,7 +125,7 @@ class Scheduler:
         for name in islice(answer, len(self.names) + 1):
             plain = str.__str__(name) if isinstance(name, str) else ""
             if plain not in self.profiles:
-                return f"named a profile that does not exist: '{name}'"
+                return f"named a profile that does not exist: {shown(name)}"
             names += (plain,)
         if len(set(names)) != len(names) or not runs.keys().isdisjoint(names):
             return f"named a profile twice: {_listed(names)} after {_listed(runs)}"
@@ -161,6 +163,16 @@ def _unusable(result: SchedulingResult, runs: Runs) -> str | None:
     if not result.destinations:
         return "decided for no destination"
     return None
+
+
+def _without_handler(fault: Fault, runs: Runs) -> SchedulingResult | Rejection:
+    """What the only run says where the handler may be skipped: of several nobody but the handler knows which of them serves a request."""
+    if fault.refuses or len(runs) > 1:
+        return _rejection(str(fault), fault=True)
+    ((name, run),) = runs.items()
+    if run.picked is None:
+        return _without_decision(str(fault), runs)
+    return SchedulingResult(name, runs, tuple([endpoint.address for endpoint in run.picked.members]))
 
 
 def _without_decision(sentence: str, runs: Runs) -> Rejection:

@@ -25,7 +25,7 @@ from time import perf_counter
 from endpick.api.access import Access, AccessScope
 from endpick.observability.circuits import admitted, failed, late
 from endpick.observability.telemetry import Telemetry
-from endpick.plugins.failures import CALL_FAILURES, FaultOfAnother, is_the_hosts, kind_of, message_of
+from endpick.plugins.failures import CALL_FAILURES, FaultOfAnother, is_a, is_the_hosts, kind_of, message_of
 from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import KINDS, ExtensionPoint, Kind, OnFault
 
@@ -104,20 +104,20 @@ class Step:
 
     def failed(self, problem: BaseException, access: Access) -> Fault:
         """What stands for the answer of a plugin out of which something was raised. What was not the plugin's goes on."""
-        if isinstance(problem, LeftOut) and self.breaker.state:
+        if is_a(problem, LeftOut) and self.breaker.state:
             return self.left_out()
         if is_the_hosts(problem):
             access.scope = None
             raise problem
         access.called.append((self, perf_counter()))
-        if isinstance(problem, FaultOfAnother) and isinstance(problem.fault, Fault):
+        if type(problem) is FaultOfAnother and type(problem.fault) is Fault:
             return problem.fault
         return self.fault(problem)
 
     def fault(self, problem: BaseException | str) -> Fault:
         """Report that the plugin failed; the fault says what its `onFault` asks for."""
         failed(self.instance, self.extension_point, problem, self.telemetry)
-        text = problem if isinstance(problem, str) else f"{kind_of(problem)}: {message_of(problem)}"
+        text = f"{kind_of(problem)}: {message_of(problem)}" if isinstance(problem, BaseException) else problem
         return Fault(self.instance.name, text, self.instance.on_fault is OnFault.REFUSE)
 
     def held(self, seconds: float) -> None:
@@ -130,7 +130,7 @@ class Step:
         Raises:
             FaultOfAnother: the request is to be refused.
         """
-        if isinstance(problem, FaultOfAnother) or (isinstance(problem, BaseException) and is_the_hosts(problem)):
+        if isinstance(problem, BaseException) and (is_a(problem, FaultOfAnother) or is_the_hosts(problem)):
             raise problem
         fault = self.fault(problem)
         if fault.refuses:

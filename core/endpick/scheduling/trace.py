@@ -99,6 +99,9 @@ class Waited:
 WAITED = DataKey("flow-control/waited", Waited, Scope.REQUEST, doc="How long the request waited in endpick, and how full the pool was.")
 """What the host leaves in the cycle state of a request that waited; not for plugins."""
 
+UNREAD = DataKey("request/unread", str, Scope.REQUEST, doc="Why the parser, which may be skipped, did not read the body.")
+"""What the host leaves in the cycle state of a request that goes on unread; not for plugins."""
+
 
 @dataclass(frozen=True, slots=True)
 class DecisionTrace:
@@ -116,6 +119,7 @@ class DecisionTrace:
         refusal: Why no endpoint was found; empty when one was.
         runs: The profile runs, in order.
         waited: None for a request that did not wait.
+        unread: Why the parser, which may be skipped, did not read the body; empty where it did, and where the gateway keeps bodies.
     """
 
     id: str
@@ -129,6 +133,7 @@ class DecisionTrace:
     refusal: str
     runs: tuple[ProfileRecord, ...]
     waited: Waited | None = None
+    unread: str = ""
 
 
 def traced(scheduler: Scheduler, note: Callable[[ProfileRecord], None]) -> Scheduler:
@@ -263,7 +268,7 @@ class SampledScheduler(Scheduler):
             return Scheduler.schedule(self, request, endpoints, state, access)
         runs: list[ProfileRecord] = []
         result = Scheduler.schedule(traced(self, runs.append), request, endpoints, state, access)
-        self.show(_decision_record(request, endpoints, result, runs, state.get(WAITED)))
+        self.show(_decision_record(request, endpoints, result, runs, state))
         return result
 
 
@@ -278,7 +283,7 @@ def _decision_record(
     endpoints: Endpoints,
     result: SchedulingResult | Rejection,
     runs: Sequence[ProfileRecord],
-    waited: Waited | None,
+    state: CycleState,
 ) -> DecisionTrace:
     refusal = result if isinstance(result, Rejection) else None
     return DecisionTrace(
@@ -292,7 +297,8 @@ def _decision_record(
         None if refusal is None else refusal.status,
         "" if refusal is None else refusal.message,
         tuple(runs),
-        waited,
+        state.get(WAITED),
+        state.get(UNREAD) or "",
     )
 
 

@@ -20,7 +20,7 @@ from endpick.planning.plan import Plan, PlannedInstance
 from endpick.plugins.apart import apart
 from endpick.plugins.attempt import LateError, attempt
 from endpick.plugins.breaker import DEFAULT_SETTINGS, BreakerSettings
-from endpick.plugins.failures import CALL_FAILURES, is_the_hosts, message_of
+from endpick.plugins.failures import CALL_FAILURES, is_a, is_the_hosts, message_of
 from endpick.plugins.importing import describe
 from endpick.plugins.instance import Instance, instance_logger, scope_of
 from endpick.requests.pipeline import Pipeline
@@ -165,9 +165,9 @@ async def stop_quietly(instances: Iterable[Instance]) -> None:
 
 
 def _why_not_started(instance: Instance, problem: BaseException, timeout_seconds: float) -> Diagnostic:
-    if isinstance(problem, LateError):
+    if is_a(problem, LateError):
         return instance_failed(Code.E0703, instance, f"did not start within {timeout_seconds:g} s")
-    if isinstance(problem, ConfigurationError):
+    if is_a(problem, ConfigurationError):
         return instance_failed(Code.E0706, instance, f"cannot start: {message_of(problem)}")
     return instance_failed(Code.E0706, instance, f"failed to start: {describe(problem)}")
 

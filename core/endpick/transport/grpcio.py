@@ -17,6 +17,7 @@ from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
 from endpick.api.grpc_server import new_server, renewable_credentials
 from endpick.extproc.stream import GrpcStatus, ProtocolError, Reply, StreamSession
+from endpick.plugins.apart import apart
 from endpick.requests.memory import MemoryAccount, MemoryBudget, OverloadStage
 from endpick.requests.model import CloseCause
 from endpick.transport.address import ListenError, ListenSettings, listening_socket
@@ -176,7 +177,8 @@ class GrpcioServer:
             guest.ended(was_silent=conversation.is_silent)
             if not conversation.has_answered and cause is not CloseCause.DRAIN:
                 self._guests.unanswered(guest)
-            session.close(cause)
+            with apart():
+                session.close(cause)
 
 
 class _Conversation:
@@ -269,7 +271,9 @@ class _Conversation:
             if len(message) > self._max_envelope_bytes:
                 EnvelopeCheck(self._body_fields, self._max_envelope_bytes).add(message, 0, len(message))
             self._counters.messages_received += 1
-            await self._send(self._session.receive(message))
+            with apart():
+                replies = self._session.receive(message)
+            await self._send(replies)
         else:
             self._half_closed = True
 
@@ -310,7 +314,9 @@ class _Conversation:
                     await self._take(self._reading.result())
             exception = decision.exception()
             session = self._session
-            await self._send(session.resume(decision.result()) if exception is None else session.fail(exception))
+            with apart():
+                replies = session.resume(decision.result()) if exception is None else session.fail(exception)
+            await self._send(replies)
         finally:
             decision.cancel()
 

@@ -121,6 +121,20 @@ async def test_a_parser_that_fails_in_the_helper_is_a_fault_of_its_instance(fold
         assert "ValueError: no such word" in str(told["event"])
 
 
+async def test_what_a_parser_that_fails_open_does_not_read_goes_on_as_it_came_wherever_it_is_parsed(folder, odd):
+    text = CONFIG.replace("llm-d.ai", "endpick").replace("{type: obedient-parser}", "{type: obedient-parser, onFault: FailOpen}")
+    (folder / "config.yaml").write_text(text)
+    async with serving(folder, "--large-body=64", path=odd) as picker:
+        for body in (b"raise here", b"nonsense", b"raise " * 20):
+            assert await send(picker, body, "/obey") == (0, body)
+            status, refusal = await send(picker, body, "/obey", {"x-llm-d-model-name-rewrite": "other"})
+            assert (status, b"no model can be exchanged" in refusal) == (500, True)
+        faults = await picker.samples("endpick_plugin_faults_total")
+        assert ({dict(labels)["plugin"] for labels in faults}, sum(faults.values())) == ({"obedient-parser"}, 6)
+        assert await outcomes(picker) == {"failed": 2}
+        assert (await send(picker, b"reject it", "/obey"))[0] == 403
+
+
 async def test_a_parser_that_never_ends_is_ended_and_costs_its_request_only(folder, odd):
     async with serving(folder, "--large-body=64", "--large-body-timeout=300ms", path=odd) as picker:
         status, refusal = await send(picker, b"loop " * 20, "/obey")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from endpick.api import ParsedRequest, Rejection, SchedulingResult, Usage
+from endpick.api.request import shown
 
 
 @pytest.mark.parametrize(
@@ -44,3 +45,38 @@ def test_a_rejection_is_an_error_to_the_client(status):
 def test_the_reason_of_a_rejection_fits_a_header(reason):
     with pytest.raises(ValueError, match="fit for a header"):
         Rejection("no", 429, reason)
+
+
+class OddText(str):
+    __slots__ = ()
+
+    def __repr__(self):
+        raise SystemExit("do not look")
+
+
+def lists_in_lists() -> object:
+    """Small, and gigabytes of text."""
+    inner: list[object] = []
+    for _ in range(60):
+        inner = [inner, inner]
+    return inner
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("x\n", "'x\\n'"),
+        (b"x", "b'x'"),
+        (1, "1"),
+        (0.5, "0.5"),
+        (None, "None"),
+        (dict, "<class 'dict'>"),
+        ("x" * 1000, repr("x" * 100)),
+        (10**5000, "<int>"),
+        (lists_in_lists(), "<list>"),
+        (OddText("x"), "<OddText>"),
+    ],
+    ids=["text", "bytes", "number", "fraction", "nothing", "class", "long text", "long number", "lists in lists", "own text"],
+)
+def test_a_message_shows_of_a_value_only_what_is_short_and_shown_by_python_itself(value, text):
+    assert shown(value) == text

@@ -95,6 +95,34 @@ class Faceless:
         raise Own("do not look")
 
 
+class NoAnswerError(Exception):
+    def __getattribute__(self, name):
+        raise Own(f"do not look at {name}")
+
+
+class NoClassError(Exception):
+    @property
+    def __class__(self):
+        raise Own("do not look")
+
+
+@pytest.mark.parametrize("kind", [NoAnswerError, NoClassError])
+@pytest.mark.parametrize("place", PLACES)
+def test_no_exception_is_asked_what_it_is(place, kind):
+    def throw(*_arguments):
+        raise kind
+
+    stage = Stage(**PLACES[place](throw))
+    decision = stage.decide()
+    if isinstance(decision, Routed):
+        exchange = decision.exchange
+        exchange.response_headers({":status": "200", "content-type": "application/json"}, None)
+        exchange.response_chunk(b"{}", True)
+        exchange.response_metadata()
+        exchange.finish(CloseCause.END)
+    assert [(name, problem) for name, _, problem in stage.telemetry.faults] == [("bad", f"{kind.__name__}: ")]
+
+
 class NamelessKind(type):
     def __getattribute__(cls, name):
         raise Own("do not look")

@@ -10,6 +10,7 @@ from endpick.api import ParsedRequest, Rejection, Usage
 from endpick.extproc.replies import immediate
 from endpick.requests.model import CloseCause, Routed
 from endpick.requests.waiting import LaterDecision
+from endpick.scheduling.step import Fault
 from unit.oddities import OddText, Own, Unfriendly, half, odd, sly, spoilt
 from unit.requests.stage import Stage, admitter_of, before_request_of, header_processor_of, parser_of
 
@@ -137,12 +138,14 @@ class Unwilling(ParsedRequest):
 
 def test_what_a_parser_answers_when_a_body_is_read_again_is_looked_at_under_a_guard():
     told = []
-    step = SimpleNamespace(run=lambda *_arguments: object.__new__(Unwilling), fault=lambda problem: told.append(problem) or Rejection("no"))
+    step = SimpleNamespace(
+        run=lambda *_arguments: object.__new__(Unwilling), fault=lambda problem: told.append(problem) or Fault("bad", "no", refuses=True)
+    )
     waiting = SimpleNamespace(
         _incoming=SimpleNamespace(headers={}, body=b""),
         _room=SimpleNamespace(access=None),
         built=SimpleNamespace(parser=SimpleNamespace(parse=step), request=SimpleNamespace(path="/v1/completions")),
     )
 
-    assert LaterDecision.read_again(waiting).message == "no"
+    assert LaterDecision.read_again(waiting).message == "plugin 'bad' failed"
     assert len(told) == 1

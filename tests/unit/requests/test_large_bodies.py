@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
 from endpick.api import ParsedRequest, Prompt, Rejection
-from endpick.plugins.breaker import Breaker, BreakerSettings
+from endpick.plugins.breaker import LATE_CALLS
 from endpick.plugins.kinds import OnFault
 from endpick.requests.director import Director
 from endpick.requests.large import BodyRead, ElsewhereError, LargeBody, ParserFailed
@@ -110,10 +110,10 @@ async def test_a_failure_elsewhere_is_a_fault_of_the_instance(method):
 
 @pytest.mark.asyncio
 async def test_a_parser_that_is_left_out_is_not_asked_elsewhere_either():
-    failing = parser_of("odd", on_fault=OnFault.SKIP, parse=lambda path, headers, body: 1 / 0)
-    odd = replace(failing, breaker=Breaker(BreakerSettings(faults=1), lambda: 0.0))
+    odd = parser_of("odd", on_fault=OnFault.REFUSE, parse=lambda path, headers, body: PARSED)
+    for _ in range(LATE_CALLS):
+        odd.breaker.took(5.0)
     stage, elsewhere = stage_with(BodyRead(PARSED, None, 0.1), parsers=[odd])
-    stage.refuse(SMALL)
     assert await stage.decide(LARGE) == Refused(500, "Internal", "plugin 'odd' failed")
     assert elsewhere.asked == []
     assert stage.telemetry.outs == [("odd", "RequestParsing")]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from endpick.api import ParsedRequest, PreRequest
+from endpick.plugins.kinds import OnFault
 from endpick.requests.model import CloseCause, Refused, Routed
 from endpick.requests.waiting import LaterDecision
 from endpick.scheduling.trace import sampled, to_json
@@ -257,6 +259,18 @@ async def test_a_parser_that_fails_the_second_time_has_the_request_refused(nothi
     stage.room.something_changed()
     refused = await told.result()
     assert (refused.status, refused.message) == (500, "plugin 'fickle' failed")
+
+
+async def test_a_parser_that_may_be_skipped_and_fails_the_second_time_leaves_the_body_unread(nothing_kept):
+    answers, records = [ParsedRequest(model="m", payload={"model": "m"})], []
+    stage = Busy(parsers=[parser_of("fickle", on_fault=OnFault.SKIP, parse=lambda path, headers, body: answers.pop())])
+    pipeline = replace(stage.pipeline, scheduler=sampled(stage.pipeline.scheduler, lambda: True, records.append))
+    stage.director.switch(pipeline)
+    told = Delivered(stage.wait())
+    stage.load = 0.0
+    stage.room.something_changed()
+    assert isinstance(await told.result(), Routed)
+    assert [(record.model, record.unread) for record in records] == [("m", "plugin 'fickle' failed: IndexError: pop from empty list")]
 
 
 async def test_what_bodies_became_is_kept_while_little_waits():

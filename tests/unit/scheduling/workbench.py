@@ -94,7 +94,7 @@ class Recording(NullTelemetry):
         return [bound for bound, timer in self.timers.items() for _ in range(sum(timer.counts))]
 
     def fault(self, instance: Instance, extension_point: str, problem: BaseException | str) -> None:
-        text = problem if isinstance(problem, str) else f"{type(problem).__name__}: {problem}"
+        text = f"{type(problem).__name__}: {problem}" if isinstance(problem, BaseException) else problem
         self.faults.append((instance.name, str(extension_point), text))
 
     def late(self, instance: Instance, extension_point: str, seconds: float) -> None:
