@@ -7,7 +7,7 @@ from functools import partial
 
 from endpick.api import JSONObject, JSONValue, Media, Modality, ParsedRequest, Piece, Prompt, Rejection, Usage
 from endpick_builtin.parsers.json_bodies import JSONParser, dumped, first_count, text_of
-from endpick_builtin.parsers.openai_usage import events_with, field_of, first_of
+from endpick_builtin.parsers.openai_usage import field_of, first_of, last_events_with
 
 COUNT_TOKENS = "/messages/count_tokens"
 
@@ -50,7 +50,7 @@ class AnthropicParser(JSONParser):
         if not streaming:
             return _usage(field_of("usage", body), None)
         found = None
-        for event in events_with(b'"usage"', body):
+        for event in reversed([*last_events_with(b'"usage"', body)]):
             message = event.get("message")
             carrier = message if isinstance(message, Mapping) and event.get("type") == "message_start" else event
             found = _usage(carrier.get("usage"), found)

@@ -8,7 +8,7 @@ from functools import partial
 from endpick.api import JSONObject, JSONValue, ParsedRequest, Rejection, Usage
 from endpick_builtin.parsers.json_bodies import JSONParser, first_count, text_of
 from endpick_builtin.parsers.openai_prompts import is_tokens
-from endpick_builtin.parsers.openai_usage import events_with, field_of, first_of, from_body, from_events
+from endpick_builtin.parsers.openai_usage import field_of, first_of, from_body, from_events, last_events_with
 from endpick_builtin.parsers.token_prompts import features_of, token_prompt
 
 
@@ -72,10 +72,7 @@ class SGLangHTTPParser(JSONParser):
         """The counts of the last event, or of the answer."""
         if not streaming:
             return _counts(field_of("meta_info", body))
-        found = None
-        for event in events_with(b'"meta_info"', body):
-            found = _counts(event.get("meta_info")) or found
-        return found
+        return next(filter(None, (_counts(event.get("meta_info")) for event in last_events_with(b'"meta_info"', body))), None)
 
 
 def _tokens(value: JSONValue) -> list[JSONValue] | None:

@@ -31,12 +31,13 @@ def from_events(events: bytes) -> Usage | None:
 
     Events of the Responses API carry it in `response`, and it counts only once the response is completed.
     """
-    found = None
-    for event in events_with(b'"usage"', events):
+    for event in last_events_with(b'"usage"', events):
         response = event.get("response")
         carrier = response if isinstance(response, dict) and event.get("type") == "response.completed" else event
-        found = _usage(carrier.get("usage")) or found
-    return found
+        found = _usage(carrier.get("usage"))
+        if found is not None:
+            return found
+    return None
 
 
 def from_body(body: bytes) -> Usage | None:
@@ -65,9 +66,12 @@ def _last_object(name: str, body: bytes) -> JSONValue:
     return None if start < 0 or begin < 0 else _object(_balanced(body[begin : begin + _LONGEST_OBJECT]))
 
 
-def events_with(mark: bytes, events: bytes) -> Iterator[JSONObject]:
-    """The objects of those server-sent events in which `mark` stands: of many the last, and none of which most is brackets."""
-    for line in reversed([*_last_lines_with(mark, events)]):
+def last_events_with(mark: bytes, events: bytes) -> Iterator[JSONObject]:
+    """The objects of those server-sent events in which `mark` stands, the last one first: few of many, and none of which most is brackets.
+
+    Each is read when it is asked for: where each of thousands has a usage, only the last one counts.
+    """
+    for line in _last_lines_with(mark, events):
         if not line.startswith(b"data:") or (len(line) > _LONG_EVENT and line.count(b"{") + line.count(b"[") > _LONG_EVENT):
             continue
         event = _object(line[5:].strip())

@@ -19,12 +19,15 @@ from endpick.scheduling.step import Fault, Step
 _MOST_GROWN_BYTES: Final = 1 << 16
 """Beside as much again: by so much a piece of an answer gets longer at most for the client's name. A mebibyte may have the shortest of
 names a hundred thousand times, and the client's may have four kilobytes."""
+_BYTES_PER_NAME: Final = 128
+"""Of a piece, for each of the names in it that are replaced, beside as many as a short piece may have. An event that has one is longer."""
+_MOST_IN_SHORT: Final = 64
 
 
 class ModelNameRestorer:
     """Replaces `"model":"<target>"`, with or without a space after the colon, by the name the client used.
 
-    In a piece that would get much longer by it the first ones are replaced: see `_MOST_GROWN_BYTES`.
+    Of many in a piece the first ones are replaced: see `_MOST_GROWN_BYTES`, `_BYTES_PER_NAME`.
     """
 
     __slots__ = ("_held", "_longest", "_replacements")
@@ -43,7 +46,8 @@ class ModelNameRestorer:
             # `find` and not `in`, which first takes the bytes for a number, and makes and drops an exception: ten times the cost.
             if data.find(found) >= 0:
                 more = len(replacement) - len(found)
-                data = data.replace(found, replacement, (len(chunk) + _MOST_GROWN_BYTES) // more if more > 0 else -1)
+                most = _MOST_IN_SHORT + len(chunk) // _BYTES_PER_NAME
+                data = data.replace(found, replacement, min(most, (len(chunk) + _MOST_GROWN_BYTES) // more) if more > 0 else most)
         held = b"" if end else self._beginning_of_a_name(data)
         unchanged = data is chunk and not held
         self._held = held
