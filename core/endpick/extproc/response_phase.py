@@ -35,6 +35,9 @@ _FULL_DUPLEX: Final = BodyMode.FULL_DUPLEX_STREAMED
 _SHOWN_BYTES: Final = 256 * 1024
 """How much of a long piece the exchange is shown at once. To join sixty megabytes so takes 5 ms; 50, where each part is so long that the
 C library has the system map memory for it, or all of them are one."""
+_MOST_SHOWN: Final = 8
+"""Of the parts of a long piece, from its beginning, and from its end: what is between them is not looked at, because all of sixty megabytes
+may be what is looked for. Gateways buffer less unless they are told to."""
 
 
 class ResponsePhase(PassingBody):
@@ -175,6 +178,8 @@ class ResponsePhase(PassingBody):
     def on_long_body(self, body: LongBody, end: bool) -> Sequence[Reply]:
         """The same of a piece of megabytes: one message that a gateway which buffers sends. It is never joined, and shown in parts.
 
+        Of more than four mebibytes the exchange is shown the first two and the last two.
+
         Raises:
             ProtocolError: as `on_body`.
         """
@@ -189,10 +194,17 @@ class ResponsePhase(PassingBody):
         return self.on_body(bytes(last), end)
 
     def _shown(self, body: LongBody) -> LongBody:
-        """What is sent in place of a long piece that goes on, all of which the exchange is shown: the same object where nothing changes."""
+        """What is sent in place of a long piece that goes on: the same object where nothing changes."""
         pieces: list[Piece] = []
         is_changed = False
-        for group in body.groups(_SHOWN_BYTES):
+        groups = [*body.groups(_SHOWN_BYTES)]
+        for position, group in enumerate(groups):
+            if _MOST_SHOWN <= position < len(groups) - _MOST_SHOWN:
+                if position == _MOST_SHOWN and (before := self._before_unseen(groups[_MOST_SHOWN : len(groups) - _MOST_SHOWN])):
+                    is_changed = True
+                    pieces.append(before)
+                pieces += group
+                continue
             instead = self._instead_of(b"".join(group), end=False)
             if instead is None:
                 pieces += group
@@ -200,6 +212,16 @@ class ResponsePhase(PassingBody):
                 is_changed = True
                 pieces.append(instead)
         return LongBody(pieces) if is_changed else body
+
+    def _before_unseen(self, groups: Sequence[Sequence[Piece]]) -> bytes | None:
+        """What is sent before these pieces, which the exchange is not shown."""
+        if self._asked is None or self._mode is _NONE:
+            return None
+        try:
+            return self._asked.response_unseen(sum(len(piece) for group in groups for piece in group))
+        except Exception as error:
+            self._chunk_fault(error)
+            return None
 
     def _at_once(self, longer: tuple[LongBody, bool], last: bytes, instead: bytes | None) -> Reply:
         """One reply to a long piece, of which `last` is the end."""

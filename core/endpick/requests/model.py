@@ -162,6 +162,13 @@ class Exchange(Protocol):
             back must come out.
         """
 
+    def response_unseen(self, size: int) -> bytes | None:
+        """So many bytes in the midst of a piece of megabytes pass without being shown.
+
+        Returns:
+            What was held back and has to be sent before them; None for nothing.
+        """
+
     def response_metadata(self) -> Metadata:
         """Dynamic metadata for the last message of the response; called once, after the last `response_chunk`."""
 

@@ -265,6 +265,12 @@ class TrackedExchange:
         self.processing_seconds += self._clock() - came_at
         return instead
 
+    def response_unseen(self, size: int) -> bytes | None:
+        """See `Exchange`."""
+        self._bytes += size
+        self._usage.skip()
+        return None if self._restorer is None else self._restorer.feed(b"", True)
+
     def _begin_bucket(self, gap: float) -> None:
         """Count the gaps so far, and remember where the next ones belong: those of one stream are alike, and mostly of one bucket."""
         gaps = self.gaps
@@ -344,6 +350,10 @@ class BodilessExchange:
         return {}
 
     def response_chunk(self, chunk: bytes, end: bool) -> bytes | None:
+        """See `Exchange`."""
+        return None
+
+    def response_unseen(self, size: int) -> bytes | None:
         """See `Exchange`."""
         return None
 

@@ -19,15 +19,12 @@ from endpick.scheduling.step import Fault, Step
 _MOST_GROWN_BYTES: Final = 1 << 16
 """Beside as much again: by so much a piece of an answer gets longer at most for the client's name. A mebibyte may have the shortest of
 names a hundred thousand times, and the client's may have four kilobytes."""
-_BYTES_PER_NAME: Final = 128
-"""Of a piece, for each of the names in it that are replaced, beside as many as a short piece may have. An event that has one is longer."""
-_MOST_IN_SHORT: Final = 64
 
 
 class ModelNameRestorer:
     """Replaces `"model":"<target>"`, with or without a space after the colon, by the name the client used.
 
-    Of many in a piece the first ones are replaced: see `_MOST_GROWN_BYTES`, `_BYTES_PER_NAME`.
+    In a piece that would get much longer by it the first ones are replaced: see `_MOST_GROWN_BYTES`.
     """
 
     __slots__ = ("_held", "_longest", "_replacements")
@@ -46,8 +43,7 @@ class ModelNameRestorer:
             # `find` and not `in`, which first takes the bytes for a number, and makes and drops an exception: ten times the cost.
             if data.find(found) >= 0:
                 more = len(replacement) - len(found)
-                most = _MOST_IN_SHORT + len(chunk) // _BYTES_PER_NAME
-                data = data.replace(found, replacement, min(most, (len(chunk) + _MOST_GROWN_BYTES) // more) if more > 0 else most)
+                data = data.replace(found, replacement, (len(chunk) + _MOST_GROWN_BYTES) // more if more > 0 else -1)
         held = b"" if end else self._beginning_of_a_name(data)
         unchanged = data is chunk and not held
         self._held = held
@@ -128,6 +124,9 @@ class UsageReader:
     def feed(self, chunk: bytes) -> None:
         """The next piece, as the gateway cut it."""
 
+    def skip(self) -> None:
+        """What is fed next is not what comes next in the body: some of it passes unseen."""
+
     def result(self) -> Usage | None:
         """What was found once the body is complete, or as far as it came."""
         return None
@@ -176,6 +175,10 @@ class StreamedUsage(UsageReader):
             self._partial.clear()
         if self._held or len(self._partial) > _ACCOUNTED_FROM:
             self._keeps(len(self._partial))
+
+    def skip(self) -> None:
+        """See `UsageReader`."""
+        self._partial.clear()
 
     def result(self) -> Usage | None:
         """See `UsageReader`."""
@@ -250,7 +253,7 @@ class FramedUsage(UsageReader):
     def feed(self, chunk: bytes) -> None:
         """See `UsageReader`."""
         if len(chunk) > MAX_EVENT_BYTES:  # to walk over its frames may take seconds
-            self._skipped = sys.maxsize
+            self.skip()
         if self._skipped:
             passed = min(self._skipped, len(chunk))
             self._skipped -= passed
@@ -273,6 +276,11 @@ class FramedUsage(UsageReader):
             del self._partial[:end]
         if self._held or len(self._partial) > _ACCOUNTED_FROM:
             self._keeps(len(self._partial))
+
+    def skip(self) -> None:
+        """See `UsageReader`. Where the next frame begins is not known any more."""
+        self._partial.clear()
+        self._skipped = sys.maxsize
 
     def result(self) -> Usage | None:
         """See `UsageReader`."""

@@ -68,6 +68,9 @@ class Exchange:
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
+    def response_unseen(self, size: int) -> bytes | None:
+        raise AssertionError("no answer here is as long as that")
+
     def response_metadata(self) -> Metadata:
         return {}
 

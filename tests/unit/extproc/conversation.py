@@ -162,6 +162,8 @@ class NotedExchange:
         self.headers: Mapping[str, str] = {}
         self.served: str | None = None
         self.chunks: list[tuple[bytes, bool]] = []
+        self.unseen = 0
+        self.held_back: bytes | None = None
         self.finishes: list[CloseCause] = []
 
     def response_headers(self, headers: Mapping[str, str], served: str | None) -> Mapping[str, str]:
@@ -171,6 +173,10 @@ class NotedExchange:
     def response_chunk(self, chunk: bytes, end: bool) -> bytes | None:
         self.chunks.append((chunk, end))
         return self.rewrite(chunk, end)
+
+    def response_unseen(self, size: int) -> bytes | None:
+        self.unseen += size
+        return self.held_back
 
     def response_metadata(self) -> Metadata:
         return self.metadata

@@ -102,7 +102,7 @@ def test_a_response_in_one_long_message_passes():
 @pytest.mark.parametrize(("wants", "rewrites"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("mode", [BodyMode.FULL_DUPLEX_STREAMED, BodyMode.STREAMED, BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL])
 def test_the_gateway_and_the_exchange_are_told_the_same_of_a_long_answer(mode, wants, rewrites, end):
-    content = b"ANSWER" * 2_000_000
+    content = b"ANSWER" * 600_000
     told = []
     for cut in (False, True):
         exchange = NotedExchange(wants_chunks=wants, rewrites=rewrites, rewrite=lambda chunk, end: chunk.lower() if rewrites else None)
@@ -129,6 +129,28 @@ def test_a_long_answer_is_shown_in_parts_and_replaced_as_a_whole_where_any_of_th
     assert told.response_body.response.body_mutation.body == (WHOLE.replace(found, b"?") if found and found in WHOLE else b"")
     assert told.dynamic_metadata.fields["n"].struct_value.fields["k"].string_value == "v"
     assert told.response_body.response.HasField("header_mutation") is (found is not None and found in WHOLE)
+
+
+@pytest.mark.parametrize("held_back", [None, b"held"])
+def test_the_midst_of_tens_of_megabytes_passes_unseen_behind_what_was_held_back(held_back):
+    content = b"first" + b"." * (3 << 20) + b"midst" + b"." * (3 << 20) + b"last"
+    exchange = NotedExchange()
+    exchange.held_back = held_back
+    session = Session(NotedDirector(Routed((ENDPOINT,), exchange)))
+    talk(session, request_headers(response_body=BodyMode.BUFFERED), request_body(b"{}", end=True), response_headers())
+    (reply,) = talk(session, long_message(response_body(content, end=True), content))
+    seen = b"".join(chunk for chunk, _ in exchange.chunks)
+    assert exchange.unseen + len(seen) == len(content)
+    assert len(seen) < (4 << 20) + 300_000
+    assert seen.startswith(b"first")
+    assert seen.endswith(b"last")
+    assert b"midst" not in seen
+    if held_back is None:
+        assert reply.body is None
+    else:
+        before, after = reply.body.split(held_back)
+        assert before + after == content
+        assert len(before) >= 2 << 20
 
 
 def test_a_long_message_without_a_body_ends_the_answer_all_the_same():

@@ -324,6 +324,20 @@ def test_of_a_huge_piece_of_events_the_end_is_read_and_of_frames_nothing():
     assert (frames.result(), len(asked.bodies)) == (None, 1)
 
 
+def test_behind_what_passed_unseen_events_are_read_from_the_next_one_on_and_frames_no_more():
+    asked = Asked()
+    events = StreamedUsage(asked, b'"usage', MemoryAccount())
+    events.feed(b'data: {"usage":{"prompt_tokens":7')
+    events.skip()
+    events.feed(b'}}\n\ndata: {"usage":{"prompt_tokens":1}}\n\n')
+    assert events.result() == Usage(1, 0)
+    assert len(asked.bodies) == 1
+    frames = FramedUsage(asked, MemoryAccount())
+    frames.skip()
+    frames.feed(b"\0\0\0\0\1y")
+    assert (frames.result(), len(asked.bodies)) == (None, 1)
+
+
 def test_a_huge_frame_is_let_go_and_the_next_one_read():
     asked = []
     reader = FramedUsage(lambda frames, streaming: asked.append(frames) or Usage(1, len(asked)), MemoryAccount())

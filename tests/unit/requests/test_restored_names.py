@@ -86,3 +86,12 @@ def test_every_name_is_put_back_where_they_are_as_long_as_events_are():
 
 def test_a_shorter_name_is_put_back_everywhere():
     assert restored(b'"model":"target"' * 5000, target="target", incoming="m") == b'"model":"m"' * 5000
+
+
+def test_what_was_held_back_is_told_where_the_midst_of_an_answer_passes_unseen():
+    exchange = Stage().route({**CHAT, "model": "mine"}, x_llm_d_model_name_rewrite="theirs").exchange
+    exchange.response_headers(JSON_OK, None)
+    assert exchange.response_chunk(b'{"model":"the', False) == b"{"
+    assert exchange.response_unseen(1000) == b'"model":"the'
+    assert exchange.response_unseen(1000) is None
+    assert exchange.response_chunk(b'irs"}', True) is None
