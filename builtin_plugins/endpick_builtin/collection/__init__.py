@@ -10,6 +10,7 @@
 - `push_server`: how many connections may clients that push hold open, and for how long?
 - `otlp_messages`: what does such a push say of which server?
 - `http_pages`: how is a page fetched, over connections that are kept?
+- `over_tls`: how is it spoken to a server over TLS, in turns?
 - `http_answer`: what is kept of an answer while it comes?
 - `page_limits`: what may an answer take, and what does the log say when one takes more?
 - `long_answers`: when are answers received and read that take long?

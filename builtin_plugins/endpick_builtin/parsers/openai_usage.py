@@ -107,7 +107,8 @@ def _balanced(text: bytes) -> bytes:
     for brace in islice(_BRACE.finditer(text), _MOST_BRACES):
         depth += 1 if brace.group() == b"{" else -1
         if depth == 0:
-            return text[: brace.end()]
+            end = brace.end()
+            return text[:end]
     return b""
 
 
