@@ -87,12 +87,12 @@ def main() -> int:
             seen = make(attempt, port, options)
             findings = seen.findings(attempt)
             broke += bool(findings)
-            print(_row(attempt, seen, findings), flush=True)
+            print(_told(attempt, seen, findings), flush=True)
     print(f"{len(attempts)} attempts, of which {broke} found something")
     return int(bool(broke))
 
 
-def _row(attempt: Attempt, seen: Noticed, findings: Sequence[str]) -> str:
+def _told(attempt: Attempt, seen: Noticed, findings: Sequence[str]) -> str:
     return _FIGURES.format(
         of=attempt.of,
         name=attempt.name,

@@ -121,6 +121,12 @@ async def long_bodies(channel: grpc.aio.Channel) -> None:
                 await ask(channel, [opening, request_body(body, end=True)], whole)
     cut = [request_body(body[:1_000_000]), request_body(body[1_000_000:], end=True)]
     await ask(channel, [request_headers(), *cut], answered(mode=EACH_MODE[0]))
+    mode = BodyMode.BUFFERED
+    for kind in ("application/json", "text/event-stream", "application/grpc"):
+        opening = request_headers(rewritten, request_body=mode, response_body=mode)
+        answer = [response_headers({"content-type": kind}), response_body(b" " * 6_000_000, end=True)]
+        await ask(channel, [opening, request_body(CHAT, end=True)], answer)
+    await ask(channel, [request_headers({":method": "GET"}, end=True, response_body=mode)], answer)
 
 
 async def much_structure(channel: grpc.aio.Channel) -> None:
