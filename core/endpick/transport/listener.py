@@ -41,6 +41,11 @@ _DESCRIPTORS = "/proc/self/fd"
 _IPV6_SITE_BYTES = 8
 """Who has one IPv6 address has 2^64 of them."""
 
+_TCP_INFO: int | None = getattr(socket, "TCP_INFO", None)
+"""Of Linux, where the first byte of what it tells is the state of the connection."""
+_ENDED_STATES = (b"\x07", b"\x08")
+"""TCP_CLOSE and TCP_CLOSE_WAIT, as Linux numbers them."""
+
 
 class AcceptCounters(Protocol):
     """What a listener counts; see `TransportCounters`."""
@@ -152,9 +157,12 @@ class Listener:
         self._rush.turn_ended(now, left_some=True)
 
     def _is_turned_away(self, accepted: socket.socket, address: str, now: float) -> bool:
-        """Whether nothing is to be made of a connection: its client has gone again, or has just had its share of a rush."""
+        """Whether nothing is to be made of a connection: its client has gone again, or has just had its share of a rush.
+
+        One that has said something and gone looks like one that waits for an answer and says no more, which is heard while it alone waits.
+        """
         heard = _heard(accepted)
-        if heard == b"":
+        if heard == b"" or (self._rush.many_wait and _has_ended(accepted)):
             return True
         if not (self._limits.bounds_rushes and self._rush.lasts):
             return False
@@ -286,6 +294,13 @@ def _heard(accepted: socket.socket) -> bytes | None:
         return None
     except OSError:
         return b""
+
+
+def _has_ended(accepted: socket.socket) -> bool:
+    """Whether the client of a new connection says no more than it has: it has closed it, reset it, or closed its side of it."""
+    if _TCP_INFO is None:
+        return False
+    return accepted.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1) in _ENDED_STATES
 
 
 def descriptors_of(reserved: int) -> tuple[int, int]:

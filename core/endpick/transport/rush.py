@@ -7,10 +7,12 @@ from typing import Final
 
 __all__ = ["Rush"]
 
-_FULL_TURNS: Final = 64
-"""So many turns in a row left some waiting: four times what fills all seats came without a pause, which nothing does that probes."""
+_FULL_TURNS: Final = 16
+"""So many turns in a row left some waiting: what fills all seats came without a pause, which nothing does that probes."""
 _FULL_TURNS_AGAIN: Final = 8
 """The same, of a rush that goes on after one."""
+_MANY_WAIT_TURNS: Final = 2
+"""So many turns in a row left some waiting: nobody gets a seat at once."""
 _AGAIN_SECONDS: Final = 1.0
 _SPAN_SECONDS: Final = 0.1
 _MOST_IN_SPAN: Final = 4
@@ -27,6 +29,8 @@ class Rush:
     def __init__(self) -> None:
         self.lasts = False
         """Whether there is one: more have waited for long, and the turn under way has not found that there are none."""
+        self.many_wait = False
+        """Whether some have waited for turns; long before it is a rush, and on ports that bound none."""
         self._full_turns = 0
         self._again_until = 0.0
         self._span_ends_at = 0.0
@@ -35,9 +39,10 @@ class Rush:
     def turn_ended(self, now: float, *, left_some: bool) -> None:
         """Some connections have been taken; `left_some` says whether more may wait."""
         if not left_some:
-            self.lasts, self._full_turns = False, 0
+            self.lasts, self.many_wait, self._full_turns = False, False, 0
             return
         self._full_turns += 1
+        self.many_wait = self._full_turns >= _MANY_WAIT_TURNS
         if self._full_turns >= (_FULL_TURNS_AGAIN if now < self._again_until else _FULL_TURNS):
             self.lasts = True
             self._again_until = now + _AGAIN_SECONDS

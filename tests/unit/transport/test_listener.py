@@ -54,7 +54,7 @@ class Visitor(asyncio.Protocol):
 class Port:
     """A listener on loopback."""
 
-    def __init__(self, share: float = 1.0) -> None:
+    def __init__(self, share: float = 1.0, *, bounds_rushes: bool = True) -> None:
         self.visitors_are_busy = False
         self.socket = socket.create_server(("127.0.0.1", 0), backlog=SEATS)
         self.socket.setblocking(False)
@@ -62,7 +62,7 @@ class Port:
         self.has_evicted = asyncio.Event()
         self.visitors = 0
         """Connections of which anything was made."""
-        limits = AcceptLimits(SEATS, share, 1.0, 0, "--seats", "--share", bounds_rushes=True)
+        limits = AcceptLimits(SEATS, share, 1.0, 0, "--seats", "--share", bounds_rushes=bounds_rushes)
         self.listener = Listener(self.socket, limits, self.counters, self._visitor, Turns(0.002))
 
     def _visitor(self, _peer: str) -> Visitor:
@@ -230,9 +230,9 @@ async def is_answered(client: socket.socket, loop: asyncio.AbstractEventLoop) ->
 
 
 @contextmanager
-def opened(share: float = 1.0, *, busy: bool = True) -> Iterator[Port]:
+def opened(share: float = 1.0, *, busy: bool = True, bounds_rushes: bool = True) -> Iterator[Port]:
     """A port that is open; where it is busy each connection has a request under way until it was answered."""
-    port = Port(share)
+    port = Port(share, bounds_rushes=bounds_rushes)
     port.visitors_are_busy = busy
     port.listener.open()
     try:
@@ -292,6 +292,38 @@ async def test_of_clients_that_have_gone_again_nothing_is_made():
                 await is_answered(probe, asyncio.get_running_loop())
     assert port.visitors == 1
     assert port.counters.connections_accepted == 301
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("bounds_rushes", [True, False])
+async def test_where_many_wait_nothing_is_made_of_clients_that_have_gone_after_a_word(bounds_rushes):
+    with opened(busy=False, bounds_rushes=bounds_rushes) as port, ExitStack() as half_closed:
+        address = port.socket.getsockname()
+        for turn in range(300):
+            knocks = socket.create_connection(address, 10)
+            knocks.sendall(b"are you alive?")
+            if turn % 3 == 0:
+                half_closed.enter_context(knocks).shutdown(socket.SHUT_WR)
+                continue
+            if turn % 3 == 1:
+                knocks.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+            knocks.close()
+        with socket.create_connection(address, 10) as probe:
+            probe.setblocking(False)
+            async with asyncio.timeout(10):
+                await is_answered(probe, asyncio.get_running_loop())
+    assert port.visitors == 2 * (SEATS // 16) + 1, "two turns take what they can before it is known that many wait"
+    assert (port.counters.connections_accepted, port.counters.connections_refused_peer) == (301, 0)
+
+
+@pytest.mark.asyncio
+async def test_who_asks_and_says_no_more_is_answered_where_nobody_else_waits():
+    with opened() as port, socket.create_connection(port.socket.getsockname(), 10) as asks_once:
+        asks_once.sendall(b"are you alive?")
+        asks_once.shutdown(socket.SHUT_WR)
+        asks_once.setblocking(False)
+        async with asyncio.timeout(10):
+            assert await asyncio.get_running_loop().sock_recv(asks_once, 16) == b"alive"
 
 
 @pytest.mark.asyncio

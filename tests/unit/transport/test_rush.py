@@ -11,7 +11,7 @@ from endpick.transport.rush import Rush
 def rush() -> Rush:
     """One that has begun at 100.0."""
     began = Rush()
-    for _ in range(64):
+    for _ in range(16):
         assert not began.lasts
         began.turn_ended(100.0, left_some=True)
     assert began.lasts
@@ -21,7 +21,7 @@ def rush() -> Rush:
 def test_it_is_no_rush_when_now_and_then_nobody_waits():
     quiet = Rush()
     for turn in range(1000):
-        quiet.turn_ended(100.0, left_some=turn % 60 != 0)
+        quiet.turn_ended(100.0, left_some=turn % 15 != 0)
         assert not quiet.lasts
 
 
@@ -37,10 +37,18 @@ def test_who_has_spoken_does_not_make_way_for_those_that_have_not(rush):
     assert [rush.is_one_too_many("a", 100.0, has_spoken=True) for _ in range(5)] == [False] * 4 + [True]
 
 
-@pytest.mark.parametrize(("later", "turns"), [(0.9, 8), (1.1, 64)])
+@pytest.mark.parametrize(("later", "turns"), [(0.9, 8), (1.1, 16)])
 def test_it_ends_when_nobody_waits_and_begins_sooner_within_a_second(rush, later, turns):
     rush.turn_ended(100.0, left_some=False)
     for _ in range(turns):
         assert not rush.lasts
         rush.turn_ended(100.0 + later, left_some=True)
     assert rush.lasts
+
+
+def test_many_wait_from_the_second_full_turn_to_one_that_leaves_nobody_waiting():
+    port, seen = Rush(), []
+    for left_some in (True, True, True, False, True):
+        port.turn_ended(100.0, left_some=left_some)
+        seen.append((port.many_wait, port.lasts))
+    assert seen == [(False, False), (True, False), (True, False), (False, False), (False, False)]
