@@ -166,6 +166,16 @@ def test_what_is_unavailable_is_told_without_a_stack_and_other_faults_with_one(r
     assert [record.exc_info is None for record in caplog.records] == [True, False]
 
 
+def test_an_exception_is_not_asked_for_its_class(recorder, instance, caplog):
+    class FacelessError(Exception):
+        @property
+        def __class__(self):
+            raise SystemExit(1)
+
+    recorder.fault(instance, "score", FacelessError("no face"))
+    assert "FacelessError: no face" in caplog.text
+
+
 def test_faults_of_two_kinds_do_not_silence_each_other(recorder, instance, caplog):
     with caplog.at_level(logging.ERROR):
         recorder.fault(instance, "Scorer", ValueError("boom"))
