@@ -16,14 +16,14 @@ from benchmarks.attempts.catalogue import Target
 from benchmarks.attempts.culprits.misdeeds import SHARED_BYTES, Orders
 
 _FOLDER = Path(__file__).with_name("culprits")
-_SOURCES = {path.name: path.read_text() for path in sorted(_FOLDER.glob("*.py")) if path.stem != "__init__"}
+_SOURCES = {path.name: path.read_text() for path in sorted(_FOLDER.glob("*.py"))}
 _CLASSES = re.findall(r"^class (\w+)\(Culprit, ", _SOURCES["culprits.py"], re.MULTILINE)
 _TYPES = {f"culprit.{re.sub('(?<!^)(?=[A-Z])', '-', name).lower()}": name for name in _CLASSES}
-_ENTRIES = "".join(f"{kind} = culprits:{name}\n" for kind, name in _TYPES.items())
-_HOOKS = "culprit.hooks = culprits:Hooks\n"
+_ENTRIES = "".join(f"{kind} = culprits.culprits:{name}\n" for kind, name in _TYPES.items())
+_HOOKS = "culprit.hooks = culprits.culprits:Hooks\n"
 FILES: Mapping[str, str] = {
     "act": "\0" * SHARED_BYTES,
-    **{f"site/{name}": text for name, text in _SOURCES.items()},
+    **{f"site/culprits/{name}": text for name, text in _SOURCES.items()},
     "site/culprits-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: culprits\nVersion: 1.0\nRequires-Dist: endpick\n",
     "site/culprits-1.0.dist-info/entry_points.txt": f"[endpick.plugins.v1]\n{_ENTRIES}[endpick.hooks.v1]\n{_HOOKS}",
 }

@@ -7,7 +7,10 @@ from collections.abc import Iterable
 
 from benchmarks.attempts.catalogue import Attempt, Run, Target
 from benchmarks.attempts.culprit import FILES, config, go_through, reload
-from benchmarks.attempts.culprits.misdeeds import ANSWERED, DONE, THROWN, Orders
+from benchmarks.attempts.culprits.answered import ANSWERED
+from benchmarks.attempts.culprits.done import DONE
+from benchmarks.attempts.culprits.misdeeds import Orders
+from benchmarks.attempts.culprits.thrown import THROWN
 from benchmarks.attempts.gateway import HELLO, answered, connected, data, opened, request
 
 _BAD = (*THROWN, *ANSWERED)

@@ -1,1 +1,3 @@
-"""Plugins that do wrong: what they do (`misdeeds`), the plugins (`culprits`), and what a discovery reports (`finding`)."""
+"""Plugins that do wrong: who is told what to do (`misdeeds`), what they throw, answer and do (`thrown`, `answered`, `done`), the plugins
+(`culprits`), and what a discovery reports (`finding`).
+"""

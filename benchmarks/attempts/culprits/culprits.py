@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated
 
 import numpy as np
-from misdeeds import act
 from prometheus_client.registry import Collector
 from pydantic import field_validator
 
@@ -45,6 +44,8 @@ from endpick.api import (
 )
 from endpick_builtin.handlers.single_profile import OneRunHandler
 from endpick_builtin.parsers.openai import OpenAIParser
+
+from .misdeeds import act
 
 HEAT = DataKey("culprit/heat", float)
 PRICE = DataKey("culprit/price", float, Scope.POOL)
@@ -298,7 +299,7 @@ class Writer(Culprit, DataCollector[Salt, object]):
 
 class Finder(Culprit, EndpointDiscovery[Salt]):
     async def run(self, registry):
-        from finding import endpoints, report
+        from .finding import endpoints, report
 
         registry.replace_all(endpoints())
         registry.ready()

@@ -8,9 +8,10 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-from misdeeds import OwnText, act
-
 from endpick.api import Endpoint, EndpointRegistry, ModelRewrite, ModelTarget
+
+from .answered import OwnText
+from .misdeeds import act
 
 
 def endpoints() -> list[Endpoint]:

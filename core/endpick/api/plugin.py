@@ -212,7 +212,10 @@ class Plugin(Generic[P]):
         """Release everything. Called once, after the last request, in reverse order, even when another instance failed to stop."""
 
     def endpoint_removed(self, name: str) -> None:
-        """Forget what was learnt about an endpoint. Called after it left the pool, with `Endpoint.name`; later while it is left out."""
+        """Forget what was learnt about an endpoint. Called after it left the pool, with `Endpoint.name`.
+
+        Of thousands that leave at once it is called in turns, and later while the instance is left out; some may be there again by then.
+        """
 
     def learnt_bytes(self) -> int:
         """About how much memory takes what the instance has learnt from requests; 0 for one that keeps nothing. Called every second."""

@@ -187,7 +187,7 @@ class EndpointTable:
         """Called with the new generation after rows came, went or were replaced."""
         self.on_removed: list[Callable[[str], None]] = []
         """Called with the name of an endpoint whose learnt state is void: it left, or another address took over its name. Of many it is
-        called within a second, and in any case before an endpoint of that name comes again."""
+        called in turns, first of names that come again: before they are there, or, where that would take long, soon after."""
         self.on_left_out: list[Callable[[], None]] = []
         """Called each time that a discovery names more endpoints than the table may have."""
         self.on_delivered: list[Callable[[], None]] = []
@@ -335,9 +335,11 @@ class EndpointTable:
         members = tuple(_unless_same(before.get(name), endpoint) for name, endpoint in wanted.items())
         if members == self._generation.endpoints:
             return
-        for name in [name for name in self._void if name in wanted]:
-            del self._void[name]
-            self._removed(name)  # before it is there again
+        again = [name for name in self._void if name in wanted]
+        if again:
+            # Some before they are there again, and no more: a discovery that takes thousands back tells thousands of names at once.
+            self._void = dict.fromkeys([*again, *self._void])
+            self._tell_removed()
         stay = {member.name for member in members if member.name in before and before[member.name].address == member.address}
         row_of = self._generation.row_of
         origins = [row_of[member.name] if member.name in stay else NEW_ROW for member in members]

@@ -17,6 +17,7 @@ from endpick.api.keys import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEU
 from endpick.api.request import shown
 from endpick.observability.metrics import PREFIX
 from endpick.observability.telemetry import Telemetry
+from endpick.plugins.apart import apart
 from endpick.plugins.elsewhere import SampleKey
 from endpick.plugins.failures import CALL_FAILURES, is_the_hosts
 from endpick.plugins.instance import Instance
@@ -55,7 +56,8 @@ class Exposition(Collector):
         if instance.registry is None:
             return []
         try:
-            return list(_with_elsewhere(instance.registry.collect(), instance))
+            with apart():
+                return list(_with_elsewhere(instance.registry.collect(), instance))
         except CALL_FAILURES as problem:
             if is_the_hosts(problem):
                 raise
@@ -85,22 +87,27 @@ _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 """Of metrics and labels; one other makes the whole page unreadable."""
 
 
+def _plain(text: object) -> str:
+    """A text of Python's own: one of a class of its own runs code of the plugin when it is compared, and when the page is written."""
+    return str.__str__(str(text))
+
+
 def _of_instance(family: Metric, instance: Instance, elsewhere: dict[SampleKey, float]) -> Metric:
     """A copy, because a plugin may give the same object again; with texts and numbers only, so that writing the page cannot fail.
 
     What is to be added to a sample is taken out of `elsewhere`.
     """
-    name, documentation = family.name, str(family.documentation)
-    copy = Metric(name, documentation, family.type)
+    name, documentation, kind = (_plain(text) for text in (family.name, family.documentation, family.type))
+    copy = Metric(name, documentation, kind)
     for sample in family.samples:
         if not all(map(_NAME.fullmatch, (name, sample.name, *sample.labels))):
             raise ValueError(f"a metric, a sample or a label of {shown(name)} has a name that no scraper reads")
-        labels = {label: str(text) for label, text in sample.labels.items()}
+        labels = {_plain(label): _plain(text) for label, text in sample.labels.items()}
         value = float(sample.value)
         if elsewhere:
-            key = SampleKey(name, family.type, documentation, sample.name, tuple(sorted(labels.items())))
+            key = SampleKey(name, kind, documentation, _plain(sample.name), tuple(sorted(labels.items())))
             value += elsewhere.pop(key, 0.0)
-        copy.add_sample(sample.name, {**labels, "plugin_name": instance.name, "plugin_type": instance.type}, value)
+        copy.add_sample(_plain(sample.name), {**labels, "plugin_name": instance.name, "plugin_type": instance.type}, value)
     return copy
 
 

@@ -20,7 +20,7 @@ from endpick.observability.metrics import EndpickMetrics
 from endpick.observability.telemetry import ResponsePace
 from endpick.observability.throttle import LineBudget, Throttle
 from endpick.plugins.breaker import BreakerState
-from endpick.plugins.failures import kind_of, message_of
+from endpick.plugins.failures import is_a, kind_of, message_of
 from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import OnFault
 from endpick.plugins.tracebacks import for_log
@@ -92,7 +92,7 @@ class Recorder:
                 instance.origin,
                 _told(problem),
                 # What is unavailable says itself why; where in the plugin it was noticed tells an operator nothing.
-                exc_info=for_log(problem) if isinstance(problem, BaseException) and not isinstance(problem, Unavailable) else None,
+                exc_info=for_log(problem) if isinstance(problem, BaseException) and not is_a(problem, Unavailable) else None,
                 extra={
                     "plugin": instance.name,
                     "type": instance.type,

@@ -13,6 +13,8 @@ from typing import TypeVar, cast
 
 from typing_extensions import TypeIs
 
+from endpick.plugins.apart import apart
+
 CALL_FAILURES = BaseException
 """What a plain call of a plugin may throw at the host: `sys.exit()`, or a `CancelledError` that a library raised, must not end the process
 or the connection of a gateway."""
@@ -50,7 +52,8 @@ def message_of(problem: BaseException) -> str:
         if not _is_short(_arguments_of(problem)):
             return "(its message is too long to be shown)"
         # Of a class of its own a text may do anything when it is measured, cut or written.
-        message = str.__getitem__(str(problem), slice(_LONGEST_MESSAGE + 1))
+        with apart():
+            message = str.__getitem__(str(problem), slice(_LONGEST_MESSAGE + 1))
     except CALL_FAILURES:
         return "(its message cannot be shown)"
     return message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]}…"

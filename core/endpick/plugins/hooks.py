@@ -52,8 +52,10 @@ class HookCall:
         """Call it, await it if it is asynchronous, and tell its failure under `code`; None when all is well."""
         try:
             result = self(**offered)
-            if inspect.isawaitable(result):
-                awaited: Awaitable[object] = result
+            with apart():
+                is_awaitable = inspect.isawaitable(result)
+            if is_awaitable:
+                awaited = cast("Awaitable[object]", result)
                 await attempt(lambda: awaited, deadline_seconds)
         except LateError as error:
             late = Code.E0703 if code is Code.E0706 else code

@@ -16,6 +16,7 @@ from endpick.api.access import Access
 from endpick.api.endpoint import Endpoint
 from endpick.api.request import InferenceRequest, Media, ParsedRequest, Piece, Prompt, Rejection
 from endpick.api.state import CycleState
+from endpick.plugins.apart import apart
 from endpick.plugins.failures import CALL_FAILURES, kind_of
 from endpick.requests.intake import BuiltRequest, plainly
 from endpick.requests.memory import MemoryAccount
@@ -333,7 +334,12 @@ class WaitingRoom:
             return 0
         self.controller.shut_down()
         told = 0
-        while some := self._turns.tell_of_the_end():
+        while some := self._some_told_of_the_end(self._turns):
             told += some
             await asyncio.sleep(0)
         return told
+
+    @staticmethod
+    def _some_told_of_the_end(turns: Turns) -> int:
+        with apart():  # policies are told what leaves their queues
+            return turns.tell_of_the_end()

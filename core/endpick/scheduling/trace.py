@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 
 from endpick.api.access import Access
 from endpick.api.data import DataKey, Scope
-from endpick.api.endpoints import Endpoints
+from endpick.api.endpoints import Endpoints, FloatArray
 from endpick.api.request import InferenceRequest, JSONValue, Rejection
 from endpick.api.scheduling import ProfileRunResult, SchedulingResult
 from endpick.api.state import CycleState, ScoringState
@@ -238,12 +238,18 @@ def _filter_record(step: Step, trace: _CallTrace) -> FilterRecord:
 
 def _scorer_record(step: Step, weight: float, trace: _CallTrace) -> ScorerRecord:
     assert isinstance(trace.given, Endpoints)
-    answer = trace.answer
-    is_scores = isinstance(answer, np.ndarray) and answer.shape == (len(trace.given),) and answer.dtype.kind in "fiub"
-    answered = np.asarray(answer, dtype=np.float64) if is_scores else np.empty(0)
+    answered = _numbers(trace.answer, len(trace.given))
     weighted = np.zeros(len(trace.given)) if trace.problem else np.clip(answered, 0.0, 1.0) * weight
     instance = step.instance
     return ScorerRecord(instance.name, instance.type, weight, tuple(answered.tolist()), tuple(weighted.tolist()), trace.problem)
+
+
+def _numbers(answer: object, count: int) -> FloatArray:
+    """The scores in an answer, none where there are not so many; asked of numpy itself, because a class may answer for its objects."""
+    if not issubclass(type(answer), np.ndarray):
+        return np.empty(0)
+    plain = np.ndarray.view(cast("FloatArray", answer), np.ndarray)
+    return np.asarray(plain, dtype=np.float64) if plain.shape == (count,) and plain.dtype.kind in "fiub" else np.empty(0)
 
 
 def _names(endpoints: Endpoints) -> tuple[str, ...]:

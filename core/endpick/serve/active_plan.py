@@ -95,7 +95,8 @@ class ActivePlan:
         except TimeoutError as problem:
             what = f"reported no endpoints within {discovery_timeout_seconds:g} s"
             raise StartRefused(instance_failed(Code.E0703, self._discovery.instance, what)) from problem
-        self._collection = self._new_collection(deployment)
+        with apart():
+            self._collection = self._new_collection(deployment)
         self._collection.start()
 
     async def replace(self, new: Deployment) -> None:

@@ -71,8 +71,8 @@ async def deploy(plan: Plan, runtime: Runtime, previous: Deployment | None = Non
     Raises:
         StartRefused: a plugin could not be built or did not start; instances started here have been stopped again.
     """
-    carried = {} if previous is None else carry_over(previous.plan, previous.built, plan)
     with apart():
+        carried = {} if previous is None else carry_over(previous.plan, previous.built, plan)
         built = build_plan(plan, lambda planned: _context(planned, runtime), carried, runtime.breaker)
     if not isinstance(built, Built):
         raise StartRefused(*built)
@@ -151,7 +151,7 @@ async def stop_instances(instances: Iterable[Instance], timeout_seconds: float =
 
 def _not_stopped(instance: Instance, problem: BaseException) -> Exception:
     """An error that a group can hold, with a note that names the instance: `sys.exit()` in a plugin must not end the others' stop."""
-    told = problem if isinstance(problem, Exception) else RuntimeError(describe(problem))
+    told = problem if is_a(problem, Exception) else RuntimeError(describe(problem))
     told.add_note(f"while stopping {instance.origin}")
     return told
 

@@ -21,6 +21,7 @@ from endpick.api.plugin import Parameters, Plugin
 from endpick.observability.circuits import late
 from endpick.observability.exposition import EventCounts
 from endpick.observability.telemetry import Telemetry
+from endpick.plugins.apart import apart
 from endpick.plugins.failures import CALL_FAILURES, is_the_hosts, kind_of
 from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import ExtensionPoint
@@ -150,7 +151,8 @@ class OverloadWatch:
             return None
         began = time.perf_counter()
         try:
-            return call(instance.plugin)
+            with apart():
+                return call(instance.plugin)
         except CALL_FAILURES as problem:
             if is_the_hosts(problem):
                 raise

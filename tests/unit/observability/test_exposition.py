@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Metric, generat
 from prometheus_client.parser import text_string_to_metric_families
 
 from endpick.observability.exposition import Exposition
+from endpick.observability.text_page import page_of
 from unit.scheduling.workbench import Recording, scorer_of
 
 
@@ -151,3 +153,46 @@ def test_a_name_that_no_scraper_reads_is_the_plugins_fault_and_the_page_stays_re
     assert "acme_good" in str(shown)
     assert "acme_bad" not in str(shown)
     assert [name for name, *_ in recording.faults] == ["bad"]
+
+
+class Cancelling(Offering):
+    """Cancels the task in which it is asked, if there is one."""
+
+    def collect(self):
+        task = asyncio.current_task()
+        if task is not None:
+            task.cancel()
+        return super().collect()
+
+
+@pytest.mark.asyncio
+async def test_a_collector_of_metrics_finds_no_task_that_it_could_cancel(host, recording):
+    cancelling = plugin("cancelling")
+    cancelling.registry.register(Cancelling(gauge("acme_size", 1.0)))
+
+    text = await asyncio.create_task(page_of(Exposition(host, lambda: (cancelling,), recording)))
+
+    assert b'acme_size{plugin_name="cancelling",plugin_type="test.cancelling"} 1.0' in text
+
+
+class Text(str):
+    """Fails when it is compared or written."""
+
+    __slots__ = ()
+
+    def fail(self, *arguments):
+        raise SystemExit(1)
+
+    __eq__ = __hash__ = replace = fail
+
+    def __str__(self):
+        return self
+
+
+def test_texts_of_classes_of_their_own_keep_no_page_from_being_written(host, recording):
+    family = gauge("acme_size", 1.0, shard=Text("s"))
+    family.name, family.documentation = Text("acme_size"), Text("A gauge.")
+
+    assert page(host, recording, plugin("one", family))["acme_size"] == [
+        ({"shard": "s", "plugin_name": "one", "plugin_type": "test.one"}, 1.0)
+    ]

@@ -166,6 +166,30 @@ def test_what_is_unavailable_is_told_without_a_stack_and_other_faults_with_one(r
     assert [record.exc_info is None for record in caplog.records] == [True, False]
 
 
+class Messages(logging.Handler):
+    """Keeps what is told, and formats no exception: Python's own formatter asks each for its class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[str] = []
+
+    def emit(self, record):
+        self.told.append(record.getMessage())
+
+
+def test_an_exception_is_not_asked_for_its_class(recorder, instance, monkeypatch):
+    class FacelessError(Exception):
+        @property
+        def __class__(self):
+            raise SystemExit(1)
+
+    faults, messages = logging.getLogger("endpick.faults"), Messages()
+    monkeypatch.setattr(faults, "propagate", False)
+    monkeypatch.setattr(faults, "handlers", [messages])
+    recorder.fault(instance, "score", FacelessError("no face"))
+    assert [text.rpartition(": ")[2] for text in messages.told] == ["no face"]
+
+
 def test_faults_of_two_kinds_do_not_silence_each_other(recorder, instance, caplog):
     with caplog.at_level(logging.ERROR):
         recorder.fault(instance, "Scorer", ValueError("boom"))

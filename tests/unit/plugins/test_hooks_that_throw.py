@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from endpick.api import hookimpl
@@ -65,3 +67,25 @@ def test_an_offered_type_that_raises_when_it_is_looked_at_is_told():
 
     assert candidates == ()
     assert "failed in endpick_register: SystemExit: 9" in fault.message
+
+
+class Nosy:
+    """Is looked at by code of its own, which cancels the task that looks, if there is one."""
+
+    @property
+    def __class__(self):
+        task = asyncio.current_task()
+        if task is not None:
+            task.cancel()
+        return object
+
+
+@pytest.mark.asyncio
+async def test_what_a_hook_answers_finds_no_task_that_it_could_cancel():
+    class Answering:
+        @hookimpl
+        def endpick_config_reload(self):
+            return Nosy()
+
+    assert await registry_of(Answering()).reload({}, {}) == ()
+    assert not asyncio.current_task().cancelling()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import logging
 import os
@@ -169,3 +170,14 @@ def test_notes_are_shown_within_bounds():
     assert sys.getsizeof("".join(lines)) < 3000
     assert lines[1] == "n" * 1000
     assert lines.count("again") == tracebacks.MOST_NOTES - 2
+
+
+@pytest.mark.asyncio
+async def test_an_exception_that_is_asked_what_it_says_finds_no_task_that_it_could_cancel():
+    class NosyError(Exception):
+        def __str__(self):
+            return str(asyncio.current_task())
+
+    assert message_of(NosyError()) == "None"
+    assert for_log(NosyError()) is not None
+    assert asyncio.current_task() is not None

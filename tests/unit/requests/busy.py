@@ -8,6 +8,7 @@ from dataclasses import replace
 from endpick.api import FairnessPolicy, OrderingPolicy, UsageLimitPolicy
 from endpick.api.access import Access
 from endpick.flow_control.policies import bind_flow_control
+from endpick.plugins.instance import Instance
 from endpick.requests.director import Director
 from endpick.requests.memory import MemoryAccount
 from endpick.requests.pipeline import Pipeline
@@ -30,13 +31,15 @@ class Busy(Stage):
         self.director = Director(self.pipeline, self.table, self.telemetry, lambda: self.now, account=self.account, room=self.room)
 
     def with_queues(self, rules) -> Pipeline:
-        policies = {
+        bound = None if rules is None else bind_flow_control(rules, self.policies(), self.telemetry)
+        return replace(self.pipeline, flow_control=bound)
+
+    def policies(self) -> dict[str, Instance]:
+        return {
             "in-turn": plugin_of(FairnessPolicy, "in-turn", choose=lambda band: next(iter(band.flows))),
             "fcfs": plugin_of(OrderingPolicy, "fcfs", sort_key=lambda waiting: ()),
             "whole": plugin_of(UsageLimitPolicy, "whole", ceilings=lambda saturation, priorities: [1.0] * len(priorities)),
         }
-        bound = None if rules is None else bind_flow_control(rules, policies, self.telemetry)
-        return replace(self.pipeline, flow_control=bound)
 
     def wait(self, *arguments, **keywords) -> LaterDecision:
         decision = self.decide(*arguments, **keywords)

@@ -7,11 +7,13 @@ from itertools import pairwise
 
 import pytest
 
+from endpick.api import FairnessPolicy
 from endpick.requests import turns as turns_of_waiting
 from endpick.requests.model import Refused, Routed
 from endpick.requests.turns import EXPIRED_AT_ONCE
 from unit.flow_control.queue_bench import SETTINGS, settings
 from unit.requests.busy import Busy, Delivered
+from unit.scheduling.workbench import plugin_of
 
 pytestmark = pytest.mark.asyncio
 
@@ -110,3 +112,18 @@ async def test_queues_that_come_back_before_all_have_gone_keep_the_rest_waiting(
         await asyncio.sleep(0)
     assert stage.room.controller.waiting == 3
     assert not any(later.results for later in laters)
+
+
+async def test_a_policy_that_hears_of_the_end_finds_no_task_that_it_could_cancel():
+    tasks = []
+
+    class Stage(Busy):
+        def policies(self):
+            hears = {"flow_changed": lambda band, flow: tasks.append(asyncio.current_task())}
+            return {**super().policies(), "in-turn": plugin_of(FairnessPolicy, "in-turn", choose=lambda band: None, **hears)}
+
+    stage = Stage()
+    Delivered(stage.wait())
+    tasks.clear()
+    assert await stage.room.shut_down() == 1
+    assert set(tasks) == {None}

@@ -11,6 +11,7 @@ from endpick.api.state import CycleState
 from endpick.plugins.kinds import OnFault
 from endpick.scheduling.profile import compile_profile
 from endpick.scheduling.step import settle
+from endpick.scheduling.trace import _TracedProfile
 from endpick_builtin.pickers import MaxScorePicker
 from endpick_builtin.scorers.load import QueueScorer
 from unit.scheduling.workbench import REQUEST, Recording, access, filter_of, instance, names, picker_of, plugin_of, pool, scorer_of
@@ -335,3 +336,17 @@ def test_a_picker_that_spoils_the_totals_and_fails_is_skipped_as_any_other(spoil
 
     assert len(telemetry.faults) == 1
     assert [endpoint.name for endpoint in result.picked] == [pool().view().members[1].name]
+
+
+def test_a_run_that_is_noted_does_not_ask_an_answer_for_its_class():
+    class Faceless:
+        @property
+        def __class__(self):
+            raise SystemExit(1)
+
+    notes = []
+    faceless = scorer_of(lambda endpoints: Faceless(), "faceless")
+    plain = compile_profile("p", (), [(faceless, 1.0)], instance(MaxScorePicker), Recording())
+    shared = access()
+    _TracedProfile(plain, notes.append).run(REQUEST, pool().view(shared), CycleState(shared), shared)
+    assert [scorer.answered for note in notes for scorer in note.scorers] == [()]

@@ -29,6 +29,8 @@ from endpick.serve.deployment import Runtime, deploy
 
 SERVING = "first"
 STOPPED: Counter[str] = Counter()
+COMPARING: list[object] = []
+"""The task that ran, each time that parameters were compared."""
 
 
 class Waiting:
@@ -44,6 +46,12 @@ class Recording(Parameters):
     """Who is cancelled when it is built: the `task` that runs."""
     stop: str = ""
     """How `stop` behaves: `fail`, `cancel`, `exit` or `slow`."""
+
+    def __eq__(self, other):
+        COMPARING.append(asyncio.current_task())
+        return super().__eq__(other)
+
+    __hash__ = None
 
 
 async def behave(how: str) -> None:
@@ -183,6 +191,14 @@ async def test_an_instance_that_would_cancel_the_reload_that_builds_it_refuses_i
     assert process.serving == SERVING
     assert await process.reload(planned("third"))
     assert process.serving == "third"
+    await process.active.end()
+
+
+@pytest.mark.asyncio
+async def test_parameters_that_a_reload_compares_find_no_task_that_they_could_cancel(process):
+    COMPARING.clear()
+    assert await process.reload(planned())
+    assert set(COMPARING) == {None}
     await process.active.end()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from dataclasses import replace
 
@@ -78,3 +79,14 @@ async def test_a_plugin_that_blocks_when_it_is_asked_what_it_has_learnt_is_left_
         watch.stop()
     assert Clock.seconds == 3 * 0.5, "it is not asked a fourth time"
     assert breaker.state is BreakerState.OPEN
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("asked", ["learnt_bytes", "forget_some"])
+async def test_a_plugin_that_is_asked_about_memory_finds_no_task_that_it_could_cancel(asked):
+    tasks = []
+    nosy = plugin_of(Scorer, "nosy", score=lambda *_: None, **{asked: lambda: tasks.append(asyncio.current_task())})
+    watch = OverloadWatch(MemoryAccount(1), lambda: (nosy,), Recording(), CollectorRegistry())
+    watch.start()
+    watch.stop()
+    assert tasks == [None]
