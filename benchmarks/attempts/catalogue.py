@@ -69,6 +69,8 @@ class Attempt:
     environment: Mapping[str, str] = field(default_factory=dict)
     may_hold_seconds: float = MAY_HOLD_SECONDS
     """More than usual only where what holds the loop is code that an operator has installed."""
+    may_exceed: float = MAY_EXCEED
+    """More than usual only where the threat model says so of this very thing."""
     may_lose: bool = False
     """Whether requests of others may fail: only where the threat model says so of this very thing."""
     transports: tuple[str, ...] = ("h2", "grpcio")
@@ -132,7 +134,7 @@ class Noticed:
             found.append(f"a turn of the event loop took {self.longest_turn_seconds * 1000:.0f} ms of processor time")
         if self.median_wait_seconds > MAY_WAIT_SECONDS:
             found.append(f"half of the requests waited {self.median_wait_seconds:.1f} s or more")
-        if self.most_resident_mib > self.most_memory_mib * MAY_EXCEED:
+        if self.most_resident_mib > self.most_memory_mib * attempt.may_exceed:
             found.append(f"{self.most_resident_mib:.0f} MiB were resident of {self.most_memory_mib:.0f}")
         if not self.made:
             found.append("the attempt was not made")

@@ -47,7 +47,7 @@ class Picker:
 
     def _blames_a_plugin(self, event: Mapping[str, object], line: str) -> bool:
         if event.get("logger") == "endpick.uncaught":
-            return "/site/" in line
+            return "/site/" in line or "/endpick/" not in line  # nothing of endpick called it
         return f"while stopping {self.blames}" in line or self.blames in f"{event.get('event')} {event.get('plugin')} {event.get('logger')}"
 
     def faults(self) -> Iterator[str]:

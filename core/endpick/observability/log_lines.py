@@ -66,9 +66,9 @@ class LineHandler(logging.Handler):
         said = vars(record)
         name, path, line = (said.get(field) for field in ("name", "pathname", "lineno"))
         source = f"{_plain(path)}:{_plain(line)}"
-        return self._own(logging.ERROR, "a line of %s cannot be shown: %s at %s", _plain(name), kind_of(problem), source)
+        return self.own_line(logging.ERROR, "a line of %s cannot be shown: %s at %s", _plain(name), kind_of(problem), source)
 
-    def _own(self, level: int, message: str, *arguments: object) -> bytes:
+    def own_line(self, level: int, message: str, *arguments: object) -> bytes:
         """A line of this handler's own; it cannot be logged while another is."""
         return self.format(logging.LogRecord(__name__, level, "", 0, message, arguments, None)).encode(errors="backslashreplace") + b"\n"
 
@@ -109,7 +109,7 @@ class LineHandler(logging.Handler):
             while line:
                 line = line[os.write(self._descriptor, line) :]
             if missed and _is_ready(self._descriptor):
-                told = self._own(logging.WARNING, "%d log lines were dropped: what reads the log is too slow, or has no room", missed)
+                told = self.own_line(logging.WARNING, "%d log lines were dropped: what reads the log is too slow, or has no room", missed)
                 os.write(self._descriptor, told)
                 self._told += missed
         except OSError:

@@ -43,6 +43,14 @@ def _handler_for(stream: TextIO) -> logging.Handler:
     return LineHandler(fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FIRST_DESCRIPTOR))
 
 
+def last_line(message: str) -> bytes:
+    """A line in the format of the log, made without its locks: for the end of a process in which another thread may hold them."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, LineHandler):
+            return handler.own_line(logging.WARNING, "%s", message)
+    return f"{message}\n".encode()
+
+
 class JSONFormatter(logging.Formatter):
     """One JSON object per record: `ts`, `level`, `logger`, `event`, then the record's own fields."""
 

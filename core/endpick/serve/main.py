@@ -10,6 +10,7 @@ import select
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,6 +20,7 @@ from typing import NoReturn
 from endpick.diagnostics import ExitCode
 from endpick.early_signals import EARLY_SIGNALS
 from endpick.installation import request_path
+from endpick.observability.logs import last_line
 from endpick.observability.uncaught import Uncaught
 from endpick.planning.plan import Plan, PlannedInstance, PlanOutcome
 from endpick.serve.garbage import collect_rarely
@@ -64,6 +66,8 @@ def run(plan: Plan, settings: ServeSettings, replan: Callable[[], PlanOutcome]) 
             finally:
                 _let_go_of_tasks(runner.get_loop(), uncaught)
     finally:
+        # What is left is freed as the interpreter ends; Python would write what it warns of then into the log, as text of its own.
+        warnings.simplefilter("ignore")
         sys.setswitchinterval(interval)
         gc.set_threshold(*thresholds)
         gc.enable()
@@ -174,7 +178,7 @@ class _Ending:
 def _end_at_once(reason: str, code: ExitCode = ExitCode.FAILED) -> NoReturn:
     # Neither `sys.exit`, which a plugin could catch, nor the log, whose lock the main thread may hold.
     if select.select([], [2], [], 0)[1]:  # what reads the log may have stopped to
-        os.write(2, f"endpick ends at once: {reason}\n".encode())
+        os.write(2, last_line(f"endpick ends at once: {reason}"))
     os._exit(code)
 
 

@@ -240,7 +240,25 @@ def test_a_plugin_that_hangs_does_not_keep_the_process_from_ending(folder, fixtu
                 process.terminate()
 
     assert process.returncode == 5, lines[-5:]
-    assert lines[-1] == "endpick ends at once: SIGTERM came a second time\n"
+    assert json.loads(lines[-1])["event"] == "endpick ends at once: SIGTERM came a second time"
+
+
+def test_what_python_frees_as_it_ends_writes_no_line_of_its_own(folder, fixture_project):
+    entry, used = "plugins:\n- {type: restless.begun}\n", "  plugins:\n  - {pluginRef: restless.begun}\n"
+    (folder / "config.yaml").write_text(RANDOM.replace("\nplugins:\n", f"\n{entry}", 1).replace("  plugins:\n", used, 1))
+    command = (sys.executable, "-m", "endpick", "serve", "config.yaml", *PORTS, "--log-format", "json")
+    environment = {**os.environ, "PYTHONPATH": str(fixture_project("restless"))}
+    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, env=environment)
+    assert process.stderr is not None
+    lines = []
+    with process:
+        for line in process.stderr:
+            lines.append(line)
+            if '"serving"' in line:
+                process.terminate()
+
+    assert process.returncode == 0
+    assert [line for line in lines if not line.startswith("{")] == []
 
 
 def test_a_process_that_has_not_ended_in_time_ends_at_once():
