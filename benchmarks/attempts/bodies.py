@@ -346,7 +346,7 @@ async def metadata_without_measure(target: Target) -> None:
         messages.append(message)
     body = body_messages(b'{"model":"m","prompt":"p"}')
     payloads = [grpc([message, *body]) for message in messages]
-    # Deeper than protobuf reads, attributes of which endpick knows nothing, and fields that nobody has.
+    # Deeper than protobuf reads, attributes of which endpick knows nothing, and fields that ext_proc does not have.
     deep = headers_message().SerializeToString()
     for tag, within in ((b"\x42", b"\x0a"), (b"\x4a", b"\x12"), (b"\xfa\x01", b"\x0a")):
         inner = b""

@@ -13,7 +13,7 @@ from benchmarks.extproc.plan import PROFILE
 MAY_HOLD_SECONDS = 0.1
 """Of processor time, for the thread of the event loop, between two beats of a timer of a millisecond."""
 MAY_WAIT_SECONDS = 1.0
-"""For a probe, and the median of the waits of a gateway's requests; more means that it was down, for whoever waited."""
+"""For a probe, and the median of the waits of a gateway's requests; more means that for these it was down."""
 MAY_END_SECONDS = 20.0
 """From SIGTERM to the end of the process, beyond its `--drain-timeout`."""
 MAX_MEMORY = "512Mi"

@@ -54,7 +54,7 @@ def source_of(target: Target, most: int = 20) -> str:
 
 
 def knock(port: int, source: str, receive_bytes: int = 0) -> socket.socket:
-    """A connection from an address of 127/8 whose handshake nobody waits for."""
+    """A connection from an address of 127/8 whose handshake is not waited for."""
     made = socket.socket()
     made.setblocking(False)
     made.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)

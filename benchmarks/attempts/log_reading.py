@@ -45,7 +45,7 @@ def sent(text: str) -> bytes:
 
 
 def wrong_lines(log: bytes, log_format: str) -> Iterator[str]:
-    """What a log may not have: lines that are none, lines that somebody forged, characters that are not shown as they are."""
+    """What a log may not have: lines that are none, forged lines, characters that are not shown as they are."""
     for raw in log.split(b"\n")[:-1]:
         line = raw.decode(errors="surrogateescape")
         odd = [each for each in line if unicodedata.category(each) in ("Cc", "Cf", "Zl", "Zp", "Cs") and each not in _SHOWN]

@@ -1,4 +1,4 @@
-"""Lines that gateways, and whoever reaches a port, would like to have in the log, and secrets of clients that may not be there."""
+"""Lines that gateways, and other clients of a port, would like to have in the log, and secrets of clients that may not be there."""
 
 from __future__ import annotations
 

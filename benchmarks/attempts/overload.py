@@ -1,4 +1,4 @@
-"""More than the picker may hold: waves of bodies, streams that stop anywhere, queues that fill and empty, replies that nobody takes."""
+"""More than the picker may hold: waves of bodies, streams that stop anywhere, queues that fill and empty, replies that are not taken."""
 
 from __future__ import annotations
 

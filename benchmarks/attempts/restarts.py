@@ -265,7 +265,7 @@ async def _lives_without_its_log(target: Target, made: Second) -> None:
 
 
 async def no_reader_of_the_log(target: Target) -> Iterable[str]:
-    """A second picker whose output is a pipe that is closed once it serves, or that nobody reads: reloads, requests, the end."""
+    """A second picker whose output is a pipe that is closed once it serves, or that is not read: reloads, requests, the end."""
     goes = target.rng.randrange(2)
     reading = "sed -u '/\"serving\"/q'" if goes else "{ sed -u '/\"serving\"/q'; sleep 15; }"
     async with second(target, before=f"mkfifo out; {reading} <out &") as made:

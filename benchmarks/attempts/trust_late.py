@@ -72,7 +72,7 @@ LATE: tuple[tuple[str, str, Callable[[Site], object]], ...] = (
     ("a changed module, loaded once more", "reload", changed_module),
     ("a changed module, run as a program", "program", lambda site: changed_module(site, "late")),
     ("a changed module, loaded when it is used", "lazy", lambda site: changed_module(site, "late")),
-    ("a module that nobody listed", "unlisted", lambda site: changed_module(site, "extra")),
+    ("a module that no list has", "unlisted", lambda site: changed_module(site, "extra")),
     ("a module in a folder that was added to the package", "elsewhere", lambda site: site.write(site.folder / "elsewhere" / "extra.py")),
     ("a changed module, imported by eight threads at once", "at once", lambda site: changed_module(site, "late")),
     ("a module that was loaded, forgotten and changed", "again", lambda site: changed_module(site, "late")),

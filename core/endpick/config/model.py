@@ -125,7 +125,7 @@ class PluginSpec(Part):
         None,
         description="What to do when the instance raises or returns something invalid: FailOpen continues without it, "
         "FailClose fails the profile run. Scorers fail open by default, filters, pickers and parsers fail closed. "
-        "A request whose parser fails open goes on with a body that nobody has read.",
+        "A request whose parser fails open goes on with a body that no parser has read.",
     )
 
     max_age: Annotated[Duration | None, EndpickOnly()] = Field(

@@ -90,7 +90,7 @@ def unread_refusal(fault: Fault, rewrite: str | None, rewrites: RewriteTable) ->
     Args:
         fault: Of the parser.
         rewrite: The model that the client's headers ask for; None for no other than the one in the body.
-        rewrites: Any of them may be for the model in the body, which nobody knows.
+        rewrites: Any of them may be for the model in the body, which is not known.
     """
     if fault.refuses:
         return refused(fault)

@@ -166,7 +166,7 @@ def _unusable(result: SchedulingResult, runs: Runs) -> str | None:
 
 
 def _without_handler(fault: Fault, runs: Runs) -> SchedulingResult | Rejection:
-    """What the only run says where the handler may be skipped: of several nobody but the handler knows which of them serves a request."""
+    """What the only run says where the handler may be skipped: of several only the handler knows which of them serves a request."""
     if fault.refuses or len(runs) > 1:
         return _rejection(str(fault), fault=True)
     ((name, run),) = runs.items()

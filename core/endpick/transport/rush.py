@@ -12,7 +12,7 @@ _FULL_TURNS: Final = 16
 _FULL_TURNS_AGAIN: Final = 8
 """The same, of a rush that goes on after one."""
 _MANY_WAIT_TURNS: Final = 2
-"""So many turns in a row left some waiting: nobody gets a seat at once."""
+"""So many turns in a row left some waiting: no client gets a seat at once."""
 _AGAIN_SECONDS: Final = 1.0
 _SPAN_SECONDS: Final = 0.1
 _MOST_IN_SPAN: Final = 4
