@@ -24,7 +24,7 @@ import uvloop
 from benchmarks.extproc.load import cpu_seconds
 from benchmarks.extproc.messages import conversations
 from benchmarks.extproc.phased import Gateway, phases
-from benchmarks.extproc.plan import PROFILE, ports_of
+from benchmarks.extproc.plan import ON_LOOPBACK, PROFILE, ports_of
 
 _HIGH_PARSER = "- {type: openai-parser, parameters: {maxContainers: 1000000000, maxValues: 1000000000, maxPrompts: 1000000000}}\n"
 _DISCOVERY = "- {name: endpoints, type: file-discovery, parameters: {path: endpoints.yaml}}\n"
@@ -47,16 +47,8 @@ def served(folder: Path, *, limited: bool) -> Iterator[tuple[int, int]]:
     (folder / "config.yaml").write_text(config + handler + "dataLayer: {discovery: {pluginRef: endpoints}}\n")
     lines = [f'- {{name: e{index}, address: 127.0.3.{index + 1}, port: "9"}}\n' for index in range(12)]
     (folder / "endpoints.yaml").write_text("endpoints:\n" + "".join(lines))
-    options = [
-        "--host=127.0.0.1",
-        "--grpc-port=0",
-        "--grpc-health-port=0",
-        "--metrics-port=0",
-        "--secure-serving=false",
-        "--log-format=json",
-    ]
     quiet = ["--refresh-metrics-interval=60s", "--idle-metrics-interval=60s"]
-    command = [sys.executable, "-m", "endpick", "serve", "config.yaml", *options, *quiet, *(() if limited else _HIGH_FLAGS)]
+    command = [sys.executable, "-m", "endpick", "serve", "config.yaml", *ON_LOOPBACK, *quiet, *(() if limited else _HIGH_FLAGS)]
     with (folder / "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env=os.environ) as process:
         try:
             yield process.pid, ports_of(process, folder / "log")[0]

@@ -13,21 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.attempts.catalogue import MAX_MEMORY, MAY_END_SECONDS, Attempt
-from benchmarks.extproc.plan import endpoints_file
+from benchmarks.extproc.plan import ON_LOOPBACK, endpoints_file
 from benchmarks.siege import beat
 
 ENDPOINTS = 12
-_FLAGS = (
-    "--host=127.0.0.1",
-    "--grpc-port=0",
-    "--grpc-health-port=0",
-    "--metrics-port=0",
-    "--secure-serving=false",
-    "--log-format=json",
-    "--drain-timeout=1s",
-    "--finish-timeout=5s",
-    f"--max-memory={MAX_MEMORY}",
-)
+_FLAGS = (*ON_LOOPBACK, "--drain-timeout=1s", "--finish-timeout=5s", f"--max-memory={MAX_MEMORY}")
 
 
 @dataclass(slots=True)

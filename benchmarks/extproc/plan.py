@@ -31,6 +31,15 @@ CONFIG = (
     PROFILE.replace("plugins:\n", "plugins:\n- {name: endpoints, type: file-discovery, parameters: {path: endpoints.yaml}}\n", 1)
     + "dataLayer: {discovery: {pluginRef: endpoints}}\n"
 )
+ON_LOOPBACK = (
+    "--host=127.0.0.1",
+    "--grpc-port=0",
+    "--grpc-health-port=0",
+    "--metrics-port=0",
+    "--secure-serving=false",
+    "--log-format=json",
+)
+"""Flags with which `ports_of` finds the ports."""
 REFRESH = "1s"
 """Collection is measured elsewhere; here it only has to keep the columns fresh."""
 
@@ -51,15 +60,7 @@ def serving(python: str, transport: str, core: int, endpoints: int, config: Path
         path = Path(folder, "config.yaml")
         path.write_text(CONFIG if config is None else config.read_text())
         Path(folder, "endpoints.yaml").write_text(endpoints_file(endpoints, port))
-        options = [
-            "--host=127.0.0.1",
-            "--grpc-port=0",
-            "--grpc-health-port=0",
-            "--metrics-port=0",
-            "--secure-serving=false",
-            "--log-format=json",
-        ]
-        command = ["taskset", "-c", str(core), python, "-m", "endpick", "serve", str(path), *options]
+        command = ["taskset", "-c", str(core), python, "-m", "endpick", "serve", str(path), *ON_LOOPBACK]
         command += [f"--transport={transport}", f"--refresh-metrics-interval={REFRESH}"]
         with Path(folder, "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log, cwd=folder) as process:
             try:

@@ -31,7 +31,7 @@ import aiohttp
 import uvloop
 
 from benchmarks.extproc.load import cpu_seconds, resident_mebibytes
-from benchmarks.extproc.plan import PROFILE, ports_of
+from benchmarks.extproc.plan import ON_LOOPBACK, PROFILE, ports_of
 from benchmarks.model_server import model_server
 from benchmarks.siege import beat, moody
 from benchmarks.siege.timeline import Interval, Spent, Timeline
@@ -122,16 +122,7 @@ def besieged(folder: Path, model_server_port: int, transport: str = "h2", *flags
     moody.install(folder / "site")
     (folder / "config.yaml").write_text(_CONFIG.replace("WEIGHT", "1"))
     write_endpoints(folder, model_server_port, 12)
-    options = [
-        "--host=127.0.0.1",
-        "--grpc-port=0",
-        "--grpc-health-port=0",
-        "--metrics-port=0",
-        "--secure-serving=false",
-        "--log-format=json",
-        f"--transport={transport}",
-        *flags,
-    ]
+    options = [*ON_LOOPBACK, f"--transport={transport}", *flags]
     environment = {
         **os.environ,
         "SIEGE_TIMELINE": str(folder / "timeline"),

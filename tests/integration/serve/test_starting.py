@@ -220,17 +220,22 @@ def test_start_tells_every_instance_with_its_distribution_and_data(folder):
     assert "waiting-queue-size" in loaded["utilization-detector"]["consumes"]
 
 
+def serving_restless(folder, fixture_project, plugin: str, python: str) -> subprocess.Popen[str]:
+    """A process that serves with this scorer."""
+    entry = f"plugins:\n- {{type: {plugin}}}\n"
+    used = f"  plugins:\n  - {{pluginRef: {plugin}}}\n"
+    (folder / "config.yaml").write_text(RANDOM.replace("\nplugins:\n", f"\n{entry}", 1).replace("  plugins:\n", used, 1))
+    command = (python, "-m", "endpick", "serve", "config.yaml", *PORTS, "--log-format", "json")
+    environment = {**os.environ, "PYTHONPATH": str(fixture_project("restless"))}
+    return subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, env=environment)
+
+
 @pytest.mark.parametrize(
     ("plugin", "signalled_at"),
     [("restless.busy", ["serving", "busy is being stopped"]), ("restless.slow", ["slow is being started", "slow is still busy"])],
 )
 def test_a_plugin_that_hangs_does_not_keep_the_process_from_ending(folder, fixture_project, plugin, signalled_at):
-    entry = f"plugins:\n- {{type: {plugin}}}\n"
-    used = f"  plugins:\n  - {{pluginRef: {plugin}}}\n"
-    (folder / "config.yaml").write_text(RANDOM.replace("\nplugins:\n", f"\n{entry}", 1).replace("  plugins:\n", used, 1))
-    command = (FORKED, "-m", "endpick", "serve", "config.yaml", *PORTS, "--log-format", "json")
-    environment = {**os.environ, "PYTHONPATH": str(fixture_project("restless"))}
-    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, env=environment)
+    process = serving_restless(folder, fixture_project, plugin, FORKED)
     assert process.stderr is not None
     lines = []
     with process:
@@ -244,11 +249,7 @@ def test_a_plugin_that_hangs_does_not_keep_the_process_from_ending(folder, fixtu
 
 
 def test_what_python_frees_as_it_ends_writes_no_line_of_its_own(folder, fixture_project):
-    entry, used = "plugins:\n- {type: restless.begun}\n", "  plugins:\n  - {pluginRef: restless.begun}\n"
-    (folder / "config.yaml").write_text(RANDOM.replace("\nplugins:\n", f"\n{entry}", 1).replace("  plugins:\n", used, 1))
-    command = (sys.executable, "-m", "endpick", "serve", "config.yaml", *PORTS, "--log-format", "json")
-    environment = {**os.environ, "PYTHONPATH": str(fixture_project("restless"))}
-    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, env=environment)
+    process = serving_restless(folder, fixture_project, "restless.begun", sys.executable)
     assert process.stderr is not None
     lines = []
     with process:

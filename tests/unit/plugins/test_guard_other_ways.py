@@ -105,8 +105,8 @@ def test_a_finder_of_a_path_entry_that_names_the_locked_file_does_not_choose_wha
     sys.path_importer_cache.clear()
 
 
-def test_a_finder_that_imports_what_it_is_asked_for_does_not_get_its_own_in(guarded, lying):
-    guarded()
+def imports_within_itself():
+    """What a finder answers that imports what it is asked for, and has another module for whom asks meanwhile."""
     within = []
 
     def found(name):
@@ -116,7 +116,12 @@ def test_a_finder_that_imports_what_it_is_asked_for_does_not_get_its_own_in(guar
         importlib.import_module(name)
         return None
 
-    lying("guarded.inner", found)
+    return found
+
+
+def test_a_finder_that_imports_what_it_is_asked_for_does_not_get_its_own_in(guarded, lying):
+    guarded()
+    lying("guarded.inner", imports_within_itself())
 
     assert importlib.import_module("guarded.inner").VALUE == 1
 
@@ -140,16 +145,7 @@ def test_a_finder_that_finds_an_absent_module_only_when_it_is_asked_again_does_n
 
 def test_a_finder_that_imports_an_absent_module_within_itself_does_not_get_it_in(guarded, lying):
     guarded()
-    within = []
-
-    def found(name):
-        if within:
-            return ModuleSpec(name, Runs())
-        within.append(name)
-        importlib.import_module(name)
-        return None
-
-    lying("guarded.optional", found)
+    lying("guarded.optional", imports_within_itself())
 
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("guarded.optional")

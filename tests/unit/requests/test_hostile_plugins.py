@@ -66,6 +66,18 @@ def ctrl_c_raises_nothing():
     signal.signal(signal.SIGINT, before)
 
 
+def decided_and_ended(stage: Stage):
+    """The decision, after the life of the request that follows from it."""
+    decision = stage.decide()
+    if isinstance(decision, Routed):
+        exchange = decision.exchange
+        exchange.response_headers({":status": "200", "content-type": "application/json"}, None)
+        exchange.response_chunk(b"{}", True)
+        exchange.response_metadata()
+        exchange.finish(CloseCause.END)
+    return decision
+
+
 def described(problem: BaseException) -> str:
     return f"{type(problem).__name__}: {problem}"
 
@@ -77,15 +89,8 @@ def test_whatever_a_plugin_throws_is_its_fault_and_not_the_processes(place, thro
         raise thrown
 
     stage = Stage(**PLACES[place](throw))
-    decision = stage.decide()
-    if isinstance(decision, Routed):
-        exchange = decision.exchange
-        exchange.response_headers({":status": "200", "content-type": "application/json"}, None)
-        exchange.response_chunk(b"{}", True)
-        exchange.response_metadata()
-        exchange.finish(CloseCause.END)
-    else:
-        assert decision.status == 500
+    decision = decided_and_ended(stage)
+    assert isinstance(decision, Routed) or decision.status == 500
     assert [(name, problem) for name, _, problem in stage.telemetry.faults] == [("bad", described(thrown))]
 
 
@@ -113,13 +118,7 @@ def test_no_exception_is_asked_what_it_is(place, kind):
         raise kind
 
     stage = Stage(**PLACES[place](throw))
-    decision = stage.decide()
-    if isinstance(decision, Routed):
-        exchange = decision.exchange
-        exchange.response_headers({":status": "200", "content-type": "application/json"}, None)
-        exchange.response_chunk(b"{}", True)
-        exchange.response_metadata()
-        exchange.finish(CloseCause.END)
+    decided_and_ended(stage)
     assert [(name, problem) for name, _, problem in stage.telemetry.faults] == [("bad", f"{kind.__name__}: ")]
 
 
