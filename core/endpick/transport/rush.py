@@ -7,8 +7,8 @@ from typing import Final
 
 __all__ = ["Rush"]
 
-_FULL_TURNS: Final = 16
-"""So many turns in a row left some waiting: what fills all seats came without a pause, which nothing does that probes."""
+_FULL_TURNS: Final = 128
+"""So many turns in a row left some waiting: no crowd of a few hundred does that, of whose address a probe may be, too."""
 _FULL_TURNS_AGAIN: Final = 8
 """The same, of a rush that goes on after one."""
 _MANY_WAIT_TURNS: Final = 2

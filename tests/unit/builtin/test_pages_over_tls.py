@@ -69,15 +69,28 @@ async def test_a_server_that_shows_hundreds_of_certificates_is_not_read(tmp_path
             await source.poll(at(port))
 
 
+class NotedTurns:
+    """Turns that remember who joined."""
+
+    def __init__(self, turns, joined):
+        self._turns, self._joined = turns, joined
+
+    def join(self, turn, peer=""):
+        self._joined.append(peer)
+        return self._turns.join(turn, peer)
+
+    def __getattr__(self, name):
+        return getattr(self._turns, name)
+
+
 async def test_handshakes_with_servers_that_answer_together_stand_in_one_queue(tmp_path, pem):
     """Each is begun and gone on with in a turn, of which some fit between two looks at everything else."""
     async with (
         listening(lambda reader, writer: hanging_up(reader, writer, b"up 1\n"), server_tls(tmp_path, pem)) as port,
         started(metrics_source(scheme="https")) as source,
     ):
-        turns, joined = source._pages._turns, []
-        join = turns.join
-        turns.join = lambda turn, peer="": (joined.append(peer), join(turn, peer))[1]
+        joined = []
+        source._pages._turns = NotedTurns(source._pages._turns, joined)
         pages = await asyncio.gather(*(source._pages.get(f"127.0.0.1:{port}", "/") for _ in range(20)))
     assert pages == [b"up 1\n"] * 20
     assert len(joined) >= 40
