@@ -44,7 +44,7 @@ def make(attempt: Attempt, port: int, options: argparse.Namespace) -> Noticed:
             if core is not None:
                 os.sched_setaffinity(0, processors[1:])
             try:
-                seen = asyncio.run(witness(attempt, picker, port, options.seconds))
+                seen = asyncio.run(witness(attempt, picker, port, options.seconds, options.seed))
             finally:
                 os.sched_setaffinity(0, processors)
         if options.log:
@@ -64,6 +64,7 @@ def main() -> int:
     known = [f"benchmarks.attempts.{of}" for of in CLASSES]
     parser.add_argument("--module", action="append", help="with attempts of your own, in `ATTEMPTS`, instead of those that are known")
     parser.add_argument("--seconds", type=float, default=6, help="for each attempt")
+    parser.add_argument("--seed", type=int, default=7, help="of what attempts leave to chance: the order, sizes, shapes")
     parser.add_argument("--transport", choices=("h2", "grpcio"), default="h2")
     parser.add_argument(
         "--python",

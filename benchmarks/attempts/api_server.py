@@ -121,7 +121,7 @@ class ApiServer:
         return {"metadata": {"name": "pool"}, "spec": {"selector": {"matchLabels": {"app": "m"}}, "targetPorts": ports}}
 
     def hot(self) -> Iterable[str]:
-        """What was asked for more often than anyone should."""
+        """What was asked for too often."""
         seconds = max(3.0, time.monotonic() - self.began)
         for (path, watches, token), count in self.asked.items():
             if count / seconds > _MOST_PER_SECOND:

@@ -45,7 +45,8 @@ class Target:
     """Of a model server that behaves, on every address of 127/8."""
     until: float
     """By `time.monotonic`: when the attempt has to be over."""
-    rng: random.Random = field(default_factory=lambda: random.Random(7))
+    rng: random.Random
+    """What an attempt leaves to chance it draws from this, so that `--seed` makes it the same again, or another one."""
 
     def seconds_left(self) -> float:
         return max(0.0, self.until - time.monotonic())

@@ -92,7 +92,7 @@ def clients() -> Mapping[str, ssl.SSLContext]:
 
 
 def client(pair: Pair | None) -> ssl.SSLContext:
-    """What speaks TLS with this certificate, and believes anybody."""
+    """What speaks TLS with this certificate, and believes any certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])

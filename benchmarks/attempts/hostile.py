@@ -1,6 +1,6 @@
 """Makes one attempt again and again until its time is up, in a process of its own.
 
-python -m benchmarks.attempts.hostile MODULE NAME TARGET, where TARGET is the `Target` as JSON.
+python -m benchmarks.attempts.hostile MODULE NAME TARGET, where TARGET is the `Target` as JSON, with `seconds` and a `seed`.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import random
 import resource
 import sys
 import time
@@ -50,8 +51,8 @@ def main() -> int:
     """Print what came of it, as JSON."""
     module, name, told = sys.argv[1:]
     values = json.loads(told)
-    seconds = values.pop("seconds")
-    target = Target(**{**values, "folder": Path(values["folder"])}, until=time.monotonic() + seconds)
+    seconds, rng = values.pop("seconds"), random.Random(values.pop("seed"))
+    target = Target(**{**values, "folder": Path(values["folder"])}, until=time.monotonic() + seconds, rng=rng)
     [attempt] = [each for each in attempts_of(module) if each.name == name]
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # it warns of each write to a server that has hung up
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -19,7 +19,7 @@ from benchmarks.attempts.gateway import HELLO, answered, connected, data, opened
 from benchmarks.attempts.locked_site import python_of
 from benchmarks.extproc.plan import endpoints_file
 
-FORGED = "forged-by-somebody"
+FORGED = "forged-by-a-client"
 LINES = (f"12:00:00 info    endpick.serve: {FORGED}", f'{{"ts":"2026","level":"critical","logger":"endpick.serve","event":"{FORGED}"}}')
 ODD = (
     *("\n", "\r\n", "\r", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029", "\x1b[2K\x1b[1A", "\x9b1A", "\x1b]0;t\x07"),

@@ -111,7 +111,7 @@ async def streams_that_stop_at_each_phase(target: Target) -> None:
     await asyncio.gather(*map(stopped, phases))
 
 
-async def replies_that_nobody_takes(target: Target) -> None:
+async def replies_that_are_not_taken(target: Target) -> None:
     """Bodies and answers of a megabyte whose replies are never read, or for which no window is open, on 150 connections."""
     prompt = request(b'{"model":"m","prompt":"' + b"x" * 900_000 + b'"}', {REWRITE: "another"})
     open_window = target.rng.random() < 0.5
@@ -230,7 +230,7 @@ async def an_index_that_is_filled(target: Target) -> None:
 
 
 async def is_normal_again(target: Target) -> Iterable[str]:
-    """Bodies that take all there is and are given up, and whether requests of anyone are refused five seconds after the last one."""
+    """Bodies that take all there is and are given up, and whether requests are refused still five seconds after the last one."""
     payload = request(b'{"model":"m","prompt":"' + b"x" * 900_000 + b'"}')
     await asyncio.gather(*(_held(target, payload[:-1], 4, 1.0) for _ in range(60)))
     async with asyncio.timeout(8), aiohttp.ClientSession() as session:
@@ -249,11 +249,11 @@ async def is_normal_again(target: Target) -> Iterable[str]:
 # the well-behaved may be among them.
 ATTEMPTS = (
     Attempt(waves_of_bodies, flags=(_LITTLE,), may_lose=True),
-    Attempt(bodies_that_grow_when_they_are_read, flags=(_SOME,), config=EVERY_PARSER),
+    Attempt(bodies_that_grow_when_they_are_read, flags=(_SOME,), config=EVERY_PARSER, may_lose=True),
     Attempt(halves_of_messages, flags=(_SOME,)),
     Attempt(streams_that_stop_at_each_phase),
     # "Replies that 150 connections do not take leave more resident than `--max-memory` says. 344 to 408 MiB were seen of 300".
-    Attempt(replies_that_nobody_takes, flags=(_SOME,), may_exceed=1.4, may_lose=True),
+    Attempt(replies_that_are_not_taken, flags=(_SOME,), may_exceed=1.4, may_lose=True),
     Attempt(answers_without_an_end, flags=(_SOME,)),
     Attempt(envelopes_that_wait, flags=(_SOME,)),
     Attempt(large_bodies_beside_little_memory, flags=(_SOME,), may_lose=True),

@@ -47,7 +47,7 @@ def kept(config: str) -> tuple[str, ...]:
         config + "a: " + "[" * 50_000,
         "a: &a [x, x]\n" + "".join(f"{chr(98 + at)}: &{chr(98 + at)} [*{chr(97 + at)}, *{chr(97 + at)}]\n" for at in range(20)),
         "",
-        config.replace("queue-scorer", "queue-scorer-of-nobody"),
+        config.replace("queue-scorer", "queue-scorer-of-no-plugin"),
         config.replace("weight: 2", "weight: .nan"),
         "\ufeff" + config,
     )

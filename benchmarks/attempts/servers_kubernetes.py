@@ -301,7 +301,7 @@ def _lease(holder: str, **more: object) -> dict[str, object]:
 
 
 async def replicas_that_hear_different_truths(target: Target) -> list[str]:
-    """Two replicas: the first is told that it leads; the second that it does too, that no one does, or another one each time."""
+    """Two replicas: the first is told that it leads; the second that it does too, that no replica does, or another one each time."""
 
     async def lie(asked: Asked, writer: asyncio.StreamWriter) -> bool:
         if asked.path != LEASES and not asked.path.startswith(LEASES):

@@ -8,7 +8,7 @@ import ctypes
 import datetime as dt
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 
@@ -169,37 +169,36 @@ async def chains_of_hundreds(target: Target) -> None:
     await beside(target, serve, tls=server_tls(_small_chain(400)))
 
 
+async def _first_flight(context: ssl.SSLContext, reader: asyncio.StreamReader) -> bytes:
+    """What a server answers to this client's greeting; nothing where it is none."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(incoming, outgoing, server_side=True)
+    incoming.write(await reader.read(65_536))
+    with suppress(ssl.SSLWantReadError):
+        tls.do_handshake()
+    return outgoing.read()
+
+
 async def handshakes_at_one_moment(target: Target) -> None:
     """300 servers hold their part of the handshake back, send it at one moment, and hang up after an answer."""
     context = server_tls(certificate())
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        tls = context.wrap_bio(incoming, outgoing, server_side=True)
-        incoming.write(await reader.read(65_536))
-        try:
-            tls.do_handshake()
-        except ssl.SSLWantReadError:
+        if flight := await _first_flight(context, reader):
             loop = asyncio.get_running_loop()
             await asyncio.sleep(0.8 - loop.time() % 0.8)
-            writer.write(outgoing.read())
+            writer.write(flight)
             await reader.read(65_536)
 
     await beside(target, serve, 300)
 
 
 async def handshakes_that_come_to_nothing(target: Target) -> None:
-    """100 servers answer a greeting with alerts, noise, HTTP, halves, a record without end, what no one asked for, or silence."""
+    """100 servers answer a greeting with alerts, noise, HTTP, halves, a record without end, what was not asked for, or silence."""
     context = server_tls(certificate())
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        tls = context.wrap_bio(incoming, outgoing, server_side=True)
-        incoming.write(await reader.read(65_536))
-        try:
-            tls.do_handshake()
-        except ssl.SSLWantReadError:
-            hello = outgoing.read()
+        if hello := await _first_flight(context, reader):
             cut = target.rng.randrange(1, len(hello))
             writer.write(
                 target.rng.choice(

@@ -52,7 +52,7 @@ async def watch(picker: Picker, watched: Watched) -> None:
         await asyncio.sleep(_PROBE_EVERY_SECONDS)
 
 
-async def witness(attempt: Attempt, picker: Picker, model_server_port: int, seconds: float) -> dict[str, object]:
+async def witness(attempt: Attempt, picker: Picker, model_server_port: int, seconds: float, seed: int) -> dict[str, object]:
     """Have the attempt made beside gateways that behave and probes: what became of all, but for what is known only at the end."""
     target = {
         "folder": str(picker.folder),
@@ -62,6 +62,7 @@ async def witness(attempt: Attempt, picker: Picker, model_server_port: int, seco
         "metrics_port": picker.metrics_port,
         "model_server_port": model_server_port,
         "seconds": seconds,
+        "seed": seed,
     }
     watched = Watched()
     watching = asyncio.create_task(watch(picker, watched))

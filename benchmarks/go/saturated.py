@@ -234,7 +234,7 @@ class Clients(Gateway):
 
 
 def _no_script() -> Sequence[Phase]:
-    raise AssertionError("a stream is opened by nobody but `ask`")
+    raise AssertionError("only `ask` opens a stream")
 
 
 def replies_in(stream: Stream, payload: bytes) -> Iterator[ProcessingResponse]:

@@ -191,7 +191,7 @@ async def siege(serving: Serving, seconds: float, model_server_port: int, attack
     """Everything at once, or only some attacks beside what else is wrong."""
     report, until = Report(), time.monotonic() + seconds
     ext_proc, metrics = (str(serving.ports[name]) for name in ("ext_proc", "metrics"))
-    # Attackers get the processor time that gateways, model servers and whoever looks at all that leave them.
+    # Attackers get the processor time that gateways, model servers and the siege itself leave them.
     hostile = await _part("nice", "-n", "19", *_module("hostile"), ext_proc, metrics, str(seconds), *attacks)
     gateways = await _part(*_module("gateways"), ext_proc, str(seconds))
     try:

@@ -89,7 +89,7 @@ class Attacker:
             writer.close()
 
     async def bombs(self) -> None:
-        """Bodies that cost more than they look, and names that nobody has."""
+        """Bodies that cost more than they look, and names that no model has."""
         for body in bodies(self.rng):
             reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
             flow = {"x-gateway-inference-fairness-id": f"made-up-{self.rng.random()}"}

@@ -1,4 +1,4 @@
-"""Times the stretches for which something that is awaited holds the event loop: between two of its waits no one else has a turn."""
+"""Times the stretches for which something that is awaited holds the event loop: between two of its waits no other task has a turn."""
 
 from __future__ import annotations
 

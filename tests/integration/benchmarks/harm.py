@@ -1,4 +1,4 @@
-"""Attempts that do what none may be able to: whoever judges them has to see it."""
+"""Attempts that do what none may be able to: the judge has to see it."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def told(shown_band, flow, *waiting):
 
 
 def let_go(bench: Bench) -> list[str]:
-    """Have all wait, open the pool and let all go; whoever fails, each goes once."""
+    """Have all wait, open the pool and let all go; whichever policy fails, each goes once."""
     for name in NAMES:
         assert bench.offer(name, flow=name[-1]).name == "QUEUED"
     bench.saturation = 0.0

@@ -1,4 +1,4 @@
-"""A parser that may be skipped, and fails: its requests go on with a body that nobody has read, unless its model would have to change."""
+"""A parser that may be skipped, and fails: its requests go on with their bodies unread, unless its model would have to change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A profile handler that may be skipped, and fails: the only profile's pick serves, and of several nobody knows which would."""
+"""A profile handler that may be skipped, and fails: the only profile's pick serves, and of several none does."""
 
 from __future__ import annotations
 
