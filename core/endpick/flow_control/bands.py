@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from endpick.flow_control.limits import BAND_IDLE_SECONDS, Rules
-from endpick.flow_control.queues import BandQueue, Entry, FlowQueue, put
+from endpick.flow_control.queues import BandQueue, Entry, FlowQueue
 
 
 class Bands:
@@ -84,10 +84,6 @@ class Bands:
             self.priorities = tuple(sorted(self.by_priority, reverse=True))
         return idle
 
-    def emptied(self) -> list[Entry]:
-        """Take out every entry, in the order in which they came; nothing is told."""
-        entries = sorted((entry for band in self for entry in band.entries()), key=lambda entry: entry.arrival)
-        for entry in entries:
-            put(entry, "flow", None)
-            put(entry, "band", None)
-        return entries
+    def entries(self) -> list[Entry]:
+        """All that wait, in the order in which they came."""
+        return sorted((entry for band in self for entry in band.entries()), key=lambda entry: entry.arrival)

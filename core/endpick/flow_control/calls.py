@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from math import inf, isnan
 from numbers import Real
 from time import perf_counter
 from typing import Protocol
@@ -22,7 +22,7 @@ _SHOWING_SECONDS = 0.002
 """For so long a policy that was left out is told at once of what waits; the rest with the next request that may go."""
 _MOST_PARTS = 16
 """Of a key: each is kept while its request waits, and compared with others again and again."""
-_LAST: SortKey = (math.inf,)
+_LAST: SortKey = (inf,)
 """The key of a request for which the ordering policy failed: behind all whose first number is finite."""
 
 
@@ -128,7 +128,14 @@ def _judged(step: Step, key: object) -> SortKey:
     if type(key) is Fault:
         return _LAST
     try:
-        if isinstance(key, tuple) and len(key) <= _MOST_PARTS and all(isinstance(part, Real) and not math.isnan(part) for part in key):
+        if type(key) is tuple and len(key) <= _MOST_PARTS:
+            # Nearly every key; a reload asks for those of all that wait at once.
+            for part in key:
+                if type(part) not in _PLAIN or isnan(part):
+                    break
+            else:
+                return key
+        if isinstance(key, tuple) and len(key) <= _MOST_PARTS and all(isinstance(part, Real) and not isnan(part) for part in key):
             # Compared again and again, where the policy is not guarded: by then they are numbers of Python's own.
             return tuple([part if type(part) in _PLAIN else float(part) for part in key])
     except CALL_FAILURES as problem:
@@ -166,7 +173,7 @@ def _problem_with(answer: object, priorities: int) -> str:
     """What is wrong with ceilings; empty for nothing."""
     if not isinstance(answer, list | tuple) or len(answer) != priorities:
         return f"answered {kind_of(answer)}, not {priorities} numbers, one for each priority"
-    before = math.inf
+    before = inf
     for ceiling in answer:
         if not isinstance(ceiling, float | int) or not ceiling <= before:
             return f"answered {shown(ceiling)} after {before!r}; each must be a number not greater than the one before it"
@@ -193,7 +200,7 @@ class Detector:
         """How full they are, 0 or more. After a fault 0, as if there were no detector; 1 where its `onFault` asks for refusal."""
         answer = self._saturation.run(self._access, endpoints)
         try:
-            if isinstance(answer, Real) and not math.isnan(answer):
+            if isinstance(answer, Real) and not isnan(answer):
                 return max(0.0, float(answer))
             fault = answer if isinstance(answer, Fault) else self._saturation.fault(f"answered {kind_of(answer)}, not a number")
         except CALL_FAILURES as problem:

@@ -178,7 +178,7 @@ class FlowController:
     def reconfigure(self, rules: Rules) -> None:
         """Go on with other rules: what waits keeps its place in time, and is put in order anew. For those without room there is `trim`."""
         now = self.now()
-        entries = self.bands.emptied()
+        entries = self.bands.entries()
         self.bands = Bands(rules, now)
         self.saturation = PoolSaturation(rules.detector, self._pool, self._access, self._clock)
         if rules.eviction is None:
@@ -188,7 +188,8 @@ class FlowController:
         else:
             self.reclaimer.follow(rules.eviction, rules.detector)
         for entry in entries:
-            put(entry, "ttl_seconds", rules.ttl_seconds)
+            if entry.ttl_seconds != rules.ttl_seconds:
+                put(entry, "ttl_seconds", rules.ttl_seconds)
             self.bands.add(self.bands.band(entry.request.priority, now), entry)
 
     def trim(self, most: int) -> int:

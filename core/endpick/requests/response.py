@@ -101,7 +101,6 @@ class TrackedExchange:
     """The `Exchange` of a request that a profile routed, and its `ResponsePace`."""
 
     __slots__ = (
-        "_built",
         "_bytes",
         "_clock",
         "_destinations",
@@ -117,7 +116,10 @@ class TrackedExchange:
         "_is_sent",
         "_last_chunk_at",
         "_observers",
+        "_parsed_bytes",
+        "_parser",
         "_picked",
+        "_request",
         "_restorer",
         "_room_made",
         "_state",
@@ -162,7 +164,10 @@ class TrackedExchange:
         renamed = request.incoming_model and request.model != request.incoming_model
         self._host = host
         self._clock = host.clock
-        self._built = built
+        # Not `built` itself: the body to send instead would be in memory until the answer ends.
+        self._request = request
+        self._parser = built.parser
+        self._parsed_bytes = built.parsed_bytes
         self._state = state
         for breaker in observers.breakers:
             if breaker.state is _OPEN:
@@ -211,7 +216,7 @@ class TrackedExchange:
         self._status = int(status) if len(status) == _STATUS_DIGITS and status.isdecimal() else 0
         content_type = headers.get("content-type", "").lower()
         self.streaming = "text/event-stream" in content_type
-        parser = self._built.parser
+        parser = self._parser
         if parser is not None and parser.usage is not None:
             # Nothing of this exchange: a cycle would keep request and response until the garbage collector comes.
             read = partial(read_usage, parser.usage, self._host.access)
@@ -226,7 +231,7 @@ class TrackedExchange:
             endpoint = self._picked.members[0] if served is None else _endpoint_at(served, self._picked, self._destinations)
             head = ResponseHead(self._status, headers, endpoint, served)
             for step in self._observers.started:
-                answer = step.run(self._host.access, self._built.request, head, self._state)
+                answer = step.run(self._host.access, self._request, head, self._state)
                 if answer is None:
                     continue
                 try:
@@ -246,11 +251,11 @@ class TrackedExchange:
         is_timed = end or not self._is_noting
         if chunk:
             if self._ttft is None:
-                self._ttft = came_at - self._built.request.received_at
+                self._ttft = came_at - self._request.received_at
                 self._first_chunk_at = came_at
                 self._is_noting = self._restorer is None
                 for step in self._observers.first_chunk:
-                    step.run(self._host.access, self._built.request, self._state)
+                    step.run(self._host.access, self._request, self._state)
             elif self.streaming:
                 gap = came_at - self._last_chunk_at
                 if not self._gap_above < gap <= self._gap_upto:
@@ -290,7 +295,7 @@ class TrackedExchange:
         """See `Exchange`: what all observers tell the gateway; of equal keys the last."""
         told: dict[str, dict[str, MetadataValue]] = {}
         for step in self._observers.metadata:
-            answer = step.run(self._host.access, self._built.request, self._usage.result(), self._state)
+            answer = step.run(self._host.access, self._request, self._usage.result(), self._state)
             try:
                 if isinstance(answer, Mapping):
                     add_metadata(answer, told, step)
@@ -305,7 +310,7 @@ class TrackedExchange:
         if self._ended:
             return
         self._ended = True
-        host, request, parsed_bytes = self._host, self._built.request, self._built.parsed_bytes
+        host, request, parsed_bytes = self._host, self._request, self._parsed_bytes
         account = host.account
         account.parsed_bytes -= parsed_bytes
         account.held_bytes -= parsed_bytes

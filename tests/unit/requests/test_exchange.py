@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 
 import pytest
 from hypothesis import given
@@ -65,6 +66,15 @@ def test_a_request_that_is_over_is_freed_at_once(headers):
     assert not waiting & {"WatchedExchange", "InferenceRequest", "WholeUsage", "StreamedUsage"}, (
         "a cycle keeps whole bodies until a collection"
     )
+
+
+def test_a_body_with_another_model_is_freed_once_the_gateway_has_it_and_not_when_the_answer_ends():
+    routed = Stage().route({"model": "m", "prompt": "word " * 1000}, path="/v1/completions", x_llm_d_model_name_rewrite="another")
+    body, exchange = routed.body, routed.exchange
+    assert b"another" in body
+    del routed
+    assert sys.getrefcount(body) == 2, "one for the name, one for the call"
+    exchange.finish(CloseCause.END)
 
 
 @pytest.mark.parametrize(
