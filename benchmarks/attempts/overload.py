@@ -252,12 +252,11 @@ ATTEMPTS = (
     Attempt(bodies_that_grow_when_they_are_read, flags=(_SOME,), config=EVERY_PARSER, may_lose=True),
     Attempt(halves_of_messages, flags=(_SOME,)),
     Attempt(streams_that_stop_at_each_phase),
-    # "Replies that 150 connections do not take leave more resident than `--max-memory` says. 344 to 408 MiB were seen of 300".
     Attempt(replies_that_are_not_taken, flags=(_SOME,), may_lose=True),
     Attempt(answers_without_an_end, flags=(_SOME,)),
     Attempt(envelopes_that_wait, flags=(_SOME,)),
     Attempt(large_bodies_beside_little_memory, flags=(_SOME,), may_lose=True),
-    # "A reload puts all in order anew that wait. Where nine thousand requests wait in as many flows that takes 80 to 110 ms at once".
+    # "A reload puts all in order anew that wait. Where nine thousand requests wait in as many flows that took 80 to 110 ms at once".
     Attempt(queues_that_are_left_at_once, config=_QUEUES, flags=(_EXPERIMENTS,), may_hold_seconds=0.2),
     Attempt(queues_that_a_reload_takes_away, config=_QUEUES, flags=(_EXPERIMENTS,), may_hold_seconds=0.2),
     Attempt(waiting_bodies_with_wide_hints, flags=(_SOME, _EXPERIMENTS), config=_QUEUES),

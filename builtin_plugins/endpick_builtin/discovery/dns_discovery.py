@@ -74,8 +74,9 @@ class DnsDiscovery(EndpointDiscovery[DnsDiscoveryParameters]):
 
     An endpoint is named `dns/address:port`. The name is asked for again when its shortest-lived record ends, but not before
     `shortestInterval`, or a millisecond for each endpoint that is new, and no later than `longestInterval`. While no server can say, the
-    pool stays as it is, and the log says so once; a name that does not exist, or has no records, has no endpoints. Of SRV records those of
-    the lowest priority count; their weights do not, for scorers know better; of their targets 1024 are looked up at most, 16 at a time.
+    pool stays as it is, and the log says so once, as for an answer about other names; a name that does not exist, or has no records, has
+    no endpoints. Of SRV records those of the lowest priority count; their weights do not, for scorers know better; of their targets 1024
+    are looked up at most, 16 at a time.
     """
 
     def __init__(self, name: str, parameters: DnsDiscoveryParameters, context: PluginContext) -> None:
@@ -174,10 +175,14 @@ def _of_name(answer: Answer, name: str, kind: RecordType) -> list[Record]:
 
     Raises:
         TooManyAliasesError: it is an alias too often, perhaps of itself.
+        LookupFailedError: the answer is about other names alone.
     """
     wanted, life = name.rstrip(".").lower(), 2**31
     if answer.status == Status.NO_SUCH_NAME:
         return []
+    answered = answer.records[: answer.answers]
+    if answered and all(record.name != wanted for record in answered):
+        raise LookupFailedError(f"{name} cannot be looked up: the answer is about other names, such as {answered[0].name}")
     for _ in range(MOST_ALIASES):
         found = [record for record in answer.records if record.name == wanted and record.type == kind]
         if found:

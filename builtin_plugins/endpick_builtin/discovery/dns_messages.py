@@ -63,11 +63,19 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a server answered; additional records (addresses of the targets of SRV) included."""
+    """What a server answered.
+
+    Attributes:
+        status: See `Status`; as a number, also one that it does not have.
+        truncated: Whether there is more than a datagram holds.
+        records: Additional ones (addresses of the targets of SRV) included.
+        answers: How many of them the server says are the answer itself; those come first.
+    """
 
     status: int
     truncated: bool
     records: tuple[Record, ...]
+    answers: int = 0
 
 
 def question(number: int, name: str, kind: RecordType) -> bytes:
@@ -121,7 +129,7 @@ def reading(message: bytes, asked: bytes) -> Iterator[Answer | None]:
                 yield None
     except (struct.error, IndexError, ValueError) as problem:
         raise MessageError("no DNS message") from problem
-    yield Answer(flags & 0xF, truncated, tuple(found))
+    yield Answer(flags & 0xF, truncated, tuple(found), counts[0])
 
 
 def _question(message: bytes, offset: int) -> tuple[str, int, int]:

@@ -34,6 +34,8 @@ class NameServer(asyncio.DatagramProtocol):
     truncates: bool = False
     lies: bool = False
     """Whether a forged answer to another question comes before the right one."""
+    knows_all: bool = True
+    """Whether it answers with all records also for a name of which it has none, as no real server does."""
     asked: int = 0
     by_stream: int = 0
     port: int = 0
@@ -53,7 +55,8 @@ class NameServer(asyncio.DatagramProtocol):
     def answer(self, asked: bytes, *, cut: bool = False) -> bytes:
         """All records, whatever was asked: a real server sends those of aliases and targets along, too."""
         flags = 0x8000 | (0x0200 if cut else 0) | self.status
-        kept = [] if cut else self.records
+        is_known = self.knows_all or any(data.startswith(asked[12:-4]) for _, data in self.records)
+        kept = self.records if is_known and not cut else []
         return asked[:2] + struct.pack("!HHHHH", flags, 1, len(kept), 0, 0) + asked[12:] + b"".join(data for _, data in kept)
 
     async def stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

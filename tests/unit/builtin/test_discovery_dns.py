@@ -63,6 +63,19 @@ async def test_addresses_come_and_go_with_the_answers(caplog):
 
 
 @pytest.mark.asyncio
+async def test_an_answer_that_is_about_other_names_alone_changes_nothing(caplog):
+    async with answering(NameServer([record(NAME, A, 0, "10.0.0.1")])) as server, discovering(server) as table:
+        await becomes(table, ["10.0.0.1:8000"])
+        server.records = [record("other", CNAME, 0, "other"), record("another", A, 0, "10.0.0.2")]
+        async with asyncio.timeout(10):
+            while "the answer is about other names, such as other" not in caplog.text:  # noqa: ASYNC110
+                await asyncio.sleep(0.002)
+        assert addresses(table) == ["10.0.0.1:8000"]
+        server.records = []
+        await becomes(table, [])
+
+
+@pytest.mark.asyncio
 async def test_an_answer_holds_for_as_long_as_its_shortest_lived_record():
     records = [record(NAME, CNAME, 1, "other"), record("other", A, 3600, "10.0.0.1")]
     async with answering(NameServer(records)) as server, discovering(server, hostname=NAME.upper() + ".") as table:
@@ -93,6 +106,7 @@ async def test_services_bring_their_ports_and_only_the_first_priority_counts():
     ]
     async with answering(NameServer(records)) as server, discovering(server, records="SRV") as table:
         await becomes(table, ["10.0.0.1:8001", "[fd00::2]:8002"])
+        server.knows_all = False
         server.records = [record(NAME, SRV, 0, "lonely", 8004)]
         await becomes(table, [])
 
