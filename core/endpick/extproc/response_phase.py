@@ -38,6 +38,8 @@ C library has the system map memory for it, or all of them are one."""
 _MOST_SHOWN: Final = 8
 """Of the parts of a long piece, from its beginning, and from its end: what is between them is not looked at, because all of sixty megabytes
 may be what is looked for. Gateways buffer less unless they are told to."""
+LONGEST_SHOWN_BYTES: Final = 2 * _MOST_SHOWN * _SHOWN_BYTES
+"""A piece of more is to be given to `on_long_body`, in whatever form a transport has it."""
 
 
 class ResponsePhase(PassingBody):

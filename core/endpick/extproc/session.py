@@ -19,12 +19,12 @@ from endpick.extproc.modes import body_modes_of, last_read
 from endpick.extproc.pieces import REQUEST_BODY, RESPONSE_BODY, body_piece
 from endpick.extproc.replies import passage
 from endpick.extproc.request_phase import NO_MEMORY, RequestPhase, UnroutableError
-from endpick.extproc.response_phase import ResponsePhase
+from endpick.extproc.response_phase import LONGEST_SHOWN_BYTES, ResponsePhase
 from endpick.extproc.states import SESSION_TRANSITIONS, MessageState, SessionState
 from endpick.extproc.stream import GrpcStatus, LetPass, LongMessage, Message, ProtocolError, Reply, SessionCounters, SessionFactory
 from endpick.observability.throttle import Throttle
 from endpick.plugins.tracebacks import for_log
-from endpick.requests.long_body import LongBody
+from endpick.requests.long_body import LongBody, in_pieces
 from endpick.requests.memory import MemoryAccount, MemoryBudget
 from endpick.requests.model import EVICTED, LONG_NAME, BodyModes, CloseCause, Decider, Decision, IncomingRequest, Refused, Routed
 
@@ -161,6 +161,8 @@ class Session:
                 piece = body_piece(message) if self.body_modes is not None else None
                 if piece is not None:
                     start, stop, end = piece
+                    if stop - start > LONGEST_SHOWN_BYTES:
+                        return self._response.on_long_body(in_pieces(memoryview(message)[start:stop]), end)
                     return self._response.on_body(message[start:stop], end)
             else:
                 head = header_message(message)
@@ -260,8 +262,10 @@ class Session:
                 head = message.response_headers
                 return self._accept_response_headers(read_headers(head.headers), head.end_of_stream, message)
             case "response_body":
-                end = message.response_body.end_of_stream
-                return self._response.on_body(message.response_body.body, end) if long is None else self._response.on_long_body(long, end)
+                piece, end = message.response_body.body, message.response_body.end_of_stream
+                if len(piece) > LONGEST_SHOWN_BYTES:
+                    long = in_pieces(piece)
+                return self._response.on_body(piece, end) if long is None else self._response.on_long_body(long, end)
             case "response_trailers":
                 return self._response.on_trailers()
         raise ProtocolError(GrpcStatus.INVALID_ARGUMENT, "a message carries neither headers, body nor trailers")

@@ -131,14 +131,29 @@ def test_a_long_answer_is_shown_in_parts_and_replaced_as_a_whole_where_any_of_th
     assert told.response_body.response.HasField("header_mutation") is (found is not None and found in WHOLE)
 
 
+def odd_message(content: bytes) -> bytes:
+    """The same in a message with more in it than a body."""
+    message = ProcessingRequest.FromString(response_body(content, end=True))
+    message.observability_mode = True
+    return message.SerializeToString()
+
+
+AS_TRANSPORTS_GIVE_IT = [
+    lambda content: long_message(response_body(content, end=True), content),
+    lambda content: response_body(content, end=True),
+    odd_message,
+]
+
+
+@pytest.mark.parametrize("message", AS_TRANSPORTS_GIVE_IT, ids=["in pieces", "as one", "with more in it"])
 @pytest.mark.parametrize("held_back", [None, b"held"])
-def test_the_midst_of_tens_of_megabytes_passes_unseen_behind_what_was_held_back(held_back):
+def test_the_midst_of_tens_of_megabytes_passes_unseen_behind_what_was_held_back(held_back, message):
     content = b"first" + b"." * (3 << 20) + b"midst" + b"." * (3 << 20) + b"last"
     exchange = NotedExchange()
     exchange.held_back = held_back
     session = Session(NotedDirector(Routed((ENDPOINT,), exchange)))
     talk(session, request_headers(response_body=BodyMode.BUFFERED), request_body(b"{}", end=True), response_headers())
-    (reply,) = talk(session, long_message(response_body(content, end=True), content))
+    (reply,) = talk(session, message(content))
     seen = b"".join(chunk for chunk, _ in exchange.chunks)
     assert exchange.unseen + len(seen) == len(content)
     assert len(seen) < (4 << 20) + 300_000
