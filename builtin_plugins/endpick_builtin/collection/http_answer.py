@@ -6,7 +6,7 @@ import zlib
 
 from endpick.api import Limit
 from endpick_builtin.collection.long_answers import LONG_BYTES
-from endpick_builtin.collection.page_limits import LONG_PAGE, MANY_CHUNKS, MAX_CHUNKS, MAX_PAGE_BYTES
+from endpick_builtin.collection.page_limits import LONG_PAGE, MANY_CHUNKS, MAX_CHUNKS, MAX_PAGE_BYTES, SHORT_CHUNK_BYTES, SHORT_CHUNKS
 
 
 class BadAnswerError(Exception):
@@ -47,8 +47,11 @@ class Answer:
         self.size += len(chunk)
         if self.size > MAX_PAGE_BYTES:
             raise too_long(LONG_PAGE)
-        if len(self._chunks) >= MAX_CHUNKS:
+        count = len(self._chunks)
+        if count >= MAX_CHUNKS:
             raise TooMuchError(f"the answer comes in more than {MAX_CHUNKS} chunks", MANY_CHUNKS)
+        if count >= SHORT_CHUNKS + self.size // SHORT_CHUNK_BYTES:
+            raise TooMuchError(f"the answer comes in {count} chunks of {self.size // count} bytes", MANY_CHUNKS)
         self._chunks.append(chunk)
 
     @property

@@ -13,7 +13,8 @@ from aiohttp import web
 
 from endpick.api import Endpoint, Unavailable
 from endpick_builtin.collection import connection_room
-from endpick_builtin.collection.page_limits import MAX_ANSWER_BYTES, MAX_HEAD_BYTES
+from endpick_builtin.collection.http_answer import Answer, TooMuchError
+from endpick_builtin.collection.page_limits import MANY_CHUNKS, MAX_ANSWER_BYTES, MAX_HEAD_BYTES
 from unit.builtin.pages import PAGE, at, metrics_source, serving, started
 
 pytestmark = pytest.mark.asyncio
@@ -54,7 +55,7 @@ async def test_the_query_of_a_url_is_not_told_because_a_key_may_be_in_it():
 async def test_an_answer_in_chunks_of_one_byte_is_refused():
     chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\n#\r\n" * 20_001 + b"0\r\n\r\n"
     async with speaking(chunked) as (port, _), started(metrics_source()) as source:
-        with pytest.raises(Unavailable, match="the answer comes in more than 20000 chunks"):
+        with pytest.raises(Unavailable, match="the answer comes in 1015 chunks of 1 bytes"):
             await source.poll(at(port))
 
 
@@ -217,3 +218,13 @@ async def test_a_server_that_finds_every_connection_in_use_is_told_apart_and_ask
         with pytest.raises(Unavailable, match="refused"):
             await source.poll(Endpoint("default/c", "127.0.0.1", 1))
         assert (await source.poll(at(port))).body == PAGE, "a connection that was not made takes no place"
+
+
+@pytest.mark.parametrize(("length", "most"), [(1, 1015), (32, 2000), (64, 20_000)])
+async def test_so_many_chunks_may_an_answer_have_by_their_length(length, most):
+    answer = Answer()
+    for _ in range(most):
+        answer.add(b"#" * length)
+    with pytest.raises(TooMuchError, match=r"the answer comes in (more than 20000 chunks|\d+ chunks of \d+ bytes)") as caught:
+        answer.add(b"#" * length)
+    assert caught.value.limit is MANY_CHUNKS
