@@ -288,7 +288,9 @@ async def test_a_file_that_goes_away_changes_nothing_and_is_logged_once_each_tim
             await eventually(lambda enough=enough: sum(map(len, calls)) > enough, lambda: "the plugin does not look at the file")
             assert [endpoint.name for endpoint in table.view()] == [f"default/{before}"]
             assert ["endpoints stay as they are" in record.getMessage() for record in caplog.records] == [True] * times
-            path.write_text(listing(entry(after)))
+            # At once: an empty file, which is what it is for a moment when it is written in place, would be told as well.
+            path.with_name("next").write_text(listing(entry(after)))
+            path.with_name("next").replace(path)
             await becomes(table, [after])
 
 
