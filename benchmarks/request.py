@@ -37,7 +37,7 @@ from endpick.plugins.discovery import discover
 from endpick.requests.director import Director
 from endpick.requests.memory import MemoryBudget
 from endpick.serve.deployment import Runtime, deploy, stop_instances
-from endpick.serve.overload import keep_free_memory
+from endpick.serve.free_memory import keep_free_memory
 from endpick.transport.h2 import frames
 from endpick.transport.h2.connection import Connection
 from endpick.transport.h2.errors import ErrorCode

@@ -9,6 +9,7 @@
 - `watchdog`: what holds the event loop when it stands still?
 - `limit_log`: which limits are there, and what does the log say when one acts?
 - `overload`: how short of memory is the process, and who forgets what?
+- `free_memory`: when does the system get back what nothing uses?
 - `garbage`: when is memory searched for garbage, and how much of it at once?
 - `admin`: what do `/metrics` and `/healthz` answer, also in a flood?
 - `admin_http`: how does a connection to the admin port speak HTTP?

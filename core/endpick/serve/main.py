@@ -23,9 +23,9 @@ from endpick.installation import request_path
 from endpick.observability.logs import last_line
 from endpick.observability.uncaught import Uncaught
 from endpick.planning.plan import Plan, PlannedInstance, PlanOutcome
+from endpick.serve.free_memory import keep_free_memory, release_start_code, share_free_memory
 from endpick.serve.garbage import collect_rarely
 from endpick.serve.lifecycle import Lifecycle, Phase, StoppedWhileStarting
-from endpick.serve.overload import keep_free_memory, release_start_code, share_free_memory
 from endpick.serve.process import Control, Ports, ServeSettings, serve
 
 _log = logging.getLogger("endpick.serve")

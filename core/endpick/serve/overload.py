@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import logging
-import mmap
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
 
 from prometheus_client.metrics import Gauge
 from prometheus_client.registry import CollectorRegistry
@@ -26,6 +23,7 @@ from endpick.plugins.failures import CALL_FAILURES, is_the_hosts, kind_of
 from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import ExtensionPoint
 from endpick.requests.memory import STAGE_BOUNDS, MemoryAccount, OverloadStage
+from endpick.serve.free_memory import FreeMemory, give_back, resident_bytes
 from endpick.serve.garbage import FullSearches
 
 _log = logging.getLogger("endpick.overload")
@@ -36,7 +34,6 @@ _LEARNT_SECONDS = 1.0
 _FORGET_SECONDS = 10.0
 """How often plugins are told to forget, while there is need."""
 _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-_STATM = Path("/proc/self/statm")
 
 
 def available_bytes() -> int:
@@ -46,14 +43,6 @@ def available_bytes() -> int:
         with suppress(OSError, ValueError):  # `max` is no number, and means that there is no limit
             return min(int(path.read_text(encoding="ascii")), machine)
     return machine
-
-
-def resident_bytes() -> int:
-    """What the operating system has given this process; 0 where it does not say."""
-    try:
-        return int(_STATM.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0
 
 
 class OverloadWatch:
@@ -74,6 +63,7 @@ class OverloadWatch:
         self._instances = instances
         self._telemetry = telemetry
         self._searches = FullSearches(account)
+        self._free = FreeMemory(account)
         self._timer: asyncio.TimerHandle | None = None
         self._next_question = 0.0
         self._next_forgetting = 0.0
@@ -83,7 +73,6 @@ class OverloadWatch:
         self._forgotten = 0
         self._show(account.stage)
         account.on_stage.append(self._entered)
-        account.on_drop.append(lambda: give_back(_KEPT_FREE_BYTES))
         self._limit = Gauge("endpick_memory_limit_bytes", "What the process may use: --max-memory.", registry=registry)
         self._limit.set(account.limit_bytes)
         held = Gauge("endpick_memory_held_bytes", "What is accounted for, by what it is.", ("use",), registry=registry)
@@ -122,6 +111,7 @@ class OverloadWatch:
             self._next_question = now + _LEARNT_SECONDS
             learnt = sum(map(self._learnt, self._instances()))
         account.measured(resident_bytes(), learnt)
+        self._free.look()
         if account.stage >= OverloadStage.RELEASING and now >= self._next_forgetting:
             self._next_forgetting = now + _FORGET_SECONDS
             self._forgotten += 1
@@ -189,71 +179,3 @@ class OverloadWatch:
     def _show(self, present: OverloadStage) -> None:
         for stage in OverloadStage:
             self._stages.labels(stage.name.lower()).set(stage is present)
-
-
-_KEPT_FREE_BYTES: Final = 32 * 1024 * 1024
-_MAPPED_BYTES: Final = 4 * 1024 * 1024
-_NEVER: Final = 2**31 - 1
-_M_TRIM_THRESHOLD: Final = -1
-_M_MMAP_THRESHOLD: Final = -3
-_M_ARENA_MAX: Final = -8
-
-
-def keep_free_memory() -> None:
-    """Have glibc keep what is free for what comes next, and map nothing that is shorter than the largest usual bodies.
-
-    It gives the free end of its heap back after each body of some hundred kilobytes otherwise, and the next one faults in every page
-    again: up to a fifth of what such a request costs. And where the last of a hundred bodies is freed, it gives back all at once, within
-    that call. `give_back` is called when there is much, and often enough.
-    """
-    with suppress(OSError, AttributeError):
-        library = ctypes.CDLL(None)
-        library.mallopt(_M_TRIM_THRESHOLD, _NEVER)
-        library.mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
-
-
-def share_free_memory() -> None:
-    """Have glibc take memory for all threads from one heap.
-
-    It gives each thread a heap of its own otherwise, and keeps what is free there for that thread. grpcio reads floods now on one thread,
-    now on another, so that one does not find the memory of the last one: five times ten thousand streams that were reset took it to between
-    134 and 152 MiB, rising each time, where one heap takes 115 and stays there. Only threads that start afterwards do so.
-    """
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
-
-
-def give_back(kept_bytes: int = 0) -> None:
-    """Have the C library give free memory back to the system but for so much, where it is glibc, which keeps it otherwise."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(kept_bytes)
-
-
-_SMAPS = Path("/proc/self/smaps")
-
-
-def release_start_code() -> None:
-    """Have the system unmap what it keeps in memory of files and nothing has written to: most of it only the start ran or read.
-
-    What is needed again is mapped again when it is touched, from the page cache. A mapping of which a page was changed is left alone, as a
-    loader or a tracer does that: its changes are in no file.
-    """
-    with suppress(OSError, AttributeError, ValueError):
-        advise = ctypes.CDLL(None).madvise
-        advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-        with _SMAPS.open(encoding="utf-8", errors="replace") as smaps:
-            for begin, end in tuple(unchanged_mappings(smaps)):
-                advise(begin, end - begin, mmap.MADV_DONTNEED)
-
-
-def unchanged_mappings(smaps: Iterable[str]) -> Iterator[tuple[int, int]]:
-    """Begin and end of each private mapping of a file that cannot be written and of which no page was changed, by lines of `smaps`."""
-    addresses = ""
-    for line in smaps:
-        words = line.split(None, 5)
-        if "-" in words[0]:
-            is_file = len(words) == 6 and words[5].startswith("/")
-            addresses = words[0] if is_file and words[1] in ("r--p", "r-xp") else ""
-        elif addresses and words[:2] == ["Anonymous:", "0"]:
-            begin, _, end = addresses.partition("-")
-            yield int(begin, 16), int(end, 16)

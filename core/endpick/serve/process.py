@@ -41,10 +41,11 @@ from endpick.serve.admin_http import AdminLimits
 from endpick.serve.bodies.reader import LargeBodies, LargeBodySettings
 from endpick.serve.decisions import DecisionObservers
 from endpick.serve.deployment import Deployment, Runtime, StartRefused, deploy, document_of
+from endpick.serve.free_memory import resident_bytes
 from endpick.serve.hook_circuits import HookCircuits
 from endpick.serve.lifecycle import DrainTime, Lifecycle, Phase, Readiness, unless
 from endpick.serve.limit_log import ADMIN, FLOW_CONTROL, SESSION, TRANSPORT, LimitLog
-from endpick.serve.overload import OverloadWatch, available_bytes, resident_bytes
+from endpick.serve.overload import OverloadWatch, available_bytes
 from endpick.serve.pool_log import PoolLog
 from endpick.serve.watchdog import Watchdog, WatchdogSettings
 from endpick.transport.address import ListenError, ListenSettings

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from endpick.serve.overload import unchanged_mappings
+from endpick.serve.free_memory import unchanged_mappings
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what is mapped, page by page")
 
@@ -39,7 +39,7 @@ RELEASED = """
 import ctypes, mmap, re, sys, tempfile
 from pathlib import Path
 import numpy as np
-from endpick.serve.overload import release_start_code
+from endpick.serve.free_memory import release_start_code
 
 def mapped_kib():
     return int(re.search(r"RssFile:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
