@@ -21,7 +21,7 @@ from benchmarks.attempts.catalogue import Attempt, Target
 CLASSES = (
     *("bodies", "answers", "overload", "pages"),
     "plugins",
-    *("servers", "servers_tls", "servers_kubernetes", "servers_discovery", "servers_services"),
+    *("servers", "servers_tls", "servers_kubernetes", "servers_kubernetes_tls", "servers_discovery", "servers_services"),
     *("connections", "connections_frames", "connections_grpc", "connections_tls"),
     *("trust", "trust_files", "trust_late", "logs", "logs_gateways", "logs_surroundings"),
     "restarts",

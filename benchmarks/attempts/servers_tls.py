@@ -33,7 +33,7 @@ _PIECE = 256 * 1024
 
 
 @dataclass
-class _Records:
+class Records:
     """TLS that is made in memory, so that any records can be sent at one moment."""
 
     tls: ssl.SSLObject
@@ -59,13 +59,13 @@ class _Records:
         return self.taken()
 
 
-Speak = Callable[[_Records, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+Speak = Callable[[Records, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
-async def _shaken(context: ssl.SSLContext, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> AsyncIterator[_Records]:
+async def shaken(context: ssl.SSLContext, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> AsyncIterator[Records]:
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    records = _Records(context.wrap_bio(incoming, outgoing, server_side=True), incoming, outgoing)
+    records = Records(context.wrap_bio(incoming, outgoing, server_side=True), incoming, outgoing)
     while True:
         try:
             records.tls.do_handshake()
@@ -80,7 +80,7 @@ async def _shaken(context: ssl.SSLContext, reader: asyncio.StreamReader, writer:
             return
 
 
-async def _asked(records: _Records, reader: asyncio.StreamReader) -> None:
+async def _asked(records: Records, reader: asyncio.StreamReader) -> None:
     """Wait for a request."""
     received = b""
     while not received.endswith(b"\r\n\r\n"):
@@ -94,7 +94,7 @@ async def _asked(records: _Records, reader: asyncio.StreamReader) -> None:
 
 async def _beside(target: Target, context: ssl.SSLContext, speak: Speak, count: int = 20) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        async with _shaken(context, reader, writer) as records:
+        async with shaken(context, reader, writer) as records:
             while True:
                 await _asked(records, reader)
                 await speak(records, reader, writer)
@@ -105,7 +105,7 @@ async def _beside(target: Target, context: ssl.SSLContext, speak: Speak, count: 
 async def changes_of_the_key(target: Target) -> None:
     """20 servers answer with 10,000 changes of the key of TLS at one moment, half of which ask for one in return, again and again."""
 
-    async def speak(records: _Records, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def speak(records: Records, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         records.tls.write(_BEGUN)
         begun = records.taken()
         while True:
@@ -120,7 +120,7 @@ async def changes_of_the_key(target: Target) -> None:
 async def records_of_one_byte(target: Target) -> None:
     """20 servers send pages of 8 MB in records of one byte, 11,000 of them at one moment."""
 
-    async def speak(records: _Records, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def speak(records: Records, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         records.tls.write(_BEGUN)
         while True:
             writer.write(records.of_one_byte(b"#" * 11_000))
@@ -135,7 +135,7 @@ async def tickets_without_end(target: Target) -> None:
     context = server_tls(certificate())
     context.num_tickets = 2000
 
-    async def speak(records: _Records, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def speak(records: Records, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         records.tls.write(_PAGE)
         writer.write(records.taken())
         await writer.drain()
@@ -145,7 +145,7 @@ async def tickets_without_end(target: Target) -> None:
 
 
 @cache
-def _small_chain(count: int) -> bytes:
+def small_chain(count: int) -> bytes:
     """A certificate, its key, and others that are as short as can be."""
     key = ed25519.Ed25519PrivateKey.generate()
     begin = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
@@ -166,7 +166,7 @@ async def chains_of_hundreds(target: Target) -> None:
         writer.write(_PAGE)
         await writer.drain()
 
-    await beside(target, serve, tls=server_tls(_small_chain(400)))
+    await beside(target, serve, tls=server_tls(small_chain(400)))
 
 
 async def _first_flight(context: ssl.SSLContext, reader: asyncio.StreamReader) -> bytes:
@@ -232,7 +232,7 @@ async def old_certificates_and_renegotiation(target: Target) -> None:
     context.options &= ~ssl.OP_NO_RENEGOTIATION
     library = ctypes.CDLL(_ssl.__file__)
 
-    async def speak(records: _Records, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def speak(records: Records, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         pointer = ctypes.c_void_p.from_address(id(records.tls._sslobj) + 24)  # type: ignore[attr-defined]
         records.tls.write(_BEGUN)
         for _ in range(300):

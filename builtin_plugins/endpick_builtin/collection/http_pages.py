@@ -260,9 +260,9 @@ class _Connection(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.take(self._buffer[:nbytes])
+        self.data_received(self._buffer[:nbytes])
 
-    def take(self, data: bytes | memoryview) -> None:
+    def data_received(self, data: bytes | memoryview) -> None:
         """What has arrived."""
         if self._state is _State.ASKED:
             self._state = _State.ANSWERING

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import Protocol
+from typing import Protocol, cast
 
 from endpick.api.tls_channel import MOST_HANDSHAKE_BYTES, TlsChannel
 from endpick.api.turns import Turns
@@ -15,20 +15,26 @@ _TURN_SECONDS = 0.002
 _HANDSHAKE_SECONDS = 10.0
 
 
-class Reader(Protocol):
+class Guest(Protocol):
     """Has what a server sends, once it is decrypted; the methods are those of `asyncio.Protocol`."""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_made(self, transport: asyncio.BaseTransport, /) -> None:
         """The handshake is done."""
 
-    def take(self, data: bytes | memoryview) -> None:
+    def data_received(self, data: bytes, /) -> None:
         """What has arrived."""
 
-    def eof_received(self) -> None:
-        """Nothing follows."""
+    def eof_received(self) -> bool | None:
+        """Nothing follows; the answer means nothing, for the connection is closed."""
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None, /) -> None:
         """The connection is closed."""
+
+    def pause_writing(self) -> None:
+        """The server does not take what it is sent."""
+
+    def resume_writing(self) -> None:
+        """The server takes what it is sent again."""
 
 
 def turns_of_tls() -> Turns:
@@ -38,33 +44,34 @@ def turns_of_tls() -> Turns:
     return turns
 
 
-async def open_over_tls(reader: Reader, context: ssl.SSLContext, turns: Turns, host: str, port: int) -> None:
-    """Connect, and return when the handshake is done.
+async def open_over_tls(guest: Guest, context: ssl.SSLContext, turns: Turns, host: str, port: int) -> asyncio.Transport:
+    """Connect, and return what writes to the server when the handshake is done: what `guest` was told of.
 
     Raises:
         OSError: the server cannot be reached, or its TLS is not what `context` asks for.
         BadAnswerError: the handshake does not come to its end.
     """
     loop = asyncio.get_running_loop()
-    guest = _Guest(reader, loop.create_future())
-    channel = TlsChannel(guest, context, _HANDSHAKE_SECONDS, turns, host, guest.failed, host)
+    opening = _Opening(guest, loop.create_future())
+    channel = TlsChannel(opening, context, _HANDSHAKE_SECONDS, turns, host, opening.failed, host)
     try:
         await loop.create_connection(lambda: channel, host, port)
-        came_to_nothing = await guest.opened
+        came_to_nothing = await opening.opened
     except BaseException:
         channel.abort()
         raise
     if came_to_nothing:
         raise channel.problem or BadAnswerError(came_to_nothing)
+    return cast("asyncio.Transport", channel)
 
 
-class _Guest(asyncio.Protocol):
-    """Hands on what a channel says."""
+class _Opening(asyncio.Protocol):
+    """Hands on what a channel says, and says what came of the handshake."""
 
-    def __init__(self, reader: Reader, opened: asyncio.Future[str]) -> None:
+    def __init__(self, guest: Guest, opened: asyncio.Future[str]) -> None:
         self.opened = opened
         """Done with the handshake: why it came to nothing, or empty."""
-        self._reader = reader
+        self._guest = guest
 
     def failed(self, too_long: bool) -> None:
         """See `TlsChannel`."""
@@ -72,16 +79,22 @@ class _Guest(asyncio.Protocol):
         self._tell(much if too_long else "the handshake of its TLS did not come to its end")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._reader.connection_made(transport)
+        self._guest.connection_made(transport)
         self._tell("")
 
     def data_received(self, data: bytes) -> None:
-        self._reader.take(data)
+        self._guest.data_received(data)
+
+    def pause_writing(self) -> None:
+        self._guest.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._guest.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is None:
-            self._reader.eof_received()
-        self._reader.connection_lost(exc)
+            self._guest.eof_received()
+        self._guest.connection_lost(exc)
 
     def _tell(self, came_to_nothing: str) -> None:
         if not self.opened.done():

@@ -12,10 +12,11 @@
 - `comeback`: how is it noticed that the API server takes connections again?
 - `client`: how is the API server asked, and what do its answers mean?
 - `pages`: how is a list taken apart, so that the event loop has its turns?
+- `http1`: how is it asked over TLS and HTTP/1.1, in turns?
 - `http2`: how does a server say on a watch that it is about to end, or that it is still there?
 - `patience`: how long is the API server given, and how soon is it asked again?
 - `access`: where is the API server, and who are we to it?
 - `kubeconfig`: what does a kubeconfig file say of that?
 
-The plugin host loads it through its entry point. It may import `endpick.api`.
+The plugin host loads it through its entry point. It may import `endpick.api` and `collection`.
 """

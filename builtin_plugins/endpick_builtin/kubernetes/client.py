@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -15,7 +16,9 @@ import aiohttp
 import orjson
 
 from endpick.api import Limit, Limits
+from endpick_builtin.collection.over_tls import turns_of_tls
 from endpick_builtin.kubernetes.access import Access, read_token
+from endpick_builtin.kubernetes.http1 import ConnectorInTurns
 from endpick_builtin.kubernetes.http2 import Destination, Exchange, NoHttp2Error, asked
 from endpick_builtin.kubernetes.pages import MOST_BRACKETS, MOST_ITEM_BYTES, REST_PER_TURN, TURN_SECONDS, PageError, take_apart
 from endpick_builtin.kubernetes.patience import Patience
@@ -42,6 +45,7 @@ _LONG_WATCH = Limit(
     "watchTimeout",
     "a watch was given up: the API server did not end it after watchTimeout, as it was asked to; see what stands between it and the picker",
 )
+_STATUS = re.compile("[1-9][0-9]{2}")
 CLIENT_LIMITS = (_LONG_PAGE, _LONG_LINE, _LONG_WATCH)
 """For the `Limits` of who asks."""
 
@@ -100,6 +104,7 @@ class ApiClient:
         self._destination: Destination | None = None
         if access.http2_tls is not None:
             self._destination = Destination(urlsplit(access.server), access.http2_tls, patience.connect_seconds, ping_seconds)
+        self._turns = turns_of_tls()
         self._token = access.token
         self._token_read_at = time.monotonic()
         self._session: aiohttp.ClientSession | None = None
@@ -107,7 +112,9 @@ class ApiClient:
     def open(self) -> None:
         """Make ready to ask; nothing is sent yet."""
         # Without a limit: a watch keeps its connection, and a list must not wait for one.
-        connector = aiohttp.TCPConnector(limit=0, ssl=self._access.tls or False)
+        connector: aiohttp.BaseConnector = aiohttp.TCPConnector(limit=0)
+        if self._access.tls is not None:
+            connector = ConnectorInTurns(self._access.tls, self._turns, self._patience.connect_seconds)
         self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
 
     async def close(self) -> None:
@@ -209,7 +216,7 @@ class ApiClient:
             headers["Content-Type"] = "application/json"
         try:
             if over_http2 and self._destination is not None:
-                exchange = asked(self._destination, f"{path}?{urlencode(query)}", headers)
+                exchange = asked(self._destination, self._turns, f"{path}?{urlencode(query)}", headers)
                 answering = _over_http2(exchange)
             else:
                 answering = self._over_http1(method, path, query, headers, body)
@@ -316,7 +323,8 @@ async def _over_http2(exchange: AbstractAsyncContextManager[Exchange]) -> AsyncI
     async with exchange as begun:
         headers = begun.headers
         content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
-        yield Answer(int(headers.get(":status", "0")), content_type, headers.get("retry-after", ""), begun.chunks())
+        status = headers.get(":status", "")
+        yield Answer(int(status) if _STATUS.fullmatch(status) else 0, content_type, headers.get("retry-after", ""), begun.chunks())
 
 
 def _object(raw: bytes | bytearray) -> JSONMapping:

@@ -10,16 +10,27 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from time import perf_counter
 from urllib.parse import SplitResult
 
 from jh2.config import H2Configuration
 from jh2.connection import H2Connection
 from jh2.events import ConnectionTerminated, DataReceived, Event, ResponseReceived, StreamEnded, StreamReset
 from jh2.exceptions import ProtocolError
+from jh2.hpack.exceptions import HPACKError
+from jh2.hpack.hpack import Decoder
 
-_READ_BYTES = 256 * 1024
+from endpick.api.turns import Turns
+from endpick_builtin.collection.http_answer import BadAnswerError
+from endpick_builtin.collection.over_tls import open_over_tls
+from endpick_builtin.kubernetes.pages import REST_PER_TURN, TURN_SECONDS
+
+_READ_BYTES = 4096
+"""Read at once: 455 frames that hold nothing, which take 5 ms."""
+_MOST_BLOCK_BYTES = 16 * 1024
+"""Of the header fields of an answer, which are some hundred; a frame holds no more."""
 PING = b"endpick\0"
 
 
@@ -48,6 +59,30 @@ class Destination:
     ping_seconds: float
 
 
+class _PatientDecoder(Decoder):  # type: ignore[misc]  # jh2 says nothing of types
+    """Header fields, in Python: the decoder in Rust that jh2 takes by default prints a stack and panics where a block breaks off."""
+
+    def decode(self, data: bytes, raw: bool = False) -> object:
+        """See jh2, which calls this with each block, and knows the errors of the other decoder.
+
+        Raises:
+            ProtocolError: the block is none, or longer than any that is sent in earnest.
+        """
+        if len(data) > _MOST_BLOCK_BYTES:
+            raise ProtocolError(f"{len(data)} bytes of header fields")
+        try:
+            return super().decode(data, raw)
+        except HPACKError as problem:
+            raise ProtocolError("header fields that break the rules of HPACK") from problem
+
+
+def _connection() -> H2Connection:
+    connection = H2Connection(H2Configuration(client_side=True, header_encoding=False))
+    connection.decoder = _PatientDecoder(connection.DEFAULT_MAX_HEADER_LIST_SIZE)
+    connection.decoder.max_allowed_table_size = connection.local_settings.header_table_size
+    return connection
+
+
 class Exchange:
     """One request on a connection of its own, and what comes of it."""
 
@@ -56,7 +91,9 @@ class Exchange:
         """Of the answer, once `begin` has returned; `:status` is one of them."""
         self._reader, self._writer = reader, writer
         self._ping_seconds = ping_seconds
-        self._connection = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
+        self._connection = _connection()
+        self._took_seconds = 0.0
+        """To read what came, since everything else had a turn."""
         self._early: list[bytes] = []
         self._ended = self._leaving = False
 
@@ -68,7 +105,7 @@ class Exchange:
         """
         self._connection.initiate_connection()
         self._connection.send_headers(1, list(headers.items()), end_stream=True)
-        self._flush()
+        await self._flush()
         while not self.headers:
             self._early += await self._next()
 
@@ -93,7 +130,7 @@ class Exchange:
         chunks: list[bytes] = []
         for event in events:
             if isinstance(event, ResponseReceived):
-                self.headers = {str(name): str(value) for name, value in event.headers or ()}
+                self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in event.headers or ()}
             elif isinstance(event, DataReceived):
                 chunks.append(bytes(event.data or b""))
                 if not self._leaving:
@@ -102,36 +139,66 @@ class Exchange:
                 raise LostError(f"the server has reset the request (HTTP/2 error {event.error_code})")
             elif isinstance(event, StreamEnded):
                 self._ended = True
-        self._flush()
+        await self._flush()
         return chunks
 
     async def _events(self) -> list[Event]:
-        asked = False
-        while True:
-            try:
-                async with asyncio.timeout(self._ping_seconds):
-                    data = await self._reader.read(_READ_BYTES)
-            except TimeoutError:
-                if asked:
-                    raise LostError(f"the server has not answered a PING for {self._ping_seconds:g} s") from None
-                asked = True
-                self._connection.ping(PING)
-                self._flush()
-                continue
-            if not data:
-                raise LostError("the connection was closed")
-            try:
-                return list(self._connection.receive_data(data))
-            except ProtocolError as problem:
-                raise LostError(f"what the server sent is not HTTP/2: {problem}") from problem
+        data = await self._read()
+        if not data:
+            raise LostError("the connection was closed")
+        began = perf_counter()
+        try:
+            return list(self._connection.receive_data(data))
+        except ProtocolError as problem:
+            raise LostError(f"what the server sent is not HTTP/2: {problem}") from problem
+        finally:
+            self._took_seconds += perf_counter() - began
 
-    def _flush(self) -> None:
+    async def _read(self) -> bytes:
+        """What came next; a server that has nothing to say is asked whether it is there."""
+        if self._took_seconds > TURN_SECONDS / 2:
+            took, self._took_seconds = self._took_seconds, 0.0
+            await asyncio.sleep(took * REST_PER_TURN)
+        for asks in (True, False):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._ping_seconds):
+                    return await self._reader.read(_READ_BYTES)
+            if asks:
+                self._connection.ping(PING)
+                await self._flush()
+        raise LostError(f"the server has not answered a PING for {self._ping_seconds:g} s")
+
+    async def _flush(self) -> None:
+        """Send what there is to say, and wait until it is taken."""
         self._writer.write(self._connection.data_to_send())
+        try:
+            async with asyncio.timeout(self._ping_seconds):
+                await self._writer.drain()
+        except TimeoutError:
+            raise LostError(f"the server has taken nothing for {self._ping_seconds:g} s") from None
+
+
+async def _opened(destination: Destination, turns: Turns) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    url = destination.url
+    try:
+        channel = await open_over_tls(protocol, destination.tls, turns, url.hostname or "", url.port or 443)
+    except BadAnswerError as problem:
+        raise LostError(str(problem)) from problem
+    return reader, asyncio.StreamWriter(channel, protocol, reader, loop)
 
 
 @asynccontextmanager
-async def asked(destination: Destination, target: str, headers: Mapping[str, str]) -> AsyncIterator[Exchange]:
+async def asked(destination: Destination, turns: Turns, target: str, headers: Mapping[str, str]) -> AsyncIterator[Exchange]:
     """Ask with GET for a path and its query, on a connection that is cut afterwards.
+
+    Args:
+        destination: Whom.
+        turns: In which all such connections are read.
+        target: Path and query.
+        headers: Beside those that HTTP/2 has for them.
 
     Raises:
         NoHttp2Error: the server does not speak it.
@@ -139,7 +206,7 @@ async def asked(destination: Destination, target: str, headers: Mapping[str, str
     """
     url = destination.url
     async with asyncio.timeout(destination.connect_seconds):
-        reader, writer = await asyncio.open_connection(url.hostname, url.port or 443, ssl=destination.tls)
+        reader, writer = await _opened(destination, turns)
     try:
         if writer.get_extra_info("ssl_object").selected_alpn_protocol() != "h2":
             raise NoHttp2Error
