@@ -20,7 +20,7 @@ from endpick_builtin.collection.over_tls import turns_of_tls
 from endpick_builtin.kubernetes.access import Access, read_token
 from endpick_builtin.kubernetes.http1 import ConnectorInTurns
 from endpick_builtin.kubernetes.http2 import Destination, Exchange, NoHttp2Error, asked
-from endpick_builtin.kubernetes.pages import MOST_BRACKETS, MOST_ITEM_BYTES, REST_PER_TURN, TURN_SECONDS, PageError, take_apart
+from endpick_builtin.kubernetes.pages import MOST_BRACKETS, MOST_ITEM_BYTES, Pace, PageError, take_apart
 from endpick_builtin.kubernetes.patience import Patience
 from endpick_builtin.kubernetes.watch_states import Outcome
 
@@ -178,12 +178,12 @@ class ApiClient:
 
     async def _watch(self, path: str, asked: Mapping[str, str], take: Callable[[list[Event]], None]) -> None:
         async with self._answer(path, asked, over_http2=True) as answer:
-            size, pieces = 0, list[bytes]()
+            size, pieces, pace = 0, list[bytes](), Pace()
             """Of a line that has not ended; joined once, because a long one may come in thousands."""
             async for chunk in answer.chunks:
                 before, line_end, after = chunk.rpartition(b"\n")
                 if line_end:
-                    await _hand_over(b"".join((*pieces, before)).split(b"\n"), take)
+                    await _hand_over(b"".join((*pieces, before)).split(b"\n"), take, pace)
                     pieces, size = [], 0
                 pieces.append(after)
                 size += len(after)
@@ -278,14 +278,12 @@ class ApiClient:
         return self._token
 
 
-async def _hand_over(lines: list[bytes], take: Callable[[list[Event]], None]) -> None:
+async def _hand_over(lines: list[bytes], take: Callable[[list[Event]], None], pace: Pace) -> None:
     """Some lines at a time, with turns for everything else between them: a server may send more than the event loop has time for."""
     for begin in range(0, len(lines), LINES_AT_ONCE):
         began = perf_counter()
         _take_some(lines[begin : begin + LINES_AT_ONCE], take)
-        took = perf_counter() - began
-        if took > TURN_SECONDS / 2:
-            await asyncio.sleep(took * REST_PER_TURN)
+        await pace.rest(began)
 
 
 def _take_some(lines: list[bytes], take: Callable[[list[Event]], None]) -> None:

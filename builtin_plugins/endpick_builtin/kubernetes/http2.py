@@ -25,7 +25,7 @@ from jh2.hpack.hpack import Decoder
 from endpick.api.turns import Turns
 from endpick_builtin.collection.http_answer import BadAnswerError
 from endpick_builtin.collection.over_tls import open_over_tls
-from endpick_builtin.kubernetes.pages import REST_PER_TURN, TURN_SECONDS
+from endpick_builtin.kubernetes.pages import Pace
 
 _READ_BYTES = 4096
 """Read at once: 455 frames that hold nothing, which take 5 ms."""
@@ -92,8 +92,7 @@ class Exchange:
         self._reader, self._writer = reader, writer
         self._ping_seconds = ping_seconds
         self._connection = _connection()
-        self._took_seconds = 0.0
-        """To read what came, since everything else had a turn."""
+        self._pace = Pace()
         self._early: list[bytes] = []
         self._ended = self._leaving = False
 
@@ -148,17 +147,14 @@ class Exchange:
             raise LostError("the connection was closed")
         began = perf_counter()
         try:
-            return list(self._connection.receive_data(data))
+            events = list(self._connection.receive_data(data))
         except ProtocolError as problem:
             raise LostError(f"what the server sent is not HTTP/2: {problem}") from problem
-        finally:
-            self._took_seconds += perf_counter() - began
+        await self._pace.rest(began)
+        return events
 
     async def _read(self) -> bytes:
         """What came next; a server that has nothing to say is asked whether it is there."""
-        if self._took_seconds > TURN_SECONDS / 2:
-            took, self._took_seconds = self._took_seconds, 0.0
-            await asyncio.sleep(took * REST_PER_TURN)
         for asks in (True, False):
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._ping_seconds):

@@ -83,23 +83,35 @@ def objects_of(raw: bytes | bytearray) -> Iterator[JSONMapping | None]:
     yield _object(raw[:items_begin] + raw[items_end:] if items_begin else raw)
 
 
+class Pace:
+    """Rests between many short steps, by how long all of them took since the last rest."""
+
+    def __init__(self) -> None:
+        self._took_seconds = 0.0
+
+    async def rest(self, began: float) -> None:
+        """After a step that began then, by `perf_counter`: everything else has its turn if steps took long enough by now."""
+        self._took_seconds += perf_counter() - began
+        if self._took_seconds > TURN_SECONDS:
+            took, self._took_seconds = self._took_seconds, 0.0
+            await asyncio.sleep(took * REST_PER_TURN)
+
+
 async def take_apart(raw: bytes | bytearray, take: Callable[[JSONMapping], None]) -> JSONMapping:
     """Hand over the objects of a page, with turns for everything else between them; returns what stands around them.
 
     Raises:
         PageError: see `objects_of`.
     """
-    began = perf_counter()
+    pace, began = Pace(), perf_counter()
     last: JSONMapping | None = None
     for item in objects_of(raw):
         if item is not None:
             if last is not None:
                 take(last)
             last = item
-        took = perf_counter() - began
-        if took > TURN_SECONDS:
-            await asyncio.sleep(took * REST_PER_TURN)
-            began = perf_counter()
+        await pace.rest(began)
+        began = perf_counter()
     assert last is not None, "what stands around the objects comes last"
     return last
 

@@ -26,7 +26,7 @@ from endpick_builtin.kubernetes.objects import (
     read_rewrites,
     rules_in_order,
 )
-from endpick_builtin.kubernetes.pages import REST_PER_TURN, TURN_SECONDS
+from endpick_builtin.kubernetes.pages import REST_PER_TURN, Pace
 from endpick_builtin.kubernetes.parameters import POOL_VERSIONS, KubernetesDiscoveryParameters
 
 T = TypeVar("T")
@@ -184,7 +184,7 @@ class PoolPicture:
         ports = tuple(dict.fromkeys(self._parameters.endpoint_target_ports if pool is None else pool.ports))
         made: dict[str, _Made] = {}
         endpoints: list[Endpoint] = []
-        began = perf_counter()
+        pace, began = Pace(), perf_counter()
         for pod in pods.objects.values():
             before = self._made.get(pod.name)
             if before is None or before.ports != ports or before.pod != pod:
@@ -194,10 +194,8 @@ class PoolPicture:
             if len(endpoints) > MOST_OBJECTS:
                 self._shared.limits.acted(MANY_OBJECTS, about="endpoints")
                 break
-            took = perf_counter() - began
-            if took > TURN_SECONDS:
-                await asyncio.sleep(took * REST_PER_TURN)
-                began = perf_counter()
+            await pace.rest(began)
+            began = perf_counter()
         self._made = made
         return endpoints
 

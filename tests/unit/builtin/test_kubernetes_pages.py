@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick_builtin.kubernetes import pages
-from endpick_builtin.kubernetes.pages import MOST_BRACKETS, MOST_ITEM_BYTES, PageError, objects_of, take_apart
+from endpick_builtin.kubernetes.pages import MOST_BRACKETS, MOST_ITEM_BYTES, Pace, PageError, objects_of, take_apart
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from('"\\{}[],: '), max_size=12)
 VALUES = st.recursive(
@@ -114,3 +114,20 @@ def test_a_long_list_leaves_others_most_of_the_time(monkeypatch):
 def test_a_page_is_taken_apart_where_it_was_gathered():
     raw = bytearray(b'{"metadata": {}, "items": [{"a": 1}, {"b": 2}]}')
     assert [item for item in objects_of(raw) if item] == [{"a": 1}, {"b": 2}, {"metadata": {}, "items": []}]
+
+
+@pytest.mark.asyncio
+async def test_short_steps_rest_once_they_took_long_together(monkeypatch):
+    seconds, slept = [0.0], []
+
+    async def sleep(length):
+        slept.append(round(length, 6))
+
+    monkeypatch.setattr("endpick_builtin.kubernetes.pages.perf_counter", lambda: seconds[0])
+    monkeypatch.setattr("endpick_builtin.kubernetes.pages.asyncio.sleep", sleep)
+    pace = Pace()
+    for _ in range(7):
+        began, seconds[0] = seconds[0], seconds[0] + 0.0009
+        await pace.rest(began)
+        seconds[0] += 60.0  # others have their time, which is none of these steps
+    assert slept == [0.0081, 0.0081]
