@@ -165,11 +165,12 @@ class Exchange:
         raise LostError(f"the server has not answered a PING for {self._ping_seconds:g} s")
 
     async def _flush(self) -> None:
-        """Send what there is to say, and wait until it is taken."""
+        """Send what there is to say, and wait until it is taken. That the connection is gone is told once all that came was read."""
         self._writer.write(self._connection.data_to_send())
         try:
             async with asyncio.timeout(self._ping_seconds):
-                await self._writer.drain()
+                with suppress(ConnectionError):
+                    await self._writer.drain()
         except TimeoutError:
             raise LostError(f"the server has taken nothing for {self._ping_seconds:g} s") from None
 

@@ -39,12 +39,15 @@ class Taking:
 
     def __init__(self) -> None:
         self.takes = True
+        self.is_gone = False
         self.written = b""
 
     def write(self, data: bytes) -> None:
         self.written += data
 
     async def drain(self) -> None:
+        if self.is_gone:
+            raise ConnectionResetError
         if not self.takes:
             await asyncio.Event().wait()
 
@@ -123,6 +126,17 @@ async def test_frames_that_hold_nothing_are_read_in_turns():
     assert await answered(asking) == b"end"
     counting.cancel()
     assert turns > 5, "20,000 frames take more than a tenth of a second"
+
+
+async def test_what_came_before_the_connection_was_gone_is_read():
+    asking, writer = exchange(BEGUN, frame(DATA, b"one"), frame(DATA, b"two"))
+    await asking.begin(ASKED)
+    writer.is_gone = True
+    chunks = asking.chunks()
+    assert await anext(chunks) == b"one"
+    assert await anext(chunks) == b"two"
+    with pytest.raises(http2.LostError, match="was closed"):
+        await anext(chunks)
 
 
 async def test_a_server_that_has_endpick_answer_and_takes_nothing_is_given_up():
