@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from endpick.api import Endpoint, Limits, PluginContext
 from endpick.datalayer.table import EndpointTable
-from endpick_builtin.kubernetes import election, picture
+from endpick_builtin.kubernetes import election, pages
 from endpick_builtin.kubernetes.client import Event
 from endpick_builtin.kubernetes.election import Election, Timing
 from endpick_builtin.kubernetes.following import MANY_OBJECTS, MANY_RULES, Collection, Follower, Following
@@ -67,7 +67,7 @@ def become(made: PoolPicture, objects: dict[str, Pod]) -> None:
 
 
 async def test_endpoints_of_many_pods_are_made_with_turns_for_everything_else(monkeypatch):
-    monkeypatch.setattr(picture, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(pages, "TURN_SECONDS", 0.0)
     table, turns = EndpointTable(time.monotonic), 0
     async with shown(table) as made:
         become(made, pods(300))
@@ -104,7 +104,7 @@ async def test_of_pods_that_stay_as_they_are_nothing_is_made_anew():
 
 
 async def test_pods_whose_selector_is_another_by_now_are_not_told(monkeypatch):
-    monkeypatch.setattr(picture, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(pages, "TURN_SECONDS", 0.0)
     table = EndpointTable(time.monotonic)
     async with shown(table) as made:
         become(made, pods(50))
