@@ -8,7 +8,6 @@ from typing import Protocol, cast
 
 from endpick.api.tls_channel import MOST_HANDSHAKE_BYTES, TlsChannel
 from endpick.api.turns import Turns
-from endpick_builtin.collection.http_answer import BadAnswerError
 
 _TURN_SECONDS = 0.002
 """For all servers, between two looks at everything else."""
@@ -48,8 +47,7 @@ async def open_over_tls(guest: Guest, context: ssl.SSLContext, turns: Turns, hos
     """Connect, and return what writes to the server when the handshake is done: what `guest` was told of.
 
     Raises:
-        OSError: the server cannot be reached, or its TLS is not what `context` asks for.
-        BadAnswerError: the handshake does not come to its end.
+        OSError: the server cannot be reached, its TLS is not what `context` asks for, or the handshake does not come to its end.
     """
     loop = asyncio.get_running_loop()
     opening = _Opening(guest, loop.create_future())
@@ -61,7 +59,7 @@ async def open_over_tls(guest: Guest, context: ssl.SSLContext, turns: Turns, hos
         channel.abort()
         raise
     if came_to_nothing:
-        raise channel.problem or BadAnswerError(came_to_nothing)
+        raise channel.problem or ConnectionError(came_to_nothing)
     return cast("asyncio.Transport", channel)
 
 

@@ -45,9 +45,9 @@ _LONG_WATCH = Limit(
     "watchTimeout",
     "a watch was given up: the API server did not end it after watchTimeout, as it was asked to; see what stands between it and the picker",
 )
-_STATUS = re.compile("[1-9][0-9]{2}")
 CLIENT_LIMITS = (_LONG_PAGE, _LONG_LINE, _LONG_WATCH)
 """For the `Limits` of who asks."""
+_STATUS = re.compile("[1-9][0-9]{2}")
 
 
 class ApiError(Exception):
@@ -178,7 +178,8 @@ class ApiClient:
 
     async def _watch(self, path: str, asked: Mapping[str, str], take: Callable[[list[Event]], None]) -> None:
         async with self._answer(path, asked, over_http2=True) as answer:
-            size, pieces, pace = 0, list[bytes](), Pace()
+            pace = Pace()
+            size, pieces = 0, list[bytes]()
             """Of a line that has not ended; joined once, because a long one may come in thousands."""
             async for chunk in answer.chunks:
                 before, line_end, after = chunk.rpartition(b"\n")

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, cast
 import aiohttp
 
 from endpick.api.turns import Turns
-from endpick_builtin.collection.http_answer import BadAnswerError
 from endpick_builtin.collection.over_tls import Guest, open_over_tls
 
 if TYPE_CHECKING:
@@ -47,8 +46,6 @@ class ConnectorInTurns(aiohttp.BaseConnector):
         try:
             async with asyncio.timeout(self._connect_seconds):
                 await open_over_tls(cast("Guest", protocol), self._tls, self._turns, req.url.raw_host or "", req.url.port or 443)
-        except BadAnswerError as problem:
-            raise ConnectionError(str(problem)) from problem
         except TimeoutError:
             raise ConnectionError(f"no connection within {self._connect_seconds:g} s") from None
         return protocol

@@ -23,7 +23,6 @@ from jh2.hpack.exceptions import HPACKError
 from jh2.hpack.hpack import Decoder
 
 from endpick.api.turns import Turns
-from endpick_builtin.collection.http_answer import BadAnswerError
 from endpick_builtin.collection.over_tls import open_over_tls
 from endpick_builtin.kubernetes.pages import Pace
 
@@ -180,10 +179,7 @@ async def _opened(destination: Destination, turns: Turns) -> tuple[asyncio.Strea
     reader = asyncio.StreamReader()
     protocol = asyncio.StreamReaderProtocol(reader)
     url = destination.url
-    try:
-        channel = await open_over_tls(protocol, destination.tls, turns, url.hostname or "", url.port or 443)
-    except BadAnswerError as problem:
-        raise LostError(str(problem)) from problem
+    channel = await open_over_tls(protocol, destination.tls, turns, url.hostname or "", url.port or 443)
     return reader, asyncio.StreamWriter(channel, protocol, reader, loop)
 
 
