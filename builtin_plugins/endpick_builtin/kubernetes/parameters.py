@@ -60,8 +60,9 @@ class KubernetesDiscoveryParameters(Parameters):
             ge=0.05,
             le=600,
             description="After which an API server that says nothing on a watch is asked on the same connection, by a PING of HTTP/2, "
-            "whether it is there; after as long again without an answer the watch goes on over another connection. Without effect where "
-            "the server, or a proxy before it, speaks HTTP/1.1 only: there `watchTimeout` bounds silence.",
+            "whether it is there; after as long again without an answer, or where the server takes nothing for so long, the watch goes on "
+            "over another connection. Without effect where the server, or a proxy before it, speaks HTTP/1.1 only: there `watchTimeout` "
+            "bounds silence.",
         ),
     ] = 1.0
     longest_pause: Annotated[
