@@ -7,7 +7,7 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -68,7 +68,8 @@ class Picker:
         """Send one chat request; the stream, open for the response, and endpick's first answer."""
         call = await self.announce(request_id)
         body = json.dumps({"model": model, "messages": [{"role": "user", "content": prompt}]}).encode()
-        await call.write(pb.ProcessingRequest(request_body=pb.HttpBody(body=body, end_of_stream=True)))
+        with suppress(asyncio.InvalidStateError):  # the stream has ended at its headers: reading says how
+            await call.write(pb.ProcessingRequest(request_body=pb.HttpBody(body=body, end_of_stream=True)))
         return call, await call.read()
 
     async def announce(self, request_id: str = "r") -> grpc.aio.StreamStreamCall:
