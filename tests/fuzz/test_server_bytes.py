@@ -13,6 +13,7 @@ from endpick_builtin.collection.http_pages import HttpPages
 from endpick_builtin.collection.page_limits import MAX_PAGE_BYTES, PAGE_LIMITS
 from endpick_builtin.collection.sources import model_list_of
 from endpick_builtin.kubernetes import http2
+from endpick_builtin.kubernetes.pages import Pace
 from fuzz.bounds import bounded, mixed
 
 PAGE = mixed(
@@ -136,7 +137,7 @@ async def _answered_over_http2(data: bytes) -> bytes:
     reader = asyncio.StreamReader()
     reader.feed_data(data)
     reader.feed_eof()
-    exchange = http2.Exchange(reader, _Unread(), 1.0)
+    exchange = http2.Exchange(reader, _Unread(), 1.0, Pace())
     await exchange.begin({":method": "GET", ":scheme": "https", ":authority": "a", ":path": "/"})
     return b"".join([chunk async for chunk in exchange.chunks()])
 

@@ -105,6 +105,8 @@ class ApiClient:
         if access.http2_tls is not None:
             self._destination = Destination(urlsplit(access.server), access.http2_tls, patience.connect_seconds, ping_seconds)
         self._turns = turns_of_tls()
+        self._pace = Pace()
+        """Of all lists and watches."""
         self._token = access.token
         self._token_read_at = time.monotonic()
         self._session: aiohttp.ClientSession | None = None
@@ -142,7 +144,7 @@ class ApiClient:
         except TimeoutError as problem:
             raise ApiError(f"no answer within {self._patience.page_seconds:g} s", Outcome.BROKEN) from problem
         try:
-            around = await take_apart(raw, take)
+            around = await take_apart(raw, take, self._pace)
         except PageError as problem:
             raise ApiError(f"the answer is no list of objects: {problem}", Outcome.MALFORMED) from problem
         metadata = around.get("metadata")
@@ -178,13 +180,12 @@ class ApiClient:
 
     async def _watch(self, path: str, asked: Mapping[str, str], take: Callable[[list[Event]], None]) -> None:
         async with self._answer(path, asked, over_http2=True) as answer:
-            pace = Pace()
             size, pieces = 0, list[bytes]()
             """Of a line that has not ended; joined once, because a long one may come in thousands."""
             async for chunk in answer.chunks:
                 before, line_end, after = chunk.rpartition(b"\n")
                 if line_end:
-                    await _hand_over(b"".join((*pieces, before)).split(b"\n"), take, pace)
+                    await _hand_over(b"".join((*pieces, before)).split(b"\n"), take, self._pace)
                     pieces, size = [], 0
                 pieces.append(after)
                 size += len(after)
@@ -217,7 +218,7 @@ class ApiClient:
             headers["Content-Type"] = "application/json"
         try:
             if over_http2 and self._destination is not None:
-                exchange = asked(self._destination, self._turns, f"{path}?{urlencode(query)}", headers)
+                exchange = asked(self._destination, self._turns, self._pace, f"{path}?{urlencode(query)}", headers)
                 answering = _over_http2(exchange)
             else:
                 answering = self._over_http1(method, path, query, headers, body)

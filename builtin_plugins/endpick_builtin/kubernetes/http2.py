@@ -85,13 +85,13 @@ def _connection() -> H2Connection:
 class Exchange:
     """One request on a connection of its own, and what comes of it."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ping_seconds: float) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ping_seconds: float, pace: Pace) -> None:
         self.headers: dict[str, str] = {}
         """Of the answer, once `begin` has returned; `:status` is one of them."""
         self._reader, self._writer = reader, writer
         self._ping_seconds = ping_seconds
         self._connection = _connection()
-        self._pace = Pace()
+        self._pace = pace
         self._early: list[bytes] = []
         self._ended = self._leaving = False
 
@@ -184,12 +184,13 @@ async def _opened(destination: Destination, turns: Turns) -> tuple[asyncio.Strea
 
 
 @asynccontextmanager
-async def asked(destination: Destination, turns: Turns, target: str, headers: Mapping[str, str]) -> AsyncIterator[Exchange]:
+async def asked(destination: Destination, turns: Turns, pace: Pace, target: str, headers: Mapping[str, str]) -> AsyncIterator[Exchange]:
     """Ask with GET for a path and its query, on a connection that is cut afterwards.
 
     Args:
         destination: Whom.
-        turns: In which all such connections are read.
+        turns: In which all such connections are decrypted.
+        pace: At which all of them are read.
         target: Path and query.
         headers: Beside those that HTTP/2 has for them.
 
@@ -203,7 +204,7 @@ async def asked(destination: Destination, turns: Turns, target: str, headers: Ma
     try:
         if writer.get_extra_info("ssl_object").selected_alpn_protocol() != "h2":
             raise NoHttp2Error
-        exchange = Exchange(reader, writer, destination.ping_seconds)
+        exchange = Exchange(reader, writer, destination.ping_seconds, pace)
         pseudo = {":method": "GET", ":scheme": "https", ":authority": url.netloc, ":path": f"{url.path}{target}"}
         await exchange.begin({**pseudo, **{name.lower(): value for name, value in headers.items()}})
         yield exchange

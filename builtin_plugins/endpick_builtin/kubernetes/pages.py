@@ -84,26 +84,38 @@ def objects_of(raw: bytes | bytearray) -> Iterator[JSONMapping | None]:
 
 
 class Pace:
-    """Rests between many short steps, by how long all of them took since the last rest."""
+    """Rests between many short steps, by how long all of them took since the last rest.
+
+    Tasks that share it rest one after the other: ten watches that send without an end leave others as much of the time as one does.
+    """
 
     def __init__(self) -> None:
         self._took_seconds = 0.0
+        self._rested_at = 0.0
+        """Until then, by `perf_counter`, those that share it rest."""
 
     async def rest(self, began: float) -> None:
         """After a step that began then, by `perf_counter`: everything else has its turn if steps took long enough by now."""
-        self._took_seconds += perf_counter() - began
+        now = perf_counter()
+        self._took_seconds += now - began
         if self._took_seconds > TURN_SECONDS:
             took, self._took_seconds = self._took_seconds, 0.0
-            await asyncio.sleep(took * REST_PER_TURN)
+            self._rested_at = max(now, self._rested_at) + took * REST_PER_TURN
+            await asyncio.sleep(self._rested_at - now)
 
 
-async def take_apart(raw: bytes | bytearray, take: Callable[[JSONMapping], None]) -> JSONMapping:
+async def take_apart(raw: bytes | bytearray, take: Callable[[JSONMapping], None], pace: Pace) -> JSONMapping:
     """Hand over the objects of a page, with turns for everything else between them; returns what stands around them.
+
+    Args:
+        raw: The page.
+        take: Gets the objects.
+        pace: When everything else has its turn.
 
     Raises:
         PageError: see `objects_of`.
     """
-    pace, began = Pace(), perf_counter()
+    began = perf_counter()
     last: JSONMapping | None = None
     for item in objects_of(raw):
         if item is not None:

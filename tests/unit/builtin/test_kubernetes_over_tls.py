@@ -13,6 +13,7 @@ from endpick.transport.tls import make_self_signed
 from endpick_builtin.kubernetes import http2
 from endpick_builtin.kubernetes.access import Access
 from endpick_builtin.kubernetes.client import CLIENT_LIMITS, ApiClient, ApiError
+from endpick_builtin.kubernetes.pages import Pace
 from endpick_builtin.kubernetes.patience import Patience
 from unit.builtin.test_pages_over_tls import NotedTurns, hanging_up, listening, server_tls
 
@@ -59,7 +60,7 @@ def exchange(*said: bytes, ends: bool = True) -> tuple[http2.Exchange, Taking]:
         reader.feed_data(part)
     if ends:
         reader.feed_eof()
-    return http2.Exchange(reader, writer, 0.05), writer
+    return http2.Exchange(reader, writer, 0.05, Pace()), writer
 
 
 ASKED = {":method": "GET", ":scheme": "https", ":authority": "a", ":path": "/"}

@@ -24,7 +24,7 @@ OBJECTS = st.dictionaries(TEXTS, VALUES, max_size=4)
 
 def taken(raw: bytes) -> tuple[dict[str, object], list[dict[str, object]]]:
     items: list[dict[str, object]] = []
-    return asyncio.run(take_apart(raw, items.append)), items
+    return asyncio.run(take_apart(raw, items.append, Pace())), items
 
 
 @given(st.lists(OBJECTS, max_size=5), OBJECTS, OBJECTS, st.sampled_from([None, 2]), st.booleans())
@@ -81,7 +81,7 @@ def test_the_event_loop_turns_between_objects_and_within_one(monkeypatch):
             loop.call_soon(turn)
 
         loop.call_soon(turn)
-        await take_apart(raw, items.append)
+        await take_apart(raw, items.append, Pace())
 
     items: list[dict[str, object]] = []
     asyncio.run(main(b'{"items":[' + b",".join([b"{}"] * 100) + b"]}"))
@@ -106,7 +106,7 @@ def test_a_long_list_leaves_others_most_of_the_time(monkeypatch):
     ticks = iter(range(10**6))
     monkeypatch.setattr(pages.asyncio, "sleep", rest)
     monkeypatch.setattr(pages, "perf_counter", lambda: next(ticks) * 0.001)
-    asyncio.run(take_apart(b'{"items":[' + b",".join([b"{}"] * 100) + b"]}", lambda item: None))
+    asyncio.run(take_apart(b'{"items":[' + b",".join([b"{}"] * 100) + b"]}", lambda item: None, Pace()))
     assert len(rests) >= 25
     assert min(rests) >= pages.TURN_SECONDS * pages.REST_PER_TURN
 
@@ -131,3 +131,18 @@ async def test_short_steps_rest_once_they_took_long_together(monkeypatch):
         await pace.rest(began)
         seconds[0] += 60.0  # others have their time, which is none of these steps
     assert slept == [0.0081, 0.0081]
+
+
+@pytest.mark.asyncio
+async def test_tasks_that_share_a_pace_rest_one_after_the_other(monkeypatch):
+    slept = []
+
+    async def sleep(length):
+        slept.append(round(length, 6))
+
+    monkeypatch.setattr("endpick_builtin.kubernetes.pages.perf_counter", lambda: 1.0)
+    monkeypatch.setattr("endpick_builtin.kubernetes.pages.asyncio.sleep", sleep)
+    pace = Pace()
+    for _watch in range(3):
+        await pace.rest(1.0 - 0.004)
+    assert slept == [0.012, 0.024, 0.036]
