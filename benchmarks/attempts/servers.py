@@ -303,8 +303,7 @@ ATTEMPTS = (
     Attempt(chunks_of_one_byte),
     Attempt(drips),
     Attempt(silence_and_resets),
-    # "Hundreds of model servers that send hundreds of kilobytes at one moment hold the event loop for a moment".
-    Attempt(pages_that_come_at_one_moment, may_hold_seconds=0.2),
+    Attempt(pages_that_come_at_one_moment),
     Attempt(short_pages_of_thousands_at_one_moment),
     Attempt(connections_that_end_at_one_moment),
     Attempt(endpoints_that_flip),

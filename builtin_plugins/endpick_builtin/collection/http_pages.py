@@ -12,6 +12,7 @@ import socket
 import ssl
 from collections.abc import Coroutine
 from enum import Enum
+from functools import partial
 from typing import cast
 
 import httptools
@@ -32,9 +33,14 @@ from endpick_builtin.collection.page_limits import (
     MAX_HEADERS,
     MAX_PAGE_BYTES,
 )
+from endpick_builtin.collection.read_budget import BYTES_FOR_EACH, ReadBudget
 
 _READ_BYTES = 256 * 1024
 """At a time: most pages come at once."""
+_SHORT_READ_BYTES = 4096
+"""Where the budget of this turn is spent; what a short page has, and little of a long one."""
+_READ_ON_BYTES = 64 * 1024
+"""What to read on is expected to bring."""
 _MOST_DIGITS = 16
 """Of a length that is looked at."""
 
@@ -60,6 +66,7 @@ class HttpPages:
         self._open: set[_Connection] = set()
         self._long_answers = LongAnswers()
         self._turns = turns_of_tls()
+        self._budget = ReadBudget()
         self._buffer = memoryview(bytearray(_READ_BYTES))
         """Into which each connection reads in its turn: what was read is taken out before another one reads."""
 
@@ -157,7 +164,7 @@ class HttpPages:
         if not self._room.enter(self):
             raise TooMuchError("no connection is left for it, as the limit of open files allows", MANY_CONNECTIONS)
         try:
-            connection = _Connection(loop, self._buffer, self._long_answers)
+            connection = _Connection(loop, self._buffer, self._long_answers, self._budget)
             await self._open_to(connection, host.strip("[]"), int(port))
         except BaseException:
             self._room.leave()
@@ -203,12 +210,13 @@ class _State(Enum):
 class _Connection(asyncio.BufferedProtocol):
     """One connection to one server, which reads one answer after the other."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, buffer: memoryview, long_answers: LongAnswers) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, buffer: memoryview, long_answers: LongAnswers, budget: ReadBudget) -> None:
         self.ended: asyncio.Future[None] = loop.create_future()
         """Done once the connection is closed."""
         self._loop = loop
         self._buffer = buffer
         self._long_answers = long_answers
+        self._budget = budget
         self._is_long = False
         """Whether the gate of long answers knows of it."""
         self._state = _State.OPEN
@@ -257,7 +265,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer
+        return self._buffer[:_SHORT_READ_BYTES] if self._budget.is_spent else self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         self.data_received(self._buffer[:nbytes])
@@ -270,6 +278,7 @@ class _Connection(asyncio.BufferedProtocol):
             self.abort()  # an answer to nothing: what comes next could be taken for the answer to the next request
             return
         self._received += len(data)
+        self._budget.spend(len(data))
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -284,6 +293,9 @@ class _Connection(asyncio.BufferedProtocol):
                 self._fail(too_long(LONG_ANSWER))
             elif (self._received > LONG_BYTES or self._answer.is_long) and self._transport is not None:
                 self._pause(self._transport)  # also for what is no part of the page: extensions of chunks, trailers
+            elif self._budget.is_spent and self._transport is not None:
+                self._transport.pause_reading()
+                self._budget.join(_READ_ON_BYTES, self.go_on)
 
     def _pause(self, transport: asyncio.Transport) -> None:
         """Let everything else have its turn before the next part of a long answer: uvloop would read on for as long as there is more."""
@@ -360,8 +372,8 @@ class _Connection(asyncio.BufferedProtocol):
         # The answer is its reader's now: a connection that is kept would keep megabytes.
         answer, self._answer = self._answer, Answer()
         waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(answer)
+        if waiter is not None:
+            self._budget.join(BYTES_FOR_EACH + answer.size, partial(_hand_on, answer, waiter))
 
     def _fail(self, problem: Exception) -> None:
         self._state = _State.ENDED
@@ -369,6 +381,11 @@ class _Connection(asyncio.BufferedProtocol):
             self._waiter.set_exception(problem)
         if self._transport is not None:
             self._transport.abort()
+
+
+def _hand_on(answer: Answer, waiter: asyncio.Future[Answer]) -> None:
+    if not waiter.done():
+        waiter.set_result(answer)
 
 
 def _reason(problem: OSError | BadAnswerError) -> str:
