@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import threading
 
 import pytest
@@ -12,6 +13,8 @@ import pytest
 from endpick.observability import log_lines
 from endpick.observability.log_lines import LineHandler, LostLines
 from endpick.observability.logs import JSONFormatter
+
+TOLD = re.compile("([0-9]+) log lines were dropped: what reads the log is too slow, or has no room")
 
 
 @pytest.fixture
@@ -22,7 +25,7 @@ def pipe():
 
 
 def log(handler: LineHandler, text: str) -> None:
-    handler.emit(logging.makeLogRecord({"msg": text}))
+    handler.emit(logging.LogRecord("tests", logging.INFO, __file__, 1, text, (), None))
 
 
 def fill(writer: int) -> int:
@@ -34,6 +37,19 @@ def fill(writer: int) -> int:
     except BlockingIOError:
         os.set_blocking(writer, True)
         return count
+
+
+def all_after(reader: int, filled: int, handler: LineHandler) -> list[bytes]:
+    """Every line behind what fills the pipe, and one more, with which the thread that writes has to be done.
+
+    Lines that were dropped are told in one line or in two: the thread may take up the first line between them.
+    """
+    with os.fdopen(reader, "rb") as log_file:
+        log_file.read(filled)
+        handler.flush()
+        log(handler, "the last")
+        os.set_blocking(reader, False)
+        return log_file.read().splitlines()
 
 
 def test_lines_wait_while_nothing_reads_and_come_in_order(pipe):
@@ -63,13 +79,10 @@ def test_too_many_are_dropped_counted_and_told(pipe, monkeypatch):
     for number in range(5):
         log(handler, str(number))
     assert lost.snapshot() == {"delayed": 3, "dropped": 2}
-    with os.fdopen(reader, "rb") as log_file:
-        log_file.read(filled)
-        told = b"2 log lines were dropped: what reads the log is too slow, or has no room\n"
-        lines = [log_file.readline() for _ in range(4)]
-        assert told in lines, "after the line that was being written, and before or after others: another thread writes"
-        assert [line for line in lines if line != told] == [b"0\n", b"1\n", b"2\n"]
-        handler.flush()
+    lines = all_after(reader, filled, handler)
+    told = [TOLD.fullmatch(line.decode()) for line in lines]
+    assert sum(int(found[1]) for found in told if found) == 2
+    assert [line for line, found in zip(lines, told, strict=True) if not found] == [b"0", b"1", b"2", b"the last"]
 
 
 def test_that_lines_were_dropped_is_told_in_the_format_of_the_others(pipe, monkeypatch):
@@ -80,12 +93,10 @@ def test_that_lines_were_dropped_is_told_in_the_format_of_the_others(pipe, monke
     filled = fill(writer)
     for number in range(3):
         log(handler, str(number))
-    with os.fdopen(reader, "rb") as log_file:
-        log_file.read(filled)
-        handler.flush()
-        log(handler, "the last")  # the thread may have begun with the first line before others were dropped
-        events = [json.loads(log_file.readline())["event"] for _ in range(3)]
-    assert "2 log lines were dropped: what reads the log is too slow, or has no room" in events
+    events = [json.loads(line)["event"] for line in all_after(reader, filled, handler)]
+    told = [TOLD.fullmatch(event) for event in events]
+    assert sum(int(found[1]) for found in told if found) == 2
+    assert [event for event, found in zip(events, told, strict=True) if not found] == ["0", "the last"]
 
 
 def test_a_long_line_is_whole(pipe):
