@@ -16,6 +16,8 @@ SHARED = frozenset({"_proto", "api", "diagnostics", "installation", "observabili
 """Every package uses what is there; no picture shows calls into it."""
 _OF_TIMERS = "serve"
 """Callbacks that begin there are those of the process, such as a look at its memory each second: no part of any request."""
+_RUNS_THE_LOOP = ("endpick.serve.main", "_run_to_its_end")
+"""What it calls the event loop has called; what came before it did not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +112,8 @@ def _frames(frame: FrameType | None) -> list[FrameType]:
     frames: list[FrameType] = []
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
-        if module == "asyncio.runners":
-            break  # the event loop called; what started the loop did not
+        if (module, frame.f_code.co_qualname) == _RUNS_THE_LOOP:
+            break
         generated = frame.f_code.co_filename.startswith("<")
         if module == "logging" or (generated and not frames):
             return []
