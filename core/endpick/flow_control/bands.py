@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from endpick.flow_control.limits import BAND_IDLE_SECONDS, Rules
-from endpick.flow_control.queues import BandQueue, Entry, FlowQueue
+from endpick.flow_control.queues import BandQueue, Entry, FlowQueue, put
 
 
 class Bands:
@@ -84,6 +84,31 @@ class Bands:
             self.priorities = tuple(sorted(self.by_priority, reverse=True))
         return idle
 
-    def entries(self) -> list[Entry]:
-        """All that wait, in the order in which they came."""
-        return sorted((entry for band in self for entry in band.entries()), key=lambda entry: entry.arrival)
+    def follow(self, rules: Rules, now: float) -> None:
+        """Go on with other rules.
+
+        A band is put in order anew where one of its policies is another, all of them where requests may wait for another time. Thousands
+        may wait, and most reloads change nothing about either.
+        """
+        is_as_long = rules.ttl_seconds == self.rules.ttl_seconds
+        self.rules = rules
+        self.by_priority = {
+            band.priority: _following(band, rules, now, is_as_long=is_as_long) for band in self if band or band.priority in rules.bands
+        }
+        for priority in {0, *rules.bands}:
+            self.band(priority, now)
+        self.priorities = tuple(sorted(self.by_priority, reverse=True))
+
+
+def _following(band: BandQueue, rules: Rules, now: float, *, is_as_long: bool) -> BandQueue:
+    """A band under other rules: itself where what waits in it stays in order, else a new one."""
+    of_band = rules.of_band(band.priority)
+    if is_as_long and band.rules.has_policies_of(of_band):
+        band.follow(of_band)
+        return band
+    new = BandQueue(band.priority, of_band, now)
+    for entry in band.entries():
+        if not is_as_long:
+            put(entry, "ttl_seconds", rules.ttl_seconds)
+        new.add(entry)
+    return new

@@ -57,6 +57,11 @@ class Fairness:
         self.counts_dispatches = bound.dispatched is not None
         """Whether the policy wants to be told of each request that goes."""
 
+    @property
+    def plugin(self) -> object:
+        """The policy itself, which a reload may carry over."""
+        return self._choose.instance.plugin
+
     def choose(self, band: KeptBand) -> str | Fault | None:
         """The id of the flow to serve next, None for none now; a `Fault` where the policy failed, or named one in which nothing waits."""
         if band.is_unknown and not self._knows(band):
@@ -117,6 +122,11 @@ class Ordering:
     def __init__(self, sort_key: Step, access: Access) -> None:
         self._sort_key = sort_key
         self._access = access
+
+    @property
+    def plugin(self) -> object:
+        """See `Fairness`."""
+        return self._sort_key.instance.plugin
 
     def key(self, waiting: WaitingRequest) -> SortKey:
         """The key of a request."""

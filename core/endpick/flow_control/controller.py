@@ -176,10 +176,8 @@ class FlowController:
         return count
 
     def reconfigure(self, rules: Rules) -> None:
-        """Go on with other rules: what waits keeps its place in time, and is put in order anew. For those without room there is `trim`."""
-        now = self.now()
-        entries = self.bands.entries()
-        self.bands = Bands(rules, now)
+        """Go on with other rules: what waits keeps its place in time. For those without room there is `trim`."""
+        self.bands.follow(rules, self.now())
         self.saturation = PoolSaturation(rules.detector, self._pool, self._access, self._clock)
         if rules.eviction is None:
             self.reclaimer = None
@@ -187,10 +185,6 @@ class FlowController:
             self.reclaimer = Reclaimer(rules.eviction, rules.detector, self.now, self._report)
         else:
             self.reclaimer.follow(rules.eviction, rules.detector)
-        for entry in entries:
-            if entry.ttl_seconds != rules.ttl_seconds:
-                put(entry, "ttl_seconds", rules.ttl_seconds)
-            self.bands.add(self.bands.band(entry.request.priority, now), entry)
 
     def trim(self, most: int) -> int:
         """Tell some of those for which new rules have no room; how many were told.

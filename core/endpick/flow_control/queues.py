@@ -119,6 +119,10 @@ class BandRules:
     fairness: Fairness
     ordering: Ordering
 
+    def has_policies_of(self, other: BandRules) -> bool:
+        """Whether what waits stands in the same order under both."""
+        return self.fairness.plugin is other.fairness.plugin and self.ordering.plugin is other.ordering.plugin
+
 
 class BandQueue:
     """The flows of one priority: the `Band` that policies see. A flow in which nothing waits is forgotten at once."""
@@ -219,6 +223,10 @@ class BandQueue:
     def is_over(self) -> bool:
         """Whether more wait than the rules allow, as after a reload that lowered them."""
         return self.size_bytes > self.rules.max_bytes or len(self._waiting) > self.rules.max_requests
+
+    def follow(self, rules: BandRules) -> None:
+        """Go on with other rules, which have the policies of those before them."""
+        self._rules = rules
 
     def add(self, entry: Entry) -> None:
         """Have an entry wait; entries are added in the order in which they came."""

@@ -9,6 +9,7 @@ import pytest
 
 from endpick_builtin.collection import read_budget
 from endpick_builtin.collection.read_budget import ReadBudget
+from unit.builtin.kv_publisher import until
 from unit.builtin.pages import at, metrics_source, started
 from unit.builtin.test_http_pages import answer
 
@@ -66,8 +67,7 @@ async def test_of_pages_that_come_at_one_moment_some_are_handed_on_in_each_turn(
     async with await asyncio.start_server(speak, "127.0.0.1", 0) as server, started(metrics_source()) as source:
         port = server.sockets[0].getsockname()[1]
         polls = [asyncio.create_task(source.poll(at(port))) for _ in range(SERVERS)]
-        while len(writers) < SERVERS:
-            await asyncio.sleep(0)
+        await until(lambda: len(writers) == SERVERS)
         for writer in writers:
             writer.write(whole[-held_back:])
         ended = await turns_of(polls)

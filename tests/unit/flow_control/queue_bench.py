@@ -92,6 +92,8 @@ class Bench:
         self.told: list[tuple[str, str]] = []
         self.entries: dict[str, Entry] = {}
         self.policies = {"in-turn": in_turn, "first-come": first_come} | policies
+        self.carried: dict[str, Instance] = {}
+        """Policies that the next rules take over, as a reload does where nothing about them has changed."""
         self.access = Access()
         self.controller = FlowController(self.rules(settings), self.table, self.access, lambda: self.now, self.log)
 
@@ -107,6 +109,7 @@ class Bench:
             instances[band.fairness] = plugin_of(FairnessPolicy, band.fairness, **methods)
             if band.ordering != "fcfs":
                 instances[band.ordering] = plugin_of(OrderingPolicy, band.ordering, sort_key=self.policies[band.ordering])
+        instances = self.carried = instances | {name: each for name, each in self.carried.items() if name in instances}
         detector = detector or plugin_of(SaturationDetector, "detector", self.policies.get("on_fault"), saturation=self.saturated)
         return rules_of(
             bind_flow_control(settings, {name: self._in_test_time(each) for name, each in instances.items()}, self.telemetry),

@@ -152,9 +152,11 @@ class Waiting(RuleBasedStateMachine):
         assert self.bench.controller.now() >= self.bench.now
         self.bench.now = self.bench.controller.now()
 
-    @rule(rules=st.sampled_from(RULES))
-    def reload(self, rules):
+    @rule(rules=st.sampled_from(RULES), builds_anew=st.booleans())
+    def reload(self, rules, builds_anew):
         self.rules = rules
+        if builds_anew:
+            self.bench.carried.clear()
         before = len(self.waits)
         self.bench.controller.reconfigure(self.bench.rules(rules))
         told = self.bench.controller.trim(1000)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from endpick.flow_control.states import EntryEvent
@@ -79,6 +81,32 @@ def test_a_reload_keeps_what_waits_in_the_order_and_the_bands_of_the_new_rules()
     assert {entry.ttl_seconds for entry in bench.entries.values()} == {5.0}
     bench.saturation = 0.0
     assert bench.gone() == ["urgent", "small", "middle", "large"]
+
+
+def test_a_reload_asks_policies_about_what_waits_only_where_one_of_them_is_another():
+    asked: list[str] = []
+
+    def shortest(waiting):
+        asked.append(waiting.request.id)
+        return (waiting.size_bytes,)
+
+    before = settings(template=band(ordering="shortest"))
+    bench = Bench(before, shortest=shortest)
+    for name, size in (("large", 30), ("small", 10)):
+        bench.offer(name, size=size)
+    asked.clear()
+    bench.controller.reconfigure(bench.rules(replace(before, max_requests=1)))
+    assert asked == []
+    assert bench.controller.trim(1000) == 1
+    assert bench.offer("other", size=20) is EntryEvent.NO_ROOM
+    bench.controller.reconfigure(bench.rules(before))
+    bench.offer("other", size=20)
+    asked.clear()
+    bench.carried.clear()
+    bench.controller.reconfigure(bench.rules(before))
+    assert asked == ["large", "other"]
+    bench.saturation = 0.0
+    assert bench.gone() == ["other", "large"]
 
 
 def test_a_reload_that_leaves_less_room_tells_those_that_came_last():
