@@ -45,6 +45,14 @@ class EndpointSlots:
             self._free.append(slot)
         return slot
 
+    def retire(self, name: str) -> int | None:
+        """The endpoint has its slot no more, but no other gets it before `free`: something is known of it still. Which it was."""
+        return self.slot_of.pop(name, None)
+
+    def free(self, slot: int) -> None:
+        """Give a slot that was retired to the next endpoint that needs any."""
+        self._free.append(slot)
+
 
 def credit(counts: FloatArray, slots: int, blocks: float) -> None:
     """Give the slots whose bits are set this many blocks: one by one while they are few, all at once when they are many."""

@@ -272,10 +272,10 @@ async def test_an_endpoint_that_leaves_is_forgotten_with_its_series_and_one_that
             await until(lambda: picker.matches(1) == [1.0])
             picker.table.remove("pool/a")
             assert picker.registry.get_sample_value("llm_d_epp_kv_cache_events_messages_received_total", {"pod_identifier": POD}) is None
-            assert picker.count("endpick_kv_cache_index_blocks") == 0
             assert picker.events("active_subscribers") == 0
             picker.table.upsert(endpoint())
             assert picker.matches(1) == [0.0]
+            await until(lambda: picker.count("endpick_kv_cache_index_blocks") == 0)
             await publisher.found()
             publisher.send(1, stored(1))
             await until(lambda: picker.matches(1) == [1.0])

@@ -73,6 +73,27 @@ def test_an_endpoint_that_takes_over_a_slot_inherits_nothing():
     assert tree.entries == 1
 
 
+def test_of_an_endpoint_that_leaves_with_much_some_is_forgotten_at_once_and_the_rest_while_others_go_on():
+    tree = known("a", "b")
+    for number in range(3000):
+        tree.insert("a", prompt(number, 1, 2), 31250)
+    tree.remove("a")
+    left = tree.entries
+    assert 0 < left < 9000
+    assert tree.slots(["c"]).tolist() == [2], "nothing that was known of the first is said of another"
+    assert matches(tree, [2999, 1, 2], "bc") == [0, 0]
+    for number in range(2000, 2040):  # which cut into what is still to be forgotten
+        tree.insert("b", prompt(number, 1, 3), 31250)
+        assert tree.entries < left + 3
+        left = tree.entries
+        assert matches(tree, [number, 1, 2], "bc") == [2, 0]
+    while tree.halve(500):
+        pass
+    assert tree.entries == 60
+    assert tree.slots(["d"]).tolist() == [0]
+    assert matches(tree, [2999, 1, 2], "bcd") == [0, 0, 0]
+
+
 def test_many_endpoints_share_one_branch():
     names = [f"e{number}" for number in range(40)]
     tree = known(*names)

@@ -24,6 +24,8 @@ _BLOCKS_PER_STEP = 64
 """Their keys take some 10 µs each."""
 _PLACED_PER_STEP = 512
 """Blocks that are put into the index, or taken out of it."""
+_LISTED_AT_ONCE = 65_536
+"""Blocks to be dropped; an engine may hold millions, and a list of all of them takes a tenth of a second."""
 
 
 @dataclass(slots=True)
@@ -81,7 +83,7 @@ class EngineBlocks:
 
     def __init__(self, index: TierIndex, name: str, keys: BlockKeys, capacity: int) -> None:
         """`capacity`: blocks to remember; beyond it the oldest are dropped, some at once."""
-        self._index, self._slot, self._block_keys, self._capacity = index, index.slot(name), keys, capacity
+        self._index, self._name, self._slot, self._block_keys, self._capacity = index, name, index.slot(name), keys, capacity
         self._keys: dict[int, tuple[int, ...]] = {}
         self._size = 0
         """Of our blocks in `_keys`, or of the engine's where these are smaller."""
@@ -121,13 +123,17 @@ class EngineBlocks:
             yield from self._drop_to(self._capacity - self._capacity // _DROPPED_AT_ONCE)
             applied.dropped += before - len(self._keys)
 
-    def clear(self) -> None:
-        """Nothing is held."""
-        for _ in self.clearing():
-            pass
+    def leaving(self) -> Iterator[None]:
+        """The endpoint has left. What it held is forgotten in steps, and no other endpoint gets its slot before the last of them."""
+        self._index.retire(self._name)
+        return self._forgetting()
+
+    def _forgetting(self) -> Iterator[None]:
+        yield from self.clearing()
+        self._index.free(self._slot)
 
     def clearing(self) -> Iterator[None]:
-        """The same in steps."""
+        """Nothing is held, after steps."""
         yield from self._drop_to(0)
         self._places = {group: place for group, place in self._places.items() if place}
 
@@ -289,14 +295,17 @@ class EngineBlocks:
 
     def _drop_to(self, size: int) -> Iterator[None]:
         """Forget the oldest until no more than `size` is held, or what there was at the beginning has gone."""
-        began_with = self._size
-        for engine_hash in list(islice(self._keys, self._size - size)):
-            if self._size <= size:
-                return
-            if began_with - self._size >= _PLACED_PER_STEP:
-                yield
-                began_with = self._size
-            self._drop(engine_hash)
+        began_with, left = self._size, self._size - size
+        while left > 0:
+            oldest = list(islice(self._keys, min(left, _LISTED_AT_ONCE)))
+            left -= len(oldest) or left
+            for engine_hash in oldest:
+                if self._size <= size:
+                    return
+                if began_with - self._size >= _PLACED_PER_STEP:
+                    yield
+                    began_with = self._size
+                self._drop(engine_hash)
 
     def _drop(self, engine_hash: int) -> None:
         keys = self._keys.get(engine_hash, ())

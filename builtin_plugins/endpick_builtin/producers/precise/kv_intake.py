@@ -177,6 +177,7 @@ class KvIntake:
         for task in publisher.tasks:
             task.cancel()
         publisher.stream.close()
+        self._turns.join(publisher.stream.work())
         self._metrics.forget(publisher.endpoint.address)
         return True
 

@@ -135,12 +135,11 @@ class KvStream:
             yield
 
     def close(self) -> None:
-        """Follow no more, and forget everything."""
+        """Follow no more: `work` forgets everything."""
         self._is_closed = True
-        self._works.clear()
+        self._works = deque((self.blocks.leaving(),))
         self._let_go(self._held)
         self._held.clear()
-        self.blocks.clear()
 
     def begin_replay(self, number: int) -> bool:
         """Fetch what is kept from this number on, and let what comes meanwhile wait; False when that is impossible now."""

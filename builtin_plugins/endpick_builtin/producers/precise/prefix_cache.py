@@ -168,10 +168,10 @@ class PrecisePrefixCache:
 
     def forget(self, name: str) -> None:
         """The endpoint has left."""
-        if self._intake is not None:
-            self._intake.remove(name)
         if self._speculation is not None:
             self._speculation.forget(self._index.slot(name))
+        if self._intake is not None:
+            self._intake.remove(name)
         if self._check is not None:
             self._check.forget(name)
         self._index.release(name)
@@ -181,6 +181,7 @@ class PrecisePrefixCache:
         return None if self._intake is None else self._intake.blocks_of(endpoint.name)
 
     def _new_blocks(self, name: str) -> EngineBlocks:
+        self._pool = None  # the endpoint gets another slot while what was known of it before is forgotten
         return EngineBlocks(self._index, name, self._keys, self._capacity)
 
     def _slots(self, endpoints: Endpoints) -> RowArray:

@@ -54,6 +54,14 @@ class TierIndex:
         """The endpoint has left. Its blocks must have been discarded."""
         self._slots.release(name)
 
+    def retire(self, name: str) -> None:
+        """The endpoint has left, and its blocks are still to be discarded: no other gets its slot before `free`."""
+        self._slots.retire(name)
+
+    def free(self, slot: int) -> None:
+        """The blocks of an endpoint that was retired have been discarded."""
+        self._slots.free(slot)
+
     @property
     def size(self) -> int:
         """Different blocks held, counted once for each tier."""
