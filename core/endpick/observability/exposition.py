@@ -6,10 +6,12 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 
 import numpy as np
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from endpick.api.endpoints import FloatArray
 from endpick.api.generation import Generation
@@ -22,6 +24,9 @@ from endpick.plugins.elsewhere import SampleKey
 from endpick.plugins.failures import CALL_FAILURES, is_the_hosts
 from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import ExtensionPoint
+
+MOST_SAMPLES = 100_000
+"""Of an instance, on one page: some 15 MB. One with more has a label without measure, and would fill pages of gigabytes."""
 
 
 class Exposition(Collector):
@@ -75,12 +80,17 @@ class Exposition(Collector):
 def _with_elsewhere(families: Iterable[Metric], instance: Instance) -> Iterator[Metric]:
     """The families of an instance, with what its double in another process has counted added to them."""
     elsewhere = dict(instance.elsewhere.values)
+    left = MOST_SAMPLES
     for family in families:
-        yield _of_instance(family, instance, elsewhere)
+        copy = _of_instance(family, islice(family.samples, left + 1), instance, elsewhere)
+        left -= len(copy.samples)
+        if left < 0:
+            raise ValueError(f"offers more than {MOST_SAMPLES} samples: find the label that has too many values")
+        yield copy
     for key, value in elsewhere.items():
         alone = Metric(key.family, key.documentation, key.type)
         alone.add_sample(key.sample, dict(key.labels), value)
-        yield _of_instance(alone, instance, {})
+        yield _of_instance(alone, alone.samples, instance, {})
 
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
@@ -92,14 +102,14 @@ def _plain(text: object) -> str:
     return str.__str__(str(text))
 
 
-def _of_instance(family: Metric, instance: Instance, elsewhere: dict[SampleKey, float]) -> Metric:
+def _of_instance(family: Metric, samples: Iterable[Sample], instance: Instance, elsewhere: dict[SampleKey, float]) -> Metric:
     """A copy, because a plugin may give the same object again; with texts and numbers only, so that writing the page cannot fail.
 
     What is to be added to a sample is taken out of `elsewhere`.
     """
     name, documentation, kind = (_plain(text) for text in (family.name, family.documentation, family.type))
     copy = Metric(name, documentation, kind)
-    for sample in family.samples:
+    for sample in samples:
         if not all(map(_NAME.fullmatch, (name, sample.name, *sample.labels))):
             raise ValueError(f"a metric, a sample or a label of {shown(name)} has a name that no scraper reads")
         labels = {_plain(label): _plain(text) for label, text in sample.labels.items()}

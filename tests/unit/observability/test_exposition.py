@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from itertools import count
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
+from endpick.observability import exposition
 from endpick.observability.exposition import Exposition
 from endpick.observability.text_page import page_of
 from unit.scheduling.workbench import Recording, scorer_of
@@ -123,7 +126,7 @@ def test_one_name_with_two_meanings_keeps_the_first(host, recording):
         (RuntimeError("no connection"), "RuntimeError: no connection"),
         (SystemExit(1), "SystemExit: 1"),
         (gauge("acme_size", "many"), "ValueError: could not convert string to float: 'many'"),
-        ("acme_size 1", "AttributeError: 'str' object has no attribute 'name'"),
+        ("acme_size 1", "AttributeError: 'str' object has no attribute 'samples'"),
     ],
 )
 def test_a_plugin_that_cannot_tell_its_metrics_hides_no_other_metrics(host, recording, offered, problem):
@@ -132,6 +135,22 @@ def test_a_plugin_that_cannot_tell_its_metrics_hides_no_other_metrics(host, reco
     assert found["host_requests_total"] == [({}, 7.0)]
     assert found["acme_size"] == [({"plugin_name": "sound", "plugin_type": "test.sound"}, 1.0)]
     assert recording.faults == [("broken", "Metrics", problem)]
+
+
+def test_of_a_plugin_with_samples_without_measure_none_are_shown(host, recording, monkeypatch):
+    monkeypatch.setattr(exposition, "MOST_SAMPLES", 6)
+    endless = Metric("acme_requests", "One for each request.", "gauge")
+    endless.samples = (Sample("acme_requests", {"id": str(number)}, 1.0) for number in count())
+    pairs = [gauge(f"acme_part_{number}", 1.0) for number in range(3)]
+    for family in pairs:
+        family.add_sample(family.name, {"more": "yes"}, 2.0)
+
+    found = page(host, recording, plugin("endless", endless), plugin("large", *pairs, gauge("acme_size", 1.0)), plugin("sound", *pairs))
+
+    shown = {name: {labels["plugin_name"] for labels, _ in samples} for name, samples in found.items() if name.startswith("acme")}
+    assert shown == {f"acme_part_{number}": {"sound"} for number in range(3)}
+    problem = "ValueError: offers more than 6 samples: find the label that has too many values"
+    assert recording.faults == [("endless", "Metrics", problem), ("large", "Metrics", problem)]
 
 
 def test_instances_without_a_registry_of_their_own_are_passed_over(host, recording):
