@@ -51,6 +51,12 @@ class {name}(Scorer):
 '''
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """For `-n auto`: two more than processors, for tests wait half of the time, for processes that they have started and for timers."""
+    return len(os.sched_getaffinity(0)) + 2
+
+
 def pytest_collection_finish() -> None:
     """Take what collecting has made out of every garbage collection to come: the kit asks for hundreds."""
     gc.collect()

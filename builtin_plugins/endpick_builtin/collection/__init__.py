@@ -14,6 +14,7 @@
 - `http_answer`: what is kept of an answer while it comes?
 - `page_limits`: what may an answer take, and what does the log say when one takes more?
 - `long_answers`: when are answers received and read that take long?
+- `read_budget`: how much of answers that come together is received and read in each turn?
 - `json_answers`: when is an answer too much JSON?
 - `connection_room`: how many connections may all sources together have open?
 - `core_metrics`: `core-metrics-extractor`: what does a metrics page say about queue, load, KV cache and LoRA adapters?

@@ -100,7 +100,7 @@ class Picker:
 
     def reload(self) -> None:
         """Let it read its configuration again."""
-        self.process.send_signal(signal.SIGHUP)
+        os.kill(self.process.pid, signal.SIGHUP)
 
 
 @asynccontextmanager

@@ -106,6 +106,7 @@ _COUNTED_ELSEWHERE = {
     "`maxValues`",
     "`maxPrompts`",
     "`maxGrpcConnections`",
+    "`MOST_SAMPLES`",
     "1 MiB (`MOST_BYTES`), 50 levels, no aliases",
 }
 
