@@ -48,9 +48,10 @@ async def produce_waiting(
 ) -> Fault | None:
     """Run the producers, of which the first has to wait; None, or a fault of an instance whose `onFault` refuses.
 
-    What the body became is in the account meanwhile: any number of requests may wait.
+    What the body became, and what other producers made of it, is in the account meanwhile: any number of requests may wait.
     """
-    account.hold_parsed(parsed_bytes)
+    held = parsed_bytes + production.state._left_bytes[0]
+    account.hold_parsed(held)
     try:
         for producer in producers:
             if producer.awaits:
@@ -63,7 +64,7 @@ async def produce_waiting(
                 return fault
         return None
     finally:
-        account.hold_parsed(-parsed_bytes)
+        account.hold_parsed(-held)
 
 
 async def _produce_later(producer: CompiledProducer, production: Production) -> Fault | None:

@@ -71,6 +71,9 @@ def compile_observers(instances: Sequence[Instance], telemetry: Telemetry) -> Ob
     )
 
 
+EXCHANGE_BYTES: Final = 2500
+"""Of a request under way, beside its stream, its body, and what producers left. Measured for 10,000 that stay, all but stream and body: 3.0 KB
+with llm-d's default profile, and 7.7 KB with predicted latencies."""
 TERMINATION_OF: Final[Mapping[CloseCause, TerminationCause]] = {
     CloseCause.END: TerminationCause.NATURAL,
     CloseCause.RESET: TerminationCause.CLIENT_DISCONNECT,
@@ -144,7 +147,7 @@ class TrackedExchange:
         picked: Endpoints,
         destinations: tuple[str, ...],
     ) -> None:
-        """A request that leaves now; what its body became is in the account until `finish`.
+        """A request that leaves now; what its body became, and what producers made of it, is in the account until `finish`.
 
         Args:
             host: See there.
@@ -157,8 +160,9 @@ class TrackedExchange:
         request = built.request
         # As `hold_parsed`, here and at the end, without the call, which each request would pay for.
         account = host.account
-        account.parsed_bytes += built.parsed_bytes
-        account.held_bytes += built.parsed_bytes
+        parsed_bytes = built.parsed_bytes + state._left_bytes[0] + EXCHANGE_BYTES
+        account.parsed_bytes += parsed_bytes
+        account.held_bytes += parsed_bytes
         if account.held_bytes > account.alarm_bytes:
             account.reconsider()
         renamed = request.incoming_model and request.model != request.incoming_model
@@ -167,7 +171,7 @@ class TrackedExchange:
         # Not `built` itself: the body to send instead would be in memory until the answer ends.
         self._request = request
         self._parser = built.parser
-        self._parsed_bytes = built.parsed_bytes
+        self._parsed_bytes = parsed_bytes
         self._state = state
         for breaker in observers.breakers:
             if breaker.state is _OPEN:

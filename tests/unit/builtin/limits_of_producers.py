@@ -143,6 +143,13 @@ async def full_window(monkeypatch, tmp_path):
     return producer.registry
 
 
+async def long_window(monkeypatch, tmp_path):
+    monkeypatch.setattr(burst_prefix, "MOST_STEPS", 19)  # of three endpoints and a block each
+    producer = instance(BurstPrefixCacheProducer, windowDurationMs=bursts.HOUR)
+    await asyncio.gather(bursts.matches(producer, b"x"), bursts.matches(producer, b"x"))
+    return producer.registry
+
+
 @asynccontextmanager
 async def followed(replay=False, **parameters):
     """An engine, and a picker that hears it."""
@@ -258,6 +265,7 @@ ACTS = {
     program_aware._MANY_PROGRAMS: two_programs,
     burst_prefix._LONG_PROMPT: long_prompt,
     burst_prefix._FULL_WINDOW: full_window,
+    burst_prefix._LONG_WINDOW: long_window,
     of_engines.LONG_MESSAGE: long_message,
     of_engines.MANY_EVENTS: many_events,
     of_engines.MANY_HELD: held_messages,
