@@ -94,10 +94,11 @@ def _body(target: Target) -> tuple[str, bytes]:
         {"type": "text", "text": rng.choice(_TEXTS) * 20},
     )
     content = [rng.choice(media) for _ in range(rng.choice((0, 1, 40)))]
-    limits = {rng.choice(("max_tokens", "max_completion_tokens", "n")): rng.choice((0, -1, 2**63, 1e308, "1", None, [], True))}
-    salt = {"cache_salt": rng.choice(_TEXTS), "stream": rng.choice((True, None, 1))}
-    body = {"model": rng.choice(("m", *_TEXTS)), "messages": [{"role": "user", "content": content or rng.choice(_TEXTS)}], **limits, **salt}
-    return rng.choice(("/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/completions", "/generate")), json.dumps(body).encode()
+    limits = {rng.choice(("max_tokens", "max_completion_tokens", "n")): rng.choice((0, -1, 2**63, 1e308, "1", None, [], True, *[9] * 30))}
+    salt = {"cache_salt": rng.choice(_TEXTS), "stream": rng.choice((True, False, None, 1))}
+    text = rng.choice([each for each in _TEXTS if each])
+    body = {"model": rng.choice(("m", text)), "messages": [{"role": "user", "content": content or text}], "prompt": text, **limits, **salt}
+    return rng.choice((*["/v1/chat/completions"] * 6, "/v1/messages", "/v1/completions", "/v1/responses")), json.dumps(body).encode()
 
 
 def _answer(target: Target) -> bytes:
@@ -134,7 +135,8 @@ async def words_for_every_plugin(target: Target) -> Iterable[str]:
     """Headers that some fifty plugins read, bodies with media, and usage of servers, all of it odd, at once; and whether the page can be read."""
     for _ in range(4):
         await asyncio.gather(*(exchanged(target.ext_proc_port, [_whole(target) for _ in range(60)], 2.0) for _ in range(2)))
-    return _unreadable(await page_of(target))
+    faults = {line[:300] for line in (target.folder / "log").read_text(errors="replace").splitlines() if "plugin fault" in line}
+    return [*_unreadable(await page_of(target)), *faults]
 
 
 _WHOSE = {"x-llm-d-inference-fairness-id": "anywhere", ":path": "/v1/chat/completions", "x-llm-d-slo-tpot-ms": "10", "x-id": "one"}
