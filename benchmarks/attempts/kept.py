@@ -31,6 +31,7 @@ def beside(plugins: str, profile: str = "") -> str:
 
 _CHAT = {":path": "/v1/chat/completions"}
 _SHORT = b'{"model":"m","prompt":"p"}'
+_ANSWER = grpc(answer_messages(b'{"usage":{"prompt_tokens":1,"completion_tokens":2}}', {"content-type": "application/json"}))
 
 
 def _chat(parts: Iterable[dict[str, object]]) -> bytes:
@@ -128,10 +129,9 @@ async def cookies_without_measure(target: Target) -> None:
 
 async def models_in_pairs(target: Target) -> Iterable[str]:
     """Requests for models that change, each with another one that is asked for in its place: how long does the page become?"""
-    answer = grpc(answer_messages(b'{"usage":{"prompt_tokens":1,"completion_tokens":2}}', {"content-type": "application/json"}))
     for _ in range(3):
         payloads = [
-            request(b'{"model":"%d","prompt":"p"}' % target.rng.randrange(900), {REWRITE: f"t{target.rng.randrange(900)}"}) + answer
+            request(b'{"model":"%d","prompt":"p"}' % target.rng.randrange(900), {REWRITE: f"t{target.rng.randrange(900)}"}) + _ANSWER
             for _ in range(1500)
         ]
         await exchanged(target.ext_proc_port, payloads, 3.0)
@@ -141,6 +141,7 @@ async def models_in_pairs(target: Target) -> Iterable[str]:
 
 
 def pair(line: str) -> str:
+    """The labels of a line that name models."""
     return line.partition(',type="')[0]
 
 
@@ -149,7 +150,7 @@ async def programs_without_number(target: Target) -> Iterable[str]:
 
     def payloads() -> list[bytes]:
         ids = (f"{target.rng.random()}" + "p\u00e9" * 400 for _ in range(600))
-        return [request(_SHORT, {"x-llm-d-inference-fairness-id": each}) for each in ids]
+        return [request(_SHORT, {"x-llm-d-inference-fairness-id": each}) + _ANSWER for each in ids]
 
     names: set[str] = set()
     for _ in range(4):
@@ -180,7 +181,7 @@ _COOKIES = beside(
     "  - pluginRef: session-affinity-filter\n  - pluginRef: session-affinity-scorer\n",
 )
 _PROGRAMS = (
-    beside("- {type: concurrency-detector, parameters: {maxConcurrency: 4}}\n- type: program-aware-fairness\n").replace(
+    beside("- {type: concurrency-detector, parameters: {maxConcurrency: 40}}\n- type: program-aware-fairness\n").replace(
         "kind:", "featureGates: [flowControl]\nkind:", 1
     )
     + """\

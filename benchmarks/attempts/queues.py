@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections.abc import Iterable
 from itertools import count
 
@@ -90,12 +91,67 @@ async def bands_by_the_thousand(target: Target) -> Iterable[str]:
     return [f"the page tells {len(priorities)} priorities apart"] if len(priorities) > 600 else []
 
 
+_POOL, _PLACE = 20_703, "http://127.0.0.1:20703/pool.json"
+_COLLECTING = CONFIG.replace(
+    "plugins:\n",
+    f"""plugins:
+- {{type: http-pool-source, parameters: {{url: '{_PLACE}', interval: 50ms, timeout: 1s}}}}
+- type: json-values-extractor
+  parameters:
+    values:
+    - {{attributeKey: a/price, pointer: /price}}
+    - {{attributeKey: a/text, pointer: /text, type: text}}
+    - {{attributeKey: a/each, pointer: /each, perEndpoint: true}}
+- {{type: dcgm-data-source, parameters: {{port: {_POOL}}}}}
+- {{type: endpoint-attribute-scorer, parameters: {{attributeKey: a/each, algorithm: {{type: linear_lower_is_better}}}}}}
+- {{type: models-data-source}}
+""",
+    1,
+).replace("  - pluginRef: max-score-picker", "  - pluginRef: endpoint-attribute-scorer\n  - pluginRef: max-score-picker").replace(
+    "dataLayer: {discovery: {pluginRef: endpoints}}",
+    "dataLayer: {discovery: {pluginRef: endpoints}, sources: [{pluginRef: http-pool-source, collectors: [{pluginRef: json-values-extractor}]}, "
+    "{pluginRef: dcgm-data-source}, {pluginRef: models-data-source}]}",
+)
+
+
+async def documents_about_the_pool(target: Target) -> None:
+    """A document about the whole pool, and pages of GPUs for each endpoint: 8 MB of names, texts, numbers that are none, depth, halves, bombs."""
+    rng = target.rng
+    gpus = b"".join(b'DCGM_FI_DEV_GPU_UTIL{gpu="%d",pod="e%d",namespace="x"} %d\n' % (gpu, gpu, gpu) for gpu in range(1900))
+    bodies = (
+        b'{"price":1e999,"each":{"e0":1}}',
+        b'{"price":%s,"text":"%s","each":{"e0":-1e308,"e1":1e308,"e2":5e-324,"e3":true,"e4":"9"}}' % (b"9" * 19, b"t" * 8_000_000),
+        b'{"each":{' + b",".join(b'"e%d":%d' % (each, each) for each in range(250_000)) + b"}}",
+        b'{"each":{' + b",".join(b'"default/e%d":{}' % each for each in range(20_000)) + b"}}",
+        b'{"text":"' + "\\ud83d\\ude00".encode() * 600_000 + b'"}',
+        *(b"[" * 500_000, b'{"each":[]}', b"nan", b"", b"\xff\xfe", gpus, gpus * 20, b"DCGM_FI_DEV_GPU_UTIL NaN\n" * 9000),
+        b'DCGM_FI_DEV_GPU_UTIL{pod="' + b"p" * 900_000 + b'"} 1e400\n',
+    )
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await reader.readuntil(b"\r\n\r\n")
+            body = rng.choice(bodies)
+            packed = rng.random() < 0.2
+            whole = page(gzip.compress(body, 1), b"Content-Encoding: gzip\r\n") if packed else page(body)
+            writer.write(whole if rng.random() < 0.8 else whole[: rng.randrange(len(whole))])
+            await writer.drain()
+            if rng.random() < 0.2:
+                return
+
+    async with serving(serve, port=_POOL):
+        write_endpoints(target, hostile_entries(_POOL, 30))
+        await asyncio.sleep(max(1.0, target.seconds_left() - 1))
+        write_endpoints(target)
+
+
 _FULL = queued(
     CONFIG,
     "{type: utilization-detector, parameters: {metricsStalenessThreshold: 5s}}",
     "objectives: [{name: later, priority: -1}, {name: last, priority: -2}, {name: first, priority: 3}]\n",
 )
 ATTEMPTS = (
+    Attempt(documents_about_the_pool, flags=(EXPERIMENTS,), config=_COLLECTING),
     Attempt(servers_that_claim_to_be_full, flags=(EXPERIMENTS,), config=_FULL),
     Attempt(
         bands_by_the_thousand,

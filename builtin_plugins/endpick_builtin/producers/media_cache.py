@@ -21,6 +21,7 @@ from endpick.api import (
     Endpoints,
     FloatArray,
     InferenceRequest,
+    LabelLimit,
     Modality,
     Parameters,
     PluginContext,
@@ -86,6 +87,7 @@ class EncoderCacheMetrics:
         self._queries = Counts(f"{prefix}queries_total", "Media of requests that were sent.", ("modality",), registry)
         found = "Media that were sent where they had been sent before."
         self._hits = Counts(f"{prefix}hits_total", found, ("modality", "pod"), registry)
+        self._pod = LabelLimit()
         ratio = "Share of a request's media that were sent where they had been sent before."
         self._ratio = Distributions(f"{prefix}hit_ratio", ratio, (), RATIO_BUCKETS, registry).labels()
 
@@ -94,7 +96,7 @@ class EncoderCacheMetrics:
         for modality, count in Counter(media.values()).items():
             self._queries.labels(modality).value += count
         for modality, count in Counter(media[item] for item in found).items():
-            self._hits.labels(modality, endpoint).value += count
+            self._hits.labels(modality, self._pod(endpoint)).value += count
         self._ratio.observe(len(found) / len(media))
 
 
