@@ -63,7 +63,7 @@ async def page_of(target: Target) -> str:
 
 
 async def films_that_last_for_years(target: Target) -> None:
-    """Eight hundred requests of 200 bytes that stay, each with a film of years, a picture of 65,535 pixels by as many, or both, in 150 MiB."""
+    """Eight hundred requests of 200 bytes stay, each with a film of years, a picture of 65,535 by 65,535 pixels, or both, in 150 MiB."""
     head = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", 65_535, 65_535)
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + base64.b64encode(head + bytes(20)).decode()}}
     film: dict[str, object] = {"type": "video_url", "video_url": {"url": "https://a/b"}}
@@ -92,7 +92,7 @@ async def rows_for_a_predictor(target: Target) -> None:
 
 
 async def requests_that_stay_at_their_endpoints(target: Target) -> None:
-    """Sixteen thousand requests are under way at once, of as many fairness ids and with objectives, while the page is read again and again."""
+    """Sixteen thousand requests of as many fairness ids are under way at once, with objectives, while the page is read again and again."""
 
     def payloads() -> Iterable[bytes]:
         for number in range(1000):
@@ -166,10 +166,10 @@ _SESSIONS = beside(
     "- {type: session-affinity-scorer, parameters: {strategy: session_id, sessionIdConfig: {evictionTtlSeconds: 300}}}\n",
     "  - pluginRef: session-affinity-filter\n  - pluginRef: session-affinity-scorer\n",
 )
-_TOKENS = beside("- type: token-producer\n- type: inflight-load-producer\n- type: token-load-scorer\n", "  - pluginRef: token-load-scorer\n")
-_MEDIA = beside(
-    "- type: mm-embeddings-cache-producer\n- type: mm-embeddings-cache-scorer\n", "  - pluginRef: mm-embeddings-cache-scorer\n"
+_TOKENS = beside(
+    "- type: token-producer\n- type: inflight-load-producer\n- type: token-load-scorer\n", "  - pluginRef: token-load-scorer\n"
 )
+_MEDIA = beside("- type: mm-embeddings-cache-producer\n- type: mm-embeddings-cache-scorer\n", "  - pluginRef: mm-embeddings-cache-scorer\n")
 _PREDICTING = beside(
     "- {type: predicted-latency-producer, parameters: {predictInProduce: false, streamingMode: true}}\n- type: latency-scorer\n",
     "  - pluginRef: latency-scorer\n",

@@ -92,9 +92,10 @@ async def bands_by_the_thousand(target: Target) -> Iterable[str]:
 
 
 _POOL, _PLACE = 20_703, "http://127.0.0.1:20703/pool.json"
-_COLLECTING = CONFIG.replace(
-    "plugins:\n",
-    f"""plugins:
+_COLLECTING = (
+    CONFIG.replace(
+        "plugins:\n",
+        f"""plugins:
 - {{type: http-pool-source, parameters: {{url: '{_PLACE}', interval: 50ms, timeout: 1s}}}}
 - type: json-values-extractor
   parameters:
@@ -106,16 +107,20 @@ _COLLECTING = CONFIG.replace(
 - {{type: endpoint-attribute-scorer, parameters: {{attributeKey: a/each, algorithm: {{type: linear_lower_is_better}}}}}}
 - {{type: models-data-source}}
 """,
-    1,
-).replace("  - pluginRef: max-score-picker", "  - pluginRef: endpoint-attribute-scorer\n  - pluginRef: max-score-picker").replace(
-    "dataLayer: {discovery: {pluginRef: endpoints}}",
-    "dataLayer: {discovery: {pluginRef: endpoints}, sources: [{pluginRef: http-pool-source, collectors: [{pluginRef: json-values-extractor}]}, "
-    "{pluginRef: dcgm-data-source}, {pluginRef: models-data-source}]}",
+        1,
+    )
+    .replace("  - pluginRef: max-score-picker", "  - pluginRef: endpoint-attribute-scorer\n  - pluginRef: max-score-picker")
+    .replace(
+        "dataLayer: {discovery: {pluginRef: endpoints}}",
+        "dataLayer: {discovery: {pluginRef: endpoints}, sources: ["
+        "{pluginRef: http-pool-source, collectors: [{pluginRef: json-values-extractor}]}, "
+        "{pluginRef: dcgm-data-source}, {pluginRef: models-data-source}]}",
+    )
 )
 
 
 async def documents_about_the_pool(target: Target) -> None:
-    """A document about the whole pool, and pages of GPUs for each endpoint: 8 MB of names, texts, numbers that are none, depth, halves, bombs."""
+    """A document about the whole pool, and pages of GPUs of each endpoint: 8 MB of names, texts, numbers that are none, depth, halves."""
     rng = target.rng
     gpus = b"".join(b'DCGM_FI_DEV_GPU_UTIL{gpu="%d",pod="e%d",namespace="x"} %d\n' % (gpu, gpu, gpu) for gpu in range(1900))
     bodies = (
@@ -123,7 +128,7 @@ async def documents_about_the_pool(target: Target) -> None:
         b'{"price":%s,"text":"%s","each":{"e0":-1e308,"e1":1e308,"e2":5e-324,"e3":true,"e4":"9"}}' % (b"9" * 19, b"t" * 8_000_000),
         b'{"each":{' + b",".join(b'"e%d":%d' % (each, each) for each in range(250_000)) + b"}}",
         b'{"each":{' + b",".join(b'"default/e%d":{}' % each for each in range(20_000)) + b"}}",
-        b'{"text":"' + "\\ud83d\\ude00".encode() * 600_000 + b'"}',
+        b'{"text":"' + b"\\ud83d\\ude00" * 600_000 + b'"}',
         *(b"[" * 500_000, b'{"each":[]}', b"nan", b"", b"\xff\xfe", gpus, gpus * 20, b"DCGM_FI_DEV_GPU_UTIL NaN\n" * 9000),
         b'DCGM_FI_DEV_GPU_UTIL{pod="' + b"p" * 900_000 + b'"} 1e400\n',
     )

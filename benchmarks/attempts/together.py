@@ -24,7 +24,13 @@ _SCORERS = (
     *("token-load-scorer", "running-requests-size-scorer", "mm-embeddings-cache-scorer", "topology-affinity-scorer"),
     *("latency-scorer", "load-aware-scorer", "header-label-affinity-scorer"),
 )
-_FILTERS = ("session-affinity-filter", "prefix-cache-affinity-filter", "slo-headroom-tier-filter", "topology-affinity-filter", "decode-filter")
+_FILTERS = (
+    "session-affinity-filter",
+    "prefix-cache-affinity-filter",
+    "slo-headroom-tier-filter",
+    "topology-affinity-filter",
+    "decode-filter",
+)
 _PLAIN = (
     *("openai-parser", "anthropic-parser", "vllmhttp-parser", "sglanghttp-parser", "vllmgrpc-parser", "vertexai-parser"),
     *("token-producer", "agent-identity", "inflight-load-producer", "mm-embeddings-cache-producer"),
@@ -55,14 +61,17 @@ _OTHERS = """\
 """
 _PROFILE = "".join(f"  - pluginRef: {name}\n" for name in (*_FILTERS, *_SCORERS))
 _STAGES = "".join(
-    f"- name: {stage}\n  plugins: [{{pluginRef: queue-scorer}}, {{pluginRef: prefix-cache-scorer}}, {{pluginRef: max-score-picker}}]\n" for stage in ("prefill", "encode")
+    f"- name: {stage}\n  plugins: [{{pluginRef: queue-scorer}}, {{pluginRef: prefix-cache-scorer}}, {{pluginRef: max-score-picker}}]\n"
+    for stage in ("prefill", "encode")
 )
 EVERYTHING = (
-    beside("".join(f"- type: {name}\n" for name in _PLAIN) + _OTHERS, _PROFILE)
-    .replace("kind:", "featureGates: [flowControl]\nkind:", 1)
-    .replace("- name: default\n", f"{_STAGES}- name: decode\n")
-) + """\
-requestHandler: {parsers: [%s]}
+    (
+        beside("".join(f"- type: {name}\n" for name in _PLAIN) + _OTHERS, _PROFILE)
+        .replace("kind:", "featureGates: [flowControl]\nkind:", 1)
+        .replace("- name: default\n", f"{_STAGES}- name: decode\n")
+    )
+    + """\
+requestHandler: {parsers: [PARSERS]}
 objectives: [{name: later, priority: -1}, {name: first, priority: 5}]
 flowControl:
   saturationDetector: {pluginRef: concurrency-detector}
@@ -70,7 +79,8 @@ flowControl:
   defaultRequestTTL: 3s
   enableEviction: true
   priorityBands: [{priority: 0, fairnessPolicyRef: program-aware-fairness, orderingPolicyRef: slo-deadline-ordering-policy}]
-""" % ", ".join(f"{{pluginRef: {name}}}" for name in _PLAIN if name.endswith("-parser"))
+""".replace("PARSERS", ", ".join(f"{{pluginRef: {name}}}" for name in _PLAIN if name.endswith("-parser")))
+)
 """Some fifty instances: every parser, decoders and prefill, sessions, media, predicted latencies, LoRA, topology, programs, observers."""
 
 _NUMBERS = ("0", "-1", "1e308", "1e999", "nan", "inf", "9" * 400, "\u0661\u0662", " 5 ", "0x10", "1_000", "", "5;q=1", "\ufffd")
@@ -88,7 +98,10 @@ def _body(target: Target) -> tuple[str, bytes]:
     """A request that most of the plugins have something to say to."""
     rng = target.rng
     media = (
-        {"type": "image_url", "image_url": {"url": rng.choice(("", "data:,", f"https://a/{rng.random()}", "data:image/gif;base64,R0lGODlh////"))}},
+        {
+            "type": "image_url",
+            "image_url": {"url": rng.choice(("", "data:,", f"https://a/{rng.random()}", "data:image/gif;base64,R0lGODlh////"))},
+        },
         {"type": "video_url", "video_url": {"url": "v" * rng.choice((1, 9000))}},
         {"type": "input_audio", "input_audio": {"data": "A" * rng.choice((0, 9000)), "format": "\x00"}},
         {"type": "text", "text": rng.choice(_TEXTS) * 20},
@@ -132,7 +145,7 @@ def _unreadable(page: str) -> list[str]:
 
 
 async def words_for_every_plugin(target: Target) -> Iterable[str]:
-    """Headers that some fifty plugins read, bodies with media, and usage of servers, all of it odd, at once; and whether the page can be read."""
+    """Headers that some fifty plugins read, bodies with media, and usage of servers, all of it odd; and whether the page can be read."""
     for _ in range(4):
         await asyncio.gather(*(exchanged(target.ext_proc_port, [_whole(target) for _ in range(60)], 2.0) for _ in range(2)))
     faults = {line[:300] for line in (target.folder / "log").read_text(errors="replace").splitlines() if "plugin fault" in line}
@@ -163,7 +176,7 @@ async def ends_at_each_moment(target: Target) -> Iterable[str]:
             await answered(reader, target.rng.choice((0.05, 0.4)))
             if target.rng.random() < 0.6:
                 code = target.rng.choice((0, 8, 2))
-                last = (lambda each: frames.rst_stream(each, code)) if target.rng.random() < 0.7 else (lambda each: data(each, b"") )
+                last = (lambda each: frames.rst_stream(each, code)) if target.rng.random() < 0.7 else (lambda each: data(each, b""))
                 writer.write(b"".join(map(last, ids)))
                 await answered(reader, 0.1)
 
@@ -183,12 +196,14 @@ _LEVELS = ("llm_d_epp_inflight_requests", "llm_d_epp_inflight_tokens", "running_
 
 def _left_of(page: str) -> list[str]:
     """Gauges of the attempt's own that are not back where they were."""
-    lines = (line for line in page.splitlines() if 'fairness_id="anywhere"' in line and any(name in line.partition("{")[0] for name in _LEVELS))
+    lines = (
+        line for line in page.splitlines() if 'fairness_id="anywhere"' in line and any(name in line.partition("{")[0] for name in _LEVELS)
+    )
     return [f"five seconds after the last request it says {line[:300]}" for line in lines if float(line.rpartition(" ")[2]) != 0]
 
 
 async def bursts_alike(target: Target) -> None:
-    """Bursts of long prompts that have all but their ends in common, or come in pairs, beside a pool of five hundred endpoints or twelve."""
+    """Bursts of long prompts that have all but their ends in common, or come in pairs, beside five hundred endpoints or twelve."""
     if wide := target.rng.random() < 0.5:
         write_endpoints(target, hostile_entries(target.model_server_port, 500))
     common = b"x" * target.rng.choice((100, 30_000, 120_000))
@@ -200,9 +215,9 @@ async def bursts_alike(target: Target) -> None:
 
 
 async def predictors_that_are_silent(target: Target) -> None:
-    """The predictor takes each question and says nothing, beside a pool of a thousand endpoints and requests without a pause, in 300 MiB."""
+    """The predictor takes each question and says nothing, beside a thousand endpoints and requests without a pause, in 300 MiB."""
 
-    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def silent(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
         while await reader.read(1 << 18):
             pass
 
@@ -214,7 +229,9 @@ async def predictors_that_are_silent(target: Target) -> None:
 
 _BURSTS = beside(
     "- {type: burst-prefix-cache-producer, parameters: {windowDurationMs: 300, minColocateBlocks: 1, blockSizeTokens: 16}}\n"
-).replace("- type: prefix-cache-scorer", "- {type: prefix-cache-scorer, parameters: {prefixMatchInfoProducerName: burst-prefix-cache-producer}}")
+).replace(
+    "- type: prefix-cache-scorer", "- {type: prefix-cache-scorer, parameters: {prefixMatchInfoProducerName: burst-prefix-cache-producer}}"
+)
 _ASKING = beside("- {type: predicted-latency-producer}\n- type: latency-scorer\n", "  - pluginRef: latency-scorer\n")
 _AT = f"http://127.0.0.1:{_SILENT}"
 ATTEMPTS = (

@@ -9,7 +9,6 @@ from pydantic import Field
 
 from endpick.api import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, Endpoints, FloatArray, Parameters
 
-
 _TELL_WHAT_IS_USUAL = 4
 """So many endpoints do: of three, one is a third of the pool."""
 

@@ -195,7 +195,8 @@ class ProgramAwareFairness(FairnessPolicy[ProgramAwareParameters], ResponseObser
     that a program may get several turns before its first answer counts. One that sent nothing for evictionTtlSeconds begins anew.
 
     Gauges: `llm_d_epp_program_aware_attained_service_tokens` and `llm_d_epp_program_aware_avg_wait_time_milliseconds` by `program_id`, for
-    the first 1000 programs (cut at 128 characters), and `llm_d_epp_program_aware_jains_fairness_index`, 1 when all programs have the same service.
+    the first 1000 programs (cut at 128 characters), and `llm_d_epp_program_aware_jains_fairness_index`, 1 when all programs have the same
+    service.
     """
 
     def __init__(self, name: str, parameters: ProgramAwareParameters, context: PluginContext) -> None:

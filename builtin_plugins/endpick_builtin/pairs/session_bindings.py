@@ -24,7 +24,8 @@ class SessionBindings:
     """Sessions with the names of their endpoints, least recently seen first.
 
     A binding counts until its session was not seen for the time to live. Those that are over are removed in sweeps, each of which looks at
-    no more than it removes and one, and leaves the rest to the next call where there are thousands; where there are too many sessions, the one that was not seen for longest gives way.
+    no more than it removes and one, and leaves the rest to the next call where there are thousands; where there are too many sessions, the
+    one that was not seen for longest gives way.
     """
 
     def __init__(self, ttl_seconds: float, sweep_seconds: float, most: int, clock: Callable[[], float]) -> None:

@@ -109,15 +109,15 @@ class _Burst:
         """The one that has most of this prompt's beginning, if one has enough of it and less than its fair share."""
         if self._min_colocate_blocks <= 0:
             return None
-        found, depth = 0, 0
+        found, shared = 0, 0
         still = sum(self._bits[name] for name in names if self.loads[name] < self._fair_share)
-        for depth, block in enumerate(hashes, 1):
+        for block in hashes:
             still &= self._holders.get(block, 0)
             if not still:
-                depth -= 1
                 break
             found = still
-        return min(self._named(found), key=self._burden, default=None) if depth >= self._min_colocate_blocks else None
+            shared += 1
+        return min(self._named(found), key=self._burden, default=None) if shared >= self._min_colocate_blocks else None
 
     def _named(self, bits: int) -> Iterator[str]:
         while bits:

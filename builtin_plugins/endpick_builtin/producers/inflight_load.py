@@ -153,7 +153,7 @@ LABELS = ("endpoint_name", "namespace", "producer_name", "fairness_id", "priorit
 
 
 class InflightGauges(Collector):
-    """Requests and tokens in flight by endpoint, fairness id and priority; a combination is there while it has requests, see `MOST_FLOWS`."""
+    """Requests and tokens in flight by endpoint, fairness id and priority; a combination is there while it has requests: `MOST_FLOWS`."""
 
     def __init__(self, producer_name: str, ledger: LoadLedger) -> None:
         self._producer_name = producer_name

@@ -19,7 +19,6 @@ from endpick.api import (
     Stability,
 )
 
-
 _MOST_MENTIONS = 1000
 """Of a cookie's name that are looked at: browsers keep some hundred cookies of a site."""
 

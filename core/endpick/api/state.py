@@ -109,12 +109,13 @@ class CycleState(ScoringState):
         if scope is not None and key.name not in scope.writable:
             self._access.on_violation(scope, key.name, "write")
         # A film of years is a mebibyte of tokens, though the body has two hundred bytes.
-        if type(value) is tuple:
-            for each in value:
+        left: object = value
+        if type(left) is tuple:
+            for each in left:
                 if type(each) is PromptTokens:
                     self._left_bytes[0] += each.token_ids.nbytes
-        elif type(value) is PrefixBlocks and type(value.hashes) is tuple:
-            self._left_bytes[0] += _HASH_BYTES * len(value.hashes)
+        elif type(left) is PrefixBlocks and type(left.hashes) is tuple:
+            self._left_bytes[0] += _HASH_BYTES * len(left.hashes)
         self._values[key.name] = value
         if scope is not None and key.name in scope.own_names:
             self._values[scope.own_names[key.name]] = value

@@ -24,7 +24,6 @@ from endpick.plugins.failures import CALL_FAILURES, is_the_hosts
 from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import ExtensionPoint
 
-
 _SAMPLES_AT_ONCE = 1000
 """Of an instance: to copy one takes some 5 µs."""
 
@@ -49,9 +48,9 @@ class Exposition(CollectorInTurns):
     def in_turns(self) -> Iterator[Metric | None]:
         """The same, and None between parts of what instances show: one may have tens of thousands of samples. Called for every scrape."""
         own: set[str] = set()
-        for family in self._host.collect():
-            own.add(family.name)
-            yield family
+        for shown_first in self._host.collect():
+            own.add(shown_first.name)
+            yield shown_first
         told: dict[str, Metric] = {}
         for instance in self._instances():
             for family in self._families(instance):

@@ -72,8 +72,8 @@ def compile_observers(instances: Sequence[Instance], telemetry: Telemetry) -> Ob
 
 
 EXCHANGE_BYTES: Final = 2500
-"""Of a request under way, beside its stream, its body, and what producers left. Measured for 10,000 that stay, all but stream and body: 3.0 KB
-with llm-d's default profile, and 7.7 KB with predicted latencies."""
+"""Of a request under way, beside its stream, its body, and what producers left. Measured for 10,000 that stay, all but stream and body:
+3.0 KB with llm-d's default profile, and 7.7 KB with predicted latencies."""
 TERMINATION_OF: Final[Mapping[CloseCause, TerminationCause]] = {
     CloseCause.END: TerminationCause.NATURAL,
     CloseCause.RESET: TerminationCause.CLIENT_DISCONNECT,

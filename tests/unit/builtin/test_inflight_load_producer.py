@@ -257,7 +257,9 @@ TestLoadAgainstModel.settings = settings(max_examples=30, stateful_step_count=25
 def test_flows_that_clients_choose_are_told_apart_up_to_a_number_and_all_are_counted(monkeypatch):
     monkeypatch.setattr("endpick_builtin.producers.inflight_load.MOST_FLOWS", 4)
     bench = Bench(size=2)
-    sent = [bench.send(InferenceRequest(id="r", size_bytes=400, fairness_id=f"f{number}", priority=number % 2), p=0) for number in range(10)]
+    sent = [
+        bench.send(InferenceRequest(id="r", size_bytes=400, fairness_id=f"f{number}", priority=number % 2), p=0) for number in range(10)
+    ]
     assert flows_on(bench) == {("f0", "0"): 1, ("f1", "1"): 1, ("f2", "0"): 1, ("f3", "1"): 1, ("other", "0"): 3, ("other", "1"): 3}
     for each in sent[:3]:
         bench.end(each)

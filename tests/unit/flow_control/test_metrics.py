@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry
 from ruamel.yaml import YAML
 
 from endpick.flow_control.metrics import FlowControlMetrics
-from endpick.observability.recorder import MOST_PRIORITIES
 from endpick.flow_control.states import EntryEvent
+from endpick.observability.recorder import MOST_PRIORITIES
 from unit.flow_control.queue_bench import Bench, band, settings
 
 FIXTURE = Path(__file__).parents[2] / "fixtures/metrics/catalogue.yaml"
