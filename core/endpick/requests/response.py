@@ -22,7 +22,7 @@ from endpick.plugins.failures import CALL_FAILURES, kind_of
 from endpick.plugins.instance import Instance
 from endpick.requests.added import add_headers, add_metadata
 from endpick.requests.intake import BuiltRequest
-from endpick.requests.memory import MemoryAccount
+from endpick.requests.memory import EXCHANGE_BYTES, MemoryAccount
 from endpick.requests.model import CloseCause
 from endpick.requests.response_body import FramedUsage, ModelNameRestorer, StreamedUsage, UsageReader, WholeUsage, read_usage
 from endpick.scheduling.step import Fault, Step, bind_settling
@@ -71,9 +71,6 @@ def compile_observers(instances: Sequence[Instance], telemetry: Telemetry) -> Ob
     )
 
 
-EXCHANGE_BYTES: Final = 2500
-"""Of a request under way, beside its stream, its body, and what producers left. Measured for 10,000 that stay, all but stream and body:
-3.0 KB with llm-d's default profile, and 7.7 KB with predicted latencies."""
 TERMINATION_OF: Final[Mapping[CloseCause, TerminationCause]] = {
     CloseCause.END: TerminationCause.NATURAL,
     CloseCause.RESET: TerminationCause.CLIENT_DISCONNECT,

@@ -14,9 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick.api import PREDICTED_TTFT, TOKENIZED_PROMPT, PromptTokens, Rejection
-from endpick.requests.memory import DROP_BYTES, STAGE_BOUNDS, MemoryAccount, MemoryBudget, OverloadStage, next_stage, parsed_size
+from endpick.requests.memory import (
+    DROP_BYTES,
+    EXCHANGE_BYTES,
+    STAGE_BOUNDS,
+    MemoryAccount,
+    MemoryBudget,
+    OverloadStage,
+    next_stage,
+    parsed_size,
+)
 from endpick.requests.model import CloseCause
-from endpick.requests.response import EXCHANGE_BYTES
 from endpick_builtin.parsers import openai_prompts
 from unit.requests.stage import CHAT, Stage, admitter_of, async_producer_of, producer_of
 
@@ -211,7 +219,7 @@ async def test_a_request_that_has_waited_is_accounted_for_once():
     waiting = account.parsed_bytes
     event.set()
     routed = await deciding
-    assert account.parsed_bytes == waiting + EXCHANGE_BYTES
+    assert account.parsed_bytes == waiting
     routed.exchange.finish(CloseCause.END)
     assert account.parsed_bytes == 0
 
