@@ -85,7 +85,8 @@ async def bands_by_the_thousand(target: Target) -> Iterable[str]:
         await asyncio.sleep(1)
         while target.seconds_left() > 2.5:
             payloads = [request(_SHORT, {OBJECTIVE: f"o{target.rng.randrange(3000)}"}) + _ANSWER for _ in range(1500)]
-            await asyncio.gather(*(exchanged(target.ext_proc_port, payloads[each::2], 2.0) for each in range(2)))
+            both = (exchanged(target.ext_proc_port, payloads[each::2], 2.0) for each in range(2))
+            await asyncio.gather(*both, return_exceptions=True)
         lines = (await page_of(target)).splitlines()
     priorities = {line.partition('priority="')[2].partition('"')[0] for line in lines}
     return [f"the page tells {len(priorities)} priorities apart"] if len(priorities) > 600 else []
