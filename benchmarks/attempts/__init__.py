@@ -11,6 +11,6 @@
 - `culprit`, `culprits`: plugins that do what an attempt tells them to
 - `locked_site`: environments with a locked plugin, for the classes of `trust`
 - `log_reading`: further pickers whose log is read, for those of `logs`
-- the classes, each with what belongs to it: `bodies`, `answers`, `overload`, `pages`, `plugins`, `servers…`, `connections…`, `trust…`,
-  `logs…`, `restarts`
+- the classes, each with what belongs to it: `bodies`, `answers`, `overload`, `pages`, `kept`, `together`, `queues`, `plugins`,
+  `servers…`, `connections…`, `trust…`, `logs…`, `restarts`
 """

@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.attempts.catalogue import Attempt, Target
 
 CLASSES = (
-    *("bodies", "answers", "overload", "pages"),
+    *("bodies", "answers", "overload", "pages", "kept", "together", "queues"),
     "plugins",
     *("servers", "servers_tls", "servers_kubernetes", "servers_kubernetes_tls", "servers_discovery", "servers_services"),
     *("connections", "connections_frames", "connections_grpc", "connections_tls"),

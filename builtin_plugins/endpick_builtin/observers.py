@@ -86,8 +86,8 @@ class RequestAttributeReporter(ResponseObserver[AttributeReporterParameters]):
         """See the class."""
         if usage is None:
             return None
-        seen = self._cel.variables(usage)
         try:
+            seen = self._cel.variables(usage)  # no count beyond 64 bits is a number of CEL
             if self._condition is not None and not self._condition.evaluate(seen):
                 return None
             value = self._expression.evaluate(seen)

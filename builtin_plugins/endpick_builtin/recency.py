@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from hashlib import blake2b
+from typing import Final, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+LONGEST_ID: Final = 128
+"""Bytes. A longer id is kept as its hash: clients choose ids, and must not fill the memory with them."""
+FORGOTTEN_AT_ONCE: Final = 4000
+"""To forget a key takes half a microsecond, and two hundred thousand may be over at one moment."""
+
+
+def kept_id(chosen: str) -> str:
+    """What is kept of an id that a client chose: the id itself, or the hash of a long one."""
+    if len(chosen) <= LONGEST_ID and chosen.isascii():
+        return chosen
+    return blake2b(chosen.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 class Recency(OrderedDict[K, V]):
@@ -16,6 +29,29 @@ class Recency(OrderedDict[K, V]):
     Whatever is forgotten is handed to the caller, who may have to forget more with it: a loop over `beyond` or `older` has to be run to
     its end.
     """
+
+    _goal: int | None = None
+
+    @property
+    def is_halving(self) -> bool:
+        """Whether `half` was called, and has left some for the next call."""
+        return self._goal is not None
+
+    def half(self) -> Iterator[tuple[K, V]]:
+        """Forget the half that was used least recently, `FORGOTTEN_AT_ONCE` of it at most; they come with their values."""
+        if self._goal is None:
+            self._goal = len(self) // 2
+        for _ in range(FORGOTTEN_AT_ONCE):
+            if len(self) <= self._goal:
+                self._goal = None
+                return
+            yield self.popitem(last=False)
+
+    def halve(self) -> bool:
+        """As `half`, for what is forgotten alone; whether there is more, for which it is to be called again."""
+        for _ in self.half():
+            pass
+        return self.is_halving
 
     def use(self, key: K, value: V) -> None:
         """This is the value of the key now, and the key the one used last."""

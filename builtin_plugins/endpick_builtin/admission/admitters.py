@@ -41,8 +41,8 @@ class ProbabilisticAdmitter(Admitter[ProbabilisticAdmitterParameters]):
     """Refuse requests of negative priority the more often, the fuller the candidates are.
 
     s = mean of max(queue / queueDepthThreshold, usage / kvCacheUtilThreshold), in which an endpoint that has not reported counts as 1,
-    and one that reports no more as what it said last; a request is refused with 429 with probability min(s^power * k, 1). Others, and
-    all while there are no candidates, are admitted.
+    one that reports no more as what it said last, and of four or more none for more than 1, or twice the median where that is more; a
+    request is refused with 429 with probability min(s^power * k, 1). Others, and all while there are no candidates, are admitted.
     """
 
     consumes = (WAITING_QUEUE_SIZE, KV_CACHE_USAGE)

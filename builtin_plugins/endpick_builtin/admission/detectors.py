@@ -41,10 +41,10 @@ class UtilizationParameters(FullnessParameters):
 class UtilizationDetector(SaturationDetector[UtilizationParameters], Filter[UtilizationParameters]):
     """Rate each endpoint by the fuller of queue and KV cache.
 
-    saturation = mean of max(queue / queueDepthThreshold, usage / kvCacheUtilThreshold); an endpoint without fresh metrics counts as 1, and
-    no endpoint at all is 1. As a filter it keeps endpoints with fresh metrics that are below both thresholds * (1 + headroom); when that
-    leaves none, all. Of the two metrics one is enough. The gauge `llm_d_epp_flow_control_stale_endpoints` says how many endpoints had no
-    fresh metrics when it was last asked.
+    saturation = mean of max(queue / queueDepthThreshold, usage / kvCacheUtilThreshold); an endpoint without fresh metrics counts as 1, of
+    four or more none for more than 1, or twice the median where that is more, and no endpoint at all is 1. As a filter it keeps endpoints
+    with fresh metrics that are below both thresholds * (1 + headroom); when that leaves none, all. Of the two metrics one is enough. The
+    gauge `llm_d_epp_flow_control_stale_endpoints` says how many endpoints had no fresh metrics when it was last asked.
     """
 
     consumes_optional = (WAITING_QUEUE_SIZE, KV_CACHE_USAGE)

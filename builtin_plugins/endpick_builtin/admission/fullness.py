@@ -9,6 +9,9 @@ from pydantic import Field
 
 from endpick.api import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, Endpoints, FloatArray, Parameters
 
+_TELL_WHAT_IS_USUAL = 4
+"""So many endpoints do: of three, one is a third of the pool."""
+
 
 class FullnessParameters(Parameters):
     """What counts as full."""
@@ -33,5 +36,14 @@ def fullness(endpoints: Endpoints, parameters: FullnessParameters) -> FloatArray
 
 
 def mean_fullness(values: FloatArray) -> float:
-    """The mean, in which an endpoint of which nothing is known counts as full; 1 for no endpoints."""
-    return float(np.where(np.isnan(values), 1.0, values).mean()) if len(values) else 1.0
+    """The mean, in which an endpoint of which nothing is known counts as full; 1 for no endpoints.
+
+    Of four endpoints or more none counts for more than a full one, or twice the median where that is more: one that reports a queue of
+    thousands would have the whole pool full, and no request go to any of the others.
+    """
+    if not len(values):
+        return 1.0
+    known = np.where(np.isnan(values), 1.0, values)
+    if len(known) >= _TELL_WHAT_IS_USUAL:
+        known = np.minimum(known, max(1.0, 2.0 * float(np.median(known))))
+    return float(known.mean())

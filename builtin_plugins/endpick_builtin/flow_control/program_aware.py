@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import Annotated, Literal, cast
 from weakref import WeakSet
 
@@ -26,7 +25,8 @@ from endpick.api import (
     ResponseObserver,
     WaitingRequest,
 )
-from endpick_builtin.recency import Recency
+from endpick.api.metrics import MAX_LABEL_LENGTH, MAX_LABEL_VALUES
+from endpick_builtin.recency import Recency, kept_id
 
 _STATE = "state"
 MOST_PROGRAMS = 50_000
@@ -35,7 +35,8 @@ _MANY_PROGRAMS = Limit(
     f"the program not seen for longest begins anew: there are more than {MOST_PROGRAMS} (MOST_PROGRAMS, fixed); "
     "lower evictionTtlSeconds, or find out who sends so many fairness ids",
 )
-_MOST_SHOWN = 1000
+_PROGRAM_BYTES = 530
+"""With an id as long as it may be."""
 _MOST_HALF_LIVES = 500
 """Since the origin of the scale: what was added last is counted 2^500 times as much, and floats go on to 2^1023."""
 
@@ -85,14 +86,24 @@ class _Ledger:
         self._limits = limits
         self.programs: Recency[str, _Program] = Recency()
         """What was seen last comes last."""
+        self.shown: dict[str, str] = {}
+        """The first thousand that were ever seen, with their labels on the page of metrics; clients choose ids."""
+        self._labels: set[str] = set()
         self._half_life = half_life
         self._origin = now
 
     def seen(self, program_id: str, now: float) -> _Program:
         """The program, from now on the one seen last; the one not seen for longest goes when there are too many."""
-        program = self.programs.get(program_id) or _Program()
+        key = kept_id(program_id)
+        program = self.programs.get(key)
+        if program is None:
+            program = _Program()
+            label = program_id[:MAX_LABEL_LENGTH]
+            if len(self.shown) < MAX_LABEL_VALUES and label not in self._labels:
+                self._labels.add(label)
+                self.shown[key] = label
         program.seen_at = now
-        self.programs.use(program_id, program)
+        self.programs.use(key, program)
         for _ in self.programs.beyond(MOST_PROGRAMS):
             self._limits.acted(_MANY_PROGRAMS)
         return program
@@ -184,7 +195,8 @@ class ProgramAwareFairness(FairnessPolicy[ProgramAwareParameters], ResponseObser
     that a program may get several turns before its first answer counts. One that sent nothing for evictionTtlSeconds begins anew.
 
     Gauges: `llm_d_epp_program_aware_attained_service_tokens` and `llm_d_epp_program_aware_avg_wait_time_milliseconds` by `program_id`, for
-    the 1000 programs seen last, and `llm_d_epp_program_aware_jains_fairness_index`, 1 when all programs have the same service.
+    the first 1000 programs (cut at 128 characters), and `llm_d_epp_program_aware_jains_fairness_index`, 1 when all programs have the same
+    service.
     """
 
     def __init__(self, name: str, parameters: ProgramAwareParameters, context: PluginContext) -> None:
@@ -229,8 +241,16 @@ class ProgramAwareFairness(FairnessPolicy[ProgramAwareParameters], ResponseObser
             if place is not None:
                 waiting.service[place] = program.service
 
+    def learnt_bytes(self) -> int:
+        """What is known of all programs takes."""
+        return len(self._ledger.programs) * _PROGRAM_BYTES
+
+    def forget_some(self) -> bool:
+        """The half of the programs that was not seen for longest, in parts; they begin anew."""
+        return self._ledger.programs.halve()
+
     def _service(self, program_id: str) -> float:
-        program = self._ledger.programs.get(program_id)
+        program = self._ledger.programs.get(kept_id(program_id))
         return 0.0 if program is None else program.service
 
     def _waiting(self, band: Band) -> _Waiting:
@@ -275,10 +295,12 @@ class _Gauges(Collector):
         programs, scale = self._ledger.programs, self._ledger.scale(self._clock())
         jain, service, wait = self.describe()
         jain.add_metric((), jain_index(np.fromiter((program.service / scale for program in programs.values()), np.float64)))
-        for program_id, program in islice(reversed(programs.items()), _MOST_SHOWN):
-            service.add_metric((program_id,), program.service / scale)
-            if program.turns:
-                wait.add_metric((program_id,), 1000.0 * program.waited / program.turns)
+        for key, label in self._ledger.shown.items():
+            program = programs.get(key)
+            if program is not None:
+                service.add_metric((label,), program.service / scale)
+                if program.turns:
+                    wait.add_metric((label,), 1000.0 * program.waited / program.turns)
         yield from (jain, service, wait)
 
 

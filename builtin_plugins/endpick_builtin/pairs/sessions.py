@@ -259,6 +259,14 @@ class _SessionAffinity(PreRequest[SessionAffinityParameters], ResponseObserver[S
         served = head.endpoint is not None and not self.parameters.profile_name
         return {self._header: encoded(head.endpoint.name if served and head.endpoint else picked)}
 
+    def learnt_bytes(self) -> int:
+        """What the bindings take."""
+        return self._bindings.size_bytes
+
+    def forget_some(self) -> bool:
+        """The half of the sessions that was not seen for longest, in parts."""
+        return self._bindings.halve()
+
 
 class SessionAffinityFilter(_SessionAffinity, Filter[SessionAffinityParameters]):
     """Keep only the endpoint that serves the request's session, if it is a candidate; else all.

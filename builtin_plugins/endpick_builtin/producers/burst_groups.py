@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,21 +21,6 @@ class Member:
     hashes: tuple[int, ...]
     candidates: frozenset[str]
     weight: float = 1.0
-
-
-@dataclass(slots=True)
-class _Replica:
-    """What the burst has been given so far at one endpoint."""
-
-    load: float = 0.0
-    blocks: set[int] = field(default_factory=set)
-
-    def shared(self, hashes: Sequence[int]) -> int:
-        """Leading blocks that a prompt has in common with one that is placed here."""
-        for depth, block in enumerate(hashes):
-            if block not in self.blocks:
-                return depth
-        return len(hashes)
 
 
 def units_of(members: Sequence[Member], min_colocate_blocks: int) -> list[list[int]]:
@@ -80,9 +65,8 @@ def assigned(
     answer: list[str | None] = [None] * len(members)
     units = units_of(members, min_colocate_blocks)
     names = frozenset[str]().union(*(member.candidates for member in members))
-    replicas = {name: _Replica() for name in sorted(names)}
     placed = sum(members[position].weight for unit in units for position in unit)
-    burst = _Burst(replicas, running, min_colocate_blocks, math.ceil(placed / len(replicas)) if replicas else 0)
+    burst = _Burst(sorted(names), running, min_colocate_blocks, math.ceil(placed / len(names)) if names else 0)
     for unit in units:
         common = frozenset[str].intersection(*(members[position].candidates for position in unit))
         size = max_per_replica if max_per_replica > 0 else len(unit)
@@ -93,34 +77,57 @@ def assigned(
             chosen = (burst.sharing(common, hashes) if not start else None) or burst.least_loaded(unused or common)
             unused -= {chosen}
             start += len(part)
-            replicas[chosen].load += sum(members[position].weight for position in part)
+            burst.loads[chosen] += sum(members[position].weight for position in part)
             for position in part:
                 answer[position] = chosen
-        for name in common - unused if common else ():
-            replicas[name].blocks.update(hashes)
+        burst.place(common - unused, hashes)
     return answer
 
 
-@dataclass(frozen=True, slots=True)
 class _Burst:
-    """The replicas, and by what they are compared."""
+    """What each endpoint has been given of the burst so far, and by what they are compared."""
 
-    replicas: Mapping[str, _Replica]
-    running: Mapping[str, float]
-    min_colocate_blocks: int
-    fair_share: int
+    def __init__(self, names: Sequence[str], running: Mapping[str, float], min_colocate_blocks: int, fair_share: int) -> None:
+        self.loads = dict.fromkeys(names, 0.0)
+        self._bits = {name: 1 << place for place, name in enumerate(names)}
+        self._names = names
+        self._holders: dict[int, int] = {}
+        """The endpoints that were given a block, as bits: a prompt is looked up for all of them in one go."""
+        self._running = running
+        self._min_colocate_blocks = min_colocate_blocks
+        self._fair_share = fair_share
+
+    def place(self, names: Collection[str], hashes: Sequence[int]) -> None:
+        """These endpoints were given a prompt of these blocks."""
+        bits = sum(map(self._bits.__getitem__, names))
+        if bits and self._min_colocate_blocks > 0:
+            holders = self._holders
+            for block in hashes:
+                holders[block] = holders.get(block, 0) | bits
 
     def sharing(self, names: Collection[str], hashes: Sequence[int]) -> str | None:
         """The one that has most of this prompt's beginning, if one has enough of it and less than its fair share."""
-        if self.min_colocate_blocks <= 0:
+        if self._min_colocate_blocks <= 0:
             return None
-        shared = {name: self.replicas[name].shared(hashes) for name in names if self.replicas[name].load < self.fair_share}
-        fit = [name for name, blocks in shared.items() if blocks >= self.min_colocate_blocks]
-        return min(fit, key=lambda name: (-shared[name], *self._burden(name)), default=None)
+        found, shared = 0, 0
+        still = sum(self._bits[name] for name in names if self.loads[name] < self._fair_share)
+        for block in hashes:
+            still &= self._holders.get(block, 0)
+            if not still:
+                break
+            found = still
+            shared += 1
+        return min(self._named(found), key=self._burden, default=None) if shared >= self._min_colocate_blocks else None
+
+    def _named(self, bits: int) -> Iterator[str]:
+        while bits:
+            lowest = bits & -bits
+            yield self._names[lowest.bit_length() - 1]
+            bits ^= lowest
 
     def least_loaded(self, names: Collection[str]) -> str:
         """The one with the least to do; there is at least one."""
         return min(names, key=self._burden)
 
     def _burden(self, name: str) -> tuple[float, float, str]:
-        return self.replicas[name].load, self.running.get(name, 0.0), name
+        return self.loads[name], self._running.get(name, 0.0), name

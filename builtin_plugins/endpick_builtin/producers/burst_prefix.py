@@ -40,6 +40,14 @@ _LONG_PROMPT = Limit(
 _FULL_WINDOW = Limit(
     "maxBatchSize", "a window of requests ended early: it held as many as maxBatchSize allows; raise it, or shorten windowDurationMs"
 )
+MOST_STEPS = 200_000
+"""To place a request takes a step for each block of its prompt, and some for each endpoint; a step takes 0.2 µs."""
+_STEPS_PER_ENDPOINT = 3
+_LONG_WINDOW = Limit(
+    "MOST_STEPS",
+    f"a window of requests ended early: to place them would take more than {MOST_STEPS} steps (MOST_STEPS, fixed), one for each block of "
+    "their prompts and three for each endpoint; raise blockSizeTokens, or shorten windowDurationMs",
+)
 GRACE_SECONDS = 0.3
 """How much longer than the window a request waits at most."""
 _SIZE_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -96,8 +104,10 @@ class BurstPrefixCacheProducer(DataProducer[BurstPrefixParameters]):
         super().__init__(name, parameters, context)
         self.timeout_seconds = parameters.window_duration_ms / 1000 + GRACE_SECONDS
         self._window: list[_Waiting] = []
+        self._steps = 0
+        """That placing what waits in the window takes."""
         self._end: asyncio.TimerHandle | None = None
-        self._limits = Limits(context, (_LONG_PROMPT, _FULL_WINDOW))
+        self._limits = Limits(context, (_LONG_PROMPT, _FULL_WINDOW, _LONG_WINDOW))
         told = "Requests in one window of burst-prefix-cache-producer."
         self._sizes = Distributions("endpick_burst_prefix_window_requests", told, (), _SIZE_BUCKETS, context.registry).labels()
 
@@ -136,14 +146,19 @@ class BurstPrefixCacheProducer(DataProducer[BurstPrefixParameters]):
         self._window.append(waiting)
         if self._end is None:
             self._end = loop.call_later(self.parameters.window_duration_ms / 1000, self._flush)
+        self._steps += len(hashes) + _STEPS_PER_ENDPOINT * len(names)
         if len(self._window) == self.parameters.max_batch_size:
             self._limits.acted(_FULL_WINDOW)
+            self._flush()
+        elif self._steps > MOST_STEPS:
+            self._limits.acted(_LONG_WINDOW)
             self._flush()
         return await waiting.placed
 
     def _flush(self) -> None:
         """End the window, and tell its requests where they were placed; those that were given up meanwhile do not count."""
         window, self._window = [one for one in self._window if not one.placed.done()], []
+        self._steps = 0
         if self._end is not None:
             self._end.cancel()
             self._end = None

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Annotated, TypeAlias
 
 import numpy as np
@@ -44,13 +43,27 @@ Flow: TypeAlias = tuple[str, int]
 """Whose traffic it is, and how important: fairness id and priority."""
 
 
+MOST_FLOWS = 2000
+"""Combinations of endpoint, fairness id and priority that are told apart while requests of them are in flight. Clients choose ids."""
+_OTHER = "other"
+
+
+@dataclass(slots=True)
+class Sum:
+    """What is in flight of one flow to one endpoint."""
+
+    requests: int = 0
+    tokens: int = 0
+
+
 @dataclass(slots=True)
 class Load:
-    """What is in flight to one endpoint."""
+    """What is in flight to one endpoint, in all and by flow."""
 
     endpoint: Endpoint
     requests: int = 0
     tokens: int = 0
+    flows: dict[Flow, Sum] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -71,46 +84,65 @@ class LoadLedger:
         """`publish` is called with each load that changed, and with an empty one when an account is closed."""
         self._publish = publish
         self._loads: dict[str, Load] = {}
-        self._open: set[Charge] = set()
+        self._flows = 0
+        """Of all loads."""
+        self._label = LabelLimit()
 
     def load_of(self, endpoint: Endpoint) -> Load:
         """The endpoint's load; an empty one, not kept, when nothing is in flight."""
         return self._loads.get(endpoint.name) or Load(endpoint)
 
-    def open_charges(self) -> Iterator[Charge]:
-        """What is in flight to endpoints of the pool, request by request."""
-        return (charge for charge in self._open if self._counts(charge.load))
+    def loads(self) -> Iterable[Load]:
+        """Those of endpoints of the pool to which something is in flight."""
+        return self._loads.values()
 
     def charge(self, endpoint: Endpoint, flow: Flow, prompt_tokens: int, output_tokens: int) -> Charge:
         """One more request is on its way to the endpoint."""
-        charge = Charge(self._loads.setdefault(endpoint.name, Load(endpoint)), flow, 1, prompt_tokens, output_tokens)
-        self._open.add(charge)
-        self._add(charge.load, 1, prompt_tokens + output_tokens)
+        load = self._loads.setdefault(endpoint.name, Load(endpoint))
+        flow = self._label(flow[0]), flow[1]
+        if flow not in load.flows:
+            if self._flows >= MOST_FLOWS:
+                flow = _OTHER, flow[1]
+            if flow not in load.flows:
+                load.flows[flow] = Sum()
+                self._flows += 1
+        charge = Charge(load, flow, 1, prompt_tokens, output_tokens)
+        self._add(charge, 1, prompt_tokens + output_tokens)
         return charge
 
     def release_prompt(self, charge: Charge) -> None:
         """The prompt has been worked on."""
         tokens, charge.prompt_tokens = charge.prompt_tokens, 0
-        self._add(charge.load, 0, -tokens)
+        self._add(charge, 0, -tokens)
 
     def release(self, charge: Charge) -> None:
         """The request is over; a second time changes nothing."""
         requests, tokens = charge.requests, charge.prompt_tokens + charge.output_tokens
         charge.requests = charge.prompt_tokens = charge.output_tokens = 0
-        self._open.discard(charge)
-        self._add(charge.load, -requests, -tokens)
+        self._add(charge, -requests, -tokens)
 
     def forget(self, name: str) -> None:
         """The endpoint has left."""
-        self._loads.pop(name, None)
+        load = self._loads.pop(name, None)
+        if load is not None:
+            self._flows -= len(load.flows)
 
-    def _add(self, load: Load, requests: int, tokens: int) -> None:
+    def _add(self, charge: Charge, requests: int, tokens: int) -> None:
+        load = charge.load
         load.requests += requests
         load.tokens += tokens
-        if self._counts(load):
-            self._publish(load)
-            if not load.requests:
-                del self._loads[load.endpoint.name]
+        if not self._counts(load):
+            return
+        self._publish(load)
+        of_flow = load.flows.get(charge.flow)
+        if of_flow is not None:
+            of_flow.requests += requests
+            of_flow.tokens += tokens
+            if not of_flow.requests:
+                del load.flows[charge.flow]
+                self._flows -= 1
+        if not load.requests:
+            del self._loads[load.endpoint.name]
 
     def _counts(self, load: Load) -> bool:
         """False once its endpoint has left, even if another one has taken the name."""
@@ -121,12 +153,11 @@ LABELS = ("endpoint_name", "namespace", "producer_name", "fairness_id", "priorit
 
 
 class InflightGauges(Collector):
-    """Requests and tokens in flight by endpoint, fairness id and priority; a combination is there while it has requests."""
+    """Requests and tokens in flight by endpoint, fairness id and priority; a combination is there while it has requests: `MOST_FLOWS`."""
 
     def __init__(self, producer_name: str, ledger: LoadLedger) -> None:
         self._producer_name = producer_name
         self._ledger = ledger
-        self._fairness_label = LabelLimit()
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
         """The families without samples."""
@@ -134,18 +165,14 @@ class InflightGauges(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Both families as they are now; called by the registry."""
-        requests: Counter[Sequence[str]] = Counter()
-        tokens: Counter[Sequence[str]] = Counter()
-        for charge in self._ledger.open_charges():
-            namespace, _, name = charge.load.endpoint.name.rpartition("/")
-            fairness_id, priority = charge.flow
-            labels = (name, namespace, self._producer_name, self._fairness_label(fairness_id), str(priority))
-            requests[labels] += charge.requests
-            tokens[labels] += charge.prompt_tokens + charge.output_tokens
-        for family, counts in zip(_families(), (requests, tokens), strict=True):
-            for values, count in counts.items():
-                family.add_metric(values, count)
-            yield family
+        requests, tokens = _families()
+        for load in self._ledger.loads():
+            namespace, _, name = load.endpoint.name.rpartition("/")
+            for (fairness_id, priority), of_flow in load.flows.items():
+                labels = (name, namespace, self._producer_name, fairness_id, str(priority))
+                requests.add_metric(labels, of_flow.requests)
+                tokens.add_metric(labels, of_flow.tokens)
+        yield from (requests, tokens)
 
 
 def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from prometheus_client.registry import CollectorRegistry
 
-from endpick.api import InferenceRequest, LabelLimit
+from endpick.api import InferenceRequest
 from endpick.api.fast_metrics import Counts, Distributions, Levels
+from endpick.api.metrics import MAX_LABEL_LENGTH
 from endpick_builtin.producers.latency_ledger import Objectives
 from endpick_builtin.producers.latency_service import Prediction
 
 _PREFIX = "llm_d_epp_"
+MOST_PAIRS = 250
+"""Of a model and the one that is asked for in its place: each has some two hundred lines on the page, and clients may choose both."""
+_OTHERS = ("other", "other")
 _MODELS = ("model_name", "target_model_name")
 _BY_TYPE = (*_MODELS, "type")
 # fmt: off
@@ -29,7 +33,7 @@ class LatencyMetrics:
     """The metrics of one instance."""
 
     def __init__(self, registry: CollectorRegistry | None) -> None:
-        self._limits = LabelLimit(), LabelLimit()
+        self._pairs: set[tuple[str, str]] = set()
         last = "The newest value of each type: measured, predicted, and seconds the prediction took."
         self._last = Levels(f"{_PREFIX}inference_request_metric", last, _BY_TYPE, registry)
         violations = "Requests that took longer than they asked for."
@@ -45,7 +49,12 @@ class LatencyMetrics:
         self._tpot_duration = distributions("tpot_prediction_duration", taken, DURATION_BUCKETS)
 
     def _models(self, request: InferenceRequest) -> tuple[str, str]:
-        return self._limits[0](request.incoming_model), self._limits[1](request.model)
+        pair = request.incoming_model[:MAX_LABEL_LENGTH], request.model[:MAX_LABEL_LENGTH]
+        if pair not in self._pairs:
+            if len(self._pairs) >= MOST_PAIRS:
+                return _OTHERS
+            self._pairs.add(pair)
+        return pair
 
     def _set(self, models: tuple[str, str], kind: str, value: float) -> None:
         self._last.labels(*models, kind).value = value

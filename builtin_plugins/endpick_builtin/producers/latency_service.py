@@ -18,9 +18,17 @@ Features: TypeAlias = dict[str, str | float | int]
 """One endpoint as the predictor sees it, under the names of its protocol."""
 _MOST_MS = 1e9
 MOST_ROWS = 10_000
+"""The predictor refuses questions with more."""
 _MANY_ROWS = Limit(
     "MOST_ROWS",
     f"a window of questions to the predictor ended early: it had {MOST_ROWS} rows (MOST_ROWS, fixed); see LATENCY_COALESCE_WINDOW_MS",
+)
+MOST_WAITING_ROWS = 10 * MOST_ROWS
+"""A row takes a kilobyte, there is one for each endpoint and request, and a predictor may be silent for as long as it is waited for."""
+_MANY_WAITING = Limit(
+    "MOST_WAITING_ROWS",
+    f"a request goes on without predictions: {MOST_WAITING_ROWS} rows wait for the predictor's answer (MOST_WAITING_ROWS, fixed); see "
+    "what keeps the predictor",
 )
 _MANY_QUESTIONS = Limit(
     "LATENCY_MAX_CONCURRENT_DISPATCHES",
@@ -34,9 +42,8 @@ _MANY_SAMPLES = Limit(
     "LATENCY_MAX_SAMPLE_SIZE",
     "samples were left out: more requests ended between two flushes than LATENCY_MAX_SAMPLE_SIZE; raise it, or flush more often",
 )
-LATENCY_LIMITS = (_MANY_ROWS, _MANY_QUESTIONS, _LATE, _MANY_SAMPLES)
+LATENCY_LIMITS = (_MANY_ROWS, _MANY_WAITING, _MANY_QUESTIONS, _LATE, _MANY_SAMPLES)
 """Those of `Predictor` and `Trainer`, beside `PAGE_LIMITS`."""
-"""The predictor refuses questions with more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +145,7 @@ class Predictor:
         self._gathered: list[tuple[Sequence[Features], asyncio.Future[list[Prediction]]]] = []
         self._window: asyncio.TimerHandle | None = None
         self._asking: set[asyncio.Task[None]] = set()
+        self._waiting_rows = 0
         self._free = asyncio.Semaphore(settings.most_questions)
 
     @property
@@ -166,12 +174,16 @@ class Predictor:
         Raises:
             Unavailable: there are none; the message says why.
         """
+        if self._waiting_rows + len(rows) > MOST_WAITING_ROWS:
+            self._limits.acted(_MANY_WAITING)
+            raise Unavailable(f"{self._waiting_rows} rows wait for the predictor's answer")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[list[Prediction]] = loop.create_future()
         if self._gathered and self._rows() + len(rows) > MOST_ROWS:
             self._limits.acted(_MANY_ROWS)
             self._dispatch()
         self._gathered.append((rows, future))
+        self._waiting_rows += len(rows)
         if self._window is None:
             self._window = loop.call_later(self._settings.window_seconds, self._dispatch)
         if 0 < self._settings.most_rows <= self._rows():
@@ -206,6 +218,8 @@ class Predictor:
             problem = Unavailable(f"POST {service.url}{PREDICT}: no answer within {self._settings.timeout_seconds:g} s")
         except Unavailable as unavailable:
             problem = unavailable
+        finally:
+            self._waiting_rows -= len(rows)
         start = 0
         for asked, future in gathered:
             if future.done():

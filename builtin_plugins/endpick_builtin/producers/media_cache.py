@@ -21,6 +21,7 @@ from endpick.api import (
     Endpoints,
     FloatArray,
     InferenceRequest,
+    LabelLimit,
     Modality,
     Parameters,
     PluginContext,
@@ -86,6 +87,7 @@ class EncoderCacheMetrics:
         self._queries = Counts(f"{prefix}queries_total", "Media of requests that were sent.", ("modality",), registry)
         found = "Media that were sent where they had been sent before."
         self._hits = Counts(f"{prefix}hits_total", found, ("modality", "pod"), registry)
+        self._pod = LabelLimit()
         ratio = "Share of a request's media that were sent where they had been sent before."
         self._ratio = Distributions(f"{prefix}hit_ratio", ratio, (), RATIO_BUCKETS, registry).labels()
 
@@ -94,16 +96,16 @@ class EncoderCacheMetrics:
         for modality, count in Counter(media.values()).items():
             self._queries.labels(modality).value += count
         for modality, count in Counter(media[item] for item in found).items():
-            self._hits.labels(modality, endpoint).value += count
+            self._hits.labels(modality, self._pod(endpoint)).value += count
         self._ratio.observe(len(found) / len(media))
 
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """The media of one request, and for each of them 1 for every row of the generation that holds it."""
+    """The media of one request, and for each of them that is held anywhere the slots that hold it, as bits."""
 
     items: Mapping[int, Modality]
-    holders: Mapping[int, FloatArray]
+    holders: Mapping[int, int]
 
 
 class MediaCacheProducer(DataProducer[MediaCacheParameters], PreRequest[MediaCacheParameters]):
@@ -134,21 +136,21 @@ class MediaCacheProducer(DataProducer[MediaCacheParameters], PreRequest[MediaCac
             if endpoints.pool_members is not self._pool:
                 self._slot_of_member = self._held.slots(endpoint.name for endpoint in endpoints.pool_members)
                 self._pool = endpoints.pool_members
-            holders = {item: self._held.holders(item)[self._slot_of_member] for item in items}
-            matched += endpoints.gather(sum(holders.values(), np.zeros(len(self._slot_of_member))))
+            holders = {item: slots for item in items if (slots := self._held.holders(item))}
+            matched += endpoints.gather(self._held.held_by_each(holders.values())[self._slot_of_member])
             state.private["media"] = _Looked(items, holders)
         state.put(MEDIA_ITEMS, len(items))
         state.put_column(MEDIA_MATCHED, endpoints, matched)
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
         """Remember where the media go."""
-        looked = state.private.get("media")
+        looked = state.private.pop("media", None)  # a request lasts for minutes, and may have a thousand of them
         picked = result.runs[result.primary].picked
         if not isinstance(looked, _Looked) or picked is None:
             return
-        first = picked.take([0])
-        name = first.members[0].name
-        found = frozenset(item for item, holders in looked.holders.items() if first.gather(holders)[0] > 0)
+        name = picked.take([0]).members[0].name
+        bit = self._held.bit_of(name)
+        found = frozenset(item for item, slots in looked.holders.items() if slots & bit)
         self._metrics.sent(looked.items, found, name.rpartition("/")[2])
         self._held.insert(name, tuple(looked.items), self._capacity)
 
@@ -156,3 +158,11 @@ class MediaCacheProducer(DataProducer[MediaCacheParameters], PreRequest[MediaCac
         """Forget what it held; an endpoint that takes its name begins with an empty cache."""
         self._held.remove(name)
         self._pool = None
+
+    def learnt_bytes(self) -> int:
+        """What the index takes."""
+        return self._held.size_bytes
+
+    def forget_some(self) -> bool:
+        """Of each endpoint, the half of its media that was used least recently, in parts."""
+        return self._held.halve()

@@ -231,11 +231,13 @@ class PredictedLatencyProducer(
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
         """Note where the request goes, and what was expected of that endpoint."""
-        picked, rows = result.runs[result.primary].picked, state.private.get("rows")
+        # Taken away: a request lasts for minutes, and has a row for each endpoint.
+        picked, rows = result.runs[result.primary].picked, state.private.pop("rows", None)
+        predictions = state.private.pop("predictions", None)
         if picked is None or not isinstance(rows, dict):
             return
         name = picked.take([0]).members[0].name
-        row, predictions = rows.get(name), state.private.get("predictions")
+        row = rows.get(name)
         if row is None:
             return
         first = _prefilled_by(result) or name

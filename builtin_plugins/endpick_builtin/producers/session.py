@@ -19,14 +19,25 @@ from endpick.api import (
     Stability,
 )
 
+_MOST_MENTIONS = 1000
+"""Of a cookie's name that are looked at: browsers keep some hundred cookies of a site."""
+
 
 def cookie(header: str, name: str) -> str:
     """The value of one cookie in a `Cookie` header, without quotes around it; empty where it has none of that name."""
-    for pair in header.split(";"):
+    # Looked for by its name: a client may send a hundred thousand others.
+    at = header.find(name)
+    for _ in range(_MOST_MENTIONS):
+        if at < 0:
+            break
+        begin = header.rfind(";", 0, at) + 1
+        end = header.find(";", at)
+        pair = header[begin:] if end < 0 else header[begin:end]
         key, found, value = pair.partition("=")
         if found and key.strip() == name:
             value = value.strip()
             return value[1:-1] if len(value) >= 2 and value[0] == value[-1] == '"' else value
+        at = -1 if end < 0 else header.find(name, end)
     return ""
 
 

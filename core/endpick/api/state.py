@@ -10,8 +10,13 @@ from endpick.api.access import Access
 from endpick.api.data import DataKey, Scope
 from endpick.api.endpoints import Endpoints, FloatArray
 from endpick.api.errors import UnknownKey
+from endpick.api.keys import PrefixBlocks, PromptTokens
 
 T = TypeVar("T")
+_HASH_BYTES: Final = 40
+"""Of a block's hash: a number of 64 bits, and where it stands."""
+_COLUMN_BYTES: Final = 600
+"""Of a column beside its numbers: the array, and what its producer and its readers keep in `private`, an object or two each."""
 
 _REQUEST: Final = Scope.REQUEST
 _CANDIDATE: Final = Scope.CANDIDATE
@@ -25,13 +30,15 @@ class ScoringState:
     instance left there.
     """
 
-    __slots__ = ("_access", "_columns", "_private", "_profile_private", "_values")
+    __slots__ = ("_access", "_columns", "_left_bytes", "_private", "_profile_private", "_values")
 
     def __init__(self, access: Access | None = None) -> None:
         """Made by the host, once per request."""
         self._access = Access() if access is None else access
         self._values: dict[str, object] = {}
         self._columns: dict[str, tuple[Endpoints, FloatArray]] = {}
+        self._left_bytes = [0]
+        """About what all that producers left takes, for the host; shared by all who write to this state."""
         self._private: dict[str, dict[str, object]] = {}
         self._profile_private: dict[str, dict[str, object]] = {}
 
@@ -101,6 +108,14 @@ class CycleState(ScoringState):
         scope = self._access.scope
         if scope is not None and key.name not in scope.writable:
             self._access.on_violation(scope, key.name, "write")
+        # A film of years is a mebibyte of tokens, though the body has two hundred bytes.
+        left: object = value
+        if type(left) is tuple:
+            for each in left:
+                if type(each) is PromptTokens:
+                    self._left_bytes[0] += each.token_ids.nbytes
+        elif type(left) is PrefixBlocks and type(left.hashes) is tuple:
+            self._left_bytes[0] += _HASH_BYTES * len(left.hashes)
         self._values[key.name] = value
         if scope is not None and key.name in scope.own_names:
             self._values[scope.own_names[key.name]] = value
@@ -131,6 +146,7 @@ class CycleState(ScoringState):
             values = full
         else:  # whose array it is may change it, and a class of its own may do anything: its readers would be blamed
             values = np.array(values, np.float64)
+        self._left_bytes[0] += values.nbytes + _COLUMN_BYTES
         self._columns[key.name] = endpoints, values
         if scope is not None and key.name in scope.own_names:
             self._columns[scope.own_names[key.name]] = endpoints, values
@@ -140,6 +156,7 @@ class CycleState(ScoringState):
         other = CycleState(access)
         other._values, other._columns = self._values, self._columns
         other._private, other._profile_private = self._private, self._profile_private
+        other._left_bytes = self._left_bytes
         return other
 
     def _begin_profile_run(self) -> None:

@@ -90,8 +90,8 @@ class FlowControlMetrics:
             _NAME + "requests_total", "Requests by what became of them in flow control.", ("outcome", *of_band), registry
         )
         self._bound: dict[tuple[str, ...], _FlowMembers] = {}
-        self._counted: dict[tuple[Outcome, int], Tally] = {}
-        self._bands: dict[int, tuple[Tally, Tally]] = {}
+        self._counted: dict[tuple[Outcome, str], Tally] = {}
+        self._bands: dict[str, tuple[Tally, Tally]] = {}
         self._passes: dict[tuple[str, str, str, int], tuple[Distribution, Tally]] = {}
         """What counts a request that passes, for the combinations that came last: nearly every request is one."""
 
@@ -121,7 +121,7 @@ class FlowControlMetrics:
 
     def revoked(self, priority: int, target: float, pending: float) -> None:
         """See `ReclaimReport`."""
-        self._issued.labels(str(priority), self._pool).value += 1.0
+        self._issued.labels(self._combination.priority(priority), self._pool).value += 1.0
         self._target.labels(self._pool).value = target
         self._pending.labels(self._pool).value = pending
 
@@ -205,16 +205,18 @@ class FlowControlMetrics:
         self._counter(outcome, priority).value += 1.0
 
     def _counter(self, outcome: Outcome, priority: int) -> Tally:
-        counted = self._counted.get((outcome, priority))
+        label = self._combination.priority(priority)
+        counted = self._counted.get((outcome, label))
         if counted is None:
-            counted = self._counted[outcome, priority] = self._requests.labels(outcome, str(priority), self._pool)
+            counted = self._counted[outcome, label] = self._requests.labels(outcome, label, self._pool)
         return counted
 
     def _fill(self, band: BandQueue, bands: Bands) -> None:
-        used = self._bands.get(band.priority)
+        label = self._combination.priority(band.priority)
+        used = self._bands.get(label)
         if used is None:
-            labels = str(band.priority), self._pool
-            used = self._bands[band.priority] = self._used_requests.labels(*labels), self._used_bytes.labels(*labels)
+            labels = label, self._pool
+            used = self._bands[label] = self._used_requests.labels(*labels), self._used_bytes.labels(*labels)
         used[0].value = len(band) / band.rules.max_requests
         used[1].value = band.size_bytes / band.rules.max_bytes
         if bands.rules.max_requests:

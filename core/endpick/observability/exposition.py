@@ -19,6 +19,7 @@ from endpick.api.keys import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEU
 from endpick.api.request import shown
 from endpick.observability.metrics import PREFIX
 from endpick.observability.telemetry import Telemetry
+from endpick.observability.text_page import CollectorInTurns
 from endpick.plugins.apart import apart
 from endpick.plugins.elsewhere import SampleKey
 from endpick.plugins.failures import CALL_FAILURES, is_the_hosts
@@ -27,9 +28,11 @@ from endpick.plugins.kinds import ExtensionPoint
 
 MOST_SAMPLES = 100_000
 """Of an instance, on one page: some 15 MB. One with more has a label without measure, and would fill pages of gigabytes."""
+_SAMPLES_AT_ONCE = 1000
+"""Of an instance: to copy one takes some 5 µs."""
 
 
-class Exposition(Collector):
+class Exposition(CollectorInTurns):
     """The host's registry and the registries of the instances that serve now, as one.
 
     Each instance has a registry of its own, and its samples get the labels `plugin_name` and `plugin_type`. So two instances of a
@@ -43,31 +46,52 @@ class Exposition(Collector):
         self._telemetry = telemetry
 
     def collect(self) -> Iterator[Metric]:
-        """All families as they are now, each once; called for every scrape."""
+        """All families as they are now, each once."""
+        return (family for family in self.in_turns() if family is not None)
+
+    def in_turns(self) -> Iterator[Metric | None]:
+        """The same, and None between parts of what instances show: one may have tens of thousands of samples. Called for every scrape."""
         own: set[str] = set()
-        for family in self._host.collect():
-            own.add(family.name)
-            yield family
+        for shown_first in self._host.collect():
+            own.add(shown_first.name)
+            yield shown_first
         told: dict[str, Metric] = {}
         for instance in self._instances():
             for family in self._families(instance):
-                if family.name in own:
+                if family is None:
+                    yield None
+                elif family.name in own:
                     self._telemetry.fault(instance, ExtensionPoint.METRICS, f"offers the metric '{family.name}', which is endpick's own")
                 elif (first := told.setdefault(family.name, family)) is not family:
                     self._join(first, family, instance)
         yield from told.values()
 
-    def _families(self, instance: Instance) -> list[Metric]:
+    def _families(self, instance: Instance) -> Iterator[Metric | None]:
+        """All of an instance, or none where it fails; first None for each turn that others may have."""
         if instance.registry is None:
-            return []
-        try:
-            with apart():
-                return list(_with_elsewhere(instance.registry.collect(), instance))
-        except CALL_FAILURES as problem:
-            if is_the_hosts(problem):
-                raise
-            self._telemetry.fault(instance, ExtensionPoint.METRICS, problem)
-            return []
+            return
+        found: list[Metric] = []
+        copied = 0
+        families: Iterator[Metric] | None = None
+        while True:
+            try:
+                with apart():
+                    if families is None:
+                        families = _with_elsewhere(instance.registry.collect(), instance)
+                    family = next(families, None)
+            except CALL_FAILURES as problem:
+                if is_the_hosts(problem):
+                    raise
+                self._telemetry.fault(instance, ExtensionPoint.METRICS, problem)
+                return
+            if family is None:
+                break
+            found.append(family)
+            copied += len(family.samples)
+            if copied > _SAMPLES_AT_ONCE:
+                copied = 0
+                yield None
+        yield from found
 
     def _join(self, first: Metric, family: Metric, instance: Instance) -> None:
         if first.type == family.type:

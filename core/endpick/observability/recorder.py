@@ -36,6 +36,8 @@ _ERROR: Final = TerminationCause.ERROR
 MAX_COMBINATIONS = 250
 MOST_REASONS = 100
 """Classes of exceptions that are told apart: a plugin can make one for each that it raises."""
+MOST_PRIORITIES = 100
+"""Told apart by metrics of their own, beside those of the combinations that are."""
 OTHER = "other"
 _MOST_ATTEMPTS = 5000
 """Pairs of an endpoint and a target model; endpoints come and go, and each may serve every model."""
@@ -74,7 +76,7 @@ class Recorder:
         self._target_model = LabelLimit(max_combinations)
         self._reason = LabelLimit(MOST_REASONS)
         self._gateway_bodies = BodyModeGauge(metrics.gateway_bodies, clock)
-        self._models: dict[_Combination, _ModelMetrics] = {}
+        self._models: dict[_Combination | _Labels, _ModelMetrics] = {}
         self._attempts: dict[_Attempt, Tally] = {}
 
     def plugin_timer(self, extension_point: str, instance: Instance) -> Distribution:
@@ -257,7 +259,7 @@ class Recorder:
     def _bind_model(self, key: _Combination) -> _ModelMetrics:
         labels = self._combination(key)
         # Under its own labels a combination is kept by its own name, which is no longer than a label; others share what is kept for them.
-        kept = key if labels == (*key[:3], str(key[3])) else (*labels[:3], key[3])
+        kept: _Combination | _Labels = key if labels == (*key[:3], str(key[3])) else labels
         bound = self._models.get(kept)
         if bound is None:
             bound = self._models[kept] = _ModelMetrics(self._metrics, labels)
@@ -288,7 +290,8 @@ class CombinationLimit:
     """The labels of a request: its own for the first combinations of models, fairness id and priority, and `other` for later ones.
 
     Clients choose models and fairness ids. Each combination has some two hundred samples, so that the page and its writing are bounded
-    only if the number of combinations is, and not that of the values of each label.
+    only if the number of combinations is, and not that of the values of each label. Later ones are told apart by priority alone, as long
+    as there are few: who speaks for the API server may give each of thousands of objectives another one every second.
     """
 
     def __init__(self, maximum: int, overflowed: Callable[[], None]) -> None:
@@ -296,6 +299,7 @@ class CombinationLimit:
         self._maximum = maximum
         self._overflowed = overflowed
         self._known: dict[_Combination, _Labels] = {}
+        self.priority = PriorityLimit()
 
     def __call__(self, combination: _Combination) -> _Labels:
         """The labels; strings longer than `MAX_LABEL_LENGTH` are cut."""
@@ -307,9 +311,25 @@ class CombinationLimit:
         if (*cut, priority) not in self._known:
             if len(self._known) >= self._maximum:
                 self._overflowed()
-                return OTHER, OTHER, OTHER, str(priority)
+                return OTHER, OTHER, OTHER, self.priority(priority)
             self._known[*cut, priority] = *cut, str(priority)
         return self._known[*cut, priority]
+
+
+class PriorityLimit:
+    """The labels of the first priorities, and `other` for later ones."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, str] = {}
+
+    def __call__(self, priority: int) -> str:
+        """The label."""
+        label = self._known.get(priority)
+        if label is None:
+            if len(self._known) >= MOST_PRIORITIES:
+                return OTHER
+            label = self._known[priority] = str(priority)
+        return label
 
 
 def _told(problem: BaseException | str) -> str:

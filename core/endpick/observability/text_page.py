@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Iterator
 
 from prometheus_client import CONTENT_TYPE_LATEST, Metric, generate_latest
@@ -16,6 +17,14 @@ _WRITTEN_APART = ("_created", "_gsum", "_gcount")
 """Samples of names that end so follow their family as families of their own."""
 
 
+class CollectorInTurns(Collector):
+    """One whose work between two families may be much."""
+
+    @abstractmethod
+    def in_turns(self) -> Iterator[Metric | None]:
+        """What `collect` gives, and None wherever others may have a turn."""
+
+
 async def page_of(collector: Collector) -> bytes:
     """The page of all families of a collector; between two pieces, unless they are short, the event loop has its turn.
 
@@ -26,7 +35,12 @@ async def page_of(collector: Collector) -> bytes:
     pieces: list[bytes] = []
     written = ""
     at_once = 0
-    for family in collector.collect():
+    families = collector.in_turns() if isinstance(collector, CollectorInTurns) else collector.collect()
+    for family in families:
+        if family is None:
+            at_once = 0
+            await asyncio.sleep(0)
+            continue
         for part in _parts(family):
             size = len(part.samples) + _FAMILY_SAMPLES
             if at_once and at_once + size > _SAMPLES_AT_ONCE + _FAMILY_SAMPLES:

@@ -35,7 +35,7 @@ from endpick.requests.long_body import LongBody
 from endpick.requests.memory import SHED_FOR_MEMORY, MemoryAccount, OverloadStage
 from endpick.requests.model import NO_CANDIDATES, NOTHING_CACHED, BodyModes, Decision, IncomingRequest, Refused, Routed, refused
 from endpick.requests.pipeline import Pipeline, hidden_by_body_modes
-from endpick.requests.producing import Production, after, produce_waiting
+from endpick.requests.producing import Beginnings, Production, after, produce_waiting
 from endpick.requests.response import BodilessExchange, ExchangeHost, TrackedExchange
 from endpick.requests.steps import (
     admit,
@@ -134,6 +134,7 @@ class Director:
         self._known_body_modes: set[BodyModes] = set()
         self._exchange_host = ExchangeHost(self._access, telemetry, clock, self._account)
         self._room = room
+        self._beginnings = Beginnings()
         if room is not None:
             room.director = self
             room.reconfigure(pipeline.flow_control, pipeline.detector)
@@ -245,7 +246,9 @@ class Director:
             return self._conclude(pipeline, built, endpoints, state) if fault is None else self.refuse(built, refused(fault))
 
         production = Production(built.request, endpoints, state, self._access)
-        return after(partial(produce_waiting, pipeline.producers_later, production, self._account, built.parsed_bytes), conclude)
+        return after(
+            partial(produce_waiting, pipeline.producers_later, production, self._beginnings, self._account, built.parsed_bytes), conclude
+        )
 
     def _conclude(self, pipeline: Pipeline, built: BuiltRequest, endpoints: Endpoints, state: CycleState) -> Decision:
         """What follows production: admit → schedule → pre-request, and the request is on its way."""

@@ -5,6 +5,8 @@ Coroutines, which the compiled build leaves to Python: that is why they do not s
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -17,13 +19,47 @@ from endpick.plugins.apart import apart
 from endpick.plugins.attempt import LateError, attempt
 from endpick.plugins.failures import CALL_FAILURES, FaultOfAnother, is_the_hosts
 from endpick.plugins.stretches import Timed
-from endpick.requests.memory import MemoryAccount
+from endpick.requests.memory import EXCHANGE_BYTES, MemoryAccount
 from endpick.requests.model import Decision
 from endpick.requests.steps import CompiledProducer, produce
 from endpick.scheduling.step import Fault, settle
 
 MOST_ENDLESS = 32
 """Calls of one producer that have not ended since they were cancelled: each keeps its request in memory, and no more are begun."""
+
+
+CANDIDATES_AT_ONCE = 8_000
+"""Of all requests whose producers begin between two looks of the event loop at everything else: one may take a microsecond for each."""
+
+
+class Beginnings:
+    """The queue of requests whose producers are to begin: those of all that come at one moment would begin in one turn of the loop."""
+
+    def __init__(self) -> None:
+        self._begun = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    async def turn(self, candidates: int) -> None:
+        """Go on when it is this request's turn, which is at once where few come, or where there are few to choose from."""
+        loop = asyncio.get_running_loop()
+        if not self._begun:
+            loop.call_soon(self._count_anew)
+        if self._begun < CANDIDATES_AT_ONCE and not self._waiting:
+            self._begun += candidates
+            return
+        turn = loop.create_future()
+        self._waiting.append((candidates, turn))
+        await turn
+
+    def _count_anew(self) -> None:
+        self._begun = 0
+        while self._waiting and self._begun < CANDIDATES_AT_ONCE:
+            candidates, turn = self._waiting.popleft()
+            if not turn.done():  # its client has left
+                turn.set_result(None)
+                self._begun += candidates
+        if self._begun:
+            asyncio.get_running_loop().call_soon(self._count_anew)
 
 
 async def after(produce: Callable[[], Coroutine[None, None, Fault | None]], conclude: Callable[[Fault | None], Decision]) -> Decision:
@@ -44,14 +80,16 @@ class Production:
 
 
 async def produce_waiting(
-    producers: Sequence[CompiledProducer], production: Production, account: MemoryAccount, parsed_bytes: int
+    producers: Sequence[CompiledProducer], production: Production, beginnings: Beginnings, account: MemoryAccount, parsed_bytes: int
 ) -> Fault | None:
     """Run the producers, of which the first has to wait; None, or a fault of an instance whose `onFault` refuses.
 
-    What the body became is in the account meanwhile: any number of requests may wait.
+    What the body became, and what other producers made of it, is in the account meanwhile: any number of requests may wait.
     """
-    account.hold_parsed(parsed_bytes)
+    held = parsed_bytes + production.state._left_bytes[0] + EXCHANGE_BYTES
+    account.hold_parsed(held)
     try:
+        await beginnings.turn(production.endpoints._size)
         for producer in producers:
             if producer.awaits:
                 fault = await _produce_later(producer, production)
@@ -63,7 +101,7 @@ async def produce_waiting(
                 return fault
         return None
     finally:
-        account.hold_parsed(-parsed_bytes)
+        account.hold_parsed(-held)
 
 
 async def _produce_later(producer: CompiledProducer, production: Production) -> Fault | None:

@@ -22,7 +22,7 @@ from endpick.plugins.failures import CALL_FAILURES, kind_of
 from endpick.plugins.instance import Instance
 from endpick.requests.added import add_headers, add_metadata
 from endpick.requests.intake import BuiltRequest
-from endpick.requests.memory import MemoryAccount
+from endpick.requests.memory import EXCHANGE_BYTES, MemoryAccount
 from endpick.requests.model import CloseCause
 from endpick.requests.response_body import FramedUsage, ModelNameRestorer, StreamedUsage, UsageReader, WholeUsage, read_usage
 from endpick.scheduling.step import Fault, Step, bind_settling
@@ -144,7 +144,7 @@ class TrackedExchange:
         picked: Endpoints,
         destinations: tuple[str, ...],
     ) -> None:
-        """A request that leaves now; what its body became is in the account until `finish`.
+        """A request that leaves now; what its body became, and what producers made of it, is in the account until `finish`.
 
         Args:
             host: See there.
@@ -157,8 +157,9 @@ class TrackedExchange:
         request = built.request
         # As `hold_parsed`, here and at the end, without the call, which each request would pay for.
         account = host.account
-        account.parsed_bytes += built.parsed_bytes
-        account.held_bytes += built.parsed_bytes
+        parsed_bytes = built.parsed_bytes + state._left_bytes[0] + EXCHANGE_BYTES
+        account.parsed_bytes += parsed_bytes
+        account.held_bytes += parsed_bytes
         if account.held_bytes > account.alarm_bytes:
             account.reconsider()
         renamed = request.incoming_model and request.model != request.incoming_model
@@ -167,7 +168,7 @@ class TrackedExchange:
         # Not `built` itself: the body to send instead would be in memory until the answer ends.
         self._request = request
         self._parser = built.parser
-        self._parsed_bytes = built.parsed_bytes
+        self._parsed_bytes = parsed_bytes
         self._state = state
         for breaker in observers.breakers:
             if breaker.state is _OPEN:

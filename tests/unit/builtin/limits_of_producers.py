@@ -75,6 +75,16 @@ async def two_questions(predictor, trainer, registry):
         each.cancel()
 
 
+async def many_waiting(predictor, trainer, registry):
+    predictor._waiting_rows = latency_service.MOST_WAITING_ROWS - 1
+    asking = asyncio.ensure_future(predictor.predict([{}]))
+    await asyncio.sleep(0)
+    with pytest.raises(Unavailable, match="rows wait for the predictor"):
+        await predictor.predict([{}])
+    assert await asking
+    assert predictor._waiting_rows == latency_service.MOST_WAITING_ROWS - 1
+
+
 async def late_prediction(predictor, trainer, registry):
     with pytest.raises(Unavailable, match="no answer within"):
         await predictor.predict([{}])
@@ -139,6 +149,13 @@ async def long_prompt(monkeypatch, tmp_path):
 
 async def full_window(monkeypatch, tmp_path):
     producer = instance(BurstPrefixCacheProducer, windowDurationMs=bursts.HOUR, maxBatchSize=2)
+    await asyncio.gather(bursts.matches(producer, b"x"), bursts.matches(producer, b"x"))
+    return producer.registry
+
+
+async def long_window(monkeypatch, tmp_path):
+    monkeypatch.setattr(burst_prefix, "MOST_STEPS", 19)  # of three endpoints and a block each
+    producer = instance(BurstPrefixCacheProducer, windowDurationMs=bursts.HOUR)
     await asyncio.gather(bursts.matches(producer, b"x"), bursts.matches(producer, b"x"))
     return producer.registry
 
@@ -247,6 +264,7 @@ async def small_index(monkeypatch, tmp_path):
 
 ACTS = {
     latency_service._MANY_ROWS: asked(many_rows, predictions),
+    latency_service._MANY_WAITING: asked(many_waiting, predictions),
     latency_service._MANY_QUESTIONS: asked(two_questions, most_questions=1, most_rows=1),
     latency_service._LATE: asked(late_prediction, timeout_seconds=0.05),
     latency_service._MANY_SAMPLES: asked(two_samples, sample_size=1),
@@ -258,6 +276,7 @@ ACTS = {
     program_aware._MANY_PROGRAMS: two_programs,
     burst_prefix._LONG_PROMPT: long_prompt,
     burst_prefix._FULL_WINDOW: full_window,
+    burst_prefix._LONG_WINDOW: long_window,
     of_engines.LONG_MESSAGE: long_message,
     of_engines.MANY_EVENTS: many_events,
     of_engines.MANY_HELD: held_messages,

@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick.api import CycleState, DispatchedRequest, Endpoint, PluginContext, ResponseEnd, TerminationCause, Usage
+from endpick.api.metrics import MAX_LABEL_LENGTH, MAX_LABEL_VALUES
 from endpick.testing import MadeUpBand, make_request, make_waiting
 from endpick_builtin.flow_control.fairness import GlobalStrictFairness, RoundRobinFairness
 from endpick_builtin.flow_control.program_aware import ProgramAwareFairness, ProgramAwareParameters, jain_index
 from endpick_builtin.flow_control.usage_limits import HoldbackParameters, PriorityHoldback, SoftReflectiveCeiling
+from endpick_builtin.recency import LONGEST_ID
 from unit.builtin.vectors import built, vectors
 from unit.scheduling.workbench import instance
 
@@ -233,3 +235,31 @@ def test_a_throttled_band_is_open_once_in_each_period(saturation, bands):
 def test_a_holdback_refuses_ceilings_upside_down():
     with pytest.raises(ValueError, match="maxCeiling must not be below minCeiling"):
         HoldbackParameters(minCeiling=0.5, maxCeiling=0.4)
+
+
+def test_the_page_names_the_first_thousand_programs_by_a_beginning_that_is_their_own():
+    built = instance(ProgramAwareFairness)
+    for number in range(MAX_LABEL_VALUES + 500):
+        answer(built.plugin, f"{number}", 1, 0)
+    assert len(programs_on(built.registry)) == MAX_LABEL_VALUES
+    built = instance(ProgramAwareFairness)
+    for ending in ("a", "b", "\U0001f600"):
+        answer(built.plugin, "p" * 500 + ending, 1, 0)
+    assert programs_on(built.registry) == ["p" * MAX_LABEL_LENGTH]
+    assert len(built.plugin._ledger.programs) == 3
+    assert max(map(len, built.plugin._ledger.programs)) <= LONGEST_ID
+
+
+def programs_on(registry):
+    [family] = [each for each in registry.collect() if each.name == "llm_d_epp_program_aware_attained_service_tokens"]
+    return [sample.labels["program_id"] for sample in family.samples]
+
+
+def test_programs_count_as_what_was_learnt_and_half_of_them_is_forgotten():
+    policy = instance(ProgramAwareFairness).plugin
+    for number in range(100):
+        answer(policy, f"{number}", 1, 0)
+    before = policy.learnt_bytes()
+    assert policy.forget_some() is False
+    assert 0 < policy.learnt_bytes() == before // 2
+    assert list(policy._ledger.programs) == [f"{number}" for number in range(50, 100)]

@@ -47,6 +47,11 @@ def test_namespace_and_usage_that_is_not_there():
     assert reported("has(usage.prompt_token_details) ? 1 : 2", usage=Usage(1, 1)) == {"envoy.lb": {"tokens": 2}}
 
 
+def test_counts_that_are_beyond_what_cel_counts_with_are_no_fault():
+    assert reported("usage.total_tokens", usage=Usage(2**64 - 1, 1)) is None
+    assert reported("usage.completion_tokens", usage=Usage(1, 2**63)) is None
+
+
 def test_an_expression_without_a_value_is_logged_once(caplog):
     pytest.importorskip("celpy", reason="the extra 'cel' is not installed")
     plugin = instance(RequestAttributeReporter, attributes=[{"key": {"name": "n"}, "expression": "usage.nothing"}]).plugin

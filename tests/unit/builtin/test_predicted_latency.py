@@ -116,6 +116,12 @@ class Cycle:
         self.producer.plugin.response_ended(self.request, ResponseEnd(cause, status, usage, 9, seconds, ttft), self.state)
 
 
+async def test_of_a_request_that_has_left_one_row_is_kept(producer_at):
+    async with serving(Sidecar()) as port, started((producer := producer_at(port)).plugin):
+        cycle = (await Cycle(producer).produce()).send()
+    assert cycle.state.private.keys() == {"served"}
+
+
 async def test_one_question_with_what_is_known_of_each_endpoint(producer_at):
     async with serving(sidecar := Sidecar()) as port, started((producer := producer_at(port, endpointRoleLabel="role")).plugin):
         cycle = await Cycle(producer, labels=[{"role": "decode"}]).produce()

@@ -14,8 +14,9 @@ from endpick.api.access import AccessScope
 from endpick.api.scheduling import ProfileRunResult, SchedulingResult
 from endpick.api.state import CycleState
 from endpick.requests.intake import HeadersForUpstream
-from endpick_builtin.pairs.session_bindings import LONGEST_ID, SessionBindings
+from endpick_builtin.pairs.session_bindings import SessionBindings
 from endpick_builtin.pairs.sessions import SessionAffinityFilter, SessionAffinityScorer, decoded, encoded
+from endpick_builtin.recency import FORGOTTEN_AT_ONCE, LONGEST_ID
 from unit.scheduling.workbench import access, instance, names, pool
 
 
@@ -210,3 +211,40 @@ def test_a_token_says_which_endpoint_it_is_of(name):
 @given(st.text(max_size=20))
 def test_any_text_may_come_as_a_token(text):
     assert decoded(text) is None or isinstance(decoded(text), str)
+
+
+def test_a_session_of_wide_characters_is_kept_as_short_as_others():
+    bindings = SessionBindings(300.0, 10.0, 10, lambda: 0.0)
+    session = "\U0001f600" * LONGEST_ID
+    bindings.bind(session, "e1")
+    assert bindings.endpoint_of(session) == "e1"
+    assert bindings.endpoint_of("\U0001f600" * (LONGEST_ID - 1)) is None
+    assert max(len(key.encode()) for key in bindings._bindings) <= LONGEST_ID
+
+
+def test_sessions_that_are_over_at_one_moment_are_forgotten_in_parts():
+    now = 0.0
+    bindings = SessionBindings(300.0, 10.0, 100_000, lambda: now)
+    for number in range(3 * FORGOTTEN_AT_ONCE):
+        bindings.bind(f"{number}", "e1")
+    now = 1000.0
+    left = []
+    for number in range(4):
+        bindings.bind(f"new {number}", "e1")
+        left.append(len(bindings))
+    assert left == [2 * FORGOTTEN_AT_ONCE + 1, FORGOTTEN_AT_ONCE + 2, 3, 4]
+
+
+def test_sessions_count_as_what_was_learnt_and_half_of_them_is_forgotten_in_parts():
+    session = Session(**BY_ID)
+    for number in range(4 * FORGOTTEN_AT_ONCE):
+        session.plugin._bindings.bind(f"{number}", "pool/e1")
+    before = session.plugin.learnt_bytes()
+    assert before > 4 * FORGOTTEN_AT_ONCE * 200
+    parts = 1
+    while session.plugin.forget_some():
+        parts += 1
+    assert parts > 1
+    assert session.plugin.learnt_bytes() == before // 2
+    assert session.kept(by_id("0")) == ["e0", "e1", "e2"]
+    assert session.kept(by_id(f"{4 * FORGOTTEN_AT_ONCE - 1}")) == ["e1"]

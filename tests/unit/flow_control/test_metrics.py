@@ -10,6 +10,7 @@ from ruamel.yaml import YAML
 
 from endpick.flow_control.metrics import FlowControlMetrics
 from endpick.flow_control.states import EntryEvent
+from endpick.observability.recorder import MOST_PRIORITIES
 from unit.flow_control.queue_bench import Bench, band, settings
 
 FIXTURE = Path(__file__).parents[2] / "fixtures/metrics/catalogue.yaml"
@@ -92,3 +93,17 @@ def test_made_up_fairness_ids_share_their_labels_beyond_the_limit(registry):
     assert overflows
     bench.controller.end_some(1000, EntryEvent.SHUT_DOWN)
     assert sum(sample.value for family in registry.collect() if "queue_size" in family.name for sample in family.samples) == 0
+
+
+def test_priorities_without_number_share_their_labels_beyond_a_number_of_them(registry):
+    bench = Bench(settings(template=band(max_requests=10_000, fairness="any")), any=lambda each: next(iter(each.flows)))
+    report = bench.controller._report = FlowControlMetrics(registry, "the-pool", 5, lambda: None)
+    for priority in range(3 * MOST_PRIORITIES):
+        bench.offer(str(priority), priority=priority)
+        report.revoked(priority, 0.5, 0.1)
+    bench.controller.end_some(1000, EntryEvent.SHUT_DOWN)
+    for name in ("requests_total", "capacity_utilization_requests", "capacity_utilization_bytes", "revocations_issued_total"):
+        samples = [sample for family in registry.collect() for sample in family.samples if sample.name == f"llm_d_epp_flow_control_{name}"]
+        assert len({sample.labels["priority"] for sample in samples}) == MOST_PRIORITIES + 1, name
+    assert sum(report.by_outcome().values()) == 3 * MOST_PRIORITIES
+    assert len(report._bands) == MOST_PRIORITIES + 1

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from endpick.api import Endpoint, ResponseEnd, TerminationCause, Usage
 from endpick.api.metrics import LabelLimit
 from endpick.observability.metrics import EndpickMetrics
-from endpick.observability.recorder import Recorder
+from endpick.observability.recorder import MOST_PRIORITIES, Recorder
 from unit.scheduling.workbench import Pace
 
 DONE = ResponseEnd(TerminationCause.NATURAL, 200, Usage(10, 20, 5), 9, 0.1, 0.1)
@@ -69,6 +69,20 @@ def test_priorities_are_told_apart_also_beyond_the_limit(registry, clock):
         ("other", "other", "-1", "other"): 2.0,
         ("other", "other", "0", "other"): 2.0,
     }
+
+
+def test_priorities_without_number_are_told_apart_up_to_a_number_of_them(registry, clock):
+    recorder = Recorder(EndpickMetrics(registry), clock, max_combinations=1)
+    for number in range(3 * MOST_PRIORITIES):
+        recorder.request_decided("m", "t", "f", number, 10, 0.004)
+        recorder.request_ended("m", "t", "f", number, DONE, Pace())
+        recorder.request_refused("m", "t", "f", number, "BadRequest")
+
+    counts = series(registry, "llm_d_epp_request_total")
+    assert len(counts) == 1 + MOST_PRIORITIES + 1
+    assert counts["other", "other", "other", "other"] == 3 * MOST_PRIORITIES - 1 - MOST_PRIORITIES
+    assert len(recorder._models) == len(counts) == len(series(registry, "llm_d_epp_request_error_total"))
+    assert set(series(registry, "llm_d_epp_request_running").values()) == {0.0}
 
 
 def test_long_labels_are_cut_and_counted_under_what_is_left(recorder, registry):

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Metric, generat
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from endpick.api.fast_metrics import Distributions
 from endpick.observability import exposition
 from endpick.observability.exposition import Exposition
 from endpick.observability.text_page import page_of
@@ -215,3 +216,40 @@ def test_texts_of_classes_of_their_own_keep_no_page_from_being_written(host, rec
     assert page(host, recording, plugin("one", family))["acme_size"] == [
         ({"shard": "s", "plugin_name": "one", "plugin_type": "test.one"}, 1.0)
     ]
+
+
+@pytest.mark.asyncio
+async def test_what_an_instance_shows_in_many_parts_is_copied_in_turns(host, recording):
+    sizes = Distributions("sizes", "Of things.", ("kind",), range(20), (instance := plugin("a")).registry)
+    for number in range(2000):
+        sizes.labels(f"{number}").observe(1.0)
+    copied, most = 0, 0
+
+    async def neighbour():
+        nonlocal most
+        while not writing.done():
+            before = copied
+            await asyncio.sleep(0)
+            most = max(most, copied - before)
+
+    def counted(family, *_):
+        nonlocal copied
+        copied += len(family.samples)
+        return family
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("endpick.observability.exposition._of_instance", counted)
+        writing = asyncio.ensure_future(page_of(Exposition(host, lambda: (instance,), recording)))
+        await neighbour()
+    assert (await writing).count(b"sizes_bucket") == copied * 21 // 23 == 2000 * 21
+    assert most <= 1000 + 16 * 23
+
+
+@pytest.mark.asyncio
+async def test_an_instance_that_fails_in_a_later_part_shows_nothing(host, recording):
+    parts = [gauge("things", number, kind=f"{number}") for number in range(3000)]
+    failing = plugin("a", *parts, ValueError("no"))
+    text = await page_of(Exposition(host, lambda: (failing,), recording))
+    assert b"things" not in text
+    assert b"host_requests_total 7.0" in text
+    assert len(recording.faults) == 1

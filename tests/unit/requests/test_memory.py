@@ -7,16 +7,26 @@ import json
 import tracemalloc
 from statistics import median
 
+import numpy as np
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from endpick.api import Rejection
-from endpick.requests.memory import DROP_BYTES, STAGE_BOUNDS, MemoryAccount, MemoryBudget, OverloadStage, next_stage, parsed_size
+from endpick.api import PREDICTED_TTFT, TOKENIZED_PROMPT, PromptTokens, Rejection
+from endpick.requests.memory import (
+    DROP_BYTES,
+    EXCHANGE_BYTES,
+    STAGE_BOUNDS,
+    MemoryAccount,
+    MemoryBudget,
+    OverloadStage,
+    next_stage,
+    parsed_size,
+)
 from endpick.requests.model import CloseCause
 from endpick_builtin.parsers import openai_prompts
-from unit.requests.stage import CHAT, Stage, admitter_of, async_producer_of
+from unit.requests.stage import CHAT, Stage, admitter_of, async_producer_of, producer_of
 
 NORMAL, RELEASING, SHEDDING, REFUSING, CLOSING = OverloadStage
 SHARES = st.floats(0.0, 1.2)
@@ -142,11 +152,41 @@ def test_a_routed_request_is_accounted_for_until_it_is_over():
     stage = Stage()
     account = stage.director._account
     one, other = stage.route().exchange, stage.route(chat("x" * 1000) | {"model": "m"}).exchange
-    assert account.parsed_bytes == parsed_size(sent(CHAT)) + parsed_size(sent(chat("x" * 1000) | {"model": "m"}))
+    assert account.parsed_bytes == parsed_size(sent(CHAT)) + parsed_size(sent(chat("x" * 1000) | {"model": "m"})) + 2 * EXCHANGE_BYTES
     one.finish(CloseCause.END)
     one.finish(CloseCause.END)
     other.finish(CloseCause.RESET)
     assert (account.parsed_bytes, account.held_bytes) == (0, 0)
+
+
+def test_what_producers_make_of_a_request_is_accounted_for_until_it_is_over():
+    tokens = np.zeros(1 << 18, np.uint32)
+
+    def produce(request, endpoints, state):
+        state.put(TOKENIZED_PROMPT, (PromptTokens(tokens),))
+        state.put_column(PREDICTED_TTFT, endpoints, np.zeros(len(endpoints)))
+
+    stage, plain = Stage(producers=[producer_of(produce)]), Stage()
+    exchange, other = stage.route().exchange, plain.route().exchange
+    held, usual = stage.director._account.held_bytes, plain.director._account.held_bytes
+    assert tokens.nbytes < held - usual < tokens.nbytes + 1000
+    for one in (exchange, other):
+        one.finish(CloseCause.END)
+    assert stage.director._account.held_bytes == 0
+
+
+@pytest.mark.asyncio
+async def test_what_producers_made_of_a_request_that_waits_for_another_one_is_accounted_for():
+    tokens = np.zeros(1 << 18, np.uint32)
+    at_once = producer_of(lambda request, endpoints, state: state.put(TOKENIZED_PROMPT, (PromptTokens(tokens),)), "at-once")
+    stage = Stage(producers=[at_once, async_producer_of(lambda *_: asyncio.Event().wait(), timeout_seconds=30.0)])
+    deciding = asyncio.ensure_future(stage.decide())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert stage.director._account.held_bytes > tokens.nbytes
+    deciding.cancel()
+    await asyncio.wait([deciding])
+    assert stage.director._account.held_bytes == 0
 
 
 def test_a_refused_request_is_not_accounted_for():
