@@ -22,9 +22,9 @@ CLASSES = (
     *("bodies", "answers", "overload", "pages"),
     "plugins",
     *("servers", "servers_tls", "servers_kubernetes", "servers_kubernetes_tls", "servers_discovery", "servers_services"),
-    *("connections", "connections_frames", "connections_grpc", "connections_tls"),
+    *("connections", "connections_frames", "connections_grpc", "connections_tls", "connections_watches"),
     *("trust", "trust_files", "trust_late", "logs", "logs_gateways", "logs_surroundings"),
-    "restarts",
+    *("restarts", "restarts_reloads"),
 )
 _PAUSE_SECONDS = 0.1
 

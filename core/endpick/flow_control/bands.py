@@ -20,12 +20,10 @@ class Bands:
         """Of all requests that wait."""
         self.requests = 0
         """How many wait."""
-        self.by_priority: dict[int, BandQueue] = {}
-        """Only to be read; `band` makes what is missing."""
-        self.priorities: tuple[int, ...] = ()
+        self.priorities: tuple[int, ...] = tuple(sorted({0, *rules.bands}, reverse=True))
         """Of all bands, the highest first."""
-        for priority in {0, *rules.bands}:
-            self.band(priority, now)
+        self.by_priority = {priority: BandQueue(priority, rules.of_band(priority), now) for priority in self.priorities}
+        """Only to be read; `band` makes what is missing."""
 
     def __iter__(self) -> Iterator[BandQueue]:
         """All bands, the highest first."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +22,7 @@ from endpick.observability.circuits import late
 from endpick.planning.compile import compile_collection, declared_keys
 from endpick.planning.plan import Plan, PlanOutcome
 from endpick.planning.request_plugins import missing_discovery
+from endpick.planning.steps import in_turns
 from endpick.plugins.apart import apart
 from endpick.plugins.failures import CALL_FAILURES, is_the_hosts, message_of
 from endpick.plugins.hooks import HookRegistry
@@ -231,14 +232,14 @@ async def reload_once(current: ActivePlan, runtime: Runtime, hooks: HookRegistry
 
 async def _reload(current: ActivePlan, runtime: Runtime, hooks: HookRegistry, replan: Callable[[], PlanOutcome]) -> bool:
     outcome = await asyncio.to_thread(replan)
-    _log_diagnostics(outcome.diagnostics)
+    await in_turns(_logging(outcome.diagnostics))
     if outcome.plan is None:
         _log.error("configuration refused; the old one keeps serving")
         return False
     try:
         new = await _admitted(current.deployment, runtime, hooks, outcome.plan)
     except StartRefused as refusal:
-        _log_diagnostics(refusal.diagnostics)
+        await in_turns(_logging(refusal.diagnostics))
         _log.error("configuration refused; the old one keeps serving")
         return False
     if new.plan.hooks.names != hooks.names:
@@ -269,8 +270,10 @@ async def _admitted(old: Deployment, runtime: Runtime, hooks: HookRegistry, plan
     return new
 
 
-def _log_diagnostics(diagnostics: Iterable[Diagnostic]) -> None:
+def _logging(diagnostics: Iterable[Diagnostic]) -> Generator[None, None, None]:
+    """Log each; there may be one for each line of the configuration."""
     for diagnostic in diagnostics:
+        yield
         level = logging.ERROR if diagnostic.is_error else logging.WARNING
         _log.log(level, diagnostic.message, extra={"code": str(diagnostic.code), "place": str(diagnostic.span or "")})
 

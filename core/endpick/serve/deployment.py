@@ -15,9 +15,9 @@ from endpick.api.plugin import PluginContext
 from endpick.datalayer.table import EndpointTable
 from endpick.diagnostics import Code, Diagnostic, PluginReference
 from endpick.observability.telemetry import Telemetry
-from endpick.planning.compile import Built, build_plan, carry_over, compile_plan
+from endpick.planning.compile import Built, building, carrying_over, compiling
 from endpick.planning.plan import Plan, PlannedInstance
-from endpick.plugins.apart import apart
+from endpick.planning.steps import in_turns
 from endpick.plugins.attempt import LateError, attempt
 from endpick.plugins.breaker import DEFAULT_SETTINGS, BreakerSettings
 from endpick.plugins.failures import CALL_FAILURES, is_a, is_the_hosts, message_of
@@ -71,16 +71,14 @@ async def deploy(plan: Plan, runtime: Runtime, previous: Deployment | None = Non
     Raises:
         StartRefused: a plugin could not be built or did not start; instances started here have been stopped again.
     """
-    with apart():
-        carried = {} if previous is None else carry_over(previous.plan, previous.built, plan)
-        built = build_plan(plan, lambda planned: _context(planned, runtime), carried, runtime.breaker)
+    carried = {} if previous is None else await in_turns(carrying_over(previous.plan, previous.built, plan))
+    built = await in_turns(building(plan, lambda planned: _context(planned, runtime), carried, runtime.breaker))
     if not isinstance(built, Built):
         raise StartRefused(*built)
     fresh = tuple(instance for instance in built.instances.values() if instance.name not in carried)
     await start_instances(fresh)
     try:
-        with apart():
-            pipeline = runtime.watched(compile_plan(plan, built, runtime.telemetry))
+        pipeline = runtime.watched(await in_turns(compiling(plan, built, runtime.telemetry)))
     except BaseException:
         await stop_quietly(fresh)
         raise
