@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable, Generator, Iterable
 from contextlib import AsyncExitStack, suppress
@@ -61,7 +62,7 @@ class ActivePlan:
         self.polls = PollCounts()
         """Of all deployments."""
         self._farewells = Announcements(runtime.telemetry)
-        self._retiring: set[asyncio.Task[None]] = set()
+        self._retiring: dict[asyncio.Task[None], tuple[Instance, ...]] = {}
         self._ending = asyncio.Event()
         runtime.table.on_removed.append(self._forget)
 
@@ -74,6 +75,10 @@ class ActivePlan:
     def instances(self) -> Iterable[Instance]:
         """The instances of the deployment that serves now; none before `begin`."""
         return () if self._deployment is None else self._deployment.instances.values()
+
+    def all_instances(self) -> Iterable[Instance]:
+        """Those, and the ones that reloads have left behind and that are not stopped yet: they still hold what they have learnt."""
+        return itertools.chain(self.instances(), *self._retiring.values())
 
     async def begin(self, deployment: Deployment, discovery_timeout_seconds: float) -> None:
         """Discover the endpoints and collect their data for the first deployment.
@@ -147,8 +152,8 @@ class ActivePlan:
     def _begin_to_retire(self, instances: tuple[Instance, ...]) -> None:
         if instances:
             task = asyncio.get_running_loop().create_task(self._retire(instances))
-            self._retiring.add(task)
-            task.add_done_callback(self._retiring.discard)
+            self._retiring[task] = instances
+            task.add_done_callback(self._retiring.pop)
 
     async def _retire(self, instances: tuple[Instance, ...]) -> None:
         """Stop instances that no new request uses: when those in flight have had their time, or at once when the process ends.

@@ -238,6 +238,17 @@ async def test_a_reload_of_hundreds_of_instances_leaves_everything_else_its_turn
     await process.active.end()
 
 
+@pytest.mark.asyncio
+async def test_what_a_reload_leaves_behind_is_asked_what_it_has_learnt_until_it_is_stopped(process):
+    for name in ("second", "third"):
+        assert await process.reload(planned(name))
+    assert [instance.name for instance in process.active.all_instances()].count("test.ready") == 1
+    assert {SERVING, "second", "third"} < {instance.name for instance in process.active.all_instances()}
+    assert SERVING not in {instance.name for instance in process.active.instances()}
+    await process.active.end()
+    assert {SERVING, "second"}.isdisjoint(instance.name for instance in process.active.all_instances())
+
+
 async def without_a_turn(instances):
     return [*instances]
 
