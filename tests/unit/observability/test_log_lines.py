@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import select
 import threading
 
 import pytest
@@ -69,6 +70,30 @@ def test_too_many_are_dropped_counted_and_told(pipe, monkeypatch):
         lines = [log_file.readline() for _ in range(4)]
         assert told in lines, "after the line that was being written, and before or after others: another thread writes"
         assert [line for line in lines if line != told] == [b"0\n", b"1\n", b"2\n"]
+        handler.flush()
+
+
+def test_of_long_lines_fewer_wait_and_one_of_any_length_does(pipe):
+    reader, writer = pipe
+    lost = LostLines()
+    handler = LineHandler(writer, lost)
+    filled = fill(writer)
+    long = log_lines.MOST_WAITING_BYTES // 4
+    for length in (5 * long, 1):
+        log(handler, "x" * length)
+    assert lost.snapshot() == {"delayed": 1, "dropped": 1}
+    with os.fdopen(reader, "rb") as log_file:
+        log_file.read(filled)
+        assert len(log_file.readline()) == 5 * long + 1
+        handler.flush()
+        while select.select([log_file], [], [], 0)[0]:
+            os.read(reader, 1 << 16)
+        filled = fill(writer)
+        for length in (long, long, long, long, 10):
+            log(handler, "x" * length)
+        assert lost.snapshot() == {"delayed": 5, "dropped": 2}, "what has been written counts no more"
+        log_file.read(filled)
+        assert [len(log_file.readline()) for _ in range(4)].count(long + 1) >= 3
         handler.flush()
 
 
