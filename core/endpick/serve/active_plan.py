@@ -31,6 +31,7 @@ from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import ExtensionPoint
 from endpick.serve.deployment import (
     Deployment,
+    NotStoppedError,
     Runtime,
     StartRefused,
     deploy,
@@ -136,8 +137,7 @@ class ActivePlan:
                 try:
                     await data_layer.stop()
                 except Exception as problem:
-                    problem.add_note(f"while stopping the {type(data_layer).__name__}")
-                    problems.append(problem)
+                    problems.append(NotStoppedError.of(f"the {type(data_layer).__name__}", problem))
         self._ending.set()
         serving = () if self._deployment is None else self._deployment.instances.values()
         outcomes = await asyncio.gather(*self._retiring, stop_instances(serving), return_exceptions=True)

@@ -131,27 +131,31 @@ async def stop_instances(instances: Iterable[Instance], timeout_seconds: float =
     """Stop all of them in reverse order, also after one fails.
 
     Raises:
-        ExceptionGroup: one error for each instance that failed to stop, each with a note that names it.
+        ExceptionGroup: a `NotStoppedError` for each instance that failed to stop.
     """
     problems: list[Exception] = []
     for instance in reversed(tuple(instances)):
         try:
             await attempt(instance.plugin.stop, timeout_seconds)
         except LateError:
-            problems.append(_not_stopped(instance, TimeoutError(f"it did not stop within {timeout_seconds:g} s")))
+            problems.append(NotStoppedError.of(instance.origin, TimeoutError(f"it did not stop within {timeout_seconds:g} s")))
         except CALL_FAILURES as problem:
             if is_the_hosts(problem):
                 raise
-            problems.append(_not_stopped(instance, problem))
+            problems.append(NotStoppedError.of(instance.origin, problem))
     if problems:
         raise ExceptionGroup("some plugins did not stop", problems)
 
 
-def _not_stopped(instance: Instance, problem: BaseException) -> Exception:
-    """An error that a group can hold, with a note that names the instance: `sys.exit()` in a plugin must not end the others' stop."""
-    told = problem if is_a(problem, Exception) else RuntimeError(describe(problem))
-    told.add_note(f"while stopping {instance.origin}")
-    return told
+class NotStoppedError(Exception):
+    """What did not stop, and what it raised, as text: an exception of a plugin answers with code of its own, and is its cause alone."""
+
+    @classmethod
+    def of(cls, what: str, problem: BaseException) -> NotStoppedError:
+        """That of `what`, as in "while stopping queue"."""
+        made = cls(f"while stopping {what}: {describe(problem)}")
+        made.__cause__ = problem
+        return made
 
 
 async def stop_quietly(instances: Iterable[Instance]) -> None:

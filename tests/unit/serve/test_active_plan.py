@@ -369,8 +369,10 @@ async def test_the_end_stops_every_instance_and_tells_all_that_failed(process, m
         await process.active.end()
 
     assert STOPPED == {SERVING: 1, "second": 1}
-    assert [str(each) for each in group.value.exceptions] == ["the table is on fire", "cannot let go"]
-    assert all(each.__notes__ for each in group.value.exceptions)
+    assert [str(each) for each in group.value.exceptions] == [
+        "while stopping the CollectionLoop: OSError: the table is on fire",
+        "while stopping second (test.recording, tests 1.0): RuntimeError: cannot let go",
+    ]
     await stop(process.active._collection)
 
 
