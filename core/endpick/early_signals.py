@@ -31,8 +31,8 @@ class EarlySignals:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._end)
         signal.signal(signal.SIGHUP, self._ask_for_reload)
-        for number in WITHOUT_A_MEANING:
-            signal.signal(number, signal.SIG_IGN)
+        for meaningless in WITHOUT_A_MEANING:
+            signal.signal(meaningless, signal.SIG_IGN)
 
     def _ask_for_reload(self, _number: int, _frame: FrameType | None) -> None:
         self.reload_asked = True

@@ -33,7 +33,7 @@ class _InstanceLogger(logging.Logger):
         """Whether a record of this level would be handled."""
         return level > self.manager.disable and level >= self.getEffectiveLevel()
 
-    def getChild(self, suffix: str) -> logging.Logger:  # noqa: N802 - of `logging`
+    def getChild(self, suffix: str) -> _InstanceLogger:  # noqa: N802 - of `logging`
         """One with a longer name; another one each time."""
         return _InstanceLogger(f"{self.name}.{suffix}", self._origin, self)
 

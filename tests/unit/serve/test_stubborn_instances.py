@@ -80,7 +80,7 @@ async def test_a_stop_that_does_not_end_is_told_and_the_others_are_stopped(endle
     await end()
 
 
-class Unwilling(Exception):
+class UnwillingError(Exception):
     """Answers whatever it is asked with an exception, and takes no note."""
 
     def __str__(self):
@@ -94,7 +94,7 @@ class Unwilling(Exception):
 
 class Raising(Recording):
     async def stop(self):
-        raise Unwilling
+        raise UnwillingError
 
 
 async def test_whatever_an_exception_answers_the_others_are_stopped_and_it_is_told():
@@ -103,5 +103,5 @@ async def test_whatever_an_exception_answers_the_others_are_stopped_and_it_is_to
         await stop_instances([first, raising])
 
     (problem,) = group.value.exceptions
-    assert str(problem) == "while stopping raising (test.Raising, endpick 0): Unwilling: (its message cannot be shown)"
+    assert str(problem) == "while stopping raising (test.Raising, endpick 0): UnwillingError: (its message cannot be shown)"
     assert first.plugin.told == ["stop"]
