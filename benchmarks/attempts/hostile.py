@@ -20,11 +20,11 @@ from benchmarks.attempts.catalogue import Attempt, Target
 
 CLASSES = (
     *("bodies", "answers", "overload", "pages", "kept", "together", "queues"),
-    "plugins",
+    *("plugins", "plugins_combined"),
     *("servers", "servers_tls", "servers_kubernetes", "servers_kubernetes_tls", "servers_discovery", "servers_services"),
-    *("connections", "connections_frames", "connections_grpc", "connections_tls"),
-    *("trust", "trust_files", "trust_late", "logs", "logs_gateways", "logs_surroundings"),
-    "restarts",
+    *("connections", "connections_frames", "connections_grpc", "connections_tls", "connections_watches"),
+    *("trust", "trust_files", "trust_late", "trust_places", "logs", "logs_gateways", "logs_surroundings", "logs_long"),
+    *("restarts", "restarts_reloads", "surroundings"),
 )
 _PAUSE_SECONDS = 0.1
 

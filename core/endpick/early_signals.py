@@ -6,6 +6,14 @@ import os
 import signal
 from types import FrameType
 
+_NAMES = ("SIGUSR1", "SIGUSR2", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGIO", "SIGPWR", "SIGSTKFLT")
+WITHOUT_A_MEANING: tuple[int, ...] = (
+    *(getattr(signal, name) for name in _NAMES if hasattr(signal, name)),
+    *range(getattr(signal, "SIGRTMIN", 1), getattr(signal, "SIGRTMAX", 0) + 1),
+)
+"""Signals that mean nothing here, and would end the process all the same: what rotates the logs of others may send them, a timer that a
+plugin has left, or a descriptor that became ready. Those that ask for a dump of memory, and that of a limit of time, are not among them."""
+
 
 class EarlySignals:
     """Answers signals from the first import on, so that one that comes too early neither kills the process nor is lost.
@@ -23,8 +31,8 @@ class EarlySignals:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._end)
         signal.signal(signal.SIGHUP, self._ask_for_reload)
-        for number in (signal.SIGUSR1, signal.SIGUSR2):  # they mean nothing here: what rotates logs of others may send them
-            signal.signal(number, signal.SIG_IGN)
+        for meaningless in WITHOUT_A_MEANING:
+            signal.signal(meaningless, signal.SIG_IGN)
 
     def _ask_for_reload(self, _number: int, _frame: FrameType | None) -> None:
         self.reload_asked = True

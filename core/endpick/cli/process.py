@@ -53,7 +53,7 @@ def _script_directory() -> str:
 
 
 def spare_imports() -> None:
-    """Spare a process what libraries would do when they are imported, and endpick has no use for; what the environment says stays.
+    """Spare a process what libraries would do when they are imported, and endpick has no use for; else what the environment says stays.
 
     Called before anything heavy is imported.
     """
@@ -61,5 +61,9 @@ def spare_imports() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # pydantic would read the metadata of every distribution, and import what calls itself its plugin before the configuration is read.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    # prometheus_client would keep each metric in a file of that folder, for processes that share a page: where there is no such folder it
+    # would fail at the first metric, and where the disk is full it would end the process.
+    for name in ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"):
+        os.environ.pop(name, None)
     # What a verb imports stays until it ends, and the collector would look at all of it again and again: a tenth of what `validate` costs.
     gc.set_threshold(_COLLECTED_AT)

@@ -128,6 +128,7 @@ def _warn_of_idle_flags(given: Mapping[str, str], plan: Plan) -> None:
 
 def _run(document: _Document, planning: _Planning, settings: ServeSettings, given: Mapping[str, str]) -> int:
     from endpick.diagnostics import Code, Diagnostic, ExitCode
+    from endpick.plugins.failures import message_of
     from endpick.serve.deployment import StartRefused
     from endpick.serve.main import run
 
@@ -142,9 +143,7 @@ def _run(document: _Document, planning: _Planning, settings: ServeSettings, give
     except StartRefused as refusal:
         return _refuse(refusal.diagnostics, loaded)
     except ExceptionGroup as group:
-        _print(
-            [Diagnostic(Code.E0704, "; ".join(each.__notes__) + f": {type(each).__name__}: {each}") for each in group.exceptions], loaded
-        )
+        _print([Diagnostic(Code.E0704, message_of(each)) for each in group.exceptions], loaded)
         return ExitCode.FAILED
     return ExitCode.OK
 

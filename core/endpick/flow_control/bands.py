@@ -20,12 +20,10 @@ class Bands:
         """Of all requests that wait."""
         self.requests = 0
         """How many wait."""
-        self.by_priority: dict[int, BandQueue] = {}
-        """Only to be read; `band` makes what is missing."""
-        self.priorities: tuple[int, ...] = ()
+        self.priorities: tuple[int, ...] = tuple(sorted({0, *rules.bands}, reverse=True))
         """Of all bands, the highest first."""
-        for priority in {0, *rules.bands}:
-            self.band(priority, now)
+        self.by_priority = {priority: BandQueue(priority, rules.of_band(priority), now) for priority in self.priorities}
+        """Only to be read; `band` makes what is missing."""
 
     def __iter__(self) -> Iterator[BandQueue]:
         """All bands, the highest first."""
@@ -95,8 +93,8 @@ class Bands:
         self.by_priority = {
             band.priority: _following(band, rules, now, is_as_long=is_as_long) for band in self if band or band.priority in rules.bands
         }
-        for priority in {0, *rules.bands}:
-            self.band(priority, now)
+        for priority in {0, *rules.bands} - self.by_priority.keys():
+            self.by_priority[priority] = BandQueue(priority, rules.of_band(priority), now)
         self.priorities = tuple(sorted(self.by_priority, reverse=True))
 
 

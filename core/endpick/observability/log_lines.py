@@ -19,6 +19,8 @@ from endpick.plugins.failures import kind_of
 AT_ONCE_BYTES = select.PIPE_BUF
 """Of a pipe that takes bytes at all: POSIX promises that it takes so many without waiting."""
 MOST_WAITING = 10_000
+MOST_WAITING_BYTES = 16 * 1024 * 1024
+"""Of all lines that wait: most have some hundred, but a traceback, or what a plugin says, may have any number. One line may have more."""
 _FLUSH_SECONDS = 1.0
 
 
@@ -45,6 +47,7 @@ class LineHandler(logging.Handler):
         self._descriptor = descriptor
         self._lost = lost
         self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = 0
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._told = lost.dropped
@@ -81,11 +84,12 @@ class LineHandler(logging.Handler):
         if sys.is_finalizing():  # no thread would start any more, and Python would wait for it
             self._lost.dropped += 1
             return
-        if len(self._waiting) >= MOST_WAITING:
+        if len(self._waiting) >= MOST_WAITING or (self._waiting and self._waiting_bytes + len(line) > MOST_WAITING_BYTES):
             self._lost.dropped += 1
             return
         self._lost.delayed += 1
         self._waiting.append(line)
+        self._waiting_bytes += len(line)
         if self._thread is None:
             thread = threading.Thread(target=self._write_waiting, name="endpick-log", daemon=True)
             with suppress(RuntimeError):  # there may be no more threads for now; the next line tries again
@@ -100,7 +104,7 @@ class LineHandler(logging.Handler):
                 line = self._waiting[0]
             self._write(line)  # may take as long as it likes
             with self._changed:
-                self._waiting.popleft()
+                self._waiting_bytes -= len(self._waiting.popleft())
                 self._changed.notify_all()
 
     def _write(self, line: bytes) -> None:

@@ -148,7 +148,17 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 def fields_of(record: logging.LogRecord) -> dict[str, object]:
     """The fields that the caller passed as `extra=`, by plain names: a text of another class may be equal to none, and look like any."""
     given = ((_plain(name), value) for name, value in vars(record).items() if name not in _STANDARD)
-    return {name: _shortened(value) if type(value) is str else value for name, value in given}
+    return {name: _bounded(value) for name, value in given}
+
+
+def _bounded(value: object) -> object:
+    """A value of a field, as text with its middle left out where that is too long: a list may hold any number of texts, of any length."""
+    if type(value) is str:
+        return _shortened(value)
+    if not isinstance(value, list | tuple | dict | set | frozenset | bytes | bytearray):
+        return value
+    text = str(value)
+    return value if len(text) <= _LONGEST_TEXT else _shortened(text)
 
 
 def _plain(name: object) -> str:

@@ -14,6 +14,7 @@
 - `references`: do the instances exist that parameters name, and in which order are instances built?
 - `stand_ins`: what do plugins get in place of the instances that their parameters name?
 - `compile`: how does a plan become a request path and a collection? Start here: `compile_plan`.
+- `steps`: how is what takes long for a long configuration done in turns with requests?
 - `document`: how does a plan look as JSON?
 - `data_flow`: how does the data flow look as nodes and arrows, for Mermaid and Graphviz?
 - `svg`: how does the data flow look as an SVG picture?

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from endpick.diagnostics import Diagnostic, sort_diagnostics
 from endpick.observability.telemetry import Telemetry
 from endpick.planning.plan import Plan, PlannedInstance
 from endpick.planning.stand_ins import DeciderStandIn, stand_in_for
+from endpick.planning.steps import at_once
 from endpick.plugins.attributes import publishes_objectives, tolerated_age_of
 from endpick.plugins.breaker import DEFAULT_SETTINGS, BreakerSettings
 from endpick.plugins.failures import CALL_FAILURES, is_the_hosts
@@ -42,7 +43,17 @@ def build_plan(
     carried: Mapping[str, Instance] | None = None,
     breaker: BreakerSettings = DEFAULT_SETTINGS,
 ) -> Built | tuple[Diagnostic, ...]:
-    """Construct every instance; all that refuse to be built are reported, at their `parameters:`.
+    """Construct every instance; all that refuse to be built are reported, at their `parameters:`. See `building`."""
+    return at_once(building(plan, context_for, carried, breaker))
+
+
+def building(
+    plan: Plan,
+    context_for: Callable[[PlannedInstance], PluginContext],
+    carried: Mapping[str, Instance] | None = None,
+    breaker: BreakerSettings = DEFAULT_SETTINGS,
+) -> Generator[None, None, Built | tuple[Diagnostic, ...]]:
+    """The steps of `build_plan`, one for each instance.
 
     Args:
         plan: What to build.
@@ -53,6 +64,7 @@ def build_plan(
     built: dict[str, Instance] = {}
     faults: list[Diagnostic] = []
     for planned in plan.instances:
+        yield
         known = (carried or {}).get(planned.name)
         if known is None and not built.keys() >= set(planned.refers_to):
             continue  # what it names could not be built, and that is reported
@@ -85,8 +97,14 @@ def carry_over(old: Plan, built: Built, new: Plan) -> dict[str, Instance]:
 
     What the host does when they fail, and how old the data they read may be, can change: the plugin itself knows nothing of that.
     """
+    return at_once(carrying_over(old, built, new))
+
+
+def carrying_over(old: Plan, built: Built, new: Plan) -> Generator[None, None, dict[str, Instance]]:
+    """The steps of `carry_over`, one for each instance."""
     carried: dict[str, Instance] = {}
     for planned in new.instances:
+        yield
         before = old.by_name.get(planned.name)
         if (
             before is not None
@@ -115,12 +133,18 @@ def _is_as_before(before: PlannedInstance, planned: PlannedInstance) -> bool:
 
 def compile_plan(plan: Plan, built: Built, telemetry: Telemetry) -> Pipeline:
     """Everything a request meets, bound once."""
+    return at_once(compiling(plan, built, telemetry))
+
+
+def compiling(plan: Plan, built: Built, telemetry: Telemetry) -> Generator[None, None, Pipeline]:
+    """The steps of `compile_plan`, one for each scheduling profile."""
+    profiles = yield from _compiling_profiles(plan, built, telemetry)
     instances = built.instances
     for instance in instances.values():
         if isinstance(instance.stand_in, DeciderStandIn):
             instance.stand_in.connect(instance, telemetry)
     return compile_pipeline(
-        scheduler=compile_scheduler(instances[plan.handler], compile_profiles(plan, built, telemetry), telemetry),
+        scheduler=compile_scheduler(instances[plan.handler], profiles, telemetry),
         parsers=[instances[name] for name in plan.parsers],
         detector=None if plan.detector is None else instances[plan.detector],
         on_request={kind: [instances[name] for name in names] for kind, names in plan.on_request.items()},
@@ -140,17 +164,22 @@ def _bind_flow_control(plan: Plan, instances: Mapping[str, Instance], telemetry:
 
 def compile_profiles(plan: Plan, built: Built, telemetry: Telemetry) -> dict[str, Profile]:
     """The scheduling profiles by name, in the order of the document."""
+    return at_once(_compiling_profiles(plan, built, telemetry))
+
+
+def _compiling_profiles(plan: Plan, built: Built, telemetry: Telemetry) -> Generator[None, None, dict[str, Profile]]:
     instances = built.instances
-    return {
-        profile.name: compile_profile(
+    compiled: dict[str, Profile] = {}
+    for profile in plan.profiles:
+        yield
+        compiled[profile.name] = compile_profile(
             profile.name,
             [instances[name] for name in profile.filters],
             [(instances[scorer.instance], scorer.weight) for scorer in profile.scorers],
             instances[profile.picker],
             telemetry,
         )
-        for profile in plan.profiles
-    }
+    return compiled
 
 
 def compile_collection(plan: Plan, built: Built) -> Collection:

@@ -24,6 +24,7 @@
 - `breaker`: when is an instance that fails left out, and when called again?
 - `contract`: is the imported class a plugin of its kind?
 - `instance`: how is a plugin built from its parameters, and what does the host know about the object?
+- `loggers`: how does an instance log, under a name that `logging` does not keep?
 - `elsewhere`: what does the double of an instance in another process add to its metrics?
 - `parameters`: is a `parameters:` block right, and where is it wrong?
 - `references`: which parameters name other instances?

@@ -70,11 +70,15 @@ def _fingerprint(lines: Iterable[str]) -> str:
 def _modules(files: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Module names of files, given by relative and absolute path; where two files hold one module, the one that Python prefers."""
     found: dict[str, str] = {}
-    for path, file in sorted(files, key=lambda each: (each[0].endswith(".py"), each[0])):
+    for path, file in sorted(files, key=lambda each: (not _is_package(each[0]), each[0].endswith(".py"), each[0])):
         name = _module_name(path)
         if name is not None:
             found.setdefault(name, file)
     return found
+
+
+def _is_package(path: str) -> bool:
+    return PurePosixPath(path).name.startswith("__init__.")
 
 
 def _module_name(path: str) -> str | None:

@@ -167,7 +167,7 @@ class ImportGuard(MetaPathFinder):
     def _judged(self, spec: ModuleSpec, fullname: str) -> ModuleSpec:
         file = spec.origin if spec.has_location else None
         guarded = None if file is None else self._files.get(self._canonical(file))
-        if file is not None and guarded is not None:
+        if file is not None and guarded is not None and self._is_in_place(file, fullname):
             return self._guarded_spec(spec, fullname, file, guarded)
         owner = self._owner_of(fullname)
         if owner is None or _is_pythons_own(spec, fullname):
@@ -177,6 +177,11 @@ class ImportGuard(MetaPathFinder):
         if file is not None and file == self._modules.get(fullname):
             raise self._refusal(f"'{fullname}' of {owner} is not what the lock file has: {file}", spec, ACCEPT)
         raise self._refusal(f"'{fullname}' of {owner} would be loaded from {file or spec.origin}, {self._expected(fullname)}", spec)
+
+    def _is_in_place(self, file: str, fullname: str) -> bool:
+        """Whether a locked file stands where the module of that name does: what was reviewed as one module is not run as another."""
+        expected = self._modules.get(fullname)
+        return expected is None or _stem(self._canonical(file)) == _stem(self._canonical(expected))
 
     def _owner_of(self, fullname: str) -> str | None:
         return self._shared.get(fullname) or _within(fullname, self._owned)
@@ -294,6 +299,12 @@ def _namespace(spec: ModuleSpec, name: str) -> ModuleSpec:
     made = ModuleSpec(name, None, is_package=True)
     made.submodule_search_locations = spec.submodule_search_locations
     return made
+
+
+def _stem(file: str) -> str:
+    """A file without what follows the name of its module: a module may be there as source and compiled."""
+    directory, _, name = file.rpartition(os.sep)
+    return f"{directory}{os.sep}{name.partition('.')[0]}"
 
 
 def _is_pythons_own(spec: ModuleSpec, name: str) -> bool:

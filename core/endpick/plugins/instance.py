@@ -23,6 +23,7 @@ from endpick.plugins.failures import CALL_FAILURES, is_the_hosts, message_of
 from endpick.plugins.importing import attributed, describe, trace_notes
 from endpick.plugins.kinds import Kind, OnFault, default_on_fault
 from endpick.plugins.loader import LoadedPlugin
+from endpick.plugins.loggers import logger_for
 from endpick.plugins.parameters import ParameterSource
 from endpick.plugins.resolution import Reference
 
@@ -147,20 +148,7 @@ def _attribute_fault(loaded: LoadedPlugin, plugin: Plugin[Parameters], place: Pa
 
 def instance_logger(loaded: LoadedPlugin, name: str) -> logging.Logger:
     """A logger for `PluginContext` whose records carry the instance's identity, wherever they are written from."""
-    origin = f"{name} ({loaded.type}, {loaded.candidate.origin})"
-    logger = logging.getLogger(f"endpick.plugin.{name}")
-    logger.filters = [_Stamp(origin)]
-    return logger
-
-
-class _Stamp(logging.Filter):
-    def __init__(self, origin: str) -> None:
-        super().__init__()
-        self.origin = origin
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        record.plugin = self.origin
-        return True
+    return logger_for(name, f"{name} ({loaded.type}, {loaded.candidate.origin})")
 
 
 def _nowhere(loaded: LoadedPlugin) -> ParameterSource:

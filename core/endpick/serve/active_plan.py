@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,7 @@ from endpick.observability.circuits import late
 from endpick.planning.compile import compile_collection, declared_keys
 from endpick.planning.plan import Plan, PlanOutcome
 from endpick.planning.request_plugins import missing_discovery
+from endpick.planning.steps import in_turns
 from endpick.plugins.apart import apart
 from endpick.plugins.failures import CALL_FAILURES, is_the_hosts, message_of
 from endpick.plugins.hooks import HookRegistry
@@ -29,6 +31,7 @@ from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import ExtensionPoint
 from endpick.serve.deployment import (
     Deployment,
+    NotStoppedError,
     Runtime,
     StartRefused,
     deploy,
@@ -60,7 +63,7 @@ class ActivePlan:
         self.polls = PollCounts()
         """Of all deployments."""
         self._farewells = Announcements(runtime.telemetry)
-        self._retiring: set[asyncio.Task[None]] = set()
+        self._retiring: dict[asyncio.Task[None], tuple[Instance, ...]] = {}
         self._ending = asyncio.Event()
         runtime.table.on_removed.append(self._forget)
 
@@ -73,6 +76,10 @@ class ActivePlan:
     def instances(self) -> Iterable[Instance]:
         """The instances of the deployment that serves now; none before `begin`."""
         return () if self._deployment is None else self._deployment.instances.values()
+
+    def all_instances(self) -> Iterable[Instance]:
+        """Those, and the ones that reloads have left behind and that are not stopped yet: they still hold what they have learnt."""
+        return itertools.chain(self.instances(), *self._retiring.values())
 
     async def begin(self, deployment: Deployment, discovery_timeout_seconds: float) -> None:
         """Discover the endpoints and collect their data for the first deployment.
@@ -130,8 +137,7 @@ class ActivePlan:
                 try:
                     await data_layer.stop()
                 except Exception as problem:
-                    problem.add_note(f"while stopping the {type(data_layer).__name__}")
-                    problems.append(problem)
+                    problems.append(NotStoppedError.of(f"the {type(data_layer).__name__}", problem))
         self._ending.set()
         serving = () if self._deployment is None else self._deployment.instances.values()
         outcomes = await asyncio.gather(*self._retiring, stop_instances(serving), return_exceptions=True)
@@ -146,8 +152,8 @@ class ActivePlan:
     def _begin_to_retire(self, instances: tuple[Instance, ...]) -> None:
         if instances:
             task = asyncio.get_running_loop().create_task(self._retire(instances))
-            self._retiring.add(task)
-            task.add_done_callback(self._retiring.discard)
+            self._retiring[task] = instances
+            task.add_done_callback(self._retiring.pop)
 
     async def _retire(self, instances: tuple[Instance, ...]) -> None:
         """Stop instances that no new request uses: when those in flight have had their time, or at once when the process ends.
@@ -231,14 +237,14 @@ async def reload_once(current: ActivePlan, runtime: Runtime, hooks: HookRegistry
 
 async def _reload(current: ActivePlan, runtime: Runtime, hooks: HookRegistry, replan: Callable[[], PlanOutcome]) -> bool:
     outcome = await asyncio.to_thread(replan)
-    _log_diagnostics(outcome.diagnostics)
+    await in_turns(_logging(outcome.diagnostics))
     if outcome.plan is None:
         _log.error("configuration refused; the old one keeps serving")
         return False
     try:
         new = await _admitted(current.deployment, runtime, hooks, outcome.plan)
     except StartRefused as refusal:
-        _log_diagnostics(refusal.diagnostics)
+        await in_turns(_logging(refusal.diagnostics))
         _log.error("configuration refused; the old one keeps serving")
         return False
     if new.plan.hooks.names != hooks.names:
@@ -269,8 +275,10 @@ async def _admitted(old: Deployment, runtime: Runtime, hooks: HookRegistry, plan
     return new
 
 
-def _log_diagnostics(diagnostics: Iterable[Diagnostic]) -> None:
+def _logging(diagnostics: Iterable[Diagnostic]) -> Generator[None, None, None]:
+    """Log each; there may be one for each line of the configuration."""
     for diagnostic in diagnostics:
+        yield
         level = logging.ERROR if diagnostic.is_error else logging.WARNING
         _log.log(level, diagnostic.message, extra={"code": str(diagnostic.code), "place": str(diagnostic.span or "")})
 

@@ -15,9 +15,9 @@ from endpick.api.plugin import PluginContext
 from endpick.datalayer.table import EndpointTable
 from endpick.diagnostics import Code, Diagnostic, PluginReference
 from endpick.observability.telemetry import Telemetry
-from endpick.planning.compile import Built, build_plan, carry_over, compile_plan
+from endpick.planning.compile import Built, building, carrying_over, compiling
 from endpick.planning.plan import Plan, PlannedInstance
-from endpick.plugins.apart import apart
+from endpick.planning.steps import in_turns
 from endpick.plugins.attempt import LateError, attempt
 from endpick.plugins.breaker import DEFAULT_SETTINGS, BreakerSettings
 from endpick.plugins.failures import CALL_FAILURES, is_a, is_the_hosts, message_of
@@ -71,16 +71,14 @@ async def deploy(plan: Plan, runtime: Runtime, previous: Deployment | None = Non
     Raises:
         StartRefused: a plugin could not be built or did not start; instances started here have been stopped again.
     """
-    with apart():
-        carried = {} if previous is None else carry_over(previous.plan, previous.built, plan)
-        built = build_plan(plan, lambda planned: _context(planned, runtime), carried, runtime.breaker)
+    carried = {} if previous is None else await in_turns(carrying_over(previous.plan, previous.built, plan))
+    built = await in_turns(building(plan, lambda planned: _context(planned, runtime), carried, runtime.breaker))
     if not isinstance(built, Built):
         raise StartRefused(*built)
     fresh = tuple(instance for instance in built.instances.values() if instance.name not in carried)
     await start_instances(fresh)
     try:
-        with apart():
-            pipeline = runtime.watched(compile_plan(plan, built, runtime.telemetry))
+        pipeline = runtime.watched(await in_turns(compiling(plan, built, runtime.telemetry)))
     except BaseException:
         await stop_quietly(fresh)
         raise
@@ -133,27 +131,31 @@ async def stop_instances(instances: Iterable[Instance], timeout_seconds: float =
     """Stop all of them in reverse order, also after one fails.
 
     Raises:
-        ExceptionGroup: one error for each instance that failed to stop, each with a note that names it.
+        ExceptionGroup: a `NotStoppedError` for each instance that failed to stop.
     """
     problems: list[Exception] = []
     for instance in reversed(tuple(instances)):
         try:
             await attempt(instance.plugin.stop, timeout_seconds)
         except LateError:
-            problems.append(_not_stopped(instance, TimeoutError(f"it did not stop within {timeout_seconds:g} s")))
+            problems.append(NotStoppedError.of(instance.origin, TimeoutError(f"it did not stop within {timeout_seconds:g} s")))
         except CALL_FAILURES as problem:
             if is_the_hosts(problem):
                 raise
-            problems.append(_not_stopped(instance, problem))
+            problems.append(NotStoppedError.of(instance.origin, problem))
     if problems:
         raise ExceptionGroup("some plugins did not stop", problems)
 
 
-def _not_stopped(instance: Instance, problem: BaseException) -> Exception:
-    """An error that a group can hold, with a note that names the instance: `sys.exit()` in a plugin must not end the others' stop."""
-    told = problem if is_a(problem, Exception) else RuntimeError(describe(problem))
-    told.add_note(f"while stopping {instance.origin}")
-    return told
+class NotStoppedError(Exception):
+    """What did not stop, and what it raised, as text: an exception of a plugin answers with code of its own, and is its cause alone."""
+
+    @classmethod
+    def of(cls, what: str, problem: BaseException) -> NotStoppedError:
+        """That of `what`, as in "while stopping queue"."""
+        made = cls(f"while stopping {what}: {describe(problem)}")
+        made.__cause__ = problem
+        return made
 
 
 async def stop_quietly(instances: Iterable[Instance]) -> None:

@@ -55,7 +55,7 @@ class OverloadWatch:
 
         Args:
             account: What is measured against its limit; its stage is what others act on.
-            instances: Gives the instances that serve now.
+            instances: Gives the instances that have learnt something: those that serve now, and those that are yet to be stopped.
             telemetry: Told of plugins that fail when they are asked or told.
             registry: Gets the metrics.
         """

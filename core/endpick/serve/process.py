@@ -181,7 +181,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         board = HealthBoard()
         control.lifecycle.on_entered(lambda phase: _show_phase(metrics, phase))
         account = _new_account(settings.max_memory_bytes)
-        overload = OverloadWatch(account, current.instances, recorder, registry)
+        overload = OverloadWatch(account, current.all_instances, recorder, registry)
         readiness = Readiness(
             control.lifecycle, board, lambda: (*overload.remarks(), *left_out_now(current.instances()), *circuits.remarks())
         )

@@ -8,6 +8,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Iterator, Sequence
+from contextlib import suppress
 from itertools import repeat
 from typing import Final
 
@@ -37,6 +38,8 @@ _STATUS_BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
 _Context = grpc.aio.ServicerContext[bytes, bytes]
 _CANCEL_SECONDS = 0.001
 _CLOSE_SECONDS = 2.0
+_ENDED_AT_ONCE: Final = 64
+"""Streams that never end by themselves and are ended in one turn of the event loop when the server goes."""
 _LONG_REPLIES_BYTES: Final = 4096
 
 
@@ -113,9 +116,11 @@ class GrpcioServer:
         """See `Server.drain`."""
         self._draining = True
         self._drain_ends_at = time.monotonic() + grace_seconds
-        for task, method in tuple(self._tasks.items()):
-            if not method.holds_drain:
-                task.cancel()
+        endless = [task for task, method in self._tasks.items() if not method.holds_drain]
+        for count, task in enumerate(endless, 1):
+            task.cancel()
+            if not count % _ENDED_AT_ONCE:
+                await asyncio.sleep(0)  # each says goodbye to its client, and clients may have ten thousands of them
         await self._end(grace_seconds)
 
     async def stop(self) -> None:
@@ -142,7 +147,7 @@ class GrpcioServer:
         if self._account.stage >= OverloadStage.CLOSING:
             self._account.streams_refused += 1
             counters.streams_refused += 1
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "short of memory")
+            await _abort(context, grpc.StatusCode.UNAVAILABLE, "short of memory")
         counters.streams_opened += 1
         session = method.open_session()
         cause = CloseCause.ERROR
@@ -158,20 +163,20 @@ class GrpcioServer:
             counters.streams_reset_by_peer += cause is CloseCause.RESET
             if cause is CloseCause.DRAIN and not method.holds_drain:
                 # grpcio counts the stream as open until it has a status; without one, drain would wait its whole grace for it.
-                await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is draining")
+                await _abort(context, grpc.StatusCode.UNAVAILABLE, "the server is draining")
             raise
         except EnvelopeError as error:
             counters.envelopes_too_large += 1
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except ProtocolError as error:
             counters.session_refusals += 1
-            await context.abort(_STATUS_BY_NUMBER.get(error.status, grpc.StatusCode.UNKNOWN), error.message)
+            await _abort(context, _STATUS_BY_NUMBER.get(error.status, grpc.StatusCode.UNKNOWN), error.message)
         except GeneratorExit:
             raise
         except BaseException:
             counters.session_faults += 1
             logger.exception("a stream session failed; the stream ends with INTERNAL")
-            await context.abort(grpc.StatusCode.INTERNAL, "endpick failed on this stream; its log says why")
+            await _abort(context, grpc.StatusCode.INTERNAL, "endpick failed on this stream; its log says why")
         finally:
             counters.streams_closed += 1
             guest.ended(was_silent=conversation.is_silent)
@@ -179,6 +184,12 @@ class GrpcioServer:
                 self._guests.unanswered(guest)
             with apart():
                 session.close(cause)
+
+
+async def _abort(context: _Context, status: grpc.StatusCode, message: str) -> None:
+    """End a stream with a status; where its client has gone meanwhile no status is told, which grpcio would log as a fault with a stack."""
+    with suppress(grpc.aio.InternalError):
+        await context.abort(status, message)
 
 
 class _Conversation:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from enum import IntEnum
+from itertools import islice
 
 from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health_pb2
@@ -19,6 +20,9 @@ HEALTH_SERVICE = "grpc.health.v1.Health"
 LIVENESS = "liveness"
 READINESS = "readiness"
 SERVICE_NAMES = ("", LIVENESS, READINESS, EXT_PROC_SERVICE)
+
+MOST_WOKEN = 128
+"""Watchers that hear of a change in one turn of the event loop: each has something written, and clients may have ten thousands of them."""
 
 _ServingStatus = health_pb2.HealthCheckResponse.ServingStatus
 
@@ -48,6 +52,9 @@ class HealthBoard:
         self._statuses = dict.fromkeys(SERVICE_NAMES, HealthStatus.NOT_SERVING)
         self._statuses[LIVENESS] = HealthStatus.SERVING
         self._watchers: set[Callable[[], None]] = set()
+        self._to_wake: Iterator[Callable[[], None]] = iter(())
+        self._wakes_more = False
+        """Whether the event loop is to call the rest of them."""
 
     def __call__(self, service: str) -> HealthStatus:
         """The status of one name; of a name that the board does not have, readiness, as probes ask for names of their own."""
@@ -68,7 +75,7 @@ class HealthBoard:
         return bool(self._watchers)
 
     def set(self, service: str, status: HealthStatus) -> None:
-        """Change one name; watchers are called at once if that is a change."""
+        """Change one name; watchers are called if that is a change."""
         if self._statuses.get(service) is not status:
             self._statuses[service] = status
             self._notify()
@@ -82,13 +89,27 @@ class HealthBoard:
         self._notify()
 
     def watch(self, watcher: Callable[[], None]) -> Callable[[], None]:
-        """Call `watcher`, without arguments, after each change; returns the function that ends the watch."""
+        """Call `watcher`, without arguments, after each change; returns the function that ends the watch.
+
+        Of more than `MOST_WOKEN` watchers the rest is called in later turns of the event loop, once for several changes.
+        """
         self._watchers.add(watcher)
         return lambda: self._watchers.discard(watcher)
 
     def _notify(self) -> None:
-        for watcher in tuple(self._watchers):
+        """Have all called from the first on: those that wait to be called know of this change when they are."""
+        self._to_wake = iter(tuple(self._watchers))
+        if not self._wakes_more:
+            self._wake_some()
+
+    def _wake_some(self) -> None:
+        woken = 0
+        for watcher in islice(self._to_wake, MOST_WOKEN):
             watcher()
+            woken += 1
+        self._wakes_more = woken == MOST_WOKEN
+        if self._wakes_more:
+            asyncio.get_running_loop().call_soon(self._wake_some)
 
 
 class UnarySession:

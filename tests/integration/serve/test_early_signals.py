@@ -64,7 +64,7 @@ def test_a_reload_that_is_asked_for_during_the_start_is_made_after_it(started):
     assert events.index("serving") < events.index("configuration replaced")
 
 
-@pytest.mark.parametrize("name", ["SIGUSR1", "SIGUSR2"])
+@pytest.mark.parametrize("name", ["SIGUSR1", "SIGUSR2", "SIGALRM", "SIGPROF", "SIGIO", "SIGRTMIN", "SIGRTMAX"])
 def test_a_signal_without_a_meaning_does_not_end_the_process(started, name):
     code, events = started(name, until="serving")
 

@@ -128,6 +128,17 @@ async def test_requests_are_answered_where_neither_output_takes_a_byte_from_the_
             await process.wait()
 
 
+@pytest.mark.parametrize("name", ["PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"])
+def test_metrics_are_kept_in_no_file_whatever_the_environment_says(tmp_path, name):
+    begin = "from endpick.cli.process import spare_imports; spare_imports(); import endpick.observability.metrics, prometheus_client as p"
+    environment = {**os.environ, name: str(tmp_path), "PYTHONPATH": os.pathsep.join(map(str, SOURCES))}
+    kept = subprocess.run(
+        [sys.executable, "-c", f"{begin}; p.Counter('x', 'y').inc()"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (kept.returncode, kept.stderr) == (0, "")
+    assert [*tmp_path.iterdir()] == []
+
+
 @pytest.mark.asyncio
 @pytest.mark.parametrize("without", ["<&-", "2>&-", "<&- >&- 2>&-"])
 async def test_a_process_that_is_started_without_its_standard_descriptors_gives_them_to_no_client(folder, without):

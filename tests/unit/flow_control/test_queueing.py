@@ -37,6 +37,26 @@ def test_a_request_waits_where_there_is_room_for_it(caps, waiting, size, allowed
     assert not bench.told, "who has no room learns it as the answer"
 
 
+class CountedInt(int):
+    """An integer that counts how often it is compared in order."""
+
+    comparisons = 0
+
+    def __lt__(self, other):
+        CountedInt.comparisons += 1
+        return int.__lt__(self, other)
+
+    __hash__ = int.__hash__
+
+
+def test_a_configuration_of_thousands_of_bands_is_put_in_order_once():
+    listed = {CountedInt(priority): band() for priority in range(1, 2000)}
+    CountedInt.comparisons = 0
+    bench = Bench(settings(bands=listed))
+    assert bench.controller.bands.priorities == tuple(range(1999, -1, -1))
+    assert CountedInt.comparisons < 2000 * 20
+
+
 def test_a_request_that_is_larger_than_its_band_does_not_pass_an_idle_pool_either():
     bench = Bench(settings(template=band(max_bytes=50)), saturation=0.0)
     request = bench.request("large", size=51)

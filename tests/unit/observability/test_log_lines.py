@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import select
 import threading
 
 import pytest
@@ -83,6 +84,30 @@ def test_too_many_are_dropped_counted_and_told(pipe, monkeypatch):
     told = [TOLD.fullmatch(line.decode()) for line in lines]
     assert sum(int(found[1]) for found in told if found) == 2
     assert [line for line, found in zip(lines, told, strict=True) if not found] == [b"0", b"1", b"2", b"the last"]
+
+
+def test_of_long_lines_fewer_wait_and_one_of_any_length_does(pipe):
+    reader, writer = pipe
+    lost = LostLines()
+    handler = LineHandler(writer, lost)
+    filled = fill(writer)
+    long = log_lines.MOST_WAITING_BYTES // 4
+    for length in (5 * long, 1):
+        log(handler, "x" * length)
+    assert lost.snapshot() == {"delayed": 1, "dropped": 1}
+    with os.fdopen(reader, "rb") as log_file:
+        log_file.read(filled)
+        assert len(log_file.readline()) == 5 * long + 1
+        handler.flush()
+        while select.select([log_file], [], [], 0)[0]:
+            os.read(reader, 1 << 16)
+        filled = fill(writer)
+        for length in (long, long, long, long, 10):
+            log(handler, "x" * length)
+        assert lost.snapshot() == {"delayed": 5, "dropped": 2}, "what has been written counts no more"
+        log_file.read(filled)
+        assert [len(log_file.readline()) for _ in range(4)].count(long + 1) >= 3
+        handler.flush()
 
 
 def test_that_lines_were_dropped_is_told_in_the_format_of_the_others(pipe, monkeypatch):

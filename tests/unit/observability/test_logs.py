@@ -10,7 +10,7 @@ from enum import Enum
 
 import pytest
 
-from endpick.observability.logs import configure_logging
+from endpick.observability.logs import JSONFormatter, TextFormatter, configure_logging
 
 
 @pytest.fixture(autouse=True)
@@ -174,3 +174,12 @@ def test_no_text_of_a_class_of_its_own_passes_for_what_a_line_says_of_itself():
     assert (json.loads(line)["level"], json.loads(line)["logger_"]) == ("warning", "endpick")
     (text,) = _lines_of("text", told)
     assert text.split(" ", 2)[1] == "warning"
+
+
+@pytest.mark.parametrize("formatter", [JSONFormatter(), TextFormatter()])
+@pytest.mark.parametrize("value", [["m" * 1_000_000], {"k" * 1_000_000: 1}, tuple(range(300_000)), b"\xff" * 1_000_000])
+def test_a_field_that_is_long_in_any_way_is_shown_with_its_ends(formatter, value):
+    line = formatter.format(logging.makeLogRecord({"msg": "much", "levelno": 20, "levelname": "INFO", "value": value, "few": [1, 2]}))
+    assert len(line) < 150_000
+    assert "characters" in line
+    assert str([1, 2]).replace(" ", "") in line.replace(" ", "")

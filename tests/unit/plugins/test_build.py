@@ -126,9 +126,47 @@ def test_records_of_an_instance_say_whose_they_are(caplog):
     loaded = load_class(scorer_class()).loaded
     logger = instance_logger(loaded, "inst")
     assert logger.name == "endpick.plugin.inst"
-    assert instance_logger(loaded, "inst") is logger
 
     logger.warning("hello")
     logging.getLogger("endpick.plugin.an-instance-of-no-test").warning("nobody")
 
     assert [getattr(record, "plugin", None) for record in caplog.records] == ["inst (acme.scorer, acme 1.0)", None]
+
+
+def test_loggers_of_instances_leave_nothing_in_logging_whatever_the_names_are():
+    loaded = load_class(scorer_class()).loaded
+    listed = set(logging.root.manager.loggerDict)
+
+    logger = instance_logger(loaded, "." * 50_000)
+    logger.getChild("a.b").info("hello")
+
+    assert set(logging.root.manager.loggerDict) - listed <= {"endpick", "endpick.plugin"}
+
+
+def test_two_instances_of_one_name_stamp_their_own_records_after_a_reload(caplog):
+    before = instance_logger(load_class(scorer_class()).loaded, "inst")
+    after = instance_logger(load_class(scorer_class(), "acme.other").loaded, "inst")
+
+    before.warning("hello")
+    before.getChild("part").warning("hello")
+    after.warning("hello")
+
+    stamps = [record.plugin for record in caplog.records]
+    assert stamps == ["inst (acme.scorer, acme 1.0)"] * 2 + ["inst (acme.other, acme 1.0)"]
+
+
+def test_a_logger_of_an_instance_heeds_levels_that_change_above_it_and_its_own(caplog):
+    logger = instance_logger(load_class(scorer_class()).loaded, "inst")
+    caplog.set_level(logging.WARNING)
+    logger.info("not told")
+    caplog.set_level(logging.INFO)
+    logger.info("told")
+    logger.setLevel(logging.ERROR)
+    logger.warning("not told")
+    logging.disable(logging.ERROR)
+    try:
+        logger.error("not told")
+    finally:
+        logging.disable(logging.NOTSET)
+
+    assert [record.getMessage() for record in caplog.records] == ["told"]

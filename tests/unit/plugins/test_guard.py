@@ -15,7 +15,7 @@ import pytest
 
 from conftest import record_line
 from endpick.plugins.guard import UntrustedModuleError
-from guarding import EVIL, MODULES, first_on_path, refusal, verdict
+from guarding import EVIL, MODULES, RAN, first_on_path, refusal, verdict
 
 
 def test_what_is_locked_is_imported_without_byte_code(guarded, monkeypatch):
@@ -161,6 +161,25 @@ def test_a_locked_file_under_a_name_that_nothing_guards_is_judged_as_well(guarde
     (root / "guarded" / "deep" / "leaf.py").write_text(EVIL)
 
     assert "has changed" in refusal("leaf").what
+
+
+def test_a_locked_file_does_not_take_the_place_of_another_locked_module(guarded):
+    fakes = {"guarded.fakes.__init__": "", "guarded.fakes.guarded": EVIL, "guarded.fakes.inner": EVIL, "guarded.inner": "VALUE = 1\n"}
+    root = guarded({"guarded.__init__": "", **fakes})
+    sys.path.insert(0, str(root / "guarded" / "fakes"))
+
+    assert "would be loaded from" in refusal("guarded").what
+    sys.path.remove(str(root / "guarded" / "fakes"))
+    importlib.import_module("guarded").__path__ = [str(root / "guarded" / "fakes")]
+    assert "would be loaded from" in refusal("guarded.inner").what
+    assert RAN == []
+    importlib.import_module("guarded").__path__ = [str(root / "guarded")]
+    assert importlib.import_module("guarded.inner").VALUE == 1
+
+
+def test_of_a_module_and_a_package_of_one_name_the_one_that_python_prefers_is_loaded(guarded):
+    guarded({"guarded.__init__": "", "guarded.twice": "VALUE = 1\n", "guarded.twice.__init__": "VALUE = 2\n"})
+    assert importlib.import_module("guarded.twice").VALUE == 2
 
 
 def test_parts_of_a_namespace_package_are_guarded_and_its_other_parts_are_free(guarded, tmp_path):

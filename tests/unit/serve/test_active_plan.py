@@ -18,6 +18,7 @@ from endpick.api.hooks import HostServices
 from endpick.config import load_config
 from endpick.datalayer.collection import CollectionLoop, CollectionSettings
 from endpick.datalayer.table import EndpointTable
+from endpick.diagnostics import Code, Diagnostic
 from endpick.observability.telemetry import NullTelemetry
 from endpick.planning.compile import declared_keys
 from endpick.planning.plan import Plan, PlanOutcome
@@ -202,6 +203,72 @@ async def test_parameters_that_a_reload_compares_find_no_task_that_they_could_ca
     await process.active.end()
 
 
+def plan_of_many(count: int, salt: str = "") -> Plan:
+    """A plan with so many recording scorers, of which one is used, and a warning of each of the others."""
+    instances = "".join(f"- {{type: test.recording, name: i{number}{salt}}}\n" for number in range(count))
+    text = f"""\
+apiVersion: endpick/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- {{type: test.ready}}
+{instances}schedulingProfiles: [{{name: default, plugins: [{{pluginRef: i0{salt}}}]}}]
+dataLayer: {{discovery: {{pluginRef: test.ready}}}}
+"""
+    plugins = (*discover(), offered("test.recording", "RecordingScorer"), offered("test.ready", "ReadyDiscovery"))
+    outcome = make_plan(load_config(text=text), plugins)
+    assert outcome.plan is not None, outcome.diagnostics
+    return outcome.plan
+
+
+@pytest.mark.asyncio
+async def test_a_reload_of_hundreds_of_instances_leaves_everything_else_its_turns(process, monkeypatch):
+    monkeypatch.setattr("endpick.planning.steps.TURN_SECONDS", 0.0)
+
+    async def turns_of(plan: Plan, previous=None) -> int:
+        turns, deployed = 0, asyncio.ensure_future(deploy(plan, process.runtime, previous))
+        while not deployed.done():
+            turns += 1
+            await asyncio.sleep(0)
+        turns_of.deployment = deployed.result()
+        return turns
+
+    monkeypatch.setattr(deployment_module, "start_instances", without_a_turn)
+    assert await turns_of(plan_of_many(200)) > 200, "each instance is built in a turn of its own where turns are short"
+    assert await turns_of(plan_of_many(200), turns_of.deployment) > 400, "and compared with the one before in another"
+    await process.active.end()
+
+
+@pytest.mark.asyncio
+async def test_what_a_reload_leaves_behind_is_asked_what_it_has_learnt_until_it_is_stopped(process):
+    for name in ("second", "third"):
+        assert await process.reload(planned(name))
+    assert [instance.name for instance in process.active.all_instances()].count("test.ready") == 1
+    assert {SERVING, "second", "third"} < {instance.name for instance in process.active.all_instances()}
+    assert SERVING not in {instance.name for instance in process.active.instances()}
+    await process.active.end()
+    assert {SERVING, "second"}.isdisjoint(instance.name for instance in process.active.all_instances())
+
+
+async def without_a_turn(instances):
+    return [*instances]
+
+
+@pytest.mark.asyncio
+async def test_hundreds_of_mistakes_are_logged_in_turns_and_each_of_them(process, monkeypatch, caplog):
+    monkeypatch.setattr("endpick.planning.steps.TURN_SECONDS", 0.0)
+    mistakes = tuple(Diagnostic(Code.E0501, f"mistake {number}") for number in range(300))
+    reloading = asyncio.ensure_future(reload_once(process.active, process.runtime, process.plan.hooks, lambda: PlanOutcome(None, mistakes)))
+    logged = []
+    while not reloading.done():
+        logged.append(len(caplog.records))
+        await asyncio.sleep(0)
+
+    assert not reloading.result()
+    assert max(after - before for before, after in itertools.pairwise(logged)) <= 2
+    assert sum("mistake" in record.getMessage() for record in caplog.records) == 300
+    await process.active.end()
+
+
 @pytest.mark.asyncio
 async def test_an_instance_that_blocks_at_each_endpoint_that_leaves_is_left_out(process, monkeypatch):
     heard = []
@@ -302,8 +369,10 @@ async def test_the_end_stops_every_instance_and_tells_all_that_failed(process, m
         await process.active.end()
 
     assert STOPPED == {SERVING: 1, "second": 1}
-    assert [str(each) for each in group.value.exceptions] == ["the table is on fire", "cannot let go"]
-    assert all(each.__notes__ for each in group.value.exceptions)
+    assert [str(each) for each in group.value.exceptions] == [
+        "while stopping the CollectionLoop: OSError: the table is on fire",
+        "while stopping second (test.recording, tests 1.0): RuntimeError: cannot let go",
+    ]
     await stop(process.active._collection)
 
 
@@ -312,7 +381,7 @@ async def test_instances_are_stopped_when_no_pipeline_can_be_made_of_them(proces
     def broken(*_):
         raise RuntimeError("cannot be bound")
 
-    monkeypatch.setattr(deployment_module, "compile_plan", broken)
+    monkeypatch.setattr(deployment_module, "compiling", broken)
     with pytest.raises(RuntimeError, match="cannot be bound"):
         await deploy(planned("second"), process.runtime, process.active.deployment)
 

@@ -69,6 +69,22 @@ def test_of_what_lives_on_no_more_than_some_ten_thousand_objects_are_searched_at
 
 
 @pytest.mark.usefixtures("collecting")
+def test_objects_that_take_the_place_of_old_ones_are_searched_in_parts_though_python_does_not_count_them(searched):
+    alive = [[number] for number in range(200_000)]
+    searches = FullSearches(MemoryAccount(1000 * MIB))
+    for number in range(200_000):
+        alive[number] = [number]
+        if not number % 20_000:
+            searches.look(0.0)
+    assert max(searched[1]) < 60_000
+    assert len(gc.get_objects(0)) + len(gc.get_objects(1)) < 60_000
+    done = len(searched[1])
+    searches.look(0.0)
+    searches.look(0.0)
+    assert len(searched[1]) <= done + 1, "what is little stays as it is"
+
+
+@pytest.mark.usefixtures("collecting")
 def test_all_is_searched_while_little_is_held_and_not_again_at_once(searched):
     searches = FullSearches(MemoryAccount(1000 * MIB))
     searches.look(1.0)

@@ -89,7 +89,7 @@ async def test_behaviour_44_all_are_stopped_and_both_failures_told(log):
         await stop_instances(instances)
 
     assert log == ["stop c", "stop b", "stop a"]
-    assert [(type(each), each.__notes__) for each in group.value.exceptions] == [
-        (OSError, ["while stopping c (recording, acme 1.0)"]),
-        (ValueError, ["while stopping a (recording, acme 1.0)"]),
+    assert [(type(each.__cause__), str(each)) for each in group.value.exceptions] == [
+        (OSError, "while stopping c (recording, acme 1.0): OSError: two"),
+        (ValueError, "while stopping a (recording, acme 1.0): ValueError: one"),
     ]

@@ -75,7 +75,33 @@ async def test_a_stop_that_does_not_end_is_told_and_the_others_are_stopped(endle
         await stop_instances([first, endless], timeout_seconds=0.01)
 
     (problem,) = problems.value.exceptions
-    assert str(problem) == "it did not stop within 0.01 s"
-    assert problem.__notes__ == ["while stopping endless (test.Endless, endpick 0)"]
+    assert str(problem) == "while stopping endless (test.Endless, endpick 0): TimeoutError: it did not stop within 0.01 s"
     assert first.plugin.told == ["stop"]
     await end()
+
+
+class UnwillingError(Exception):
+    """Answers whatever it is asked with an exception, and takes no note."""
+
+    def __str__(self):
+        raise SystemExit(9)
+
+    def add_note(self, note):
+        raise SystemExit(9)
+
+    __notes__ = property(__str__)
+
+
+class Raising(Recording):
+    async def stop(self):
+        raise UnwillingError
+
+
+async def test_whatever_an_exception_answers_the_others_are_stopped_and_it_is_told():
+    first, raising = instance(Recording, "first"), instance(Raising, "raising")
+    with pytest.raises(ExceptionGroup) as group:
+        await stop_instances([first, raising])
+
+    (problem,) = group.value.exceptions
+    assert str(problem) == "while stopping raising (test.Raising, endpick 0): UnwillingError: (its message cannot be shown)"
+    assert first.plugin.told == ["stop"]

@@ -15,6 +15,7 @@ from endpick.observability.metrics import EndpickMetrics
 from endpick.observability.throttle import Throttle
 from endpick.plugins.elsewhere import SampleKey
 from endpick.plugins.instance import Instance
+from endpick.plugins.loggers import logger_for
 from endpick.requests.large import BodyRead, ElsewhereError, LargeBody, ParserFailed
 from endpick.requests.model import Refused
 from endpick.serve.bodies.layout import read_all
@@ -208,7 +209,7 @@ class LargeBodies:
         for grown in head.grown:
             key = SampleKey(grown.family, grown.type, grown.documentation, grown.sample, grown.labels)
             instance.elsewhere.add(key, grown.more)
-        logger = logging.getLogger(f"endpick.plugin.{instance.name}")
+        logger = logger_for(instance.name, instance.origin)
         for line in head.logs:
             logger.log(line.level, "%s", line.text)
 
