@@ -128,7 +128,7 @@ async def cookies_without_measure(target: Target) -> None:
 
 
 async def models_in_pairs(target: Target) -> Iterable[str]:
-    """Requests for models that change, each with another one that is asked for in its place: how long does the page become?"""
+    """Requests for models that change, each with another one that is asked for in its place; the page stays short."""
     for _ in range(3):
         payloads = [
             request(b'{"model":"%d","prompt":"p"}' % target.rng.randrange(900), {REWRITE: f"t{target.rng.randrange(900)}"}) + _ANSWER
@@ -146,7 +146,7 @@ def pair(line: str) -> str:
 
 
 async def programs_without_number(target: Target) -> Iterable[str]:
-    """Programs that change with each request, waiting and served, with names of 1000 characters: does the page name ever new ones?"""
+    """Programs that change with each request, waiting and served, with names of 1000 characters; the page names no more than some."""
 
     def payloads() -> list[bytes]:
         ids = (f"{target.rng.random()}" + "p\u00e9" * 400 for _ in range(600))
