@@ -59,6 +59,8 @@ class Event(StrEnum):
 
 
 _LINES = (Event.OUTPUT, Event.LOG)
+_STREAMS = ("stdout", "stderr", "__stdout__", "__stderr__")
+"""The latter are those that the process began with: what is written there is kept until it ends, and would then stand before any line."""
 
 
 class Uncaught:
@@ -105,19 +107,19 @@ class Uncaught:
     @contextmanager
     def output_taken(self) -> Iterator[None]:
         """Take warnings and, where no terminal shows it, what is printed meanwhile."""
-        streams = sys.stdout, sys.stderr
+        streams = {name: getattr(sys, name) for name in _STREAMS}
         with warnings.catch_warnings():
             # What no filter is for. Python would show a text once, and keep every text that it has shown.
             warnings.simplefilter("always", append=True)
             warnings.showwarning = self._warned
-            sys.stdout, sys.stderr = (self._instead_of(stream) for stream in streams)
+            vars(sys).update({name: self._instead_of(stream) for name, stream in streams.items()})
             handlers = [*logging.getLogger().handlers]
             for handler in handlers:
                 handler.addFilter(self.lets_through)
             try:
                 yield
             finally:
-                sys.stdout, sys.stderr = streams
+                vars(sys).update(streams)
                 for handler in handlers:
                     handler.removeFilter(self.lets_through)
 
@@ -157,8 +159,8 @@ class Uncaught:
             return origin
         return "" if record.exc_info and not hasattr(record, "plugin") else None
 
-    def _instead_of(self, stream: TextIO) -> TextIO:
-        if stream.isatty():
+    def _instead_of(self, stream: TextIO | None) -> TextIO | None:
+        if stream is None or stream.isatty():
             return stream
         sink = _LineSink(stream, self._printed)
         return io.TextIOWrapper(sink, "utf-8", "backslashreplace", write_through=True)  # type: ignore[type-var]
