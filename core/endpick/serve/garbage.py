@@ -77,7 +77,9 @@ class FullSearches:
         Python counts what is made less what is freed. Where new objects take the place of old ones, as where thousands of watches are told
         something, nothing is left of that count, and all of them are searched at once when it grows again: 24,000 watches took 0.3 s.
         """
-        if len(gc.get_objects(0)) + len(gc.get_objects(1)) > _MOST_YOUNG:
+        # Within one call of C: between two lines another thread could go on with a tuple that it is making, which fails while a list of
+        # all objects refers to it as well.
+        if sum(map(len, map(gc.get_objects, (0, 1)))) > _MOST_YOUNG:
             gc.collect(1)
 
     def _search(self, now: float) -> None:

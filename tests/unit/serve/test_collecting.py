@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import sys
+import threading
 import weakref
 
 import pytest
@@ -141,3 +143,29 @@ def test_where_much_is_held_all_is_searched_once_much_more_is_resident_than_is_a
     searches.look(606.0)
     searches.look(1000.0)
     assert len(searched[2]) == 2, "not again so soon"
+
+
+def test_a_look_disturbs_no_thread_that_is_making_a_tuple():
+    over, failed = threading.Event(), list[BaseException]()
+
+    def make() -> None:
+        try:
+            while not over.is_set():
+                assert len(tuple(each for each in range(200))) == 200
+        except BaseException as problem:  # a test would not notice the end of a thread
+            failed.append(problem)
+
+    searches, interval = FullSearches(MemoryAccount(0)), sys.getswitchinterval()
+    makers = [threading.Thread(target=make) for _ in range(2)]
+    sys.setswitchinterval(1e-6)
+    try:
+        for maker in makers:
+            maker.start()
+        for now in range(3000):
+            searches.look(float(now))
+    finally:
+        over.set()
+        for maker in makers:
+            maker.join()
+        sys.setswitchinterval(interval)
+    assert failed == []
