@@ -22,6 +22,8 @@ _PROBE_TIMEOUT_SECONDS = 2.0
 """As Kubernetes has it where an operator gives it some time; its default is one."""
 _LONGEST_SECONDS = 120.0
 """Beyond the time of an attempt, for what hangs."""
+_NOTICED_SECONDS = 1.0
+"""After an attempt, in which the well-behaved go on."""
 
 
 @dataclass
@@ -66,12 +68,16 @@ async def witness(attempt: Attempt, picker: Picker, model_server_port: int, seco
     }
     watched = Watched()
     watching = asyncio.create_task(watch(picker, watched))
-    gateways = await _part("benchmarks.siege.gateways", str(picker.ext_proc_port), str(seconds + 1), told=False)
+    gateways = await _part("benchmarks.siege.gateways", str(picker.ext_proc_port), str(seconds + _LONGEST_SECONDS), told=False)
     hostile = await _part("benchmarks.attempts.hostile", attempt.run.__module__, attempt.name, json.dumps(target), niceness=19)
     try:
-        (behaved, _), (made, _) = await asyncio.gather(
-            *(asyncio.wait_for(part.communicate(), seconds + _LONGEST_SECONDS) for part in (gateways, hostile))
-        )
+        behaving = asyncio.create_task(_output(gateways))
+        made = await asyncio.wait_for(_output(hostile), seconds + _LONGEST_SECONDS)
+        # What an attempt does just before its end has to be noticed as well, however late it began on a busy machine.
+        await asyncio.wait([behaving], timeout=_NOTICED_SECONDS)
+        assert gateways.stdin is not None
+        gateways.stdin.close()
+        behaved = await asyncio.wait_for(behaving, _LONGEST_SECONDS)
     finally:
         watching.cancel()
         for part in (gateways, hostile):
@@ -116,5 +122,16 @@ def noticed(picker: Picker, seen: dict[str, object], max_memory_mib: float) -> N
 async def _part(module: str, *arguments: str, niceness: int = 0, told: bool = True) -> asyncio.subprocess.Process:
     command = [*(["nice", "-n", str(niceness)] if niceness else []), sys.executable, "-m", module, *arguments]
     return await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stderr=None if told else asyncio.subprocess.DEVNULL
+        *command,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=None if told else asyncio.subprocess.DEVNULL,
     )
+
+
+async def _output(part: asyncio.subprocess.Process) -> bytes:
+    """All that it prints, once it has ended."""
+    assert part.stdout is not None
+    printed = await part.stdout.read()
+    await part.wait()
+    return printed

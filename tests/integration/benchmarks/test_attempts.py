@@ -78,4 +78,5 @@ def test_what_an_attempt_does_to_a_picker_is_seen():
     assert came["a-line"] == "the log has a line of another kind: 'all is well'"
     assert came["a-word"] == "a secret is in the log"
     assert "were lost" in came["a-refusal"]
+    assert "were lost" in came["a-late-refusal"]
     assert done.returncode == 1
