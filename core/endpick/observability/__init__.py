@@ -8,6 +8,7 @@
 - `text_page`: how are metrics written for a scraper, without holding up requests?
 - `legacy`: which old names of llm-d's metrics does `/metrics` repeat for dashboards that ask for them?
 - `logs`: how does a log line look, as text and as JSON?
+- `log_values`: what of a value that was logged does it show, however much that is?
 - `log_lines`: where do log lines go, when what reads them is slow or has no room?
 - `throttle`: how often is the same thing told?
 - `uncaught`: what do plugins do where no call of endpick's stands?

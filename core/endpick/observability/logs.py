@@ -13,6 +13,7 @@ from typing import Literal, TextIO
 import orjson
 
 from endpick.observability.log_lines import LineHandler
+from endpick.observability.log_values import fields_of, message_of, shortened
 from endpick.plugins.importing import Attribution
 from endpick.plugins.tracebacks import traceback_text
 
@@ -60,7 +61,7 @@ class JSONFormatter(logging.Formatter):
             "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": _level_of(record),
             "logger": record.name,
-            "event": _shortened(record.getMessage()),
+            "event": message_of(record),
         }
         if record.exc_info:
             line["exception"] = _exception_of(record)
@@ -86,7 +87,7 @@ class TextFormatter(logging.Formatter):
         """Render one record."""
         moment = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")
         fields = "".join(f"  {_quoted(str(name))}={_quoted(str(value))}" for name, value in fields_of(record).items())
-        line = f"{moment} {_level_of(record):7} {_quoted(str(record.name))}: {_shown(_shortened(record.getMessage()))}{fields}"
+        line = f"{moment} {_level_of(record):7} {_quoted(str(record.name))}: {_shown(message_of(record))}{fields}"
         if not record.exc_info:
             return line
         return "\n  ".join((line, *map(_shown, _exception_of(record).split("\n"))))
@@ -103,20 +104,9 @@ def _level_of(record: logging.LogRecord) -> str:
     return known or next((name for name, number in reversed(LEVELS.items()) if record.levelno >= number), "debug")
 
 
-_LONGEST_TEXT = 16_000
-"""Characters of a traceback or a message; what a plugin says may have any length."""
-
-
 def _exception_of(record: logging.LogRecord) -> str:
     problem = record.exc_info[1] if record.exc_info else None
-    return _shortened("" if problem is None else traceback_text(problem))
-
-
-def _shortened(text: str) -> str:
-    if len(text) <= _LONGEST_TEXT:
-        return text
-    half = _LONGEST_TEXT // 2
-    return f"{text[:half]}\n… {len(text) - 2 * half} characters …\n{text[-half:]}"
+    return shortened("" if problem is None else traceback_text(problem))
 
 
 _CONTROL = re.compile(
@@ -140,26 +130,3 @@ def _quoted(text: str) -> str:
 
 def _encodable(value: object) -> str:
     return str(value).encode(errors="backslashreplace").decode()
-
-
-_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-
-
-def fields_of(record: logging.LogRecord) -> dict[str, object]:
-    """The fields that the caller passed as `extra=`, by plain names: a text of another class may be equal to none, and look like any."""
-    given = ((_plain(name), value) for name, value in vars(record).items() if name not in _STANDARD)
-    return {name: _bounded(value) for name, value in given}
-
-
-def _bounded(value: object) -> object:
-    """A value of a field, as text with its middle left out where that is too long: a list may hold any number of texts, of any length."""
-    if type(value) is str:
-        return _shortened(value)
-    if not isinstance(value, list | tuple | dict | set | frozenset | bytes | bytearray):
-        return value
-    text = str(value)
-    return value if len(text) <= _LONGEST_TEXT else _shortened(text)
-
-
-def _plain(name: object) -> str:
-    return str.__getitem__(name if isinstance(name, str) else str(name), slice(None))

@@ -10,6 +10,7 @@ from enum import Enum
 
 import pytest
 
+from endpick.observability.log_values import LONGEST_TEXT, MOST_FIELDS
 from endpick.observability.logs import JSONFormatter, TextFormatter, configure_logging
 
 
@@ -177,9 +178,52 @@ def test_no_text_of_a_class_of_its_own_passes_for_what_a_line_says_of_itself():
 
 
 @pytest.mark.parametrize("formatter", [JSONFormatter(), TextFormatter()])
-@pytest.mark.parametrize("value", [["m" * 1_000_000], {"k" * 1_000_000: 1}, tuple(range(300_000)), b"\xff" * 1_000_000])
+@pytest.mark.parametrize("value", [["m" * 1_000_000], {"k" * 1_000_000: 1}, tuple(range(7000)), b"\xff" * 1_000_000])
 def test_a_field_that_is_long_in_any_way_is_shown_with_its_ends(formatter, value):
     line = formatter.format(logging.makeLogRecord({"msg": "much", "levelno": 20, "levelname": "INFO", "value": value, "few": [1, 2]}))
     assert len(line) < 150_000
     assert "characters" in line
     assert str([1, 2]).replace(" ", "") in line.replace(" ", "")
+
+
+def _nested(depth: int) -> list[object]:
+    """Two to the power of `depth` texts, by way of lists of two."""
+    inner: list[object] = ["many"]
+    for _ in range(depth):
+        inner = [inner, inner]
+    return inner
+
+
+ENDLESS = {
+    "within each other": _nested(200),
+    "side by side": _nested(20),
+    "one text many times": ["m" * 1_000_000] * 1000,
+    "a table": dict.fromkeys(range(1_000_000)),
+}
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+@pytest.mark.parametrize("value", ENDLESS.values(), ids=ENDLESS)
+def test_what_would_never_end_as_text_is_named_by_its_kind(log_format, value):
+    (line,) = _lines_of(log_format, msg="seen %s %d", args=(value, 7), value=value)
+    named = f"a {type(value).__name__} of {len(value)}, with more in it than a line of the log has room for"
+    assert line.count(named) == 2
+    assert f"{named} 7" in line
+
+
+def test_names_within_a_message_stand_for_what_was_given():
+    (line,) = _lines_of("json", msg="%(who)s %(what)s", args={"who": "acme", "what": _nested(200)})
+    assert json.loads(line)["event"].startswith("acme a list of 2, ")
+
+
+def test_of_fields_without_number_the_first_are_shown_and_the_rest_counted():
+    (line,) = _lines_of("json", more={f"field{at}": at for at in range(100_000)})
+    shown = json.loads(line)
+    assert shown["fields_left_out"] == 100_000 - MOST_FIELDS
+    assert shown["field0"] == 0
+    assert len(shown) == 4 + MOST_FIELDS + 1
+
+
+def test_the_name_of_a_field_is_no_longer_than_a_text():
+    (line,) = _lines_of("json", more={"n" * 1_000_000: 1})
+    assert len(line) < 2 * LONGEST_TEXT
