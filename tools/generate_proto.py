@@ -54,12 +54,13 @@ def forget_json_names(message: DescriptorProto) -> None:
 
 
 def main() -> int:
-    """Generate, or check; the exit code is 1 when the committed code is stale."""
+    """Generate what is stale, or check; the exit code of a check is 1 when the committed code is."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the committed code is stale")
-    if parser.parse_args().check:
-        if is_fresh():
-            return 0
+    arguments = parser.parse_args()
+    if is_fresh():
+        return 0
+    if arguments.check:
         print("endpick._proto is stale: run python tools/generate_proto.py")
         return 1
     if version("grpcio-tools") != TOOLS:
