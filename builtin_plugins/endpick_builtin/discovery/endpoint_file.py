@@ -79,8 +79,10 @@ class EndpointFile:
 
 def read_endpoint_file(content: bytes, rules: EntryRules = MODEL_SERVERS) -> EndpointFile:
     """Read YAML or JSON: `endpoints:`, a list of `{name, namespace, address, port, labels}`; `rules` for what its entries stand for."""
+    yaml = YAML(typ="safe", pure=True, plug_ins=[])
+    yaml.composer.warn_double_anchors = False  # YAML allows it, and a file may do so in each of its lines
     try:
-        root = YAML(typ="safe", pure=True).compose(content.decode())
+        root = yaml.compose(content.decode())
     except UnicodeDecodeError as problem:
         return _unusable(content.count(b"\n", 0, problem.start) + 1, "the file is not UTF-8")
     except MarkedYAMLError as problem:

@@ -19,6 +19,7 @@ def documents_of(text: str) -> list[object]:
     """
     yaml = YAML(typ="safe", pure=True, plug_ins=[])
     yaml.max_depth = _DEEPEST
+    yaml.composer.warn_double_anchors = False  # YAML allows it, and a document may do so in each of its lines
     try:
         for node in yaml.compose_all(text):
             _size_of(node, {})

@@ -35,6 +35,13 @@ def test_how_the_text_is_dressed_does_not_matter(text):
     assert shown(read(text).endpoints) == EXPECTED
 
 
+def test_an_anchor_may_be_given_again_and_nothing_warns_of_it():
+    entries = "".join(f"- {{name: &again e{at}, address: 10.0.0.1, port: '8000', labels: {{a: *again}}}}\n" for at in range(3))
+    contents = read(f"endpoints:\n{entries}")
+    assert contents.endpoints is not None
+    assert [dict(endpoint.labels) for endpoint in contents.endpoints] == [{"a": "e0"}, {"a": "e1"}, {"a": "e2"}]
+
+
 @pytest.mark.parametrize("port", ["8000", '"8000"', "'08000'", "+8000"])
 def test_a_port_is_text_or_a_number(port):
     contents = read(listing(entry(port=port)))
