@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
@@ -29,6 +30,7 @@ class Registry:
     def __init__(self, table: EndpointTable) -> None:
         self._table = table
         self._is_open = True
+        self._thread = threading.get_ident()
         self._rules: dict[int, tuple[ModelRewrite, ModelRewrite]] = {}
         """Those that were looked at before, by identity, and what was made of them: of thousands a few change."""
 
@@ -36,45 +38,55 @@ class Registry:
         """Hear nothing more: another discovery may report now."""
         self._is_open = False
 
+    def _hears(self) -> bool:
+        """Whether what is reported counts.
+
+        Raises:
+            RuntimeError: another thread reports it: the table would change under what the event loop reads, and in part only.
+        """
+        if threading.get_ident() != self._thread:
+            raise RuntimeError("a discovery reports on the thread of the event loop; from another one use loop.call_soon_threadsafe")
+        return self._is_open
+
     def upsert(self, endpoint: Endpoint) -> None:
         """See `EndpointRegistry`."""
         checked = self._checked(endpoint)
-        if self._is_open:
+        if self._hears():
             self._table.upsert(checked)
 
     def remove(self, name: str) -> None:
         """See `EndpointRegistry`."""
         plain = _text(name, "the name of an endpoint")
-        if self._is_open:
+        if self._hears():
             self._table.remove(plain)
 
     def replace_all(self, endpoints: Iterable[Endpoint]) -> None:
         """See `EndpointRegistry`."""
-        if self._is_open:
+        if self._hears():
             self._table.replace_all(self._each(endpoints))
 
     def set_objectives(self, priorities: Mapping[str, int]) -> None:
         """See `EndpointRegistry`."""
         plain = {_text(name, "the name of an objective"): _number(value, "a priority", -_GREATEST) for name, value in priorities.items()}
-        if self._is_open:
+        if self._hears():
             self._table.set_objectives(plain)
 
     def set_rewrites(self, rewrites: Iterable[ModelRewrite]) -> None:
         """See `EndpointRegistry`."""
         looked_at = {id(each): self._rules.get(id(each)) or (each, _rewrite(each)) for each in rewrites}
         self._rules = {key: pair for key, pair in looked_at.items() if _is_settled(pair[0])}
-        if self._is_open:
+        if self._hears():
             self._table.set_rewrites([plain for _, plain in looked_at.values()])
 
     def ready(self) -> None:
         """See `EndpointRegistry`."""
-        if self._is_open:
+        if self._hears():
             self._table.ready()
 
     def stand_by(self, reason: str) -> None:
         """See `EndpointRegistry`."""
         plain = _text(reason, "the reason to stand by")[:_LONGEST_REASON]
-        if self._is_open:
+        if self._hears():
             self._table.stand_by(plain)
 
     def until_ending(self) -> Coroutine[object, object, None]:
