@@ -12,8 +12,10 @@ from endpick.api.endpoint import Endpoint
 from endpick.datalayer.table import EndpointTable
 from endpick.plugins.failures import kind_of
 
-_UNFIT = re.compile(r"[\x00-\x20\x7f]")
-"""What no address may have: it becomes a header."""
+_UNFIT = re.compile(r"[^\x21-\x7e]|,")
+"""What no address may have: it becomes a header, in which commas stand between addresses."""
+_LONGEST_ADDRESS = 300
+"""Of names the longest has 253 characters."""
 _MOST_PORT = 65_535
 _MOST_REPEATS = 4096
 """Names that come again in one list; an iterator without an end would hold the event loop for ever."""
@@ -116,8 +118,8 @@ class Registry:
         if not isinstance(endpoint, Endpoint):
             raise TypeError(f"an endpoint must be an Endpoint, not {kind_of(endpoint)}")
         name = _text(endpoint.name, "the name of an endpoint")
-        if not name:
-            raise ValueError("an endpoint needs a name")
+        if not name or not _is_encodable(name):
+            raise ValueError("an endpoint needs a name, and half a surrogate pair is none")
         host, metrics_address = _address(endpoint.host, "host"), _address(endpoint.metrics_address, "metrics_address")
         port = _number(endpoint.port, "a port", 1)
         if port > _MOST_PORT:
@@ -141,6 +143,17 @@ def _text(value: object, what: str) -> str:
     return str.__str__(value)
 
 
+def _is_encodable(text: str) -> bool:
+    """Whether it can be told to others: it is shown on the page of metrics, and to gateways where they are told of scores."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 _ONLY_TEXTS = frozenset({str})
 
 
@@ -151,7 +164,7 @@ def _are_texts(labels: Mapping[str, str]) -> bool:
 
 def _address(value: object, what: str) -> str:
     text = _text(value, f"the {what} of an endpoint")
-    if not text or _UNFIT.search(text):
+    if not 0 < len(text) <= _LONGEST_ADDRESS or _UNFIT.search(text):
         raise ValueError(f"the {what} of an endpoint must be an address, not {text!r:.100}")
     return text
 
