@@ -23,7 +23,8 @@ _ASIDE = Path(__file__).with_name("culprits").joinpath("aside.py").read_text()
 _SITE = {
     "site/aside.py": _ASIDE,
     "site/aside-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: aside\nVersion: 1.0\nRequires-Dist: endpick\n",
-    "site/aside-1.0.dist-info/entry_points.txt": "[endpick.plugins.v1]\nacme.aside = aside:Aside\nacme.restless = aside:Restless\n"
+    "site/aside-1.0.dist-info/entry_points.txt": "[endpick.plugins.v1]\nacme.aside = aside:Aside\n"
+    "acme.restless = aside:Restless\nacme.patient = aside:Patient\n"
     "[endpick.hooks.v1]\nacme.shown = aside:Shown\nacme.again = aside:ShownAgain\n",
 }
 _CONFIG = CONFIG.replace("plugins:\n", "plugins:\n- {type: acme.aside, onFault: FailOpen}\n", 1).replace(
@@ -86,7 +87,7 @@ _STALLS = (
 
 
 async def stalls_that_hide_what_holds_the_loop(target: Target) -> Iterable[str]:
-    """A plugin of a second picker holds the loop in code whose file is a pipe, whose loader waits, or whose `self` has no answers."""
+    """A plugin of a second picker holds the loop in code whose file is a pipe, whose loader waits, whose `self` has no answers."""
     found = []
     for deed in _STALLS:
         async with second(target, "--drain-timeout=0s", "--circuit-cool-down=100ms", config=_CONFIG, files=_SITE) as made:
@@ -123,6 +124,27 @@ async def threads_that_never_come_back(target: Target) -> Iterable[str]:
         made.signal(signal.SIGTERM)
         await made.ended(_LONGEST_SECONDS)
     return made.told
+
+
+async def reloads_that_do_not_come_back(target: Target) -> Iterable[str]:
+    """The validator of a plugin never returns in a reload of a second picker, once or five times, beside requests, and it is told to end."""
+    found: list[str] = []
+    config = CONFIG.replace("plugins:\n", "plugins:\n- {type: acme.patient, parameters: {seconds: 0}}\n", 1).replace(
+        "- pluginRef: siege.beat", "- pluginRef: siege.beat\n  - pluginRef: acme.patient"
+    )
+    for times in (1, 5):
+        async with second(target, "--drain-timeout=0s", config=config, files=_SITE) as made:
+            (made.picker.folder / "config.yaml").write_text(config.replace("seconds: 0", "seconds: 1.0e6"))
+            for _ in range(times):
+                made.signal(signal.SIGHUP)
+                made.told += refused([await asked(made.picker.ext_proc_port) for _ in range(5)], "while a reload did not come back")
+                await asyncio.sleep(0.3)
+            if not await page_of(made.picker.metrics_port) or b" 200 " not in await probed(made.picker.metrics_port):
+                made.told.append("a probe or a scrape was not answered while a reload did not come back")
+            made.signal(signal.SIGTERM)
+            await made.ended(12)
+        found += made.told
+    return found
 
 
 async def generators_that_do_not_end(target: Target) -> Iterable[str]:
@@ -193,6 +215,7 @@ async def hooks_that_change_what_they_are_shown(target: Target) -> Iterable[str]
 
 
 ATTEMPTS = (
+    Attempt(reloads_that_do_not_come_back),
     Attempt(reports_from_other_threads),
     Attempt(hooks_that_change_what_they_are_shown),
     Attempt(children_that_are_forked),

@@ -37,7 +37,7 @@ async def limits_that_are_lowered(target: Target) -> Iterable[str]:
             made.logs_whole_lines = kind != resource.RLIMIT_FSIZE
             made.picker.blames = "a reload failed"  # for want of descriptors, say: the old configuration serves
             before = resource.prlimit(made.picker.process.pid, kind)
-            open_files = len([*Path(f"/proc/{made.picker.process.pid}/fd").iterdir()])
+            open_files = _open_files(made)
             now = {0: 0, 3: open_files + 3, -1: _address_space(made) + (64 << 20)}.get(limit, limit)
             async with connected(made.picker.ext_proc_port) as (reader, writer):
                 writer.write(HELLO)
@@ -64,6 +64,10 @@ async def limits_that_are_lowered(target: Target) -> Iterable[str]:
             await made.ended(_LONGEST_SECONDS)
         found += [f"{name} ({limit}): {each}" for each in made.told]
     return found
+
+
+def _open_files(made: Second) -> int:
+    return len([*Path(f"/proc/{made.picker.process.pid}/fd").iterdir()])
 
 
 def _address_space(made: Second) -> int:

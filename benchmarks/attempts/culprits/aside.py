@@ -12,8 +12,9 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from pydantic import field_validator
 
-from endpick.api import Endpoint, EndpointDiscovery, Scorer, hookimpl
+from endpick.api import Endpoint, EndpointDiscovery, Parameters, Scorer, hookimpl
 
 FORKED = multiprocessing.get_context("fork")
 KEPT = []
@@ -147,6 +148,23 @@ class Aside(Scorer):
     def endpoint_removed(self, name):
         with REMOVED.open("a") as told:
             told.write(f"{self.name}\n")
+
+
+class Patience(Parameters):
+    """For how long the validation of another plugin takes."""
+
+    seconds: float = 0
+
+    @field_validator("seconds")
+    @classmethod
+    def waited(cls, value):
+        time.sleep(value)
+        return value
+
+
+class Patient(Scorer[Patience]):
+    def score(self, request, endpoints, state):
+        return np.ones(len(endpoints))
 
 
 class Restless(EndpointDiscovery):
