@@ -127,7 +127,7 @@ async def threads_that_never_come_back(target: Target) -> Iterable[str]:
 
 
 async def reloads_that_do_not_come_back(target: Target) -> Iterable[str]:
-    """The validator of a plugin never returns in a reload of a second picker, once or five times, beside requests, and it is told to end."""
+    """The validator of a plugin never returns in a reload of a second picker, once or five times, beside requests and then the end."""
     found: list[str] = []
     config = CONFIG.replace("plugins:\n", "plugins:\n- {type: acme.patient, parameters: {seconds: 0}}\n", 1).replace(
         "- pluginRef: siege.beat", "- pluginRef: siege.beat\n  - pluginRef: acme.patient"
@@ -214,7 +214,37 @@ async def hooks_that_change_what_they_are_shown(target: Target) -> Iterable[str]
     return made.told
 
 
+async def ends_that_are_held_up(target: Target) -> Iterable[str]:
+    """A plugin of a second picker leaves threads, processes, tasks, executors and functions for the end, none of which comes back."""
+    async with second(target, "--drain-timeout=0s", config=_CONFIG, files=_SITE) as made:
+        made.picker.blames = "aside"
+        await _have_done(made.picker.ext_proc_port, "hang-at-exit")
+        made.told += refused([await asked(made.picker.ext_proc_port) for _ in range(5)], "after much was left for the end")
+        made.signal(signal.SIGTERM)
+        await made.ended(12)
+    return made.told
+
+
+async def threads_with_what_calls_were_given(target: Target) -> Iterable[str]:
+    """Threads of a plugin of a second picker fork, and read and write all that calls were given, long after them: 20 requests at once."""
+    async with second(target, "--drain-timeout=0s", config=_CONFIG, files=_SITE) as made:
+        made.picker.blames = "aside"
+        answers = []
+        for deed in ("work-in-threads", "work-in-threads", "fork-in-threads"):
+            await _have_done(made.picker.ext_proc_port, deed)
+            for _ in range(4):
+                answers += await asyncio.gather(*(asked(made.picker.ext_proc_port) for _ in range(5)))
+                if b" 200 " not in await probed(made.picker.metrics_port) or not await page_of(made.picker.metrics_port):
+                    made.told.append(f"a probe or a scrape was not answered beside {deed}")
+        made.told += refused(answers, "beside threads with what calls were given")
+        made.signal(signal.SIGTERM)
+        await made.ended(_LONGEST_SECONDS)
+    return made.told
+
+
 ATTEMPTS = (
+    Attempt(ends_that_are_held_up),
+    Attempt(threads_with_what_calls_were_given),
     Attempt(reloads_that_do_not_come_back),
     Attempt(reports_from_other_threads),
     Attempt(hooks_that_change_what_they_are_shown),

@@ -1,6 +1,8 @@
 """A scorer that does what a header of the request asks for, and then scores as it should."""
 
 import asyncio
+import atexit
+import concurrent.futures
 import contextvars
 import multiprocessing
 import os
@@ -12,13 +14,15 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from prometheus_client import Counter
 from pydantic import field_validator
 
-from endpick.api import Endpoint, EndpointDiscovery, Parameters, Scorer, hookimpl
+from endpick.api import WAITING_QUEUE_SIZE, DataKey, Endpoint, EndpointDiscovery, Parameters, Scope, Scorer, hookimpl
 
 FORKED = multiprocessing.get_context("fork")
 KEPT = []
 POOL, JUDGED, REMOVED = Path("pool"), Path("judged"), Path("removed")
+NOTE = DataKey("aside/note", str, Scope.REQUEST)
 NOTED = contextvars.ContextVar("noted")
 
 
@@ -122,6 +126,37 @@ class Gone:
         raise SystemExit(7)
 
 
+def hang_at_exit():
+    atexit.register(time.sleep, 1e6)
+    weakref.finalize(KEPT, time.sleep, 1e6)
+    threading.Thread(target=time.sleep, args=(1e6,)).start()
+    child = FORKED.Process(target=time.sleep, args=(20,))
+    child.start()
+    KEPT.append(child)
+    loop = asyncio.get_running_loop()
+    KEPT.extend(loop.run_in_executor(None, time.sleep, 1e6) for _ in range(3))
+    KEPT.append(concurrent.futures.ThreadPoolExecutor(1).submit(time.sleep, 1e6))
+    KEPT.append(loop.create_task(never_cancelled()))
+
+
+async def never_cancelled():
+    while True:
+        with suppress(BaseException):
+            await asyncio.sleep(1e6)
+
+
+def fork_in_threads():
+    for _ in range(5):
+        threading.Thread(target=fork_for_good).start()
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        KEPT.extend(threads.map(in_a_child, range(4)))
+
+
+def in_a_child(number):
+    with FORKED.Pool(1) as pool:
+        return pool.map(abs, [number])
+
+
 DEEDS = {
     "fork-and-end": fork_and_end,
     "fork-and-hang-up": fork_and_hang_up,
@@ -129,6 +164,8 @@ DEEDS = {
     "fork-and-go-on": fork_and_go_on,
     "fill-executor": fill_executor,
     "leave-generators": leave_generators,
+    "hang-at-exit": hang_at_exit,
+    "fork-in-threads": fork_in_threads,
     "block-in-a-pipe": lambda: blocked("pipe"),
     "block-without-an-answer": lambda: blocked("odd.py", Answerless()),
     "block-with-a-loader-that-raises": lambda: blocked("odd1.py", loader=Loader(lambda _: exec("raise SystemExit(5)"))),
@@ -140,10 +177,34 @@ DEEDS = {
 
 class Aside(Scorer):
     def score(self, request, endpoints, state):
-        deed = DEEDS.get(request.headers.get("x-deed", ""))
-        if deed is not None:
-            deed()
+        name = request.headers.get("x-deed", "")
+        if name == "work-in-threads":
+            for _ in range(3):
+                threading.Thread(target=self.work, args=(request, endpoints, state), daemon=True).start()
+        if name in DEEDS:
+            DEEDS[name]()
         return np.ones(len(endpoints))
+
+    async def start(self):
+        self.seen = Counter("seen", "What threads have seen.", ("what",), registry=self.context.registry)
+
+    def work(self, request, endpoints, state):
+        """Use what a call was given long after it, from a thread, as fast as may be, and keep it."""
+        KEPT.append((request, endpoints, state))
+        until = time.monotonic() + 3
+        number = 0
+        while time.monotonic() < until:
+            number += 1
+            with suppress(Exception):
+                self.seen.labels(f"{threading.get_ident()}{number % 3000}").inc()
+                KEPT[-1:] = [endpoints[WAITING_QUEUE_SIZE]]
+                endpoints.take([0]).members
+                list(request.prompt.texts)
+                dict(request.headers)
+                state.put(NOTE, str(number))
+                state.get(NOTE)
+                self.context.logger.info("seen %d", number)
+                self.context.random.random()
 
     def endpoint_removed(self, name):
         with REMOVED.open("a") as told:
