@@ -198,7 +198,7 @@ class Aside(Scorer):
             with suppress(Exception):
                 self.seen.labels(f"{threading.get_ident()}{number % 3000}").inc()
                 KEPT[-1:] = [endpoints[WAITING_QUEUE_SIZE]]
-                endpoints.take([0]).members
+                len(endpoints.take([0]).members)
                 list(request.prompt.texts)
                 dict(request.headers)
                 state.put(NOTE, str(number))

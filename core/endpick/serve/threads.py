@@ -21,7 +21,7 @@ _MOST_PACKAGES = 32
 """With threads of their own; what others ask for shares threads."""
 
 
-class Threads(ThreadPoolExecutor):
+class _Threads(ThreadPoolExecutor):
     """The default executor of the event loop: each package that has something done in a thread has threads of its own.
 
     Python's own has one queue for all. A plugin whose calls do not come back, such as requests without a time limit, would fill it, and
@@ -67,14 +67,14 @@ def _package_of(frame: FrameType | None) -> str:
     return _OWN[0]
 
 
-def started_threads() -> Threads:
+def started_threads() -> ThreadPoolExecutor:
     """As many threads as asyncio would start one by one.
 
     All of them now. Where the system has no more of them later, as when a container has used up what it may have, work that finds no
     thread would fail: the first scrape of a long page, or a reload.
     """
     count = min(32, (os.cpu_count() or 1) + 4)
-    executor, are_there = Threads(count), threading.Event()
+    executor, are_there = _Threads(count), threading.Event()
     with suppress(RuntimeError):  # there are no more already now: the rest may come later, as asyncio has it
         for _ in range(count):
             executor.submit(are_there.wait)

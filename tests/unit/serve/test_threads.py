@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 import types
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from endpick.serve import main
-from endpick.serve.threads import Threads, started_threads
+from endpick.serve.threads import started_threads
 
 
-def asking(module: str, executor: Threads, call: Callable[[], object], times: int = 1) -> list[Future[object]]:
+def asking(module: str, executor: ThreadPoolExecutor, call: Callable[[], object], times: int = 1) -> list[Future[object]]:
     """What comes of having a thread do this so many times, as code of this module asks for it."""
     asks = types.ModuleType(module)
     exec("def ask(executor, call, times):\n    return [executor.submit(call) for _ in range(times)]", vars(asks))
