@@ -73,15 +73,15 @@ PREFILL_PROFILE = "prefill"
 Sizes: TypeAlias = tuple[float, list[float]]
 """The block size that most endpoints have, 0 for the configured one, and that of each candidate as it reports it."""
 _NO_SIZES: Sizes = (0.0, [])
-_MOST_BLOCK_TOKENS = 1 << 20
+_LARGEST_BLOCK_TOKENS = 1 << 20
 """No engine has blocks of more tokens; what reports more reports nothing."""
-_MOST_TOKENS = 1 << 40
+_LARGEST_CACHE_TOKENS = 1 << 40
 """Of one KV cache."""
 
 
 def _sizes(reported: FloatArray) -> Sizes:
     """Of sizes that as many have the largest. What one endpoint says of itself changes nothing for the others."""
-    usual, counts = np.unique(np.where((reported >= 1) & (reported <= _MOST_BLOCK_TOKENS), reported, 0.0), return_counts=True)
+    usual, counts = np.unique(np.where((reported >= 1) & (reported <= _LARGEST_BLOCK_TOKENS), reported, 0.0), return_counts=True)
     return float(usual[counts == counts.max()].max()) if len(usual) else 0.0, reported.tolist()
 
 
@@ -217,7 +217,7 @@ class ApproxPrefixCacheProducer(
             capacity = self.parameters.lru_capacity_per_server
             if engine_blocks and engine_blocks[position] > 0:
                 tokens = engine_blocks[position] * (engine_sizes[position] if engine_sizes[position] > 0 else size)
-                capacity = max(int(min(tokens, _MOST_TOKENS)) // size, 1)
+                capacity = max(int(min(tokens, _LARGEST_CACHE_TOKENS)) // size, 1)
             for prompt in reversed(prompts):
                 self._index.insert(endpoint.name, prompt, capacity)
 
