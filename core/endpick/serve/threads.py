@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from types import FrameType
 from typing import ParamSpec, TypeVar
 
@@ -37,9 +36,8 @@ class _Threads(ThreadPoolExecutor):
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         """See `Executor`; in a thread of the package that asks."""
         package = _package_of(sys._getframe(1))
-        if package in _OWN:
-            return super().submit(fn, *args, **kwargs)
-        return self._threads_of(package).submit(fn, *args, **kwargs)
+        threads = None if package in _OWN else self._threads_of(package)
+        return super().submit(fn, *args, **kwargs) if threads is None else threads.submit(fn, *args, **kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """See `Executor`; of all packages."""
@@ -47,13 +45,31 @@ class _Threads(ThreadPoolExecutor):
             threads.shutdown(wait, cancel_futures=cancel_futures)
         super().shutdown(wait, cancel_futures=cancel_futures)
 
-    def _threads_of(self, package: str) -> ThreadPoolExecutor:
+    def _threads_of(self, package: str) -> ThreadPoolExecutor | None:
+        """Those of a package; None where the system has no threads for it, so that it is served by endpick's."""
         known = self._of_others
         if package not in known and len(known) >= _MOST_PACKAGES:
             package = ""
         if package not in known:
-            known[package] = ThreadPoolExecutor(self._count, f"endpick-{package[:20]}")
+            threads = ThreadPoolExecutor(self._count, f"endpick-{package[:20]}")
+            if not _are_started(threads, self._count):
+                threads.shutdown(wait=False)
+                return None
+            known[package] = threads
         return known[package]
+
+
+def _are_started(executor: ThreadPoolExecutor, count: int) -> bool:
+    """Whether it has as many threads as it may have; later it needs no further one."""
+    are_there = threading.Event()
+    try:
+        for _ in range(count):
+            executor.submit(are_there.wait)
+    except RuntimeError:
+        return False
+    finally:
+        are_there.set()
+    return True
 
 
 def _package_of(frame: FrameType | None) -> str:
@@ -74,9 +90,6 @@ def started_threads() -> ThreadPoolExecutor:
     thread would fail: the first scrape of a long page, or a reload.
     """
     count = min(32, (os.cpu_count() or 1) + 4)
-    executor, are_there = _Threads(count), threading.Event()
-    with suppress(RuntimeError):  # there are no more already now: the rest may come later, as asyncio has it
-        for _ in range(count):
-            executor.submit(are_there.wait)
-    are_there.set()
+    executor = _Threads(count)
+    _are_started(executor, count)  # or there are no more already now: the rest may come later, as asyncio has it
     return executor

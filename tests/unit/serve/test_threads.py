@@ -30,6 +30,15 @@ def test_work_needs_no_thread_that_is_not_there_yet(monkeypatch):
         assert all(each.result(10) for each in done)
 
 
+def test_a_package_for_which_there_are_no_threads_is_served_by_endpicks(monkeypatch):
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with started_threads() as executor:
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        assert [each.result(10) for each in asking("other", executor, lambda: 7, 50)] == [7] * 50
+
+
 def test_a_system_without_threads_is_no_reason_not_to_start(monkeypatch):
     def refuse(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
