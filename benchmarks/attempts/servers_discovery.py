@@ -91,26 +91,27 @@ async def a_megabyte_of_nodes(target: Target) -> None:
 
 
 _NAMES_PORT = 20_053
-_DISCOVERY = "- {name: endpoints, type: file-discovery, parameters: {path: endpoints.yaml, watchFile: true}}"
+DISCOVERY = "- {name: endpoints, type: file-discovery, parameters: {path: endpoints.yaml, watchFile: true}}"
 
 
-def _by_name(records: str) -> str:
+def by_name(records: str) -> str:
+    """The usual configuration, but for a discovery that asks the name server of these attempts."""
     given = f"hostname: _h._tcp.a.test, records: {records}, nameserver: 127.0.91.8, nameserverPort: {_NAMES_PORT}, shortestInterval: 50ms"
-    return CONFIG.replace(_DISCOVERY, f"- {{name: endpoints, type: dns-discovery, parameters: {{{given}}}}}")
+    return CONFIG.replace(DISCOVERY, f"- {{name: endpoints, type: dns-discovery, parameters: {{{given}}}}}")
 
 
-def _record(kind: int, data: bytes, name: bytes = b"\xc0\x0c", ttl: int = 0) -> bytes:
+def record(kind: int, data: bytes, name: bytes = b"\xc0\x0c", ttl: int = 0) -> bytes:
     return name + struct.pack("!HHIH", kind, 1, ttl, len(data)) + data
 
 
-def _good(target_port: int) -> list[bytes]:
+def good_records(target_port: int) -> list[bytes]:
     ips = [bytes((127, 0, 100, 100 + number)) for number in range(ENDPOINTS)]
-    return [_record(33, struct.pack("!HHH", 0, 0, target_port) + b"\x02g%c\x00" % (97 + n)) for n in range(ENDPOINTS)] + [
-        _record(1, ip, b"\x02g%c\x00" % (97 + n)) for n, ip in enumerate(ips)
+    return [record(33, struct.pack("!HHH", 0, 0, target_port) + b"\x02g%c\x00" % (97 + n)) for n in range(ENDPOINTS)] + [
+        record(1, ip, b"\x02g%c\x00" % (97 + n)) for n, ip in enumerate(ips)
     ]
 
 
-def _message(asked: bytes, records: list[bytes], flags: int = 0x8180, count: int | None = None) -> bytes:
+def message(asked: bytes, records: list[bytes], flags: int = 0x8180, count: int | None = None) -> bytes:
     counts = struct.pack("!HHHHH", flags, 1, len(records) if count is None else count, 0, 0)
     return asked[:2] + counts + asked[12:] + b"".join(records)
 
@@ -127,7 +128,7 @@ class _NameServer(asyncio.DatagramProtocol):
             self._transport.sendto(each, addr)
 
 
-async def _name_server(target_seconds: float, answer: Callable[[bytes], list[bytes]], by_stream: Callable[[bytes], bytes]) -> None:
+async def name_server(target_seconds: float, answer: Callable[[bytes], list[bytes]], by_stream: Callable[[bytes], bytes]) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked = await reader.readexactly(int.from_bytes(await reader.readexactly(2), "big"))
         if message := by_stream(asked):
@@ -146,34 +147,34 @@ async def _name_server(target_seconds: float, answer: Callable[[bytes], list[byt
 
 async def names_that_lie(target: Target) -> None:
     """Answers are floods, cut short, circles of compression, aliases of themselves, 2800 addresses that flip, or silence."""
-    good = _good(target.model_server_port)
+    good = good_records(target.model_server_port)
     loop_of_names = b"\x01a\xc0\x0c"
 
     def wide(asked: bytes) -> bytes:
         first = target.rng.randrange(200)
-        return _message(asked, good + [_record(1, bytes((10, first, n >> 8, n & 255)), b"\x02ga\x00") for n in range(2800)])
+        return message(asked, good + [record(1, bytes((10, first, n >> 8, n & 255)), b"\x02ga\x00") for n in range(2800)])
 
     def answer(asked: bytes) -> list[bytes]:
-        truth = _message(asked, good)
+        truth = message(asked, good)
         lies = (
             [truth[:40]] * 1000,
-            [_message(asked, [], 0x8380)],
-            [_message(asked, [_record(5, loop_of_names, loop_of_names)] * 500)],
-            [_message(asked, [_record(5, b"\xc0\x0c")])],
-            [_message(asked, good, count=65_535)],
+            [message(asked, [], 0x8380)],
+            [message(asked, [record(5, loop_of_names, loop_of_names)] * 500)],
+            [message(asked, [record(5, b"\xc0\x0c")])],
+            [message(asked, good, count=65_535)],
             [asked[:2] + target.rng.randbytes(1400) for _ in range(300)],
             [asked] * 300,
             [],
-            [_message(asked, [], 0x8182)],
-            [_message(asked, [_record(33, b"\0" * 6 + b"\xff" * 20)])],
+            [message(asked, [], 0x8182)],
+            [message(asked, [record(33, b"\0" * 6 + b"\xff" * 20)])],
         )
-        return [*target.rng.choice(lies), truth] if target.rng.random() < 0.7 else [_message(asked, [], 0x8380)]
+        return [*target.rng.choice(lies), truth] if target.rng.random() < 0.7 else [message(asked, [], 0x8380)]
 
     def by_stream(asked: bytes) -> bytes:
         whole = wide(asked)
         return target.rng.choice((len(whole).to_bytes(2, "big") + whole, b"\xff\xff" + whole[:100], b"", b"\0\0", b"\0\5abcde"))
 
-    await _name_server(target.seconds_left(), answer, by_stream)
+    await name_server(target.seconds_left(), answer, by_stream)
 
 
 ATTEMPTS = (
@@ -181,13 +182,13 @@ ATTEMPTS = (
     Attempt(texts_that_are_no_endpoints),
     Attempt(ten_thousand_endpoints),
     Attempt(a_megabyte_of_nodes),
-    Attempt(names_that_lie, config=_by_name("SRV"), until_serving="benchmarks.attempts.servers_discovery"),
+    Attempt(names_that_lie, config=by_name("SRV"), until_serving="benchmarks.attempts.servers_discovery"),
 )
 
 
 async def _tell_the_truth(model_server_port: int) -> None:
-    good = _good(model_server_port)
-    await _name_server(600, lambda asked: [_message(asked, good)], lambda _: b"")
+    good = good_records(model_server_port)
+    await name_server(600, lambda asked: [message(asked, good)], lambda _: b"")
 
 
 if __name__ == "__main__":

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Mapping
 
 from endpick.api import Endpoint, Stability
+from endpick_builtin.addresses import ip_address
 from endpick_builtin.discovery.endpoint_file import EntryRules
 from endpick_builtin.discovery.file_discovery import FileDiscovery
 
@@ -24,7 +24,7 @@ def host_of(text: str) -> str:
         ValueError: it is neither.
     """
     try:
-        return str(ipaddress.ip_address(text))
+        return ip_address(text)
     except ValueError:
         # Digits and dots alone are a misspelt address, though their form is that of a name.
         if len(text) <= _LONGEST_NAME and _DNS_NAME.fullmatch(text) and not text.replace(".", "").isdigit():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -12,6 +11,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from endpick.api import Endpoint, Limit
+from endpick_builtin.addresses import ip_address
 
 DEFAULT_NAMESPACE = "default"
 KNOWN_FIELDS = ("name", "namespace", "address", "port", "labels")
@@ -57,7 +57,7 @@ class EntryRules:
     metrics_of: Callable[[str, int, Mapping[str, str]], str]
 
 
-MODEL_SERVERS = EntryRules(lambda text: str(ipaddress.ip_address(text)), "an IP address such as 10.0.0.7", lambda *_: "")
+MODEL_SERVERS = EntryRules(ip_address, "an IP address such as 10.0.0.7", lambda *_: "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +140,8 @@ class _Entry:
         self._rules = rules
         self._all_fields = fields
         self._fields = fields.of(node)
-        name, namespace = self._fields.get("name"), self._fields.get("namespace")
-        self.name = f"{_text(namespace) or DEFAULT_NAMESPACE}/{_text(name)}" if _text(name) else ""
+        name, namespace = _named(self._fields.get("name")), self._fields.get("namespace")
+        self.name = f"{_named(namespace) or DEFAULT_NAMESPACE}/{name}" if name else ""
         self.mistakes: list[Mistake] = []
         self.remarks = [
             Mistake(_line(value), f"'{field}' is no field of an endpoint and is ignored; fields are {', '.join(KNOWN_FIELDS)}", self.name)
@@ -154,7 +154,7 @@ class _Entry:
         if not self.name:
             self._wrong(self._fields.get("name"), "`name` must be text that is not empty")
         namespace = self._fields.get("namespace")
-        if namespace is not None and _text(namespace) is None and namespace.tag != _NULL:
+        if namespace is not None and _named(namespace) is None and namespace.tag != _NULL:
             self._wrong(namespace, "`namespace` must be text")
         host, port, labels = self._host(), self._port(), self._labels()
         metrics = self._metrics(host, port, labels)
@@ -259,6 +259,16 @@ def _merged_mappings(node: Node) -> Iterator[MappingNode]:
 
 def _text(node: Node | None) -> str | None:
     return node.value if isinstance(node, ScalarNode) and node.tag == _TEXT else None
+
+
+def _named(node: Node | None) -> str | None:
+    """A text that can be told to others; half a surrogate pair is none."""
+    text = _text(node)
+    try:
+        (text or "").encode()
+    except UnicodeEncodeError:
+        return None
+    return text
 
 
 def _line(node: Node) -> int:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from endpick.api import ConfigurationError, Endpoint, EndpointDiscovery, EndpointRegistry, Parameters
-
-
-def _ip_address(text: str) -> str:
-    return str(ipaddress.ip_address(text))
+from endpick_builtin.addresses import ip_address
 
 
 class StaticEndpoint(BaseModel):
@@ -21,7 +17,7 @@ class StaticEndpoint(BaseModel):
 
     name: Annotated[str, Field(min_length=1, description="Unique in its namespace.")]
     namespace: Annotated[str, Field(min_length=1, description="Part of the endpoint's name.")] = "default"
-    address: Annotated[str, AfterValidator(_ip_address), Field(description="IP address, without brackets.")]
+    address: Annotated[str, AfterValidator(ip_address), Field(description="IP address, without brackets.")]
     port: Annotated[int, Field(ge=1, le=65535, description="TCP port of the model server.")]
     labels: Annotated[dict[str, str], Field(description="What label filters and engines go by.")] = {}
 

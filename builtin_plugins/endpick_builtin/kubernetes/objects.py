@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import TypeAlias, TypeVar
 
 from endpick.api import Endpoint, ModelRewrite, ModelTarget
+from endpick_builtin.addresses import ip_address
 
 JSONMapping: TypeAlias = Mapping[str, object]
 
@@ -18,8 +18,7 @@ ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-por
 """Annotations that name the ports of a Pod which are in use; the first that is there counts."""
 MOST_LABEL_CHARACTERS = 16 * 1024
 """Of one Pod: Kubernetes takes 63 in a value, and a name has no more than 317."""
-_LONGEST_ADDRESS = 64
-"""Of an IP address, with a zone."""
+_LONGEST_TIME = 64
 _MOST_PORT_CHARACTERS = 4096
 """Of an annotation that names ports."""
 MOST_RULE_CHARACTERS = 16 * 1024
@@ -136,7 +135,7 @@ def read_rewrites(item: JSONMapping, pool: PoolName) -> DatedRewrites | None:
         if room < 0:
             break
         rules.append(rule)
-    return DatedRewrites(created[:_LONGEST_ADDRESS] if isinstance(created, str) else "", tuple(rules))
+    return DatedRewrites(created[:_LONGEST_TIME] if isinstance(created, str) else "", tuple(rules))
 
 
 def rules_in_order(rewrites: Mapping[str, DatedRewrites]) -> tuple[ModelRewrite, ...]:
@@ -174,10 +173,10 @@ def _ports_in(text: str) -> Iterator[int]:
 
 def _is_address(text: str) -> bool:
     try:
-        ip_address(text[: _LONGEST_ADDRESS + 1])
+        ip_address(text)
     except ValueError:
         return False
-    return len(text) <= _LONGEST_ADDRESS
+    return True
 
 
 def _is_going(item: JSONMapping) -> bool:

@@ -71,12 +71,18 @@ PREFILL_PROFILE = "prefill"
 
 
 Sizes: TypeAlias = tuple[float, list[float]]
-"""The largest block size that an endpoint reports, NaN where none does, and that of each candidate."""
+"""The block size that most endpoints have, 0 for the configured one, and that of each candidate as it reports it."""
 _NO_SIZES: Sizes = (0.0, [])
+_LARGEST_BLOCK_TOKENS = 1 << 20
+"""No engine has blocks of more tokens; what reports more reports nothing."""
+_LARGEST_CACHE_TOKENS = 1 << 40
+"""Of one KV cache."""
 
 
 def _sizes(reported: FloatArray) -> Sizes:
-    return float(np.fmax.reduce(reported)), reported.tolist()
+    """Of sizes that as many have the largest. What one endpoint says of itself changes nothing for the others."""
+    usual, counts = np.unique(np.where((reported >= 1) & (reported <= _LARGEST_BLOCK_TOKENS), reported, 0.0), return_counts=True)
+    return float(usual[counts == counts.max()].max()) if len(usual) else 0.0, reported.tolist()
 
 
 def _numbers(reported: FloatArray) -> list[float]:
@@ -126,7 +132,8 @@ class ApproxPrefixCacheProducer(
     """Count, for each candidate, the leading blocks of the prompt that were sent to it before and that it can still hold.
 
     The prompt's tokens are those that a `token-producer` in the configuration leaves; without one, four bytes of text each, the last
-    one filled up with zeros. They are cut into blocks of max(64, reported or configured) tokens, each known by a fingerprint of 64 bits.
+    one filled up with zeros. They are cut into blocks of max(64, reported or configured) tokens, each known by a fingerprint of 64 bits;
+    what counts as reported is the size that most endpoints have, those with the configured one that report none.
     When a request leaves, its blocks count as held by the endpoint that serves it, and by the one picked by a profile named `prefill`, the
     least recently sent ones making room. Unlike llm-d, a match ends at the first block an endpoint lacks, an engine's number of blocks is
     converted to our block size, and nothing is ever remembered beyond the capacity. Of several prompts in one request the matches add up.
@@ -210,7 +217,7 @@ class ApproxPrefixCacheProducer(
             capacity = self.parameters.lru_capacity_per_server
             if engine_blocks and engine_blocks[position] > 0:
                 tokens = engine_blocks[position] * (engine_sizes[position] if engine_sizes[position] > 0 else size)
-                capacity = max(int(tokens) // size, 1)
+                capacity = max(int(min(tokens, _LARGEST_CACHE_TOKENS)) // size, 1)
             for prompt in reversed(prompts):
                 self._index.insert(endpoint.name, prompt, capacity)
 
@@ -243,8 +250,8 @@ class ApproxPrefixCacheProducer(
     def _tune(self, reported: Sizes) -> None:
         """Cut prompts as the engines do, from now on."""
         self._reported = reported
-        largest = reported[0]
-        self._block_size_tokens = max(int(largest) if largest > 0 else self.parameters.block_size_tokens, MIN_BLOCK_SIZE_TOKENS)
+        usual = reported[0]
+        self._block_size_tokens = max(int(usual) if usual > 0 else self.parameters.block_size_tokens, MIN_BLOCK_SIZE_TOKENS)
         self._blocks_to_match = self.parameters.blocks_to_match(self._block_size_tokens)
 
 

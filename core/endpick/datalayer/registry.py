@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
@@ -11,8 +12,10 @@ from endpick.api.endpoint import Endpoint
 from endpick.datalayer.table import EndpointTable
 from endpick.plugins.failures import kind_of
 
-_UNFIT = re.compile(r"[\x00-\x20\x7f]")
-"""What no address may have: it becomes a header."""
+_UNFIT = re.compile(r"[^\x21-\x7e]|,")
+"""What no address may have: it becomes a header, in which commas stand between addresses."""
+_LONGEST_ADDRESS = 300
+"""Of names the longest has 253 characters."""
 _MOST_PORT = 65_535
 _MOST_REPEATS = 4096
 """Names that come again in one list; an iterator without an end would hold the event loop for ever."""
@@ -29,6 +32,7 @@ class Registry:
     def __init__(self, table: EndpointTable) -> None:
         self._table = table
         self._is_open = True
+        self._thread = threading.get_ident()
         self._rules: dict[int, tuple[ModelRewrite, ModelRewrite]] = {}
         """Those that were looked at before, by identity, and what was made of them: of thousands a few change."""
 
@@ -36,45 +40,55 @@ class Registry:
         """Hear nothing more: another discovery may report now."""
         self._is_open = False
 
+    def _hears(self) -> bool:
+        """Whether what is reported counts.
+
+        Raises:
+            RuntimeError: another thread reports it: the table would change under what the event loop reads, and in part only.
+        """
+        if threading.get_ident() != self._thread:
+            raise RuntimeError("a discovery reports on the thread of the event loop; from another one use loop.call_soon_threadsafe")
+        return self._is_open
+
     def upsert(self, endpoint: Endpoint) -> None:
         """See `EndpointRegistry`."""
         checked = self._checked(endpoint)
-        if self._is_open:
+        if self._hears():
             self._table.upsert(checked)
 
     def remove(self, name: str) -> None:
         """See `EndpointRegistry`."""
         plain = _text(name, "the name of an endpoint")
-        if self._is_open:
+        if self._hears():
             self._table.remove(plain)
 
     def replace_all(self, endpoints: Iterable[Endpoint]) -> None:
         """See `EndpointRegistry`."""
-        if self._is_open:
+        if self._hears():
             self._table.replace_all(self._each(endpoints))
 
     def set_objectives(self, priorities: Mapping[str, int]) -> None:
         """See `EndpointRegistry`."""
         plain = {_text(name, "the name of an objective"): _number(value, "a priority", -_GREATEST) for name, value in priorities.items()}
-        if self._is_open:
+        if self._hears():
             self._table.set_objectives(plain)
 
     def set_rewrites(self, rewrites: Iterable[ModelRewrite]) -> None:
         """See `EndpointRegistry`."""
         looked_at = {id(each): self._rules.get(id(each)) or (each, _rewrite(each)) for each in rewrites}
         self._rules = {key: pair for key, pair in looked_at.items() if _is_settled(pair[0])}
-        if self._is_open:
+        if self._hears():
             self._table.set_rewrites([plain for _, plain in looked_at.values()])
 
     def ready(self) -> None:
         """See `EndpointRegistry`."""
-        if self._is_open:
+        if self._hears():
             self._table.ready()
 
     def stand_by(self, reason: str) -> None:
         """See `EndpointRegistry`."""
         plain = _text(reason, "the reason to stand by")[:_LONGEST_REASON]
-        if self._is_open:
+        if self._hears():
             self._table.stand_by(plain)
 
     def until_ending(self) -> Coroutine[object, object, None]:
@@ -104,8 +118,8 @@ class Registry:
         if not isinstance(endpoint, Endpoint):
             raise TypeError(f"an endpoint must be an Endpoint, not {kind_of(endpoint)}")
         name = _text(endpoint.name, "the name of an endpoint")
-        if not name:
-            raise ValueError("an endpoint needs a name")
+        if not name or not _is_encodable(name):
+            raise ValueError("an endpoint needs a name, and half a surrogate pair is none")
         host, metrics_address = _address(endpoint.host, "host"), _address(endpoint.metrics_address, "metrics_address")
         port = _number(endpoint.port, "a port", 1)
         if port > _MOST_PORT:
@@ -129,6 +143,17 @@ def _text(value: object, what: str) -> str:
     return str.__str__(value)
 
 
+def _is_encodable(text: str) -> bool:
+    """Whether it can be told to others: it is shown on the page of metrics, and to gateways where they are told of scores."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 _ONLY_TEXTS = frozenset({str})
 
 
@@ -139,7 +164,7 @@ def _are_texts(labels: Mapping[str, str]) -> bool:
 
 def _address(value: object, what: str) -> str:
     text = _text(value, f"the {what} of an endpoint")
-    if not text or _UNFIT.search(text):
+    if not 0 < len(text) <= _LONGEST_ADDRESS or _UNFIT.search(text):
         raise ValueError(f"the {what} of an endpoint must be an address, not {text!r:.100}")
     return text
 

@@ -47,7 +47,7 @@ async def page_of(collector: Collector) -> bytes:
                 at_once = 0
                 await asyncio.sleep(0)
             at_once += size
-            text = generate_latest(_Alone(part))
+            text = _written(part)
             # A further part of a family repeats the two lines about it.
             pieces.append(text.split(b"\n", 2)[2] if family.name == written else text)
             written = family.name
@@ -63,6 +63,21 @@ def _parts(family: Metric) -> Iterator[Metric]:
         part = Metric(family.name, family.documentation, family.type)
         part.samples = samples[start : start + _SAMPLES_AT_ONCE]
         yield part
+
+
+def _written(family: Metric) -> bytes:
+    try:
+        return generate_latest(_Alone(family))
+    except UnicodeEncodeError:  # half a surrogate pair, which a name may be for all that Python says: one label is no reason for no page
+        plain = Metric(family.name, _encodable(family.documentation), family.type)
+        plain.samples = [
+            sample._replace(labels={name: _encodable(text) for name, text in sample.labels.items()}) for sample in family.samples
+        ]
+        return generate_latest(_Alone(plain))
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class _Alone(Collector):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import pluggy
@@ -200,7 +203,7 @@ class HookRegistry:
         for call in self.calls("endpick_validate"):
             report = HookConfigReport(call, source)
             try:
-                call(config=source.data, report=report)
+                call(config=deepcopy(source.data), report=report)
             except CALL_FAILURES as error:
                 if is_the_hosts(error):
                     raise
@@ -218,16 +221,17 @@ class HookRegistry:
 
     async def startup(self, host: HostView, deadline_seconds: float = DEADLINE_SECONDS) -> tuple[Diagnostic, ...]:
         """Announce that serving is about to begin. Any failure returned should end the start."""
-        return await self._await_each(self.calls("endpick_startup"), Code.E0706, deadline_seconds, host=host)
+        return await self._await_each(self.calls("endpick_startup"), Code.E0706, deadline_seconds, partial(_shown, host))
 
     async def shutdown(self, host: HostView, deadline_seconds: float = DEADLINE_SECONDS) -> tuple[Diagnostic, ...]:
         """Announce that serving has ended, to the last hook object first."""
         calls = reversed(list(self.calls("endpick_shutdown")))
-        return await self._await_each(calls, Code.E0704, deadline_seconds, host=host)
+        return await self._await_each(calls, Code.E0704, deadline_seconds, partial(_shown, host))
 
     async def reload(self, old: Document, new: Document, deadline_seconds: float = DEADLINE_SECONDS) -> tuple[Diagnostic, ...]:
         """Ask whether a new configuration may replace the old one; any diagnostic is a veto, and so is a failure."""
-        return await self._await_each(self.calls("endpick_config_reload"), Code.E0707, deadline_seconds, old=old, new=new)
+        calls = self.calls("endpick_config_reload")
+        return await self._await_each(calls, Code.E0707, deadline_seconds, lambda: {"old": deepcopy(old), "new": deepcopy(new)})
 
     def _notify(self, hook: str, **offered: object) -> None:
         for call in self.calls(hook):
@@ -256,9 +260,16 @@ class HookRegistry:
         return tuple(faults)
 
     @staticmethod
-    async def _await_each(calls: Iterable[HookCall], code: Code, deadline_seconds: float, **offered: object) -> tuple[Diagnostic, ...]:
-        attempts = [await call.attempt(code, deadline_seconds, **offered) for call in calls]
+    async def _await_each(
+        calls: Iterable[HookCall], code: Code, deadline_seconds: float, offered: Callable[[], dict[str, object]]
+    ) -> tuple[Diagnostic, ...]:
+        """`offered` makes for each what it is shown: what one does to it no other sees. In a thread, as documents may be long."""
+        attempts = [await call.attempt(code, deadline_seconds, **await asyncio.to_thread(offered)) for call in calls]
         return tuple(fault for fault in attempts if fault is not None)
+
+
+def _shown(host: HostView) -> dict[str, object]:
+    return {"host": HostView(deepcopy(host.config), {**host.instances})}
 
 
 def load_hooks(

@@ -10,7 +10,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from types import TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import cast
 
 from endpick.files import open_regular
@@ -23,6 +23,8 @@ FIRST_FRAMES, LAST_FRAMES = 15, 25
 MOST_NOTES = 10
 _FOUND_FRAMES = 500
 """As many of the first and of the last are looked through for those of a plugin: more than Python nests by default."""
+_DEEPEST = 40
+"""Frames of the stack of a thread, the innermost ones."""
 _LONGEST_LINE = 1000
 _MOST_SOURCE_BYTES = 2 * 1024 * 1024
 """Read of all files together for one text."""
@@ -49,6 +51,17 @@ def for_log(problem: BaseException) -> ExceptionInfo:
 def traceback_text(problem: BaseException) -> str:
     """The exception with what led to it, innermost first as in Python, and without an end of line."""
     return "\n".join(_Text().of(problem))
+
+
+def stack_text(frame: FrameType) -> str:
+    """Where a thread is, its innermost frames, innermost last as in Python, and without an end of line."""
+    sources = _Sources()
+    innermost: list[FrameType] = []
+    each: FrameType | None = frame
+    while each is not None and len(innermost) < _DEEPEST:
+        innermost.append(each)
+        each = each.f_back
+    return "\n".join(line for each in reversed(innermost) for line in sources.place_lines(each.f_code, each.f_lineno or 0))
 
 
 def frames_of(problem: BaseException, skipped: tuple[str, ...] = ()) -> tuple[traceback.FrameSummary, ...]:
@@ -92,7 +105,7 @@ class _Text:
         for number, frame in enumerate(frames):
             if left_out and number == FIRST_FRAMES:
                 yield f"  ({left_out} more frames)"
-            yield from self._sources.summary_lines(frame)
+            yield from self._sources.place_lines(frame.tb_frame.f_code, frame.tb_lineno or 0)
         yield f"{kind_of(problem)}: {message_of(problem)}"
         yield from _notes_of(problem)
         if issubclass(type(problem), BaseExceptionGroup):
@@ -116,13 +129,15 @@ class _Sources:
 
     def summary(self, frame: TracebackType) -> traceback.FrameSummary:
         """A frame with its line, as far as that can be read."""
-        file, name = _file_of(frame), str.__str__(frame.tb_frame.f_code.co_name)
-        number = frame.tb_lineno or 0
+        return self._place(frame.tb_frame.f_code, frame.tb_lineno or 0)
+
+    def _place(self, code: CodeType, number: int) -> traceback.FrameSummary:
+        file, name = str.__str__(code.co_filename), str.__str__(code.co_name)
         return traceback.FrameSummary(file[:_LONGEST_LINE], number, name[:_LONGEST_LINE], lookup_line=False, line=self._line(file, number))
 
-    def summary_lines(self, frame: TracebackType) -> Iterator[str]:
-        """The same as lines of text."""
-        summary = self.summary(frame)
+    def place_lines(self, code: CodeType, number: int) -> Iterator[str]:
+        """A place in the code as lines of text."""
+        summary = self._place(code, number)
         yield f'  File "{summary.filename}", line {summary.lineno}, in {summary.name}'
         if summary.line:
             yield f"    {summary.line}"

@@ -44,6 +44,11 @@ from endpick.serve.deployment import (
 
 _log = logging.getLogger("endpick.serve")
 
+PLANNING_SECONDS = 60.0
+"""For a plan of what the configuration says: that of thousands of instances takes some."""
+MOST_PLANNING = 3
+"""Plans that do not end."""
+
 _Identity = tuple[int, int, int]
 """Inode, time of change, size."""
 
@@ -60,6 +65,8 @@ class ActivePlan:
         self._collection: CollectionLoop | None = None
         self._discovery: DiscoveryTask | None = None
         self.on_replaced: list[Callable[[Deployment], None]] = []
+        self.planning: set[object] = set()
+        """Plans that are being made; but for one they are those that do not end."""
         self.polls = PollCounts()
         """Of all deployments."""
         self._farewells = Announcements(runtime.telemetry)
@@ -236,7 +243,9 @@ async def reload_once(current: ActivePlan, runtime: Runtime, hooks: HookRegistry
 
 
 async def _reload(current: ActivePlan, runtime: Runtime, hooks: HookRegistry, replan: Callable[[], PlanOutcome]) -> bool:
-    outcome = await asyncio.to_thread(replan)
+    outcome = await _planned(current, replan)
+    if outcome is None:
+        return False
     await in_turns(_logging(outcome.diagnostics))
     if outcome.plan is None:
         _log.error("configuration refused; the old one keeps serving")
@@ -257,6 +266,34 @@ async def _reload(current: ActivePlan, runtime: Runtime, hooks: HookRegistry, re
         raise
     _log.info("configuration replaced", extra={"carried_over": len(new.instances) - len(new.fresh), "built": len(new.fresh)})
     return True
+
+
+async def _planned(current: ActivePlan, replan: Callable[[], PlanOutcome]) -> PlanOutcome | None:
+    """What a thread makes of the configuration as it is now; None where that does not end: an import or a validator of a plugin waits.
+
+    The thread stays, as Python cannot end it. A few may stay: the next reload has another one, and finds a configuration that was mended.
+    """
+    this = object()
+
+    def plan() -> PlanOutcome:
+        current.planning.add(this)
+        try:
+            return replan()
+        finally:
+            current.planning.discard(this)
+
+    if len(current.planning) >= MOST_PLANNING:
+        _log.error("a reload was not begun: %d before it do not end; restart endpick, the old configuration keeps serving", MOST_PLANNING)
+        return None
+    try:
+        async with asyncio.timeout(PLANNING_SECONDS) as limit:
+            return await asyncio.to_thread(plan)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        what = "a reload was given up: the plugins of the new configuration are not loaded within %g s; the old one keeps serving"
+        _log.error(what, PLANNING_SECONDS)
+        return None
 
 
 async def _admitted(old: Deployment, runtime: Runtime, hooks: HookRegistry, plan: Plan) -> Deployment:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, replace
 
 from endpick.api.hooks import Document
@@ -78,7 +79,7 @@ class HookCircuits:
         began = observer.busy_since = self._clock()
         before = observer.breaker.state
         try:
-            observer.call(record=record)
+            observer.call(record=deepcopy(record))  # one of its own: what it does to it no other sees
         except CALL_FAILURES as problem:  # in a thread of its own nothing of it is the host's
             self._metrics.hook_faults.labels(observer.call.reference.type, HOOK, self._reason(kind_of(problem))).inc()
             if before is BreakerState.CLOSED:

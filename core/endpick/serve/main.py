@@ -12,7 +12,6 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
@@ -23,10 +22,12 @@ from endpick.installation import request_path
 from endpick.observability.logs import last_line
 from endpick.observability.uncaught import Uncaught
 from endpick.planning.plan import Plan, PlannedInstance, PlanOutcome
+from endpick.serve import forks
 from endpick.serve.free_memory import keep_free_memory, release_start_code, share_free_memory
 from endpick.serve.garbage import collect_rarely
 from endpick.serve.lifecycle import Lifecycle, Phase, StoppedWhileStarting
 from endpick.serve.process import Control, Ports, ServeSettings, serve
+from endpick.serve.threads import started_threads
 
 _log = logging.getLogger("endpick.serve")
 
@@ -112,9 +113,14 @@ async def _serve_until_signalled(plan: Plan, settings: ServeSettings, replan: Ca
     loop.set_default_executor(threads)
     limit_seconds = settings.drain_timeout_seconds + settings.finish_timeout_seconds + LAST_SECONDS
     ending = _Ending(control.lifecycle, lambda number: loop.call_soon_threadsafe(_next(control, number).set), limit_seconds)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, ending.signalled)
-    signal.signal(signal.SIGHUP, lambda _number, _frame: loop.call_soon_threadsafe(control.reload.set))
+    handlers: dict[int, Callable[[int, FrameType | None], object]] = {
+        signal.SIGTERM: ending.signalled,
+        signal.SIGINT: ending.signalled,
+        signal.SIGHUP: lambda _number, _frame: loop.call_soon_threadsafe(control.reload.set),
+    }
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    forks.children_do_not_serve(loop, handlers)
     if EARLY_SIGNALS.reload_asked:
         control.reload.set()
     _report_plan(plan)
@@ -126,6 +132,7 @@ async def _serve_until_signalled(plan: Plan, settings: ServeSettings, replan: Ca
         _log.info("told to end before it served")
     finally:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what asks for reloads may not have noticed the end, which is an orderly one
+        forks.forget()
         threads.shutdown(wait=False)  # asyncio waits for those that are busy, in a thread for which there may be no room before
     _log.info("stopped")
     ending.stopped()
@@ -197,21 +204,6 @@ def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
     except ImportError:
         return None
     return uvloop.Loop
-
-
-def started_threads() -> ThreadPoolExecutor:
-    """As many threads as asyncio would start one by one for what is to hold up no request: files, reloads, compression.
-
-    All of them now. Where the system has no more of them later, as when a container has used up what it may have, work that finds no
-    thread would fail: the first scrape of a long page, or a reload.
-    """
-    count = min(32, (os.cpu_count() or 1) + 4)
-    executor, are_there = ThreadPoolExecutor(count, "endpick"), threading.Event()
-    with suppress(RuntimeError):  # there are no more already now: the rest may come later, as asyncio has it
-        for _ in range(count):
-            executor.submit(are_there.wait)
-    are_there.set()
-    return executor
 
 
 def _started(ports: Ports) -> None:

@@ -7,20 +7,24 @@ import logging
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
+from typing import cast
 
 from endpick.api.plugin import Parameters, Plugin
 from endpick.observability.metrics import EndpickMetrics
+from endpick.plugins.tracebacks import stack_text
 
 _log = logging.getLogger("endpick.watchdog")
 
 _BEATS_PER_WARNING = 4
 """So often the loop shows that it turns in the time after which it counts as standing still."""
-_DEEPEST = 40
-"""Frames of a stack that are logged at most, the innermost ones."""
+_LONGEST_NAME = 1000
+_module_of = type.__dict__["__module__"].__get__
+_qualname_of = type.__dict__["__qualname__"].__get__
+_attributes_of = Plugin.__dict__["__dict__"].__get__
+"""Asked of Python itself: what is called `self` in a stack may answer with code of its own, in the thread that is to watch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,20 +120,28 @@ class Watchdog:
             frame = sys._current_frames().get(watched)
             if frame is not None:
                 self._holder = holder_of(frame)
-                stack = "".join(traceback.format_stack(frame, _DEEPEST))
-                _log.error("the event loop has stood still for %.1f s: %s\n%s", self._clock() - beat_at, self._holder, stack)
+                _log.error("the event loop has stood still for %.1f s: %s\n%s", self._clock() - beat_at, self._holder, stack_text(frame))
 
 
 def holder_of(frame: FrameType | None) -> str:
     """Which instance runs in a stack, from its innermost frame outwards; the function itself where no plugin does."""
-    where = "" if frame is None else f"{frame.f_code.co_qualname} in {frame.f_code.co_filename}:{frame.f_lineno}"
+    where = "" if frame is None else _place_of(frame)
     while frame is not None:
-        plugin = frame.f_locals.get("self")
-        if isinstance(plugin, Plugin):
-            return f"{_described(plugin)} runs {where}"
+        known = frame.f_locals
+        plugin = known.get("self") if type(known) is dict else None  # a class that is being made may have a mapping of its own
+        if issubclass(type(plugin), Plugin):
+            return f"{_described(cast('Plugin[Parameters]', plugin))} runs {where}"
         frame = frame.f_back
     return f"{where} runs"
 
 
+def _place_of(frame: FrameType) -> str:
+    code = frame.f_code
+    return f"{str.__str__(code.co_qualname)[:_LONGEST_NAME]} in {str.__str__(code.co_filename)[:_LONGEST_NAME]}:{frame.f_lineno}"
+
+
 def _described(plugin: Plugin[Parameters]) -> str:
-    return f"plugin '{plugin.name}' ({type(plugin).__module__}.{type(plugin).__qualname__})"
+    kind, name = type(plugin), _attributes_of(plugin).get("name")
+    module = _module_of(kind)
+    shown = name if type(name) is str else "without a name"
+    return f"plugin '{shown}' ({module if type(module) is str else '?'}.{_qualname_of(kind)})"

@@ -27,6 +27,9 @@ class ListenSettings:
     limits: Limits = field(default_factory=Limits)
 
 
+PORTS: set[int] = set()
+"""That this process listens on, or has: a child that is forked is to have none of their sockets."""
+
 _ADVICE = {
     errno.EADDRINUSE: "stop what listens there, or choose another port",
     errno.EADDRNOTAVAIL: "choose an address that this machine has",
@@ -102,6 +105,7 @@ def _bound(settings: ListenSettings, host: str, *, both_families: bool) -> socke
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(not both_families))
         bound.bind(address)
         bound.setblocking(False)
+        PORTS.add(bound.getsockname()[1])
     except OSError:
         bound.close()
         raise

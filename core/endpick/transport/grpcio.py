@@ -21,7 +21,7 @@ from endpick.extproc.stream import GrpcStatus, ProtocolError, Reply, StreamSessi
 from endpick.plugins.apart import apart
 from endpick.requests.memory import MemoryAccount, MemoryBudget, OverloadStage
 from endpick.requests.model import CloseCause
-from endpick.transport.address import ListenError, ListenSettings, listening_socket
+from endpick.transport.address import PORTS, ListenError, ListenSettings, listening_socket
 from endpick.transport.envelope import EnvelopeCheck, EnvelopeError
 from endpick.transport.grpcio_door import Door
 from endpick.transport.grpcio_guests import Guest, Guests
@@ -84,6 +84,7 @@ class GrpcioServer:
             listening_socket(self._settings).close()  # grpcio only says that it failed; this raises an error with the reason
             raise ListenError(f"cannot listen on {address}: {error}") from error
         await server.start()
+        PORTS.add(port)
         self._server = server
         self._guests.start(port)
         return port

@@ -208,3 +208,19 @@ def test_a_file_that_says_too_much_by_aliases_is_refused():
 def test_merges_that_are_nested_too_deeply_are_a_mistake():
     contents = read_endpoint_file(bomb(1, 3000).encode())
     assert [str(mistake) for mistake in contents.mistakes] == ["line 1: mappings merge each other too deeply"]
+
+
+@pytest.mark.parametrize("zone", ["\r\nx-other: 1", "\ud800", "a,10.0.0.1:80", "a b", "\u202e", "z" * 33, "[", "é"])
+def test_an_address_whose_zone_is_none_is_a_mistake_of_its_own_entry(zone):
+    wrong, right = {"name": "a", "address": f"fe80::1%{zone}", "port": "80"}, {"name": "b", "address": "fe80::1%eth0.7", "port": "80"}
+    contents = read(json.dumps({"endpoints": [wrong, right]}))
+    assert [mistake.endpoint for mistake in contents.mistakes] == ["default/a"]
+    assert [endpoint.address for endpoint in contents.endpoints] == ["[fe80::1%eth0.7]:80"]
+
+
+def test_a_name_that_is_half_a_surrogate_pair_is_a_mistake_of_its_own_entry():
+    address = {"address": "10.0.0.1", "port": "80"}
+    entries = [{"name": "\ud800", **address}, {"name": "a", "namespace": "\udfff", **address}, {"name": "b", **address}]
+    contents = read(json.dumps({"endpoints": entries}))
+    assert len(contents.mistakes) == 2
+    assert [endpoint.name for endpoint in contents.endpoints] == ["default/b"]

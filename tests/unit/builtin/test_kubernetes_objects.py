@@ -136,7 +136,7 @@ def test_objects_of_any_shape_are_read_without_an_exception(item):
     list(endpoints_of([] if pod is None else [pod], (8000,), "default"))
 
 
-@pytest.mark.parametrize("ip", ["no address", "10.0.0.1:80", "a/b", "10.0.0.1\n", "\U0001f999", "1.2.3"])
+@pytest.mark.parametrize("ip", ["no address", "fe80::1%\r\nx: 1", "10.0.0.1:80", "a/b", "10.0.0.1\n", "\U0001f999", "1.2.3"])
 def test_a_pod_whose_address_is_none_does_not_count(ip):
     assert read_pod({"metadata": {"name": "a"}, "status": {"podIP": ip, "conditions": [{"type": "Ready", "status": "True"}]}}) is None
 

@@ -242,6 +242,28 @@ def test_the_block_size_is_the_engines_or_the_configured_one_but_at_least_64(par
 
 
 @pytest.mark.parametrize(
+    ("reported", "expected"),
+    [
+        ([16.0, 16.0, 1e300], 64),
+        ([128.0, 128.0, 999_999_999_999_999.0], 128),
+        ([None, None, 4096.0], 64),
+        ([1e300, 1e300, 1e300], 64),
+        ([-1.0, 0.0, 0.5], 64),
+        ([128.0, 256.0, None], 256),
+    ],
+)
+def test_what_one_endpoint_says_of_its_blocks_changes_nothing_for_the_others(reported, expected):
+    assert Bench(pool({CACHE_BLOCK_SIZE: reported})).blocks(text(1)).block_size_tokens == expected
+
+
+def test_a_cache_of_absurd_size_is_no_fault():
+    bench = Bench(pool({CACHE_BLOCK_SIZE: [1e300, 16.0, 16.0], CACHE_NUM_BLOCKS: [1e300, 1e300, 16.0]}))
+    for row in range(3):
+        bench.send(row, text(8))
+    assert bench.matched(text(8)) == [8, 8, 4]
+
+
+@pytest.mark.parametrize(
     ("parameters", "blocks"),
     [
         ({"maxPrefixTokensToMatch": 192}, 3),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -60,6 +61,10 @@ WRONG = {
     "no name": lambda registry: registry.upsert(Endpoint("", "10.0.0.3", 80)),
     "no host": lambda registry: registry.upsert(spoilt(host=None)),
     "a host with a line end": lambda registry: registry.upsert(Endpoint("c", "10.0.0.3\r\nx-evil: 1", 80)),
+    "a host that is two": lambda registry: registry.upsert(Endpoint("c", "10.0.0.3,10.0.0.4", 80)),
+    "a host of kilobytes": lambda registry: registry.upsert(Endpoint("c", "h" * 301, 80)),
+    "a host that is half a character": lambda registry: registry.upsert(Endpoint("c", "fe80::1%\ud800", 80)),
+    "a name that is half a character": lambda registry: registry.upsert(Endpoint("\ud800", "10.0.0.3", 80)),
     "a metrics address with a blank": lambda registry: registry.upsert(Endpoint("c", "10.0.0.3", 80, metrics_address="a b")),
     "a port that is a text": lambda registry: registry.upsert(Endpoint("c", "10.0.0.3", "80")),
     "a port that is none": lambda registry: registry.upsert(Endpoint("c", "10.0.0.3", 10**400)),
@@ -96,6 +101,30 @@ def test_nonsense_is_raised_where_it_is_reported_and_changes_nothing(table, repo
     assert table.generation is before
     assert table.rules.objectives == {"idle": -1}
     assert table.rules.rewrites == {}
+
+
+REPORTS = {
+    "upsert": lambda registry: registry.upsert(Endpoint("c", "10.0.0.3", 80)),
+    "remove": lambda registry: registry.remove("a"),
+    "replace_all": lambda registry: registry.replace_all([B]),
+    "objectives": lambda registry: registry.set_objectives({"busy": 1}),
+    "rewrites": lambda registry: registry.set_rewrites([ModelRewrite(("m",), (ModelTarget("x", 1),))]),
+    "ready": Registry.ready,
+    "stand_by": lambda registry: registry.stand_by("elsewhere"),
+}
+
+
+@pytest.mark.parametrize("report", REPORTS)
+def test_what_a_discovery_reports_from_another_thread_is_raised_there_and_changes_nothing(table, report):
+    before, registry = table.generation, Registry(table)
+    table.on_stand_by.append(odd)
+    with ThreadPoolExecutor(1) as thread, pytest.raises(RuntimeError, match="from another one"):
+        thread.submit(REPORTS[report], registry).result(10)
+
+    assert table.generation is before
+    assert table.rules.objectives == {"idle": -1}
+    assert table.rules.rewrites == {}
+    assert not table.is_ready.is_set()
 
 
 def test_texts_and_numbers_of_a_class_of_their_own_become_plain(table):

@@ -61,3 +61,15 @@ async def test_short_families_share_a_turn():
         await asyncio.sleep(0)
     assert (await page).count(b" 1.0\n") == 100
     assert 5 < turns < 25
+
+
+@pytest.mark.asyncio
+async def test_a_label_that_cannot_be_encoded_leaves_the_rest_of_the_page():
+    registry = CollectorRegistry()
+    seen = Gauge("seen", "Seen.", ("who",), registry=registry)
+    for name in ("\ud800", "\ud801", "plain"):
+        seen.labels(name).set(1)
+    Gauge("other", "Other.", registry=registry).set(2)
+    page = (await page_of(registry)).decode()
+    for line in (r'seen{who="\\ud800"} 1.0', r'seen{who="\\ud801"} 1.0', 'seen{who="plain"} 1.0', "other 2.0"):
+        assert f"\n{line}\n" in f"\n{page}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sys
+import threading
 import time
 from collections import Counter
 from typing import ClassVar
@@ -24,8 +25,9 @@ from endpick.planning.compile import declared_keys
 from endpick.planning.plan import Plan, PlanOutcome
 from endpick.planning.planner import make_plan
 from endpick.plugins.discovery import Candidate, discover
+from endpick.serve import active_plan
 from endpick.serve import deployment as deployment_module
-from endpick.serve.active_plan import ActivePlan, WatchedFile, reload_once
+from endpick.serve.active_plan import MOST_PLANNING, ActivePlan, WatchedFile, reload_once
 from endpick.serve.deployment import Runtime, deploy
 
 SERVING = "first"
@@ -292,6 +294,30 @@ async def test_what_keeps_a_configuration_from_being_read_refuses_the_reload_and
     assert "a reload failed; the old configuration serves" in caplog.text
     assert "No space left" in caplog.text
     assert process.serving == SERVING
+    await process.active.end()
+
+
+@pytest.mark.asyncio
+async def test_a_plan_that_does_not_end_is_given_up_and_the_next_one_serves_until_there_are_too_many(process, caplog, monkeypatch):
+    may_end = threading.Event()
+
+    def endless() -> PlanOutcome:
+        may_end.wait(20)
+        return PlanOutcome(planned("late"))
+
+    monkeypatch.setattr(active_plan, "PLANNING_SECONDS", 0.0)
+    for number in range(1, MOST_PLANNING + 1):
+        assert not await reload_once(process.active, process.runtime, process.plan.hooks, endless)
+        assert caplog.text.count("a reload was given up") == number
+    monkeypatch.setattr(active_plan, "PLANNING_SECONDS", 60.0)
+    assert not await process.reload(planned("new"))
+    assert "a reload was not begun" in caplog.text
+    may_end.set()
+    while process.active.planning:  # noqa: ASYNC110 - threads end
+        await asyncio.sleep(0)
+    assert process.serving == SERVING
+    assert await process.reload(planned("new"))
+    assert process.serving == "new"
     await process.active.end()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 import threading
 
@@ -130,3 +131,40 @@ async def test_a_loop_that_turns_is_left_alone_and_the_thread_ends(heard):
 
 def test_what_holds_the_loop_without_a_plugin_is_named_by_its_function():
     assert holder_of(sys._getframe()).startswith("test_what_holds_the_loop_without_a_plugin_is_named_by_its_function in ")
+
+
+class Answerless:
+    """Says nothing of itself."""
+
+    @property
+    def __class__(self):
+        raise SystemExit
+
+
+class Nameless(Scorer):
+    """Has a name that raises."""
+
+    name = property(lambda _self: 1 / 0, lambda _self, _name: None)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("made", [Answerless, lambda: Nameless("x", Parameters(), PluginContext())], ids=["answerless", "nameless"])
+async def test_a_stall_is_told_whatever_is_at_hand_where_the_loop_is_held(sleepy, heard, clock, made, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+
+    class Loader:
+        def get_source(self, _name):
+            raise SystemExit
+
+    known = {"wait": sleepy.may_go_on.wait, "__name__": "odd", "__loader__": Loader()}
+    exec(compile("def hold(self):\n    assert wait(20)", str(tmp_path / "pipe"), "exec"), known)
+    watchdog = Watchdog(WatchdogSettings(0.05, 10.0), EndpickMetrics(CollectorRegistry()), lambda _reason: None, clock)
+    watchdog.start()
+    try:
+        known["hold"](made())
+        during = list(heard.said)
+        assert "endpick-watchdog" in {thread.name for thread in threading.enumerate()}
+    finally:
+        watchdog.stop()
+    assert len(during) == 1
+    assert "in hold" in during[0]
