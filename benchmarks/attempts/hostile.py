@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.attempts.catalogue import Attempt, Target
 
 CLASSES = (
-    *("bodies", "answers", "overload", "pages", "kept", "together", "queues"),
+    *("bodies", "answers", "overload", "pages", "pages_twins", "kept", "kept_caches", "together", "queues"),
     *("plugins", "plugins_combined"),
     *("servers", "servers_tls", "servers_kubernetes", "servers_kubernetes_tls", "servers_discovery", "servers_services"),
     *("connections", "connections_frames", "connections_grpc", "connections_tls", "connections_watches"),
