@@ -19,11 +19,12 @@ from pathlib import Path
 from benchmarks.attempts.catalogue import Attempt, Target
 
 CLASSES = (
-    *("bodies", "answers", "overload", "pages", "pages_twins", "kept", "kept_caches", "together", "queues"),
+    *("bodies", "bodies_by_chance", "answers", "overload", "overload_replies", "pages", "pages_twins"),
+    *("kept", "kept_caches", "together", "queues"),
     *("plugins", "plugins_combined"),
     *("servers", "servers_tls", "servers_kubernetes", "servers_kubernetes_tls", "servers_discovery", "servers_services"),
-    *("connections", "connections_frames", "connections_grpc", "connections_tls", "connections_watches"),
-    *("trust", "trust_files", "trust_late", "trust_places", "logs", "logs_gateways", "logs_surroundings", "logs_long"),
+    *("connections", "connections_frames", "connections_grpc", "connections_tls", "connections_windows", "connections_watches"),
+    *("trust", "trust_files", "trust_late", "trust_places", "logs", "logs_gateways", "logs_surroundings", "logs_rates", "logs_long"),
     *("restarts", "restarts_reloads", "surroundings"),
 )
 _PAUSE_SECONDS = 0.1

@@ -26,7 +26,7 @@ def _answered_by(served: str) -> bytes:
 
 
 async def answers_whose_headers_change(target: Target) -> Iterable[str]:
-    """A plugin repeats in a header of each answer who served it, and a gateway names another server of 40,000 wide characters each time."""
+    """A plugin repeats in a header of each answer who served it, and a gateway names another one of 40,000 wide characters each time."""
     told = set[str]()
 
     async def some() -> None:
@@ -55,7 +55,7 @@ async def blocks_that_are_never_seen_again(target: Target) -> None:
 
 
 async def salts_that_are_never_seen_again(target: Target) -> None:
-    """Each request has a cache salt and a model of its own, of 1000 characters of four bytes, and one block, for keys by FNV, in 150 MiB."""
+    """Each request has a cache salt of its own, of 1000 characters of four bytes, and one block, for keys by FNV, in 150 MiB."""
 
     def bodies() -> Iterable[bytes]:
         for _ in range(400):

@@ -46,7 +46,7 @@ def _families(page: str) -> list[object]:
 
 
 async def twins_of_flows_at_their_endpoints(target: Target) -> Iterable[str]:
-    """The names of before are shown too, while 16,000 requests of as many flows stay at their endpoints, and the page is read without rest."""
+    """The names of before are shown too, while 16,000 requests of as many flows stay, and the page is read without rest."""
 
     def payloads() -> Iterable[bytes]:
         for number in range(1000):

@@ -13,7 +13,7 @@ from endpick_builtin.producers.precise.speculation import MOST_SPECULATED
 from endpick_builtin.producers.precise.tier_index import MAX_TIERS
 
 MOST_MADE_BYTES = 128 * 1024
-"""Of the blocks of one request whose keys are made anew: for 2048 blocks of 16 tokens that takes 20 ms. The next request finds them made."""
+"""Of the blocks of one request whose keys are made anew: 2048 blocks of 16 tokens take 20 ms. The next request finds them made."""
 LONG_MESSAGE = Limit(
     "MAX_MESSAGE_BYTES",
     f"a publisher was cut off, and is dialled again: a message of KV events was longer than {MAX_MESSAGE_BYTES // 2**20} MiB "
