@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.attempts.catalogue import Attempt, Target
 
 CLASSES = (
-    *("bodies", "bodies_by_chance", "answers", "overload", "overload_replies", "pages", "pages_twins"),
+    *("bodies", "bodies_by_chance", "answers", "overload", "overload_replies", "pages", "pages_twins", "pages_wide"),
     *("kept", "kept_caches", "together", "queues"),
     *("plugins", "plugins_combined"),
     *("servers", "servers_tls", "servers_kubernetes", "servers_kubernetes_tls", "servers_discovery", "servers_services"),

@@ -301,8 +301,7 @@ class Session:
             try:
                 raise self._counted(problem) from None
             finally:
-                # Its traceback refers to this call: both, and the stream, would wait for the garbage collector.
-                del problem
+                del problem  # its traceback refers to this call, and so to the stream: both would wait for the garbage collector
         raise self._counted(ProtocolError(GrpcStatus.INVALID_ARGUMENT, "not an ext_proc message")) from problem
 
     def _unroutable(self, error: UnroutableError) -> Sequence[Reply]:
