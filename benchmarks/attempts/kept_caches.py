@@ -54,6 +54,13 @@ async def blocks_that_are_never_seen_again(target: Target) -> None:
         await asyncio.gather(*(exchanged(target.ext_proc_port, payloads[half::2], 4.0) for half in range(2)))
 
 
+async def long_prompts_that_are_noted_in_advance(target: Target) -> None:
+    """Bodies of a megabyte that are one prompt which no endpoint holds, in blocks of 256 tokens that are noted as held where it is sent."""
+    for _ in range(6):
+        bodies = [b'{"model":"m","prompt":"%s' % (b"%032x" % target.rng.getrandbits(128) * 32_000) + b'"}' for _ in range(4)]
+        await exchanged(target.ext_proc_port, [whole_request(body) for body in bodies], 4.0)
+
+
 async def salts_that_are_never_seen_again(target: Target) -> None:
     """Each request has a cache salt of its own, of 1000 characters of four bytes, and one block, for keys by FNV, in 150 MiB."""
 
@@ -74,8 +81,12 @@ _PRECISE = beside(
     "- type: prefix-cache-scorer",
     "- {type: prefix-cache-scorer, parameters: {prefixMatchInfoProducerName: precise-prefix-cache-producer}}",
 )
+_NOTED = _PRECISE.replace("{discoverPods: false}", "{discoverPods: false}, speculativeIndexing: true").replace(
+    f"blockSizeTokens: {_BLOCK_TOKENS}", "blockSizeTokens: 256"
+)
 ATTEMPTS = (
     Attempt(answers_whose_headers_change, flags=(_LITTLE,), config=_VERIFYING, may_lose=True),
     Attempt(blocks_that_are_never_seen_again, flags=(_LITTLE,), config=_PRECISE, may_lose=True),
+    Attempt(long_prompts_that_are_noted_in_advance, flags=(_LITTLE,), config=_NOTED, may_lose=True),
     Attempt(salts_that_are_never_seen_again, flags=(_LITTLE,), config=_PRECISE, may_lose=True),
 )

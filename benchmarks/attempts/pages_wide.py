@@ -64,8 +64,23 @@ async def pages_of_wide_names_at_one_moment(target: Target) -> None:
         await asyncio.gather(*map(reading, ways), return_exceptions=True)
 
 
+async def pages_that_are_left_amid(target: Target) -> None:
+    """The same page, which forty clients at a time begin to take, plain or compressed, and leave at any byte of it, again and again."""
+    await _filled(target)
+
+    async def leaving() -> None:
+        async with connected(target.metrics_port, source=f"127.0.9.{target.rng.randrange(1, 250)}") as (reader, writer):
+            how = target.rng.choice((b"\r\naccept-encoding: gzip\r\n\r\n", b"\r\n\r\n"))
+            writer.write(_ASKING.replace(b"\r\n\r\n", how) * target.rng.choice((1, 1, 5)))
+            await answered(reader, target.rng.choice((0.01, 0.3, 1.0)), target.rng.choice((1, 10_000, 3_000_000)))
+
+    while target.seconds_left() > 2:
+        await asyncio.gather(*(leaving() for _ in range(40)), return_exceptions=True)
+
+
 _QUEUES = CONFIG.replace("kind:", "featureGates: [flowControl]\nkind:", 1)
 ATTEMPTS = (
     Attempt(pages_of_wide_names, config=_QUEUES),
     Attempt(pages_of_wide_names_at_one_moment, config=_QUEUES),
+    Attempt(pages_that_are_left_amid, config=_QUEUES),
 )
