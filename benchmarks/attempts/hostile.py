@@ -19,20 +19,14 @@ from pathlib import Path
 from benchmarks.attempts.catalogue import Attempt, Target
 
 CLASSES = (
-    *("bodies", "answers", "overload", "pages", "kept", "together", "queues"),
+    *("bodies", "bodies_by_chance", "answers", "overload", "overload_replies", "pages", "pages_twins", "pages_wide"),
+    *("kept", "kept_caches", "together", "queues"),
     *("plugins", "plugins_combined", "plugins_apart"),
-    *(
-        "servers",
-        "servers_tls",
-        "servers_kubernetes",
-        "servers_kubernetes_tls",
-        "servers_discovery",
-        "servers_endpoints",
-        "servers_layouts",
-        "servers_services",
-    ),
-    *("connections", "connections_frames", "connections_grpc", "connections_tls", "connections_watches"),
-    *("trust", "trust_files", "trust_late", "trust_places", "trust_made_up", "logs", "logs_gateways", "logs_surroundings", "logs_long"),
+    *("servers", "servers_tls", "servers_kubernetes", "servers_kubernetes_tls", "servers_discovery"),
+    *("servers_endpoints", "servers_layouts", "servers_services"),
+    *("connections", "connections_frames", "connections_grpc", "connections_tls", "connections_windows", "connections_watches"),
+    *("trust", "trust_files", "trust_late", "trust_places", "trust_made_up"),
+    *("logs", "logs_gateways", "logs_surroundings", "logs_rates", "logs_long"),
     *("restarts", "restarts_reloads", "surroundings", "surroundings_later"),
 )
 _PAUSE_SECONDS = 0.1

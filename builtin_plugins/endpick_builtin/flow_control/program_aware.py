@@ -25,7 +25,7 @@ from endpick.api import (
     ResponseObserver,
     WaitingRequest,
 )
-from endpick.api.metrics import MAX_LABEL_LENGTH, MAX_LABEL_VALUES
+from endpick.api.metrics import MAX_LABEL_VALUES, as_label
 from endpick_builtin.recency import Recency, kept_id
 
 _STATE = "state"
@@ -98,7 +98,7 @@ class _Ledger:
         program = self.programs.get(key)
         if program is None:
             program = _Program()
-            label = program_id[:MAX_LABEL_LENGTH]
+            label = as_label(program_id)
             if len(self.shown) < MAX_LABEL_VALUES and label not in self._labels:
                 self._labels.add(label)
                 self.shown[key] = label
@@ -195,7 +195,7 @@ class ProgramAwareFairness(FairnessPolicy[ProgramAwareParameters], ResponseObser
     that a program may get several turns before its first answer counts. One that sent nothing for evictionTtlSeconds begins anew.
 
     Gauges: `llm_d_epp_program_aware_attained_service_tokens` and `llm_d_epp_program_aware_avg_wait_time_milliseconds` by `program_id`, for
-    the first 1000 programs (cut at 128 characters), and `llm_d_epp_program_aware_jains_fairness_index`, 1 when all programs have the same
+    the first 1000 programs (cut at 128 bytes), and `llm_d_epp_program_aware_jains_fairness_index`, 1 when all programs have the same
     service.
     """
 

@@ -6,7 +6,7 @@ from prometheus_client.registry import CollectorRegistry
 
 from endpick.api import InferenceRequest
 from endpick.api.fast_metrics import Counts, Distributions, Levels
-from endpick.api.metrics import MAX_LABEL_LENGTH
+from endpick.api.metrics import as_label
 from endpick_builtin.producers.latency_ledger import Objectives
 from endpick_builtin.producers.latency_service import Prediction
 
@@ -49,7 +49,7 @@ class LatencyMetrics:
         self._tpot_duration = distributions("tpot_prediction_duration", taken, DURATION_BUCKETS)
 
     def _models(self, request: InferenceRequest) -> tuple[str, str]:
-        pair = request.incoming_model[:MAX_LABEL_LENGTH], request.model[:MAX_LABEL_LENGTH]
+        pair = as_label(request.incoming_model), as_label(request.model)
         if pair not in self._pairs:
             if len(self._pairs) >= MOST_PAIRS:
                 return _OTHERS

@@ -138,11 +138,18 @@ def _starts_line(body: bytes, at: int) -> bool:
 MAX_LABEL_VALUES = 1000
 """Distinct client-derived values; llm-d's figure."""
 MAX_LABEL_LENGTH = 128
-"""Characters of a client-derived value."""
+"""Bytes of a client-derived value, in UTF-8: a page of all that clients may name, in characters of four bytes, would have 76 MB."""
+
+
+def as_label(text: str) -> str:
+    """The beginning of a text that a client chose, short enough for a label, and fit for a page: halves of surrogate pairs become `?`."""
+    if text.isascii():
+        return text[:MAX_LABEL_LENGTH]
+    return text[:MAX_LABEL_LENGTH].encode("utf-8", "replace")[:MAX_LABEL_LENGTH].decode("utf-8", "ignore")
 
 
 class LabelLimit:
-    """Lets the first values through, cut after 128 characters, and folds later ones into `other`.
+    """Lets the first values through, cut after 128 bytes of UTF-8, and folds later ones into `other`.
 
     For a plugin that labels its metrics with what a client sent: a model name, a fairness id.
     """
@@ -154,7 +161,7 @@ class LabelLimit:
 
     def __call__(self, value: str) -> str:
         """The value itself, no longer than a label may be, or `other` once too many have been seen."""
-        value = value[:MAX_LABEL_LENGTH]
+        value = as_label(value)
         if value in self._seen:
             return value
         if len(self._seen) >= self._maximum:

@@ -50,7 +50,7 @@ def check_strings(record: object, name: str, values: Iterable[object]) -> None:
             raise TypeError(f"{name} of a {type(record).__name__} must hold strings only, not {type(value).__name__}")
 
 
-_UNFIT_NAME = re.compile(r"[^!-9;-~]")
+_UNFIT_NAME = re.compile(r"[^0-9A-Za-z!#$%&'*+.^_`|~-]")
 _UNFIT_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 

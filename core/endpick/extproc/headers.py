@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from google.protobuf.struct_pb2 import Struct, Value
 
 from endpick._proto.ext_proc_pb2 import HeaderMap, HeaderMutation, HeaderValue, HeaderValueOption, ProcessingRequest
+from endpick.api.request import shown
 from endpick.api.request_control import Metadata
 from endpick.extproc.stream import GrpcStatus, ProtocolError
+from endpick.observability.throttle import LineBudget, Throttle
 
 DESTINATION_HEADER: Final = "x-gateway-destination-endpoint"
 """Also the key below `DESTINATION_NAMESPACE`; both carry the same value."""
@@ -110,8 +113,22 @@ def may_set(name: str, value: str) -> bool:
         return False
     if _NAME.fullmatch(lowered) and not _NOT_IN_A_VALUE.search(value):
         return True
-    logger.warning("header %r was not set: its name or its value %r is not valid in HTTP", name, value)
+    _tell_of(lowered, value)
     return False
+
+
+_TOLD_SECONDS: Final = 30.0
+_told: Final = Throttle(time.monotonic, _TOLD_SECONDS)
+_lines: Final = LineBudget(time.monotonic, _TOLD_SECONDS)
+
+
+def _tell_of(name: str, value: str) -> None:
+    """Log that a header was not set: of each name once in a while, and of no more names than a reader could read of."""
+    suppressed = None if _lines.is_spent("") else _told.admit(name[:LONGEST_NAME])
+    if suppressed is not None:
+        _lines.spend("")
+        text = "header %s was not set: its name or its value %s is not valid in HTTP"
+        logger.warning(text, shown(name), shown(value), extra={"suppressed": suppressed})
 
 
 def subset_hint(message: ProcessingRequest) -> tuple[str, ...] | None:

@@ -28,6 +28,8 @@ from endpick.requests.long_body import Body, LongBody
 from endpick.requests.model import Refused
 
 _FEW_TIMES: Final = 64
+_LONGEST_KNOWN: Final = 512
+"""Characters of what a remembered reply says: longer ones are made each time, because thousands of them would be megabytes."""
 MAX_CHUNK_BYTES: Final = 62_000
 """The most body bytes in one streamed reply: some gateways limit a message to 64 KiB."""
 
@@ -61,10 +63,16 @@ def request_headers(headers: HeaderMutation, metadata: Struct) -> bytes:
     return ProcessingResponse(request_headers=HeadersResponse(response=response), dynamic_metadata=metadata).SerializeToString()
 
 
-@lru_cache(maxsize=4096)
 def destination_only(destination: str) -> bytes:
     """Answer the request headers when there is nothing to add but the destination: nearly every request."""
+    return _known_destination(destination) if len(destination) <= _LONGEST_KNOWN else _destination(destination)
+
+
+def _destination(destination: str) -> bytes:
     return request_headers(mutation({DESTINATION_HEADER: destination}, {}), destination_metadata(destination, {}))
+
+
+_known_destination: Final = lru_cache(maxsize=4096)(_destination)
 
 
 def buffered_request_body(headers: HeaderMutation, metadata: Struct, body: Body | None) -> Reply:
@@ -82,14 +90,21 @@ def replaced_request_body(body: Body) -> Reply:
     return ProcessingResponse(request_body=BodyResponse(response=CommonResponse(body_mutation=replacement(body)))).SerializeToString()
 
 
-@lru_cache(maxsize=1024)
 def response_headers(changes: tuple[tuple[str, str | None], ...]) -> bytes:
     """Answer the response headers, setting some, and removing those without a value; this differs little from one response to the next."""
     if not changes:
         return CONTINUE_RESPONSE_HEADERS
+    size = sum([len(name) + len(value or "") for name, value in changes])
+    return _known_response_headers(changes) if size <= _LONGEST_KNOWN else _response_headers(changes)
+
+
+def _response_headers(changes: tuple[tuple[str, str | None], ...]) -> bytes:
     wanted = {name: value for name, value in changes if value is not None}
     response = CommonResponse(header_mutation=mutation({}, wanted, [name for name, value in changes if value is None]))
     return ProcessingResponse(response_headers=HeadersResponse(response=response)).SerializeToString()
+
+
+_known_response_headers: Final = lru_cache(maxsize=1024)(_response_headers)
 
 
 def replaced_response_body(body: Body, headers: HeaderMutation | None) -> Reply:

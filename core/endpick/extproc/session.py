@@ -298,7 +298,10 @@ class Session:
         if isinstance(problem, UnroutableError):
             return self._unroutable(problem)
         if isinstance(problem, ProtocolError):
-            raise self._counted(problem) from None
+            try:
+                raise self._counted(problem) from None
+            finally:
+                del problem  # its traceback refers to this call, and so to the stream: both would wait for the garbage collector
         raise self._counted(ProtocolError(GrpcStatus.INVALID_ARGUMENT, "not an ext_proc message")) from problem
 
     def _unroutable(self, error: UnroutableError) -> Sequence[Reply]:

@@ -13,6 +13,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from endpick.observability.metrics import PREFIX
+from endpick.observability.text_page import CollectorInTurns
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,11 @@ _TWIN_OF = {PREFIX + twin.new.removesuffix("_total"): twin for twin in TWINS}
 _Sums = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
-class LegacyTwins(Collector):
+_SAMPLES_AT_ONCE = 1000
+"""Of a family under its old name, between two turns of others."""
+
+
+class LegacyTwins(CollectorInTurns):
     """What another collector shows, and after it the same under the old names."""
 
     def __init__(self, collector: Collector) -> None:
@@ -127,16 +132,21 @@ class LegacyTwins(Collector):
         self._collector = collector
 
     def collect(self) -> Iterator[Metric]:
-        """All families as they are now; called for every scrape."""
+        """All families as they are now, long ones in several parts; called for every scrape."""
+        return (family for family in self.in_turns() if family is not None)
+
+    def in_turns(self) -> Iterator[Metric | None]:
+        """The same, and None wherever the other collector has it, and between the parts of what is added up."""
         sums: dict[str, _Sums] = {}
         types: dict[str, str] = {}
-        for family in self._collector.collect():
+        collector = self._collector
+        for family in collector.in_turns() if isinstance(collector, CollectorInTurns) else collector.collect():
             yield family
-            if family.name in _TWIN_OF:
+            if family is not None and family.name in _TWIN_OF:
                 types[family.name] = family.type
                 _add(family, _TWIN_OF[family.name], sums.setdefault(family.name, {}))
         for name, totals in sums.items():
-            yield _family(_TWIN_OF[name], types[name], totals)
+            yield from _parts(_TWIN_OF[name], types[name], totals)
 
 
 def _add(family: Metric, twin: Twin, sums: _Sums) -> None:
@@ -150,9 +160,16 @@ def _add(family: Metric, twin: Twin, sums: _Sums) -> None:
             sums[key] = sums.get(key, 0.0) + sample.value
 
 
-def _family(twin: Twin, kind: str, sums: _Sums) -> Metric:
-    name = twin.old.removesuffix("_total")
-    family = Metric(name, f"Deprecated name of {PREFIX}{twin.new}.", kind)
+def _parts(twin: Twin, kind: str, sums: _Sums) -> Iterator[Metric | None]:
+    family = _family(twin, kind)
     for (suffix, labels), value in sums.items():
-        family.add_sample(name + suffix, dict(labels), value)
-    return family
+        if len(family.samples) >= _SAMPLES_AT_ONCE:
+            yield family
+            yield None
+            family = _family(twin, kind)
+        family.add_sample(family.name + suffix, dict(labels), value)
+    yield family
+
+
+def _family(twin: Twin, kind: str) -> Metric:
+    return Metric(twin.old.removesuffix("_total"), f"Deprecated name of {PREFIX}{twin.new}.", kind)

@@ -14,7 +14,7 @@ from endpick.api.access import AccessScope
 from endpick.api.endpoint import Endpoint
 from endpick.api.errors import Unavailable
 from endpick.api.fast_metrics import Distribution, Tally
-from endpick.api.metrics import MAX_LABEL_LENGTH, LabelLimit
+from endpick.api.metrics import LabelLimit, as_label
 from endpick.api.request_control import ResponseEnd, TerminationCause
 from endpick.observability.metrics import EndpickMetrics
 from endpick.observability.telemetry import ResponsePace
@@ -267,7 +267,7 @@ class Recorder:
 
     def _bind_attempt(self, attempt: _Attempt) -> Tally:
         endpoint, port, target_model = attempt
-        label = OTHER if len(self._attempts) >= _MOST_ATTEMPTS else self._target_model(_as_label(target_model))
+        label = OTHER if len(self._attempts) >= _MOST_ATTEMPTS else self._target_model(as_label(target_model))
         key = endpoint, port, label
         bound = self._attempts.get(key)
         if bound is None:
@@ -302,12 +302,12 @@ class CombinationLimit:
         self.priority = PriorityLimit()
 
     def __call__(self, combination: _Combination) -> _Labels:
-        """The labels; strings longer than `MAX_LABEL_LENGTH` are cut."""
+        """The labels; long strings are cut, see `as_label`."""
         labels = self._known.get(combination)
         if labels is not None:
             return labels
         model, target_model, fairness_id, priority = combination
-        cut = _as_label(model), _as_label(target_model), _as_label(fairness_id)
+        cut = as_label(model), as_label(target_model), as_label(fairness_id)
         if (*cut, priority) not in self._known:
             if len(self._known) >= self._maximum:
                 self._overflowed()
@@ -334,11 +334,6 @@ class PriorityLimit:
 
 def _told(problem: BaseException | str) -> str:
     return message_of(problem) if isinstance(problem, BaseException) else problem
-
-
-def _as_label(text: str) -> str:
-    """The beginning of a text, fit for a page: half a surrogate pair, which a parser may give, cannot be written."""
-    return text[:MAX_LABEL_LENGTH].encode("utf-8", "replace").decode()
 
 
 class _ModelMetrics:

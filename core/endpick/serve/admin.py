@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from endpick.api.turns import Turns
 from endpick.observability.text_page import CONTENT_TYPE, page_of
-from endpick.serve.admin_http import AdminConnection, AdminCounters, AdminLimits, BusySeats, Page, Pages
+from endpick.serve.admin_http import AdminConnection, AdminCounters, AdminLimits, BusySeats, HeldPages, Page, Pages
 from endpick.transport.address import ListenError, ListenSettings, listening_socket
 from endpick.transport.listener import Listener
 from endpick.transport.sweeps import Sweeps
@@ -57,6 +57,7 @@ class AdminServer:
         self._connections: set[AdminConnection] = set()
         self._limits = limits or AdminLimits()
         self._busy = BusySeats(max(1, self._limits.max_connections // 2))
+        self._held = HeldPages()
         self.counters = AdminCounters()
         self._listener: Listener | None = None
         self._sweeps = Sweeps(self._sweep)
@@ -90,7 +91,7 @@ class AdminServer:
         await asyncio.gather(*(connection.end() for connection in tuple(self._connections)))
 
     def _new_connection(self, _peer: str) -> AdminConnection:
-        return AdminConnection(self._pages, self._limits, self.counters, self._busy, self._opened, self._closed)
+        return AdminConnection(self._pages, self._limits, self.counters, self._busy, self._held, self._opened, self._closed)
 
     def _opened(self, connection: AdminConnection) -> None:
         self._connections.add(connection)

@@ -64,7 +64,7 @@ class AdminCounters:
     connections_refused_peer: int = 0
     """Of an address that opens more than can be taken; otherwise one may have all connections of this port."""
     connections_evicted: int = 0
-    """Connections without a complete request that were closed because others needed the room."""
+    """Connections without a complete request that were closed because others needed the room, or that took a long page too slowly."""
     accept_pauses: int = 0
     """Times that accepting paused because no file descriptor was left."""
     tls_handshake_failures: int = 0
@@ -85,7 +85,7 @@ class AdminCounters:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Page:
     """What one path answers; those who share it share its compressed form."""
 
@@ -103,6 +103,40 @@ class Page:
 
 Pages = dict[str, Callable[[], Awaitable[Page]]]
 """Each path, and what makes its page."""
+
+
+_HELD_BYTES = 64 * 1024 * 1024
+
+
+class HeldPages:
+    """The pages that are being sent: a client that takes its own slowly keeps it in memory, and the next one asks for another."""
+
+    def __init__(self, most_bytes: int = _HELD_BYTES) -> None:
+        """Where all are more than `most_bytes`, those who have the oldest are hung up on; the newest may be as long as it is."""
+        self._most_bytes = most_bytes
+        self._held: dict[AdminConnection, bytes] = {}
+        """What each connection is being sent, the oldest first."""
+
+    def hold(self, connection: AdminConnection, body: bytes) -> int:
+        """A connection begins to send this; how many others are hung up on for it."""
+        self._held[connection] = body
+        evicted = 0
+        while self._bytes() > self._most_bytes:
+            oldest = next(iter(self._held.values()))
+            if oldest is body:
+                break
+            for each in [each for each, held in self._held.items() if held is oldest]:
+                evicted += 1
+                self.let_go(each)
+                each.evict()
+        return evicted
+
+    def let_go(self, connection: AdminConnection) -> None:
+        """All of it is sent, or is not wanted any more."""
+        self._held.pop(connection, None)
+
+    def _bytes(self) -> int:
+        return sum(map(len, {id(body): body for body in self._held.values()}.values()))
 
 
 class _TooManyRequestsError(Exception):
@@ -146,6 +180,7 @@ class AdminConnection(asyncio.Protocol):
         limits: AdminLimits,
         counters: AdminCounters,
         busy: BusySeats,
+        held: HeldPages,
         opened: Callable[[AdminConnection], None],
         closed: Callable[[AdminConnection], None],
     ) -> None:
@@ -154,6 +189,7 @@ class AdminConnection(asyncio.Protocol):
         self._limits = limits
         self._counters = counters
         self._busy = busy
+        self._held = held
         self._keeps_seat = False
         """Whether it has one of the busy seats."""
         self._on_opened = opened
@@ -205,8 +241,11 @@ class AdminConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is closed."""
-        if self._answering is not None:
-            self._answering.cancel()
+        answering, self._answering = self._answering, None
+        if answering is not None:
+            answering.cancel()
+        # The parser refers to this object, and what is cancelled to its page: both would wait for the garbage collector.
+        del self._parser
         self._on_closed(self)
         self._closed.set_result(None)
 
@@ -287,7 +326,13 @@ class AdminConnection(asyncio.Protocol):
         if compressed:
             body = await page.compressed()
         head = _head(page, len(body), compressed, request.keeps_alive)
-        await self._write(head, b"" if request.method == b"HEAD" else body)
+        if request.method == b"HEAD":
+            body = b""
+        self._counters.connections_evicted += self._held.hold(self, page.body)
+        try:
+            await self._write(head, body)
+        finally:
+            self._held.let_go(self)
         self._served = True
         if not request.keeps_alive:
             self._transport.close()

@@ -26,7 +26,7 @@ from endpick_builtin.producers.token_producer import TokenProducer
 from unit.builtin import test_burst_prefix as bursts
 from unit.builtin import test_precise_prefix_cache as precise
 from unit.builtin import test_session_affinity as affinity
-from unit.builtin.kv_publisher import Picker, Publisher, endpoint, picking, ports, stored, until
+from unit.builtin.kv_publisher import Picker, Publisher, endpoint, picking, ports, prompt, stored, until
 from unit.builtin.limits_of_sources import acted, context_of
 from unit.builtin.pages import serving, started
 from unit.builtin.test_flow_control_policies import answer
@@ -254,6 +254,14 @@ async def new_conversation(monkeypatch, tmp_path):
     return picker.registry
 
 
+async def new_blocks(monkeypatch, tmp_path):
+    monkeypatch.setattr(precise_cache, "MOST_MADE_BYTES", 0)
+    unseen = {"hashSeed": "of blocks that no test has seen"}
+    picker = Picker(precise.POOL, speculativeIndexing=True, tokenProcessorConfig=unseen, **precise.SILENT)
+    picker.look_up(prompt(40))
+    return picker.registry
+
+
 async def small_index(monkeypatch, tmp_path):
     async with followed(indexerConfig={"kvBlockIndexConfig": {"inMemoryConfig": {"size": 1}}}) as (publisher, picker):
         publisher.send(0, stored(1, count=2))
@@ -284,6 +292,7 @@ ACTS = {
     of_engines.MANY_REPLAYS: two_replays,
     of_engines.MANY_RESTORED: busy_engine,
     of_engines.MANY_SPECULATED: new_conversation,
+    of_engines.MANY_MADE: new_blocks,
     of_engines.MANY_TIERS: many_tiers,
     of_engines.MANY_BLOCKS: small_index,
 }

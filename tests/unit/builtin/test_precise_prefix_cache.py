@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
@@ -15,13 +16,16 @@ from endpick.api import (
     PREFIX_MATCH_SHARE,
     TOKENIZED_PROMPT,
     ProfileRunResult,
+    PromptTokens,
     ResponseEnd,
     ResponseHead,
     SchedulingResult,
     TerminationCause,
     Usage,
 )
+from endpick.api.access import Access
 from endpick.requests.intake import HeadersForUpstream
+from endpick_builtin.producers.precise.block_keys import KnownKeys
 from endpick_builtin.producers.precise.parameters import PrecisePrefixCacheParameters
 from endpick_builtin.producers.precise.speculation import Speculation
 from endpick_builtin.producers.precise.tier_index import TierIndex
@@ -262,3 +266,26 @@ def test_a_prompt_that_is_held_further_than_it_is_speculated_on_matches_in_full(
     for _ in range(3):
         send(picker, 5000, row=0)
     assert picker.matches(5000) == [5000, 0, 0]
+
+
+def test_of_many_prompts_no_more_blocks_are_looked_up_than_keys_can_be_made_for_at_once():
+    picker = Picker(POOL, tokenProcessorConfig={"blockSizeTokens": 1024, "hashSeed": "of this test alone"}, **SILENT)
+    prompts = [PromptTokens(np.arange(number, number + 1024, dtype=np.uint32)) for number in range(100)]
+    found = [picker.plugin._cache.look_up("m", prompts, "", picker.table.view(Access())) for _ in range(3)]
+    assert [each.total for each in found] == [100] * 3
+    assert [len(each.keys) for each in found] == [33, 66, 99], "131072 bytes are 32 blocks, and those that are known cost nothing"
+
+
+@pytest.mark.parametrize(("tokens", "extras"), [(bytes(4096), ()), (bytes(64), ("\U0001f600" * 1000,))])
+def test_known_keys_take_no_more_memory_than_they_may_however_long_they_are(tokens, extras):
+    known = KnownKeys(100_000)
+    for number in range(1000):
+        known.key(number, tokens, extras)
+    assert 20 < len(known) < 50
+    made = known.made_bytes
+    first, last = known.key(0, tokens, extras), known.key(999, tokens, extras)
+    assert first != last
+    assert known.made_bytes > made, "the first was forgotten"
+    made = known.made_bytes
+    known.key(999, tokens, extras)
+    assert known.made_bytes == made, "and the last was not"

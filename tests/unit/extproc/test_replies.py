@@ -7,7 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from endpick._proto.ext_proc_pb2 import ProcessingResponse
-from endpick.extproc.replies import MAX_CHUNK_BYTES, Direction, passage, streamed, streamed_chunk
+from endpick.extproc import replies
+from endpick.extproc.replies import MAX_CHUNK_BYTES, Direction, destination_only, passage, response_headers, streamed, streamed_chunk
 
 FIELDS = {Direction.REQUEST: "request_body", Direction.RESPONSE: "response_body"}
 
@@ -60,3 +61,14 @@ def test_a_passage_says_of_each_length_what_a_piece_begins_with_and_what_its_rep
     before, size, instead = passage(length)
     assert len(before) == size <= length
     assert bool(instead) == (length in (5, 6)), "a tag and a length, twice, and at least one byte"
+
+
+def test_of_replies_that_differ_by_what_others_say_only_short_ones_are_remembered():
+    known = replies._known_response_headers, replies._known_destination
+    before = [each.cache_info().currsize for each in known]
+    for length in (8, 60_000):
+        changed = ProcessingResponse.FromString(response_headers((("x-served", "s" * length),)))
+        assert changed.response_headers.response.header_mutation.set_headers[0].header.raw_value == b"s" * length
+        routed = ProcessingResponse.FromString(destination_only("d" * length))
+        assert routed.request_headers.response.header_mutation.set_headers[0].header.raw_value == b"d" * length
+    assert [each.cache_info().currsize for each in known] == [size + 1 for size in before]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import Awaitable
 
@@ -308,3 +309,35 @@ async def test_an_asynchronous_director_is_awaited_by_the_caller_of_the_session(
     talk(session, request_headers(end=True))
     assert session.waiting is not None
     assert kinds([read(reply) for reply in session.resume(await session.waiting)]) == ["request_headers"]
+
+
+BROKEN = {
+    "headers twice": [request_headers(), request_headers()],
+    "a body before all else": [request_body(b"{}")],
+    "trailers twice": [request_headers(), request_trailers(), request_trailers()],
+    "nothing in it": [b""],
+    "no message": [b"\xff\xff"],
+    "a mode that is none": [request_headers(request_body=5)],
+}
+
+
+@pytest.mark.parametrize("messages", BROKEN.values(), ids=BROKEN)
+def test_a_stream_that_breaks_the_protocol_leaves_nothing_to_the_garbage_collector(messages):
+    def is_broken() -> bool:
+        session = Session(NotedDirector())
+        try:
+            for message in messages:
+                session.receive(message)
+        except ProtocolError:  # pytest.raises would keep it, and what it refers to
+            session.close(CloseCause.ERROR)
+            return True
+        return False
+
+    assert is_broken()  # the first time says so in the log
+    gc.collect()
+    gc.disable()
+    try:
+        assert is_broken()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from endpick._proto.ext_proc_pb2 import HeaderValueOption, ProcessingRequest, ProcessingResponse
+from endpick.extproc import headers
 from endpick.extproc.session import Session, SessionSettings
 from endpick.extproc.stream import ProtocolError
+from endpick.observability.throttle import LineBudget, Throttle
 from endpick.requests.model import Refused, Routed
 from unit.extproc.conversation import (
     ENDPOINT,
@@ -159,12 +161,30 @@ def test_a_header_that_is_not_a_plugins_to_set_is_left_out(name, value):
     assert talk(session, response_headers())[0].headers == {"x-good": "yes"}
 
 
+@pytest.fixture
+def nothing_told(monkeypatch):
+    """As in a process that has not told of a header yet."""
+    monkeypatch.setattr(headers, "_told", Throttle(lambda: 0.0, 30.0))
+    monkeypatch.setattr(headers, "_lines", LineBudget(lambda: 0.0, 30.0))
+
+
+@pytest.mark.usefixtures("nothing_told")
 def test_a_header_that_http_does_not_allow_is_named_in_the_log(caplog):
     session = Session(NotedDirector(Routed((ENDPOINT,), NotedExchange(), {"x-bad-value": "one\r\nx-injected: two", "te": "x"})))
     talk(session, request_headers(end=True))
     assert [record.getMessage() for record in caplog.records] == [
         "header 'x-bad-value' was not set: its name or its value 'one\\r\\nx-injected: two' is not valid in HTTP"
     ]
+
+
+@pytest.mark.usefixtures("nothing_told")
+def test_headers_that_http_does_not_allow_fill_no_log_whatever_they_are(caplog):
+    for number in range(100):
+        odd = {f":x-{number}": "y" * 100_000, ":x-again": "z"}
+        session = Session(NotedDirector(Routed((ENDPOINT,), NotedExchange(), odd)))
+        assert talk(session, request_headers(end=True))[0].headers == DESTINATION
+    assert len([record for record in caplog.records if "was not set" in record.getMessage()]) <= 20
+    assert all(len(record.getMessage()) < 500 for record in caplog.records)
 
 
 def test_headers_are_read_from_raw_value_or_value_in_lower_case_and_the_last_wins():

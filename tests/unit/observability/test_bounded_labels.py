@@ -27,6 +27,14 @@ def test_client_chosen_labels_are_cut_and_counted_as_what_is_left():
     assert [limit("a" * 1000), limit("a" * 128 + "b"), limit("b")] == ["a" * 128, "a" * 128, "other"]
 
 
+def test_labels_are_cut_by_what_they_take_on_a_page_and_between_two_characters():
+    limit = LabelLimit()
+
+    assert limit("a" + "\U0001f600" * 200) == "a" + "\U0001f600" * 31
+    assert limit("é" * 64 + "x") == "é" * 64
+    assert limit("\ud800" * 200) == "?" * 128
+
+
 def series(registry: CollectorRegistry, name: str) -> dict[tuple[str, ...], float]:
     """The values of one metric by those of its labels, in the order of their names."""
     return {

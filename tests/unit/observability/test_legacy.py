@@ -9,6 +9,7 @@ from endpick.api.request_control import ResponseEnd, TerminationCause
 from endpick.observability.legacy import TWINS, LegacyTwins
 from endpick.observability.metrics import EndpickMetrics
 from endpick.observability.recorder import Recorder
+from endpick.observability.text_page import CollectorInTurns
 from unit.scheduling.workbench import Pace
 
 
@@ -69,3 +70,30 @@ def test_families_without_an_old_name_have_no_twin():
 
 def test_no_old_name_stands_in_the_table_twice():
     assert len({twin.old for twin in TWINS}) == len({twin.new for twin in TWINS}) == len(TWINS)
+
+
+class InTurns(CollectorInTurns):
+    """What a registry shows, with a turn for others before and after it."""
+
+    def __init__(self, registry):
+        self.registry = registry
+
+    def collect(self):
+        return self.registry.collect()
+
+    def in_turns(self):
+        yield None
+        yield from self.registry.collect()
+        yield None
+
+
+def test_others_have_their_turns_while_what_a_collector_shows_and_the_old_names_are_gathered():
+    registry = CollectorRegistry()
+    queues = Gauge("llm_d_epp_per_endpoint_queue_size", "x", ["name", "model_server_endpoint"], registry=registry)
+    for number in range(4000):
+        queues.labels("pool", f"{number}").set(number)
+    shown = list(LegacyTwins(InTurns(registry)).in_turns())
+    old = [family for family in shown if family is not None and family.name == "inference_pool_per_pod_queue_size"]
+    assert [len(family.samples) for family in old] == [1000] * 4
+    assert shown.count(None) == 2 + 3
+    assert None not in list(LegacyTwins(InTurns(registry)).collect())

@@ -231,6 +231,7 @@ HEADERS = {
     "line end": lambda headers: headers.set("x-a", "v\r\nx-b: c"),
     "blank in its name": lambda headers: headers.set("x a", "v"),
     "no name": lambda headers: headers.set("", "v"),
+    "bracket in its name": lambda headers: headers.set("x-a(b)", "v"),
     "half a surrogate pair": lambda headers: headers.set("x-a", "\ud800"),
     "metadata without bounds": lambda headers: headers.set_metadata("n", "k", 10**400),
 }

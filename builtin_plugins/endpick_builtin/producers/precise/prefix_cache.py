@@ -12,7 +12,7 @@ from endpick.api import Endpoint, Endpoints, FloatArray, Limits, PluginContext, 
 from endpick_builtin.producers.precise.block_keys import BlockKeys, Extras
 from endpick_builtin.producers.precise.engine_blocks import EngineBlocks
 from endpick_builtin.producers.precise.kv_intake import KvIntake
-from endpick_builtin.producers.precise.limits import KV_LIMITS, MANY_RESTORED, MANY_SPECULATED
+from endpick_builtin.producers.precise.limits import KV_LIMITS, MANY_MADE, MANY_RESTORED, MANY_SPECULATED, MOST_MADE_BYTES
 from endpick_builtin.producers.precise.metrics import KvMetrics
 from endpick_builtin.producers.precise.parameters import BYTES_PER_BLOCK, PrecisePrefixCacheParameters
 from endpick_builtin.producers.precise.speculation import MOST_SPECULATED, Speculation
@@ -94,8 +94,12 @@ class PrecisePrefixCache:
         worth, cached, beyond = (np.zeros(len(slots)) for _ in range(3))
         keys: list[int] = []
         total, unheld = 0, 0 if self._speculation is None else MOST_SPECULATED
+        most_made, is_whole = self._keys.made_bytes + MOST_MADE_BYTES, True
         for prompt in prompts:
             total += len(prompt.token_ids) // self.block_size_tokens
+            if self._keys.made_bytes > most_made:
+                is_whole = False
+                continue
             chain: list[int] = []
             # A client's prompt may have half a million blocks, and what lies behind the first that is held nowhere matches nothing.
             for key in self._keys.walk(root, prompt.token_ids, block_extras(prompt, cache_salt, self.block_size_tokens)):
@@ -106,6 +110,9 @@ class PrecisePrefixCache:
                             self._metrics.limits.acted(MANY_SPECULATED, about=model)
                         break
                     unheld -= 1
+                if self._keys.made_bytes > most_made:
+                    is_whole = False
+                    break
             found = self._index.match(chain)
             worth += found.weighted[slots]
             cached += found.blocks[slots]
@@ -113,6 +120,8 @@ class PrecisePrefixCache:
                 if tier not in (DEFAULT_TIER, SPECULATIVE):
                     beyond += blocks[slots]
             keys += chain
+        if not is_whole:
+            self._metrics.limits.acted(MANY_MADE, about=model)
         matched = np.floor(worth + 1e-9)
         if self._check is not None:
             matched = matched * self._check.factors(endpoints.pool_members)
