@@ -35,7 +35,6 @@ async def limits_that_are_lowered(target: Target) -> Iterable[str]:
     for kind, limit, name in _LOWERED:
         async with second(target, "--drain-timeout=0s") as made:
             made.logs_whole_lines = kind != resource.RLIMIT_FSIZE
-            made.picker.blames = "a reload failed"  # for want of descriptors, say: the old configuration serves
             before = resource.prlimit(made.picker.process.pid, kind)
             open_files = _open_files(made)
             now = {0: 0, 3: open_files + 3, -1: _address_space(made) + (64 << 20)}.get(limit, limit)

@@ -24,7 +24,7 @@ _TEXTS = (str, bytes, bytearray)
 _LISTS = (list, tuple, set, frozenset)
 
 
-def message_of(record: logging.LogRecord) -> str:
+def event_of(record: logging.LogRecord) -> str:
     """The message with its arguments in it.
 
     Raises:

@@ -13,7 +13,7 @@ from typing import Literal, TextIO
 import orjson
 
 from endpick.observability.log_lines import LineHandler
-from endpick.observability.log_values import fields_of, message_of, shortened
+from endpick.observability.log_values import event_of, fields_of, shortened
 from endpick.plugins.importing import Attribution
 from endpick.plugins.tracebacks import traceback_text
 
@@ -61,7 +61,7 @@ class JSONFormatter(logging.Formatter):
             "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": _level_of(record),
             "logger": record.name,
-            "event": message_of(record),
+            "event": event_of(record),
         }
         if record.exc_info:
             line["exception"] = _exception_of(record)
@@ -87,7 +87,7 @@ class TextFormatter(logging.Formatter):
         """Render one record."""
         moment = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")
         fields = "".join(f"  {_quoted(str(name))}={_quoted(str(value))}" for name, value in fields_of(record).items())
-        line = f"{moment} {_level_of(record):7} {_quoted(str(record.name))}: {_shown(message_of(record))}{fields}"
+        line = f"{moment} {_level_of(record):7} {_quoted(str(record.name))}: {_shown(event_of(record))}{fields}"
         if not record.exc_info:
             return line
         return "\n  ".join((line, *map(_shown, _exception_of(record).split("\n"))))

@@ -238,7 +238,11 @@ async def reload_once(current: ActivePlan, runtime: Runtime, hooks: HookRegistry
     except CALL_FAILURES as problem:
         if is_the_hosts(problem):
             raise
-        _log.exception("a reload failed; the %s configuration serves", "old" if current.deployment is before else "new")
+        serves = "old" if current.deployment is before else "new"
+        if isinstance(problem, OSError):  # the surroundings failed, as where no descriptor or no room is left: a stack tells no more
+            _log.error("a reload failed: %s; the %s configuration serves", message_of(problem), serves)
+        else:
+            _log.error("a reload failed; the %s configuration serves", serves, exc_info=problem)
         return False
 
 

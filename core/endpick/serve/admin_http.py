@@ -64,7 +64,7 @@ class AdminCounters:
     connections_refused_peer: int = 0
     """Of an address that opens more than can be taken; otherwise one may have all connections of this port."""
     connections_evicted: int = 0
-    """Connections without a complete request that were closed because others needed the room, or that took a long page too slowly."""
+    """Connections without a complete request that were closed because others needed the room."""
     accept_pauses: int = 0
     """Times that accepting paused because no file descriptor was left."""
     tls_handshake_failures: int = 0
@@ -79,6 +79,8 @@ class AdminCounters:
     """Connections without a request for `--metrics-idle-timeout`."""
     requests_too_large: int = 0
     """Beyond `--metrics-max-request`, or so many that no client waits for their answers."""
+    pages_too_slow: int = 0
+    """Connections that took long pages too slowly: those of all together were more than 64 MiB."""
 
     def snapshot(self) -> dict[str, int]:
         """Every count by name."""
@@ -328,7 +330,7 @@ class AdminConnection(asyncio.Protocol):
         head = _head(page, len(body), compressed, request.keeps_alive)
         if request.method == b"HEAD":
             body = b""
-        self._counters.connections_evicted += self._held.hold(self, page.body)
+        self._counters.pages_too_slow += self._held.hold(self, page.body)
         try:
             await self._write(head, body)
         finally:

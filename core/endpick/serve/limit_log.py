@@ -93,6 +93,7 @@ LIMITS = (
         "messages_too_early",
         f"streams ended: more than {MOST_KEPT_MESSAGES} messages came while a decision was awaited; find out who sends them",
     ),
+    Limit("", ADMIN, "pages_too_slow", "scrapers hung up on: pages of more than 64 MiB were taken too slowly; find out who reads them"),
     Limit("--max-request-body", SESSION, "bodies_too_large", "requests refused: bodies beyond --max-request-body"),
     Limit(
         "flowControl.maxRequests",
