@@ -14,6 +14,7 @@ One folder, or module, for each kind:
 - `picker_parameters`: what may their configuration say?
 - `observers`: what is reported of a response?
 - `discovery`: which endpoints are there?
+- `addresses`: which text is the IP address of an endpoint?
 - `kubernetes`: which endpoints does the Kubernetes API know?
 - `collection`: what is fetched from each endpoint, and what does it say?
 - `recency`: what is forgotten first, of all that several of them remember?

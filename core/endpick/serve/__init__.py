@@ -7,6 +7,8 @@
 - `active_plan`: which deployment serves now, and how does a reload replace it?
 - `pool_log`: who joined, left or changed, in few lines?
 - `watchdog`: what holds the event loop when it stands still?
+- `threads`: who works in threads, and how does a plugin that fills its own keep no other waiting?
+- `forks`: what becomes of processes that plugins fork?
 - `limit_log`: which limits are there, and what does the log say when one acts?
 - `overload`: how short of memory is the process, and who forgets what?
 - `free_memory`: when does the system get back what nothing uses?

@@ -13,7 +13,7 @@ from typing import ParamSpec, TypeVar
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-_OWN = ("endpick", "endpick_builtin")
+_OWN = "endpick"
 _PASSED_OVER = frozenset({*sys.stdlib_module_names, "uvloop"})
 """They ask for others, as `asyncio.to_thread` does."""
 _MOST_PACKAGES = 32
@@ -36,7 +36,7 @@ class _Threads(ThreadPoolExecutor):
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         """See `Executor`; in a thread of the package that asks."""
         package = _package_of(sys._getframe(1))
-        threads = None if package in _OWN else self._threads_of(package)
+        threads = None if package == _OWN else self._threads_of(package)
         return super().submit(fn, *args, **kwargs) if threads is None else threads.submit(fn, *args, **kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -80,7 +80,7 @@ def _package_of(frame: FrameType | None) -> str:
         if package not in _PASSED_OVER:
             return package
         frame = frame.f_back
-    return _OWN[0]
+    return _OWN
 
 
 def started_threads() -> ThreadPoolExecutor:

@@ -53,7 +53,7 @@ SERVED_WITHOUT = (
     "numpy.random",
     "numpy.testing",
 )
-MOST_MODULES = 806
+MOST_MODULES = 809
 """A few more than there are: what this counts grows with releases of libraries, not by a fifth."""
 SERVE = "import atexit, sys; from endpick.cli.main import main; atexit.register(lambda: print(*sys.modules)); main()"
 OPTIONS = ("--host=127.0.0.1", "--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0", "--secure-serving=false", "--log-format=json")
