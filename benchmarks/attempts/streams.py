@@ -97,10 +97,9 @@ async def exchanged(port: int, payloads: Sequence[bytes], seconds: float = 3.0, 
 
 
 def replies(heard: bytes) -> list[ProcessingResponse]:
-    """The messages in what a stream brought."""
+    """The messages in what a stream brought; the time may be up amid the last one."""
     found = []
-    while len(heard) >= 5:
-        end = 5 + int.from_bytes(heard[1:5], "big")
+    while len(heard) >= 5 and len(heard) >= (end := 5 + int.from_bytes(heard[1:5], "big")):
         found.append(ProcessingResponse.FromString(heard[5:end]))
         heard = heard[end:]
     return found
