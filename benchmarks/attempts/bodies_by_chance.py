@@ -84,7 +84,7 @@ def drawn(rng: random.Random) -> tuple[str, bytes]:
 async def bodies_made_up_by_chance(target: Target) -> Iterable[str]:
     """Bodies drawn from texts, parts, media, tools and numbers of twelve APIs at six sizes, the model exchanged, twelve at a time."""
     answered = Counter[str]()
-    while target.seconds_left() > 1:
+    while target.seconds_left() > 1 or answered.total() < 60:
         drawings = [drawn(target.rng) for _ in range(12)]
         payloads = [request(body, {":path": path, REWRITE: "another"}) for path, body in drawings]
         for stream in (await exchanged(target.ext_proc_port, payloads, 3.0)).values():
