@@ -62,8 +62,9 @@ def test_each_attempt_says_what_it_does_and_has_a_name_of_its_own():
 
 
 @pytest.mark.long
+@pytest.mark.timeout(300)
 def test_what_an_attempt_does_to_a_picker_is_seen():
-    command = [sys.executable, "-m", "benchmarks.attempts", "--together", "--seconds=4", "--module=tests.integration.benchmarks.harm"]
+    command = [sys.executable, "-m", "benchmarks.attempts", "--together", "--seconds=2", "--module=tests.integration.benchmarks.harm"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     rows = {
         row[1]: row
