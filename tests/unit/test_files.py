@@ -107,8 +107,15 @@ def test_a_certificate_that_is_no_file_any_more_leaves_the_old_one_in_use(watche
 def test_a_certificate_file_that_is_too_long_is_named(tmp_path):
     certificate = tmp_path / "tls.crt"
     long(certificate)
-    with pytest.raises(TlsError, match=r"tls\.crt cannot be read: it is longer than 4 MiB"):
+    with pytest.raises(TlsError, match=r"tls\.crt is not usable: it is longer than 128 KiB"):
         read_certificate(TlsSettings(certificate, certificate))
+
+
+def test_a_client_ca_file_that_is_too_long_is_named(tmp_path):
+    authorities = tmp_path / "ca.crt"
+    long(authorities)
+    with pytest.raises(TlsError, match=r"ca\.crt is not usable: it is longer than 4096 KiB"):
+        read_certificate(TlsSettings(client_ca_file=authorities))
 
 
 def test_a_lock_file_that_is_too_long_is_told(tmp_path):

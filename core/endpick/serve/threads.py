@@ -41,7 +41,7 @@ class _Threads(ThreadPoolExecutor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """See `Executor`; of all packages."""
-        for threads in (*self._of_others.values(),):
+        for threads in tuple(self._of_others.values()):
             threads.shutdown(wait, cancel_futures=cancel_futures)
         super().shutdown(wait, cancel_futures=cancel_futures)
 

@@ -42,6 +42,8 @@ _MOST_SESSIONS = 1000
 """OpenSSL remembers sessions of TLS 1.2 without tickets, with the certificates of their clients, and 20,480 of them unless it is ended."""
 _MOST_PEM_BYTES = 4 * 1024 * 1024
 """Of one file: twenty times as long as the list of all authorities that browsers trust."""
+_MOST_CHAIN_BYTES = 128 * 1024
+"""Of the certificate and those that vouch for it: clients that use OpenSSL refuse more than 100 KiB of them, and PEM adds a third."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,23 +208,23 @@ def read_certificate(settings: TlsSettings) -> CertificateFiles:
     """The bytes of the given files, or of a new self-signed certificate.
 
     Raises:
-        TlsError: a file cannot be read.
+        TlsError: a file cannot be read, or is longer than clients take.
     """
     client_ca = None if settings.client_ca_file is None else _read(settings.client_ca_file)
     if settings.certificate_file is None or settings.key_file is None:
         certificate, key = make_self_signed()
         return CertificateFiles(certificate, key, client_ca)
-    return CertificateFiles(_read(settings.certificate_file), _read(settings.key_file), client_ca)
+    return CertificateFiles(_read(settings.certificate_file, _MOST_CHAIN_BYTES), _read(settings.key_file), client_ca)
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, most_bytes: int = _MOST_PEM_BYTES) -> bytes:
     try:
         with open_regular(path) as file:
-            content = file.read(_MOST_PEM_BYTES + 1)
+            content = file.read(most_bytes + 1)
     except OSError as error:
         raise TlsError(f"TLS file {path} cannot be read: {error.strerror}") from error
-    if len(content) > _MOST_PEM_BYTES:
-        raise TlsError(f"TLS file {path} cannot be read: it is longer than {_MOST_PEM_BYTES // 2**20} MiB")
+    if len(content) > most_bytes:
+        raise TlsError(f"TLS file {path} is not usable: it is longer than {most_bytes // 1024} KiB")
     return content
 
 

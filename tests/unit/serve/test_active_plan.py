@@ -4,160 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import sys
 import threading
-import time
-from collections import Counter
-from typing import ClassVar
 
 import pytest
 import pytest_asyncio
-from prometheus_client import CollectorRegistry
 
-from endpick.api import Endpoint, EndpointDiscovery, Parameters, ReloadRejected, Scorer, hookimpl
-from endpick.api.hooks import HostServices
+from endpick.api import Endpoint
 from endpick.config import load_config
-from endpick.datalayer.collection import CollectionLoop, CollectionSettings
-from endpick.datalayer.table import EndpointTable
+from endpick.datalayer.collection import CollectionLoop
 from endpick.diagnostics import Code, Diagnostic
-from endpick.observability.telemetry import NullTelemetry
-from endpick.planning.compile import declared_keys
 from endpick.planning.plan import Plan, PlanOutcome
 from endpick.planning.planner import make_plan
-from endpick.plugins.discovery import Candidate, discover
+from endpick.plugins.discovery import discover
 from endpick.serve import active_plan
 from endpick.serve import deployment as deployment_module
-from endpick.serve.active_plan import MOST_PLANNING, ActivePlan, WatchedFile, reload_once
-from endpick.serve.deployment import Runtime, deploy
-
-SERVING = "first"
-STOPPED: Counter[str] = Counter()
-COMPARING: list[object] = []
-"""The task that ran, each time that parameters were compared."""
-
-
-class Waiting:
-    """Tells a test that a plugin or a hook object has begun what takes its time."""
-
-    begun: ClassVar[asyncio.Event]
-
-
-class Recording(Parameters):
-    start: str = ""
-    """How `start` fails: `cancel` or `exit`."""
-    built: str = ""
-    """Who is cancelled when it is built: the `task` that runs."""
-    stop: str = ""
-    """How `stop` behaves: `fail`, `cancel`, `exit` or `slow`."""
-
-    def __eq__(self, other):
-        COMPARING.append(asyncio.current_task())
-        return super().__eq__(other)
-
-    __hash__ = None
-
-
-async def behave(how: str) -> None:
-    if how == "fail":
-        raise RuntimeError("cannot let go")
-    if how == "cancel":
-        raise asyncio.CancelledError
-    if how == "exit":
-        sys.exit(3)
-    if how == "slow":
-        Waiting.begun.set()
-        await asyncio.sleep(0.05)
-
-
-class RecordingScorer(Scorer[Recording]):
-    plugin_type = "test.recording"
-
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
-        if self.parameters.built == "task":
-            asyncio.current_task().cancel()
-
-    def score(self, request, endpoints, state):
-        raise NotImplementedError
-
-    async def start(self):
-        await behave(self.parameters.start)
-
-    async def stop(self):
-        STOPPED[self.name] += 1
-        await behave(self.parameters.stop)
-
-
-class ReadyDiscovery(EndpointDiscovery):
-    plugin_type = "test.ready"
-
-    async def run(self, registry):
-        registry.ready()
-        await asyncio.Event().wait()
-
-
-class Veto:
-    """A hook object against every reload."""
-
-    @hookimpl
-    async def endpick_config_reload(self, new):
-        behaviour = new["plugins"][1].get("name", "")
-        if behaviour.startswith("hook-"):
-            await behave(behaviour.removeprefix("hook-"))
-        if behaviour == "vetoed":
-            raise ReloadRejected("not on a Friday")
-        if behaviour == "endless":
-            Waiting.begun.set()
-            await asyncio.Event().wait()
-
-
-def offered(plugin_type: str, target: str) -> Candidate:
-    return Candidate(plugin_type, 1, "tests", "1.0", f"{__name__}:{target}", "/site/tests-1.0.dist-info")
-
-
-def planned(name: str = SERVING, **behaviour: str) -> Plan:
-    """A plan with one recording scorer of this name and behaviour."""
-    parameters = ", ".join(f'{key}: "{value}"' for key, value in behaviour.items())
-    text = f"""\
-apiVersion: endpick/v1alpha1
-kind: EndpointPickerConfig
-hooks: [{{name: test.veto}}]
-plugins:
-- {{type: test.ready}}
-- {{type: test.recording, name: {name}, parameters: {{{parameters}}}}}
-schedulingProfiles: [{{name: default, plugins: [{{pluginRef: {name}}}]}}]
-dataLayer: {{discovery: {{pluginRef: test.ready}}}}
-"""
-    plugins = (*discover(), offered("test.recording", "RecordingScorer"), offered("test.ready", "ReadyDiscovery"))
-    outcome = make_plan(load_config(text=text), plugins, hook_objects=(offered("test.veto", "Veto"),))
-    assert outcome.plan is not None, outcome.diagnostics
-    return outcome.plan
-
-
-class Process:
-    """What `serve` has around an active plan."""
-
-    def __init__(self, plan: Plan, finish_timeout_seconds: float) -> None:
-        self.plan = plan
-        services = HostServices(time.monotonic, CollectorRegistry())
-        telemetry = NullTelemetry()
-        self.runtime = Runtime(services, EndpointTable(services.clock, declared_keys(plan), telemetry.undeclared_access), telemetry)
-        self.active = ActivePlan(self.runtime, CollectionSettings(), finish_timeout_seconds)
-
-    @classmethod
-    async def begun(cls, plan: Plan, finish_timeout_seconds: float = 60.0) -> Process:
-        STOPPED.clear()
-        Waiting.begun = asyncio.Event()
-        process = cls(plan, finish_timeout_seconds)
-        await process.active.begin(await deploy(plan, process.runtime), 5)
-        return process
-
-    async def reload(self, plan: Plan) -> bool:
-        return await reload_once(self.active, self.runtime, self.plan.hooks, lambda: PlanOutcome(plan))
-
-    @property
-    def serving(self) -> str:
-        return self.active.deployment.plan.instances[1].name
+from endpick.serve.active_plan import MOST_PLANNING, WatchedFile, reload_once
+from endpick.serve.deployment import deploy
+from unit.serve.recorded_process import COMPARING, SERVING, STOPPED, Process, RecordingScorer, Waiting, offered, planned
 
 
 @pytest_asyncio.fixture

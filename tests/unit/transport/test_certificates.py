@@ -145,3 +145,29 @@ async def test_sessions_of_clients_are_not_remembered_without_measure(settings, 
         watch.follow(counters)
         assert (watch.context is first) == (number <= 3)
     assert watch.context.session_stats()["number"] == counters.certificate_reloads == 0
+
+
+def test_a_chain_that_no_client_would_take_leaves_the_old_one_in_use(settings):
+    watch, counters = CertificateWatch(settings), TransportCounters()
+    before, (certificate, key) = watch.context, make_self_signed(3650)
+    settings.key_file.write_bytes(key)
+    settings.certificate_file.write_bytes(certificate * 300)
+    assert not watch.refresh(counters)
+    assert (watch.context, counters.certificate_reload_failures) == (before, 1)
+    settings.certificate_file.write_bytes(certificate)
+    assert watch.refresh(counters)
+
+
+def test_the_longest_chain_that_is_taken_is_taken_by_clients(settings):
+    certificate, key = make_self_signed(3650)
+    settings.key_file.write_bytes(key)
+    settings.certificate_file.write_bytes(certificate * (tls._MOST_CHAIN_BYTES // len(certificate)))
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    said, heard = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = trusting.wrap_bio(heard, said)
+    server = server_context(read_certificate(settings), settings).wrap_bio(said, heard, server_side=True)
+    for end in (client, server, client, server):
+        with suppress(ssl.SSLWantReadError):
+            end.do_handshake()
+    assert client.version() == server.version() == "TLSv1.3"
