@@ -75,8 +75,8 @@ async def witness(attempt: Attempt, picker: Picker, model_server_port: int, seco
         made = await asyncio.wait_for(_output(hostile), seconds + _LONGEST_SECONDS)
         # What an attempt does just before its end has to be noticed as well, however late it began on a busy machine.
         await asyncio.wait([behaving], timeout=_NOTICED_SECONDS)
-        assert gateways.stdin is not None
-        gateways.stdin.close()
+        if gateways.returncode is None:
+            gateways.terminate()
         behaved = await asyncio.wait_for(behaving, _LONGEST_SECONDS)
     finally:
         watching.cancel()
@@ -122,10 +122,7 @@ def noticed(picker: Picker, seen: dict[str, object], max_memory_mib: float) -> N
 async def _part(module: str, *arguments: str, niceness: int = 0, told: bool = True) -> asyncio.subprocess.Process:
     command = [*(["nice", "-n", str(niceness)] if niceness else []), sys.executable, "-m", module, *arguments]
     return await asyncio.create_subprocess_exec(
-        *command,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=None if told else asyncio.subprocess.DEVNULL,
+        *command, stdout=asyncio.subprocess.PIPE, stderr=None if told else asyncio.subprocess.DEVNULL
     )
 
 

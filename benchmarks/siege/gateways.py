@@ -5,7 +5,7 @@ stamped outside of Python (`SO_TIMESTAMPNS`), so that a driver which has to wait
 
 python -m benchmarks.siege.gateways EXT_PROC_PORT SECONDS
 
-They behave until standard input ends, at the longest for so many seconds.
+They behave for so many seconds, or until SIGTERM tells them that it is enough.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import signal
 import socket
 import struct
 import sys
@@ -110,14 +111,13 @@ async def behave(port: int, seconds: float) -> dict[str, object]:
     """Ask until the time is up or the caller says so, then let every request come to its end."""
     scripts = [phases(conversation, "plan") for conversation in conversations()[:3]]
     until, told = time.monotonic() + seconds, asyncio.Event()
-    asyncio.get_running_loop().add_reader(sys.stdin, told.set)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
     gateways = [TimedGateway(scripts, random.Random(seed)) for seed in range(_GATEWAYS)]
     sockets = [_StampedSocket(port, gateway) for gateway in gateways]
     for gateway, connected in zip(gateways, sockets, strict=True):
         gateway.connection_made(cast("asyncio.Transport", connected))
     while time.monotonic() < until and not told.is_set() and not any(gateway.lost for gateway in gateways):  # noqa: ASYNC110 - plain protocols
         await asyncio.sleep(0.1)
-    asyncio.get_running_loop().remove_reader(sys.stdin)
     for gateway in gateways:
         gateway.retiring = True
     stuck_at = time.monotonic() + _STUCK_SECONDS
