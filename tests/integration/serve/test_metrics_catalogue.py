@@ -106,6 +106,14 @@ async def test_the_page_shows_llm_ds_families_with_their_types_labels_and_bucket
             return await gateway.sample(f"{PREFIX}datalayer_poll_errors_total") > 0
 
         await until(not_reached, "a poll of the endpoint without a server")
+
+        async def in_pieces() -> bool:
+            """On a busy machine all that a stream says may come at once, so that there is no time between two pieces."""
+            async with await gateway.chat("Again.", max_tokens=8, stream=True) as response:
+                await response.read()
+            return await gateway.sample(f"{PREFIX}request_streaming_itl_seconds_count") > 0
+
+        await until(in_pieces, "a stream that came in more pieces than one")
         text = await page(gateway)
     shown = families(text, PREFIX)
     wrong = []
