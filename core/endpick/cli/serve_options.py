@@ -186,6 +186,13 @@ LIMITS = (
         type=QUANTITY,
         help="What the process may use, by default the limit of its container, or the machine's memory; near it, requests are refused.",
     ),
+    click.option(
+        "--max-held",
+        type=QUANTITY,
+        default="512Mi",
+        show_default=True,
+        help="What undecided requests may hold, all together; and again what messages that have not come whole and replies that wait may.",
+    ),
     click.option("--grpc-max-connections", type=_COUNT, default=1024, show_default=True, help="ext_proc connections; more are closed."),
     click.option(
         "--max-connections-share",
@@ -200,6 +207,38 @@ LIMITS = (
         default="10s",
         show_default=True,
         help="How long a TLS handshake may take, and after it as long again the client's first SETTINGS.",
+    ),
+    click.option(
+        "--grpc-max-header-size", type=QUANTITY, default="16Ki", show_default=True, help="Header list of one stream, packed and unpacked."
+    ),
+    click.option(
+        "--grpc-header-timeout",
+        type=POSITIVE_DURATION,
+        default="10s",
+        show_default=True,
+        help="How long the headers of one stream may take to arrive; only with --transport h2.",
+    ),
+    click.option(
+        "--grpc-write-timeout",
+        type=POSITIVE_DURATION,
+        default="30s",
+        show_default=True,
+        help="How long a gateway may take nothing of what waits for it; only with --transport h2.",
+    ),
+    click.option(
+        "--grpc-flood-tolerance",
+        type=click.FloatRange(0.01, 1000),
+        default=1.0,
+        show_default=True,
+        help="So many times as much as usual one connection may send of what costs its sender little: resets, PINGs, SETTINGS, empty and "
+        "other control frames, streams that break the protocol. With --transport grpcio of resets only.",
+    ),
+    click.option(
+        "--grpc-max-early-messages",
+        type=_COUNT,
+        default=64,
+        show_default=True,
+        help="Messages of one stream that may come while its decision is awaited.",
     ),
     click.option("--grpc-health-max-connections", type=_COUNT, default=64, show_default=True, help="Connections to --grpc-health-port."),
     click.option("--metrics-max-connections", type=_COUNT, default=32, show_default=True, help="Connections to --metrics-port."),
@@ -218,6 +257,13 @@ LIMITS = (
         help="When a connection to --metrics-port that asks nothing is closed.",
     ),
     click.option("--metrics-max-request", type=QUANTITY, default="16Ki", show_default=True, help="Largest request to --metrics-port."),
+    click.option(
+        "--metrics-max-held",
+        type=QUANTITY,
+        default="64Mi",
+        show_default=True,
+        help="What pages may hold that scrapers have not taken, all together.",
+    ),
     click.option(
         "--reserved-descriptors",
         type=click.IntRange(0),
@@ -289,6 +335,13 @@ OBSERVATION = (
         default=250,
         show_default=True,
         help="Combinations of model, target model, fairness id and priority that metrics tell apart; later ones count as `other`.",
+    ),
+    click.option(
+        "--metrics-max-samples",
+        type=_COUNT,
+        default=100_000,
+        show_default=True,
+        help="Samples that one instance of a plugin may show on a page; one with more is left out of it.",
     ),
     boolean("--enable-grpc-stream-metrics", default=False, help="Show llm-d's metrics of ext_proc streams, too."),
     click.option(

@@ -71,14 +71,21 @@ class ServeOptions(TypedDict):
     large_body_memory: int
     large_body_queue: int
     max_memory: int | None
+    max_held: int
     grpc_max_connections: int
     max_connections_share: float
     grpc_handshake_timeout: float
+    grpc_max_header_size: int
+    grpc_header_timeout: float
+    grpc_write_timeout: float
+    grpc_flood_tolerance: float
+    grpc_max_early_messages: int
     grpc_health_max_connections: int
     metrics_max_connections: int
     metrics_header_timeout: float
     metrics_idle_timeout: float
     metrics_max_request: int
+    metrics_max_held: int
     reserved_descriptors: int
     grpc_max_concurrent_streams: int
     grpc_max_connection_age: float | None
@@ -91,6 +98,7 @@ class ServeOptions(TypedDict):
     stall_limit: float
     decision_sampling: float
     metrics_max_combinations: int
+    metrics_max_samples: int
     enable_grpc_stream_metrics: bool
     log_level: str | None
     log_format: LogFormat | None
@@ -155,12 +163,16 @@ def settings_of(options: ServeOptions) -> ServeSettings:
         max_peer_share=options["max_connections_share"],
         handshake_seconds=options["grpc_handshake_timeout"],
         reserved_descriptors=options["reserved_descriptors"],
+        max_header_bytes=options["grpc_max_header_size"],
+        header_block_seconds=options["grpc_header_timeout"],
+        write_stall_seconds=options["grpc_write_timeout"],
+        max_buffered_bytes=options["max_held"],
         max_concurrent_streams=options["grpc_max_concurrent_streams"],
         max_connection_age_seconds=options["grpc_max_connection_age"],
         max_connection_age_grace_seconds=options["grpc_max_connection_age_grace"],
         keepalive_idle_seconds=options["grpc_keepalive_time"],
         keepalive_timeout_seconds=options["grpc_keepalive_timeout"],
-    )
+    ).tolerating(options["grpc_flood_tolerance"])
     health_limits = replace(HEALTH_LIMITS, max_connections=options["grpc_health_max_connections"])
     settings = ServeSettings(
         ext_proc=ListenSettings(options["host"], options["grpc_port"], _tls(options), options["reuse_port"], limits),
@@ -172,6 +184,7 @@ def settings_of(options: ServeOptions) -> ServeSettings:
             header_seconds=options["metrics_header_timeout"],
             idle_seconds=options["metrics_idle_timeout"],
             max_request_bytes=options["metrics_max_request"],
+            max_held_bytes=options["metrics_max_held"],
         ),
         metrics_tls=_metrics_tls(options),
         metrics_staleness_seconds=options["metrics_staleness_threshold"],
@@ -183,6 +196,7 @@ def settings_of(options: ServeOptions) -> ServeSettings:
         grpc_stream_metrics=options["enable_grpc_stream_metrics"],
         decision_sampling_ratio=options["decision_sampling"],
         max_metric_combinations=options["metrics_max_combinations"],
+        max_metric_samples=options["metrics_max_samples"],
         breaker=BreakerSettings(options["plugin_time_budget"], options["circuit_faults"], cool_down_seconds=options["circuit_cool_down"]),
         watchdog=WatchdogSettings(options["stall_limit"] / 10, options["stall_limit"]),
         watched_config=WatchedFile.as_it_is(Path(path)) if options["watch_config"] and path not in (None, "-") else None,
@@ -193,6 +207,8 @@ def settings_of(options: ServeOptions) -> ServeSettings:
         drain_timeout_seconds=options["drain_timeout"],
         finish_timeout_seconds=options["finish_timeout"],
         max_request_body_bytes=options["max_request_body"],
+        max_held_bytes=options["max_held"],
+        max_early_messages=options["grpc_max_early_messages"],
         large_bodies=LargeBodySettings(
             options["large_body"],
             options["large_body_structure"],

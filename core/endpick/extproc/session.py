@@ -41,6 +41,8 @@ class SessionSettings:
     """A larger request body is refused with 413; what arrives while a decision is awaited may not be more either."""
     max_held_bytes: int = 512 * 1024 * 1024
     """Headers and undecided bodies of all requests together; requests beyond are refused with 503."""
+    max_early_messages: int = 64
+    """Of one stream, while its decision is awaited: by then a gateway has sent all but trailers. They are acted on at once afterwards."""
     respects_subset: bool = True
     """Whether the gateway may narrow the candidates by its subset hint."""
 
@@ -50,8 +52,6 @@ COMPLAINT_INTERVAL_SECONDS: Final = 30.0
 """How often a gateway that breaks the protocol is complained of in the log; the counter counts every time."""
 _LONG_PIECE_BYTES: Final = 4096
 """A piece of a request body that is no shorter is not copied out of its message."""
-MOST_KEPT_MESSAGES: Final = 64
-"""While a decision is awaited: by then a gateway has sent all but trailers. They are acted on at once afterwards."""
 _MESSAGE_BYTES: Final = 64
 """What a message that waits costs beside its bytes, about."""
 _ENTRY_BYTES: Final = 64
@@ -365,7 +365,7 @@ class Session:
         if self._queued_bytes > self._settings.max_request_body_bytes:
             self._counters.bodies_too_large += 1
             raise ProtocolError(GrpcStatus.RESOURCE_EXHAUSTED, "too much came while the decision was being awaited")
-        if len(self._queue) >= MOST_KEPT_MESSAGES:
+        if len(self._queue) >= self._settings.max_early_messages:
             self._counters.messages_too_early += 1
             raise ProtocolError(GrpcStatus.RESOURCE_EXHAUSTED, "too many messages came while the decision was being awaited")
         if not self._request.hold(size + _MESSAGE_BYTES):

@@ -26,7 +26,7 @@ from endpick.plugins.failures import CALL_FAILURES, is_the_hosts
 from endpick.plugins.instance import Instance
 from endpick.plugins.kinds import ExtensionPoint
 
-MOST_SAMPLES = 100_000
+MAX_SAMPLES = 100_000
 """Of an instance, on one page: some 15 MB. One with more has a label without measure, and would fill pages of gigabytes."""
 _SAMPLES_AT_ONCE = 1000
 """Of an instance: to copy one takes some 5 µs."""
@@ -39,11 +39,14 @@ class Exposition(CollectorInTurns):
     type never clash, nor does an instance clash with the one it replaces at a reload.
     """
 
-    def __init__(self, host: Collector, instances: Callable[[], Iterable[Instance]], telemetry: Telemetry) -> None:
-        """`instances` gives the instances that serve now; `telemetry` is told of each whose metrics cannot be shown."""
+    def __init__(
+        self, host: Collector, instances: Callable[[], Iterable[Instance]], telemetry: Telemetry, max_samples: int = MAX_SAMPLES
+    ) -> None:
+        """`instances` gives the instances that serve now; `telemetry` is told of each whose metrics cannot be shown, or are too many."""
         self._host = host
         self._instances = instances
         self._telemetry = telemetry
+        self._max_samples = max_samples
 
     def collect(self) -> Iterator[Metric]:
         """All families as they are now, each once."""
@@ -77,7 +80,7 @@ class Exposition(CollectorInTurns):
             try:
                 with apart():
                     if families is None:
-                        families = _with_elsewhere(instance.registry.collect(), instance)
+                        families = _with_elsewhere(instance.registry.collect(), instance, self._max_samples)
                     family = next(families, None)
             except CALL_FAILURES as problem:
                 if is_the_hosts(problem):
@@ -101,15 +104,15 @@ class Exposition(CollectorInTurns):
             self._telemetry.fault(instance, ExtensionPoint.METRICS, problem)
 
 
-def _with_elsewhere(families: Iterable[Metric], instance: Instance) -> Iterator[Metric]:
+def _with_elsewhere(families: Iterable[Metric], instance: Instance, most: int) -> Iterator[Metric]:
     """The families of an instance, with what its double in another process has counted added to them."""
     elsewhere = dict(instance.elsewhere.values)
-    left = MOST_SAMPLES
+    left = most
     for family in families:
         copy = _of_instance(family, islice(family.samples, left + 1), instance, elsewhere)
         left -= len(copy.samples)
         if left < 0:
-            raise ValueError(f"offers more than {MOST_SAMPLES} samples: find the label that has too many values")
+            raise ValueError(f"offers more than {most} samples: find the label that has too many values, or see --metrics-max-samples")
         yield copy
     for key, value in elsewhere.items():
         alone = Metric(key.family, key.documentation, key.type)

@@ -57,7 +57,7 @@ class AdminServer:
         self._connections: set[AdminConnection] = set()
         self._limits = limits or AdminLimits()
         self._busy = BusySeats(max(1, self._limits.max_connections // 2))
-        self._held = HeldPages()
+        self._held = HeldPages(self._limits.max_held_bytes)
         self.counters = AdminCounters()
         self._listener: Listener | None = None
         self._sweeps = Sweeps(self._sweep)

@@ -46,6 +46,8 @@ class AdminLimits:
     """Without a request; longer than scrapers usually wait between two."""
     max_request_bytes: int = 16 * 1024
     """From one request to the next."""
+    max_held_bytes: int = 64 * 1024 * 1024
+    """Of pages that are being sent, all together; the newest may be as long as it is."""
 
     @property
     def accepting(self) -> AcceptLimits:
@@ -80,7 +82,7 @@ class AdminCounters:
     requests_too_large: int = 0
     """Beyond `--metrics-max-request`, or so many that no client waits for their answers."""
     pages_too_slow: int = 0
-    """Connections that took long pages too slowly: those of all together were more than 64 MiB."""
+    """Connections that took long pages too slowly: those of all together were more than `--metrics-max-held`."""
 
     def snapshot(self) -> dict[str, int]:
         """Every count by name."""
@@ -107,13 +109,10 @@ Pages = dict[str, Callable[[], Awaitable[Page]]]
 """Each path, and what makes its page."""
 
 
-_HELD_BYTES = 64 * 1024 * 1024
-
-
 class HeldPages:
     """The pages that are being sent: a client that takes its own slowly keeps it in memory, and the next one asks for another."""
 
-    def __init__(self, most_bytes: int = _HELD_BYTES) -> None:
+    def __init__(self, most_bytes: int) -> None:
         """Where all are more than `most_bytes`, those who have the oldest are hung up on; the newest may be as long as it is."""
         self._most_bytes = most_bytes
         self._held: dict[AdminConnection, bytes] = {}

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from endpick.extproc.session import MOST_KEPT_MESSAGES
 from endpick.flow_control.states import Outcome
 from endpick.observability.throttle import Throttle
 from endpick.requests.model import MAX_NAME_CHARACTERS
@@ -30,7 +29,7 @@ class Limit:
     """One limit.
 
     Attributes:
-        flag: Of `endpick serve`, or the field of the configuration; empty for a guard against abuse that nothing sets.
+        flag: Of `endpick serve`, or the field of the configuration; empty for what nothing real comes near.
         metric: On the metrics page.
         event: The value of its label `event`, or `outcome` in flow control and for large bodies; empty where it has none.
         told: What the log says; for a limit that is told where it acts, words of that line.
@@ -70,17 +69,52 @@ LIMITS = (
     ),
     Limit("", TRANSPORT, "tls_handshakes_too_long", "TLS handshakes refused: more than 24 KiB of one client; find out who connects"),
     Limit("--grpc-keepalive-timeout", TRANSPORT, "keepalive_timeouts", "gateways gone: no answer to a PING in --grpc-keepalive-timeout"),
-    Limit("", TRANSPORT, "reset_floods", "a connection closed for resetting streams before their answer: find out who connects"),
-    Limit("", TRANSPORT, "ping_floods", "a connection closed for its PINGs: find out who connects"),
-    Limit("", TRANSPORT, "settings_floods", "a connection closed for its SETTINGS: find out who connects"),
-    Limit("", TRANSPORT, "empty_frame_floods", "a connection closed for empty frames: find out who connects"),
-    Limit("", TRANSPORT, "control_frame_floods", "a connection closed for control frames: find out who connects"),
-    Limit("", TRANSPORT, "stream_error_floods", "a connection closed for errors on its streams: find out who connects"),
-    Limit("", TRANSPORT, "header_floods", "a connection closed for its header blocks: find out who connects"),
-    Limit("", TRANSPORT, "header_timeouts", "a connection closed: its header block did not end; find out who connects"),
-    Limit("", TRANSPORT, "slow_readers", "a connection closed that took no answers: find out what keeps the gateway"),
-    Limit("--max-memory", TRANSPORT, "buffer_exhaustions", "streams ended: connections hold too much; more replicas help"),
-    Limit("", SESSION, "buffer_exhaustions", "requests refused: all under way hold 512 MiB at once; more replicas help"),
+    *(
+        Limit(
+            "--grpc-flood-tolerance",
+            TRANSPORT,
+            event,
+            f"a connection closed for {what}: find out who connects; --grpc-flood-tolerance says how many there may be",
+        )
+        for event, what in (
+            ("reset_floods", "resetting streams before their answer"),
+            ("ping_floods", "its PINGs"),
+            ("settings_floods", "its SETTINGS"),
+            ("empty_frame_floods", "empty frames"),
+            ("control_frame_floods", "control frames"),
+            ("stream_error_floods", "errors on its streams"),
+        )
+    ),
+    Limit(
+        "--grpc-max-header-size",
+        TRANSPORT,
+        "header_floods",
+        "a connection closed for its header blocks: longer than --grpc-max-header-size, or in more than 16 frames; find out who connects",
+    ),
+    Limit(
+        "--grpc-header-timeout",
+        TRANSPORT,
+        "header_timeouts",
+        "a connection closed: its header block did not end within --grpc-header-timeout; find out who connects",
+    ),
+    Limit(
+        "--grpc-write-timeout",
+        TRANSPORT,
+        "slow_readers",
+        "a connection closed that took no answers for --grpc-write-timeout: find out what keeps the gateway",
+    ),
+    Limit(
+        "--max-held",
+        TRANSPORT,
+        "buffer_exhaustions",
+        "streams ended: connections hold more than --max-held, or with grpcio a part of --max-memory; more replicas help",
+    ),
+    Limit(
+        "--max-held",
+        SESSION,
+        "buffer_exhaustions",
+        "requests refused: those that are not decided hold more than --max-held; more replicas help",
+    ),
     Limit(
         "",
         SESSION,
@@ -88,12 +122,17 @@ LIMITS = (
         f"requests refused: a model, cache salt or fairness id of more than {MAX_NAME_CHARACTERS} characters; find out who sends it",
     ),
     Limit(
-        "",
+        "--grpc-max-early-messages",
         SESSION,
         "messages_too_early",
-        f"streams ended: more than {MOST_KEPT_MESSAGES} messages came while a decision was awaited; find out who sends them",
+        "streams ended: more than --grpc-max-early-messages came while a decision was awaited; find out who sends them",
     ),
-    Limit("", ADMIN, "pages_too_slow", "scrapers hung up on: pages of more than 64 MiB were taken too slowly; find out who reads them"),
+    Limit(
+        "--metrics-max-held",
+        ADMIN,
+        "pages_too_slow",
+        "scrapers hung up on: pages of more than --metrics-max-held were taken too slowly; find out who reads them",
+    ),
     Limit("--max-request-body", SESSION, "bodies_too_large", "requests refused: bodies beyond --max-request-body"),
     Limit(
         "flowControl.maxRequests",
@@ -136,6 +175,7 @@ LIMITS = (
     Limit("--circuit-faults", "endpick_plugin_circuit_state", "", "is left out for", here=False),
     Limit("--circuit-cool-down", "endpick_plugin_left_out_total", "", "is called again", here=False),
     Limit("--stall-limit", "endpick_loop_stalls_total", "", "the event loop stood still", here=False),
+    Limit("--metrics-max-samples", "endpick_plugin_faults_total", "", "or see --metrics-max-samples", here=False),
     Limit("--metrics-max-combinations", "endpick_metric_overflows_total", "", "--metrics-max-combinations", here=False),
 )
 

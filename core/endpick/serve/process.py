@@ -24,7 +24,7 @@ from endpick.diagnostics import Code, Diagnostic
 from endpick.extproc.session import SessionSettings, session_factory
 from endpick.extproc.stream import SessionCounters
 from endpick.observability.circuits import left_out_now
-from endpick.observability.exposition import EventCounts, Exposition, PoolGauges
+from endpick.observability.exposition import MAX_SAMPLES, EventCounts, Exposition, PoolGauges
 from endpick.observability.log_lines import LOST
 from endpick.observability.metrics import EndpickMetrics, StreamMetrics
 from endpick.observability.recorder import MAX_COMBINATIONS, Recorder
@@ -104,10 +104,16 @@ class ServeSettings:
     finish_timeout_seconds: float = 30.0
     """How long streams may finish after that; also how long instances that a reload left behind wait for the requests that use them."""
     max_request_body_bytes: int = 32 * 1024 * 1024
+    max_held_bytes: int = 512 * 1024 * 1024
+    """Of all undecided requests."""
+    max_early_messages: int = 64
+    """Of one stream, while its decision is awaited."""
     decision_sampling_ratio: float = 0.01
     """Share of the decisions that hook objects are shown, 0 to 1."""
     max_metric_combinations: int = MAX_COMBINATIONS
     """See `CombinationLimit`."""
+    max_metric_samples: int = MAX_SAMPLES
+    """Of one instance of a plugin, on a page."""
     legacy_metrics: bool = False
     """Whether `/metrics` repeats llm-d's families under the names of before August 2026."""
     grpc_stream_metrics: bool = False
@@ -187,7 +193,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         )
         table.on_stand_by.append(readiness.stand_by)
         control.lifecycle.on_entered(lambda phase: table.is_ending.set() if phase is Phase.DRAINING else None)
-        exposition = Exposition(registry, current.instances, recorder)
+        exposition = Exposition(registry, current.instances, recorder, settings.max_metric_samples)
         pages = admin_pages(_with_twins(exposition) if settings.legacy_metrics else exposition, readiness.report)
         admin = AdminServer(pages, settings.metrics_host, settings.metrics_port, settings.metrics_limits, settings.metrics_tls)
         health = open_server("h2", settings.health, health_methods(board))  # which leaves probes their seats in a flood
@@ -231,7 +237,9 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         )
         current.on_replaced.append(lambda new: director.switch(new.pipeline))
         counters = SessionCounters()
-        session_settings = SessionSettings(settings.max_request_body_bytes, respects_subset=settings.respects_subset)
+        session_settings = SessionSettings(
+            settings.max_request_body_bytes, settings.max_held_bytes, settings.max_early_messages, respects_subset=settings.respects_subset
+        )
         sessions = session_factory(director, session_settings, counters, account)
         if settings.grpc_stream_metrics:
             from endpick.extproc.measured import measured  # noqa: PLC0415 - only where streams are counted

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,11 @@ class Limits:
     """None: no limit. The age of each connection varies at random by 5 %, so that not all end at the same time."""
     max_connection_age_grace_seconds: float = 60.0
 
+    def tolerating(self, times: float) -> Self:
+        """These, with rates that are so many times as high."""
+        rates: dict[str, Any] = {name: getattr(self, name) * times for name in _RATES}
+        return replace(self, **rates | {name: max(1, round(rates[name])) for name in _BURSTS})
+
     @property
     def accepting(self) -> AcceptLimits:
         """Those of the listening socket."""
@@ -121,6 +127,10 @@ class Limits:
             keeps_busy=self.keeps_busy,
             bounds_rushes=self.bounds_rushes,
         )
+
+
+_BURSTS = tuple(field.name for field in fields(Limits) if field.name.endswith("_burst"))
+_RATES = (*_BURSTS, *(field.name for field in fields(Limits) if field.name.endswith("_per_second")))
 
 
 @dataclass(slots=True)

@@ -9,13 +9,13 @@ import aiohttp
 import grpc
 import pytest
 
-from endpick.extproc.session import MOST_KEPT_MESSAGES
-from endpick.serve.limit_log import FLOW_CONTROL, LARGE_BODIES, LIMITS
+from endpick.serve.limit_log import ADMIN, FLOW_CONTROL, LARGE_BODIES, LIMITS, SESSION, TRANSPORT
 from endpick.transport.h2 import frames
 from endpick_builtin.discovery.file_discovery import LONG_FILE
 from integration.plugins.serving import Picker, serving
 from integration.transport.raw_client import RawClient
 from unit.extproc.conversation import request_body, request_headers, response_body, response_headers
+from unit.transport.peer import frame
 
 pytestmark = pytest.mark.asyncio
 
@@ -83,10 +83,40 @@ async def speak_too_early(picker: Picker) -> None:
     client = await RawClient.connect(picker.port)
     client.open(1)
     body = b'{"model":"m","prompt":"which another process parses, because it is longer than allowed here"}'
-    for message in (request_headers(), request_body(body, end=True), response_headers(), *[response_body(b"x")] * MOST_KEPT_MESSAGES):
+    for message in (request_headers(), request_body(body, end=True), response_headers(), *[response_body(b"x")] * 3):
         client.message(1, message)
     await client.read_until(frames.FrameType.HEADERS, 1)
     await client.close()
+
+
+async def bodies_that_do_not_end(picker: Picker) -> None:
+    client = await RawClient.connect(picker.port)
+    for stream in (1, 3):
+        client.open(stream)
+        client.message(stream, request_headers())
+        for _ in range(3):
+            client.message(stream, request_body(b"x" * 30_000))
+    await client.read_until(frames.FrameType.DATA, 3)
+    await client.close()
+
+
+async def half_a_message(picker: Picker) -> None:
+    client = await RawClient.connect(picker.port)
+    client.open(1)
+    client.send(frame(frames.FrameType.DATA, 0, 1, b"\0" + (200_000).to_bytes(4, "big")))
+    client.send(frame(frames.FrameType.DATA, 0, 1, bytes(16_000)) * 10)
+    await client.read_until(frames.FrameType.RST_STREAM, 1)
+    await client.close()
+
+
+async def take_no_answers(picker: Picker) -> None:
+    """Ask with PINGs, and read nothing, until the other side hangs up."""
+    _, writer = await asyncio.open_connection("127.0.0.1", picker.port, limit=1)
+    writer.write(HELLO)
+    with suppress(ConnectionError):
+        while True:
+            writer.write(frames.ping(b"12345678", ack=False) * 5000)
+            await writer.drain()
 
 
 HELLO = frames.PREFACE + frames.settings({})
@@ -99,12 +129,20 @@ EXCESSES = {
     "handshake_timeouts": (("--grpc-handshake-timeout=100ms",), lambda picker: raw(picker, frames.PREFACE)),
     "keepalive_timeouts": (("--grpc-keepalive-time=100ms", "--grpc-keepalive-timeout=100ms"), lambda picker: raw(picker, HELLO)),
     "tls_handshakes_too_long": (("--secure-serving=true",), lambda picker: raw(picker, LONG_HANDSHAKE)),
-    "ping_floods": ((), lambda picker: raw(picker, HELLO + frames.ping(b"12345678", ack=False) * 3000)),
+    "ping_floods": (("--grpc-flood-tolerance=0.1",), lambda picker: raw(picker, HELLO + frames.ping(b"12345678", ack=False) * 300)),
     "settings_floods": ((), lambda picker: raw(picker, HELLO + frames.settings({}) * 300)),
+    "header_floods": (("--grpc-max-header-size=1Ki",), lambda picker: raw(picker, HELLO + frames.headers(1, bytes(1025), end_stream=False))),
+    f"{TRANSPORT}:header_timeouts": (
+        ("--grpc-header-timeout=100ms",),
+        lambda picker: raw(picker, HELLO + b"\0\0\x01" + bytes((frames.FrameType.HEADERS, 0)) + b"\0\0\0\x01" + b"\x82"),
+    ),
+    "slow_readers": (("--grpc-write-timeout=100ms", "--grpc-flood-tolerance=1000"), take_no_answers),
+    f"{TRANSPORT}:buffer_exhaustions": (("--max-held=64Ki",), half_a_message),
+    f"{SESSION}:buffer_exhaustions": (("--max-held=100Ki",), bodies_that_do_not_end),
     "names_too_long": ((), ask_for_a_long_model),
-    "messages_too_early": (("--large-body=64",), speak_too_early),
+    "messages_too_early": (("--large-body=64", "--grpc-max-early-messages=3"), speak_too_early),
     "bodies_too_large": (("--max-request-body=1Ki",), ask_long),
-    "header_timeouts": (("--metrics-header-timeout=100ms",), lambda picker: raw(picker, b"GET / HTTP/1.1\r\n", picker.metrics_port)),
+    f"{ADMIN}:header_timeouts": (("--metrics-header-timeout=100ms",), lambda picker: raw(picker, b"GET / HTTP/1.1\r\n", picker.metrics_port)),
     "requests_too_large": (
         ("--metrics-max-request=4Ki",),
         lambda picker: raw(picker, b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 1000, picker.metrics_port),
@@ -112,12 +150,11 @@ EXCESSES = {
 }
 
 
-@pytest.mark.parametrize("event", EXCESSES)
-async def test_a_real_excess_is_counted_and_told_with_what_to_change(folder, event):
-    options, act = EXCESSES[event]
-    limit = next(
-        limit for limit in LIMITS if limit.event == event and limit.here and (limit.flag or event.endswith(("floods", "long", "early")))
-    )
+@pytest.mark.parametrize("excess", EXCESSES)
+async def test_a_real_excess_is_counted_and_told_with_what_to_change(folder, excess):
+    options, act = EXCESSES[excess]
+    *metric, event = excess.split(":")
+    (limit,) = (limit for limit in LIMITS if limit.here and limit.event == event and limit.metric in (metric or (limit.metric,)))
     async with serving(folder, *options) as picker:
         await asyncio.wait_for(act(picker), 30)
         (line, *_) = await picker.logged(limit.told)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from endpick._proto.ext_proc_pb2 import HttpBody, ProcessingRequest, ProcessingResponse
-from endpick.extproc.session import MOST_KEPT_MESSAGES, Session
+from endpick.extproc.session import Session, SessionSettings
 from endpick.extproc.stream import LongMessage, LongReply, ProtocolError, SessionCounters
 from endpick.requests.long_body import LongBody
 from endpick.requests.model import BodyMode, Routed
@@ -196,9 +196,9 @@ def test_a_long_message_that_comes_too_early_waits_for_the_decision():
 
 def test_of_messages_that_come_before_the_decision_no_more_are_kept_than_a_gateway_sends():
     counters = SessionCounters()
-    session = Session(LaterDirector(), counters=counters)
+    session = Session(LaterDirector(), SessionSettings(max_early_messages=5), counters)
     talk(session, request_headers(), request_body(b"{}", end=True), response_headers())
-    for _ in range(MOST_KEPT_MESSAGES - 1):
+    for _ in range(4):
         assert list(session.receive(response_body(b"x"))) == []
     with pytest.raises(ProtocolError, match="too many messages came while the decision was being awaited"):
         session.receive(response_body(b"x"))

@@ -12,7 +12,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from endpick.api.fast_metrics import Distributions
-from endpick.observability import exposition
 from endpick.observability.exposition import Exposition
 from endpick.observability.text_page import page_of
 from unit.scheduling.workbench import Recording, scorer_of
@@ -60,9 +59,9 @@ def host():
     return registry
 
 
-def page(host, recording, *instances):
+def page(host, recording, *instances, **limits):
     """Samples by name, as a scraper reads them."""
-    text = generate_latest(Exposition(host, lambda: instances, recording)).decode()
+    text = generate_latest(Exposition(host, lambda: instances, recording, **limits)).decode()
     found = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -138,19 +137,18 @@ def test_a_plugin_that_cannot_tell_its_metrics_hides_no_other_metrics(host, reco
     assert recording.faults == [("broken", "Metrics", problem)]
 
 
-def test_of_a_plugin_with_samples_without_measure_none_are_shown(host, recording, monkeypatch):
-    monkeypatch.setattr(exposition, "MOST_SAMPLES", 6)
+def test_of_a_plugin_with_samples_without_measure_none_are_shown(host, recording):
     endless = Metric("acme_requests", "One for each request.", "gauge")
     endless.samples = (Sample("acme_requests", {"id": str(number)}, 1.0) for number in count())
     pairs = [gauge(f"acme_part_{number}", 1.0) for number in range(3)]
     for family in pairs:
         family.add_sample(family.name, {"more": "yes"}, 2.0)
 
-    found = page(host, recording, plugin("endless", endless), plugin("large", *pairs, gauge("acme_size", 1.0)), plugin("sound", *pairs))
+    found = page(host, recording, plugin("endless", endless), plugin("large", *pairs, gauge("acme_size", 1.0)), plugin("sound", *pairs), max_samples=6)
 
     shown = {name: {labels["plugin_name"] for labels, _ in samples} for name, samples in found.items() if name.startswith("acme")}
     assert shown == {f"acme_part_{number}": {"sound"} for number in range(3)}
-    problem = "ValueError: offers more than 6 samples: find the label that has too many values"
+    problem = "ValueError: offers more than 6 samples: find the label that has too many values, or see --metrics-max-samples"
     assert recording.faults == [("endless", "Metrics", problem), ("large", "Metrics", problem)]
 
 

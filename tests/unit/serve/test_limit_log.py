@@ -57,6 +57,10 @@ def test_a_limit_that_acts_is_told_once_in_a_while_with_what_to_change(limit, ca
     assert limit.flag in limit.told or limit.flag == "--max-memory"
 
 
+def test_what_has_no_setting_is_what_nothing_real_comes_near():
+    assert {limit.event for limit in LIMITS if not limit.flag} == {"tls_handshakes_too_long", "names_too_long"}
+
+
 _LIMITING = re.compile("max|most|limit|timeout|budget|queue|reserved|share|memory|faults|cool", re.IGNORECASE)
 _NO_LIMITS = {
     "--discovery-timeout": "ends the start",
@@ -106,7 +110,6 @@ _COUNTED_ELSEWHERE = {
     "`maxValues`",
     "`maxPrompts`",
     "`maxGrpcConnections`",
-    "`MOST_SAMPLES`",
     "1 MiB (`MOST_BYTES`), 50 levels, no aliases",
 }
 
