@@ -131,7 +131,10 @@ EXCESSES = {
     "tls_handshakes_too_long": (("--secure-serving=true",), lambda picker: raw(picker, LONG_HANDSHAKE)),
     "ping_floods": (("--grpc-flood-tolerance=0.1",), lambda picker: raw(picker, HELLO + frames.ping(b"12345678", ack=False) * 300)),
     "settings_floods": ((), lambda picker: raw(picker, HELLO + frames.settings({}) * 300)),
-    "header_floods": (("--grpc-max-header-size=1Ki",), lambda picker: raw(picker, HELLO + frames.headers(1, bytes(1025), end_stream=False))),
+    "header_floods": (
+        ("--grpc-max-header-size=1Ki",),
+        lambda picker: raw(picker, HELLO + frames.headers(1, bytes(1025), end_stream=False)),
+    ),
     f"{TRANSPORT}:header_timeouts": (
         ("--grpc-header-timeout=100ms",),
         lambda picker: raw(picker, HELLO + b"\0\0\x01" + bytes((frames.FrameType.HEADERS, 0)) + b"\0\0\0\x01" + b"\x82"),
@@ -142,7 +145,10 @@ EXCESSES = {
     "names_too_long": ((), ask_for_a_long_model),
     "messages_too_early": (("--large-body=64", "--grpc-max-early-messages=3"), speak_too_early),
     "bodies_too_large": (("--max-request-body=1Ki",), ask_long),
-    f"{ADMIN}:header_timeouts": (("--metrics-header-timeout=100ms",), lambda picker: raw(picker, b"GET / HTTP/1.1\r\n", picker.metrics_port)),
+    f"{ADMIN}:header_timeouts": (
+        ("--metrics-header-timeout=100ms",),
+        lambda picker: raw(picker, b"GET / HTTP/1.1\r\n", picker.metrics_port),
+    ),
     "requests_too_large": (
         ("--metrics-max-request=4Ki",),
         lambda picker: raw(picker, b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 1000, picker.metrics_port),

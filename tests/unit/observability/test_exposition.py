@@ -144,7 +144,14 @@ def test_of_a_plugin_with_samples_without_measure_none_are_shown(host, recording
     for family in pairs:
         family.add_sample(family.name, {"more": "yes"}, 2.0)
 
-    found = page(host, recording, plugin("endless", endless), plugin("large", *pairs, gauge("acme_size", 1.0)), plugin("sound", *pairs), max_samples=6)
+    found = page(
+        host,
+        recording,
+        plugin("endless", endless),
+        plugin("large", *pairs, gauge("acme_size", 1.0)),
+        plugin("sound", *pairs),
+        max_samples=6,
+    )
 
     shown = {name: {labels["plugin_name"] for labels, _ in samples} for name, samples in found.items() if name.startswith("acme")}
     assert shown == {f"acme_part_{number}": {"sound"} for number in range(3)}
