@@ -19,9 +19,8 @@ from endpick_builtin.pairs import sessions
 from endpick_builtin.producers import burst_prefix, latency_service, media_tokens, token_producer
 from endpick_builtin.producers.burst_prefix import BurstPrefixCacheProducer
 from endpick_builtin.producers.latency_service import LATENCY_LIMITS, LatencySettings, Predictor, Trainer
-from endpick_builtin.producers.precise import engine_blocks, kv_events, kv_sockets, kv_stream, kv_zmtp
+from endpick_builtin.producers.precise import kv_sockets
 from endpick_builtin.producers.precise import limits as of_engines
-from endpick_builtin.producers.precise import prefix_cache as precise_cache
 from endpick_builtin.producers.token_producer import TokenProducer
 from unit.builtin import test_burst_prefix as bursts
 from unit.builtin import test_precise_prefix_cache as precise
@@ -161,11 +160,13 @@ async def long_window(monkeypatch, tmp_path):
 
 
 @asynccontextmanager
-async def followed(replay=False, **parameters):
-    """An engine, and a picker that hears it."""
+async def followed(replay=False, of_events=(), **parameters):
+    """An engine, and a picker that hears it; `of_events` are more parameters of `kvEventsConfig`."""
     publisher = Publisher(replay=replay)
+    config = {**ports(publisher), **parameters}
+    config["kvEventsConfig"].update(of_events)
     try:
-        async with picking([endpoint()], **{**ports(publisher), **parameters}) as picker:
+        async with picking([endpoint()], **config) as picker:
             await publisher.found()
             yield publisher, picker
     finally:
@@ -174,8 +175,8 @@ async def followed(replay=False, **parameters):
 
 async def long_message(monkeypatch, tmp_path):
     monkeypatch.setattr(kv_sockets, "CUT_OFF_SECONDS", 0.05)
-    async with followed() as (publisher, picker):
-        publisher.send(0, payload=b"x" * (kv_zmtp.MAX_MESSAGE_BYTES + 1))
+    async with followed(of_events={"maxMessageBytes": 1024}) as (publisher, picker):
+        publisher.send(0, payload=b"x" * 1025)
         await publisher.found()
         publisher.send(1, stored(1))
         await until(lambda: picker.matches(1) == [1.0], "what the engine says later")
@@ -183,32 +184,34 @@ async def long_message(monkeypatch, tmp_path):
 
 
 async def many_events(monkeypatch, tmp_path):
-    monkeypatch.setattr(kv_events, "MAX_EVENTS", 1)
-    async with followed() as (publisher, picker):
+    async with followed(of_events={"maxEvents": 1}) as (publisher, picker):
         publisher.send(0, stored(1), stored(2, parent=1))
         await until(lambda: acted(picker.registry), "a message")
         return picker.registry
 
 
-async def held_messages(monkeypatch, tmp_path):
-    monkeypatch.setattr(kv_stream, "MAX_HELD", 1)
-    publisher = Publisher()
-    try:
-        config = ports(publisher, replaySocketPort=publisher.port)  # which does not speak the protocol of replays, and says nothing
-        async with picking([endpoint()], **config) as picker:
-            await publisher.found()
-            await until(lambda: picker.events("replay_active", "127.0.0.1:8000"), "a replay")
-            publisher.send(0, stored(1))
-            publisher.send(1, stored(2, parent=1))
-            await until(lambda: acted(picker.registry), "two messages")
-            return picker.registry
-    finally:
-        publisher.close()
+def held_messages(parameter, most):
+    async def act(monkeypatch, tmp_path):
+        publisher = Publisher()
+        try:
+            config = ports(publisher, replaySocketPort=publisher.port)  # which does not speak the protocol of replays, and says nothing
+            config["kvEventsConfig"][parameter] = most
+            async with picking([endpoint()], **config) as picker:
+                await publisher.found()
+                await until(lambda: picker.events("replay_active", "127.0.0.1:8000"), "a replay")
+                publisher.send(0, stored(1))
+                publisher.send(1, stored(2, parent=1))
+                await until(lambda: acted(picker.registry), "two messages")
+                return picker.registry
+        finally:
+            publisher.close()
+
+    return act
 
 
 async def one_socket(monkeypatch, tmp_path):
-    monkeypatch.setattr(kv_sockets, "MAX_SOCKETS", 0)
-    async with picking([endpoint()]) as picker:
+    config = {"kvEventsConfig": {"maxSockets": 1, "zmqEndpoint": "tcp://127.0.0.1:0"}}  # whose socket is the only one
+    async with picking([endpoint()], **config) as picker:
         await until(lambda: acted(picker.registry), "an endpoint")
         assert picker.matches(1) == [0.0]
         return picker.registry
@@ -227,8 +230,7 @@ async def two_replays(monkeypatch, tmp_path):
 
 
 async def busy_engine(monkeypatch, tmp_path):
-    monkeypatch.setattr(engine_blocks, "MAX_RESTORED", 4)
-    async with followed() as (publisher, picker):
+    async with followed(maxStoredBlocks=4) as (publisher, picker):
         publisher.send(0, stored(1, count=8))
         await until(lambda: picker.matches(8) == [8.0])
         sent = precise.send(picker, 8, 0)
@@ -239,24 +241,22 @@ async def busy_engine(monkeypatch, tmp_path):
 
 
 async def many_tiers(monkeypatch, tmp_path):
-    async with followed() as (publisher, picker):
-        publisher.send(0, *({**stored(number), "medium": f"tier-{number}"} for number in range(1, 10)))
-        await until(lambda: acted(picker.registry), "nine tiers")
-        assert picker.count("endpick_kv_cache_index_blocks") == 8
+    async with followed(indexerConfig={"maxTiers": 3}) as (publisher, picker):
+        publisher.send(0, *({**stored(number), "medium": f"tier-{number}"} for number in range(1, 5)))
+        await until(lambda: acted(picker.registry), "four tiers")
+        assert picker.count("endpick_kv_cache_index_blocks") == 3
         return picker.registry
 
 
 async def new_conversation(monkeypatch, tmp_path):
-    monkeypatch.setattr(precise_cache, "MOST_SPECULATED", 2)
-    picker = Picker(precise.POOL, speculativeIndexing=True, **precise.SILENT)
+    picker = Picker(precise.POOL, speculativeIndexing=True, maxSpeculatedBlocks=2, **precise.SILENT)
     precise.send(picker, 3, row=0)
     assert picker.matches(3) == [3.0, 0.0, 0.0], "two that no endpoint held, and the one that came after them"
     return picker.registry
 
 
 async def new_blocks(monkeypatch, tmp_path):
-    monkeypatch.setattr(precise_cache, "MOST_MADE_BYTES", 0)
-    unseen = {"hashSeed": "of blocks that no test has seen"}
+    unseen = {"hashSeed": "of blocks that no test has seen", "maxNewTokens": 1}
     picker = Picker(precise.POOL, speculativeIndexing=True, tokenProcessorConfig=unseen, **precise.SILENT)
     picker.look_up(prompt(40))
     return picker.registry
@@ -287,7 +287,8 @@ ACTS = {
     burst_prefix._LONG_WINDOW: long_window,
     of_engines.LONG_MESSAGE: long_message,
     of_engines.MANY_EVENTS: many_events,
-    of_engines.MANY_HELD: held_messages,
+    of_engines.MANY_HELD: held_messages("maxHeldMessages", 1),
+    of_engines.MUCH_HELD: held_messages("maxHeldBytes", 150),
     of_engines.MANY_SOCKETS: one_socket,
     of_engines.MANY_REPLAYS: two_replays,
     of_engines.MANY_RESTORED: busy_engine,

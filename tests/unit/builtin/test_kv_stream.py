@@ -30,7 +30,7 @@ class StreamAgainstEngine(RuleBasedStateMachine):
         self.index = TierIndex({})
         self.blocks = EngineBlocks(self.index, "a", BlockKeys(BLOCK, HashAlgorithm.XXH64), 100)
         self.asked: list[int] = []
-        self.stream = KvStream(self.blocks, self.ask, lambda applied: None, lambda verdict: None, lambda: None)
+        self.stream = KvStream(self.blocks, self.ask, lambda applied: None, lambda verdict: None, lambda limit: None)
         self.held: set[int] = set()
         self.kept: list[Message] = []
         self.time = 0.0
@@ -104,7 +104,7 @@ def test_a_replay_that_fails_costs_what_was_known_and_keeps_what_came_meanwhile(
     index = TierIndex({})
     blocks = EngineBlocks(index, "a", BlockKeys(BLOCK), 100)
     asked: list[int] = []
-    stream = KvStream(blocks, lambda number: not asked.append(number), lambda applied: None, lambda verdict: None, lambda: None)
+    stream = KvStream(blocks, lambda number: not asked.append(number), lambda applied: None, lambda verdict: None, lambda limit: None)
     batch = [Message(n, Batch(float(n), read_batch([0.0, [stored(n + 1)]]).events), "m") for n in range(6)]
     stream.message(batch[0])
     assert asked == []

@@ -216,9 +216,8 @@ async def test_publishers_dial_a_file_as_well_and_it_is_gone_afterwards(tmp_path
     assert not path.exists()
 
 
-async def test_publishers_that_dial_beyond_the_sockets_that_there_are_are_not_taken(monkeypatch):
-    monkeypatch.setattr(kv_sockets, "MAX_SOCKETS", 2)
-    heard = Heard()
+async def test_publishers_that_dial_beyond_the_sockets_that_there_are_are_not_taken():
+    heard = Heard(sockets=Sockets(2))
     address = heard.subscriber.bind("tcp://127.0.0.1:*")
     loop, where = asyncio.get_running_loop(), ("127.0.0.1", int(address.rpartition(":")[2]))
 

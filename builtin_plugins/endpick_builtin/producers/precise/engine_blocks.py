@@ -81,8 +81,8 @@ class EngineBlocks:
     One message may speak of tens of thousands of blocks: events are followed in steps, between which everything else has its turn.
     """
 
-    def __init__(self, index: TierIndex, name: str, keys: BlockKeys, capacity: int) -> None:
-        """`capacity`: blocks to remember; beyond it the oldest are dropped, some at once."""
+    def __init__(self, index: TierIndex, name: str, keys: BlockKeys, capacity: int, max_restored: int = MAX_RESTORED) -> None:
+        """`capacity`: blocks to remember; beyond it the oldest are dropped, some at once. `max_restored` of them are while watched."""
         self._index, self._name, self._slot, self._block_keys, self._capacity = index, name, index.slot(name), keys, capacity
         self._keys: dict[int, tuple[int, ...]] = {}
         self._size = 0
@@ -90,7 +90,7 @@ class EngineBlocks:
         self._open: dict[int, _Open] = {}
         self._places: dict[tuple[str, int], dict[int, int]] = {}
         self._excluded: dict[int, str] = {}
-        self._watchers = 0
+        self._watchers, self._max_restored = 0, max_restored
         self._restored: set[int] | None = None
 
     def __len__(self) -> int:
@@ -157,7 +157,7 @@ class EngineBlocks:
     @property
     def is_overlooked(self) -> bool:
         """Whether more was stored while it was watched than is remembered: then nothing can be disproved."""
-        return self._restored is not None and len(self._restored) >= MAX_RESTORED
+        return self._restored is not None and len(self._restored) >= self._max_restored
 
     def disprove(self, keys: Iterable[int]) -> int:
         """Forget blocks that the engine turned out not to hold, except those that it has stored while watched; how many."""
@@ -262,7 +262,7 @@ class EngineBlocks:
 
     def _index_stored(self, tier: str, stored: Sequence[int]) -> None:
         self._index.add(self._slot, tier, stored)
-        if self._restored is not None and len(self._restored) < MAX_RESTORED:
+        if self._restored is not None and len(self._restored) < self._max_restored:
             self._restored.update(stored)
 
     def _remove(self, event: BlocksRemoved, applied: Applied) -> Iterator[None]:

@@ -17,7 +17,7 @@ from endpick_builtin.producers.precise.block_keys import Tokens
 from endpick_builtin.producers.precise.tier_index import DEFAULT_TIER
 
 MAX_EVENTS = 100_000
-"""Events of one message; a step of an engine has some dozens."""
+"""Events of one message, unless the operator says otherwise; a step of an engine has some dozens."""
 _MOST_BLOCKS = 65_536
 """Of one event; a step of an engine has some hundred, or some thousand where each token is a block."""
 _MOST_EXTRAS = 131_072

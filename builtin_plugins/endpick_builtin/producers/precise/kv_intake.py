@@ -20,7 +20,7 @@ from endpick_builtin.producers.precise.kv_sockets import Sockets, Subscriber
 from endpick_builtin.producers.precise.kv_stream import KvStream, Message, Room
 from endpick_builtin.producers.precise.kv_turns import Turns
 from endpick_builtin.producers.precise.kv_zmtp import Frames
-from endpick_builtin.producers.precise.limits import LONG_MESSAGE, MANY_EVENTS, MANY_HELD, MANY_REPLAYS, MANY_SOCKETS
+from endpick_builtin.producers.precise.limits import LONG_MESSAGE, MANY_EVENTS, MANY_REPLAYS, MANY_SOCKETS
 from endpick_builtin.producers.precise.metrics import KvMetrics, Operation
 from endpick_builtin.producers.precise.parameters import KvEventsParameters
 
@@ -65,9 +65,9 @@ class KvIntake:
         from endpick_builtin.producers.precise.kv_wire import WireReader  # noqa: PLC0415
 
         self._parameters, self._blocks, self._find_metrics, self._logger = parameters, blocks, metrics, logger
-        self._wire = WireReader(lambda reason: self._metrics.bad.labels(reason).inc())
+        self._wire = WireReader(lambda reason: self._metrics.bad.labels(reason).inc(), parameters.max_events)
         self._turns = Turns()
-        self._room = Room()
+        self._room = Room(parameters.max_held_bytes)
         self._publishers: dict[str, _Publisher] = {}
         self._by_address: dict[str, _Publisher] = {}
         self._members: object = None
@@ -108,7 +108,7 @@ class KvIntake:
         self._metrics, self._loop = self._find_metrics(), asyncio.get_running_loop()
         self._sources = EventSources(self._metrics.limits)
         self._replays = asyncio.Semaphore(self._parameters.max_replays)
-        self._sockets = Sockets()
+        self._sockets = Sockets(self._parameters.max_sockets, self._parameters.max_message_bytes)
         self._running = True
         if self._parameters.zmq_endpoint:
             topic = self._parameters.topic_filter
@@ -188,8 +188,9 @@ class KvIntake:
             lambda number: self._begin_replay(publisher, number),
             metrics.applied,
             lambda verdict: metrics.judged(pod, verdict),
-            lambda: metrics.limits.acted(MANY_HELD, about=endpoint.name),
+            lambda limit: metrics.limits.acted(limit, about=endpoint.name),
             self._room,
+            self._parameters.max_held_messages,
         )
         publisher = self._publishers[endpoint.name] = self._by_address[pod] = _Publisher(endpoint, stream)
         discovery = self._parameters.pod_discovery

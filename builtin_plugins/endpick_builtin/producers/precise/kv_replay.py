@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Iterator
 
 from endpick_builtin.producers.precise.kv_addresses import connected_to
 from endpick_builtin.producers.precise.kv_sockets import Sockets
-from endpick_builtin.producers.precise.kv_turns import TURN_SECONDS, Seats
+from endpick_builtin.producers.precise.kv_turns import TURN_SECONDS
 from endpick_builtin.producers.precise.kv_zmtp import Connection, CutOffError, Frames, Need, message
 
 END_OF_REPLAY = -1
@@ -31,7 +31,7 @@ async def fetch(sockets: Sockets, address: str, number: int, idle_seconds: float
     try:
         while True:
             try:
-                kept = kept or _Kept(await connected_to(address), number, sockets.seats)
+                kept = kept or _Kept(await connected_to(address), number, sockets)
                 frames = await kept.message(until)
             except (OSError, CutOffError) as problem:
                 if has_begun or now() + _PAUSE_SECONDS > until:
@@ -55,11 +55,13 @@ async def fetch(sockets: Sockets, address: str, number: int, idle_seconds: float
 class _Kept:
     """A connection over which a publisher is asked for the messages that it keeps."""
 
-    def __init__(self, connected: socket.socket, number: int, seats: Seats) -> None:
+    def __init__(self, connected: socket.socket, number: int, sockets: Sockets) -> None:
         self._loop = asyncio.get_running_loop()
         self._got: list[Frames] = []
         question = message(b"", number.to_bytes(8, "big"))
-        self._connection = Connection(connected, b"DEALER", question, seats, self._keep, self._loop.time())
+        self._connection = Connection(
+            connected, b"DEALER", question, sockets.seats, self._keep, self._loop.time(), sockets.max_message_bytes
+        )
         self._descriptor = connected.fileno()
         self._rest_at = self._loop.time() + TURN_SECONDS
 

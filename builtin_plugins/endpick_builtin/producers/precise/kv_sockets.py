@@ -15,7 +15,7 @@ from pathlib import Path
 from endpick_builtin.collection.connection_room import descriptors_for_feeds
 from endpick_builtin.producers.precise.kv_addresses import connected_to, listening_at, parts_of
 from endpick_builtin.producers.precise.kv_turns import Seats, Turns
-from endpick_builtin.producers.precise.kv_zmtp import Connection, CutOffError, Frames, Need, message
+from endpick_builtin.producers.precise.kv_zmtp import MAX_MESSAGE_BYTES, Connection, CutOffError, Frames, Need, message
 
 MAX_SOCKETS = 16_384
 """Of all publishers, and of the replays that are under way."""
@@ -33,10 +33,11 @@ _ACCEPTS_AT_ONCE = 16
 class Sockets:
     """Those of one index."""
 
-    def __init__(self) -> None:
-        """For `MAX_SOCKETS`, or for as many as leave descriptors for everything else."""
+    def __init__(self, most: int = MAX_SOCKETS, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
+        """For `most`, or for as many as leave descriptors for everything else; `max_message_bytes` of each message that comes on one."""
         self.seats = Seats()
-        self._left = min(MAX_SOCKETS, descriptors_for_feeds())
+        self.max_message_bytes = max_message_bytes
+        self._left = min(most, descriptors_for_feeds())
         self._dial_at = 0.0
 
     def enter(self) -> None:
@@ -252,4 +253,5 @@ class Subscriber:
                 self._sockets.leave()
 
     def _made(self, connected: socket.socket) -> Connection:
-        return Connection(connected, b"SUB", self._hello, self._sockets.seats, self._deliver, self._loop.time())
+        sockets, now = self._sockets, self._loop.time()
+        return Connection(connected, b"SUB", self._hello, sockets.seats, self._deliver, now, sockets.max_message_bytes)

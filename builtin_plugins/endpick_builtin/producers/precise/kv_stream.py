@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from endpick.api import Limit
 from endpick_builtin.producers.precise.engine_blocks import Applied, EngineBlocks
 from endpick_builtin.producers.precise.kv_events import Batch
+from endpick_builtin.producers.precise.limits import MANY_HELD, MUCH_HELD
 
 MAX_HELD = 10_000
-"""Messages kept while the ones before them are fetched: as many as vLLM keeps for that."""
+"""Messages kept while the ones before them are fetched, unless the operator says otherwise: as many as vLLM keeps for that."""
 MAX_HELD_BYTES = 64 * 1024 * 1024
 """Of such messages, of all publishers together."""
 _DONE = object()
@@ -88,8 +90,9 @@ class KvStream:
         ask: Callable[[int], bool],
         tell: Callable[[Applied], None],
         judged: Callable[[Verdict], None],
-        dropped: Callable[[], None],
+        dropped: Callable[[Limit], None],
         room: Room | None = None,
+        max_held: int = MAX_HELD,
     ) -> None:
         """For one endpoint. Messages are put in order here at once, and followed by `work`.
 
@@ -98,11 +101,12 @@ class KvStream:
             ask: Begins to fetch messages from this number on, if that is possible; `replayed` and `replay_ended` follow if it is.
             tell: Called with what became of each message.
             judged: Called with the verdict on each message.
-            dropped: Called for each message beyond `MAX_HELD` that wait, or without room.
+            dropped: Called for each message that is not kept, with the limit that says so.
             room: For messages that wait; None for room of its own.
+            max_held: So many messages may wait.
         """
         self.blocks = blocks
-        self._ask, self._tell, self._judged, self._dropped = ask, tell, judged, dropped
+        self._ask, self._tell, self._judged, self._dropped, self._max_held = ask, tell, judged, dropped, max_held
         self._phase = Phase.LIVE
         self._last: tuple[int, float] | None = None
         self._held: deque[Message] = deque()
@@ -164,11 +168,13 @@ class KvStream:
             step = Step.HOLD
         if step is not Step.HOLD:
             self._apply(message)
-        elif len(self._held) < MAX_HELD and message.size <= self._room.left:
+        elif len(self._held) >= self._max_held:
+            self._dropped(MANY_HELD)
+        elif message.size > self._room.left:
+            self._dropped(MUCH_HELD)
+        else:
             self._held.append(message)
             self._room.left -= message.size
-        else:
-            self._dropped()
 
     def replayed(self, message: Message) -> None:
         """A message that was fetched. Where older ones are no longer kept, blocks may have been removed unseen: all are forgotten."""

@@ -52,9 +52,10 @@ class WireReader:
     problems = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, UnreadableError)
     """What `read` raises."""
 
-    def __init__(self, bad: Callable[[str], None]) -> None:
+    def __init__(self, bad: Callable[[str], None], max_events: int = kv_events.MAX_EVENTS) -> None:
+        """`max_events` of one message; one with more is not read."""
         decoder = msgspec.msgpack.Decoder
-        self._bad = bad
+        self._bad, self._max_events = bad, max_events
         self._message, self._rows, self._anything = decoder(_Message), decoder(list[msgspec.Raw]), decoder()
         self._names, self._large = _decoders(_NAME), {"BlockStored": _decoders(_STORED), "BlockRemoved": _decoders(_REMOVED)}
 
@@ -68,7 +69,7 @@ class WireReader:
         if message.time != message.time:
             raise UnreadableError("a message begins with its time")
         count = _length(bytes(memoryview(message.events)[:5]))
-        if count > kv_events.MAX_EVENTS:
+        if count > self._max_events:
             raise TooManyEventsError(f"a message of {count} events is longer than any engine's")
         return Batch(message.time, _Events(self, self._rows.decode(message.events)))
 

@@ -77,7 +77,14 @@ class Connection:
     """What comes on one connection, step by step. `steps` ends with an `OSError` or a `CutOffError`, which says why."""
 
     def __init__(
-        self, connected: socket.socket, kind: bytes, hello: bytes, seats: Seats, deliver: Callable[[Frames], Iterator[None]], now: float
+        self,
+        connected: socket.socket,
+        kind: bytes,
+        hello: bytes,
+        seats: Seats,
+        deliver: Callable[[Frames], Iterator[None]],
+        now: float,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
         """Begin with a greeting.
 
@@ -88,6 +95,7 @@ class Connection:
             seats: Of all connections.
             deliver: Called with the frames of each message; the next one is read when all steps of what it gives have been taken.
             now: The time of the event loop.
+            max_message_bytes: A peer that sends a longer message is cut off.
         """
         self.socket = connected
         self.on_seated: Callable[[], None] = lambda: None
@@ -95,6 +103,7 @@ class Connection:
         self.is_ready = self.is_waiting = self.is_closed = False
         """Whether the peer has introduced itself; whether it has to send something."""
         self.steps = self._follow()
+        self._max_message_bytes = max_message_bytes
         self._kind, self._hello, self._seats, self._deliver = kind, hello, seats, deliver
         self._owes_since: float | None = now
         """When the peer began what has not ended; None where all has."""
@@ -169,8 +178,8 @@ class Connection:
             count += 1
             if flags & ~(_MORE | _LONG) or not self.is_ready:
                 raise CutOffError("it does not speak ZMTP")
-            if length > MAX_MESSAGE_BYTES or size > MAX_MESSAGE_BYTES + _ENVELOPE_BYTES or count > _ENDLESS_FRAMES:
-                raise CutOffError(f"a message is longer than {MAX_MESSAGE_BYTES} bytes")
+            if length > self._max_message_bytes or size > self._max_message_bytes + _ENVELOPE_BYTES or count > _ENDLESS_FRAMES:
+                raise CutOffError(f"a message is longer than {self._max_message_bytes} bytes")
             if size > _SHORT_BYTES and not self._has_seat:
                 yield from self._sit_down()
             body = yield from self._exactly(length)

@@ -11,6 +11,12 @@ from pydantic import Field, JsonValue, model_validator
 
 from endpick.api import Duration, Parameters, ignored
 from endpick_builtin.producers.precise.block_keys import HashAlgorithm
+from endpick_builtin.producers.precise.engine_blocks import MAX_RESTORED
+from endpick_builtin.producers.precise.kv_events import MAX_EVENTS
+from endpick_builtin.producers.precise.kv_sockets import MAX_SOCKETS
+from endpick_builtin.producers.precise.kv_stream import MAX_HELD, MAX_HELD_BYTES
+from endpick_builtin.producers.precise.kv_zmtp import MAX_MESSAGE_BYTES
+from endpick_builtin.producers.precise.tier_index import MAX_TIERS
 from endpick_builtin.producers.self_check import SELF_CHECK
 
 DEFAULT_BLOCK_SIZE = 16
@@ -42,6 +48,14 @@ class TokenProcessorParameters(Parameters):
         HashAlgorithm,
         Field(alias="hashAlgorithm", description="How keys are made; xxh64 takes a twentieth of the time, and finds the same."),
     ] = HashAlgorithm.CBOR_FNV
+    max_new_tokens: Annotated[
+        int,
+        Field(
+            alias="maxNewTokens",
+            ge=1,
+            description="Tokens of one request, not seen lately, whose blocks get keys: by cbor-fnv 32 Ki take 40 ms. By xxh64 all do.",
+        ),
+    ] = 32 * 1024
 
     @property
     def tokens_per_block(self) -> int:
@@ -112,6 +126,9 @@ class IndexerParameters(Parameters):
         tuple[TierParameters, ...],
         Field(alias="kvCacheBackendConfigs", description="Worth of a block by tier; 1 for tiers that are not listed."),
     ] = _TIERS
+    max_tiers: Annotated[
+        int, Field(alias="maxTiers", ge=1, le=64, description="Kinds of memory, of all engines; each costs a look for each block.")
+    ] = MAX_TIERS
     token_processor: Annotated[
         TokenProcessorParameters | None,
         ignored("tokenProcessorConfig", "give `tokenProcessorConfig` beside `indexerConfig`, not in it"),
@@ -156,6 +173,23 @@ class KvEventsParameters(Parameters):
     max_replays: Annotated[
         int, Field(alias="maxReplays", ge=1, le=1024, description="Endpoints whose past messages are fetched at once; others wait.")
     ] = 8
+    max_message_bytes: Annotated[
+        int, Field(alias="maxMessageBytes", ge=1024, description="Longest message of a publisher; one with a longer one is cut off.")
+    ] = MAX_MESSAGE_BYTES
+    max_events: Annotated[int, Field(alias="maxEvents", ge=1, description="Events of one message; one with more is not read.")] = MAX_EVENTS
+    max_held_messages: Annotated[
+        int,
+        Field(alias="maxHeldMessages", ge=1, description="Messages of one publisher that wait while those before them are fetched."),
+    ] = MAX_HELD
+    max_held_bytes: Annotated[
+        int, Field(alias="maxHeldBytes", ge=1, description="How long all such messages may be together, of all publishers.")
+    ] = MAX_HELD_BYTES
+    max_sockets: Annotated[
+        int,
+        Field(
+            alias="maxSockets", ge=1, description="Sockets for publishers and replays; at most three eighths of the limit of open files."
+        ),
+    ] = MAX_SOCKETS
     pod_discovery: Annotated[
         PodDiscoveryParameters, Field(alias="podDiscoveryConfig", description="Ports of the endpoints' publishers.")
     ] = PodDiscoveryParameters()
@@ -186,7 +220,17 @@ class PrecisePrefixCacheParameters(Parameters):
     speculative_ttl: Annotated[
         Duration, Field(alias="speculativeTTL", gt=0, description="How long they count without the engine's word.")
     ] = 2.0
+    max_speculated_blocks: Annotated[
+        int,
+        Field(alias="maxSpeculatedBlocks", ge=1, description="Blocks of one request that count so, though no endpoint holds them."),
+    ] = 2048
     self_check: SELF_CHECK = True
+    max_stored_blocks: Annotated[
+        int,
+        Field(
+            alias="maxStoredBlocks", ge=1, description="Blocks that an engine stores while a request runs; selfCheck judges none beyond."
+        ),
+    ] = MAX_RESTORED
 
     @model_validator(mode="after")
     def _can_hear(self) -> Self:

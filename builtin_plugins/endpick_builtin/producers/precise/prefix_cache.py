@@ -12,15 +12,18 @@ from endpick.api import Endpoint, Endpoints, FloatArray, Limits, PluginContext, 
 from endpick_builtin.producers.precise.block_keys import BlockKeys, Extras
 from endpick_builtin.producers.precise.engine_blocks import EngineBlocks
 from endpick_builtin.producers.precise.kv_intake import KvIntake
-from endpick_builtin.producers.precise.limits import KV_LIMITS, MANY_MADE, MANY_RESTORED, MANY_SPECULATED, MOST_MADE_BYTES
+from endpick_builtin.producers.precise.limits import KV_LIMITS, MANY_MADE, MANY_RESTORED, MANY_SPECULATED
 from endpick_builtin.producers.precise.metrics import KvMetrics
 from endpick_builtin.producers.precise.parameters import BYTES_PER_BLOCK, PrecisePrefixCacheParameters
-from endpick_builtin.producers.precise.speculation import MOST_SPECULATED, Speculation
+from endpick_builtin.producers.precise.speculation import Speculation
 from endpick_builtin.producers.precise.tier_index import DEFAULT_TIER, SPECULATIVE, TierIndex
 from endpick_builtin.producers.self_check import Finding, Promise, SelfCheck
 
 _FORGOTTEN_AT_ONCE: Final = 5000
 """Blocks: they take some milliseconds."""
+
+_BYTES_PER_TOKEN: Final = 4
+"""Of what keys are made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,10 @@ class PrecisePrefixCache:
         self._context = context
         self._keys = BlockKeys(processor.tokens_per_block, processor.hash_algorithm, processor.hash_seed)
         self._capacity = index.block_index.blocks_per_endpoint
-        self._index = TierIndex(index.weights)
+        self._index = TierIndex(index.weights, index.max_tiers)
+        self._most_made_bytes = _BYTES_PER_TOKEN * processor.max_new_tokens
+        self._most_speculated = parameters.max_speculated_blocks if parameters.speculative_indexing else 0
+        self._most_restored = parameters.max_stored_blocks
         self._speculation = Speculation(self._index, parameters.speculative_ttl) if parameters.speculative_indexing else None
         self._intake = (
             KvIntake(parameters.kv_events, self._new_blocks, lambda: self._metrics, context.logger) if parameters.kv_events.in_use else None
@@ -93,8 +99,8 @@ class PrecisePrefixCache:
         slots, root = self._slots(endpoints), self._keys.root(model)
         worth, cached, beyond = (np.zeros(len(slots)) for _ in range(3))
         keys: list[int] = []
-        total, unheld = 0, 0 if self._speculation is None else MOST_SPECULATED
-        most_made, is_whole = self._keys.made_bytes + MOST_MADE_BYTES, True
+        total, unheld = 0, self._most_speculated
+        most_made, is_whole = self._keys.made_bytes + self._most_made_bytes, True
         for prompt in prompts:
             total += len(prompt.token_ids) // self.block_size_tokens
             if self._keys.made_bytes > most_made:
@@ -191,7 +197,7 @@ class PrecisePrefixCache:
 
     def _new_blocks(self, name: str) -> EngineBlocks:
         self._pool = None  # the endpoint gets another slot while what was known of it before is forgotten
-        return EngineBlocks(self._index, name, self._keys, self._capacity)
+        return EngineBlocks(self._index, name, self._keys, self._capacity, self._most_restored)
 
     def _slots(self, endpoints: Endpoints) -> RowArray:
         members = endpoints.pool_members

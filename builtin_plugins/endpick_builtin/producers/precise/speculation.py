@@ -7,9 +7,6 @@ from collections.abc import Sequence
 
 from endpick_builtin.producers.precise.tier_index import SPECULATIVE, TierIndex
 
-MOST_SPECULATED = 2048
-"""Blocks of one request that are hashed although no endpoint holds them: 32,768 tokens, which take 22 ms."""
-
 
 class Speculation:
     """Adds them to an index, and removes them in time."""

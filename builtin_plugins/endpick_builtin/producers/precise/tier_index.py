@@ -36,9 +36,9 @@ class TierMatch:
 class TierIndex:
     """A set of endpoints for each block and tier; an endpoint has a slot while it is known."""
 
-    def __init__(self, weights: Mapping[str, float]) -> None:
+    def __init__(self, weights: Mapping[str, float], max_tiers: int = MAX_TIERS) -> None:
         """`weights`: how much a block in a tier is worth, by the tier's name in lower case; 1 where a tier is not listed."""
-        self._weights = weights
+        self._weights, self._max_tiers = weights, max_tiers
         self._holders: dict[str, dict[int, int]] = {}
         self._slots = EndpointSlots()
 
@@ -69,7 +69,7 @@ class TierIndex:
 
     def admits(self, tier: str) -> bool:
         """Whether blocks of this tier can be added: it is known, or one more tier fits."""
-        return tier in self._holders or len(self._holders) < MAX_TIERS
+        return tier in self._holders or len(self._holders) < self._max_tiers
 
     def add(self, slot: int, tier: str, keys: Iterable[int]) -> None:
         """The endpoint holds these blocks."""
