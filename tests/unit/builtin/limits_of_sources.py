@@ -83,8 +83,8 @@ async def document_of_many_parts(monkeypatch, tmp_path):
 
 
 async def long_load_report(monkeypatch, tmp_path):
-    observed = Observed()
-    observed.answered("JSON " + "x" * answers.MAX_HEADER_CHARACTERS)
+    observed = Observed(maxHeaderCharacters=64)
+    observed.answered("JSON " + "x" * 64)
     assert observed.count("unreadable") == 1
     return observed.registry
 
@@ -181,12 +181,11 @@ async def circle_of_aliases(monkeypatch, tmp_path):
 
 
 async def crowd_of_targets(monkeypatch, tmp_path):
-    monkeypatch.setattr(dns_discovery, "MOST_TARGETS", 2)
     registry, targets = CollectorRegistry(), ("a.svc", "b.svc", "c.svc")
     records = [record("svc", SRV, 30, target, 8000) for target in targets]
     records += [record(target, A, 30, f"10.0.0.{number}") for number, target in enumerate(targets)]
     async with answering(NameServer(records)) as server:
-        given = {"hostname": "svc", "records": "SRV", "nameserver": "127.0.0.1", "nameserverPort": server.port}
+        given = {"hostname": "svc", "records": "SRV", "nameserver": "127.0.0.1", "nameserverPort": server.port, "maxTargets": 2}
         async with discovering(DnsDiscovery("dns", DnsDiscoveryParameters.model_validate(given), context_of(registry))) as table:
             await table.is_ready.wait()
             assert [endpoint.address for endpoint in table.view()] == ["10.0.0.0:8000", "10.0.0.1:8000"]
@@ -196,10 +195,9 @@ async def crowd_of_targets(monkeypatch, tmp_path):
 def file_that_becomes(content: bytes):
     async def act(monkeypatch, tmp_path):
         monkeypatch.setattr(file_discovery, "LOOK_INTERVAL_SECONDS", 0.02)
-        monkeypatch.setattr(endpoint_file, "MOST_FIELDS", 1000)
         registry, path = CollectorRegistry(), tmp_path / "endpoints.yaml"
         path.write_text('endpoints: [{name: a, address: 127.0.0.1, port: "1"}]')
-        parameters = FileDiscoveryParameters.model_validate({"path": str(path), "watchFile": True})
+        parameters = FileDiscoveryParameters.model_validate({"path": str(path), "watchFile": True, "maxFileBytes": 1024})
         async with discovering(FileDiscovery("files", parameters, context_of(registry))) as table:
             await table.is_ready.wait()
             path.write_bytes(content)
@@ -211,9 +209,10 @@ def file_that_becomes(content: bytes):
 
 
 LAUGHS = (
-    b"a: &a {" + b", ".join(b"k%d: 1" % n for n in range(100)) + b"}\n"
+    b"a: &a {" + b", ".join(b"k%d: 1" % n for n in range(60)) + b"}\n"
     b"endpoints:\n" + b"- {<<: *a, name: b}\n" * 20
 )  # fmt: skip
+assert len(LAUGHS) <= 1024
 
 
 def api_server_that(handler, limited=None):
@@ -309,7 +308,7 @@ ACTS = {
     otlp._LONG_HANDSHAKE: long_handshake,
     dns_discovery._MANY_ALIASES: circle_of_aliases,
     dns_discovery._MANY_TARGETS: crowd_of_targets,
-    file_discovery.LONG_FILE: file_that_becomes(b"#" * (file_discovery.MAX_FILE_BYTES + 1)),
+    file_discovery.LONG_FILE: file_that_becomes(b"#" * 1025),
     endpoint_file.MANY_FIELDS: file_that_becomes(LAUGHS),
     client._LONG_PAGE: api_server_that(long_json, lambda api: api.page("/pods", {}, lambda item: None)),
     client._LONG_LINE: api_server_that(long_json),
