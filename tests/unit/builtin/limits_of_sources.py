@@ -217,12 +217,11 @@ assert len(LAUGHS) <= 1024
 
 def api_server_that(handler, limited=None):
     async def act(monkeypatch, tmp_path):
-        monkeypatch.setattr(client, "MOST_PAGE_BYTES", 1000)
         monkeypatch.setattr(client, "MOST_LINE_BYTES", 1000)
         registry = CollectorRegistry()
         async with serving(handler) as port:
             access = Access(f"http://127.0.0.1:{port}", None, None, "", None, "", "the test")
-            api = ApiClient(access, Patience(grace_seconds=0.05), 1.0, Limits(context_of(registry), CLIENT_LIMITS))
+            api = ApiClient(access, Patience(grace_seconds=0.05), 1.0, Limits(context_of(registry), CLIENT_LIMITS), 1000)
             api.open()
             with pytest.raises(ApiError):
                 await (limited or (lambda api: api.watch("/pods", {}, "1", 1, lambda events: None)))(api)
@@ -244,7 +243,6 @@ async def endless_watch(request):
 
 
 async def crowd_of_pods(monkeypatch, tmp_path):
-    monkeypatch.setattr(following, "MOST_OBJECTS", 3)
     pods = [{"metadata": {"name": f"p{number}"}} for number in range(4)]
 
     async def listing(request):
@@ -258,7 +256,7 @@ async def crowd_of_pods(monkeypatch, tmp_path):
         api.open()
         steps = Counter("steps", "Of the test.", ("collection", "outcome"), registry=None)
         back, logger = Comeback("http://127.0.0.1", Random(1)), logging.getLogger("tests.limits")
-        shared = following.Following(api, back, Random(1), logger, limits, steps, 1, 1, Patience())
+        shared = following.Following(api, back, Random(1), logger, limits, steps, 1, 1, Patience(), most_objects=3)
         changed = asyncio.Event()
         follower = following.Follower(following.Collection("pods", "/pods", lambda item: item), shared, changed.set)
         running = asyncio.create_task(follower.run())
@@ -270,12 +268,13 @@ async def crowd_of_pods(monkeypatch, tmp_path):
 
 
 async def crowd_of_rules(monkeypatch, tmp_path):
-    monkeypatch.setattr(objects, "MOST_RULE_PARTS", 3)
     registry = CollectorRegistry()
     limits = Limits(context_of(registry), (*CLIENT_LIMITS, following.MANY_OBJECTS, following.MANY_RULES))
+    logger, steps = logging.getLogger("tests.limits"), Counter("steps", "Of the test.", registry=None)
+    shared = following.Following(None, None, Random(1), logger, limits, steps, 1, 1, Patience(), most_rule_parts=3)
     rule = ModelRewrite(("m",), (ModelTarget("n", 1),))
     rewrites = {"a": objects.DatedRewrites("1", (rule,)), "b": objects.DatedRewrites("2", (rule,))}
-    assert told_rules(rewrites, limits, "rewrites") == (rule,)
+    assert told_rules(rewrites, shared, "rewrites") == (rule,)
     return registry
 
 
