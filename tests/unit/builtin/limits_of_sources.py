@@ -29,12 +29,16 @@ from endpick_builtin.kubernetes.client import CLIENT_LIMITS, ApiClient, ApiError
 from endpick_builtin.kubernetes.comeback import Comeback
 from endpick_builtin.kubernetes.patience import Patience
 from endpick_builtin.kubernetes.picture import told_rules
+from endpick_builtin.producers.json_service import JsonService
 from unit.builtin.kv_publisher import until
 from unit.builtin.name_server import CNAME, SRV, A, NameServer, answering, record
 from unit.builtin.pages import at, serving, started
 from unit.builtin.test_endpoint_load import Observed
 from unit.builtin.test_http_pages import CHUNKED, answer, speaking
 from unit.builtin.test_otlp import export, gauge, half_sent, resource, running
+
+KIB64 = 64 * 1024
+MANY_LISTS = b"[" + b"[]," * 200_000 + b"[]]"
 
 
 def context_of(registry: CollectorRegistry) -> PluginContext:
@@ -50,10 +54,24 @@ def acted(registry: CollectorRegistry) -> float:
 def page_that_says(spoken: bytes):
     async def act(monkeypatch, tmp_path):
         registry = CollectorRegistry()
-        source = MetricsDataSource("metrics", MetricsSourceParameters(), context_of(registry))
+        source = MetricsDataSource("metrics", MetricsSourceParameters(maxPageBytes=KIB64), context_of(registry))
         async with speaking(spoken) as (port, _), started(source):
             with pytest.raises(Unavailable):
                 await source.poll(at(port))
+        return registry
+
+    return act
+
+
+def service_that_says(spoken: bytes):
+    async def act(monkeypatch, tmp_path):
+        registry = CollectorRegistry()
+        async with speaking(spoken) as (port, _):
+            service = JsonService(f"http://127.0.0.1:{port}", Limits(context_of(registry), page_limits.PAGE_LIMITS))
+            service.open()
+            with pytest.raises(Unavailable):
+                await service.ask("/", {})
+            await service.close()
         return registry
 
     return act
@@ -74,10 +92,10 @@ async def look_that_takes_long(monkeypatch, tmp_path):
 
 async def document_of_many_parts(monkeypatch, tmp_path):
     registry = CollectorRegistry()
-    async with speaking(answer(b"[" + b"[]," * 200_000 + b"[]]")) as (port, _):
-        source = HttpPoolSource("pool", PoolSourceParameters(url=f"http://127.0.0.1:{port}/"), context_of(registry))
-        async with started(source):
-            with pytest.raises(Unavailable, match="more than 524288 parts"):
+    async with speaking(answer(MANY_LISTS)) as (port, _):
+        parameters = PoolSourceParameters(url=f"http://127.0.0.1:{port}/", maxPageBytes=2**22)
+        async with started(HttpPoolSource("pool", parameters, context_of(registry))) as source:
+            with pytest.raises(Unavailable, match="more than 262144 parts"):
                 await source.poll_pool()
     return registry
 
@@ -289,12 +307,16 @@ async def no_room_for_a_connection(monkeypatch, tmp_path):
 
 ACTS = {
     page_limits.MANY_CONNECTIONS: no_room_for_a_connection,
-    page_limits.LONG_PAGE: page_that_says(b"HTTP/1.1 200 OK\r\nContent-Length: 8388609\r\n\r\n"),
-    page_limits.LONG_ANSWER: page_that_says(CHUNKED + b"1;" + b"x" * page_limits.MAX_ANSWER_BYTES),
+    page_limits.LONG_PAGE: page_that_says(b"HTTP/1.1 200 OK\r\nContent-Length: 65537\r\n\r\n"),
+    page_limits.LONG_ANSWER: page_that_says(CHUNKED + b"1;" + b"x" * 2 * KIB64),
     page_limits.LONG_HEAD: page_that_says(b"HTTP/1.1 200 OK\r\nX: " + b"x" * (2 * page_limits.MAX_HEAD_BYTES)),
-    page_limits.MANY_CHUNKS: page_that_says(CHUNKED + b"1\r\n#\r\n" * (page_limits.MAX_CHUNKS + 1)),
+    page_limits.MANY_CHUNKS: page_that_says(CHUNKED + b"1\r\n#\r\n" * 2000),
     page_limits.MANY_HEADERS: page_that_says(answer(b"", *[b"X-%d: 1" % number for number in range(300)])),
     page_limits.MANY_PARTS: document_of_many_parts,
+    page_limits.SERVICE_LONG_PAGE: service_that_says(b"HTTP/1.1 200 OK\r\nContent-Length: 8388609\r\n\r\n"),
+    page_limits.SERVICE_LONG_ANSWER: service_that_says(CHUNKED + b"1;" + b"x" * 2 * page_limits.MAX_PAGE_BYTES),
+    page_limits.SERVICE_MANY_CHUNKS: service_that_says(CHUNKED + b"1\r\n#\r\n" * 2000),
+    page_limits.SERVICE_MANY_PARTS: service_that_says(answer(MANY_LISTS)),
     pool_data._TIMEOUT: look_that_takes_long,
     answers._LONG_HEADER: long_load_report,
     otlp._TOO_LARGE: long_export,
