@@ -341,8 +341,8 @@ async def test_the_interval_is_the_parameter_or_left_to_the_host(text, seconds):
     assert metrics_source().interval_seconds is None
 
 
-def models_source() -> ModelsDataSource:
-    return ModelsDataSource("models", ModelsSourceParameters(), PluginContext())
+def models_source(**parameters: object) -> ModelsDataSource:
+    return ModelsDataSource("models", ModelsSourceParameters(**parameters), PluginContext())
 
 
 async def test_the_list_of_models_is_read():
@@ -377,21 +377,23 @@ async def test_of_a_list_of_models_with_a_hundred_thousand_mistakes_the_first_is
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
+    ("body", "parameters", "says"),
     [
-        (b'{"data":[' + b'{"id":"m"},' * 5000 + b'{"id":"m"}]}', None),
-        (b'{"data":[' + b'{"id":"m"},' * 60_000 + b'{"id":"m"}]}', "more than 209715 parts"),
-        (b"[" * 100_000 + b"0," * 40_000, "more than 209715 parts"),
+        (b'{"data":[' + b'{"id":"m"},' * 5000 + b'{"id":"m"}]}', {}, None),
+        (b'{"data":[' + b'{"id":"m"},' * 60_000 + b'{"id":"m"}]}', {}, "more than 209715 parts"),
+        (b'{"data":[' + b'{"id":"m"},' * 60_000 + b'{"id":"m"}]}', {"maxPageBytes": 16 * MIB}, None),
+        (b'{"data":[' + b'{"id":"m"},' * 20_000 + b'{"id":"m"}]}', {"maxPageBytes": MIB}, "more than 26214 parts"),
+        (b"[" * 100_000 + b"0," * 40_000, {}, "more than 209715 parts"),
     ],
-    ids=["some", "models", "brackets"],
+    ids=["some", "models", "more allowed", "fewer allowed", "brackets"],
 )
-async def test_a_list_of_models_without_measure_is_refused_before_it_is_parsed(body, says):
+async def test_a_list_of_models_without_measure_is_refused_before_it_is_parsed(body, parameters, says):
     async def handler(request):
         return web.Response(body=body)
 
-    async with serving(handler) as port, started(models_source()) as source:
+    async with serving(handler) as port, started(models_source(**parameters)) as source:
         if says is None:
-            assert len(await source.poll(at(port))) == 5001
+            assert len(await source.poll(at(port))) == body.count(b"id")
         else:
             with pytest.raises(Unavailable, match=says):
                 await source.poll(at(port))
