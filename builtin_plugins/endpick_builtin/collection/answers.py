@@ -32,11 +32,11 @@ from endpick.api.fast_metrics import Counts
 FORMAT_HEADER = "endpoint-load-metrics-format"
 LOAD_HEADER = "endpoint-load-metrics"
 MAX_HEADER_CHARACTERS = 8192
-"""What is longer is no load report."""
+"""What is longer is no load report, unless `maxHeaderCharacters` says so."""
 _LONG_HEADER = Limit(
-    "MAX_HEADER_CHARACTERS",
-    f"a load report was not read: its header {LOAD_HEADER} is longer than {MAX_HEADER_CHARACTERS} characters "
-    "(MAX_HEADER_CHARACTERS, fixed); see what the server writes there",
+    "maxHeaderCharacters",
+    f"a load report was not read: its header {LOAD_HEADER} is longer than maxHeaderCharacters; see what the server writes there, "
+    "or raise maxHeaderCharacters",
 )
 
 _WAITING = WAITING_QUEUE_SIZE.beside_others()
@@ -75,6 +75,10 @@ class LoadObserverParameters(Parameters):
     kv_usage_metric: Annotated[
         str, Field(alias="kvUsageMetric", description="Name of the share of the KV cache in use; empty to leave it to other sources.")
     ] = "kv_cache_usage_perc"
+    max_header_characters: Annotated[
+        int,
+        Field(alias="maxHeaderCharacters", ge=64, description="Characters of the header with the load; a longer one is not read."),
+    ] = MAX_HEADER_CHARACTERS
 
 
 class EndpointLoadObserver(PreRequest[LoadObserverParameters], ResponseObserver[LoadObserverParameters]):
@@ -102,6 +106,7 @@ class EndpointLoadObserver(PreRequest[LoadObserverParameters], ResponseObserver[
         )
         self._counts = {outcome: counts.labels(outcome.value) for outcome in Outcome}
         self._limits = Limits(context, (_LONG_HEADER,))
+        self._longest = parameters.max_header_characters
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
         """Ask, unless the client does."""
@@ -114,9 +119,9 @@ class EndpointLoadObserver(PreRequest[LoadObserverParameters], ResponseObserver[
         if told is None:
             self._counts[Outcome.NONE].inc()
             return None
-        load = read_load(told)
+        load = read_load(told, self._longest)
         self._counts[Outcome.READ if load else Outcome.UNREADABLE].inc()
-        if not load and len(told) > MAX_HEADER_CHARACTERS:
+        if not load and len(told) > self._longest:
             self._limits.acted(_LONG_HEADER, about=head.endpoint.name if head.endpoint is not None else "")
         columns = self.context.columns
         if columns is not None and head.endpoint is not None:
@@ -127,13 +132,13 @@ class EndpointLoadObserver(PreRequest[LoadObserverParameters], ResponseObserver[
         return None if FORMAT_HEADER in request.headers else {LOAD_HEADER: None}
 
 
-def read_load(text: str) -> Mapping[str, float]:
-    """The named metrics of a load report, in JSON or as text; empty where there are none, or where it makes no sense.
+def read_load(text: str, longest: int = MAX_HEADER_CHARACTERS) -> Mapping[str, float]:
+    """The named metrics of a load report of at most `longest` characters, in JSON or as text; empty where there are none, or no sense.
 
     Those of one name are told apart by nothing: the last counts.
     """
     form, _, report = text.strip().partition(" ")
-    if len(text) > MAX_HEADER_CHARACTERS:
+    if len(text) > longest:
         return {}
     match form.upper():
         case LoadFormat.JSON:

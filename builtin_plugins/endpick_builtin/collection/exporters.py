@@ -42,8 +42,8 @@ class DcgmSourceParameters(MetricsSourceParameters):
 class DcgmDataSource(MetricsPageSource[DcgmSourceParameters]):
     """Asks NVIDIA's GPU exporter (dcgm-exporter) beside every endpoint for its metrics page.
 
-    Anything but status 200, a page over 8 MiB, and with `useNodeAddress` an endpoint without the label that holds its node's address,
-    is a poll error; the columns keep their values and grow older.
+    Anything but status 200, a page over `maxPageBytes`, and with `useNodeAddress` an endpoint without the label that holds its node's
+    address, is a poll error; the columns keep their values and grow older.
     """
 
     default_collectors = ("dcgm-extractor",)
@@ -108,8 +108,8 @@ class MulticlusterSourceParameters(HttpSourceParameters):
 class MulticlusterMetricsDataSource(MetricsPageSource[MulticlusterSourceParameters]):
     """Asks the endpoint picker of each cluster for its metrics page; see `multicluster-file-discovery` for where that is.
 
-    Anything but status 200, a certificate that cannot be verified, and a page over 8 MiB, is a poll error; the columns keep their values
-    and grow older.
+    Anything but status 200, a certificate that cannot be verified, and a page over `maxPageBytes`, is a poll error; the columns keep their
+    values and grow older.
     """
 
     default_collectors = ("multicluster-metrics-extractor",)

@@ -6,7 +6,7 @@ import zlib
 
 from endpick.api import Limit
 from endpick_builtin.collection.long_answers import LONG_BYTES
-from endpick_builtin.collection.page_limits import LONG_PAGE, MANY_CHUNKS, MAX_CHUNKS, MAX_PAGE_BYTES, SHORT_CHUNK_BYTES, SHORT_CHUNKS
+from endpick_builtin.collection.page_limits import SHORT_CHUNK_BYTES, SHORT_CHUNKS, PageSize
 
 
 class BadAnswerError(Exception):
@@ -28,9 +28,10 @@ class StaleError(Exception):
 class Answer:
     """One answer, as far as it came."""
 
-    __slots__ = ("_chunks", "announced", "encoding", "framed", "headers", "size", "status")
+    __slots__ = ("_chunks", "_longest", "announced", "encoding", "framed", "headers", "size", "status")
 
-    def __init__(self) -> None:
+    def __init__(self, longest: PageSize) -> None:
+        self._longest = longest
         self.status = 0
         """0 until the headers are complete."""
         self.headers = 0
@@ -45,13 +46,14 @@ class Answer:
     def add(self, chunk: bytes) -> None:
         """Keep a part of the body; raises `TooMuchError`."""
         self.size += len(chunk)
-        if self.size > MAX_PAGE_BYTES:
-            raise too_long(LONG_PAGE)
+        longest = self._longest
+        if self.size > longest.page_bytes:
+            raise too_long(longest, longest.long_page)
         count = len(self._chunks)
-        if count >= MAX_CHUNKS:
-            raise TooMuchError(f"the answer comes in more than {MAX_CHUNKS} chunks", MANY_CHUNKS)
+        if count >= longest.chunks:
+            raise TooMuchError(f"the answer comes in more than {longest.chunks} chunks", longest.many_chunks)
         if count >= SHORT_CHUNKS + self.size // SHORT_CHUNK_BYTES:
-            raise TooMuchError(f"the answer comes in {count} chunks of {self.size // count} bytes", MANY_CHUNKS)
+            raise TooMuchError(f"the answer comes in {count} chunks of {self.size // count} bytes", longest.many_chunks)
         self._chunks.append(chunk)
 
     @property
@@ -74,11 +76,11 @@ class Answer:
             raise BadAnswerError(f"the answer is encoded with {self.encoding.decode('latin-1')!r}, which was not asked for")
         unpacker = zlib.decompressobj(_GZIP_OR_ZLIB)
         try:
-            unpacked = unpacker.decompress(whole, MAX_PAGE_BYTES + 1)
+            unpacked = unpacker.decompress(whole, self._longest.page_bytes + 1)
         except zlib.error as problem:
             raise BadAnswerError(f"the compressed answer cannot be unpacked: {problem}") from problem
-        if len(unpacked) > MAX_PAGE_BYTES:
-            raise too_long(LONG_PAGE)
+        if len(unpacked) > self._longest.page_bytes:
+            raise too_long(self._longest, self._longest.long_page)
         if not unpacker.eof:
             raise BadAnswerError("the compressed answer cannot be unpacked: it is cut short")
         return unpacked
@@ -88,6 +90,6 @@ _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
 """zlib's `wbits` for data that says itself which of the two it is."""
 
 
-def too_long(limit: Limit) -> TooMuchError:
+def too_long(longest: PageSize, limit: Limit) -> TooMuchError:
     """What to raise for an answer that is longer than a page may be."""
-    return TooMuchError(f"the page is longer than {MAX_PAGE_BYTES // 2**20} MiB", limit)
+    return TooMuchError(f"the page is longer than {longest.shown}", limit)

@@ -23,15 +23,13 @@ from endpick_builtin.collection.http_answer import Answer, BadAnswerError, Stale
 from endpick_builtin.collection.long_answers import LONG_BYTES, LongAnswers
 from endpick_builtin.collection.over_tls import open_over_tls, turns_of_tls
 from endpick_builtin.collection.page_limits import (
-    LONG_ANSWER,
     LONG_HEAD,
-    LONG_PAGE,
     MANY_CONNECTIONS,
     MANY_HEADERS,
-    MAX_ANSWER_BYTES,
     MAX_HEAD_BYTES,
     MAX_HEADERS,
-    MAX_PAGE_BYTES,
+    SERVICE_SIZE,
+    PageSize,
 )
 from endpick_builtin.collection.read_budget import BYTES_FOR_EACH, ReadBudget
 
@@ -48,23 +46,27 @@ _MOST_DIGITS = 16
 class HttpPages:
     """Fetches pages from many servers. A connection serves one request at a time and is kept; two polls at once take two."""
 
-    def __init__(self, tls: ssl.SSLContext | None, accept: str, limits: Limits, room: ConnectionRoom = ROOM) -> None:
+    def __init__(
+        self, tls: ssl.SSLContext | None, accept: str, limits: Limits, longest: PageSize = SERVICE_SIZE, room: ConnectionRoom = ROOM
+    ) -> None:
         """For a source that is being started.
 
         Args:
             tls: For https; None for http.
             accept: Value of the `Accept` header.
-            limits: Those of the source, `PAGE_LIMITS` among them.
+            limits: Those of the source, `SOURCE_LIMITS` among them, or `PAGE_LIMITS` for those of `SERVICE_SIZE`.
+            longest: How long pages may be.
             room: For the connections of all sources.
         """
         self._limits = limits
+        self._longest = longest
         self._room = room
         self._tls = tls
         self._scheme = "http" if tls is None else "https"
         self._headers = f"Accept: {accept}\r\nAccept-Encoding: identity\r\nUser-Agent: endpick\r\n"
         self._idle: dict[str, list[_Connection]] = {}
         self._open: set[_Connection] = set()
-        self._long_answers = LongAnswers()
+        self._long_answers = LongAnswers(longest.page_bytes)
         self._turns = turns_of_tls()
         self._budget = ReadBudget()
         self._buffer = memoryview(bytearray(_READ_BYTES))
@@ -164,7 +166,7 @@ class HttpPages:
         if not self._room.enter(self):
             raise TooMuchError("no connection is left for it, as the limit of open files allows", MANY_CONNECTIONS)
         try:
-            connection = _Connection(loop, self._buffer, self._long_answers, self._budget)
+            connection = _Connection(loop, self._buffer, self._long_answers, self._budget, self._longest)
             await self._open_to(connection, host.strip("[]"), int(port))
         except BaseException:
             self._room.leave()
@@ -210,13 +212,16 @@ class _State(Enum):
 class _Connection(asyncio.BufferedProtocol):
     """One connection to one server, which reads one answer after the other."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, buffer: memoryview, long_answers: LongAnswers, budget: ReadBudget) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, buffer: memoryview, long_answers: LongAnswers, budget: ReadBudget, longest: PageSize
+    ) -> None:
         self.ended: asyncio.Future[None] = loop.create_future()
         """Done once the connection is closed."""
         self._loop = loop
         self._buffer = buffer
         self._long_answers = long_answers
         self._budget = budget
+        self._longest = longest
         self._is_long = False
         """Whether the gate of long answers knows of it."""
         self._state = _State.OPEN
@@ -225,7 +230,7 @@ class _Connection(asyncio.BufferedProtocol):
         """Bytes since the request was written, the headers included."""
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[Answer] | None = None
-        self._answer = Answer()
+        self._answer = Answer(self._longest)
         self._parser = httptools.HttpResponseParser(self)
 
     @property
@@ -251,7 +256,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._state = _State.ASKED
         self._received = 0
         self._is_long = False
-        self._answer = Answer()
+        self._answer = Answer(self._longest)
         self._transport.write(request)
         return waiter
 
@@ -289,8 +294,8 @@ class _Connection(asyncio.BufferedProtocol):
         if self._state is _State.ANSWERING:
             if not self._answer.status and self._received > MAX_HEAD_BYTES:
                 self._fail(TooMuchError(f"the headers of the answer are longer than {MAX_HEAD_BYTES // 2**10} KiB", LONG_HEAD))
-            elif self._received > MAX_ANSWER_BYTES:
-                self._fail(too_long(LONG_ANSWER))
+            elif self._received > self._longest.answer_bytes:
+                self._fail(too_long(self._longest, self._longest.long_answer))
             elif (self._received > LONG_BYTES or self._answer.is_long) and self._transport is not None:
                 self._pause(self._transport)  # also for what is no part of the page: extensions of chunks, trailers
             elif self._budget.is_spent and self._transport is not None:
@@ -345,8 +350,8 @@ class _Connection(asyncio.BufferedProtocol):
         if name == b"content-length":
             answer.framed = True
             answer.announced = int(value) if value.isdigit() and len(value) < _MOST_DIGITS else 0
-            if value.isdigit() and (len(value) >= _MOST_DIGITS or answer.announced > MAX_PAGE_BYTES):
-                raise too_long(LONG_PAGE)
+            if value.isdigit() and (len(value) >= _MOST_DIGITS or answer.announced > self._longest.page_bytes):
+                raise too_long(self._longest, self._longest.long_page)
         elif name == b"transfer-encoding":
             answer.framed = True
         elif name == b"content-encoding":
@@ -363,14 +368,14 @@ class _Connection(asyncio.BufferedProtocol):
     def on_message_complete(self) -> None:
         """Called by the parser; also after an interim answer (1xx), which the real one follows."""
         if self._answer.status < 200:
-            self._answer = Answer()
+            self._answer = Answer(self._longest)
             return
         self._complete(keep=self._parser.should_keep_alive())
 
     def _complete(self, *, keep: bool = False) -> None:
         self._state = _State.IDLE if keep and self._state is _State.ANSWERING else _State.ENDED
         # The answer is its reader's now: a connection that is kept would keep megabytes.
-        answer, self._answer = self._answer, Answer()
+        answer, self._answer = self._answer, Answer(self._longest)
         waiter, self._waiter = self._waiter, None
         if waiter is not None:
             self._budget.join(BYTES_FOR_EACH + answer.size, partial(_hand_on, answer, waiter))

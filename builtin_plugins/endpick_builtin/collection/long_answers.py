@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable
 from typing import Protocol
 
+from endpick_builtin.collection.page_limits import MAX_PAGE_BYTES
+
 LONG_BYTES = 256 * 1024
 """An answer of more waits for its turn; the pages of model servers have a tenth to a third of it."""
 _BYTES_PER_SECOND = 64 * 1024 * 1024
@@ -20,9 +22,10 @@ _REST = 3.0
 _LONG_SECONDS = 0.005
 """To unpack one, after which everything else has a turn before it is read."""
 _SEATS = 4
-"""Answers of 8 MiB that are in memory at once."""
+"""Longest answers that are in memory at once."""
 _SEAT_SECONDS = 0.2
-"""After which an answer that is still coming gives up its seat where others wait: a server that sends slowly delays them no longer."""
+"""After which an answer that is still coming gives up its seat where others wait: a server that sends slowly delays them no longer. For
+answers of 8 MiB; where longer ones are allowed they have as much longer, or none would come through on a busy day."""
 
 
 class LongAnswer(Protocol):
@@ -38,7 +41,10 @@ class LongAnswer(Protocol):
 class LongAnswers:
     """The gates of one client of pages. Each answer that passes has a moment for itself, and after it everything else has longer."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest_bytes: int = MAX_PAGE_BYTES) -> None:
+        """`longest_bytes`: of an answer, unpacked."""
+        self._is_beyond = longest_bytes > MAX_PAGE_BYTES
+        self._stretch = max(1.0, longest_bytes / MAX_PAGE_BYTES)
         self._turn = asyncio.Lock()
         self._free_at = 0.0
         self._seated: dict[LongAnswer, float] = {}
@@ -80,7 +86,8 @@ class LongAnswers:
             began = now = loop.time()
             size = 0
             try:
-                unpacked = body()
+                # zlib lets others run meanwhile, which an answer of a few bytes that unpacks to 64 MiB would else hold up for long.
+                unpacked = await asyncio.to_thread(body) if self._is_beyond else body()
                 size = len(unpacked)
                 now = loop.time()
                 if now - began > _LONG_SECONDS:
@@ -91,7 +98,7 @@ class LongAnswers:
             return unpacked
 
     def _sit(self, answer: LongAnswer) -> None:
-        self._seated[answer] = asyncio.get_running_loop().time() + _SEAT_SECONDS
+        self._seated[answer] = asyncio.get_running_loop().time() + _SEAT_SECONDS * self._stretch
         self._look_again()
 
     def _look_again(self) -> None:

@@ -35,7 +35,7 @@ _TOO_LARGE = Limit("maxBodyBytes", "an export was refused: longer than maxBodyBy
 _MANY_POINTS = Limit("maxPoints", "points of an export were left out: it has more than maxPoints; send smaller batches, or raise it")
 _MANY_PARTS = Limit(
     "MOST_PARTS",
-    "an export was refused: it has more parts than 20 for each of maxPoints (MOST_PARTS, fixed); send smaller batches, or raise maxPoints",
+    "an export was refused: it has more parts than 20 for each of maxPoints (MOST_PARTS); send smaller batches, or raise maxPoints",
 )
 _BUSY = Limit("maxExports", "an export was refused: as many are being read as maxExports allows; send fewer at a time, or raise it")
 _TOO_SLOW = Limit("bodyTimeout", "an export was given up: its body was not complete within bodyTimeout; see the network, or raise it")
@@ -43,9 +43,9 @@ _CROWDED = Limit(
     "maxConnections", "a connection to the port for OTLP was closed: there are more than maxConnections; find out who connects, or raise it"
 )
 _IDLE = Limit(
-    "IDLE_SECONDS",
+    "idleTimeout",
     f"a connection to the port for OTLP was closed: its first request took longer than {FIRST_SECONDS:g} s, or its next one longer than "
-    f"{IDLE_SECONDS:g} s (IDLE_SECONDS, fixed); find out who connects",
+    "idleTimeout; find out who connects, or raise idleTimeout if exporters push less often",
 )
 _LONG_HANDSHAKE = Limit(
     "MOST_HANDSHAKE_BYTES",
@@ -97,6 +97,10 @@ class OtlpParameters(Parameters):
         int, Field(alias="maxExports", gt=0, le=1024, description="Exports that are read at once; others are told to come again.")
     ] = 8
     body_timeout: Annotated[Duration, Field(alias="bodyTimeout", gt=0, le=600, description="In which a body must be complete.")] = 10.0
+    idle_timeout: Annotated[
+        Duration,
+        Field(alias="idleTimeout", gt=0, description="Longest time between two requests over HTTP, after which a connection is closed."),
+    ] = IDLE_SECONDS
     max_connections: Annotated[
         int,
         Field(alias="maxConnections", gt=0, le=65536, description="Connections over HTTP; for one more, the quietest one is closed."),
@@ -134,7 +138,7 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
     Resources of unknown endpoints are left out and the sender is told so, as for points beyond `maxPoints` in one export. A body over
     `maxBodyBytes`, packed with gzip or not, one that takes more than `bodyTimeout`, and more than `maxExports` at once are refused. Of more
     than `maxConnections` over HTTP the one that has said nothing for longest is closed, and so is one without a request for 10 s at first,
-    and for 2 min later.
+    and for `idleTimeout` later.
     """
 
     default_collectors = ("core-metrics-extractor",)
@@ -168,7 +172,8 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
         """
         scheme = "https" if self.parameters.certificate else "http"
         given = self.parameters
-        self.port = await self._open(HttpPort(self._take, given.max_body_bytes, given.max_connections, self._has_closed), given.port)
+        over_http = HttpPort(self._take, given.max_body_bytes, given.max_connections, given.idle_timeout, self._has_closed)
+        self.port = await self._open(over_http, given.port)
         self.context.logger.info("takes metrics over OTLP at %s://%s:%d%s", scheme, given.host, self.port, HTTP_PATH)
         if given.grpc_port is not None:
             over_grpc = GrpcPort(self._take, given.max_body_bytes, given.max_grpc_connections, given.max_exports)

@@ -140,12 +140,14 @@ def _read(path: Path) -> bytes:
 class HttpPort:
     """`POST /v1/metrics`, protobuf or JSON, also gzipped."""
 
-    def __init__(self, take: Take, max_body_bytes: int, max_connections: int, closed: Callable[[Closed], None]) -> None:
+    def __init__(
+        self, take: Take, max_body_bytes: int, max_connections: int, idle_seconds: float, closed: Callable[[Closed], None]
+    ) -> None:
         self._take = take
         self._max_body_bytes = max_body_bytes
         app = web.Application(client_max_size=max_body_bytes)
         app.router.add_post(HTTP_PATH, self._post)
-        self._server = PushServer(app, closed, max_connections)
+        self._server = PushServer(app, closed, max_connections, idle_seconds)
 
     async def open(self, host: str, port: int, certificate: Certificate | None) -> int:
         """Listen; the port.

@@ -2,32 +2,54 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from typing import Annotated, TypeAlias
+
+from pydantic import Field
+
 from endpick.api import Limit
 
 MAX_PAGE_BYTES = 8 * 1024 * 1024
-"""A page that is longer is refused unread: no model server has so many metrics, and reading it would starve the rest."""
+"""Unless `maxPageBytes` says otherwise. A page that is longer is refused unread: no model server has so many metrics, and reading it
+would starve the rest."""
 MAX_HEADERS = 200
 """More headers than a server of pages has use for: the answer is refused."""
 MAX_HEAD_BYTES = 64 * 1024
 """What may come before the headers are complete; the parser itself would keep a header that never ends."""
-MAX_ANSWER_BYTES = 2 * MAX_PAGE_BYTES
-"""An answer as it comes, with what its transfer encoding adds."""
-MAX_CHUNKS = 20_000
-"""Of one answer: the longest page in chunks of 400 bytes. Each costs a call, so that chunks of one byte would keep the thread busy."""
 SHORT_CHUNKS, SHORT_CHUNK_BYTES = 1000, 64
-"""So many may be of any length; of more the others have 64 bytes on average, which is a line of a page. Forty servers that sent chunks of
-one byte at the same moment took 0.15 s of it before the first of them had sent 20,000."""
+"""So many chunks may be of any length; of more the others have 64 bytes on average, which is a line of a page. Forty servers that sent
+chunks of one byte at the same moment took 0.15 s of it before the first of them had sent 20,000."""
+_CHUNK_BYTES = 400
+"""The longest page may come in chunks of so many. Each costs a call, so that chunks of one byte would keep the thread busy."""
+JSON_PART_BYTES = 16
+"""Of the longest page, for each part of an answer in JSON: numbers and texts count once, lists and objects four times. Half a million
+tokens of a prompt fit into 8 MiB."""
 
-MAX_JSON_PARTS = 524_288
-"""Of an answer in JSON: numbers and texts count once, lists and objects four times. Half a million tokens of a prompt fit."""
+PageBytes: TypeAlias = Annotated[
+    int,
+    Field(
+        alias="maxPageBytes",
+        ge=MAX_HEAD_BYTES,
+        le=64 * 1024 * 1024,
+        description="Longest page that is read, in bytes and unpacked. Long pages are read one after the other, 64 MiB a second, and "
+        "everything else waits for a moment while one is read: the longer it may be, the longer.",
+    ),
+]
 
-LONG_PAGE = Limit(
-    "MAX_PAGE_BYTES",
-    f"a page was refused: it is longer than {MAX_PAGE_BYTES // 2**20} MiB (MAX_PAGE_BYTES, fixed); see what is written there",
-)
+LONG_PAGE = Limit("maxPageBytes", "a page was refused: it is longer than maxPageBytes; see what is written there, or raise maxPageBytes")
 LONG_ANSWER = Limit(
     "MAX_ANSWER_BYTES",
-    f"a page was refused: its server sent more than {MAX_ANSWER_BYTES // 2**20} MiB (MAX_ANSWER_BYTES, fixed); see what answers there",
+    "a page was refused: its server sent more than twice maxPageBytes (MAX_ANSWER_BYTES); see what answers there, or raise maxPageBytes",
+)
+MANY_CHUNKS = Limit(
+    "MAX_CHUNKS",
+    f"a page was refused: it comes in more chunks than one for each {_CHUNK_BYTES} bytes of maxPageBytes (MAX_CHUNKS), or in many of a few "
+    "bytes; see what answers there, or raise maxPageBytes",
+)
+MANY_PARTS = Limit(
+    "MAX_JSON_PARTS",
+    f"an answer was refused: as JSON it has more parts than one for each {JSON_PART_BYTES} bytes of maxPageBytes, of a list of models 40 "
+    "(MAX_JSON_PARTS); see what answers there, or raise maxPageBytes",
 )
 LONG_HEAD = Limit(
     "MAX_HEAD_BYTES",
@@ -36,19 +58,71 @@ LONG_HEAD = Limit(
 MANY_HEADERS = Limit(
     "MAX_HEADERS", f"a page was refused: it has more than {MAX_HEADERS} headers (MAX_HEADERS, fixed); see what answers there"
 )
-MANY_CHUNKS = Limit(
-    "MAX_CHUNKS",
-    f"a page was refused: it comes in more than {MAX_CHUNKS} chunks, or in many of a few bytes (MAX_CHUNKS, fixed); see what answers there",
-)
-MANY_PARTS = Limit(
-    "MAX_JSON_PARTS",
-    f"an answer was refused: as JSON it has more than {MAX_JSON_PARTS} parts (MAX_JSON_PARTS, fixed; 200000 for a list of models); "
-    "see what answers there",
-)
 MANY_CONNECTIONS = Limit(
     "MOST_CONNECTIONS",
     "a server was not asked: as many connections to servers are in use as three eighths of the limit of open files (MOST_CONNECTIONS); "
     "raise that limit (ulimit -n)",
 )
-PAGE_LIMITS = (LONG_PAGE, LONG_ANSWER, LONG_HEAD, MANY_HEADERS, MANY_CHUNKS, MANY_PARTS, MANY_CONNECTIONS)
-"""Those of an answer, and of asking, for the `Limits` of who asks."""
+SOURCE_LIMITS = (LONG_PAGE, LONG_ANSWER, LONG_HEAD, MANY_HEADERS, MANY_CHUNKS, MANY_PARTS, MANY_CONNECTIONS)
+"""Those of an answer, and of asking, for the `Limits` of who has the parameter `maxPageBytes`."""
+
+SERVICE_LONG_PAGE = Limit(
+    "MAX_PAGE_BYTES",
+    f"an answer of a service was refused: it is longer than {MAX_PAGE_BYTES // 2**20} MiB (MAX_PAGE_BYTES, fixed); see what answers there",
+)
+SERVICE_LONG_ANSWER = Limit(
+    "MAX_ANSWER_BYTES",
+    f"an answer of a service was refused: it took more than {2 * MAX_PAGE_BYTES // 2**20} MiB to send (MAX_ANSWER_BYTES, fixed); see what "
+    "answers there",
+)
+SERVICE_MANY_CHUNKS = Limit(
+    "MAX_CHUNKS",
+    f"an answer of a service was refused: it comes in more than {MAX_PAGE_BYTES // _CHUNK_BYTES} chunks, or in many of a few bytes "
+    "(MAX_CHUNKS, fixed); see what answers there",
+)
+SERVICE_MANY_PARTS = Limit(
+    "MAX_JSON_PARTS",
+    f"an answer of a service was refused: as JSON it has more than {MAX_PAGE_BYTES // JSON_PART_BYTES} parts (MAX_JSON_PARTS, fixed); see "
+    "what answers there",
+)
+PAGE_LIMITS = (
+    *(SERVICE_LONG_PAGE, SERVICE_LONG_ANSWER, SERVICE_MANY_CHUNKS, SERVICE_MANY_PARTS),
+    *(LONG_HEAD, MANY_HEADERS, MANY_CONNECTIONS),
+)
+"""As `SOURCE_LIMITS`, for who has no parameter: what producers ask."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageSize:
+    """How long the answers may be that one plugin asks for, and under which limits longer ones count.
+
+    Attributes:
+        page_bytes: Of a page, unpacked.
+        long_page: For one that is longer.
+        long_answer: For one that takes more than `answer_bytes`.
+        many_chunks: For one that comes in more than `chunks`.
+        many_parts: For one that has too many parts as JSON.
+        answer_bytes: As it comes, with its headers and what its transfer encoding adds.
+        chunks: It may come in.
+    """
+
+    page_bytes: int
+    long_page: Limit = LONG_PAGE
+    long_answer: Limit = LONG_ANSWER
+    many_chunks: Limit = MANY_CHUNKS
+    many_parts: Limit = MANY_PARTS
+    answer_bytes: int = field(init=False)
+    chunks: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "answer_bytes", 2 * self.page_bytes)
+        object.__setattr__(self, "chunks", max(SHORT_CHUNKS, self.page_bytes // _CHUNK_BYTES))
+
+    @property
+    def shown(self) -> str:
+        """The longest page, as messages say it."""
+        return f"{self.page_bytes / 2**20:.6g} MiB"
+
+
+SERVICE_SIZE = PageSize(MAX_PAGE_BYTES, SERVICE_LONG_PAGE, SERVICE_LONG_ANSWER, SERVICE_MANY_CHUNKS, SERVICE_MANY_PARTS)
+"""Of what producers ask, with `PAGE_LIMITS`."""

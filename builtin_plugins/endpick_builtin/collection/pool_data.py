@@ -33,7 +33,7 @@ from endpick.api import (
 )
 from endpick_builtin.collection.http_pages import HttpPages
 from endpick_builtin.collection.json_answers import refuse_too_many_parts
-from endpick_builtin.collection.page_limits import LONG_PAGE, MAX_PAGE_BYTES, PAGE_LIMITS
+from endpick_builtin.collection.page_limits import MAX_PAGE_BYTES, SOURCE_LIMITS, PageBytes, PageSize
 
 _TIMEOUT = Limit("timeout", "a look at the document was given up: it took longer than timeout; raise it, or see what keeps its server")
 _GRACE_SECONDS = 1.0
@@ -60,6 +60,7 @@ class PoolSourceParameters(Parameters):
         str, Field(alias="caCertPath", description="With https: PEM file of the authorities to trust, instead of the system's.")
     ] = ""
     insecure_skip_verify: Annotated[bool, Field(alias="insecureSkipVerify", description="With https: accept any certificate.")] = False
+    max_page_bytes: PageBytes = MAX_PAGE_BYTES
 
     @field_validator("url")
     @classmethod
@@ -89,8 +90,8 @@ class PoolSourceParameters(Parameters):
 class HttpPoolSource(PollingPoolSource[PoolSourceParameters, JsonDocument]):
     """Looks at an interval at a JSON document that speaks of the whole pool: on an HTTP server, or in a file.
 
-    Any answer but status 200, more than 8 MiB, and what is no JSON, counts as failed: what is known stays as it was and grows older, and
-    the next look is soon at first, then after ever longer.
+    Any answer but status 200, more than `maxPageBytes`, and what is no JSON, counts as failed: what is known stays as it was and grows
+    older, and the next look is soon at first, then after ever longer.
     """
 
     stability = Stability.EXPERIMENTAL
@@ -99,7 +100,8 @@ class HttpPoolSource(PollingPoolSource[PoolSourceParameters, JsonDocument]):
         super().__init__(name, parameters, context)
         self.interval_seconds = parameters.interval
         self.timeout_seconds = parameters.timeout + _GRACE_SECONDS
-        self._limits = Limits(context, (_TIMEOUT, *PAGE_LIMITS))
+        self._limits = Limits(context, (_TIMEOUT, *SOURCE_LIMITS))
+        self._longest = PageSize(parameters.max_page_bytes)
         self._pages: HttpPages | None = None
 
     async def start(self) -> None:
@@ -108,7 +110,8 @@ class HttpPoolSource(PollingPoolSource[PoolSourceParameters, JsonDocument]):
         Raises:
             ConfigurationError: the file of authorities does not work.
         """
-        self._pages = HttpPages(self._tls() if self.parameters.url.startswith("https:") else None, "application/json", self._limits)
+        tls = self._tls() if self.parameters.url.startswith("https:") else None
+        self._pages = HttpPages(tls, "application/json", self._limits, self._longest)
 
     async def stop(self) -> None:
         """Close the connections."""
@@ -125,7 +128,7 @@ class HttpPoolSource(PollingPoolSource[PoolSourceParameters, JsonDocument]):
         except TimeoutError as problem:
             self._limits.acted(_TIMEOUT, about=where)
             raise Unavailable(f"{where}: no answer within {self.parameters.timeout:g} s") from problem
-        refuse_too_many_parts(body, self._limits, where)
+        refuse_too_many_parts(body, self._limits, where, self._longest)
         try:
             return JsonDocument(orjson.loads(body))
         except orjson.JSONDecodeError as problem:
@@ -141,10 +144,10 @@ class HttpPoolSource(PollingPoolSource[PoolSourceParameters, JsonDocument]):
 
     async def _read(self) -> bytes:
         path = self.parameters.path
-        body = await asyncio.to_thread(_read, path)
-        if len(body) > MAX_PAGE_BYTES:
-            self._limits.acted(LONG_PAGE, about=path)
-            raise Unavailable(f"{path} is longer than {MAX_PAGE_BYTES // 2**20} MiB")
+        body = await asyncio.to_thread(_read, path, self._longest.page_bytes)
+        if len(body) > self._longest.page_bytes:
+            self._limits.acted(self._longest.long_page, about=path)
+            raise Unavailable(f"{path} is longer than {self._longest.shown}")
         return body
 
     def _tls(self) -> ssl.SSLContext:
@@ -158,11 +161,11 @@ class HttpPoolSource(PollingPoolSource[PoolSourceParameters, JsonDocument]):
         return tls
 
 
-def _read(path: str) -> bytes:
+def _read(path: str, most_bytes: int) -> bytes:
     """As much of the file as a page may have, and a byte more where there is one."""
     try:
         with open_regular(path) as file:
-            return file.read(MAX_PAGE_BYTES + 1)
+            return file.read(most_bytes + 1)
     except OSError as problem:
         raise Unavailable(f"{path}: {problem.strerror or problem}") from problem
 

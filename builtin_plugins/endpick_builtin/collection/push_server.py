@@ -21,7 +21,7 @@ MAX_CONNECTIONS = 64
 FIRST_SECONDS = 10.0
 """In which the first request of a connection must have arrived, but for its body."""
 IDLE_SECONDS = 120.0
-"""Between two requests; exporters push every minute at least."""
+"""Between two requests, unless told otherwise; exporters push every minute at least."""
 _SWEEP_SECONDS = 1.0
 _TURN_SECONDS = 0.002
 """For TLS, between two looks at everything else: that of an event loop does all that has come at once."""
@@ -58,16 +58,23 @@ class _Refusing(asyncio.Protocol):
 class PushServer:
     """Listens on one address; use `serving` around what a handler of the application does."""
 
-    def __init__(self, app: web.Application, closed: Callable[[Closed], None], most_connections: int = MAX_CONNECTIONS) -> None:
-        """`closed` is told of each connection that is closed from here."""
+    def __init__(
+        self,
+        app: web.Application,
+        closed: Callable[[Closed], None],
+        most_connections: int = MAX_CONNECTIONS,
+        idle_seconds: float = IDLE_SECONDS,
+    ) -> None:
+        """`closed` is told of each connection that is closed from here; `idle_seconds` may be between two requests of one."""
         self._most_connections = most_connections
+        self._idle_seconds = idle_seconds
         # Not unpacked as it comes: aiohttp would go on with what is left of a body that was refused, for seconds.
         self._runner = web.AppRunner(
             app,
             access_log=None,
             logger=_log,
             handle_signals=False,
-            keepalive_timeout=IDLE_SECONDS,
+            keepalive_timeout=idle_seconds + 2 * _SWEEP_SECONDS,  # later than `_sweep`, which counts
             shutdown_timeout=1.0,
             auto_decompress=False,
         )
@@ -123,7 +130,7 @@ class PushServer:
         try:
             yield
         finally:
-            self._is_quiet(connection, IDLE_SECONDS)
+            self._is_quiet(connection, self._idle_seconds)
 
     def _connection(self) -> asyncio.BaseProtocol:
         server = self._runner.server

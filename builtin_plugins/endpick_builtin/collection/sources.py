@@ -28,7 +28,7 @@ from endpick.api import (
 from endpick_builtin.collection.http_pages import HttpPages
 from endpick_builtin.collection.json_answers import refuse_too_many_parts
 from endpick_builtin.collection.long_answers import LONG_BYTES
-from endpick_builtin.collection.page_limits import PAGE_LIMITS
+from endpick_builtin.collection.page_limits import MAX_PAGE_BYTES, SOURCE_LIMITS, PageBytes, PageSize
 
 
 class HttpSourceParameters(Parameters):
@@ -48,6 +48,7 @@ class HttpSourceParameters(Parameters):
     interval: Annotated[
         Duration, Field(ge=0, description="Time between two polls of an endpoint, 50ms or more; 0 follows `--refresh-metrics-interval`.")
     ] = 0.0
+    max_page_bytes: PageBytes = MAX_PAGE_BYTES
 
     @model_validator(mode="after")
     def _certificate_has_its_key(self) -> Self:
@@ -69,7 +70,8 @@ class HttpSource(PollingSource[P, Payload]):
     def __init__(self, name: str, parameters: P, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
         self.interval_seconds = parameters.interval or None
-        self._limits = Limits(context, PAGE_LIMITS)
+        self._limits = Limits(context, SOURCE_LIMITS)
+        self._longest = PageSize(parameters.max_page_bytes)
         self._pages: HttpPages | None = None
         self._asked: dict[str, str] = {}
 
@@ -79,7 +81,8 @@ class HttpSource(PollingSource[P, Payload]):
         Raises:
             ConfigurationError: a certificate file does not work.
         """
-        self._pages = HttpPages(self._tls() if self.parameters.scheme == "https" else None, self.accept, self._limits)
+        tls = self._tls() if self.parameters.scheme == "https" else None
+        self._pages = HttpPages(tls, self.accept, self._limits, self._longest)
 
     async def stop(self) -> None:
         """Close the connections."""
@@ -172,7 +175,7 @@ class MetricsPageSource(HttpSource[P, MetricsPage]):
 class MetricsDataSource(MetricsPageSource[MetricsSourceParameters]):
     """Asks every endpoint for its metrics page.
 
-    Anything but status 200, and a page over 8 MiB, is a poll error; the columns keep their values and grow older.
+    Anything but status 200, and a page over `maxPageBytes`, is a poll error; the columns keep their values and grow older.
     """
 
     default_collectors = ("core-metrics-extractor",)
@@ -190,8 +193,8 @@ class ModelList(tuple[ServedModel, ...]):
     __slots__ = ()
 
 
-_PARTS_OF_MODELS = 200_000
-"""Of a list of models, as `refuse_too_many_parts` counts: some thousand models, of which each takes a while."""
+_MODELS_PART_BYTES = 40
+"""Of the longest list of models, for each part that `refuse_too_many_parts` counts: some thousand models, of which each takes a while."""
 
 
 class _Entry(BaseModel):
@@ -200,7 +203,7 @@ class _Entry(BaseModel):
 
 
 class _Answer(BaseModel):
-    # One mistake will do: of two hundred thousand each would be made an object of its own.
+    # One mistake will do: of hundreds of thousands each would be made an object of its own.
     data: Annotated[list[_Entry], FailFast()]
 
 
@@ -213,7 +216,7 @@ class ModelsDataSource(HttpSource[ModelsSourceParameters, ModelList]):
     async def poll(self, endpoint: Endpoint) -> ModelList:
         """One look at the list."""
         body = await self.fetch(endpoint)
-        refuse_too_many_parts(body, self._limits, endpoint.name, _PARTS_OF_MODELS)
+        refuse_too_many_parts(body, self._limits, endpoint.name, self._longest, _MODELS_PART_BYTES)
         return model_list_of(body)
 
 

@@ -30,14 +30,15 @@ _MANY_ALIASES = Limit(
 )
 
 MOST_TARGETS = 1024
+"""Unless `maxTargets` says otherwise."""
 _TARGETS_AT_ONCE = 16
 """Looked up at the same time; each question has a descriptor of its own."""
 _SECONDS_PER_CHANGE = 0.001
 """For each endpoint that was not there before the name is asked for so much later: beside thousands that are others each time requests
 would have no time."""
 _MANY_TARGETS = Limit(
-    "MOST_TARGETS",
-    f"endpoints are left out: SRV records name more than {MOST_TARGETS} servers (MOST_TARGETS, fixed); ask for the addresses of one name",
+    "maxTargets",
+    "endpoints are left out: SRV records name more servers than maxTargets; raise maxTargets, or ask for the addresses of one name",
 )
 
 
@@ -67,6 +68,9 @@ class DnsDiscoveryParameters(Parameters):
         Duration, Field(alias="longestInterval", gt=0, description="Latest after an answer, for records that live longer.")
     ] = 30.0
     labels: Annotated[dict[str, str], Field(default_factory=dict, description="Of every endpoint.")]
+    max_targets: Annotated[
+        int, Field(alias="maxTargets", ge=1, description="Servers named by SRV records that are looked up; others are left out.")
+    ] = MOST_TARGETS
 
 
 class DnsDiscovery(EndpointDiscovery[DnsDiscoveryParameters]):
@@ -75,8 +79,8 @@ class DnsDiscovery(EndpointDiscovery[DnsDiscoveryParameters]):
     An endpoint is named `dns/address:port`. The name is asked for again when its shortest-lived record ends, but not before
     `shortestInterval`, or a millisecond for each endpoint that is new, and no later than `longestInterval`. While no server can say, the
     pool stays as it is, and the log says so once, as for an answer about other names; a name that does not exist, or has no records, has
-    no endpoints. Of SRV records those of the lowest priority count; their weights do not, for scorers know better; of their targets 1024
-    are looked up at most, 16 at a time.
+    no endpoints. Of SRV records those of the lowest priority count; their weights do not, for scorers know better; of their targets
+    `maxTargets` are looked up at most, 16 at a time.
     """
 
     def __init__(self, name: str, parameters: DnsDiscoveryParameters, context: PluginContext) -> None:
@@ -135,14 +139,15 @@ class DnsDiscovery(EndpointDiscovery[DnsDiscoveryParameters]):
 
     async def _looked_up(self, servers: Sequence[tuple[str, int]], answer: Answer, targets: Sequence[str]) -> dict[str, list[Record]]:
         """The addresses of each target, where the server did not send them along; some are asked for at the same time."""
-        if len(targets) > MOST_TARGETS:
+        most = self.parameters.max_targets
+        if len(targets) > most:
             self._limits.acted(_MANY_TARGETS, about=self.parameters.hostname)
         found: dict[str, list[Record]] = {}
         sent: dict[str, list[Record]] = {}
         for record in answer.records:
             if record.type in (RecordType.A, RecordType.AAAA):
                 sent.setdefault(record.name, []).append(record)
-        waiting = iter(targets[:MOST_TARGETS])
+        waiting = iter(targets[:most])
 
         async def look_up_some() -> None:
             for target in waiting:

@@ -15,12 +15,12 @@ from endpick_builtin.addresses import ip_address
 
 DEFAULT_NAMESPACE = "default"
 KNOWN_FIELDS = ("name", "namespace", "address", "port", "labels")
-MOST_FIELDS = 1_000_000
-"""Of all mappings, counted each time that one is read or merged into another: aliases let a short file say very much."""
+MAX_FILE_BYTES = 1024 * 1024
+"""Unless `maxFileBytes` says otherwise: as much as a ConfigMap may hold."""
 MANY_FIELDS = Limit(
     "MOST_FIELDS",
-    f"endpoints stay as they are: with all that `<<` and aliases repeat, their file has more than {MOST_FIELDS} fields "
-    "(MOST_FIELDS, fixed); write it without aliases",
+    "endpoints stay as they are: with all that `<<` and aliases repeat, their file has more fields than maxFileBytes has bytes "
+    "(MOST_FIELDS); write it without aliases, or raise maxFileBytes",
 )
 
 _TEXT = "tag:yaml.org,2002:str"
@@ -77,8 +77,14 @@ class EndpointFile:
     exceeds: Limit | None = None
 
 
-def read_endpoint_file(content: bytes, rules: EntryRules = MODEL_SERVERS) -> EndpointFile:
-    """Read YAML or JSON: `endpoints:`, a list of `{name, namespace, address, port, labels}`; `rules` for what its entries stand for."""
+def read_endpoint_file(content: bytes, rules: EntryRules = MODEL_SERVERS, most_fields: int = MAX_FILE_BYTES) -> EndpointFile:
+    """Read YAML or JSON: `endpoints:`, a list of `{name, namespace, address, port, labels}`.
+
+    Args:
+        content: Of the file.
+        rules: For what its entries stand for.
+        most_fields: Of all mappings, counted each time that one is read or merged into another: aliases let a short file say very much.
+    """
     yaml = YAML(typ="safe", pure=True, plug_ins=[])
     yaml.composer.warn_double_anchors = False  # YAML allows it, and a file may do so in each of its lines
     try:
@@ -94,9 +100,9 @@ def read_endpoint_file(content: bytes, rules: EntryRules = MODEL_SERVERS) -> End
     if not isinstance(root, MappingNode):
         return _unusable(1, "the file must be a mapping with the key `endpoints`")
     try:
-        return _read_pool(root, _Fields(), rules)
+        return _read_pool(root, _Fields(most_fields), rules)
     except _TooMuchError as problem:
-        message = f"with all that `<<` and aliases repeat, the file has more than {MOST_FIELDS} fields"
+        message = f"with all that `<<` and aliases repeat, the file has more than {most_fields} fields"
         return replace(_unusable(problem.line, message), exceeds=MANY_FIELDS)
     except RecursionError:
         return _unusable(1, "mappings merge each other too deeply")
@@ -220,8 +226,9 @@ class _TooMuchError(Exception):
 class _Fields:
     """The values of the mappings of one file by key, each mapping read once."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
         self._known: dict[int, dict[str, Node]] = {}
+        self._most = most
         self._read = 0
 
     def of(self, node: MappingNode) -> dict[str, Node]:
@@ -235,7 +242,7 @@ class _Fields:
 
     def _count(self, fields: int, node: Node) -> None:
         self._read += fields
-        if self._read > MOST_FIELDS:
+        if self._read > self._most:
             raise _TooMuchError(_line(node))
 
     def _fields(self, node: MappingNode) -> dict[str, Node]:

@@ -22,13 +22,18 @@ from endpick.api import (
     PluginContext,
     open_regular,
 )
-from endpick_builtin.discovery.endpoint_file import MANY_FIELDS, MODEL_SERVERS, EndpointFile, EntryRules, read_endpoint_file
+from endpick_builtin.discovery.endpoint_file import (
+    MANY_FIELDS,
+    MAX_FILE_BYTES,
+    MODEL_SERVERS,
+    EndpointFile,
+    EntryRules,
+    read_endpoint_file,
+)
 
-MAX_FILE_BYTES = 1024 * 1024
-"""As much as a ConfigMap may hold."""
 LONG_FILE = Limit(
-    "MAX_FILE_BYTES",
-    "endpoints stay as they are: their file is longer than 1 MiB (MAX_FILE_BYTES, fixed); write fewer endpoints, or fewer labels",
+    "maxFileBytes",
+    "endpoints stay as they are: their file is longer than maxFileBytes; raise maxFileBytes, or write fewer endpoints, or fewer labels",
 )
 LOOK_INTERVAL_SECONDS = 1.0
 SETTLING_LOOKS = 3
@@ -43,11 +48,20 @@ class FileDiscoveryParameters(Parameters):
         str,
         Field(
             min_length=1,
-            description="YAML or JSON file of endpoints, at most 1 MiB; relative to the working directory.",
+            description="YAML or JSON file of endpoints; relative to the working directory.",
             examples=["endpoints.yaml"],
         ),
     ]
     watch_file: Annotated[bool, Field(alias="watchFile", description="Follow changes of the file, within about a second.")] = False
+    max_file_bytes: Annotated[
+        int,
+        Field(
+            alias="maxFileBytes",
+            ge=1024,
+            description="Longest file that is read, in bytes, and most fields that it may have with all that aliases repeat; more go with "
+            "a higher `--max-endpoints`.",
+        ),
+    ] = MAX_FILE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +92,7 @@ class FileDiscovery(EndpointDiscovery[FileDiscoveryParameters]):
         self._path = Path(parameters.path)
         self._pool: dict[str, Endpoint] = {}
         self._trouble = ""
+        self._most_bytes = parameters.max_file_bytes
         self._limits = Limits(context, (LONG_FILE, MANY_FIELDS))
 
     async def run(self, registry: EndpointRegistry) -> None:
@@ -94,10 +109,10 @@ class FileDiscovery(EndpointDiscovery[FileDiscoveryParameters]):
 
     async def _load(self, registry: EndpointRegistry) -> FileVersion:
         try:
-            version = await asyncio.to_thread(read_version, self._path)
+            version = await asyncio.to_thread(read_version, self._path, self._most_bytes)
         except (OSError, ValueError) as problem:
             raise ConfigurationError(f"endpoint file {self._path} cannot be read: {_reason(problem)}") from problem
-        contents = await asyncio.to_thread(read_endpoint_file, version.content, self.rules)
+        contents = await asyncio.to_thread(read_endpoint_file, version.content, self.rules, self._most_bytes)
         if contents.mistakes:
             listed = "".join(f"\n  {mistake}" for mistake in contents.mistakes)
             count = len(contents.mistakes)
@@ -110,7 +125,7 @@ class FileDiscovery(EndpointDiscovery[FileDiscoveryParameters]):
         try:
             if not seen.looks_left and await asyncio.to_thread(signature_of, self._path) == seen.signature:
                 return seen
-            version = await asyncio.to_thread(read_version, self._path)
+            version = await asyncio.to_thread(read_version, self._path, self._most_bytes)
         except TooLongError:
             self._limits.acted(LONG_FILE, about=str(self._path))
             return seen
@@ -119,7 +134,7 @@ class FileDiscovery(EndpointDiscovery[FileDiscoveryParameters]):
             return seen
         self._trouble = ""
         if version.content != seen.content:
-            self._apply(await asyncio.to_thread(read_endpoint_file, version.content, self.rules), registry)
+            self._apply(await asyncio.to_thread(read_endpoint_file, version.content, self.rules, self._most_bytes), registry)
         elif version.signature == seen.signature:
             return replace(version, looks_left=max(0, seen.looks_left - 1))
         return version
@@ -153,15 +168,15 @@ def _first_of(lines: Sequence[object]) -> list[str]:
 
 
 class TooLongError(ValueError):
-    """The file has more than `MAX_FILE_BYTES`."""
+    """The file has more than `maxFileBytes`."""
 
 
 def _reason(problem: OSError | ValueError) -> str:
     return getattr(problem, "strerror", None) or str(problem)
 
 
-def read_version(path: Path) -> FileVersion:
-    """Read the file, and how to recognise this state of it. Blocks; call it in a thread.
+def read_version(path: Path, most_bytes: int = MAX_FILE_BYTES) -> FileVersion:
+    """Read a file of at most `most_bytes`, and how to recognise this state of it. Blocks; call it in a thread.
 
     Raises:
         OSError: it cannot be read.
@@ -169,9 +184,9 @@ def read_version(path: Path) -> FileVersion:
     """
     with open_regular(path) as file:
         status = os.fstat(file.fileno())
-        content = file.read(MAX_FILE_BYTES + 1)
-    if len(content) > MAX_FILE_BYTES:
-        raise TooLongError("it is longer than 1 MiB")
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise TooLongError(f"it is longer than {most_bytes} bytes; raise maxFileBytes")
     return FileVersion(content, _signature(status))
 
 

@@ -29,13 +29,14 @@ JSONMapping: TypeAlias = dict[str, object]
 PAGE_OBJECTS = 500
 """Of one page of a list: so many Pods are some MiB."""
 MOST_PAGE_BYTES = 64 * 1024 * 1024
+"""Unless `maxListBytes` says otherwise; of a page, and of any other answer but a watch."""
 LINES_AT_ONCE = 50
 """Of a watch, before everything else has a turn."""
 MOST_LINE_BYTES = MOST_ITEM_BYTES
 """One object and what surrounds it."""
 _LONG_PAGE = Limit(
-    "MOST_PAGE_BYTES",
-    f"an answer of the API server was refused: longer than {MOST_PAGE_BYTES // 2**20} MiB (MOST_PAGE_BYTES, fixed); see what answers there",
+    "maxListBytes",
+    "an answer of the API server was refused: longer than maxListBytes; see what answers there, or raise maxListBytes",
 )
 _LONG_LINE = Limit(
     "MOST_LINE_BYTES",
@@ -96,9 +97,20 @@ class Answer:
 class ApiClient:
     """One API server, for as long as the picker runs. Use it between `open` and `close`."""
 
-    def __init__(self, access: Access, patience: Patience, ping_seconds: float, limits: Limits) -> None:
-        """`ping_seconds`: after so long without a word a watch over HTTP/2 asks whether its server is there. `limits`: `CLIENT_LIMITS`."""
+    def __init__(
+        self, access: Access, patience: Patience, ping_seconds: float, limits: Limits, most_page_bytes: int = MOST_PAGE_BYTES
+    ) -> None:
+        """For as long as the picker runs.
+
+        Args:
+            access: Where it is, and how it knows who asks.
+            patience: The times that no parameter gives.
+            ping_seconds: After so long without a word a watch over HTTP/2 asks whether its server is there.
+            limits: `CLIENT_LIMITS` among them.
+            most_page_bytes: Of one answer.
+        """
         self._access = access
+        self._most_page_bytes = most_page_bytes
         self._limits = limits
         self._patience = patience
         self._destination: Destination | None = None
@@ -268,9 +280,9 @@ class ApiClient:
         body = bytearray()
         async for chunk in answer.chunks:
             body += chunk
-            if len(body) > MOST_PAGE_BYTES:
+            if len(body) > self._most_page_bytes:
                 self._limits.acted(_LONG_PAGE, about=self._access.server)
-                raise ApiError(f"the answer is longer than {MOST_PAGE_BYTES} bytes", Outcome.MALFORMED)
+                raise ApiError(f"the answer is longer than {self._most_page_bytes} bytes", Outcome.MALFORMED)
         return body
 
     async def _current_token(self) -> str:

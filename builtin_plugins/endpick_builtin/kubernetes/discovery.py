@@ -80,12 +80,13 @@ class KubernetesDiscovery(EndpointDiscovery[KubernetesDiscoveryParameters]):
         access = await asyncio.to_thread(find_access, parameters.kubeconfig, os.environ)
         namespace = parameters.pool_namespace or os.environ.get("NAMESPACE") or access.namespace or "default"
         context.logger.info("asking the API server", extra={"server": access.server, "found_in": access.found_in, "namespace": namespace})
-        client = ApiClient(access, self._patience, parameters.ping_interval, self._limits)
+        client = ApiClient(access, self._patience, parameters.ping_interval, self._limits, parameters.max_list_bytes)
         client.open()
         try:
             comeback = Comeback(access.server, context.random)
             seconds = parameters.watch_timeout, parameters.longest_pause
-            shared = Following(client, comeback, context.random, context.logger, self._limits, self._steps, *seconds, self._patience)
+            most = parameters.max_objects, parameters.max_rule_parts
+            shared = Following(client, comeback, context.random, context.logger, self._limits, self._steps, *seconds, self._patience, *most)
 
             def picture(complete: Callable[[], None]) -> PoolPicture:
                 return PoolPicture(parameters, namespace, shared, registry, self._synced, complete)

@@ -23,15 +23,17 @@ from endpick_builtin.kubernetes.watch_states import TRANSITIONS, Outcome, Pauses
 T = TypeVar("T")
 
 MOST_OBJECTS = 20_000
+"""Unless `maxObjects` says otherwise."""
 MOST_REWRITES = 4096
 """Of InferenceModelRewrites, whose rules are longer than what is kept of other objects."""
 MANY_OBJECTS = Limit(
-    "MOST_OBJECTS",
-    f"objects are left out: a collection has more than {MOST_OBJECTS} that count (MOST_OBJECTS, fixed); select fewer Pods",
+    "maxObjects",
+    f"objects are left out: more of a collection count than maxObjects, or there are more than {MOST_REWRITES} InferenceModelRewrites; "
+    "raise maxObjects, or select fewer Pods",
 )
 MANY_RULES = Limit(
-    "MOST_RULE_PARTS",
-    f"rules are left out: all InferenceModelRewrites together have more than {MOST_RULE_PARTS} models and targets (MOST_RULE_PARTS, fixed)",
+    "maxRuleParts",
+    "rules are left out: all InferenceModelRewrites together have more models and targets than maxRuleParts; raise maxRuleParts",
 )
 _LONGEST_NAME = 253
 """As Kubernetes has it; an object of a longer name does not count."""
@@ -50,7 +52,7 @@ class Collection(Generic[T]):
         query: Selectors.
         required: Whether the pool is unknown without it; a collection that is not may be missing, or forbidden.
         only: The name of the one object that is asked for, where it is one: a server may send others all the same.
-        most: So many objects are kept; 0 for `MOST_OBJECTS`.
+        most: So many objects are kept; 0 for the `most_objects` of `Following`.
     """
 
     title: str
@@ -76,6 +78,8 @@ class Following:
         watch_seconds: After which a watch is begun anew: how long silence is taken for peace.
         longest_pause_seconds: Between two attempts.
         patience: All other times.
+        most_objects: That are kept of a collection.
+        most_rule_parts: Models and targets that are kept of all InferenceModelRewrites together.
     """
 
     client: ApiClient
@@ -87,6 +91,8 @@ class Following:
     watch_seconds: float
     longest_pause_seconds: float
     patience: Patience
+    most_objects: int = MOST_OBJECTS
+    most_rule_parts: int = MOST_RULE_PARTS
 
 
 class Follower(Generic[T]):
@@ -215,7 +221,7 @@ class Follower(Generic[T]):
         kept = collection.read(item)
         if kept is None:
             objects.pop(name, None)
-        elif name in objects or len(objects) < (collection.most or MOST_OBJECTS):
+        elif name in objects or len(objects) < (collection.most or self._shared.most_objects):
             objects[name] = kept
         else:
             self._is_partial = True

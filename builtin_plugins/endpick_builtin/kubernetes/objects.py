@@ -25,7 +25,8 @@ MOST_RULE_CHARACTERS = 16 * 1024
 """Of the models in the rules of one InferenceModelRewrite, each of which counts as `_LEAST_CHARACTERS` at least."""
 _LEAST_CHARACTERS = 64
 MOST_RULE_PARTS = 8192
-"""Models and targets in the rules of all InferenceModelRewrites together: each change of one has all of them looked at."""
+"""Models and targets in the rules of all InferenceModelRewrites together, unless `maxRuleParts` says otherwise: each change of one has
+all of them looked at."""
 _GREATEST = 2**31 - 1
 """Of a priority and of a weight: Kubernetes takes no greater ones."""
 _LEADING_NUMBER = re.compile(r"\s*\+?(\d{1,9})", re.ASCII)
@@ -138,11 +139,11 @@ def read_rewrites(item: JSONMapping, pool: PoolName) -> DatedRewrites | None:
     return DatedRewrites(created[:_LONGEST_TIME] if isinstance(created, str) else "", tuple(rules))
 
 
-def rules_in_order(rewrites: Mapping[str, DatedRewrites]) -> tuple[ModelRewrite, ...]:
-    """The rules of all objects, those of the oldest first; of objects of one second by name. Of more than `MOST_RULE_PARTS` the first."""
+def rules_in_order(rewrites: Mapping[str, DatedRewrites], most_parts: int = MOST_RULE_PARTS) -> tuple[ModelRewrite, ...]:
+    """The rules of all objects, those of the oldest first; of objects of one second by name. Of more than `most_parts` the first."""
     ordered = sorted(rewrites.items(), key=lambda entry: (entry[1].created, entry[0]))
     rules: list[ModelRewrite] = []
-    room = MOST_RULE_PARTS
+    room = most_parts
     for _, dated in ordered:
         for rule in dated.rules:
             room -= len(rule.models) + len(rule.targets)

@@ -8,7 +8,9 @@ from typing import Annotated
 from pydantic import Field
 
 from endpick.api import Duration, Parameters
-from endpick_builtin.kubernetes.objects import OLD_POOL_GROUP, POOL_GROUP
+from endpick_builtin.kubernetes.client import MOST_PAGE_BYTES
+from endpick_builtin.kubernetes.following import MOST_OBJECTS
+from endpick_builtin.kubernetes.objects import MOST_RULE_PARTS, OLD_POOL_GROUP, POOL_GROUP
 
 POOL_VERSIONS = MappingProxyType({POOL_GROUP: "v1", OLD_POOL_GROUP: "v1alpha2"})
 """Versions of InferencePool, by group."""
@@ -105,6 +107,29 @@ class KubernetesDiscoveryParameters(Parameters):
             alias="retryPeriod", gt=0, le=3600, description="Between two attempts to take or renew the lease; shorter than `renewDeadline`."
         ),
     ] = 2.0
+
+    max_objects: Annotated[
+        int,
+        Field(
+            alias="maxObjects", ge=1, description="Objects of a collection that are kept, and endpoints of all Pods; others are left out."
+        ),
+    ] = MOST_OBJECTS
+    max_rule_parts: Annotated[
+        int,
+        Field(
+            alias="maxRuleParts",
+            ge=1,
+            description="Models and targets in the rules of all InferenceModelRewrites together; other rules are left out.",
+        ),
+    ] = MOST_RULE_PARTS
+    max_list_bytes: Annotated[
+        int,
+        Field(
+            alias="maxListBytes",
+            ge=1024 * 1024,
+            description="Longest answer of the API server, in bytes: of a list a page of 500 objects. A longer one is refused.",
+        ),
+    ] = MOST_PAGE_BYTES
 
     def mistake(self) -> str:
         """What does not go together; empty where all does."""

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from prometheus_client.metrics import Gauge
 
-from endpick.api import Endpoint, EndpointRegistry, Limits, ModelRewrite
-from endpick_builtin.kubernetes.following import MANY_OBJECTS, MANY_RULES, MOST_OBJECTS, MOST_REWRITES, Collection, Follower, Following
+from endpick.api import Endpoint, EndpointRegistry, ModelRewrite
+from endpick_builtin.kubernetes.following import MANY_OBJECTS, MANY_RULES, MOST_REWRITES, Collection, Follower, Following
 from endpick_builtin.kubernetes.objects import (
     DatedRewrites,
     Pod,
@@ -191,7 +191,7 @@ class PoolPicture:
                 before = _Made(pod, ports, tuple(endpoints_of((pod,), ports, self._namespace)))
             made[pod.name] = before
             endpoints += before.endpoints
-            if len(endpoints) > MOST_OBJECTS:
+            if len(endpoints) > self._shared.most_objects:
                 self._shared.limits.acted(MANY_OBJECTS, about="endpoints")
                 break
             await pace.rest(began)
@@ -215,7 +215,7 @@ class PoolPicture:
             await asyncio.sleep((monotonic() - began) * REST_PER_TURN)
         if rewrites is not None:
             began = monotonic()
-            rules = told_rules(rewrites.objects, self._shared.limits, rewrites.title)
+            rules = told_rules(rewrites.objects, self._shared, rewrites.title)
             await asyncio.sleep((monotonic() - began) * REST_PER_TURN)
             began = monotonic()
             self._registry.set_rewrites(rules)
@@ -231,11 +231,11 @@ class _Made:
     endpoints: tuple[Endpoint, ...]
 
 
-def told_rules(rewrites: Mapping[str, DatedRewrites], limits: Limits, title: str) -> tuple[ModelRewrite, ...]:
+def told_rules(rewrites: Mapping[str, DatedRewrites], shared: Following, title: str) -> tuple[ModelRewrite, ...]:
     """The rules of all objects, as far as they are told; `title` is what a message calls them."""
-    rules = rules_in_order(rewrites)
+    rules = rules_in_order(rewrites, shared.most_rule_parts)
     if len(rules) < sum(len(each.rules) for each in rewrites.values()):
-        limits.acted(MANY_RULES, about=title)
+        shared.limits.acted(MANY_RULES, about=title)
     return rules
 
 

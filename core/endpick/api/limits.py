@@ -17,7 +17,8 @@ class Limit:
     """A limit on what clients, servers or files may ask of a plugin.
 
     Attributes:
-        name: The parameter that sets it, as operators write it, or the constant where it is fixed; the metric's label `limit`.
+        name: The parameter that sets it, as operators write it; in capitals where it is fixed, or follows from one that `told` names. The
+            metric's label `limit`.
         told: What the log says when it acts: what was refused, and what to change.
     """
 

@@ -345,18 +345,33 @@ def test_the_service_account_is_where_kubernetes_puts_it():
 
 
 @pytest.mark.asyncio
-async def test_pods_beyond_the_most_are_left_out_and_looked_for_again_when_there_may_be_room(one, tmp_path, monkeypatch):
-    monkeypatch.setattr("endpick_builtin.kubernetes.following.MOST_OBJECTS", 2)
+async def test_pods_beyond_the_most_are_left_out_and_looked_for_again_when_there_may_be_room(one, tmp_path):
     one.page_objects = 1
     pod(one, "b", "10.0.0.2")
     pod(one, "c", "10.0.0.3")
-    async with following(one, tmp_path, watchTimeout=1) as followed:
+    async with following(one, tmp_path, watchTimeout=1, maxObjects=2) as followed:
         assert followed.members() == TWO
         one.delete(PODS, "a")
         await followed.becomes({"b-rank-0": "10.0.0.2:8000", "c-rank-0": "10.0.0.3:8000"})
         pod(one, "d", "10.0.0.4")
         one.delete(PODS, "b")
         await followed.becomes({"c-rank-0": "10.0.0.3:8000", "d-rank-0": "10.0.0.4:8000"})
+
+
+@pytest.mark.asyncio
+async def test_the_parameters_say_how_much_of_rules_and_of_a_list_is_taken(one, tmp_path, caplog):
+    for name in ("a", "b"):
+        rule = {"matches": [{"model": {"value": name}}], "targets": [{"modelRewrite": "n", "weight": 1}]}
+        one.put(f"{NEW}/inferencemodelrewrites", name, spec={"poolRef": {"name": "pool"}, "rules": [rule]})
+    async with following(one, tmp_path, maxRuleParts=3) as followed:
+        await eventually(lambda: set(followed.table.rules.rewrites) == {"a"}, lambda: f"{followed.table.rules.rewrites}")
+        assert "raise maxRuleParts" in caplog.text
+    pod(one, "b", "10.0.0.2", annotations={"long": "x" * 1_200_000})
+    async with following(one, tmp_path) as followed:
+        assert set(followed.table.rules.rewrites) == {"a", "b"}
+        assert len(followed.members()) == 2
+    async with serving(one) as url, discovering(one, kubeconfig(tmp_path / "kubeconfig", url), maxListBytes=2**20):
+        await eventually(lambda: "raise maxListBytes" in caplog.text, lambda: "the list was taken")
 
 
 @pytest.mark.asyncio

@@ -193,7 +193,7 @@ async def test_a_limit_of_a_plugin_is_counted_with_its_instance_and_told(folder)
     async with serving(folder) as picker:
         (folder / "endpoints.yaml").write_text("#" * 2_000_000)
         (line, *_) = await picker.logged(LONG_FILE.told)
-        assert (line["level"], line["limit"], line["about"]) == ("warning", "MAX_FILE_BYTES", "endpoints.yaml")
+        assert (line["level"], line["limit"], line["about"]) == ("warning", "maxFileBytes", "endpoints.yaml")
         samples = await picker.samples("endpick_plugin_limits_total")
         acted = [dict(labels) for labels, value in samples.items() if value]
-        assert acted == [{"limit": "MAX_FILE_BYTES", "plugin_name": "file-discovery", "plugin_type": "file-discovery"}]
+        assert acted == [{"limit": "maxFileBytes", "plugin_name": "file-discovery", "plugin_type": "file-discovery"}]

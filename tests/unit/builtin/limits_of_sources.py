@@ -29,12 +29,16 @@ from endpick_builtin.kubernetes.client import CLIENT_LIMITS, ApiClient, ApiError
 from endpick_builtin.kubernetes.comeback import Comeback
 from endpick_builtin.kubernetes.patience import Patience
 from endpick_builtin.kubernetes.picture import told_rules
+from endpick_builtin.producers.json_service import JsonService
 from unit.builtin.kv_publisher import until
 from unit.builtin.name_server import CNAME, SRV, A, NameServer, answering, record
 from unit.builtin.pages import at, serving, started
 from unit.builtin.test_endpoint_load import Observed
 from unit.builtin.test_http_pages import CHUNKED, answer, speaking
 from unit.builtin.test_otlp import export, gauge, half_sent, resource, running
+
+KIB64 = 64 * 1024
+MANY_LISTS = b"[" + b"[]," * 200_000 + b"[]]"
 
 
 def context_of(registry: CollectorRegistry) -> PluginContext:
@@ -50,10 +54,24 @@ def acted(registry: CollectorRegistry) -> float:
 def page_that_says(spoken: bytes):
     async def act(monkeypatch, tmp_path):
         registry = CollectorRegistry()
-        source = MetricsDataSource("metrics", MetricsSourceParameters(), context_of(registry))
+        source = MetricsDataSource("metrics", MetricsSourceParameters(maxPageBytes=KIB64), context_of(registry))
         async with speaking(spoken) as (port, _), started(source):
             with pytest.raises(Unavailable):
                 await source.poll(at(port))
+        return registry
+
+    return act
+
+
+def service_that_says(spoken: bytes):
+    async def act(monkeypatch, tmp_path):
+        registry = CollectorRegistry()
+        async with speaking(spoken) as (port, _):
+            service = JsonService(f"http://127.0.0.1:{port}", Limits(context_of(registry), page_limits.PAGE_LIMITS))
+            service.open()
+            with pytest.raises(Unavailable):
+                await service.ask("/", {})
+            await service.close()
         return registry
 
     return act
@@ -74,17 +92,17 @@ async def look_that_takes_long(monkeypatch, tmp_path):
 
 async def document_of_many_parts(monkeypatch, tmp_path):
     registry = CollectorRegistry()
-    async with speaking(answer(b"[" + b"[]," * 200_000 + b"[]]")) as (port, _):
-        source = HttpPoolSource("pool", PoolSourceParameters(url=f"http://127.0.0.1:{port}/"), context_of(registry))
-        async with started(source):
-            with pytest.raises(Unavailable, match="more than 524288 parts"):
+    async with speaking(answer(MANY_LISTS)) as (port, _):
+        parameters = PoolSourceParameters(url=f"http://127.0.0.1:{port}/", maxPageBytes=2**22)
+        async with started(HttpPoolSource("pool", parameters, context_of(registry))) as source:
+            with pytest.raises(Unavailable, match="more than 262144 parts"):
                 await source.poll_pool()
     return registry
 
 
 async def long_load_report(monkeypatch, tmp_path):
-    observed = Observed()
-    observed.answered("JSON " + "x" * answers.MAX_HEADER_CHARACTERS)
+    observed = Observed(maxHeaderCharacters=64)
+    observed.answered("JSON " + "x" * 64)
     assert observed.count("unreadable") == 1
     return observed.registry
 
@@ -181,12 +199,11 @@ async def circle_of_aliases(monkeypatch, tmp_path):
 
 
 async def crowd_of_targets(monkeypatch, tmp_path):
-    monkeypatch.setattr(dns_discovery, "MOST_TARGETS", 2)
     registry, targets = CollectorRegistry(), ("a.svc", "b.svc", "c.svc")
     records = [record("svc", SRV, 30, target, 8000) for target in targets]
     records += [record(target, A, 30, f"10.0.0.{number}") for number, target in enumerate(targets)]
     async with answering(NameServer(records)) as server:
-        given = {"hostname": "svc", "records": "SRV", "nameserver": "127.0.0.1", "nameserverPort": server.port}
+        given = {"hostname": "svc", "records": "SRV", "nameserver": "127.0.0.1", "nameserverPort": server.port, "maxTargets": 2}
         async with discovering(DnsDiscovery("dns", DnsDiscoveryParameters.model_validate(given), context_of(registry))) as table:
             await table.is_ready.wait()
             assert [endpoint.address for endpoint in table.view()] == ["10.0.0.0:8000", "10.0.0.1:8000"]
@@ -196,10 +213,9 @@ async def crowd_of_targets(monkeypatch, tmp_path):
 def file_that_becomes(content: bytes):
     async def act(monkeypatch, tmp_path):
         monkeypatch.setattr(file_discovery, "LOOK_INTERVAL_SECONDS", 0.02)
-        monkeypatch.setattr(endpoint_file, "MOST_FIELDS", 1000)
         registry, path = CollectorRegistry(), tmp_path / "endpoints.yaml"
         path.write_text('endpoints: [{name: a, address: 127.0.0.1, port: "1"}]')
-        parameters = FileDiscoveryParameters.model_validate({"path": str(path), "watchFile": True})
+        parameters = FileDiscoveryParameters.model_validate({"path": str(path), "watchFile": True, "maxFileBytes": 1024})
         async with discovering(FileDiscovery("files", parameters, context_of(registry))) as table:
             await table.is_ready.wait()
             path.write_bytes(content)
@@ -211,19 +227,19 @@ def file_that_becomes(content: bytes):
 
 
 LAUGHS = (
-    b"a: &a {" + b", ".join(b"k%d: 1" % n for n in range(100)) + b"}\n"
+    b"a: &a {" + b", ".join(b"k%d: 1" % n for n in range(60)) + b"}\n"
     b"endpoints:\n" + b"- {<<: *a, name: b}\n" * 20
 )  # fmt: skip
+assert len(LAUGHS) <= 1024
 
 
 def api_server_that(handler, limited=None):
     async def act(monkeypatch, tmp_path):
-        monkeypatch.setattr(client, "MOST_PAGE_BYTES", 1000)
         monkeypatch.setattr(client, "MOST_LINE_BYTES", 1000)
         registry = CollectorRegistry()
         async with serving(handler) as port:
             access = Access(f"http://127.0.0.1:{port}", None, None, "", None, "", "the test")
-            api = ApiClient(access, Patience(grace_seconds=0.05), 1.0, Limits(context_of(registry), CLIENT_LIMITS))
+            api = ApiClient(access, Patience(grace_seconds=0.05), 1.0, Limits(context_of(registry), CLIENT_LIMITS), 1000)
             api.open()
             with pytest.raises(ApiError):
                 await (limited or (lambda api: api.watch("/pods", {}, "1", 1, lambda events: None)))(api)
@@ -245,7 +261,6 @@ async def endless_watch(request):
 
 
 async def crowd_of_pods(monkeypatch, tmp_path):
-    monkeypatch.setattr(following, "MOST_OBJECTS", 3)
     pods = [{"metadata": {"name": f"p{number}"}} for number in range(4)]
 
     async def listing(request):
@@ -259,7 +274,7 @@ async def crowd_of_pods(monkeypatch, tmp_path):
         api.open()
         steps = Counter("steps", "Of the test.", ("collection", "outcome"), registry=None)
         back, logger = Comeback("http://127.0.0.1", Random(1)), logging.getLogger("tests.limits")
-        shared = following.Following(api, back, Random(1), logger, limits, steps, 1, 1, Patience())
+        shared = following.Following(api, back, Random(1), logger, limits, steps, 1, 1, Patience(), most_objects=3)
         changed = asyncio.Event()
         follower = following.Follower(following.Collection("pods", "/pods", lambda item: item), shared, changed.set)
         running = asyncio.create_task(follower.run())
@@ -271,12 +286,13 @@ async def crowd_of_pods(monkeypatch, tmp_path):
 
 
 async def crowd_of_rules(monkeypatch, tmp_path):
-    monkeypatch.setattr(objects, "MOST_RULE_PARTS", 3)
     registry = CollectorRegistry()
     limits = Limits(context_of(registry), (*CLIENT_LIMITS, following.MANY_OBJECTS, following.MANY_RULES))
+    logger, steps = logging.getLogger("tests.limits"), Counter("steps", "Of the test.", registry=None)
+    shared = following.Following(None, None, Random(1), logger, limits, steps, 1, 1, Patience(), most_rule_parts=3)
     rule = ModelRewrite(("m",), (ModelTarget("n", 1),))
     rewrites = {"a": objects.DatedRewrites("1", (rule,)), "b": objects.DatedRewrites("2", (rule,))}
-    assert told_rules(rewrites, limits, "rewrites") == (rule,)
+    assert told_rules(rewrites, shared, "rewrites") == (rule,)
     return registry
 
 
@@ -291,12 +307,16 @@ async def no_room_for_a_connection(monkeypatch, tmp_path):
 
 ACTS = {
     page_limits.MANY_CONNECTIONS: no_room_for_a_connection,
-    page_limits.LONG_PAGE: page_that_says(b"HTTP/1.1 200 OK\r\nContent-Length: 8388609\r\n\r\n"),
-    page_limits.LONG_ANSWER: page_that_says(CHUNKED + b"1;" + b"x" * page_limits.MAX_ANSWER_BYTES),
+    page_limits.LONG_PAGE: page_that_says(b"HTTP/1.1 200 OK\r\nContent-Length: 65537\r\n\r\n"),
+    page_limits.LONG_ANSWER: page_that_says(CHUNKED + b"1;" + b"x" * 2 * KIB64),
     page_limits.LONG_HEAD: page_that_says(b"HTTP/1.1 200 OK\r\nX: " + b"x" * (2 * page_limits.MAX_HEAD_BYTES)),
-    page_limits.MANY_CHUNKS: page_that_says(CHUNKED + b"1\r\n#\r\n" * (page_limits.MAX_CHUNKS + 1)),
+    page_limits.MANY_CHUNKS: page_that_says(CHUNKED + b"1\r\n#\r\n" * 2000),
     page_limits.MANY_HEADERS: page_that_says(answer(b"", *[b"X-%d: 1" % number for number in range(300)])),
     page_limits.MANY_PARTS: document_of_many_parts,
+    page_limits.SERVICE_LONG_PAGE: service_that_says(b"HTTP/1.1 200 OK\r\nContent-Length: 8388609\r\n\r\n"),
+    page_limits.SERVICE_LONG_ANSWER: service_that_says(CHUNKED + b"1;" + b"x" * 2 * page_limits.MAX_PAGE_BYTES),
+    page_limits.SERVICE_MANY_CHUNKS: service_that_says(CHUNKED + b"1\r\n#\r\n" * 2000),
+    page_limits.SERVICE_MANY_PARTS: service_that_says(answer(MANY_LISTS)),
     pool_data._TIMEOUT: look_that_takes_long,
     answers._LONG_HEADER: long_load_report,
     otlp._TOO_LARGE: long_export,
@@ -309,7 +329,7 @@ ACTS = {
     otlp._LONG_HANDSHAKE: long_handshake,
     dns_discovery._MANY_ALIASES: circle_of_aliases,
     dns_discovery._MANY_TARGETS: crowd_of_targets,
-    file_discovery.LONG_FILE: file_that_becomes(b"#" * (file_discovery.MAX_FILE_BYTES + 1)),
+    file_discovery.LONG_FILE: file_that_becomes(b"#" * 1025),
     endpoint_file.MANY_FIELDS: file_that_becomes(LAUGHS),
     client._LONG_PAGE: api_server_that(long_json, lambda api: api.page("/pods", {}, lambda item: None)),
     client._LONG_LINE: api_server_that(long_json),

@@ -163,6 +163,18 @@ async def test_where_one_server_of_a_service_cannot_be_looked_up_the_pool_stays(
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize(("parameters", "taken"), [({}, 1024), ({"maxTargets": 3}, 3), ({"maxTargets": 1100}, 1100)])
+async def test_as_many_servers_of_a_service_are_looked_up_as_max_targets_allows(parameters, taken):
+    names = [f"t{number}" for number in range(1100)]
+    records = [record("s", SRV, 30, name, 8000) for name in names]
+    records += [record(name, A, 30, f"10.0.{number // 256}.{number % 256}") for number, name in enumerate(names)]
+    server = NameServer(records, truncates=True)
+    async with answering(server), discovering(server, hostname="s", records="SRV", **parameters) as table:
+        await asyncio.wait_for(table.is_ready.wait(), 10)
+        assert len(table.view()) == taken
+
+
+@pytest.mark.asyncio
 async def test_ipv6_addresses():
     both = NameServer([record(NAME, AAAA, 0, "fd00::2"), record(NAME, A, 0, "10.0.0.1")])
     async with answering(both) as server, discovering(server, records="AAAA") as table:

@@ -31,8 +31,8 @@ def fast(monkeypatch) -> None:
     monkeypatch.setattr(module, "LOOK_INTERVAL_SECONDS", 0.005)
 
 
-def discovery(path: Path | str, *, watch: bool = False) -> FileDiscovery:
-    parameters = FileDiscoveryParameters.model_validate({"path": str(path), "watchFile": watch})
+def discovery(path: Path | str, *, watch: bool = False, **more: object) -> FileDiscovery:
+    parameters = FileDiscoveryParameters.model_validate({"path": str(path), "watchFile": watch, **more})
     return FileDiscovery("files", parameters, PluginContext(logger=logging.getLogger("tests.discovery")))
 
 
@@ -85,9 +85,9 @@ def counting(monkeypatch, name: str) -> list[Path]:
     calls: list[Path] = []
     real = getattr(module, name)
 
-    def counted(path: Path):
+    def counted(path: Path, *more: object):
         calls.append(path)
-        return real(path)
+        return real(path, *more)
 
     monkeypatch.setattr(module, name, counted)
     return calls
@@ -134,7 +134,7 @@ async def test_a_file_that_cannot_be_read_at_start_ends_start_up(path, trouble):
         path.mkdir()
     if trouble == "too long":
         path.write_text(GOOD + "#" * 2**20)
-    reason = {"missing": "No such file", "a folder": "Is a directory", "too long": "longer than 1 MiB"}[trouble]
+    reason = {"missing": "No such file", "a folder": "Is a directory", "too long": "longer than 1048576 bytes; raise maxFileBytes"}[trouble]
     with pytest.raises(ConfigurationError, match=rf"endpoint file .*endpoints\.yaml cannot be read: .*{reason}"):
         await discovery(path, watch=True).run(EndpointTable(lambda: 0.0))
 
@@ -145,6 +145,34 @@ async def test_a_file_of_exactly_one_mebibyte_is_read(path):
     table = EndpointTable(lambda: 0.0)
     await discovery(path).run(table)
     assert len(table.view()) == 2
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("size", "most", "is_read"), [(2000, 1999, False), (2000, 2000, True), (2**20 + 1, 2**20 + 1, True)])
+async def test_a_file_has_as_many_bytes_as_max_file_bytes_allows(path, size, most, is_read):
+    path.write_text(GOOD + "#" * (size - len(GOOD)))
+    table = EndpointTable(lambda: 0.0)
+    if is_read:
+        await discovery(path, maxFileBytes=most).run(table)
+    else:
+        with pytest.raises(ConfigurationError, match=f"it is longer than {most} bytes; raise maxFileBytes"):
+            await discovery(path, maxFileBytes=most).run(table)
+    assert len(table.view()) == 2 * is_read
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("most", "is_read"), [(2000, False), (4000, True)])
+async def test_a_file_has_as_many_fields_with_what_aliases_repeat_as_max_file_bytes(path, most, is_read):
+    labels = "labels: &labels {" + ", ".join(f"l{n}: x" for n in range(100)) + "}\n"
+    entries = "".join(f"- {{<<: *e, name: e{n}, labels: *labels}}\n" for n in range(20))
+    path.write_text(f"{labels}base: &e {{address: 10.0.0.1, port: '1'}}\nendpoints:\n{entries}")
+    table = EndpointTable(lambda: 0.0)
+    if is_read:
+        await discovery(path, maxFileBytes=most).run(table)
+    else:
+        with pytest.raises(ConfigurationError, match=f"the file has more than {most} fields"):
+            await discovery(path, maxFileBytes=most).run(table)
+    assert len(table.view()) == 20 * is_read
 
 
 def write_in_place(path: Path, text: str) -> None:

@@ -202,7 +202,7 @@ def test_a_file_that_says_too_much_by_aliases_is_refused():
     contents = read_endpoint_file(f"{labels}endpoints:\n{entries}".encode())
     assert contents.endpoints is None
     (mistake,) = contents.mistakes
-    assert str(mistake) == "line 1: with all that `<<` and aliases repeat, the file has more than 1000000 fields"
+    assert str(mistake) == "line 1: with all that `<<` and aliases repeat, the file has more than 1048576 fields"
 
 
 def test_merges_that_are_nested_too_deeply_are_a_mistake():

@@ -14,7 +14,7 @@ from aiohttp import web
 from endpick.api import Endpoint, Unavailable
 from endpick_builtin.collection import connection_room
 from endpick_builtin.collection.http_answer import Answer, TooMuchError
-from endpick_builtin.collection.page_limits import MANY_CHUNKS, MAX_ANSWER_BYTES, MAX_HEAD_BYTES
+from endpick_builtin.collection.page_limits import MANY_CHUNKS, MAX_HEAD_BYTES, MAX_PAGE_BYTES, PageSize
 from unit.builtin.pages import PAGE, at, metrics_source, serving, started
 
 pytestmark = pytest.mark.asyncio
@@ -134,7 +134,7 @@ async def test_what_a_server_says_unasked_is_never_taken_for_the_next_answer():
         (b"HTTP/1.1 200 OK\r\nX: " + b"x" * (2 * MAX_HEAD_BYTES), "the headers of the answer are longer than 64 KiB", 2),
         (b"HTTP/1.1 103 Early Hints\r\n\r\n" * 4000, "the headers of the answer are longer than 64 KiB", 2),
         (b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n", "the server wants to speak another protocol", 2),
-        (CHUNKED + b"1;" + b"x" * MAX_ANSWER_BYTES, "the page is longer than 8 MiB", 2),
+        (CHUNKED + b"1;" + b"x" * 2 * MAX_PAGE_BYTES, "the page is longer than 8 MiB", 2),
         (answer(gzip.compress(PAGE)[:-4], b"Content-Encoding: gzip"), "the compressed answer cannot be unpacked: it is cut short", 1),
         (answer(PAGE, b"Content-Encoding: br"), "the answer is encoded with 'br', which was not asked for", 1),
         (answer(PAGE, b"Content-Encoding: gzip"), "the compressed answer cannot be unpacked", 1),
@@ -220,11 +220,11 @@ async def test_a_server_that_finds_every_connection_in_use_is_told_apart_and_ask
         assert (await source.poll(at(port))).body == PAGE, "a connection that was not made takes no place"
 
 
-@pytest.mark.parametrize(("length", "most"), [(1, 1015), (32, 2000), (64, 20_000)])
+@pytest.mark.parametrize(("length", "most"), [(1, 1015), (32, 2000), (64, 20_971)])
 async def test_so_many_chunks_may_an_answer_have_by_their_length(length, most):
-    answer = Answer()
+    answer = Answer(PageSize(MAX_PAGE_BYTES))
     for _ in range(most):
         answer.add(b"#" * length)
-    with pytest.raises(TooMuchError, match=r"the answer comes in (more than 20000 chunks|\d+ chunks of \d+ bytes)") as caught:
+    with pytest.raises(TooMuchError, match=r"the answer comes in (more than 20971 chunks|\d+ chunks of \d+ bytes)") as caught:
         answer.add(b"#" * length)
     assert caught.value.limit is MANY_CHUNKS

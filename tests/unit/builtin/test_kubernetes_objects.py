@@ -115,6 +115,14 @@ def test_of_rules_without_measure_the_first_are_known():
     assert sum(len(rule.models) + len(rule.targets) for rule in told) == objects.MOST_RULE_PARTS
 
 
+@pytest.mark.parametrize(("most", "taken"), [(7, 6), (8, 8), (10_000, 10_000)])
+def test_as_many_parts_of_rules_are_told_as_max_rule_parts_allows(most, taken):
+    many = read_rewrites(rewriting(100), POOL)
+    assert many is not None
+    told = rules_in_order({f"w{number}": many for number in range(100)}, most)
+    assert sum(len(rule.models) + len(rule.targets) for rule in told) == taken
+
+
 def test_texts_of_megabytes_are_no_ports_and_no_address():
     ready = {"conditions": [{"type": "Ready", "status": "True"}]}
     ports = ",".join(map(str, range(1, 60_000)))

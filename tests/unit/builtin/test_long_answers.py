@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import threading
 import weakref
 from types import SimpleNamespace
 
@@ -44,6 +45,20 @@ async def test_each_answer_waits_for_the_one_before_and_rests_for_its_length(res
 
     assert read == bodies
     assert rests == [1 / 64, 2 / 64]
+
+
+async def test_answers_that_may_be_longer_keep_their_seats_for_longer_and_are_unpacked_beside_everything_else(monkeypatch):
+    monkeypatch.setattr(long_answers, "_SEAT_SECONDS", 0.01)
+    monkeypatch.setattr(long_answers, "_SEATS", 1)
+    gate, slow, waiting = LongAnswers(64 * MEBIBYTE), Received(), Received()
+    assert gate.enter(slow)
+    assert not gate.enter(waiting)
+    await asyncio.sleep(0.04)
+    assert (slow.told, waiting.told) == ([], [])
+    await until(lambda: waiting.told, "a seat")
+    assert (slow.told, waiting.told) == (["give up"], ["go on"])
+
+    assert await gate.read(lambda: b"%d" % threading.get_ident()) != b"%d" % threading.get_ident()
 
 
 async def test_an_answer_that_cannot_be_unpacked_lets_the_next_one_through(rests):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from endpick.api import ConfigurationError, Endpoint, PluginContext
-from endpick_builtin.collection import otlp, otlp_messages, otlp_ports
+from endpick_builtin.collection import otlp, otlp_messages, otlp_ports, push_server
 from endpick_builtin.collection.otlp import OtlpParameters, OtlpSource
 from endpick_builtin.collection.otlp_messages import MAX_POINTS, MalformedExport, answer_of, line_of, read_json, read_protobuf
 from unit.builtin.kv_publisher import until
@@ -93,6 +93,18 @@ async def test_a_push_becomes_a_page_of_the_endpoint_it_names(name):
     assert answer == (200, b"{}")
     assert it.pages == [("default/a", b'vllm:num_requests_waiting{model_name="say \\"x\\"\\n"} 3.0 1700000000123\n')]
     assert (it.count("exports", "read"), it.count("points", "delivered"), it.count("points", "left_out")) == (1, 1, 0)
+
+
+@pytest.mark.asyncio
+async def test_a_connection_is_closed_that_pushes_nothing_for_idle_timeout(monkeypatch, caplog):
+    monkeypatch.setattr(push_server, "_SWEEP_SECONDS", 0.02)
+    async with running(idleTimeout="50ms") as it, asyncio.timeout(20), aiohttp.ClientSession() as session:
+        url = f"http://127.0.0.1:{it.source.port}/v1/metrics"
+        async with session.post(url, data=b"{}", headers=JSON) as response:
+            assert response.status == 200
+        while "raise idleTimeout" not in caplog.text:  # noqa: ASYNC110 - what is waited for happens in the plugin
+            await asyncio.sleep(0.01)
+        assert it.registry.get_sample_value("endpick_plugin_limits_total", {"limit": "idleTimeout"}) == 1
 
 
 @pytest.mark.asyncio

@@ -82,6 +82,31 @@ async def test_a_file_is_read_anew_each_time_and_says_why_it_cannot(tmp_path):
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("content", "parameters", "trouble"),
+    [
+        (b"1".ljust(70_000), {}, None),
+        (b"1".ljust(70_000), {"maxPageBytes": 69_999}, "is longer than 0.0667562 MiB"),
+        (b"1".ljust(MAX_PAGE_BYTES + 1), {"maxPageBytes": MAX_PAGE_BYTES + 1}, None),
+        (b"[" + b"1," * 300_000 + b"1]", {}, None),
+        (b"[" + b"1," * 300_000 + b"1]", {"maxPageBytes": 2**22}, "JSON of more than 262144 parts"),
+        (b"[" + b"1," * 600_000 + b"1]", {}, "JSON of more than 524288 parts"),
+        (b"[" + b"1," * 600_000 + b"1]", {"maxPageBytes": 2**24}, None),
+    ],
+)
+async def test_a_document_has_as_many_bytes_and_parts_as_max_page_bytes_allows(tmp_path, content, parameters, trouble, caplog):
+    path = tmp_path / "pool.json"
+    path.write_bytes(content)
+    async with started(source(path=str(path), **parameters)) as it:
+        if trouble is None:
+            assert isinstance(await it.poll_pool(), JsonDocument)
+        else:
+            with pytest.raises(Unavailable, match=trouble):
+                await it.poll_pool()
+    assert ("raise maxPageBytes" in caplog.text) is (trouble is not None)
+
+
+@pytest.mark.asyncio
 async def test_authorities_that_cannot_be_read_end_the_start(tmp_path):
     with pytest.raises(ConfigurationError, match="nowhere"):
         await source(url="https://pool.example/", caCertPath=str(tmp_path / "nowhere")).start()

@@ -13,14 +13,14 @@ from aiohttp import web
 
 from endpick.transport.tls import make_self_signed
 from endpick_builtin.collection import push_server
-from endpick_builtin.collection.push_server import MAX_CONNECTIONS, Closed, PushServer
+from endpick_builtin.collection.push_server import IDLE_SECONDS, MAX_CONNECTIONS, Closed, PushServer
 
 pytestmark = pytest.mark.asyncio
 HEAD = b"POST / HTTP/1.1\r\nhost: x\r\n"
 
 
 @asynccontextmanager
-async def listening(answer=None, most=MAX_CONNECTIONS, tls=None):
+async def listening(answer=None, most=MAX_CONNECTIONS, tls=None, idle=IDLE_SECONDS):
     """A server whose handler waits for `answer`, if there is one; and how many connections it closed, by reason."""
     closed = Counter()
 
@@ -34,7 +34,7 @@ async def listening(answer=None, most=MAX_CONNECTIONS, tls=None):
 
     app = web.Application()
     app.router.add_post("/", take)
-    server = PushServer(app, lambda reason: closed.update([reason]), most)
+    server = PushServer(app, lambda reason: closed.update([reason]), most, idle)
     await server.start("127.0.0.1", 0, tls)
     try:
         yield server, closed
@@ -130,6 +130,20 @@ async def test_a_connection_whose_request_does_not_come_is_closed(monkeypatch, s
         assert closed[Closed.SLOW] == 1
         writer.close()
         assert await posted(server) == "taken"
+
+
+@pytest.mark.parametrize(("idle", "is_closed"), [(0.05, True), (IDLE_SECONDS, False)])
+async def test_a_connection_is_closed_and_counted_whose_next_request_does_not_come(monkeypatch, idle, is_closed):
+    monkeypatch.setattr(push_server, "_SWEEP_SECONDS", 0.02)
+    async with listening(idle=idle) as (server, closed), asyncio.timeout(20):
+        reader, writer = await connected(server, HEAD + b"content-length: 1\r\n\r\nx")
+        assert (await reader.readuntil(b"taken")).startswith(b"HTTP/1.1 200")
+        if is_closed:
+            assert await reader.read() == b""
+        else:
+            await asyncio.sleep(0.2)
+        assert closed[Closed.SLOW] == is_closed
+        writer.close()
 
 
 async def test_nothing_listens_where_the_port_is_taken():

@@ -178,6 +178,51 @@ async def test_a_page_of_exactly_the_limit_is_read():
         assert len((await source.poll(at(port))).body) == MAX_PAGE_BYTES
 
 
+MIB = 2**20
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    ("size", "parameters", "is_taken"),
+    [
+        (70_000, {}, True),
+        (70_000, {"maxPageBytes": 69_999}, False),
+        (9 * MIB, {}, False),
+        (9 * MIB, {"maxPageBytes": 9 * MIB}, True),
+    ],
+)
+async def test_a_page_has_as_many_bytes_as_max_page_bytes_allows(size, parameters, is_taken, packed, caplog):
+    async def handler(request):
+        page = b"#" * size
+        return web.Response(body=gzip.compress(page), headers={"Content-Encoding": "gzip"}) if packed else web.Response(body=page)
+
+    async with serving(handler) as port, started(metrics_source(**parameters)) as source:
+        if is_taken:
+            assert len((await source.poll(at(port))).body) == size
+        else:
+            with pytest.raises(Unavailable, match="the page is longer than"):
+                await source.poll(at(port))
+    assert ("raise maxPageBytes" in caplog.text) is not is_taken
+
+
+@pytest.mark.parametrize(("megabytes", "is_taken"), [(8, False), (16, True)])
+async def test_an_answer_has_as_many_chunks_and_bytes_around_them_as_follow_from_max_page_bytes(megabytes, is_taken):
+    async def handler(request):
+        response = web.StreamResponse()
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        for _ in range(25_000):
+            await response.write(b"#" * 100)
+        return response
+
+    async with serving(handler) as port, started(metrics_source(maxPageBytes=megabytes * MIB)) as source:
+        if is_taken:
+            assert len((await source.poll(at(port))).body) == 2_500_000
+        else:
+            with pytest.raises(Unavailable, match="the answer comes in more than 20971 chunks"):
+                await source.poll(at(port))
+
+
 async def test_a_cancelled_poll_leaves_the_source_usable():
     hang = True
 
@@ -296,8 +341,8 @@ async def test_the_interval_is_the_parameter_or_left_to_the_host(text, seconds):
     assert metrics_source().interval_seconds is None
 
 
-def models_source() -> ModelsDataSource:
-    return ModelsDataSource("models", ModelsSourceParameters(), PluginContext())
+def models_source(**parameters: object) -> ModelsDataSource:
+    return ModelsDataSource("models", ModelsSourceParameters(**parameters), PluginContext())
 
 
 async def test_the_list_of_models_is_read():
@@ -332,21 +377,23 @@ async def test_of_a_list_of_models_with_a_hundred_thousand_mistakes_the_first_is
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
+    ("body", "parameters", "says"),
     [
-        (b'{"data":[' + b'{"id":"m"},' * 5000 + b'{"id":"m"}]}', None),
-        (b'{"data":[' + b'{"id":"m"},' * 60_000 + b'{"id":"m"}]}', "more than 200000 parts"),
-        (b"[" * 100_000 + b"0," * 40_000, "more than 200000 parts"),
+        (b'{"data":[' + b'{"id":"m"},' * 5000 + b'{"id":"m"}]}', {}, None),
+        (b'{"data":[' + b'{"id":"m"},' * 60_000 + b'{"id":"m"}]}', {}, "more than 209715 parts"),
+        (b'{"data":[' + b'{"id":"m"},' * 60_000 + b'{"id":"m"}]}', {"maxPageBytes": 16 * MIB}, None),
+        (b'{"data":[' + b'{"id":"m"},' * 20_000 + b'{"id":"m"}]}', {"maxPageBytes": MIB}, "more than 26214 parts"),
+        (b"[" * 100_000 + b"0," * 40_000, {}, "more than 209715 parts"),
     ],
-    ids=["some", "models", "brackets"],
+    ids=["some", "models", "more allowed", "fewer allowed", "brackets"],
 )
-async def test_a_list_of_models_without_measure_is_refused_before_it_is_parsed(body, says):
+async def test_a_list_of_models_without_measure_is_refused_before_it_is_parsed(body, parameters, says):
     async def handler(request):
         return web.Response(body=body)
 
-    async with serving(handler) as port, started(models_source()) as source:
+    async with serving(handler) as port, started(models_source(**parameters)) as source:
         if says is None:
-            assert len(await source.poll(at(port))) == 5001
+            assert len(await source.poll(at(port))) == body.count(b"id")
         else:
             with pytest.raises(Unavailable, match=says):
                 await source.poll(at(port))
