@@ -133,8 +133,7 @@ async def two_sessions(monkeypatch, tmp_path):
 
 
 async def two_programs(monkeypatch, tmp_path):
-    monkeypatch.setattr(program_aware, "MOST_PROGRAMS", 1)
-    built = instance(ProgramAwareFairness)
+    built = instance(ProgramAwareFairness, maxPrograms=1)
     for program in "ab":
         answer(built.plugin, program, 1, 0)
     return built.registry
@@ -154,8 +153,7 @@ async def full_window(monkeypatch, tmp_path):
 
 
 async def long_window(monkeypatch, tmp_path):
-    monkeypatch.setattr(burst_prefix, "MOST_STEPS", 19)  # of three endpoints and a block each
-    producer = instance(BurstPrefixCacheProducer, windowDurationMs=bursts.HOUR)
+    producer = instance(BurstPrefixCacheProducer, windowDurationMs=bursts.HOUR, maxSteps=19)  # of three endpoints and a block each
     await asyncio.gather(bursts.matches(producer, b"x"), bursts.matches(producer, b"x"))
     return producer.registry
 
