@@ -38,7 +38,7 @@ async def never(request):
     await asyncio.Event().wait()
 
 
-def asked(limited, handler=never, **settings):
+def asked(limited, handler=never, max_rows=latency_service.MOST_ROWS, **settings):
     """A predictor and a trainer that ask a server."""
 
     async def act(monkeypatch, tmp_path):
@@ -47,7 +47,7 @@ def asked(limited, handler=never, **settings):
             url = f"http://127.0.0.1:{port}"
             limits = Limits(context_of(registry), (*LATENCY_LIMITS, *PAGE_LIMITS))
             given = LatencySettings(url, (url,), **settings)
-            predictor, trainer = Predictor(given, Random(1), limits), Trainer(given, Random(1), limits)
+            predictor, trainer = Predictor(given, Random(1), limits, max_rows), Trainer(given, Random(1), limits)
             predictor.open()
             trainer.open()
             await limited(predictor, trainer, registry)
@@ -59,8 +59,8 @@ def asked(limited, handler=never, **settings):
 
 
 async def many_rows(predictor, trainer, registry):
-    predictions = await asyncio.gather(predictor.predict([{}] * 6000), predictor.predict([{}] * 6000))
-    assert [len(each) for each in predictions] == [6000, 6000], "nothing is lost"
+    predictions = await asyncio.gather(predictor.predict([{}] * 6), predictor.predict([{}] * 6))
+    assert [len(each) for each in predictions] == [6, 6], "nothing is lost"
 
 
 async def predictions(request):
@@ -76,13 +76,12 @@ async def two_questions(predictor, trainer, registry):
 
 
 async def many_waiting(predictor, trainer, registry):
-    predictor._waiting_rows = latency_service.MOST_WAITING_ROWS - 1
-    asking = asyncio.ensure_future(predictor.predict([{}]))
+    asking = asyncio.ensure_future(predictor.predict([{}] * 21))  # which is asked, as nothing waits
     await asyncio.sleep(0)
-    with pytest.raises(Unavailable, match="rows wait for the predictor"):
+    with pytest.raises(Unavailable, match="21 rows wait for the predictor"):
         await predictor.predict([{}])
-    assert await asking
-    assert predictor._waiting_rows == latency_service.MOST_WAITING_ROWS - 1
+    assert len(await asking) == 21
+    assert len(await predictor.predict([{}] * 20)) == 20, "nothing waits any more"
 
 
 async def late_prediction(predictor, trainer, registry):
@@ -269,8 +268,8 @@ async def small_index(monkeypatch, tmp_path):
 
 
 ACTS = {
-    latency_service._MANY_ROWS: asked(many_rows, predictions),
-    latency_service._MANY_WAITING: asked(many_waiting, predictions),
+    latency_service._MANY_ROWS: asked(many_rows, predictions, max_rows=11),
+    latency_service._MANY_WAITING: asked(many_waiting, predictions, max_rows=2),
     latency_service._MANY_QUESTIONS: asked(two_questions, most_questions=1, most_rows=1),
     latency_service._LATE: asked(late_prediction, timeout_seconds=0.05),
     latency_service._MANY_SAMPLES: asked(two_samples, sample_size=1),
