@@ -112,13 +112,13 @@ async def body_parsed_elsewhere(monkeypatch, tmp_path):
 
 
 async def endless_film(monkeypatch, tmp_path):
-    producer = instance(TokenProducer)
+    producer = instance(TokenProducer, estimate={"maxMediaTokens": 7})
     film = Media(Modality.VIDEO, "https://films/1")
     prompt = Prompt(lambda: (b"",), lambda: ((film,),))
     request = InferenceRequest("r", "m", prompt=prompt, headers={media_tokens.VIDEO_DURATION: "1e9"})
     state = CycleState(access())
     producer.plugin.produce(request, pool().view(access()), state)
-    assert [len(tokens.token_ids) for tokens in state.get(TOKENIZED_PROMPT)] == [media_tokens.MOST_MEDIA_TOKENS]
+    assert [len(tokens.token_ids) for tokens in state.get(TOKENIZED_PROMPT)] == [7]
     return producer.registry
 
 
