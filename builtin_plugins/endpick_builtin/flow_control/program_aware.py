@@ -29,11 +29,10 @@ from endpick.api.metrics import MAX_LABEL_VALUES, as_label
 from endpick_builtin.recency import Recency, kept_id
 
 _STATE = "state"
-MOST_PROGRAMS = 50_000
 _MANY_PROGRAMS = Limit(
-    "MOST_PROGRAMS",
-    f"the program not seen for longest begins anew: there are more than {MOST_PROGRAMS} (MOST_PROGRAMS, fixed); "
-    "lower evictionTtlSeconds, or find out who sends so many fairness ids",
+    "maxPrograms",
+    "the program not seen for longest begins anew: there are more than maxPrograms; raise it, lower evictionTtlSeconds, or find out who "
+    "sends so many fairness ids",
 )
 _PROGRAM_BYTES = 530
 """With an id as long as it may be."""
@@ -51,6 +50,14 @@ class ProgramAwareParameters(Parameters):
     eviction_sweep_seconds: Annotated[
         float, Field(alias="evictionSweepSeconds", gt=0, le=1e9, description="How often programs are looked through for that.")
     ] = 300.0
+    max_programs: Annotated[
+        int,
+        Field(
+            alias="maxPrograms",
+            gt=0,
+            description="Programs to remember at most, some 530 bytes each; the one not seen for longest gives way. llm-d has no bound.",
+        ),
+    ] = 50_000
     las_weight_service: Annotated[
         float, Field(alias="lasWeightService", ge=0, le=1e6, description="How much it counts to have been served little.")
     ] = 0.8
@@ -81,8 +88,9 @@ class _Ledger:
     scaled down once in 500 half-lives.
     """
 
-    def __init__(self, half_life: float, now: float, limits: Limits) -> None:
-        """`limits`: of the instance."""
+    def __init__(self, half_life: float, now: float, most: int, limits: Limits) -> None:
+        """`most`: programs that are remembered; `limits`: of the instance."""
+        self._most = most
         self._limits = limits
         self.programs: Recency[str, _Program] = Recency()
         """What was seen last comes last."""
@@ -104,7 +112,7 @@ class _Ledger:
                 self.shown[key] = label
         program.seen_at = now
         self.programs.use(key, program)
-        for _ in self.programs.beyond(MOST_PROGRAMS):
+        for _ in self.programs.beyond(self._most):
             self._limits.acted(_MANY_PROGRAMS)
         return program
 
@@ -202,7 +210,8 @@ class ProgramAwareFairness(FairnessPolicy[ProgramAwareParameters], ResponseObser
     def __init__(self, name: str, parameters: ProgramAwareParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
         now = context.clock()
-        self._ledger = _Ledger(parameters.las_half_life_seconds, now, Limits(context, (_MANY_PROGRAMS,)))
+        limits = Limits(context, (_MANY_PROGRAMS,))
+        self._ledger = _Ledger(parameters.las_half_life_seconds, now, parameters.max_programs, limits)
         self._swept_at = now
         self._bands: WeakSet[_Waiting] = WeakSet()
         if context.registry is not None:

@@ -40,13 +40,11 @@ _LONG_PROMPT = Limit(
 _FULL_WINDOW = Limit(
     "maxBatchSize", "a window of requests ended early: it held as many as maxBatchSize allows; raise it, or shorten windowDurationMs"
 )
-MOST_STEPS = 200_000
-"""To place a request takes a step for each block of its prompt, and some for each endpoint; a step takes 0.2 µs."""
 _STEPS_PER_ENDPOINT = 3
 _LONG_WINDOW = Limit(
-    "MOST_STEPS",
-    f"a window of requests ended early: to place them would take more than {MOST_STEPS} steps (MOST_STEPS, fixed), one for each block of "
-    "their prompts and three for each endpoint; raise blockSizeTokens, or shorten windowDurationMs",
+    "maxSteps",
+    "a window of requests ended early: to place them would take more steps than maxSteps allows, one for each block of their prompts and "
+    "three for each endpoint; raise maxSteps or blockSizeTokens, or shorten windowDurationMs",
 )
 GRACE_SECONDS = 0.3
 """How much longer than the window a request waits at most."""
@@ -73,6 +71,15 @@ class BurstPrefixParameters(Parameters):
     max_batch_size: Annotated[
         int, Field(alias="maxBatchSize", ge=-1, description="Requests that end the window at once; -1 (and 0): no limit.")
     ] = 1000
+    max_steps: Annotated[
+        int,
+        Field(
+            alias="maxSteps",
+            gt=0,
+            description="Steps of placing a window that end it at once: one for each block of its prompts, and three for each endpoint and "
+            "request. All requests wait while they are taken, 40 ms for 200,000.",
+        ),
+    ] = 200_000
     balance_by: Annotated[
         Literal["requests", "tokens"], Field(alias="balanceBy", description="What an endpoint's load in the burst is counted in.")
     ] = "requests"
@@ -106,6 +113,7 @@ class BurstPrefixCacheProducer(DataProducer[BurstPrefixParameters]):
         self._window: list[_Waiting] = []
         self._steps = 0
         """That placing what waits in the window takes."""
+        self._most_steps = parameters.max_steps
         self._end: asyncio.TimerHandle | None = None
         self._limits = Limits(context, (_LONG_PROMPT, _FULL_WINDOW, _LONG_WINDOW))
         told = "Requests in one window of burst-prefix-cache-producer."
@@ -150,7 +158,7 @@ class BurstPrefixCacheProducer(DataProducer[BurstPrefixParameters]):
         if len(self._window) == self.parameters.max_batch_size:
             self._limits.acted(_FULL_WINDOW)
             self._flush()
-        elif self._steps > MOST_STEPS:
+        elif self._steps > self._most_steps:
             self._limits.acted(_LONG_WINDOW)
             self._flush()
         return await waiting.placed

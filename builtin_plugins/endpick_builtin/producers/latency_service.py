@@ -18,17 +18,19 @@ Features: TypeAlias = dict[str, str | float | int]
 """One endpoint as the predictor sees it, under the names of its protocol."""
 _MOST_MS = 1e9
 MOST_ROWS = 10_000
-"""The predictor refuses questions with more."""
+"""llm-d's predictor refuses questions with more."""
 _MANY_ROWS = Limit(
-    "MOST_ROWS",
-    f"a window of questions to the predictor ended early: it had {MOST_ROWS} rows (MOST_ROWS, fixed); see LATENCY_COALESCE_WINDOW_MS",
+    "maxRows",
+    "a window of questions to the predictor ended early: with those of one more request it would have had more rows than maxRows allows; "
+    "lower LATENCY_COALESCE_WINDOW_MS, or raise maxRows if the predictor takes more",
 )
-MOST_WAITING_ROWS = 10 * MOST_ROWS
-"""A row takes a kilobyte, there is one for each endpoint and request, and a predictor may be silent for as long as it is waited for."""
+MOST_WAITING_ROWS = 10
+"""For each of `maxRows`: a row takes a kilobyte, there is one for each endpoint and request, and a predictor may be silent for as long as
+it is waited for."""
 _MANY_WAITING = Limit(
     "MOST_WAITING_ROWS",
-    f"a request goes on without predictions: {MOST_WAITING_ROWS} rows wait for the predictor's answer (MOST_WAITING_ROWS, fixed); see "
-    "what keeps the predictor",
+    f"a request goes on without predictions: {MOST_WAITING_ROWS} rows for each of maxRows (MOST_WAITING_ROWS, fixed) wait for the "
+    "predictor's answer; see what keeps the predictor, or raise maxRows",
 )
 _MANY_QUESTIONS = Limit(
     "LATENCY_MAX_CONCURRENT_DISPATCHES",
@@ -137,10 +139,13 @@ def _shown(value: object) -> str:
 class Predictor:
     """Asks the predictors; questions that come within one window are asked as one."""
 
-    def __init__(self, settings: LatencySettings, random: Random, limits: Limits) -> None:
+    def __init__(self, settings: LatencySettings, random: Random, limits: Limits, max_rows: int) -> None:
+        """`max_rows`: that are asked about in one question, unless one request has more."""
         self._settings = settings
         self._random = random
         self._limits = limits
+        self._max_rows = max_rows
+        self._max_waiting = MOST_WAITING_ROWS * max_rows
         self._services = tuple(JsonService(url, limits) for url in settings.prediction_urls)
         self._gathered: list[tuple[Sequence[Features], asyncio.Future[list[Prediction]]]] = []
         self._window: asyncio.TimerHandle | None = None
@@ -174,12 +179,12 @@ class Predictor:
         Raises:
             Unavailable: there are none; the message says why.
         """
-        if self._waiting_rows + len(rows) > MOST_WAITING_ROWS:
+        if self._waiting_rows and self._waiting_rows + len(rows) > self._max_waiting:
             self._limits.acted(_MANY_WAITING)
             raise Unavailable(f"{self._waiting_rows} rows wait for the predictor's answer")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[list[Prediction]] = loop.create_future()
-        if self._gathered and self._rows() + len(rows) > MOST_ROWS:
+        if self._gathered and self._rows() + len(rows) > self._max_rows:
             self._limits.acted(_MANY_ROWS)
             self._dispatch()
         self._gathered.append((rows, future))

@@ -11,12 +11,10 @@ from pydantic import Field
 from endpick.api import Limit, Media, Modality, Parameters
 from endpick_builtin.producers.image_size import image_size
 
-MOST_MEDIA_TOKENS = 1 << 18
-"""Tokens that all media of one request get together; media beyond it get one each. Headers and pictures claim any size."""
 MANY_MEDIA_TOKENS = Limit(
-    "MOST_MEDIA_TOKENS",
-    f"media of a request were taken for fewer tokens than they claim: all of one have {MOST_MEDIA_TOKENS} (MOST_MEDIA_TOKENS, fixed); "
-    "if clients send so much, lower what estimate counts for a picture or a film",
+    "maxMediaTokens",
+    "media of a request were taken for fewer tokens than they claim: together they have as many as estimate.maxMediaTokens allows; raise "
+    "it, or lower what estimate counts for a picture or a film",
 )
 
 _MOST = 1e9
@@ -153,6 +151,16 @@ class EstimateParameters(Parameters):
 
     image: Annotated[ImageEstimate, Field(description="Pictures.")] = ImageEstimate()
     video: Annotated[VideoEstimate, Field(description="Films.")] = VideoEstimate()
+    max_media_tokens: Annotated[
+        int,
+        Field(
+            alias="maxMediaTokens",
+            gt=0,
+            le=1 << 24,
+            description="Tokens, four bytes each, of all media of a request together; media beyond it have one each. Headers and pictures "
+            "can claim any size.",
+        ),
+    ] = 1 << 18
 
     def tokens(self, media: Media, headers: Mapping[str, str]) -> int:
         """Tokens that stand for one of the media; for sound max(1, ceil(bytes of data and format / 4))."""

@@ -49,7 +49,7 @@ from endpick.api import (
 from endpick_builtin.collection.page_limits import PAGE_LIMITS
 from endpick_builtin.producers.latency_ledger import DecodeLedger, Objectives, Served
 from endpick_builtin.producers.latency_metrics import LatencyMetrics
-from endpick_builtin.producers.latency_service import LATENCY_LIMITS, Features, LatencySettings, Prediction, Predictor, Trainer
+from endpick_builtin.producers.latency_service import LATENCY_LIMITS, MOST_ROWS, Features, LatencySettings, Prediction, Predictor, Trainer
 
 _OPTIONAL = (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE)
 _PREFILL = "prefill"
@@ -87,6 +87,15 @@ class PredictedLatencyParameters(Parameters):
     encoder_cache_match_info_producer_name: Annotated[
         str, Field(alias="encoderCacheMatchInfoProducerName", description="Instance that knows which media are; empty for the only one.")
     ] = ""
+    max_rows: Annotated[
+        int,
+        Field(
+            alias="maxRows",
+            gt=0,
+            description="Rows, one for each endpoint and request, up to which requests are asked about in one question; ten times as many "
+            "may wait for answers, a kilobyte each. llm-d's predictor refuses questions of more than 10,000.",
+        ),
+    ] = MOST_ROWS
     sampling_mean: Annotated[float | None, ignored("samplingMean", _NOTHING_WHILE_STREAMING)] = None
     max_decode_token_samples: Annotated[int | None, ignored("maxDecodeTokenSamplesForPrediction", _NOTHING_WHILE_STREAMING)] = None
 
@@ -144,7 +153,7 @@ class PredictedLatencyProducer(
         self._blocks = PREFIX_BLOCKS.from_producer(parameters.prefix_match_info_producer_name)
         self._flush_seconds = settings.flush_seconds
         limits = Limits(context, (*LATENCY_LIMITS, *PAGE_LIMITS))
-        self._predictor = Predictor(settings, context.random, limits)
+        self._predictor = Predictor(settings, context.random, limits, parameters.max_rows)
         self._trainer = Trainer(settings, context.random, limits)
         self._metrics = LatencyMetrics(context.registry)
         self._ledger = DecodeLedger()

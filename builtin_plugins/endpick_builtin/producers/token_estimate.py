@@ -8,7 +8,7 @@ import numpy as np
 from xxhash import xxh64, xxh64_intdigest
 
 from endpick.api import InferenceRequest, Media, MediaPlace, Piece, PromptTokens
-from endpick_builtin.producers.media_tokens import MOST_MEDIA_TOKENS, EstimateParameters
+from endpick_builtin.producers.media_tokens import EstimateParameters
 from endpick_builtin.producers.prompt_blocks import BYTES_PER_TOKEN
 
 _TOKEN_TYPE = np.dtype("<u4")
@@ -43,11 +43,11 @@ def packed(text: bytes) -> PromptTokens:
 def estimated(request: InferenceRequest, parameters: EstimateParameters, shortened: Callable[[], None]) -> tuple[PromptTokens, ...]:
     """Each prompt of a request. Media begin at a token of their own, and every one of their tokens is the low half of their hash.
 
-    `shortened` is called for each of the media for which `MOST_MEDIA_TOKENS` leaves fewer tokens than it would have.
+    `shortened` is called for each of the media for which `maxMediaTokens` leaves fewer tokens than it would have.
     """
     if not request.prompt.media:
         return tuple(packed(text) for text in request.prompt.texts)
-    budget = MOST_MEDIA_TOKENS
+    budget = parameters.max_media_tokens
     prompts: list[PromptTokens] = []
     for pieces in request.prompt.pieces:
         tokens = _with_media(pieces, request.headers, parameters, budget, shortened)

@@ -94,7 +94,7 @@ class TokenProducer(DataProducer[TokenProducerParameters]):
     Estimated: four bytes of text are a token, read as a little-endian number, the last one filled up with zeros. In front of media the
     text is filled up likewise; then the low 32 bits of xxh64(link or content) stand once for each of their tokens: width * height / 1024
     of a picture, frames * tokens of a frame of a film, ceil(bytes / 4) of a sound (see the parameters). All media of a request together
-    get 262144 tokens at most, and at least one each.
+    get `estimate.maxMediaTokens` at most, and at least one each.
 
     Rendered: a vLLM is asked for the tokens of chats and completions. Other requests have none then, and neither have those whose body is
     larger than `--large-body`: another process parses it, and its messages stay there. They are counted as `too_large`, and the log says

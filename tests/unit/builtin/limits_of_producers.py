@@ -37,7 +37,7 @@ async def never(request):
     await asyncio.Event().wait()
 
 
-def asked(limited, handler=never, **settings):
+def asked(limited, handler=never, max_rows=latency_service.MOST_ROWS, **settings):
     """A predictor and a trainer that ask a server."""
 
     async def act(monkeypatch, tmp_path):
@@ -46,7 +46,7 @@ def asked(limited, handler=never, **settings):
             url = f"http://127.0.0.1:{port}"
             limits = Limits(context_of(registry), (*LATENCY_LIMITS, *PAGE_LIMITS))
             given = LatencySettings(url, (url,), **settings)
-            predictor, trainer = Predictor(given, Random(1), limits), Trainer(given, Random(1), limits)
+            predictor, trainer = Predictor(given, Random(1), limits, max_rows), Trainer(given, Random(1), limits)
             predictor.open()
             trainer.open()
             await limited(predictor, trainer, registry)
@@ -58,8 +58,8 @@ def asked(limited, handler=never, **settings):
 
 
 async def many_rows(predictor, trainer, registry):
-    predictions = await asyncio.gather(predictor.predict([{}] * 6000), predictor.predict([{}] * 6000))
-    assert [len(each) for each in predictions] == [6000, 6000], "nothing is lost"
+    predictions = await asyncio.gather(predictor.predict([{}] * 6), predictor.predict([{}] * 6))
+    assert [len(each) for each in predictions] == [6, 6], "nothing is lost"
 
 
 async def predictions(request):
@@ -75,13 +75,12 @@ async def two_questions(predictor, trainer, registry):
 
 
 async def many_waiting(predictor, trainer, registry):
-    predictor._waiting_rows = latency_service.MOST_WAITING_ROWS - 1
-    asking = asyncio.ensure_future(predictor.predict([{}]))
+    asking = asyncio.ensure_future(predictor.predict([{}] * 21))  # which is asked, as nothing waits
     await asyncio.sleep(0)
-    with pytest.raises(Unavailable, match="rows wait for the predictor"):
+    with pytest.raises(Unavailable, match="21 rows wait for the predictor"):
         await predictor.predict([{}])
-    assert await asking
-    assert predictor._waiting_rows == latency_service.MOST_WAITING_ROWS - 1
+    assert len(await asking) == 21
+    assert len(await predictor.predict([{}] * 20)) == 20, "nothing waits any more"
 
 
 async def late_prediction(predictor, trainer, registry):
@@ -112,13 +111,13 @@ async def body_parsed_elsewhere(monkeypatch, tmp_path):
 
 
 async def endless_film(monkeypatch, tmp_path):
-    producer = instance(TokenProducer)
+    producer = instance(TokenProducer, estimate={"maxMediaTokens": 7})
     film = Media(Modality.VIDEO, "https://films/1")
     prompt = Prompt(lambda: (b"",), lambda: ((film,),))
     request = InferenceRequest("r", "m", prompt=prompt, headers={media_tokens.VIDEO_DURATION: "1e9"})
     state = CycleState(access())
     producer.plugin.produce(request, pool().view(access()), state)
-    assert [len(tokens.token_ids) for tokens in state.get(TOKENIZED_PROMPT)] == [media_tokens.MOST_MEDIA_TOKENS]
+    assert [len(tokens.token_ids) for tokens in state.get(TOKENIZED_PROMPT)] == [7]
     return producer.registry
 
 
@@ -132,8 +131,7 @@ async def two_sessions(monkeypatch, tmp_path):
 
 
 async def two_programs(monkeypatch, tmp_path):
-    monkeypatch.setattr(program_aware, "MOST_PROGRAMS", 1)
-    built = instance(ProgramAwareFairness)
+    built = instance(ProgramAwareFairness, maxPrograms=1)
     for program in "ab":
         answer(built.plugin, program, 1, 0)
     return built.registry
@@ -153,8 +151,7 @@ async def full_window(monkeypatch, tmp_path):
 
 
 async def long_window(monkeypatch, tmp_path):
-    monkeypatch.setattr(burst_prefix, "MOST_STEPS", 19)  # of three endpoints and a block each
-    producer = instance(BurstPrefixCacheProducer, windowDurationMs=bursts.HOUR)
+    producer = instance(BurstPrefixCacheProducer, windowDurationMs=bursts.HOUR, maxSteps=19)  # of three endpoints and a block each
     await asyncio.gather(bursts.matches(producer, b"x"), bursts.matches(producer, b"x"))
     return producer.registry
 
@@ -271,8 +268,8 @@ async def small_index(monkeypatch, tmp_path):
 
 
 ACTS = {
-    latency_service._MANY_ROWS: asked(many_rows, predictions),
-    latency_service._MANY_WAITING: asked(many_waiting, predictions),
+    latency_service._MANY_ROWS: asked(many_rows, predictions, max_rows=11),
+    latency_service._MANY_WAITING: asked(many_waiting, predictions, max_rows=2),
     latency_service._MANY_QUESTIONS: asked(two_questions, most_questions=1, most_rows=1),
     latency_service._LATE: asked(late_prediction, timeout_seconds=0.05),
     latency_service._MANY_SAMPLES: asked(two_samples, sample_size=1),

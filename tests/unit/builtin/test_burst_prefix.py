@@ -80,3 +80,24 @@ async def test_no_more_of_a_prompt_is_looked_at_than_asked_for():
     producer = instance(BurstPrefixCacheProducer, windowDurationMs=HOUR, maxBatchSize=2, blockSizeTokens=1, maxPrefixTokensToMatch=2)
     both = await asyncio.gather(matches(producer, b"aaaabbbbcccc"), matches(producer, b"aaaabbbbdddd"))
     assert both == [([2, 0, 0], 2)] * 2
+
+
+@pytest.mark.parametrize(
+    ("config", "blocks", "ended"),
+    [
+        ({"maxSteps": 19}, 1, True),  # a request takes ten: three endpoints and a block
+        ({"maxSteps": 20}, 1, False),
+        ({}, 100_000, True),
+        ({"maxSteps": 300_000}, 100_000, False),
+    ],
+)
+async def test_so_many_steps_of_placing_end_the_window(config, blocks, ended, caplog):
+    given = {"windowDurationMs": HOUR, "blockSizeTokens": 1, "maxPrefixTokensToMatch": blocks, **config}
+    producer = instance(BurstPrefixCacheProducer, **given)
+    waiting = [asyncio.create_task(matches(producer, b"x" * 4 * blocks)) for _ in range(2)]
+    for _ in range(2):
+        await asyncio.sleep(0)
+    assert [one.done() for one in waiting] == [ended] * 2
+    assert ("raise maxSteps" in caplog.text) is ended
+    await producer.plugin.stop()
+    assert await asyncio.gather(*waiting) == [([blocks, 0, 0], blocks)] * 2

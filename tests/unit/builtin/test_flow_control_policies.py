@@ -193,13 +193,22 @@ def test_jains_index(values, index):
     assert jain_index(np.array(values)) == index
 
 
-def test_a_flood_of_programs_pushes_out_the_one_not_seen_for_longest(monkeypatch):
-    monkeypatch.setattr("endpick_builtin.flow_control.program_aware.MOST_PROGRAMS", 3)
-    policy = instance(ProgramAwareFairness).plugin
+def test_a_flood_of_programs_pushes_out_the_one_not_seen_for_longest():
+    policy = instance(ProgramAwareFairness, maxPrograms=3).plugin
     for program in ("a", "b", "a", "c", "d"):
         answer(policy, program, 1, 0)
 
     assert list(policy._ledger.programs) == ["a", "c", "d"]
+
+
+@pytest.mark.parametrize(("config", "kept"), [({}, 50_000), ({"maxPrograms": 50_001}, 50_001)])
+def test_so_many_programs_are_remembered(config, kept, caplog):
+    policy = instance(ProgramAwareFairness, **config).plugin
+    for number in range(50_001):
+        policy._ledger.seen(str(number), 0.0)
+
+    assert len(policy._ledger.programs) == kept
+    assert ("more than maxPrograms; raise it" in caplog.text) is (kept == 50_000)
 
 
 def test_a_response_without_usage_counts_for_nothing():

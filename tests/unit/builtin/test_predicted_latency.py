@@ -35,7 +35,6 @@ from endpick.api import (
 from endpick.api.state import CycleState
 from endpick.requests.intake import HeadersForUpstream
 from endpick.testing import make_pool
-from endpick_builtin.producers import latency_service
 from endpick_builtin.producers.latency_service import LatencySettings, predictions_in
 from endpick_builtin.producers.predicted_latency import PredictedLatencyProducer
 from unit.builtin.pages import serving, started
@@ -216,12 +215,32 @@ async def test_a_share_above_1_is_1_because_the_predictor_refuses_a_question_for
     assert [(row["kv_cache_percentage"], row["prefix_cache_score"]) for row in sidecar.asked[0]] == [(1.0, 1.0), (1.0, 1.0)]
 
 
-async def test_no_question_has_more_rows_than_the_predictor_takes(producer_at, monkeypatch):
-    monkeypatch.setattr(latency_service, "MOST_ROWS", 5)
+@pytest.mark.parametrize(("config", "rows"), [({"maxRows": 5}, [2, 4, 4]), ({"maxRows": 6}, [4, 6]), ({}, [10])])
+async def test_no_question_has_more_rows_than_it_may(producer_at, monkeypatch, config, rows):
     monkeypatch.setenv("LATENCY_COALESCE_WINDOW_MS", "50")
-    async with serving(sidecar := Sidecar()) as port, started((producer := producer_at(port)).plugin):
+    async with serving(sidecar := Sidecar()) as port, started((producer := producer_at(port, **config)).plugin):
         await asyncio.gather(*(Cycle(producer).produce() for _ in range(5)))
-    assert sorted(len(rows) for rows in sidecar.asked) == [2, 4, 4]
+    assert sorted(len(asked) for asked in sidecar.asked) == rows
+
+
+@pytest.mark.parametrize(("config", "rows", "questions"), [({}, 10_000, 1), ({}, 10_001, 2), ({"maxRows": 10_001}, 10_001, 1)])
+async def test_one_question_has_ten_thousand_rows_unless_it_may_have_more(producer_at, monkeypatch, caplog, config, rows, questions):
+    monkeypatch.setenv("LATENCY_COALESCE_WINDOW_MS", "50")
+    async with serving(sidecar := Sidecar()) as port, started((producer := producer_at(port, **config)).plugin):
+        predictor = producer.plugin._predictor
+        await asyncio.gather(predictor.predict([{}] * (rows - 1)), predictor.predict([{}]))
+    assert len(sidecar.asked) == questions
+    assert ("raise maxRows" in caplog.text) is (questions > 1)
+
+
+@pytest.mark.parametrize(("config", "waiting"), [({}, 100_000), ({"maxRows": 10_001}, 100_010), ({"maxRows": 2}, 20)])
+async def test_ten_times_as_many_rows_may_wait(producer_at, config, waiting):
+    async with serving(Sidecar()) as port, started((producer := producer_at(port, **config)).plugin):
+        predictor = producer.plugin._predictor
+        predictor._waiting_rows = waiting - 1
+        assert await predictor.predict([{}])
+        with pytest.raises(Unavailable, match="rows wait for the predictor"):
+            await predictor.predict([{}] * 2)
 
 
 async def test_enough_rows_end_the_window(producer_at, monkeypatch):
