@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Protocol
 
-from endpick_builtin.collection.page_limits import MAX_PAGE_BYTES
+from endpick_builtin.collection.page_limits import MAX_PAGE_BYTES, stretch_of
 
 LONG_BYTES = 256 * 1024
 """An answer of more waits for its turn; the pages of model servers have a tenth to a third of it."""
@@ -43,8 +43,7 @@ class LongAnswers:
 
     def __init__(self, longest_bytes: int = MAX_PAGE_BYTES) -> None:
         """`longest_bytes`: of an answer, unpacked."""
-        self._is_beyond = longest_bytes > MAX_PAGE_BYTES
-        self._stretch = max(1.0, longest_bytes / MAX_PAGE_BYTES)
+        self._stretch = stretch_of(longest_bytes)
         self._turn = asyncio.Lock()
         self._free_at = 0.0
         self._seated: dict[LongAnswer, float] = {}
@@ -87,7 +86,7 @@ class LongAnswers:
             size = 0
             try:
                 # zlib lets others run meanwhile, which an answer of a few bytes that unpacks to 64 MiB would else hold up for long.
-                unpacked = await asyncio.to_thread(body) if self._is_beyond else body()
+                unpacked = await asyncio.to_thread(body) if self._stretch > 1 else body()
                 size = len(unpacked)
                 now = loop.time()
                 if now - began > _LONG_SECONDS:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, TypeAlias
-
-from pydantic import Field
 
 from endpick.api import Limit
 
@@ -24,17 +21,6 @@ _CHUNK_BYTES = 400
 JSON_PART_BYTES = 16
 """Of the longest page, for each part of an answer in JSON: numbers and texts count once, lists and objects four times. Half a million
 tokens of a prompt fit into 8 MiB."""
-
-PageBytes: TypeAlias = Annotated[
-    int,
-    Field(
-        alias="maxPageBytes",
-        ge=MAX_HEAD_BYTES,
-        le=64 * 1024 * 1024,
-        description="Longest page that is read, in bytes and unpacked. Long pages are read one after the other, 64 MiB a second, and "
-        "everything else waits for a moment while one is read: the longer it may be, the longer.",
-    ),
-]
 
 LONG_PAGE = Limit("maxPageBytes", "a page was refused: it is longer than maxPageBytes; see what is written there, or raise maxPageBytes")
 LONG_ANSWER = Limit(
@@ -122,6 +108,11 @@ class PageSize:
     def shown(self) -> str:
         """The longest page, as messages say it."""
         return f"{self.page_bytes / 2**20:.6g} MiB"
+
+
+def stretch_of(page_bytes: int) -> float:
+    """So many times as long as one of the default size the longest page may take, wherever its time is bounded; 1 at least."""
+    return max(1.0, page_bytes / MAX_PAGE_BYTES)
 
 
 SERVICE_SIZE = PageSize(MAX_PAGE_BYTES, SERVICE_LONG_PAGE, SERVICE_LONG_ANSWER, SERVICE_MANY_CHUNKS, SERVICE_MANY_PARTS)

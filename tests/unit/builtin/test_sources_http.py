@@ -205,6 +205,11 @@ async def test_a_page_has_as_many_bytes_as_max_page_bytes_allows(size, parameter
     assert ("raise maxPageBytes" in caplog.text) is not is_taken
 
 
+@pytest.mark.parametrize(("parameters", "seconds"), [({}, 1.0), ({"maxPageBytes": MIB}, 1.0), ({"maxPageBytes": 32 * MIB}, 4.0)])
+async def test_pages_that_may_be_longer_have_as_much_longer_to_come(parameters, seconds):
+    assert metrics_source(**parameters).timeout_seconds == seconds
+
+
 @pytest.mark.parametrize(("megabytes", "is_taken"), [(8, False), (16, True)])
 async def test_an_answer_has_as_many_chunks_and_bytes_around_them_as_follow_from_max_page_bytes(megabytes, is_taken):
     async def handler(request):
