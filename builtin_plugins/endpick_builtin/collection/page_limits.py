@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from endpick.api import Limit
 
 MAX_PAGE_BYTES = 8 * 1024 * 1024
-"""Unless `maxPageBytes` says otherwise. A page that is longer is refused unread: no model server has so many metrics, and reading it
-would starve the rest."""
+"""Unless `maxPageBytes`, or of a service `maxAnswerBytes`, says otherwise. A page that is longer is refused unread: no model server has so
+many metrics, and reading it would starve the rest."""
 MAX_HEADERS = 200
 """More headers than a server of pages has use for: the answer is refused."""
 MAX_HEAD_BYTES = 64 * 1024
@@ -53,29 +53,29 @@ SOURCE_LIMITS = (LONG_PAGE, LONG_ANSWER, LONG_HEAD, MANY_HEADERS, MANY_CHUNKS, M
 """Those of an answer, and of asking, for the `Limits` of who has the parameter `maxPageBytes`."""
 
 SERVICE_LONG_PAGE = Limit(
-    "MAX_PAGE_BYTES",
-    f"an answer of a service was refused: it is longer than {MAX_PAGE_BYTES // 2**20} MiB (MAX_PAGE_BYTES, fixed); see what answers there",
+    "maxAnswerBytes",
+    "an answer of a service was refused: it is longer than maxAnswerBytes; see what answers there, or raise maxAnswerBytes",
 )
 SERVICE_LONG_ANSWER = Limit(
     "MAX_ANSWER_BYTES",
-    f"an answer of a service was refused: it took more than {2 * MAX_PAGE_BYTES // 2**20} MiB to send (MAX_ANSWER_BYTES, fixed); see what "
-    "answers there",
+    "an answer of a service was refused: it took more than twice maxAnswerBytes to send (MAX_ANSWER_BYTES); see what answers there, or "
+    "raise maxAnswerBytes",
 )
 SERVICE_MANY_CHUNKS = Limit(
     "MAX_CHUNKS",
-    f"an answer of a service was refused: it comes in more than {MAX_PAGE_BYTES // _CHUNK_BYTES} chunks, or in many of a few bytes "
-    "(MAX_CHUNKS, fixed); see what answers there",
+    f"an answer of a service was refused: it comes in more chunks than one for each {_CHUNK_BYTES} bytes of maxAnswerBytes (MAX_CHUNKS), "
+    "or in many of a few bytes; see what answers there, or raise maxAnswerBytes",
 )
 SERVICE_MANY_PARTS = Limit(
     "MAX_JSON_PARTS",
-    f"an answer of a service was refused: as JSON it has more than {MAX_PAGE_BYTES // JSON_PART_BYTES} parts (MAX_JSON_PARTS, fixed); see "
-    "what answers there",
+    f"an answer of a service was refused: as JSON it has more parts than one for each {JSON_PART_BYTES} bytes of maxAnswerBytes "
+    "(MAX_JSON_PARTS); see what answers there, or raise maxAnswerBytes",
 )
 PAGE_LIMITS = (
     *(SERVICE_LONG_PAGE, SERVICE_LONG_ANSWER, SERVICE_MANY_CHUNKS, SERVICE_MANY_PARTS),
     *(LONG_HEAD, MANY_HEADERS, MANY_CONNECTIONS),
 )
-"""As `SOURCE_LIMITS`, for who has no parameter: what producers ask."""
+"""As `SOURCE_LIMITS`, for who has the parameter `maxAnswerBytes`: what producers ask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,5 +115,10 @@ def stretch_of(page_bytes: int) -> float:
     return max(1.0, page_bytes / MAX_PAGE_BYTES)
 
 
-SERVICE_SIZE = PageSize(MAX_PAGE_BYTES, SERVICE_LONG_PAGE, SERVICE_LONG_ANSWER, SERVICE_MANY_CHUNKS, SERVICE_MANY_PARTS)
-"""Of what producers ask, with `PAGE_LIMITS`."""
+def service_size(max_answer_bytes: int) -> PageSize:
+    """That of the answers of what producers ask, with `PAGE_LIMITS`."""
+    return PageSize(max_answer_bytes, SERVICE_LONG_PAGE, SERVICE_LONG_ANSWER, SERVICE_MANY_CHUNKS, SERVICE_MANY_PARTS)
+
+
+SERVICE_SIZE = service_size(MAX_PAGE_BYTES)
+"""Unless an operator says otherwise."""

@@ -10,6 +10,7 @@ import orjson
 from endpick.api import Limits, Unavailable
 from endpick_builtin.collection.http_pages import HttpPages
 from endpick_builtin.collection.json_answers import refuse_too_many_parts
+from endpick_builtin.collection.page_limits import SERVICE_SIZE, PageSize
 
 
 def problem_with_url(url: str) -> str | None:
@@ -32,9 +33,15 @@ def problem_with_url(url: str) -> str | None:
 class JsonService:
     """Keeps connections to one service."""
 
-    def __init__(self, url: str, limits: Limits) -> None:
-        """`url` is one with which `problem_with_url` finds no fault; paths are appended to it. `limits` hold `PAGE_LIMITS`."""
-        self._limits = limits
+    def __init__(self, url: str, limits: Limits, longest: PageSize = SERVICE_SIZE) -> None:
+        """For as long as the one who asks runs.
+
+        Args:
+            url: One with which `problem_with_url` finds no fault; paths are appended to it.
+            limits: `PAGE_LIMITS` among them.
+            longest: How long answers may be, as `service_size` makes it.
+        """
+        self._limits, self._longest = limits, longest
         parts = urlsplit(url)
         host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
         self.url = url.rstrip("/")
@@ -45,7 +52,7 @@ class JsonService:
 
     def open(self) -> None:
         """Begin; within the event loop."""
-        self._pages = HttpPages(self._tls, "application/json", self._limits)
+        self._pages = HttpPages(self._tls, "application/json", self._limits, self._longest)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -76,7 +83,7 @@ class JsonService:
         except TypeError as problem:
             raise Unavailable(f"POST {self.url}{path}: the question cannot be written as JSON: {problem}") from problem
         answer = await self._pages.post(self._authority, f"{self._path}{path}", body, headers)
-        refuse_too_many_parts(answer, self._limits, f"{self.url}{path}")
+        refuse_too_many_parts(answer, self._limits, f"{self.url}{path}", self._longest)
         try:
             return orjson.loads(answer) if answer else None
         except orjson.JSONDecodeError as problem:

@@ -10,6 +10,7 @@ from random import Random
 from typing import TypeAlias
 
 from endpick.api import ConfigurationError, Limit, Limits, Unavailable
+from endpick_builtin.collection.page_limits import SERVICE_SIZE, PageSize
 from endpick_builtin.producers.json_service import JsonService, problem_with_url
 
 PREDICT = "/predict/bulk/strict"
@@ -139,14 +140,14 @@ def _shown(value: object) -> str:
 class Predictor:
     """Asks the predictors; questions that come within one window are asked as one."""
 
-    def __init__(self, settings: LatencySettings, random: Random, limits: Limits, max_rows: int) -> None:
-        """`max_rows`: that are asked about in one question, unless one request has more."""
+    def __init__(self, settings: LatencySettings, random: Random, limits: Limits, max_rows: int, longest: PageSize = SERVICE_SIZE) -> None:
+        """`max_rows`: that are asked about in one question, unless one request has more; `longest`: of answers."""
         self._settings = settings
         self._random = random
         self._limits = limits
         self._max_rows = max_rows
         self._max_waiting = MOST_WAITING_ROWS * max_rows
-        self._services = tuple(JsonService(url, limits) for url in settings.prediction_urls)
+        self._services = tuple(JsonService(url, limits, longest) for url in settings.prediction_urls)
         self._gathered: list[tuple[Sequence[Features], asyncio.Future[list[Prediction]]]] = []
         self._window: asyncio.TimerHandle | None = None
         self._asking: set[asyncio.Task[None]] = set()
@@ -239,11 +240,11 @@ class Predictor:
 class Trainer:
     """Gathers samples, and sends them to the server that learns."""
 
-    def __init__(self, settings: LatencySettings, random: Random, limits: Limits) -> None:
+    def __init__(self, settings: LatencySettings, random: Random, limits: Limits, longest: PageSize = SERVICE_SIZE) -> None:
         self._settings = settings
         self._random = random
         self._limits = limits
-        self._service = JsonService(settings.training_url, limits)
+        self._service = JsonService(settings.training_url, limits, longest)
         self._samples: list[Features] = []
         self._seen = 0
 

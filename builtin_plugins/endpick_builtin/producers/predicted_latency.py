@@ -46,7 +46,7 @@ from endpick.api import (
     UpstreamHeaders,
     ignored,
 )
-from endpick_builtin.collection.page_limits import PAGE_LIMITS
+from endpick_builtin.collection.page_limits import MAX_PAGE_BYTES, PAGE_LIMITS, service_size
 from endpick_builtin.producers.latency_ledger import DecodeLedger, Objectives, Served
 from endpick_builtin.producers.latency_metrics import LatencyMetrics
 from endpick_builtin.producers.latency_service import LATENCY_LIMITS, MOST_ROWS, Features, LatencySettings, Prediction, Predictor, Trainer
@@ -96,6 +96,15 @@ class PredictedLatencyParameters(Parameters):
             "may wait for answers, a kilobyte each. llm-d's predictor refuses questions of more than 10,000.",
         ),
     ] = MOST_ROWS
+    max_answer_bytes: Annotated[
+        int,
+        Field(
+            alias="maxAnswerBytes",
+            ge=64 * 2**10,
+            le=64 * 2**20,
+            description="Longest answer of predictor or trainer; a longer one is none.",
+        ),
+    ] = MAX_PAGE_BYTES
     sampling_mean: Annotated[float | None, ignored("samplingMean", _NOTHING_WHILE_STREAMING)] = None
     max_decode_token_samples: Annotated[int | None, ignored("maxDecodeTokenSamplesForPrediction", _NOTHING_WHILE_STREAMING)] = None
 
@@ -152,9 +161,9 @@ class PredictedLatencyProducer(
         self._keys = _keys(parameters)
         self._blocks = PREFIX_BLOCKS.from_producer(parameters.prefix_match_info_producer_name)
         self._flush_seconds = settings.flush_seconds
-        limits = Limits(context, (*LATENCY_LIMITS, *PAGE_LIMITS))
-        self._predictor = Predictor(settings, context.random, limits, parameters.max_rows)
-        self._trainer = Trainer(settings, context.random, limits)
+        limits, longest = Limits(context, (*LATENCY_LIMITS, *PAGE_LIMITS)), service_size(parameters.max_answer_bytes)
+        self._predictor = Predictor(settings, context.random, limits, parameters.max_rows, longest)
+        self._trainer = Trainer(settings, context.random, limits, longest)
         self._metrics = LatencyMetrics(context.registry)
         self._ledger = DecodeLedger()
         self._flushing: asyncio.Task[None] | None = None

@@ -21,7 +21,7 @@ from endpick.api import (
     Unavailable,
 )
 from endpick.api.fast_metrics import Counts
-from endpick_builtin.collection.page_limits import PAGE_LIMITS
+from endpick_builtin.collection.page_limits import MAX_PAGE_BYTES, PAGE_LIMITS, service_size
 from endpick_builtin.producers.json_service import JsonService, problem_with_url
 from endpick_builtin.producers.media_tokens import MANY_MEDIA_TOKENS, EstimateParameters
 from endpick_builtin.producers.render import COMPLETIONS, Question, has_tokens, prompts_in, question_of, was_parsed_elsewhere
@@ -49,6 +49,15 @@ class RenderParameters(Parameters):
     mm_timeout: Annotated[
         Duration, Field(alias="mmTimeout", gt=0, le=600, description="Longest wait for a conversation whose content comes in parts.")
     ] = 30.0
+    max_answer_bytes: Annotated[
+        int,
+        Field(
+            alias="maxAnswerBytes",
+            ge=64 * 2**10,
+            le=64 * 2**20,
+            description="Longest answer; a longer one is none. 8 MiB hold half a million tokens; all else waits while it is read.",
+        ),
+    ] = MAX_PAGE_BYTES
 
     @model_validator(mode="after")
     def _is_somewhere(self) -> Self:
@@ -120,7 +129,7 @@ class TokenProducer(DataProducer[TokenProducerParameters]):
         self._service: JsonService | None = None
         if parameters.model_name:
             self._render = parameters.vllm or RenderParameters()
-            self._service = JsonService(self._render.service_url, self._limits)
+            self._service = JsonService(self._render.service_url, self._limits, service_size(self._render.max_answer_bytes))
             self.timeout_seconds = max(self._render.timeout, self._render.mm_timeout)
             # Awaiting costs a task for each request, which those that estimate need not pay.
             self.produce = self._produce_rendered  # type: ignore[method-assign, assignment]

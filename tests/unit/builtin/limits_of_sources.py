@@ -63,11 +63,13 @@ def page_that_says(spoken: bytes):
     return act
 
 
-def service_that_says(spoken: bytes):
+def service_that_says(spoken: bytes, most: int = KIB64):
     async def act(monkeypatch, tmp_path):
         registry = CollectorRegistry()
         async with speaking(spoken) as (port, _):
-            service = JsonService(f"http://127.0.0.1:{port}", Limits(context_of(registry), page_limits.PAGE_LIMITS))
+            service = JsonService(
+                f"http://127.0.0.1:{port}", Limits(context_of(registry), page_limits.PAGE_LIMITS), page_limits.service_size(most)
+            )
             service.open()
             with pytest.raises(Unavailable):
                 await service.ask("/", {})
@@ -313,10 +315,10 @@ ACTS = {
     page_limits.MANY_CHUNKS: page_that_says(CHUNKED + b"1\r\n#\r\n" * 2000),
     page_limits.MANY_HEADERS: page_that_says(answer(b"", *[b"X-%d: 1" % number for number in range(300)])),
     page_limits.MANY_PARTS: document_of_many_parts,
-    page_limits.SERVICE_LONG_PAGE: service_that_says(b"HTTP/1.1 200 OK\r\nContent-Length: 8388609\r\n\r\n"),
-    page_limits.SERVICE_LONG_ANSWER: service_that_says(CHUNKED + b"1;" + b"x" * 2 * page_limits.MAX_PAGE_BYTES),
+    page_limits.SERVICE_LONG_PAGE: service_that_says(b"HTTP/1.1 200 OK\r\nContent-Length: 65537\r\n\r\n"),
+    page_limits.SERVICE_LONG_ANSWER: service_that_says(CHUNKED + b"1;" + b"x" * 2 * KIB64),
     page_limits.SERVICE_MANY_CHUNKS: service_that_says(CHUNKED + b"1\r\n#\r\n" * 2000),
-    page_limits.SERVICE_MANY_PARTS: service_that_says(answer(MANY_LISTS)),
+    page_limits.SERVICE_MANY_PARTS: service_that_says(answer(MANY_LISTS), 2**20),
     pool_data._TIMEOUT: look_that_takes_long,
     answers._LONG_HEADER: long_load_report,
     otlp._TOO_LARGE: long_export,

@@ -295,7 +295,7 @@ async def test_the_rank_in_an_endpoints_name_is_added_to_the_ports():
 async def test_a_server_that_is_asked_tells_both_addresses():
     async def sources(request):
         settings = {"publisher": "zmq", "endpoint": f"tcp://*:{publisher.port}", "replay_endpoint": publisher.replay_address}
-        return web.json_response({"0": settings})
+        return web.json_response({"0": settings, "padding": "x" * 9 * 2**20})
 
     app = web.Application()
     app.router.add_get("/kv_event_sources", sources)
@@ -304,7 +304,7 @@ async def test_a_server_that_is_asked_tells_both_addresses():
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     with publishing(replay=True) as publisher:
         publisher.send(0, stored(1), lost=True)
-        config = {"kvEventsConfig": {"podDiscoveryConfig": {"askServers": True, "socketPort": 9}}}
+        config = {"kvEventsConfig": {"podDiscoveryConfig": {"askServers": True, "socketPort": 9, "maxAnswerBytes": 2**24}}}
         async with picking([endpoint("pool/a", runner.addresses[0][1])], **config) as picker:
             await until(lambda: picker.matches(1) == [1.0])
             await publisher.found()

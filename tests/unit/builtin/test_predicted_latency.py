@@ -272,6 +272,19 @@ async def test_nonsense_is_a_fault_and_no_prediction(producer_at, answer):
     assert all(math.isnan(value) for value in cycle.column(PREDICTED_TTFT))
 
 
+@pytest.mark.parametrize(("most", "is_taken"), [({}, True), ({"maxAnswerBytes": 2**16}, False)])
+async def test_an_answer_may_be_as_long_as_the_operator_says(producer_at, most, is_taken):
+    said = b'{"predictions": [{"ttft_ms": 1, "tpot_ms": 1}, {"ttft_ms": 1, "tpot_ms": 1}]}' + b" " * 70_000
+    async with serving(Sidecar(said)) as port, started((producer := producer_at(port, **most)).plugin):
+        cycle = Cycle(producer)
+        if is_taken:
+            await cycle.produce()
+            assert cycle.column(PREDICTED_TTFT) == [0.001, 0.001]
+        else:
+            with pytest.raises(Unavailable, match=r"longer than 0\.0625 MiB"):
+                await cycle.produce()
+
+
 async def test_what_a_request_took_is_taught(producer_at, monkeypatch):
     async with serving(sidecar := Sidecar()) as port:
         producer = producer_at(port, streamingMode=True)

@@ -12,6 +12,7 @@ import orjson
 from endpick.api import Endpoint, Limits, Unavailable
 from endpick_builtin.collection.http_pages import HttpPages
 from endpick_builtin.collection.json_answers import refuse_too_many_parts
+from endpick_builtin.collection.page_limits import SERVICE_SIZE, PageSize
 
 PATH = "/kv_event_sources"
 TRIES = 12
@@ -32,10 +33,10 @@ class EventSource:
 class EventSources:
     """Asks servers, one by one."""
 
-    def __init__(self, limits: Limits) -> None:
-        """`limits` hold `PAGE_LIMITS`."""
-        self._limits = limits
-        self._pages = HttpPages(None, "application/json", limits)
+    def __init__(self, limits: Limits, longest: PageSize = SERVICE_SIZE) -> None:
+        """`limits` hold `PAGE_LIMITS`; `longest`: of answers."""
+        self._limits, self._longest = limits, longest
+        self._pages = HttpPages(None, "application/json", limits, longest)
 
     async def close(self) -> None:
         """Ask no more."""
@@ -49,7 +50,7 @@ class EventSources:
             try:
                 async with asyncio.timeout(ANSWER_SECONDS):
                     answer = await self._pages.get(endpoint.address, PATH)
-                    refuse_too_many_parts(answer, self._limits, endpoint.name)
+                    refuse_too_many_parts(answer, self._limits, endpoint.name, self._longest)
             except Unavailable as problem:
                 if "answered 404" in str(problem):
                     return None

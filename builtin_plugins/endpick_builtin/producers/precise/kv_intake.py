@@ -12,6 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from endpick.api import ConfigurationError, Endpoint
+from endpick_builtin.collection.page_limits import service_size
 from endpick_builtin.producers.precise.engine_blocks import EngineBlocks
 from endpick_builtin.producers.precise.event_sources import EventSources
 from endpick_builtin.producers.precise.kv_events import Batch, TooManyEventsError
@@ -106,7 +107,7 @@ class KvIntake:
         """
         self._endpoints = endpoints
         self._metrics, self._loop = self._find_metrics(), asyncio.get_running_loop()
-        self._sources = EventSources(self._metrics.limits)
+        self._sources = EventSources(self._metrics.limits, service_size(self._parameters.pod_discovery.max_answer_bytes))
         self._replays = asyncio.Semaphore(self._parameters.max_replays)
         self._sockets = Sockets(self._parameters.max_sockets, self._parameters.max_message_bytes)
         self._running = True
