@@ -11,7 +11,7 @@ from endpick_builtin.producers.precise.block_keys import BlockKeys, HashAlgorith
 from endpick_builtin.producers.precise.engine_blocks import Applied, EngineBlocks
 from endpick_builtin.producers.precise.kv_events import Batch, read_batch
 from endpick_builtin.producers.precise.kv_stream import KvStream, Message, Room
-from endpick_builtin.producers.precise.limits import MUCH_HELD
+from endpick_builtin.producers.precise.limits import MANY_HELD, MUCH_HELD
 from endpick_builtin.producers.precise.tier_index import TierIndex
 from unit.builtin.kv_publisher import CLEARED, removed
 
@@ -159,3 +159,21 @@ def test_messages_wait_as_far_as_there_is_room_for_all_publishers_together():
     other.close()
     assert room.left == 100
     assert Room().left == kv_stream.MAX_HELD_BYTES
+
+
+@pytest.mark.parametrize(("most", "dropped"), [(1, [MANY_HELD]), (2, [])])
+def test_no_more_messages_of_a_publisher_wait_than_may(most, dropped):
+    stream, told = stream_of(engine()[1], max_held=most)
+    assert stream.begin_replay(0)
+    for number in (5, 6):
+        stream.message(Message(number, Batch(1.0, ()), "m", 60))
+    assert told == dropped
+
+
+@pytest.mark.parametrize(("most", "disproved"), [(4, 0), (5, 2)])
+def test_what_is_wrong_is_known_while_no_more_blocks_are_stored_than_are_judged(most, disproved):
+    blocks = EngineBlocks(TierIndex({}), "a", KEYS, 100, max_restored=most)
+    blocks.watch()
+    blocks.apply(events(stored(range(4), 16)), "m")
+    assert blocks.is_overlooked == (not disproved)
+    assert blocks.disprove([1, 2]) == disproved

@@ -115,3 +115,10 @@ def test_an_event_that_no_engine_sends_is_counted_and_the_others_are_read(event)
 def test_more_events_than_a_message_may_have_are_told_apart():
     with pytest.raises(TooManyEventsError):
         reader(1)[0].read(msgspec.msgpack.encode([1.0, [["AllBlocksCleared"]] * 2]))
+
+
+def test_a_message_may_have_more_events_where_the_operator_says_so():
+    payload = msgspec.msgpack.encode([1.0, [["AllBlocksCleared"]] * (kv_events.MAX_EVENTS + 1)])
+    with pytest.raises(TooManyEventsError):
+        reader()[0].read(payload)
+    assert len(list(reader(kv_events.MAX_EVENTS + 1)[0].read(payload).events)) == kv_events.MAX_EVENTS + 1

@@ -149,6 +149,14 @@ async def test_who_does_not_speak_as_we_do_is_cut_off(greeting):
         assert heard.messages == []
 
 
+@pytest.mark.parametrize(("size", "most", "is_taken"), [(4096, 4096, True), (4097, 4096, False), (5 * LONG, 5 * LONG, True)])
+async def test_a_message_is_taken_that_is_no_longer_than_the_operator_says(size, most, is_taken):
+    sockets = Sockets(max_message_bytes=most)
+    with hearing(lambda connected: connected.sendall(message(b"kv@a", bytes(size))), sockets) as (_, heard):
+        await until(lambda: heard.messages or heard.cut_off)
+        assert bool(heard.messages) == is_taken
+
+
 @pytest.mark.parametrize("begun", [b"", GREETING, GREETING + READY + message(b"kv@", bytes(50))[:20]], ids=["nothing", "greeting", "half"])
 async def test_what_does_not_end_is_given_up(monkeypatch, begun):
     monkeypatch.setattr(kv_zmtp, "MESSAGE_SECONDS", 0.0)

@@ -289,3 +289,18 @@ def test_known_keys_take_no_more_memory_than_they_may_however_long_they_are(toke
     made = known.made_bytes
     known.key(999, tokens, extras)
     assert known.made_bytes == made, "and the last was not"
+
+
+@pytest.mark.parametrize(("most", "noted"), [(2, 3.0), (5, 6.0), (4096, 7.0)])
+def test_of_a_prompt_that_is_held_nowhere_as_much_is_noted_as_the_operator_says(most, noted):
+    picker = Picker(POOL, speculativeIndexing=True, maxSpeculatedBlocks=most, **SILENT)
+    send(picker, 7, row=0)
+    assert picker.matches(7) == [noted, 0.0, 0.0], "and the one that came after them"
+
+
+@pytest.mark.parametrize(("most", "keys"), [(BLOCK, 2), (3 * BLOCK, 4), (40 * BLOCK, 40)])
+def test_keys_are_made_for_as_many_unseen_tokens_as_the_operator_says(most, keys):
+    processor = {"maxNewTokens": most, "hashSeed": f"unseen by any test but this one with {most}", "blockSizeTokens": BLOCK}
+    picker = Picker(POOL, speculativeIndexing=True, tokenProcessorConfig=processor, **SILENT)
+    _, _, state = picker.look_up(prompt(40))
+    assert len(state.get(PREFIX_BLOCKS).hashes) == keys
