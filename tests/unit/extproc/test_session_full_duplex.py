@@ -8,7 +8,6 @@ from endpick._proto.ext_proc_pb2 import HeaderValueOption, ProcessingRequest, Pr
 from endpick.extproc import headers
 from endpick.extproc.session import Session, SessionSettings
 from endpick.extproc.stream import ProtocolError
-from endpick.observability.throttle import LineBudget, Throttle
 from endpick.requests.model import Refused, Routed
 from unit.extproc.conversation import (
     ENDPOINT,
@@ -162,10 +161,10 @@ def test_a_header_that_is_not_a_plugins_to_set_is_left_out(name, value):
 
 
 @pytest.fixture
-def nothing_told(monkeypatch):
-    """As in a process that has not told of a header yet."""
-    monkeypatch.setattr(headers, "_told", Throttle(lambda: 0.0, 30.0))
-    monkeypatch.setattr(headers, "_lines", LineBudget(lambda: 0.0, 30.0))
+def nothing_told():
+    """As in a process that has not told of a header yet. What is compiled does not look for other objects in their place."""
+    headers._told._last.clear()
+    headers._lines._spent.clear()
 
 
 @pytest.mark.usefixtures("nothing_told")
