@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import Field
 
 from endpick.api import Limit
 
@@ -13,6 +16,30 @@ MAX_HEADERS = 200
 """More headers than a server of pages has use for: the answer is refused."""
 MAX_HEAD_BYTES = 64 * 1024
 """What may come before the headers are complete; the parser itself would keep a header that never ends."""
+_MOST_PAGE_BYTES = 64 * 1024 * 1024
+"""That an operator may allow: everything waits while a page is read."""
+PAGE_BYTES = Annotated[
+    int,
+    Field(
+        alias="maxPageBytes",
+        ge=MAX_HEAD_BYTES,  # else the headers alone could be more than an answer may have
+        le=_MOST_PAGE_BYTES,
+        description="Longest page that is read, in bytes and unpacked. Everything else waits for a moment while one is read: the longer it "
+        "may be, the longer.",
+    ),
+]
+"""How long the pages of a source may be."""
+ANSWER_BYTES = Annotated[
+    int,
+    Field(
+        alias="maxAnswerBytes",
+        ge=MAX_HEAD_BYTES,
+        le=_MOST_PAGE_BYTES,
+        description="Longest answer, in bytes and unpacked; a longer one is none. 8 MiB hold half a million tokens; all else waits while "
+        "it is read.",
+    ),
+]
+"""How long the answers to a producer may be."""
 SHORT_CHUNKS, SHORT_CHUNK_BYTES = 1000, 64
 """So many chunks may be of any length; of more the others have 64 bytes on average, which is a line of a page. Forty servers that sent
 chunks of one byte at the same moment took 0.15 s of it before the first of them had sent 20,000."""

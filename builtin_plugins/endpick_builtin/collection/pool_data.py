@@ -33,7 +33,7 @@ from endpick.api import (
 )
 from endpick_builtin.collection.http_pages import HttpPages
 from endpick_builtin.collection.json_answers import refuse_too_many_parts
-from endpick_builtin.collection.page_limits import MAX_HEAD_BYTES, MAX_PAGE_BYTES, SOURCE_LIMITS, PageSize
+from endpick_builtin.collection.page_limits import MAX_PAGE_BYTES, PAGE_BYTES, SOURCE_LIMITS, PageSize
 
 _TIMEOUT = Limit("timeout", "a look at the document was given up: it took longer than timeout; raise it, or see what keeps its server")
 _GRACE_SECONDS = 1.0
@@ -60,16 +60,7 @@ class PoolSourceParameters(Parameters):
         str, Field(alias="caCertPath", description="With https: PEM file of the authorities to trust, instead of the system's.")
     ] = ""
     insecure_skip_verify: Annotated[bool, Field(alias="insecureSkipVerify", description="With https: accept any certificate.")] = False
-    max_page_bytes: Annotated[
-        int,
-        Field(
-            alias="maxPageBytes",
-            ge=MAX_HEAD_BYTES,  # else the headers alone could be more than an answer may have
-            le=64 * 1024 * 1024,
-            description="Longest document that is read, in bytes and unpacked. Everything else waits for a moment while it is read: the "
-            "longer it may be, the longer.",
-        ),
-    ] = MAX_PAGE_BYTES
+    max_page_bytes: PAGE_BYTES = MAX_PAGE_BYTES
 
     @field_validator("url")
     @classmethod

@@ -28,7 +28,7 @@ from endpick.api import (
 from endpick_builtin.collection.http_pages import HttpPages
 from endpick_builtin.collection.json_answers import refuse_too_many_parts
 from endpick_builtin.collection.long_answers import LONG_BYTES
-from endpick_builtin.collection.page_limits import MAX_HEAD_BYTES, MAX_PAGE_BYTES, SOURCE_LIMITS, PageSize, stretch_of
+from endpick_builtin.collection.page_limits import MAX_PAGE_BYTES, PAGE_BYTES, SOURCE_LIMITS, PageSize, stretch_of
 
 
 class HttpSourceParameters(Parameters):
@@ -48,17 +48,7 @@ class HttpSourceParameters(Parameters):
     interval: Annotated[
         Duration, Field(ge=0, description="Time between two polls of an endpoint, 50ms or more; 0 follows `--refresh-metrics-interval`.")
     ] = 0.0
-    max_page_bytes: Annotated[
-        int,
-        Field(
-            alias="maxPageBytes",
-            ge=MAX_HEAD_BYTES,  # else the headers alone could be more than an answer may have
-            le=64 * 1024 * 1024,
-            description="Longest page that is read, in bytes and unpacked. Long pages are read one after the other, 64 MiB a second, and "
-            "everything else waits for a moment while one is read: the longer it may be, the longer. A poll may take 1 s, and beyond 8 MiB "
-            "as much longer.",
-        ),
-    ] = MAX_PAGE_BYTES
+    max_page_bytes: PAGE_BYTES = MAX_PAGE_BYTES
 
     @model_validator(mode="after")
     def _certificate_has_its_key(self) -> Self:
@@ -186,7 +176,8 @@ class MetricsPageSource(HttpSource[P, MetricsPage]):
 class MetricsDataSource(MetricsPageSource[MetricsSourceParameters]):
     """Asks every endpoint for its metrics page.
 
-    Anything but status 200, and a page over `maxPageBytes`, is a poll error; the columns keep their values and grow older.
+    Anything but status 200, and a page over `maxPageBytes`, is a poll error; the columns keep their values and grow older. A poll may take
+    1 s, and with a `maxPageBytes` over 8 MiB as much longer; long pages are read one after the other, 64 MiB a second.
     """
 
     default_collectors = ("core-metrics-extractor",)

@@ -258,9 +258,8 @@ class ApiClient:
         ) as response:
             retry_after = response.headers.get("Retry-After", "")
             packing = response.headers.get("Content-Encoding", "identity")
-            if packing != "identity":
-                raise ApiError(f"the answer is packed ({packing[:20]}), which nothing asked for", Outcome.MALFORMED, response.status)
-            yield Answer(response.status, response.content_type, retry_after, response.content.iter_any())
+            kind = response.content_type if packing == "identity" else f"packed ({packing[:20]})"
+            yield Answer(response.status, kind, retry_after, response.content.iter_any())
 
     async def _refusal(self, answer: Answer) -> ApiError:
         status = answer.status

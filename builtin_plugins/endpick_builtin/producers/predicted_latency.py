@@ -46,7 +46,7 @@ from endpick.api import (
     UpstreamHeaders,
     ignored,
 )
-from endpick_builtin.collection.page_limits import MAX_PAGE_BYTES, PAGE_LIMITS, service_size
+from endpick_builtin.collection.page_limits import ANSWER_BYTES, MAX_PAGE_BYTES, PAGE_LIMITS, service_size
 from endpick_builtin.producers.latency_ledger import DecodeLedger, Objectives, Served
 from endpick_builtin.producers.latency_metrics import LatencyMetrics
 from endpick_builtin.producers.latency_service import LATENCY_LIMITS, MOST_ROWS, Features, LatencySettings, Prediction, Predictor, Trainer
@@ -96,15 +96,7 @@ class PredictedLatencyParameters(Parameters):
             "may wait for answers, a kilobyte each. llm-d's predictor refuses questions of more than 10,000.",
         ),
     ] = MOST_ROWS
-    max_answer_bytes: Annotated[
-        int,
-        Field(
-            alias="maxAnswerBytes",
-            ge=64 * 2**10,
-            le=64 * 2**20,
-            description="Longest answer of predictor or trainer; a longer one is none.",
-        ),
-    ] = MAX_PAGE_BYTES
+    max_answer_bytes: ANSWER_BYTES = MAX_PAGE_BYTES
     sampling_mean: Annotated[float | None, ignored("samplingMean", _NOTHING_WHILE_STREAMING)] = None
     max_decode_token_samples: Annotated[int | None, ignored("maxDecodeTokenSamplesForPrediction", _NOTHING_WHILE_STREAMING)] = None
 

@@ -21,7 +21,7 @@ from endpick.api import (
     Unavailable,
 )
 from endpick.api.fast_metrics import Counts
-from endpick_builtin.collection.page_limits import MAX_PAGE_BYTES, PAGE_LIMITS, service_size
+from endpick_builtin.collection.page_limits import ANSWER_BYTES, MAX_PAGE_BYTES, PAGE_LIMITS, service_size
 from endpick_builtin.producers.json_service import JsonService, problem_with_url
 from endpick_builtin.producers.media_tokens import MANY_MEDIA_TOKENS, EstimateParameters
 from endpick_builtin.producers.render import COMPLETIONS, Question, has_tokens, prompts_in, question_of, was_parsed_elsewhere
@@ -49,15 +49,7 @@ class RenderParameters(Parameters):
     mm_timeout: Annotated[
         Duration, Field(alias="mmTimeout", gt=0, le=600, description="Longest wait for a conversation whose content comes in parts.")
     ] = 30.0
-    max_answer_bytes: Annotated[
-        int,
-        Field(
-            alias="maxAnswerBytes",
-            ge=64 * 2**10,
-            le=64 * 2**20,
-            description="Longest answer; a longer one is none. 8 MiB hold half a million tokens; all else waits while it is read.",
-        ),
-    ] = MAX_PAGE_BYTES
+    max_answer_bytes: ANSWER_BYTES = MAX_PAGE_BYTES
 
     @model_validator(mode="after")
     def _is_somewhere(self) -> Self:

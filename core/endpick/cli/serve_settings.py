@@ -146,6 +146,7 @@ def settings_of(options: ServeOptions) -> ServeSettings:
     Raises:
         click.UsageError: options contradict each other, or one has a value that only its user can judge.
     """
+    from endpick.extproc.session import SessionSettings
     from endpick.plugins.breaker import BreakerSettings
     from endpick.serve.active_plan import WatchedFile
     from endpick.serve.admin_http import AdminLimits
@@ -190,7 +191,6 @@ def settings_of(options: ServeOptions) -> ServeSettings:
         metrics_staleness_seconds=options["metrics_staleness_threshold"],
         transport=options["transport"],
         pool_name=options["pool_name"] or DEFAULT_POOL,
-        respects_subset=not options["disable_endpoint_subset_filter"],
         emits_scores=options["emit_endpoint_scores"],
         legacy_metrics=options["legacy_metrics"],
         grpc_stream_metrics=options["enable_grpc_stream_metrics"],
@@ -206,9 +206,12 @@ def settings_of(options: ServeOptions) -> ServeSettings:
         discovery_timeout_seconds=options["discovery_timeout"],
         drain_timeout_seconds=options["drain_timeout"],
         finish_timeout_seconds=options["finish_timeout"],
-        max_request_body_bytes=options["max_request_body"],
-        max_held_bytes=options["max_held"],
-        max_early_messages=options["grpc_max_early_messages"],
+        sessions=SessionSettings(
+            max_request_body_bytes=options["max_request_body"],
+            max_held_bytes=options["max_held"],
+            max_early_messages=options["grpc_max_early_messages"],
+            respects_subset=not options["disable_endpoint_subset_filter"],
+        ),
         large_bodies=LargeBodySettings(
             options["large_body"],
             options["large_body_structure"],

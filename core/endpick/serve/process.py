@@ -89,8 +89,6 @@ class ServeSettings:
     transport: TransportName = "h2"
     pool_name: str = "endpick"
     """Label `name` of the pool's gauges."""
-    respects_subset: bool = True
-    """Whether the gateway may narrow the candidates by its subset hint."""
     emits_scores: bool = False
     """Whether the gateway is told what each candidate scored."""
     refresh_metrics_interval_seconds: float = 0.05
@@ -103,11 +101,8 @@ class ServeSettings:
     """How long requests are still taken after SIGTERM, so that gateways have time to notice that this process is going."""
     finish_timeout_seconds: float = 30.0
     """How long streams may finish after that; also how long instances that a reload left behind wait for the requests that use them."""
-    max_request_body_bytes: int = 32 * 1024 * 1024
-    max_held_bytes: int = 512 * 1024 * 1024
-    """Of all undecided requests."""
-    max_early_messages: int = 64
-    """Of one stream, while its decision is awaited."""
+    sessions: SessionSettings = field(default_factory=SessionSettings)
+    """What holds of every ext_proc stream."""
     decision_sampling_ratio: float = 0.01
     """Share of the decisions that hook objects are shown, 0 to 1."""
     max_metric_combinations: int = MAX_COMBINATIONS
@@ -237,10 +232,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         )
         current.on_replaced.append(lambda new: director.switch(new.pipeline))
         counters = SessionCounters()
-        session_settings = SessionSettings(
-            settings.max_request_body_bytes, settings.max_held_bytes, settings.max_early_messages, respects_subset=settings.respects_subset
-        )
-        sessions = session_factory(director, session_settings, counters, account)
+        sessions = session_factory(director, settings.sessions, counters, account)
         if settings.grpc_stream_metrics:
             from endpick.extproc.measured import measured  # noqa: PLC0415 - only where streams are counted
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -130,24 +129,6 @@ async def test_what_is_no_list_is_asked_for_again_and_changes_nothing(one, tmp_p
     async with following(one, tmp_path) as followed:
         assert followed.members() == ONE
         assert one.lists(PODS) == 4
-
-
-@pytest.mark.asyncio
-async def test_a_list_is_not_asked_for_in_a_packed_form_and_one_that_comes_so_is_not_unpacked(one, tmp_path, caplog):
-    wrong, accepted = iter([True]), set()
-    packed = zlib.compress(b" " * (80 * 1024 * 1024))
-
-    def instead(request):
-        accepted.add(request.headers["Accept-Encoding"])
-        if request.path != PODS or "watch" in request.query or not next(wrong, False):
-            return None
-        return web.Response(body=packed, content_type="application/json", headers={"Content-Encoding": "deflate"})
-
-    one.instead = instead
-    async with following(one, tmp_path) as followed:
-        assert followed.members() == ONE
-    assert accepted == {"identity"}
-    assert "pods cannot be listed, trying again: the answer is packed (deflate), which nothing asked for" in caplog.text
 
 
 @pytest.mark.asyncio

@@ -208,7 +208,7 @@ def test_flags_reach_the_settings(tmp_path):
         )
     )  # fmt: skip
 
-    assert (settings.pool_name, settings.respects_subset, settings.emits_scores) == ("chat", False, True)
+    assert (settings.pool_name, settings.sessions.respects_subset, settings.emits_scores) == ("chat", False, True)
     assert settings.metrics_staleness_seconds == 0.7
     tls, metrics_tls = settings.ext_proc.tls, settings.metrics_tls
     assert (tls.modern_only, tls.ciphers, tls.reload) == (True, "ECDHE-RSA-AES128-GCM-SHA256", False)

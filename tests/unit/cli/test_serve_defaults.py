@@ -28,8 +28,8 @@ def test_the_limits_of_connections_default_to_those_of_the_transports():
     assert shown["grpc_max_header_size"] == limits.max_header_bytes
     assert shown["grpc_header_timeout"] == limits.header_block_seconds
     assert shown["grpc_write_timeout"] == limits.write_stall_seconds
-    assert shown["max_held"] == limits.max_buffered_bytes == SessionSettings().max_held_bytes == ServeSettings().max_held_bytes
-    assert shown["grpc_max_early_messages"] == SessionSettings().max_early_messages == ServeSettings().max_early_messages
+    assert shown["max_held"] == limits.max_buffered_bytes == SessionSettings().max_held_bytes
+    assert shown["grpc_max_early_messages"] == SessionSettings().max_early_messages
     assert limits.tolerating(shown["grpc_flood_tolerance"]) == limits
 
 

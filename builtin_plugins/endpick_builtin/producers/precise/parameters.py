@@ -10,7 +10,7 @@ from typing import Annotated, Self
 from pydantic import Field, JsonValue, model_validator
 
 from endpick.api import Duration, Parameters, ignored
-from endpick_builtin.collection.page_limits import MAX_PAGE_BYTES
+from endpick_builtin.collection.page_limits import ANSWER_BYTES, MAX_PAGE_BYTES
 from endpick_builtin.producers.precise.block_keys import HashAlgorithm
 from endpick_builtin.producers.precise.engine_blocks import MAX_RESTORED
 from endpick_builtin.producers.precise.kv_events import MAX_EVENTS
@@ -157,10 +157,7 @@ class PodDiscoveryParameters(Parameters):
         bool,
         Field(alias="askServers", description="Ask servers at /kv_event_sources; the ports above are for those without."),
     ] = False
-    max_answer_bytes: Annotated[
-        int,
-        Field(alias="maxAnswerBytes", ge=64 * 2**10, le=64 * 2**20, description="Longest answer to askServers; a longer one is none."),
-    ] = MAX_PAGE_BYTES
+    max_answer_bytes: ANSWER_BYTES = MAX_PAGE_BYTES
     pod_label_selector: Annotated[str | None, ignored("podLabelSelector", _ALL_ENDPOINTS)] = None
     pod_namespace: Annotated[str | None, ignored("podNamespace", _ALL_ENDPOINTS)] = None
 
