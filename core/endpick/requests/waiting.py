@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from endpick.api.access import Access
 from endpick.api.endpoint import Endpoint
@@ -63,6 +63,12 @@ class GoesOn(Protocol):
 
     def refuse(self, built: BuiltRequest, refusal: Refused) -> Refused:
         """Count a request that was read, and that is refused."""
+
+
+def close_with(task: asyncio.Future[Any], waiting: Awaitable[object]) -> None:
+    """Close a coroutine when the task ends that awaits it: one cancelled before its first step never does, and Python warns of that."""
+    if asyncio.iscoroutine(waiting):
+        task.add_done_callback(lambda _: waiting.close())
 
 
 class LaterDecision(LetGo):
@@ -180,6 +186,7 @@ class LaterDecision(LetGo):
             self._settle(decision)
         else:
             self._inner = asyncio.get_running_loop().create_task(self._later(decision))
+            close_with(self._inner, decision)
 
     async def _later(self, decision: Awaitable[Decision]) -> None:
         """Wait for a producer that has to wait, now that it is the request's turn."""

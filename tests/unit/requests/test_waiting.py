@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -177,6 +179,28 @@ async def test_producers_that_wait_are_awaited_when_the_turn_has_come():
     leaves.cancel()
     release.set()
     assert isinstance(await later.result(), Routed)
+
+
+async def test_a_client_that_leaves_before_its_producers_begin_leaves_nothing_that_python_warns_of():
+    begun = []
+
+    async def produce(request, endpoints, state):
+        begun.append(request)
+
+    stage = Busy(producers=[async_producer_of(produce)])
+    leaves = stage.wait()
+    stage.load = 0.0
+    stage.room.something_changed()
+    while leaves._inner is None:  # noqa: ASYNC110 - the turn tells no event
+        await asyncio.sleep(0)
+    assert not begun
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        leaves.cancel()
+        del leaves
+        await asyncio.sleep(0)
+        gc.collect()
+    assert (begun, [str(each.message) for each in warned]) == ([], [])
 
 
 async def test_endpicks_own_mistake_costs_one_request_and_the_others_go_on(monkeypatch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from endpick.requests.waiting import LaterDecision
+from endpick.requests.waiting import LaterDecision, close_with
 from endpick.transport.h2.stream import Stream
 from endpick.transport.h2.streams import Streams
 
@@ -20,9 +20,7 @@ def begin_to_await(waiting: Awaitable[object], stream: Stream, streams: Streams,
         stream.task = waiting
         return
     task = asyncio.get_running_loop().create_task(_settle(waiting, stream, streams, flush))
-    if asyncio.iscoroutine(waiting):
-        # A task cancelled before its first step never awaits what it was given, and Python warns of that.
-        task.add_done_callback(lambda _: waiting.close())
+    close_with(task, waiting)
     stream.task = task
 
 
