@@ -22,15 +22,7 @@ from endpick_builtin.collection.connection_room import ROOM, ConnectionRoom
 from endpick_builtin.collection.http_answer import Answer, BadAnswerError, StaleError, TooMuchError, too_long
 from endpick_builtin.collection.long_answers import LONG_BYTES, LongAnswers
 from endpick_builtin.collection.over_tls import open_over_tls, turns_of_tls
-from endpick_builtin.collection.page_limits import (
-    LONG_HEAD,
-    MANY_CONNECTIONS,
-    MANY_HEADERS,
-    MAX_HEAD_BYTES,
-    MAX_HEADERS,
-    SERVICE_SIZE,
-    PageSize,
-)
+from endpick_builtin.collection.page_limits import MANY_CONNECTIONS, SERVICE_SIZE, PageSize
 from endpick_builtin.collection.read_budget import BYTES_FOR_EACH, ReadBudget
 
 _READ_BYTES = 256 * 1024
@@ -292,10 +284,12 @@ class _Connection(asyncio.BufferedProtocol):
             cause = problem.__context__ if isinstance(problem.__context__, BadAnswerError) else problem
             self._fail(cause if isinstance(cause, BadAnswerError) else BadAnswerError(f"the answer is no HTTP: {problem}"))
         if self._state is _State.ANSWERING:
-            if not self._answer.status and self._received > MAX_HEAD_BYTES:
-                self._fail(TooMuchError(f"the headers of the answer are longer than {MAX_HEAD_BYTES // 2**10} KiB", LONG_HEAD))
-            elif self._received > self._longest.answer_bytes:
-                self._fail(too_long(self._longest, self._longest.long_answer))
+            longest = self._longest
+            if not self._answer.status and self._received > longest.head_bytes:
+                much = f"the headers of the answer are longer than {longest.head_bytes // 2**10} KiB"
+                self._fail(TooMuchError(much, longest.long_head))
+            elif self._received > longest.answer_bytes:
+                self._fail(too_long(longest, longest.long_answer))
             elif (self._received > LONG_BYTES or self._answer.is_long) and self._transport is not None:
                 self._pause(self._transport)  # also for what is no part of the page: extensions of chunks, trailers
             elif self._budget.is_spent and self._transport is not None:
@@ -344,8 +338,8 @@ class _Connection(asyncio.BufferedProtocol):
         """Called by the parser."""
         answer = self._answer
         answer.headers += 1
-        if answer.headers > MAX_HEADERS:
-            raise TooMuchError(f"the answer has more than {MAX_HEADERS} headers", MANY_HEADERS)
+        if answer.headers > self._longest.headers:
+            raise TooMuchError(f"the answer has more than {self._longest.headers} headers", self._longest.many_headers)
         name = name.lower()
         if name == b"content-length":
             answer.framed = True

@@ -22,9 +22,10 @@ from endpick.api import (
     StreamSource,
 )
 from endpick.api.fast_metrics import Counts
+from endpick.api.tls_channel import MOST_HANDSHAKE_BYTES
 from endpick_builtin.collection.otlp_messages import MAX_POINTS, Export, MalformedExport, TooManyParts
 from endpick_builtin.collection.otlp_ports import HTTP_PATH, MOST_GRPC_CONNECTIONS, Certificate, GrpcPort, HttpPort, Outcome, Refused
-from endpick_builtin.collection.push_server import FIRST_SECONDS, IDLE_SECONDS, MAX_CONNECTIONS, Closed
+from endpick_builtin.collection.push_server import FIRST_SECONDS, IDLE_SECONDS, MAX_CONNECTIONS, Closed, PushBounds
 
 Publish = Callable[[MetricsPage], None]
 
@@ -48,9 +49,9 @@ _IDLE = Limit(
     "idleTimeout; find out who connects, or raise idleTimeout if exporters push less often",
 )
 _LONG_HANDSHAKE = Limit(
-    "MOST_HANDSHAKE_BYTES",
-    "a connection to the port for OTLP was closed: its client sent more than 24 KiB for a TLS handshake (MOST_HANDSHAKE_BYTES, fixed); "
-    "find out who connects",
+    "maxHandshakeBytes",
+    "a connection to the port for OTLP was closed: its client sent more for a TLS handshake than maxHandshakeBytes; find out who connects, "
+    "or raise it if its certificates are so long",
 )
 _LIMITS = (_TOO_LARGE, _MANY_POINTS, _MANY_PARTS, _BUSY, _TOO_SLOW, _CROWDED, _IDLE, _LONG_HANDSHAKE)
 _OF_OUTCOME = {Outcome.TOO_LARGE: _TOO_LARGE, Outcome.TOO_MANY: _MANY_PARTS, Outcome.BUSY: _BUSY, Outcome.TOO_SLOW: _TOO_SLOW}
@@ -105,6 +106,15 @@ class OtlpParameters(Parameters):
         int,
         Field(alias="maxConnections", gt=0, le=65536, description="Connections over HTTP; for one more, the quietest one is closed."),
     ] = MAX_CONNECTIONS
+    max_handshake_bytes: Annotated[
+        int,
+        Field(
+            alias="maxHandshakeBytes",
+            ge=1024,
+            le=1024 * 1024,
+            description="What a client may send for a TLS handshake over HTTP, above all its certificates; a longer one is closed.",
+        ),
+    ] = MOST_HANDSHAKE_BYTES
     max_grpc_connections: Annotated[
         int, Field(alias="maxGrpcConnections", gt=0, le=65536, description="Connections over gRPC; one more is refused.")
     ] = MOST_GRPC_CONNECTIONS
@@ -172,7 +182,8 @@ class OtlpSource(StreamSource[OtlpParameters, MetricsPage]):
         """
         scheme = "https" if self.parameters.certificate else "http"
         given = self.parameters
-        over_http = HttpPort(self._take, given.max_body_bytes, given.max_connections, given.idle_timeout, self._has_closed)
+        bounds = PushBounds(given.max_connections, given.idle_timeout, given.max_handshake_bytes)
+        over_http = HttpPort(self._take, given.max_body_bytes, bounds, self._has_closed)
         self.port = await self._open(over_http, given.port)
         self.context.logger.info("takes metrics over OTLP at %s://%s:%d%s", scheme, given.host, self.port, HTTP_PATH)
         if given.grpc_port is not None:

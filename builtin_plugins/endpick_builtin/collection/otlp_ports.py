@@ -15,7 +15,7 @@ from aiohttp.web_exceptions import HTTPRequestEntityTooLarge
 
 from endpick.api import open_regular
 from endpick_builtin.collection.otlp_messages import Export, answer_of, read_json, read_protobuf
-from endpick_builtin.collection.push_server import Closed, PushServer
+from endpick_builtin.collection.push_server import Closed, PushBounds, PushServer
 
 if TYPE_CHECKING:
     import grpc
@@ -140,14 +140,12 @@ def _read(path: Path) -> bytes:
 class HttpPort:
     """`POST /v1/metrics`, protobuf or JSON, also gzipped."""
 
-    def __init__(
-        self, take: Take, max_body_bytes: int, max_connections: int, idle_seconds: float, closed: Callable[[Closed], None]
-    ) -> None:
+    def __init__(self, take: Take, max_body_bytes: int, bounds: PushBounds, closed: Callable[[Closed], None]) -> None:
         self._take = take
         self._max_body_bytes = max_body_bytes
         app = web.Application(client_max_size=max_body_bytes)
         app.router.add_post(HTTP_PATH, self._post)
-        self._server = PushServer(app, closed, max_connections, idle_seconds)
+        self._server = PushServer(app, closed, bounds)
 
     async def open(self, host: str, port: int, certificate: Certificate | None) -> int:
         """Listen; the port.

@@ -13,9 +13,13 @@ MAX_PAGE_BYTES = 8 * 1024 * 1024
 """Unless `maxPageBytes`, or of a service `maxAnswerBytes`, says otherwise. A page that is longer is refused unread: no model server has so
 many metrics, and reading it would starve the rest."""
 MAX_HEADERS = 200
-"""More headers than a server of pages has use for: the answer is refused."""
+"""More headers than a server of pages has use for, unless its pages may be longer than by default: the answer is refused."""
+_HEADER_BYTES = 48 * 1024
+"""Of the longest page, for each header."""
 MAX_HEAD_BYTES = 64 * 1024
-"""What may come before the headers are complete; the parser itself would keep a header that never ends."""
+"""What may come before the headers are complete, with the same exception; the parser itself would keep a header that never ends."""
+_PAGE_OF_HEAD = 128
+"""So many times as long as its headers the longest page may be."""
 _MOST_PAGE_BYTES = 64 * 1024 * 1024
 """That an operator may allow: everything waits while a page is read."""
 PAGE_BYTES = Annotated[
@@ -66,10 +70,13 @@ MANY_PARTS = Limit(
 )
 LONG_HEAD = Limit(
     "MAX_HEAD_BYTES",
-    f"a page was refused: its headers are longer than {MAX_HEAD_BYTES // 2**10} KiB (MAX_HEAD_BYTES, fixed); see what answers there",
+    f"a page was refused: its headers are longer than {MAX_HEAD_BYTES // 2**10} KiB, and than one {_PAGE_OF_HEAD}th of maxPageBytes "
+    "(MAX_HEAD_BYTES); see what answers there, or raise maxPageBytes",
 )
 MANY_HEADERS = Limit(
-    "MAX_HEADERS", f"a page was refused: it has more than {MAX_HEADERS} headers (MAX_HEADERS, fixed); see what answers there"
+    "MAX_HEADERS",
+    f"a page was refused: it has more than {MAX_HEADERS} headers, and than one for each {_HEADER_BYTES // 2**10} KiB of maxPageBytes "
+    "(MAX_HEADERS); see what answers there, or raise maxPageBytes",
 )
 MANY_CONNECTIONS = Limit(
     "MOST_CONNECTIONS",
@@ -98,9 +105,19 @@ SERVICE_MANY_PARTS = Limit(
     f"an answer of a service was refused: as JSON it has more parts than one for each {JSON_PART_BYTES} bytes of maxAnswerBytes "
     "(MAX_JSON_PARTS); see what answers there, or raise maxAnswerBytes",
 )
+SERVICE_LONG_HEAD = Limit(
+    "MAX_HEAD_BYTES",
+    f"an answer of a service was refused: its headers are longer than {MAX_HEAD_BYTES // 2**10} KiB, and than one {_PAGE_OF_HEAD}th of "
+    "maxAnswerBytes (MAX_HEAD_BYTES); see what answers there, or raise maxAnswerBytes",
+)
+SERVICE_MANY_HEADERS = Limit(
+    "MAX_HEADERS",
+    f"an answer of a service was refused: it has more than {MAX_HEADERS} headers, and than one for each {_HEADER_BYTES // 2**10} KiB of "
+    "maxAnswerBytes (MAX_HEADERS); see what answers there, or raise maxAnswerBytes",
+)
 PAGE_LIMITS = (
     *(SERVICE_LONG_PAGE, SERVICE_LONG_ANSWER, SERVICE_MANY_CHUNKS, SERVICE_MANY_PARTS),
-    *(LONG_HEAD, MANY_HEADERS, MANY_CONNECTIONS),
+    *(SERVICE_LONG_HEAD, SERVICE_MANY_HEADERS, MANY_CONNECTIONS),
 )
 """As `SOURCE_LIMITS`, for who has the parameter `maxAnswerBytes`: what producers ask."""
 
@@ -115,8 +132,12 @@ class PageSize:
         long_answer: For one that takes more than `answer_bytes`.
         many_chunks: For one that comes in more than `chunks`.
         many_parts: For one that has too many parts as JSON.
+        long_head: For one whose headers take more than `head_bytes`.
+        many_headers: For one that has more than `headers`.
         answer_bytes: As it comes, with its headers and what its transfer encoding adds.
         chunks: It may come in.
+        head_bytes: Before its headers are complete.
+        headers: It may have.
     """
 
     page_bytes: int
@@ -124,12 +145,18 @@ class PageSize:
     long_answer: Limit = LONG_ANSWER
     many_chunks: Limit = MANY_CHUNKS
     many_parts: Limit = MANY_PARTS
+    long_head: Limit = LONG_HEAD
+    many_headers: Limit = MANY_HEADERS
     answer_bytes: int = field(init=False)
     chunks: int = field(init=False)
+    head_bytes: int = field(init=False)
+    headers: int = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "answer_bytes", 2 * self.page_bytes)
         object.__setattr__(self, "chunks", max(SHORT_CHUNKS, self.page_bytes // _CHUNK_BYTES))
+        object.__setattr__(self, "head_bytes", max(MAX_HEAD_BYTES, self.page_bytes // _PAGE_OF_HEAD))
+        object.__setattr__(self, "headers", max(MAX_HEADERS, self.page_bytes // _HEADER_BYTES))
 
     @property
     def shown(self) -> str:
@@ -144,7 +171,15 @@ def stretch_of(page_bytes: int) -> float:
 
 def service_size(max_answer_bytes: int) -> PageSize:
     """That of the answers of what producers ask, with `PAGE_LIMITS`."""
-    return PageSize(max_answer_bytes, SERVICE_LONG_PAGE, SERVICE_LONG_ANSWER, SERVICE_MANY_CHUNKS, SERVICE_MANY_PARTS)
+    return PageSize(
+        max_answer_bytes,
+        SERVICE_LONG_PAGE,
+        SERVICE_LONG_ANSWER,
+        SERVICE_MANY_CHUNKS,
+        SERVICE_MANY_PARTS,
+        SERVICE_LONG_HEAD,
+        SERVICE_MANY_HEADERS,
+    )
 
 
 SERVICE_SIZE = service_size(MAX_PAGE_BYTES)

@@ -7,13 +7,14 @@ import logging
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from endpick.api.tls_channel import TlsChannel
+from endpick.api.tls_channel import MOST_HANDSHAKE_BYTES, TlsChannel
 from endpick.api.turns import Turns
 
 MAX_CONNECTIONS = 64
@@ -55,26 +56,34 @@ class _Refusing(asyncio.Protocol):
         cast("asyncio.Transport", transport).abort()
 
 
+@dataclass(frozen=True, slots=True)
+class PushBounds:
+    """What clients of one port may keep.
+
+    Attributes:
+        connections: At the same time.
+        idle_seconds: Between two requests of one.
+        handshake_bytes: Sent by one for its TLS handshake.
+    """
+
+    connections: int = MAX_CONNECTIONS
+    idle_seconds: float = IDLE_SECONDS
+    handshake_bytes: int = MOST_HANDSHAKE_BYTES
+
+
 class PushServer:
     """Listens on one address; use `serving` around what a handler of the application does."""
 
-    def __init__(
-        self,
-        app: web.Application,
-        closed: Callable[[Closed], None],
-        most_connections: int = MAX_CONNECTIONS,
-        idle_seconds: float = IDLE_SECONDS,
-    ) -> None:
-        """`closed` is told of each connection that is closed from here; `idle_seconds` may be between two requests of one."""
-        self._most_connections = most_connections
-        self._idle_seconds = idle_seconds
+    def __init__(self, app: web.Application, closed: Callable[[Closed], None], bounds: PushBounds) -> None:
+        """`closed` is told of each connection that is closed from here."""
+        self._bounds = bounds
         # Not unpacked as it comes: aiohttp would go on with what is left of a body that was refused, for seconds.
         self._runner = web.AppRunner(
             app,
             access_log=None,
             logger=_log,
             handle_signals=False,
-            keepalive_timeout=idle_seconds + 2 * _SWEEP_SECONDS,  # later than `_sweep`, which counts
+            keepalive_timeout=bounds.idle_seconds + 2 * _SWEEP_SECONDS,  # later than `_sweep`, which counts
             shutdown_timeout=1.0,
             auto_decompress=False,
         )
@@ -130,13 +139,13 @@ class PushServer:
         try:
             yield
         finally:
-            self._is_quiet(connection, self._idle_seconds)
+            self._is_quiet(connection, self._bounds.idle_seconds)
 
     def _connection(self) -> asyncio.BaseProtocol:
         server = self._runner.server
         assert server is not None, "the runner was set up"
         self._forget_ended()
-        if len(server.connections) + len(self._shaking) >= self._most_connections:
+        if len(server.connections) + len(self._shaking) >= self._bounds.connections:
             self._told(Closed.CROWDED)
             if not self._quiet_since:
                 return _Refusing()
@@ -152,6 +161,7 @@ class PushServer:
             self._turns,
             "",  # one exporter after the other
             lambda too_long: self._has_no_tls(connection, too_long),
+            most_bytes=self._bounds.handshake_bytes,
         )
         self._shaking[connection] = channel
         return channel

@@ -24,9 +24,10 @@ from endpick_builtin.discovery.dns_client import PORT, REST_PER_TURN, TURN_SECON
 from endpick_builtin.discovery.dns_messages import Answer, Record, RecordType, Status, question
 
 MOST_ALIASES = 16
+"""Unless `maxAliases` says otherwise."""
 _MANY_ALIASES = Limit(
-    "MOST_ALIASES",
-    f"endpoints stay as they are: a name is an alias more than {MOST_ALIASES} times (MOST_ALIASES, fixed); name where it leads in hostname",
+    "maxAliases",
+    "endpoints stay as they are: a name is an alias more often than maxAliases allows; name where it leads in hostname, or raise it",
 )
 
 MOST_TARGETS = 1024
@@ -71,6 +72,9 @@ class DnsDiscoveryParameters(Parameters):
     max_targets: Annotated[
         int, Field(alias="maxTargets", ge=1, description="Servers named by SRV records that are looked up; others are left out.")
     ] = MOST_TARGETS
+    max_aliases: Annotated[
+        int, Field(alias="maxAliases", ge=1, le=1000, description="Aliases that may lead from a name to its records.")
+    ] = MOST_ALIASES
 
 
 class DnsDiscovery(EndpointDiscovery[DnsDiscoveryParameters]):
@@ -127,7 +131,7 @@ class DnsDiscovery(EndpointDiscovery[DnsDiscoveryParameters]):
         servers = [(server, parameters.nameserver_port) for server in named]
         kind = RecordType[parameters.records]
         answer = await look_up(servers, parameters.hostname, kind)
-        found = _of_name(answer, parameters.hostname, kind)
+        found = _of_name(answer, parameters.hostname, kind, parameters.max_aliases)
         if kind is not RecordType.SRV:
             return await self._endpoints({(record.value, parameters.port) for record in found}), _life(found)
         first = min((record.priority for record in found), default=0)
@@ -139,7 +143,7 @@ class DnsDiscovery(EndpointDiscovery[DnsDiscoveryParameters]):
 
     async def _looked_up(self, servers: Sequence[tuple[str, int]], answer: Answer, targets: Sequence[str]) -> dict[str, list[Record]]:
         """The addresses of each target, where the server did not send them along; some are asked for at the same time."""
-        most = self.parameters.max_targets
+        most, aliases = self.parameters.max_targets, self.parameters.max_aliases
         if len(targets) > most:
             self._limits.acted(_MANY_TARGETS, about=self.parameters.hostname)
         found: dict[str, list[Record]] = {}
@@ -151,7 +155,8 @@ class DnsDiscovery(EndpointDiscovery[DnsDiscoveryParameters]):
 
         async def look_up_some() -> None:
             for target in waiting:
-                found[target] = sent.get(target) or _of_name(await look_up(servers, target, RecordType.A), target, RecordType.A)
+                answered = sent.get(target)
+                found[target] = answered or _of_name(await look_up(servers, target, RecordType.A), target, RecordType.A, aliases)
 
         await _all_of(look_up_some() for _ in range(_TARGETS_AT_ONCE))
         return found
@@ -175,7 +180,7 @@ class DnsDiscovery(EndpointDiscovery[DnsDiscoveryParameters]):
         return list(self._known.values())
 
 
-def _of_name(answer: Answer, name: str, kind: RecordType) -> list[Record]:
+def _of_name(answer: Answer, name: str, kind: RecordType, most_aliases: int) -> list[Record]:
     """The records of a name, or of what it is an alias for; each lives no longer than the aliases that lead to it.
 
     Raises:
@@ -188,7 +193,7 @@ def _of_name(answer: Answer, name: str, kind: RecordType) -> list[Record]:
     answered = answer.records[: answer.answers]
     if answered and all(record.name != wanted for record in answered):
         raise LookupFailedError(f"{name} cannot be looked up: the answer is about other names, such as {answered[0].name}")
-    for _ in range(MOST_ALIASES):
+    for _ in range(1 + most_aliases):
         found = [record for record in answer.records if record.name == wanted and record.type == kind]
         if found:
             return [Record(one.name, one.type, min(one.ttl, life), one.value, one.port, one.priority) for one in found]
@@ -196,7 +201,7 @@ def _of_name(answer: Answer, name: str, kind: RecordType) -> list[Record]:
         if alias is None:
             return []
         wanted, life = alias.value, min(life, alias.ttl)
-    raise TooManyAliasesError(f"'{name}' has more than {MOST_ALIASES} aliases")
+    raise TooManyAliasesError(f"'{name}' has more than {most_aliases} aliases")
 
 
 async def _all_of(parts: Iterable[Coroutine[None, None, None]]) -> None:

@@ -20,7 +20,7 @@ from endpick_builtin.collection.over_tls import turns_of_tls
 from endpick_builtin.kubernetes.access import Access, read_token
 from endpick_builtin.kubernetes.http1 import ConnectorInTurns
 from endpick_builtin.kubernetes.http2 import Destination, Exchange, NoHttp2Error, asked
-from endpick_builtin.kubernetes.pages import MOST_BRACKETS, MOST_ITEM_BYTES, Pace, PageError, take_apart
+from endpick_builtin.kubernetes.pages import MOST_BRACKETS, MOST_ITEM_BYTES, LongObjectError, Pace, PageError, take_apart
 from endpick_builtin.kubernetes.patience import Patience
 from endpick_builtin.kubernetes.watch_states import Outcome
 
@@ -32,21 +32,19 @@ MOST_PAGE_BYTES = 64 * 1024 * 1024
 """Unless `maxListBytes` says otherwise; of a page, and of any other answer but a watch."""
 LINES_AT_ONCE = 50
 """Of a watch, before everything else has a turn."""
-MOST_LINE_BYTES = MOST_ITEM_BYTES
-"""One object and what surrounds it."""
 _LONG_PAGE = Limit(
     "maxListBytes",
     "an answer of the API server was refused: longer than maxListBytes; see what answers there, or raise maxListBytes",
 )
-_LONG_LINE = Limit(
-    "MOST_LINE_BYTES",
-    f"a watch was given up: an event is longer than {MOST_LINE_BYTES // 2**20} MiB (MOST_LINE_BYTES, fixed); see what answers there",
+_LONG_OBJECT = Limit(
+    "maxObjectBytes",
+    "a list or a watch was given up: an object is longer than maxObjectBytes; see what answers there, or raise maxObjectBytes",
 )
 _LONG_WATCH = Limit(
     "watchTimeout",
     "a watch was given up: the API server did not end it after watchTimeout, as it was asked to; see what stands between it and the picker",
 )
-CLIENT_LIMITS = (_LONG_PAGE, _LONG_LINE, _LONG_WATCH)
+CLIENT_LIMITS = (_LONG_PAGE, _LONG_OBJECT, _LONG_WATCH)
 """For the `Limits` of who asks."""
 _STATUS = re.compile("[1-9][0-9]{2}")
 
@@ -98,7 +96,13 @@ class ApiClient:
     """One API server, for as long as the picker runs. Use it between `open` and `close`."""
 
     def __init__(
-        self, access: Access, patience: Patience, ping_seconds: float, limits: Limits, most_page_bytes: int = MOST_PAGE_BYTES
+        self,
+        access: Access,
+        patience: Patience,
+        ping_seconds: float,
+        limits: Limits,
+        most_page_bytes: int = MOST_PAGE_BYTES,
+        most_object_bytes: int = MOST_ITEM_BYTES,
     ) -> None:
         """For as long as the picker runs.
 
@@ -108,9 +112,11 @@ class ApiClient:
             ping_seconds: After so long without a word a watch over HTTP/2 asks whether its server is there.
             limits: `CLIENT_LIMITS` among them.
             most_page_bytes: Of one answer.
+            most_object_bytes: Of one object, and of one event with what surrounds its object.
         """
         self._access = access
         self._most_page_bytes = most_page_bytes
+        self._most_object_bytes = most_object_bytes
         self._limits = limits
         self._patience = patience
         self._destination: Destination | None = None
@@ -156,7 +162,10 @@ class ApiClient:
         except TimeoutError as problem:
             raise ApiError(f"no answer within {self._patience.page_seconds:g} s", Outcome.BROKEN) from problem
         try:
-            around = await take_apart(raw, take, self._pace)
+            around = await take_apart(raw, take, self._pace, self._most_object_bytes)
+        except LongObjectError as problem:
+            self._limits.acted(_LONG_OBJECT, about=path)
+            raise ApiError(str(problem), Outcome.MALFORMED) from problem
         except PageError as problem:
             raise ApiError(f"the answer is no list of objects: {problem}", Outcome.MALFORMED) from problem
         metadata = around.get("metadata")
@@ -197,15 +206,20 @@ class ApiClient:
             async for chunk in answer.chunks:
                 before, line_end, after = chunk.rpartition(b"\n")
                 if line_end:
-                    await _hand_over(b"".join((*pieces, before)).split(b"\n"), take, self._pace)
+                    lines = b"".join((*pieces, before)).split(b"\n")
+                    self._require_short(max(map(len, lines)), path)
+                    await _hand_over(lines, take, self._pace)
                     pieces, size = [], 0
                 pieces.append(after)
                 size += len(after)
-                if size > MOST_LINE_BYTES:
-                    self._limits.acted(_LONG_LINE, about=path)
-                    raise ApiError(f"an event is longer than {MOST_LINE_BYTES} bytes", Outcome.MALFORMED)
+                self._require_short(size, path)
             if b"".join(pieces).strip():
                 raise ApiError("the connection was cut in the middle of an event", Outcome.BROKEN)
+
+    def _require_short(self, event_bytes: int, path: str) -> None:
+        if event_bytes > self._most_object_bytes:
+            self._limits.acted(_LONG_OBJECT, about=path)
+            raise ApiError(f"an event is longer than {self._most_object_bytes} bytes", Outcome.MALFORMED)
 
     async def write(self, method: str, path: str, content: Mapping[str, object]) -> JSONMapping:
         """Create an object (POST to its collection) or replace it (PUT to itself); returns it as it is then.

@@ -80,7 +80,8 @@ class KubernetesDiscovery(EndpointDiscovery[KubernetesDiscoveryParameters]):
         access = await asyncio.to_thread(find_access, parameters.kubeconfig, os.environ)
         namespace = parameters.pool_namespace or os.environ.get("NAMESPACE") or access.namespace or "default"
         context.logger.info("asking the API server", extra={"server": access.server, "found_in": access.found_in, "namespace": namespace})
-        client = ApiClient(access, self._patience, parameters.ping_interval, self._limits, parameters.max_list_bytes)
+        most = parameters.max_list_bytes, parameters.max_object_bytes
+        client = ApiClient(access, self._patience, parameters.ping_interval, self._limits, *most)
         client.open()
         try:
             comeback = Comeback(access.server, context.random)

@@ -13,7 +13,7 @@ import orjson
 JSONMapping: TypeAlias = dict[str, object]
 
 MOST_ITEM_BYTES = 2 * 1024 * 1024
-"""Of one object; etcd takes none beyond 1.5 MiB, and JSON is longer than what it keeps."""
+"""Of one object, unless `maxObjectBytes` says otherwise; etcd takes none beyond 1.5 MiB, and JSON is longer than what it keeps."""
 _LONG_ITEM_BYTES = 128 * 1024
 """An object of more takes a turn to find its end, and another one to be read."""
 MOST_BRACKETS = 65_536
@@ -35,17 +35,22 @@ class PageError(ValueError):
     """It is no page of a list; the message says why."""
 
 
-def objects_of(raw: bytes | bytearray) -> Iterator[JSONMapping | None]:
+class LongObjectError(PageError):
+    """An object, or what stands around all of them, is longer than one may be."""
+
+
+def objects_of(raw: bytes | bytearray, most_bytes: int = MOST_ITEM_BYTES) -> Iterator[JSONMapping | None]:
     """The objects under `items`, one at a time, and last what stands around them; None now and then, for a turn in the middle of one.
 
     Raises:
-        PageError: it is no page of a list, or an object is too long.
+        PageError: it is no page of a list.
+        LongObjectError: an object, or what stands around all of them, has more bytes than `most_bytes`.
     """
     depth = position = after = begin = brackets = 0
     """`begin` is where the present object began, `brackets` are those since, and `after` is behind the last one."""
     items_begin = items_end = 0
     match, size = _TO_BRACKET.match, len(raw)
-    while found := match(raw, position, min(size, begin + MOST_ITEM_BYTES)):
+    while found := match(raw, position, min(size, begin + most_bytes)):
         if found.end() == position:
             break
         position = found.end()
@@ -76,8 +81,8 @@ def objects_of(raw: bytes | bytearray) -> Iterator[JSONMapping | None]:
         elif depth == 1 and in_items:
             _require_nothing(raw[passed : position - 1])
             items_end = begin = position - 1
-    if size - begin > MOST_ITEM_BYTES:
-        raise PageError(f"an object, or what stands around all of them, is longer than {MOST_ITEM_BYTES // 2**20} MiB")
+    if size - begin > most_bytes:
+        raise LongObjectError(f"an object, or what stands around all of them, is longer than {most_bytes} bytes")
     if items_begin and not items_end:
         raise PageError("it is cut short")
     yield _object(raw[:items_begin] + raw[items_end:] if items_begin else raw)
@@ -104,20 +109,23 @@ class Pace:
             await asyncio.sleep(self._rested_at - now)
 
 
-async def take_apart(raw: bytes | bytearray, take: Callable[[JSONMapping], None], pace: Pace) -> JSONMapping:
+async def take_apart(
+    raw: bytes | bytearray, take: Callable[[JSONMapping], None], pace: Pace, most_bytes: int = MOST_ITEM_BYTES
+) -> JSONMapping:
     """Hand over the objects of a page, with turns for everything else between them; returns what stands around them.
 
     Args:
         raw: The page.
         take: Gets the objects.
         pace: When everything else has its turn.
+        most_bytes: Of one object.
 
     Raises:
         PageError: see `objects_of`.
     """
     began = perf_counter()
     last: JSONMapping | None = None
-    for item in objects_of(raw):
+    for item in objects_of(raw, most_bytes):
         if item is not None:
             if last is not None:
                 take(last)

@@ -11,6 +11,7 @@ from endpick.api import Duration, Parameters
 from endpick_builtin.kubernetes.client import MOST_PAGE_BYTES
 from endpick_builtin.kubernetes.following import MOST_OBJECTS
 from endpick_builtin.kubernetes.objects import MOST_RULE_PARTS, OLD_POOL_GROUP, POOL_GROUP
+from endpick_builtin.kubernetes.pages import MOST_ITEM_BYTES
 
 POOL_VERSIONS = MappingProxyType({POOL_GROUP: "v1", OLD_POOL_GROUP: "v1alpha2"})
 """Versions of InferencePool, by group."""
@@ -130,6 +131,16 @@ class KubernetesDiscoveryParameters(Parameters):
             description="Longest answer of the API server, in bytes: of a list a page of 500 objects. A longer one is refused.",
         ),
     ] = MOST_PAGE_BYTES
+    max_object_bytes: Annotated[
+        int,
+        Field(
+            alias="maxObjectBytes",
+            ge=64 * 1024,
+            le=16 * 1024 * 1024,
+            description="Longest object in a list or an event of a watch, in bytes. Everything else waits for a moment while one is read: "
+            "the longer it may be, the longer.",
+        ),
+    ] = MOST_ITEM_BYTES
 
     def mistake(self) -> str:
         """What does not go together; empty where all does."""

@@ -30,7 +30,7 @@ MOST_WAITING_ROWS = 10
 it is waited for."""
 _MANY_WAITING = Limit(
     "MOST_WAITING_ROWS",
-    f"a request goes on without predictions: {MOST_WAITING_ROWS} rows for each of maxRows (MOST_WAITING_ROWS, fixed) wait for the "
+    f"a request goes on without predictions: {MOST_WAITING_ROWS} rows for each of maxRows (MOST_WAITING_ROWS) wait for the "
     "predictor's answer; see what keeps the predictor, or raise maxRows",
 )
 _MANY_QUESTIONS = Limit(

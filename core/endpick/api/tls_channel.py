@@ -27,7 +27,8 @@ _LONG_PIECE_BYTES: Final = _RECORD_BYTES + 256
 """Of what holds much: a record."""
 _PIECES_PER_TURN: Final = 4
 MOST_HANDSHAKE_BYTES: Final = 24 * 1024
-"""Of one client: ten large certificates. There is room for 130 small ones, which take 15 ms to read; OpenSSL would read 570 at once."""
+"""Of one client, unless told otherwise: ten large certificates. There is room for 130 small ones, which take 15 ms to read; OpenSSL would
+read 570 at once."""
 _BARREN_BYTES: Final = _RECORD_BYTES + 2048
 """So much may arrive and hold next to nothing: it may be the begin of a record."""
 _MOST_ARRIVED_BYTES: Final = 64 * 1024
@@ -52,6 +53,7 @@ class TlsChannel(asyncio.Protocol):
         peer: str,
         failed: Callable[[bool], None],
         server: str = "",
+        most_bytes: int = MOST_HANDSHAKE_BYTES,
     ) -> None:
         """Keep what is needed.
 
@@ -64,11 +66,13 @@ class TlsChannel(asyncio.Protocol):
             failed: Called, instead of any method of the guest, when the handshake comes to nothing, with whether the other side sent
                 too much for one; not after `abort`.
             server: For the side of a client: name or address of the server that it asks.
+            most_bytes: What the other side may send for the handshake.
         """
         self._guest = guest
         self._turns = turns
         self._peer = peer
         self._handshake_seconds = handshake_seconds
+        self._most_handshake_bytes = most_bytes
         self._failed: Callable[[bool], None] | None = failed
         """None once the handshake is done or given up."""
         self._is_open = False
@@ -295,7 +299,7 @@ class TlsChannel(asyncio.Protocol):
     def _shake_hands(self, arrived_bytes: int) -> bool:
         """Go on with the handshake; whether it is done."""
         self._handshake_bytes += arrived_bytes
-        if self._handshake_bytes > MOST_HANDSHAKE_BYTES:
+        if self._handshake_bytes > self._most_handshake_bytes:
             self._give_up(too_long=True)
             self.abort()
             return False

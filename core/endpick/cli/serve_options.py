@@ -209,6 +209,13 @@ LIMITS = (
         help="How long a TLS handshake may take, and after it as long again the client's first SETTINGS.",
     ),
     click.option(
+        "--tls-max-handshake-size",
+        type=QUANTITY,
+        default="24Ki",
+        show_default=True,
+        help="What a client may send for a TLS handshake, above all its certificates; also on --metrics-port, not with --transport grpcio.",
+    ),
+    click.option(
         "--grpc-max-header-size", type=QUANTITY, default="16Ki", show_default=True, help="Header list of one stream, packed and unpacked."
     ),
     click.option(
@@ -232,6 +239,13 @@ LIMITS = (
         show_default=True,
         help="So many times as much as usual one connection may send of what costs its sender little: resets, PINGs, SETTINGS, empty and "
         "other control frames, streams that break the protocol. With --transport grpcio of resets only.",
+    ),
+    click.option(
+        "--max-name-length",
+        type=click.IntRange(1, 65536),
+        default=1024,
+        show_default=True,
+        help="Characters of a model, a cache salt or a fairness id; requests with longer ones are refused.",
     ),
     click.option(
         "--grpc-max-early-messages",

@@ -75,10 +75,12 @@ class ServeOptions(TypedDict):
     grpc_max_connections: int
     max_connections_share: float
     grpc_handshake_timeout: float
+    tls_max_handshake_size: int
     grpc_max_header_size: int
     grpc_header_timeout: float
     grpc_write_timeout: float
     grpc_flood_tolerance: float
+    max_name_length: int
     grpc_max_early_messages: int
     grpc_health_max_connections: int
     metrics_max_connections: int
@@ -163,6 +165,7 @@ def settings_of(options: ServeOptions) -> ServeSettings:
         max_connections=options["grpc_max_connections"],
         max_peer_share=options["max_connections_share"],
         handshake_seconds=options["grpc_handshake_timeout"],
+        max_handshake_bytes=options["tls_max_handshake_size"],
         reserved_descriptors=options["reserved_descriptors"],
         max_header_bytes=options["grpc_max_header_size"],
         header_block_seconds=options["grpc_header_timeout"],
@@ -186,6 +189,7 @@ def settings_of(options: ServeOptions) -> ServeSettings:
             idle_seconds=options["metrics_idle_timeout"],
             max_request_bytes=options["metrics_max_request"],
             max_held_bytes=options["metrics_max_held"],
+            max_handshake_bytes=options["tls_max_handshake_size"],
         ),
         metrics_tls=_metrics_tls(options),
         metrics_staleness_seconds=options["metrics_staleness_threshold"],
@@ -203,6 +207,7 @@ def settings_of(options: ServeOptions) -> ServeSettings:
         refresh_metrics_interval_seconds=options["refresh_metrics_interval"],
         idle_metrics_interval_seconds=options["idle_metrics_interval"],
         max_endpoints=options["max_endpoints"],
+        max_name_characters=options["max_name_length"],
         discovery_timeout_seconds=options["discovery_timeout"],
         drain_timeout_seconds=options["drain_timeout"],
         finish_timeout_seconds=options["finish_timeout"],

@@ -33,7 +33,17 @@ from endpick.requests.intake import (
 from endpick.requests.large import LargeBodyReader, decided_after, read_elsewhere
 from endpick.requests.long_body import LongBody
 from endpick.requests.memory import SHED_FOR_MEMORY, MemoryAccount, OverloadStage
-from endpick.requests.model import NO_CANDIDATES, NOTHING_CACHED, BodyModes, Decision, IncomingRequest, Refused, Routed, refused
+from endpick.requests.model import (
+    MAX_NAME_CHARACTERS,
+    NO_CANDIDATES,
+    NOTHING_CACHED,
+    BodyModes,
+    Decision,
+    IncomingRequest,
+    Refused,
+    Routed,
+    refused,
+)
 from endpick.requests.pipeline import Pipeline, hidden_by_body_modes
 from endpick.requests.producing import Beginnings, Production, after, produce_waiting
 from endpick.requests.response import BodilessExchange, ExchangeHost, TrackedExchange
@@ -96,6 +106,7 @@ class Director:
         emits_scores: bool = False,
         rules: ModelRules | None = None,
         room: WaitingRoom | None = None,
+        max_name_characters: int = MAX_NAME_CHARACTERS,
     ) -> None:
         """Keep what every decision needs.
 
@@ -112,6 +123,7 @@ class Director:
             emits_scores: Whether decisions tell the gateway what each candidate scored.
             rules: What the discovery says about models.
             room: Where requests wait while the pool is full; needed for pipelines with flow control.
+            max_name_characters: Of a model, a cache salt and a fairness id; requests with longer ones are refused.
         """
         self._pipeline = pipeline
         self._pool = pool
@@ -130,6 +142,7 @@ class Director:
             self._large_bytes, self._most_weight = large_bodies.threshold_bytes, large_bodies.threshold_weight
             self._light_bytes = min(self._large_bytes, LIGHT_BYTES)
         self._emits_scores = emits_scores
+        self._longest_name = max_name_characters
         self._last_body_modes: BodyModes | None = None
         self._known_body_modes: set[BodyModes] = set()
         self._exchange_host = ExchangeHost(self._access, telemetry, clock, self._account)
@@ -155,7 +168,7 @@ class Director:
             begun: What has been done already of one that waited, or whose body was large; functions of their own would cost all others
                 a call. One that waited goes on with the pipeline of now, and on the pool as it is now.
         """
-        access = self._access
+        access, longest_name = self._access, self._longest_name
         state: CycleState | None = None
         built: BuiltRequest | Refused
         if isinstance(begun, LetGo):
@@ -164,7 +177,7 @@ class Director:
             state.put(WAITED, begun.waited)
         elif begun is not None:
             pipeline = begun.pipeline
-            built = build_request(incoming, pipeline.parsers, pipeline.objectives, access, begun.read, self._rules)
+            built = build_request(incoming, pipeline.parsers, pipeline.objectives, access, longest_name, begun.read, self._rules)
         else:
             pipeline = self._pipeline
             # Modes of one gateway are nearly always one object: comparing them by value costs a call.
@@ -177,13 +190,13 @@ class Director:
                 return self._decide_large(incoming, pipeline)
             if isinstance(incoming.body, LongBody):  # bodies of this length are parsed in place
                 incoming.body = incoming.body.whole()
-            built = build_request(incoming, pipeline.parsers, pipeline.objectives, access, None, self._rules, self._random)
+            built = build_request(incoming, pipeline.parsers, pipeline.objectives, access, longest_name, None, self._rules, self._random)
         if isinstance(built, Refused):
             return self._refuse_unread(incoming, built)
 
         if pipeline.header_processors and not isinstance(begun, LetGo):
             state = CycleState(access)
-            processed = process_headers(pipeline.header_processors, built.request, state, access)
+            processed = process_headers(pipeline.header_processors, built.request, state, access, longest_name)
             if isinstance(processed, Refused):
                 return self.refuse(built, processed)
             built.request = processed

@@ -21,7 +21,7 @@ from endpick.datalayer.model_rules import NO_REWRITES, ModelRules, choose_model
 from endpick.plugins.failures import CALL_FAILURES, kind_of
 from endpick.requests.long_body import Body
 from endpick.requests.memory import parsed_size, unparsed_size
-from endpick.requests.model import LONG_NAME, MAX_NAME_CHARACTERS, NO_MODEL, IncomingRequest, Refused, plain_rejection, refused
+from endpick.requests.model import LONG_NAME, NO_MODEL, IncomingRequest, Refused, plain_rejection, refused
 from endpick.requests.parsers import UNSEEN, CompiledParser, Parsers, no_parser, unread_refusal
 from endpick.scheduling.step import Fault
 
@@ -204,6 +204,7 @@ def build_request(
     parsers: Parsers,
     objectives: Mapping[str, int],
     access: Access,
+    max_name_characters: int,
     read: ReadElsewhere | None = None,
     rules: ModelRules | None = None,
     random: Random | None = None,
@@ -215,6 +216,7 @@ def build_request(
         parsers: The plan's.
         objectives: Priority of each inference objective, by name; a name that is missing has priority 0, as in llm-d.
         access: Of the host.
+        max_name_characters: Of a model, a cache salt and a fairness id; what is longer is refused.
         read: The body, where it has been parsed already.
         rules: What the discovery says about models; None for nothing. Objectives of the plan count before those of the discovery, and as
             in llm-d, a rewrite that the discovery knows counts before the one that the client asks for.
@@ -275,7 +277,7 @@ def build_request(
             target = choose_model(rules.rewrites, parsed.model, random.random()) or target
     if parsed.needs_model and not target:
         return NO_MODEL
-    salt, longest = parsed.cache_salt, MAX_NAME_CHARACTERS
+    salt, longest = parsed.cache_salt, max_name_characters
     if len(parsed.model) > longest or len(target) > longest or len(salt) > longest or (fairness_id and len(fairness_id) > longest):
         return LONG_NAME
     if read is None and parser is not None and came is not None and target != parsed.model:

@@ -249,9 +249,12 @@ NO_CANDIDATES: Final = Refused(
 )
 SATURATED: Final = Refused(429, CODE_OF[429], "system saturated, sheddable request dropped", reason="rejected-saturated")
 MAX_NAME_CHARACTERS: Final = 1024
-"""Of a model, a cache salt and a fairness id: clients choose them, plugins remember and hash them, metrics and answers repeat them."""
+"""Of a model, a cache salt and a fairness id, unless told otherwise: clients choose them, plugins remember and hash them, metrics and
+answers repeat them."""
 LONG_NAME: Final = Refused(
-    400, CODE_OF[400], f"the model, the cache salt or the fairness id has more than {MAX_NAME_CHARACTERS} characters"
+    400,
+    CODE_OF[400],
+    "the model, the cache salt or the fairness id has more characters than --max-name-length allows",
 )
 NO_MODEL: Final = Refused(400, CODE_OF[400], "model not found in request body")
 NOTHING_CACHED: Final = Refused(

@@ -26,7 +26,7 @@ from endpick.plugins.attributes import produce_timeout_of
 from endpick.plugins.failures import CALL_FAILURES, is_the_hosts, kind_of
 from endpick.plugins.instance import Instance
 from endpick.requests.intake import FAIRNESS_ID, first_of
-from endpick.requests.model import MAX_NAME_CHARACTERS, SATURATED, Refused, plain_rejection, refused
+from endpick.requests.model import SATURATED, Refused, plain_rejection, refused
 from endpick.scheduling.profile import as_view
 from endpick.scheduling.step import Fault, Step, bind
 
@@ -36,10 +36,13 @@ IF_AVAILABLE = "if-available"
 """In the header `Prefer`: the client would rather have a 412 than wait for a prefill."""
 
 
-def process_headers(steps: Sequence[Step], request: InferenceRequest, state: CycleState, access: Access) -> InferenceRequest | Refused:
+def process_headers(
+    steps: Sequence[Step], request: InferenceRequest, state: CycleState, access: Access, max_name_characters: int
+) -> InferenceRequest | Refused:
     """The request as it goes on, or the first refusal, in configuration order.
 
-    Where the client does not say whose traffic it is, the identity that one of the instances found does, unless it is longer than a name.
+    Where the client does not say whose traffic it is, the identity that one of the instances found does, unless it is longer than a name
+    may be.
     """
     for step in steps:
         refusal = verdict(step, step.run(access, request, state))
@@ -48,7 +51,7 @@ def process_headers(steps: Sequence[Step], request: InferenceRequest, state: Cyc
         if refusal is not None:
             return refusal
     identity = state.get(AGENT_IDENTITY)
-    if not identity or len(identity) > MAX_NAME_CHARACTERS or first_of(request.headers, FAIRNESS_ID) is not None:
+    if not identity or len(identity) > max_name_characters or first_of(request.headers, FAIRNESS_ID) is not None:
         return request
     return replace(request, fairness_id=identity)
 

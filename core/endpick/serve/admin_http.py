@@ -17,6 +17,7 @@ from typing import cast
 
 import httptools
 
+from endpick.api.tls_channel import MOST_HANDSHAKE_BYTES
 from endpick.plugins.failures import AWAIT_FAILURES, is_the_hosts
 from endpick.plugins.tracebacks import for_log
 from endpick.transport.limits import AcceptLimits
@@ -48,12 +49,23 @@ class AdminLimits:
     """From one request to the next."""
     max_held_bytes: int = 64 * 1024 * 1024
     """Of pages that are being sent, all together; the newest may be as long as it is."""
+    max_handshake_bytes: int = MOST_HANDSHAKE_BYTES
+    """Of one client, for its TLS handshake."""
 
     @property
     def accepting(self) -> AcceptLimits:
         """Those of the listening socket; it takes what others leave to it."""
         flag = "--metrics-max-connections"
-        return AcceptLimits(self.max_connections, self.max_peer_share, self.header_seconds, 0, flag, flag, bounds_rushes=True)
+        return AcceptLimits(
+            self.max_connections,
+            self.max_peer_share,
+            self.header_seconds,
+            0,
+            flag,
+            flag,
+            bounds_rushes=True,
+            max_handshake_bytes=self.max_handshake_bytes,
+        )
 
 
 @dataclass(slots=True)
@@ -72,7 +84,7 @@ class AdminCounters:
     tls_handshake_failures: int = 0
     """None without `--metrics-cert-dir` or `--metrics-client-ca-file`."""
     tls_handshakes_too_long: int = 0
-    """Those of them in which the client sent more than 24 KiB."""
+    """Those of them in which the client sent more than `--tls-max-handshake-size`."""
     certificate_reloads: int = 0
     certificate_reload_failures: int = 0
     header_timeouts: int = 0

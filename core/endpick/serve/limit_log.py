@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from endpick.flow_control.states import Outcome
 from endpick.observability.throttle import Throttle
-from endpick.requests.model import MAX_NAME_CHARACTERS
 
 _log = logging.getLogger("endpick.limits")
 
@@ -29,7 +28,7 @@ class Limit:
     """One limit.
 
     Attributes:
-        flag: Of `endpick serve`, or the field of the configuration; empty for what nothing real comes near.
+        flag: Of `endpick serve`, or the field of the configuration.
         metric: On the metrics page.
         event: The value of its label `event`, or `outcome` in flow control and for large bodies; empty where it has none.
         told: What the log says; for a limit that is told where it acts, words of that line.
@@ -67,7 +66,12 @@ LIMITS = (
         "tls_handshake_failures",
         "TLS handshakes failed, or took longer than --grpc-handshake-timeout: compare certificates and client CA",
     ),
-    Limit("", TRANSPORT, "tls_handshakes_too_long", "TLS handshakes refused: more than 24 KiB of one client; find out who connects"),
+    Limit(
+        "--tls-max-handshake-size",
+        TRANSPORT,
+        "tls_handshakes_too_long",
+        "TLS handshakes refused: more of one client than --tls-max-handshake-size; find out who connects",
+    ),
     Limit("--grpc-keepalive-timeout", TRANSPORT, "keepalive_timeouts", "gateways gone: no answer to a PING in --grpc-keepalive-timeout"),
     *(
         Limit(
@@ -116,10 +120,10 @@ LIMITS = (
         "requests refused: those that are not decided hold more than --max-held; more replicas help",
     ),
     Limit(
-        "",
+        "--max-name-length",
         SESSION,
         "names_too_long",
-        f"requests refused: a model, cache salt or fairness id of more than {MAX_NAME_CHARACTERS} characters; find out who sends it",
+        "requests refused: a model, cache salt or fairness id of more characters than --max-name-length; find out who sends it",
     ),
     Limit(
         "--grpc-max-early-messages",

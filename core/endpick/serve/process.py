@@ -34,6 +34,7 @@ from endpick.planning.plan import Plan, PlanOutcome
 from endpick.plugins.breaker import BreakerSettings
 from endpick.requests.director import Director
 from endpick.requests.memory import STAGE_BOUNDS, MemoryAccount, OverloadStage
+from endpick.requests.model import MAX_NAME_CHARACTERS
 from endpick.requests.waiting import WaitingRoom
 from endpick.serve.active_plan import ActivePlan, WatchedFile, reload_once
 from endpick.serve.admin import AdminServer, admin_pages
@@ -95,6 +96,8 @@ class ServeSettings:
     idle_metrics_interval_seconds: float = 1.0
     max_endpoints: int = MAX_ENDPOINTS
     """Of the pool; those that the discovery names beyond are left out."""
+    max_name_characters: int = MAX_NAME_CHARACTERS
+    """Of a model, a cache salt and a fairness id."""
     discovery_timeout_seconds: float = 60.0
     """How long start-up waits for the discovery to report the endpoints of the pool."""
     drain_timeout_seconds: float = 30.0
@@ -229,6 +232,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
             emits_scores=settings.emits_scores,
             rules=table.rules,
             room=room,
+            max_name_characters=settings.max_name_characters,
         )
         current.on_replaced.append(lambda new: director.switch(new.pipeline))
         counters = SessionCounters()

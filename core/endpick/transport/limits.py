@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
+from endpick.api.tls_channel import MOST_HANDSHAKE_BYTES
+
 
 @dataclass(frozen=True, slots=True)
 class AcceptLimits:
@@ -24,6 +26,8 @@ class AcceptLimits:
     """Whether a connection that has something to do keeps its seat in any case."""
     bounds_rushes: bool = False
     """Whether an address has a few connections only while they come faster than they can be taken; see `Rush`."""
+    max_handshake_bytes: int = MOST_HANDSHAKE_BYTES
+    """Of one client, for its TLS handshake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,8 @@ class Limits:
 
     handshake_seconds: float = 10.0
     """For the client's SETTINGS, and before them as long again for the TLS handshake."""
+    max_handshake_bytes: int = MOST_HANDSHAKE_BYTES
+    """Of one client, for its TLS handshake; the grpcio transport has a limit of its own."""
     header_block_seconds: float = 10.0
     """From HEADERS to the last CONTINUATION."""
     write_stall_seconds: float = 30.0
@@ -126,6 +132,7 @@ class Limits:
             peer_flag="--max-connections-share",
             keeps_busy=self.keeps_busy,
             bounds_rushes=self.bounds_rushes,
+            max_handshake_bytes=self.max_handshake_bytes,
         )
 
 
@@ -171,7 +178,7 @@ class TransportCounters:
     tls_handshake_failures: int = 0
     """Those that took too long included."""
     tls_handshakes_too_long: int = 0
-    """Those of them in which the client sent more than 24 KiB."""
+    """Those of them in which the client sent more than `--tls-max-handshake-size`."""
     http1_connections: int = 0
     tls_on_plain_text: int = 0
     bad_prefaces: int = 0

@@ -219,7 +219,10 @@ class Listener:
             return None
         protocol = cast("asyncio.Protocol", guest)
         failed = partial(self._handshake_failed, guest)
-        return TlsChannel(protocol, self._tls.context, self._limits.handshake_seconds, self._turns, peer, failed)
+        limits = self._limits
+        return TlsChannel(
+            protocol, self._tls.context, limits.handshake_seconds, self._turns, peer, failed, most_bytes=limits.max_handshake_bytes
+        )
 
     def _handshake_failed(self, guest: Guest, too_long: bool) -> None:
         self._counters.tls_handshake_failures += 1

@@ -169,9 +169,10 @@ async def long_handshake(monkeypatch, tmp_path):
     certificate, key = make_self_signed()
     (tmp_path / "cert.pem").write_bytes(certificate)
     (tmp_path / "key.pem").write_bytes(key)
-    parts = (b"\x01" + (32768).to_bytes(3, "big")).ljust(32768, b"x")  # of a first message that says that it has so much
+    parts = (b"\x01" + (32768).to_bytes(3, "big")).ljust(16384, b"x")  # half of a first message that says that it has so much
     records = b"".join(b"\x16\x03\x01" + (8192).to_bytes(2, "big") + parts[at : at + 8192] for at in range(0, len(parts), 8192))
-    async with running(certPath=str(tmp_path / "cert.pem"), keyPath=str(tmp_path / "key.pem"), grpcPort=None) as it:
+    files = {"certPath": str(tmp_path / "cert.pem"), "keyPath": str(tmp_path / "key.pem")}
+    async with running(**files, grpcPort=None, maxHandshakeBytes=12 * 1024) as it:
         reader, writer = await asyncio.open_connection("127.0.0.1", it.source.port)
         writer.write(records)
         with suppress(ConnectionError):
@@ -237,11 +238,10 @@ assert len(LAUGHS) <= 1024
 
 def api_server_that(handler, limited=None):
     async def act(monkeypatch, tmp_path):
-        monkeypatch.setattr(client, "MOST_LINE_BYTES", 1000)
         registry = CollectorRegistry()
         async with serving(handler) as port:
             access = Access(f"http://127.0.0.1:{port}", None, None, "", None, "", "the test")
-            api = ApiClient(access, Patience(grace_seconds=0.05), 1.0, Limits(context_of(registry), CLIENT_LIMITS), 1000)
+            api = ApiClient(access, Patience(grace_seconds=0.05), 1.0, Limits(context_of(registry), CLIENT_LIMITS), 2000, 1000)
             api.open()
             with pytest.raises(ApiError):
                 await (limited or (lambda api: api.watch("/pods", {}, "1", 1, lambda events: None)))(api)
@@ -317,6 +317,8 @@ ACTS = {
     page_limits.MANY_PARTS: document_of_many_parts,
     page_limits.SERVICE_LONG_PAGE: service_that_says(b"HTTP/1.1 200 OK\r\nContent-Length: 65537\r\n\r\n"),
     page_limits.SERVICE_LONG_ANSWER: service_that_says(CHUNKED + b"1;" + b"x" * 2 * KIB64),
+    page_limits.SERVICE_LONG_HEAD: service_that_says(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 2 * page_limits.MAX_HEAD_BYTES, 2**20),
+    page_limits.SERVICE_MANY_HEADERS: service_that_says(answer(b"", *[b"X-%d: 1" % number for number in range(300)])),
     page_limits.SERVICE_MANY_CHUNKS: service_that_says(CHUNKED + b"1\r\n#\r\n" * 2000),
     page_limits.SERVICE_MANY_PARTS: service_that_says(answer(MANY_LISTS), 2**20),
     pool_data._TIMEOUT: look_that_takes_long,
@@ -334,7 +336,7 @@ ACTS = {
     file_discovery.LONG_FILE: file_that_becomes(b"#" * 1025),
     endpoint_file.MANY_FIELDS: file_that_becomes(LAUGHS),
     client._LONG_PAGE: api_server_that(long_json, lambda api: api.page("/pods", {}, lambda item: None)),
-    client._LONG_LINE: api_server_that(long_json),
+    client._LONG_OBJECT: api_server_that(long_json),
     client._LONG_WATCH: api_server_that(endless_watch),
     following.MANY_OBJECTS: crowd_of_pods,
     following.MANY_RULES: crowd_of_rules,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from contextlib import asynccontextmanager
 
@@ -84,6 +85,18 @@ async def test_an_answer_holds_for_as_long_as_its_shortest_lived_record():
         server.records = [record(NAME, A, 3600, "10.0.0.2")]
         await becomes(table, ["10.0.0.2:8000"])
         assert server.asked == asked + 1
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("aliases", "found"), [(3, ["10.0.0.1:8000"]), (4, [])])
+async def test_as_many_aliases_lead_to_an_address_as_max_aliases_allows(caplog, aliases, found):
+    names = [NAME, *(f"alias-{number}" for number in range(aliases))]
+    chain = [record(name, CNAME, 1, alias) for name, alias in itertools.pairwise(names)]
+    server = NameServer([*chain, record(names[-1], A, 1, "10.0.0.1")])
+    async with answering(server), discovering(server, maxAliases=3) as table, asyncio.timeout(10):
+        while not table.is_ready.is_set() and "raise it" not in caplog.text:  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+        assert addresses(table) == found
 
 
 @pytest.mark.asyncio

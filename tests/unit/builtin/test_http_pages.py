@@ -149,6 +149,13 @@ async def test_an_answer_that_makes_no_sense_is_said_so_and_its_connection_kept_
     assert len(connections) == needed
 
 
+@pytest.mark.parametrize("headers", [[b"X-%d: 1" % number for number in range(300)], [b"X: " + b"x" * (2 * MAX_HEAD_BYTES)]])
+async def test_where_pages_may_be_long_their_headers_may(headers):
+    source = metrics_source(maxPageBytes=2 * MAX_PAGE_BYTES)
+    async with speaking(answer(PAGE, *headers)) as (port, _), started(source):
+        assert (await source.poll(at(port))).body == PAGE
+
+
 async def test_a_page_that_came_compressed_all_the_same_is_unpacked():
     packed = [answer(pack(PAGE), b"Content-Encoding: " + name) for name, pack in ((b"gzip", gzip.compress), (b"deflate", zlib.compress))]
     async with speaking(*packed) as (port, _), started(metrics_source()) as source:

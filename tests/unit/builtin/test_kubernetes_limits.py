@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from contextlib import nullcontext
 from random import Random
 
 import pytest
 from aiohttp import web
-from prometheus_client import Counter
+from prometheus_client import CollectorRegistry, Counter
 
 from endpick.api import Limits, PluginContext
 from endpick_builtin.kubernetes.access import Access
@@ -74,3 +76,31 @@ async def test_as_many_objects_of_a_collection_are_kept_as_max_objects_allows(mo
     await changed.wait()
     running.cancel()
     assert len(follower.objects) == taken
+
+
+@pytest.mark.parametrize(("length", "is_taken"), [(1000, True), (1001, False)])
+async def test_an_object_and_an_event_have_as_many_bytes_as_max_object_bytes_allows(length, is_taken):
+    pod, registry = b'{"metadata":{"name":"p"}}', CollectorRegistry()
+    beginning, end = b'{"type":"ADDED","object":', b"}"
+    event = beginning + pod.ljust(length - len(beginning) - len(end)) + end
+
+    async def handler(request):
+        body = event + b"\n" if "watch" in request.query else b'{"metadata":{"resourceVersion":"1"},"items":[' + longest + b"]}"
+        return web.Response(body=body, content_type="application/json")
+
+    longest = b'{"metadata":{"name":"' + b"p" * (length - len(b'{"metadata":{"name":""}}')) + b'"}}'
+    taken = []
+    async with serving(handler) as port:
+        access = Access(f"http://127.0.0.1:{port}", None, None, "", None, "", "the test")
+        limits = Limits(PluginContext(registry=registry, clock=time.monotonic), CLIENT_LIMITS)
+        api = ApiClient(access, Patience(), 1.0, limits, most_object_bytes=1000)
+        api.open()
+        try:
+            for ask in (api.page("/pods", {}, taken.append), api.watch("/pods", {}, "1", 1, taken.extend)):
+                with nullcontext() if is_taken else pytest.raises(ApiError, match=r"longer than 1000 bytes"):
+                    await ask
+        finally:
+            await api.close()
+    assert len(taken) == 2 * is_taken
+    samples = [sample for family in registry.collect() for sample in family.samples if sample.labels.get("limit") == "maxObjectBytes"]
+    assert sum(sample.value for sample in samples if sample.name.endswith("_total")) == (0 if is_taken else 2)

@@ -58,9 +58,9 @@ def test_what_is_no_page_is_refused_and_nothing_else_happens(raw):
         (b'{"items":[[]]}', "no JSON object"),
         (b'{"items":[{"a":' + b"[" * 4 * MOST_BRACKETS, "brackets"),
         (b'{"metadata":{"a":' + b"[" * 4 * MOST_BRACKETS, "brackets"),
-        (b'{"items":[{"a":"' + b"x" * 2 * MOST_ITEM_BYTES + b'"}]}', "longer than 2 MiB"),
-        (b'{"items":[' + b" " * 2 * MOST_ITEM_BYTES + b"]}", "longer than 2 MiB"),
-        (b'{"items":[],"a":"' + b"x" * 2 * MOST_ITEM_BYTES + b'"}', "longer than 2 MiB"),
+        (b'{"items":[{"a":"' + b"x" * 2 * MOST_ITEM_BYTES + b'"}]}', "longer than 2097152 bytes"),
+        (b'{"items":[' + b" " * 2 * MOST_ITEM_BYTES + b"]}", "longer than 2097152 bytes"),
+        (b'{"items":[],"a":"' + b"x" * 2 * MOST_ITEM_BYTES + b'"}', "longer than 2097152 bytes"),
     ],
     ids=range(9),
 )

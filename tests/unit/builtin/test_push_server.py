@@ -13,7 +13,7 @@ from aiohttp import web
 
 from endpick.transport.tls import make_self_signed
 from endpick_builtin.collection import push_server
-from endpick_builtin.collection.push_server import IDLE_SECONDS, MAX_CONNECTIONS, Closed, PushServer
+from endpick_builtin.collection.push_server import IDLE_SECONDS, MAX_CONNECTIONS, Closed, PushBounds, PushServer
 
 pytestmark = pytest.mark.asyncio
 HEAD = b"POST / HTTP/1.1\r\nhost: x\r\n"
@@ -34,7 +34,7 @@ async def listening(answer=None, most=MAX_CONNECTIONS, tls=None, idle=IDLE_SECON
 
     app = web.Application()
     app.router.add_post("/", take)
-    server = PushServer(app, lambda reason: closed.update([reason]), most, idle)
+    server = PushServer(app, lambda reason: closed.update([reason]), PushBounds(most, idle))
     await server.start("127.0.0.1", 0, tls)
     try:
         yield server, closed
@@ -148,7 +148,7 @@ async def test_a_connection_is_closed_and_counted_whose_next_request_does_not_co
 
 async def test_nothing_listens_where_the_port_is_taken():
     async with listening() as (server, _):
-        other = PushServer(web.Application(), lambda _: None)
+        other = PushServer(web.Application(), lambda _: None, PushBounds())
         with pytest.raises(OSError, match=r"invalid|cannot|assign|known"):
             await other.start("256.0.0.1", server.port)
         await other.stop()

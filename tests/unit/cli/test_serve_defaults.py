@@ -18,6 +18,7 @@ def test_the_limits_of_connections_default_to_those_of_the_transports():
     assert shown["grpc_max_connections"] == limits.max_connections
     assert shown["max_connections_share"] == limits.max_peer_share
     assert shown["grpc_handshake_timeout"] == limits.handshake_seconds
+    assert shown["tls_max_handshake_size"] == limits.max_handshake_bytes
     assert shown["grpc_max_envelope_size"] == limits.max_envelope_bytes
     assert shown["reserved_descriptors"] == limits.reserved_descriptors
     assert shown["grpc_max_concurrent_streams"] == limits.max_concurrent_streams
@@ -51,7 +52,12 @@ def test_the_limits_of_the_other_ports_default_to_their_own():
     assert shown["metrics_idle_timeout"] == limits.idle_seconds
     assert shown["metrics_max_request"] == limits.max_request_bytes
     assert shown["metrics_max_held"] == limits.max_held_bytes
+    assert shown["tls_max_handshake_size"] == limits.max_handshake_bytes
     assert shown["metrics_max_samples"] == ServeSettings().max_metric_samples
+
+
+def test_the_longest_name_defaults_to_that_of_the_process():
+    assert command.make_context("serve", []).params["max_name_length"] == ServeSettings().max_name_characters
 
 
 def test_the_times_of_the_end_default_to_those_of_the_process():

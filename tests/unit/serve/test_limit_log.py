@@ -29,7 +29,7 @@ def test_each_limit_is_a_documented_setting_with_a_metric(limit):
     options = {name: option for option in command.params for name in option.opts}
     known = _OUTCOMES.get(limit.metric) or (COUNTERS[limit.metric]().snapshot() if limit.event else ())
     assert not limit.event or limit.event in known
-    (row,) = [line for line in TABLE.splitlines() if line.startswith(f"| `{limit.flag}`" if limit.flag else "| none |")]
+    (row,) = [line for line in TABLE.splitlines() if line.startswith(f"| `{limit.flag}`")]
     assert limit.metric in row
     assert limit.event in row
     assert not limit.here or limit.told in row
@@ -55,10 +55,6 @@ def test_a_limit_that_acts_is_told_once_in_a_while_with_what_to_change(limit, ca
     log.look()
     assert [(record.getMessage(), record.times) for record in caplog.records] == [(limit.told, 2), (limit.told, 4)]
     assert limit.flag in limit.told or limit.flag == "--max-memory"
-
-
-def test_what_has_no_setting_is_what_nothing_real_comes_near():
-    assert {limit.event for limit in LIMITS if not limit.flag} == {"tls_handshakes_too_long", "names_too_long"}
 
 
 _LIMITING = re.compile("max|most|limit|timeout|budget|queue|reserved|share|memory|faults|cool", re.IGNORECASE)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from endpick.api.tls_channel import TlsChannel
+from endpick.api.tls_channel import MOST_HANDSHAKE_BYTES, TlsChannel
 from endpick.api.turns import Turns
 from endpick.transport.tls import TlsSettings, read_certificate, server_context
 
@@ -91,10 +91,11 @@ class Line:
         peer: str = "",
         seconds: float = 3600.0,
         shows: Path | None = None,
+        most_bytes: int = MOST_HANDSHAKE_BYTES,
     ) -> None:
         """`shows` has the certificates of the client, and its key."""
         self.socket, self.guest, self.failures, self.too_long = Socket(), Guest(), 0, 0
-        self.channel = TlsChannel(self.guest, context, seconds, turns or Turns(0.002), peer, self._failed)
+        self.channel = TlsChannel(self.guest, context, seconds, turns or Turns(0.002), peer, self._failed, most_bytes=most_bytes)
         client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
         if shows is not None:
@@ -251,14 +252,22 @@ async def test_after_the_end_of_the_servers_side_nothing_is_read(context):
     assert (line.guest.received, line.socket.ended) == (b"", "eof ")
 
 
-@pytest.mark.parametrize(("certificates", "is_taken"), [(20, True), (200, False)])
-async def test_hundreds_of_certificates_of_a_client_are_not_read(tmp_path, certificates, is_taken):
+@pytest.mark.parametrize(
+    ("certificates", "most_bytes", "is_taken"),
+    [
+        (20, MOST_HANDSHAKE_BYTES, True),
+        (200, MOST_HANDSHAKE_BYTES, False),
+        (200, 4 * MOST_HANDSHAKE_BYTES, True),
+        (20, 2048, False),
+    ],
+)
+async def test_hundreds_of_certificates_of_a_client_are_not_read(tmp_path, certificates, most_bytes, is_taken):
     settings = TlsSettings()
     files = read_certificate(settings)
     trusting = server_context(replace(files, client_ca=files.certificate), settings)
     shown = tmp_path / "client.pem"
     shown.write_bytes(files.key + files.certificate * certificates)
-    line = Line(trusting, shows=shown)
+    line = Line(trusting, shows=shown, most_bytes=most_bytes)
     line.hello()
     await turned(lambda: bool(line.socket.written))
     line._incoming.write(bytes(line.socket.written))
