@@ -139,7 +139,10 @@ def _seconds(stamp: bytes) -> float:
 
 def main() -> int:
     """Print what became of the requests, as JSON."""
-    print(json.dumps(uvloop.run(behave(int(sys.argv[1]), float(sys.argv[2])))))
+    behaved = uvloop.run(behave(int(sys.argv[1]), float(sys.argv[2])))
+    # Where PYTHONUNBUFFERED is set, `print` loses the rest of what a signal interrupts.
+    with open(sys.stdout.fileno(), "w", encoding="utf-8", closefd=False) as output:
+        json.dump(behaved, output)
     return 0
 
 

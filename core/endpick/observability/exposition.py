@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from itertools import islice
+from typing import Final
 
 import numpy as np
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.registry import Collector, CollectorRegistry
 from prometheus_client.samples import Sample
 
 from endpick.api.endpoints import FloatArray
 from endpick.api.generation import Generation
 from endpick.api.keys import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE
 from endpick.api.request import shown
+from endpick.observability.instance_registry import Family, InstanceRegistry
 from endpick.observability.metrics import PREFIX
 from endpick.observability.telemetry import Telemetry
 from endpick.observability.text_page import CollectorInTurns
@@ -28,8 +30,8 @@ from endpick.plugins.kinds import ExtensionPoint
 
 MAX_SAMPLES = 100_000
 """Of an instance, on one page: some 15 MB. One with more has a label without measure, and would fill pages of gigabytes."""
-_SAMPLES_AT_ONCE = 1000
-"""Of an instance: to copy one takes some 5 µs."""
+_SAMPLES_AT_ONCE = 500
+"""Of an instance: to read and copy one takes some 8 µs."""
 
 
 class Exposition(CollectorInTurns):
@@ -75,23 +77,24 @@ class Exposition(CollectorInTurns):
             return
         found: list[Metric] = []
         copied = 0
-        families: Iterator[Metric] | None = None
+        families: Iterator[Metric | None] | None = None
         while True:
             try:
                 with apart():
                     if families is None:
-                        families = _with_elsewhere(instance.registry.collect(), instance, self._max_samples)
-                    family = next(families, None)
+                        families = _with_elsewhere(_families_of(instance.registry), instance, self._max_samples)
+                    family = next(families, _NO_MORE)
             except CALL_FAILURES as problem:
                 if is_the_hosts(problem):
                     raise
                 self._telemetry.fault(instance, ExtensionPoint.METRICS, problem)
                 return
-            if family is None:
+            if family is _NO_MORE:
                 break
-            found.append(family)
-            copied += len(family.samples)
-            if copied > _SAMPLES_AT_ONCE:
+            if family is not None:
+                found.append(family)
+                copied += len(family.samples)
+            if family is None or copied > _SAMPLES_AT_ONCE:
                 copied = 0
                 yield None
         yield from found
@@ -104,12 +107,19 @@ class Exposition(CollectorInTurns):
             self._telemetry.fault(instance, ExtensionPoint.METRICS, problem)
 
 
-def _with_elsewhere(families: Iterable[Metric], instance: Instance, most: int) -> Iterator[Metric]:
-    """The families of an instance, with what its double in another process has counted added to them."""
+_NO_MORE: Final = Metric("none", "", "unknown")
+
+
+def _families_of(registry: CollectorRegistry) -> Iterable[Metric | Family]:
+    return registry.in_parts() if isinstance(registry, InstanceRegistry) else registry.collect()
+
+
+def _with_elsewhere(families: Iterable[Metric | Family], instance: Instance, most: int) -> Iterator[Metric | None]:
+    """The families of an instance, with what its double in another process has counted added to them; None now and then, for a turn."""
     elsewhere = dict(instance.elsewhere.values)
     left = most
     for family in families:
-        copy = _of_instance(family, islice(family.samples, left + 1), instance, elsewhere)
+        copy = yield from _of_instance(family, islice(family.samples, left + 1), instance, elsewhere)
         left -= len(copy.samples)
         if left < 0:
             raise ValueError(f"offers more than {most} samples: find the label that has too many values, or see --metrics-max-samples")
@@ -117,7 +127,7 @@ def _with_elsewhere(families: Iterable[Metric], instance: Instance, most: int) -
     for key, value in elsewhere.items():
         alone = Metric(key.family, key.documentation, key.type)
         alone.add_sample(key.sample, dict(key.labels), value)
-        yield _of_instance(alone, alone.samples, instance, {})
+        yield (yield from _of_instance(alone, alone.samples, instance, {}))
 
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
@@ -129,14 +139,18 @@ def _plain(text: object) -> str:
     return str.__str__(str(text))
 
 
-def _of_instance(family: Metric, samples: Iterable[Sample], instance: Instance, elsewhere: dict[SampleKey, float]) -> Metric:
+def _of_instance(
+    family: Metric | Family, samples: Iterable[Sample], instance: Instance, elsewhere: dict[SampleKey, float]
+) -> Generator[None, None, Metric]:
     """A copy, because a plugin may give the same object again; with texts and numbers only, so that writing the page cannot fail.
 
-    What is to be added to a sample is taken out of `elsewhere`.
+    What is to be added to a sample is taken out of `elsewhere`. Yields after each `_SAMPLES_AT_ONCE`, for a turn.
     """
     name, documentation, kind = (_plain(text) for text in (family.name, family.documentation, family.type))
     copy = Metric(name, documentation, kind)
-    for sample in samples:
+    for number, sample in enumerate(samples, start=1):
+        if not number % _SAMPLES_AT_ONCE:
+            yield
         if not all(map(_NAME.fullmatch, (name, sample.name, *sample.labels))):
             raise ValueError(f"a metric, a sample or a label of {shown(name)} has a name that no scraper reads")
         labels = {_plain(label): _plain(text) for label, text in sample.labels.items()}

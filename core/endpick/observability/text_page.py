@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from prometheus_client import CONTENT_TYPE_LATEST, Metric, generate_latest
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _SAMPLES_AT_ONCE = 200
 _FAMILY_SAMPLES = 20
 """A family takes as long to write as so many samples, whatever it has."""
-_WRITTEN_APART = ("_created", "_gsum", "_gcount")
-"""Samples of names that end so follow their family as families of their own."""
+_WRITTEN_APART = ("_created", "_gcount", "_gsum")
+"""Samples of names that end so follow their family as families of their own, in this order."""
 
 
 class CollectorInTurns(Collector):
@@ -49,20 +50,30 @@ async def page_of(collector: Collector) -> bytes:
             at_once += size
             text = _written(part)
             # A further part of a family repeats the two lines about it.
-            pieces.append(text.split(b"\n", 2)[2] if family.name == written else text)
-            written = family.name
+            pieces.append(text.split(b"\n", 2)[2] if part.name == written else text)
+            written = part.name
     return b"".join(pieces)
 
 
 def _parts(family: Metric) -> Iterator[Metric]:
-    samples = family.samples
-    if len(samples) <= _SAMPLES_AT_ONCE or samples[0].name.endswith(_WRITTEN_APART) or samples[-1].name.endswith(_WRITTEN_APART):
+    if len(family.samples) <= _SAMPLES_AT_ONCE:
         yield family
         return
-    for start in range(0, len(samples), _SAMPLES_AT_ONCE):
-        part = Metric(family.name, family.documentation, family.type)
-        part.samples = samples[start : start + _SAMPLES_AT_ONCE]
-        yield part
+    of_its_name: list[Sample] = []
+    apart: dict[str, list[Sample]] = {family.name + suffix: [] for suffix in _WRITTEN_APART}
+    for sample in family.samples:
+        apart.get(sample.name, of_its_name).append(sample)
+    yield from _pieces(family.name, family, family.type, of_its_name)
+    for name, samples in apart.items():
+        if samples:
+            yield from _pieces(name, family, "gauge", samples)
+
+
+def _pieces(name: str, family: Metric, kind: str, samples: Sequence[Sample]) -> Iterator[Metric]:
+    for start in range(0, len(samples) or 1, _SAMPLES_AT_ONCE):
+        piece = Metric(name, family.documentation, kind)
+        piece.samples = list(samples[start : start + _SAMPLES_AT_ONCE])
+        yield piece
 
 
 def _written(family: Metric) -> bytes:

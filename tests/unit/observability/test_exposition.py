@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from endpick.api.fast_metrics import Distributions
+from endpick.observability import exposition
 from endpick.observability.exposition import Exposition
 from endpick.observability.text_page import page_of
 from unit.scheduling.workbench import Recording, scorer_of
@@ -237,13 +238,15 @@ async def test_what_an_instance_shows_in_many_parts_is_copied_in_turns(host, rec
             await asyncio.sleep(0)
             most = max(most, copied - before)
 
-    def counted(family, *_):
+    def counted(*given):
         nonlocal copied
-        copied += len(family.samples)
-        return family
+        copy = yield from of_instance(*given)
+        copied += len(copy.samples)
+        return copy
 
+    of_instance = exposition._of_instance
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("endpick.observability.exposition._of_instance", counted)
+        patched.setattr(exposition, "_of_instance", counted)
         writing = asyncio.ensure_future(page_of(Exposition(host, lambda: (instance,), recording)))
         await neighbour()
     assert (await writing).count(b"sizes_bucket") == copied * 21 // 23 == 2000 * 21

@@ -6,9 +6,53 @@ import asyncio
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client.metrics_core import GaugeHistogramMetricFamily
+from prometheus_client.registry import Collector
 
 from endpick.api.fast_metrics import Distributions
+from endpick.observability import text_page
 from endpick.observability.text_page import page_of
+
+
+class GaugeHistograms(Collector):
+    """Many of them, whose sums and counts are written behind their buckets."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def collect(self):
+        family = GaugeHistogramMetricFamily("ages", "How old.", labels=["who"])
+        for number in range(self._count):
+            family.add_metric([f"{number}"], [("1.0", number), ("+Inf", 2 * number)], 3 * number)
+        yield family
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("collector", [GaugeHistograms(20_000), "created"])
+async def test_what_is_written_behind_its_family_is_written_some_in_each_turn(collector, monkeypatch):
+    registry, written, most = CollectorRegistry(), 0, 0
+    if collector == "created":
+        kinds = Counter("kinds", "Of things.", ("kind",), registry=registry)
+        for number in range(20_000):
+            kinds.labels(f"{number}").inc()
+    else:
+        registry.register(collector)
+    at_once = text_page._written
+
+    def counted(family):
+        nonlocal written
+        written += len(family.samples)
+        return at_once(family)
+
+    monkeypatch.setattr(text_page, "_written", counted)
+    page = asyncio.ensure_future(page_of(registry))
+    while not page.done():
+        before = written
+        await asyncio.sleep(0)
+        most = max(most, written - before)
+    lines = [line for line in (await page).splitlines() if not line.startswith(b"#")]
+    assert len(lines) == written >= 40_000
+    assert most <= 220
 
 
 @pytest.mark.asyncio
@@ -17,8 +61,11 @@ async def test_a_page_written_in_pieces_is_the_page_the_library_would_write_at_o
     many = Distributions("size_bytes", "How big,\nand how \\ often.", ("who",), (1, 2, 5), registry)
     Gauge("empty", "Nothing yet.", ("who",), registry=registry)
     Counter("seen", "Seen, with the time of creation.", ("who",), registry=registry).labels("x").inc()
+    kinds = Counter("kinds", "Of things, each with its time.", ("kind",), registry=registry)
     for number in range(301):
         many.labels(f'"{number}"').observe(number)
+        kinds.labels(f"{number}").inc(number)
+    registry.register(GaugeHistograms(250))
     for number in range(150):
         Counter(f"things_{number}", "Things.", registry=registry)
 
