@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -30,6 +31,8 @@ _SITE = {
 _CONFIG = CONFIG.replace("plugins:\n", "plugins:\n- {type: acme.aside, onFault: FailOpen}\n", 1).replace(
     "- pluginRef: siege.beat", "- pluginRef: siege.beat\n  - pluginRef: acme.aside"
 )
+_FEWEST_PAGES = 4
+"""The first may come before all is there."""
 _LONGEST_SECONDS = 30.0
 
 
@@ -242,7 +245,25 @@ async def threads_with_what_calls_were_given(target: Target) -> Iterable[str]:
     return made.told
 
 
+async def metrics_without_measure(target: Target) -> Iterable[str]:
+    """A plugin of a second picker counts by twenty thousand labels, and shows as many samples that are written behind their family."""
+    async with second(target, "--drain-timeout=0s", config=_CONFIG, files=_SITE) as made:
+        made.picker.blames = "aside"
+        await _have_done(made.picker.ext_proc_port, "count-without-measure")
+        answers, pages = [], []
+        while len(pages) < _FEWEST_PAGES or time.monotonic() < target.until:
+            scraping = asyncio.create_task(page_of(made.picker.metrics_port))
+            while not scraping.done():
+                answers.append(await asked(made.picker.ext_proc_port))
+            pages.append(len(await scraping))
+        if max(pages) < 40_000 * 50:
+            made.told.append(f"the longest page had {max(pages)} bytes")
+        made.told += refused(answers, "beside metrics without measure")
+    return made.told
+
+
 ATTEMPTS = (
+    Attempt(metrics_without_measure),
     Attempt(ends_that_are_held_up),
     Attempt(threads_with_what_calls_were_given),
     Attempt(reloads_that_do_not_come_back),

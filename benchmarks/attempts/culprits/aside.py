@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 from prometheus_client import Counter
+from prometheus_client.metrics_core import GaugeHistogramMetricFamily
 from pydantic import field_validator
 
 from endpick.api import WAITING_QUEUE_SIZE, DataKey, Endpoint, EndpointDiscovery, Parameters, Scope, Scorer, hookimpl
@@ -157,6 +158,21 @@ def in_a_child(number):
         return pool.map(abs, [number])
 
 
+class Ages:
+    """Many samples that the text format writes behind their family, made once."""
+
+    def __init__(self):
+        self.family = GaugeHistogramMetricFamily("ages", "How old.", labels=["who"])
+        for number in range(5000):
+            self.family.add_metric([f"{number}"], [("1.0", number), ("+Inf", 2 * number)], 3 * number)
+
+    def describe(self):
+        return ()
+
+    def collect(self):
+        return [self.family]
+
+
 DEEDS = {
     "fork-and-end": fork_and_end,
     "fork-and-hang-up": fork_and_hang_up,
@@ -181,12 +197,20 @@ class Aside(Scorer):
         if name == "work-in-threads":
             for _ in range(3):
                 threading.Thread(target=self.work, args=(request, endpoints, state), daemon=True).start()
+        if name == "count-without-measure":
+            threading.Thread(target=self.count, daemon=True).start()
         if name in DEEDS:
             DEEDS[name]()
         return np.ones(len(endpoints))
 
     async def start(self):
         self.seen = Counter("seen", "What threads have seen.", ("what",), registry=self.context.registry)
+
+    def count(self):
+        """Beside the event loop, which all this would hold."""
+        for number in range(20_000):
+            self.seen.labels(f"{number}").inc()
+        self.context.registry.register(Ages())
 
     def work(self, request, endpoints, state):
         """Use what a call was given long after it, from a thread, as fast as may be, and keep it."""

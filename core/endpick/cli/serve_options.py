@@ -355,7 +355,7 @@ OBSERVATION = (
         type=_COUNT,
         default=100_000,
         show_default=True,
-        help="Samples that one instance of a plugin may show on a page; one with more is left out of it.",
+        help="Samples that one instance, or one collector of a hook object, may show on a page; one with more is left out of it.",
     ),
     boolean("--enable-grpc-stream-metrics", default=False, help="Show llm-d's metrics of ext_proc streams, too."),
     click.option(

@@ -5,7 +5,7 @@
 - `metrics`: which metrics are there, under which names, labels and buckets?
 - `circuits`: what do the boundaries around plugins do with circuit breakers, and who is left out now?
 - `exposition`: what does `/metrics` show, including the metrics of plugins and of the pool?
-- `instance_registry`: how are the metrics of an instance read in parts?
+- `registry_in_parts`: how are metrics read in parts, and each collector by itself?
 - `text_page`: how are metrics written for a scraper, without holding up requests?
 - `legacy`: which old names of llm-d's metrics does `/metrics` repeat for dashboards that ask for them?
 - `logs`: how does a log line look, as text and as JSON?

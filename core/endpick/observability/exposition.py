@@ -6,20 +6,21 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from typing import Final
 
 import numpy as np
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from endpick.api.endpoints import FloatArray
 from endpick.api.generation import Generation
 from endpick.api.keys import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE
 from endpick.api.request import shown
-from endpick.observability.instance_registry import Family, InstanceRegistry
 from endpick.observability.metrics import PREFIX
+from endpick.observability.registry_in_parts import Family, RegistryInParts
 from endpick.observability.telemetry import Telemetry
 from endpick.observability.text_page import CollectorInTurns
 from endpick.plugins.apart import apart
@@ -42,10 +43,24 @@ class Exposition(CollectorInTurns):
     """
 
     def __init__(
-        self, host: Collector, instances: Callable[[], Iterable[Instance]], telemetry: Telemetry, max_samples: int = MAX_SAMPLES
+        self,
+        host: RegistryInParts,
+        instances: Callable[[], Iterable[Instance]],
+        telemetry: Telemetry,
+        failed: Callable[[BaseException], None],
+        max_samples: int = MAX_SAMPLES,
     ) -> None:
-        """`instances` gives the instances that serve now; `telemetry` is told of each whose metrics cannot be shown, or are too many."""
+        """Keep what is needed.
+
+        Args:
+            host: Its own metrics, and those that hook objects have registered beside them.
+            instances: Gives the instances that serve now.
+            telemetry: Told of each of them whose metrics cannot be shown, or are too many.
+            failed: Told why those of a collector of the host cannot be shown.
+            max_samples: Of one instance, and of one collector of the host.
+        """
         self._host = host
+        self._failed = failed
         self._instances = instances
         self._telemetry = telemetry
         self._max_samples = max_samples
@@ -57,9 +72,11 @@ class Exposition(CollectorInTurns):
     def in_turns(self) -> Iterator[Metric | None]:
         """The same, and None between parts of what instances show: one may have tens of thousands of samples. Called for every scrape."""
         own: set[str] = set()
-        for shown_first in self._host.collect():
-            own.add(shown_first.name)
-            yield shown_first
+        for families in self._host.collectors():
+            for shown_first in _unless_it_fails(_whole(families, self._max_samples), self._failed):
+                if shown_first is not None:
+                    own.add(shown_first.name)
+                yield shown_first
         told: dict[str, Metric] = {}
         for instance in self._instances():
             for family in self._families(instance):
@@ -75,29 +92,10 @@ class Exposition(CollectorInTurns):
         """All of an instance, or none where it fails; first None for each turn that others may have."""
         if instance.registry is None:
             return
-        found: list[Metric] = []
-        copied = 0
-        families: Iterator[Metric | None] | None = None
-        while True:
-            try:
-                with apart():
-                    if families is None:
-                        families = _with_elsewhere(_families_of(instance.registry), instance, self._max_samples)
-                    family = next(families, _NO_MORE)
-            except CALL_FAILURES as problem:
-                if is_the_hosts(problem):
-                    raise
-                self._telemetry.fault(instance, ExtensionPoint.METRICS, problem)
-                return
-            if family is _NO_MORE:
-                break
-            if family is not None:
-                found.append(family)
-                copied += len(family.samples)
-            if family is None or copied > _SAMPLES_AT_ONCE:
-                copied = 0
-                yield None
-        yield from found
+        registry = instance.registry
+        families = registry.in_parts() if isinstance(registry, RegistryInParts) else registry.collect()
+        failed = partial(self._telemetry.fault, instance, ExtensionPoint.METRICS)
+        yield from _unless_it_fails(_with_elsewhere(families, instance, self._max_samples), failed)
 
     def _join(self, first: Metric, family: Metric, instance: Instance) -> None:
         if first.type == family.type:
@@ -110,8 +108,44 @@ class Exposition(CollectorInTurns):
 _NO_MORE: Final = Metric("none", "", "unknown")
 
 
-def _families_of(registry: CollectorRegistry) -> Iterable[Metric | Family]:
-    return registry.in_parts() if isinstance(registry, InstanceRegistry) else registry.collect()
+def _unless_it_fails(families: Iterator[Metric | None], failed: Callable[[BaseException], None]) -> Iterator[Metric | None]:
+    """All of them, or none where they fail; first None for each turn that others may have."""
+    found: list[Metric] = []
+    copied = 0
+    while True:
+        try:
+            with apart():
+                family = next(families, _NO_MORE)
+        except CALL_FAILURES as problem:
+            if is_the_hosts(problem):
+                raise
+            failed(problem)
+            return
+        if family is _NO_MORE:
+            break
+        if family is not None:
+            found.append(family)
+            copied += len(family.samples)
+        if family is None or copied > _SAMPLES_AT_ONCE:
+            copied = 0
+            yield None
+    yield from found
+
+
+def _whole(families: Iterable[Metric | Family], most: int) -> Iterator[Metric | None]:
+    """The families of a collector of the host, with None now and then, for a turn."""
+    for family in families:
+        if isinstance(family, Metric):
+            yield family
+            continue
+        read = Metric(family.name, family.documentation, family.type)
+        for number, sample in enumerate(family.samples, start=1):
+            if not number % _SAMPLES_AT_ONCE:
+                yield None
+            if number > most:
+                raise ValueError(f"offers more than {most} samples: find the label that has too many values, or see --metrics-max-samples")
+            read.samples.append(sample)
+        yield read
 
 
 def _with_elsewhere(families: Iterable[Metric | Family], instance: Instance, most: int) -> Iterator[Metric | None]:

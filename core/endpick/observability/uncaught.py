@@ -54,6 +54,8 @@ class Event(StrEnum):
     WARNING = "warning"
     OUTPUT = "output"
     """A line was printed."""
+    COLLECTOR = "collector"
+    """A collector of metrics raised that no instance has registered: a hook object has, in the registry of the host."""
     LOG = "log"
     """A line that a plugin, or a library, logged was held back, because there had been `MOST_LINES` in the interval."""
 
@@ -76,10 +78,10 @@ class Uncaught:
         self._instances: frozenset[str] = frozenset()
         self._busy = threading.local()
 
-    def plugins_are(self, instances: Iterable[Instance]) -> None:
-        """Say from now on that what happens in the files of these plugins is theirs."""
+    def plugins_are(self, instances: Iterable[Instance], hooks: Mapping[str, str]) -> None:
+        """Say from now on that what happens in the files of these plugins is theirs, and in those of hook objects as `hooks` says."""
         instances = [*instances]
-        origins: dict[str, str] = {}
+        origins = {**hooks}
         folders: dict[str, str] = {}
         for instance in instances:
             module = sys.modules.get(type(instance.plugin).__module__)
@@ -185,6 +187,10 @@ class Uncaught:
     def loop_left(self, problem: BaseException) -> None:
         """Something other than the end of the process ended the event loop, which is run on."""
         self._happened(Event.TASK, _codes_of(problem.__traceback__), "a task or callback was to end the event loop", problem)
+
+    def collector_raised(self, problem: BaseException) -> None:
+        """What a collector in the registry of the host shows is not on the page."""
+        self._happened(Event.COLLECTOR, _codes_of(problem.__traceback__), "a collector of metrics failed, and is not on the page", problem)
 
     def _warned(
         self,

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
+from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
 import pluggy
@@ -159,6 +161,17 @@ class HookRegistry:
     def names(self) -> tuple[str, ...]:
         """The hook objects, in the order of the configuration: `audit (acme-audit 1.0)`."""
         return tuple(reversed(self._known))
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The files in which hook objects are written, and whose they are: an object's, or a package's where one has several objects."""
+        found: dict[str, str] = {}
+        for name, hook_object in self._pluggy.list_name_plugin():
+            module = hook_object if isinstance(hook_object, ModuleType) else sys.modules.get(type(hook_object).__module__)
+            file = getattr(module, "__file__", None)
+            if isinstance(file, str):
+                found[file] = self._known[name][1].origin if file in found else name
+        return found
 
     def implements(self, hook: str) -> bool:
         """Whether any hook object implements a hook."""

@@ -12,7 +12,7 @@ from endpick.api.hooks import Document, HostServices
 from endpick.api.plugin import PluginContext
 from endpick.datalayer.table import EndpointTable
 from endpick.diagnostics import Code, Diagnostic, PluginReference
-from endpick.observability.instance_registry import InstanceRegistry
+from endpick.observability.registry_in_parts import RegistryInParts
 from endpick.observability.telemetry import Telemetry
 from endpick.planning.compile import Built, building, carrying_over, compiling
 from endpick.planning.plan import Plan, PlannedInstance
@@ -87,7 +87,7 @@ async def deploy(plan: Plan, runtime: Runtime, previous: Deployment | None = Non
 def _context(planned: PlannedInstance, runtime: Runtime) -> PluginContext:
     logger = instance_logger(planned.loaded, planned.name)
     columns = runtime.table.writer(scope_of(planned.name, planned.subscriptions))
-    return PluginContext(random.Random(), runtime.services.clock, logger, InstanceRegistry(), columns)  # noqa: S311 - routing needs no secrets
+    return PluginContext(random.Random(), runtime.services.clock, logger, RegistryInParts(), columns)  # noqa: S311 - routing needs no secrets
 
 
 def left_behind(old: Deployment, new: Deployment) -> tuple[Instance, ...]:

@@ -28,6 +28,7 @@ from endpick.observability.exposition import MAX_SAMPLES, EventCounts, Expositio
 from endpick.observability.log_lines import LOST
 from endpick.observability.metrics import EndpickMetrics, StreamMetrics
 from endpick.observability.recorder import MAX_COMBINATIONS, Recorder
+from endpick.observability.registry_in_parts import RegistryInParts
 from endpick.observability.uncaught import Uncaught, UncaughtCounts
 from endpick.planning.compile import declared_keys
 from endpick.planning.plan import Plan, PlanOutcome
@@ -191,7 +192,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         )
         table.on_stand_by.append(readiness.stand_by)
         control.lifecycle.on_entered(lambda phase: table.is_ending.set() if phase is Phase.DRAINING else None)
-        exposition = Exposition(registry, current.instances, recorder, settings.max_metric_samples)
+        exposition = Exposition(registry, current.instances, recorder, control.uncaught.collector_raised, settings.max_metric_samples)
         pages = admin_pages(_with_twins(exposition) if settings.legacy_metrics else exposition, readiness.report)
         admin = AdminServer(pages, settings.metrics_host, settings.metrics_port, settings.metrics_limits, settings.metrics_tls)
         health = open_server("h2", settings.health, health_methods(board))  # which leaves probes their seats in a flood
@@ -327,10 +328,10 @@ def _show_phase(metrics: EndpickMetrics, entered: Phase) -> None:
         metrics.phase.labels(phase.value).set(phase is entered)
 
 
-def _new_registry() -> CollectorRegistry:
+def _new_registry() -> RegistryInParts:
     # llm-d has no such gauges, and they double the counters of a page.
     disable_created_metrics()  # type: ignore[no-untyped-call]
-    registry = CollectorRegistry()
+    registry = RegistryInParts()
     for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
         registry.register(collector)
     return registry
@@ -371,7 +372,7 @@ async def _start_hooks(stack: AsyncExitStack, deployment: Deployment) -> None:
 
 
 def _show_instances(metrics: EndpickMetrics, uncaught: Uncaught, deployment: Deployment) -> None:
-    uncaught.plugins_are(deployment.instances.values())
+    uncaught.plugins_are(deployment.instances.values(), deployment.plan.hooks.files)
     metrics.plugin_info.clear()
     metrics.circuits.clear()
     for instance in deployment.instances.values():

@@ -187,3 +187,14 @@ async def test_a_hook_object_vetoes_a_reload_and_the_old_configuration_keeps_ser
     (veto,) = [event for event in picker.events if event.get("code") == "E0707"]
     assert "the house does not change its profiles during office hours" in veto["event"]
     assert veto["place"].startswith("config.yaml:14:")
+
+
+@pytest.mark.asyncio
+async def test_a_hook_object_whose_metrics_cannot_be_read_leaves_the_rest_of_the_page(fixture_project, folder):
+    async with serving(folder("hooks.uncountable"), ALL, path=[fixture_project("hook-objects")]) as picker:
+        assert (await picker.ask())[1] == 0
+        assert sum((await picker.samples("endpick_plugin_info")).values()) > 3
+        counted = await picker.samples("endpick_uncaught_total")
+    assert {labels: count >= 1 for labels, count in counted.items() if "collector" in str(labels)} == {
+        (("event", "collector"), ("origin", "hooks.uncountable (hook-objects 1.0)")): True
+    }

@@ -16,6 +16,7 @@ from endpick.api import PluginContext
 from endpick.config import load_config
 from endpick.observability.exposition import Exposition
 from endpick.observability.metrics import EndpickMetrics
+from endpick.observability.registry_in_parts import RegistryInParts
 from endpick.observability.telemetry import NullTelemetry
 from endpick.plugins.discovery import discover
 from endpick.plugins.instance import Instance, build, instance_logger
@@ -108,5 +109,5 @@ async def until(condition, what: str, timeout_seconds: float = 20.0) -> None:
 
 def page(instance: Instance) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     """What `/metrics` shows of an instance."""
-    exposition = Exposition(CollectorRegistry(), lambda: [instance], NullTelemetry())
+    exposition = Exposition(RegistryInParts(), lambda: [instance], NullTelemetry(), [].append)
     return {(each.name, tuple(sorted(each.labels.items()))): each.value for family in exposition.collect() for each in family.samples}

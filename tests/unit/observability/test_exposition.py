@@ -7,13 +7,14 @@ from dataclasses import replace
 from itertools import count
 
 import pytest
-from prometheus_client import CollectorRegistry, Counter, Gauge, Metric, generate_latest
+from prometheus_client import Counter, Gauge, Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from endpick.api.fast_metrics import Distributions
 from endpick.observability import exposition
 from endpick.observability.exposition import Exposition
+from endpick.observability.registry_in_parts import RegistryInParts
 from endpick.observability.text_page import page_of
 from unit.scheduling.workbench import Recording, scorer_of
 
@@ -55,14 +56,19 @@ def recording():
 
 @pytest.fixture
 def host():
-    registry = CollectorRegistry()
+    registry = RegistryInParts()
     Counter("host_requests", "Requests.", registry=registry).inc(7)
     return registry
 
 
+def raised(problem):
+    """What no collector of the host does in most tests."""
+    raise problem
+
+
 def page(host, recording, *instances, **limits):
     """Samples by name, as a scraper reads them."""
-    text = generate_latest(Exposition(host, lambda: instances, recording, **limits)).decode()
+    text = generate_latest(Exposition(host, lambda: instances, recording, raised, **limits)).decode()
     found = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -84,7 +90,7 @@ def test_instances_of_one_type_keep_the_same_metric_without_a_clash(host, record
 
 def test_each_scrape_tells_the_same(host, recording):
     instances = (plugin("one", gauge("acme_size", 1.0)), plugin("two", gauge("acme_size", 2.0)))
-    exposition = Exposition(host, lambda: instances, recording)
+    exposition = Exposition(host, lambda: instances, recording, raised)
 
     assert generate_latest(exposition) == generate_latest(exposition)
 
@@ -196,7 +202,7 @@ async def test_a_collector_of_metrics_finds_no_task_that_it_could_cancel(host, r
     cancelling = plugin("cancelling")
     cancelling.registry.register(Cancelling(gauge("acme_size", 1.0)))
 
-    text = await asyncio.create_task(page_of(Exposition(host, lambda: (cancelling,), recording)))
+    text = await asyncio.create_task(page_of(Exposition(host, lambda: (cancelling,), recording, raised)))
 
     assert b'acme_size{plugin_name="cancelling",plugin_type="test.cancelling"} 1.0' in text
 
@@ -247,7 +253,7 @@ async def test_what_an_instance_shows_in_many_parts_is_copied_in_turns(host, rec
     of_instance = exposition._of_instance
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(exposition, "_of_instance", counted)
-        writing = asyncio.ensure_future(page_of(Exposition(host, lambda: (instance,), recording)))
+        writing = asyncio.ensure_future(page_of(Exposition(host, lambda: (instance,), recording, raised)))
         await neighbour()
     assert (await writing).count(b"sizes_bucket") == copied * 21 // 23 == 2000 * 21
     assert most <= 1000 + 16 * 23
@@ -257,7 +263,35 @@ async def test_what_an_instance_shows_in_many_parts_is_copied_in_turns(host, rec
 async def test_an_instance_that_fails_in_a_later_part_shows_nothing(host, recording):
     parts = [gauge("things", number, kind=f"{number}") for number in range(3000)]
     failing = plugin("a", *parts, ValueError("no"))
-    text = await page_of(Exposition(host, lambda: (failing,), recording))
+    text = await page_of(Exposition(host, lambda: (failing,), recording, raised))
     assert b"things" not in text
     assert b"host_requests_total 7.0" in text
     assert len(recording.faults) == 1
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("problem", [ValueError("no"), SystemExit(3), RecursionError()])
+async def test_a_collector_that_a_hook_object_has_registered_and_that_fails_leaves_the_rest_of_the_page(host, recording, problem):
+    host.register(Offering(gauge("hooked", 1.0), problem))
+    Gauge("behind", "Registered later.", registry=host).set(2)
+    told = []
+    text = await page_of(Exposition(host, lambda: (plugin("a", gauge("things", 3)),), recording, told.append))
+    assert told == [problem]
+    assert b"hooked" not in text
+    for line in (b"host_requests_total 7.0", b"behind 2.0", b'things{plugin_name="a",plugin_type="test.a"} 3.0'):
+        assert line in text
+
+
+@pytest.mark.asyncio
+async def test_of_a_collector_of_the_host_with_samples_without_measure_none_are_shown(host, recording):
+    kinds = Gauge("kinds", "By each user.", ("kind",), registry=host)
+    for number in range(1001):
+        kinds.labels(f"{number}").set(number)
+    told = []
+    assert b"kinds{" in await page_of(Exposition(host, tuple, recording, told.append, max_samples=1001))
+    text = await page_of(Exposition(host, tuple, recording, told.append, max_samples=1000))
+    assert b"kinds" not in text
+    assert b"host_requests_total 7.0" in text
+    assert [str(problem) for problem in told] == [
+        "offers more than 1000 samples: find the label that has too many values, or see --metrics-max-samples"
+    ]

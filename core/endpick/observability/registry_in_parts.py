@@ -1,4 +1,4 @@
-"""The registry of an instance: what it has counted is read for a scrape in parts, however many labels its plugin tells apart.
+"""A registry whose collectors are asked one by one, and read in parts, however many labels a plugin tells apart.
 
 To read all samples of a counter at once takes prometheus-client some 3 to 7 µs for each of them, so that a label of ten thousand values
 would hold the event loop for a tenth of a second at each scrape.
@@ -25,7 +25,7 @@ class Family:
     samples: Iterable[Sample]
 
 
-class InstanceRegistry(CollectorRegistry):
+class RegistryInParts(CollectorRegistry):
     """A registry that remembers its collectors, to ask each of them by itself."""
 
     def __init__(self) -> None:
@@ -42,18 +42,28 @@ class InstanceRegistry(CollectorRegistry):
         super().unregister(collector)
         self._asked.pop(collector, None)
 
-    def in_parts(self) -> Iterator[Metric | Family]:
-        """What `collect` gives; the samples of metrics that prometheus-client keeps are read as the caller asks for them."""
+    def collectors(self) -> Iterator[Iterator[Metric | Family]]:
+        """What `collect` gives, collector by collector; one that fails does so where what it gives is iterated over."""
         target = self.get_target_info()
         if target:
-            yield InfoMetricFamily("target", "Target metadata", target)
+            yield iter([InfoMetricFamily("target", "Target metadata", target)])
         for collector in tuple(self._asked):
-            # A class of the plugin's own may collect in its own way.
-            if isinstance(collector, MetricWrapperBase) and type(collector).collect is MetricWrapperBase.collect:
-                for described in collector.describe():
-                    yield Family(described.name, described.documentation, described.type, _samples_of(collector, described.name))
-            else:
-                yield from collector.collect()
+            yield _families_of(collector)
+
+    def in_parts(self) -> Iterator[Metric | Family]:
+        """The same, one after the other."""
+        for families in self.collectors():
+            yield from families
+
+
+def _families_of(collector: Collector) -> Iterator[Metric | Family]:
+    """Those of one; the samples of metrics that prometheus-client keeps are read as the caller asks for them."""
+    # A class of the plugin's own may collect in its own way.
+    if isinstance(collector, MetricWrapperBase) and type(collector).collect is MetricWrapperBase.collect:
+        for described in collector.describe():
+            yield Family(described.name, described.documentation, described.type, _samples_of(collector, described.name))
+    else:
+        yield from collector.collect()
 
 
 def _samples_of(collector: MetricWrapperBase, name: str) -> Iterator[Sample]:

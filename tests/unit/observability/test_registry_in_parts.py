@@ -6,13 +6,13 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from prometheus_client import CollectorRegistry, Counter, Enum, Gauge, Histogram, Info, Summary
+from prometheus_client import Counter, Enum, Gauge, Histogram, Info, Summary
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from endpick.observability import instance_registry
+from endpick.observability import registry_in_parts
 from endpick.observability.exposition import Exposition
-from endpick.observability.instance_registry import InstanceRegistry
+from endpick.observability.registry_in_parts import RegistryInParts
 from endpick.observability.text_page import page_of
 from unit.scheduling.workbench import Recording, scorer_of
 
@@ -34,8 +34,8 @@ class Doubled(Counter):
             yield family
 
 
-def registry_of_each_kind() -> InstanceRegistry:
-    registry = InstanceRegistry()
+def registry_of_each_kind() -> RegistryInParts:
+    registry = RegistryInParts()
     counter = Counter("things", "Things.", ("kind", "place"), registry=registry)
     counter.labels("a", "here").inc()
     counter.labels("b", "there").inc(2)
@@ -72,7 +72,7 @@ def test_what_is_read_in_parts_is_what_collect_gives():
 
 
 def test_a_name_that_is_registered_twice_is_refused_and_the_first_stays():
-    registry = InstanceRegistry()
+    registry = RegistryInParts()
     Gauge("level", "A level.", registry=registry).set(1)
     with pytest.raises(ValueError, match="Duplicated timeseries"):
         Gauge("level", "A level.", registry=registry)
@@ -81,11 +81,11 @@ def test_a_name_that_is_registered_twice_is_refused_and_the_first_stays():
 
 @pytest.mark.asyncio
 async def test_a_counter_of_twenty_thousand_labels_is_read_some_in_each_turn(monkeypatch):
-    registry, read, most = InstanceRegistry(), 0, 0
+    registry, read, most = RegistryInParts(), 0, 0
     counter = Counter("things", "Things.", ("kind",), registry=registry)
     for number in range(20_000):
         counter.labels(f"{number}").inc()
-    samples_of = instance_registry._samples_of
+    samples_of = registry_in_parts._samples_of
 
     def counted(*given):
         nonlocal read
@@ -93,9 +93,9 @@ async def test_a_counter_of_twenty_thousand_labels_is_read_some_in_each_turn(mon
             read += 1
             yield sample
 
-    monkeypatch.setattr(instance_registry, "_samples_of", counted)
+    monkeypatch.setattr(registry_in_parts, "_samples_of", counted)
     instance = replace(scorer_of(None, "a"), registry=registry)
-    writing = asyncio.ensure_future(page_of(Exposition(CollectorRegistry(), lambda: (instance,), Recording())))
+    writing = asyncio.ensure_future(page_of(Exposition(RegistryInParts(), lambda: (instance,), Recording(), [].append)))
     while not writing.done():
         before = read
         await asyncio.sleep(0)
