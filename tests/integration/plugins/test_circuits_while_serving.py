@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 
 import pytest
 
@@ -64,7 +65,9 @@ async def test_a_plugin_with_a_larger_budget_is_not_late(fixture_project, folder
 async def test_a_loop_that_stands_still_is_logged_with_the_plugin_and_makes_health_fail_for_a_while(fixture_project, folder):
     async with serving(folder("faulty.slow"), "--stall-limit=500ms", path=[fixture_project("faulty-scorers")]) as picker:
         assert await picker.ask(model="stall:0.8") == (FIRST, 0)
-        assert await picker.health() == (503, "the event loop stood still for 0.8 s\n")
+        status, text = await picker.health()
+        stood_still = re.fullmatch(r"the event loop stood still for (\d+\.\d) s\n", text)
+        assert (status, float(stood_still[1]) >= 0.8) == (503, True), "longer where another process had the processor"
         during, *_ = await picker.logged("plugin 'suspect' (faulty_scorers.Slow) runs Slow.score in")
         assert "the event loop has stood still for" in str(during["event"])
         assert "time.sleep(" in str(during["event"])
