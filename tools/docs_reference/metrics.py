@@ -23,8 +23,8 @@ from endpick.extproc.stream import SessionCounters
 from endpick.observability.exposition import PoolGauges
 from endpick.observability.metrics import EndpickMetrics
 from endpick.plugins.schema import own_model
-from endpick.serve import admin_http as admin_counters
-from endpick.serve.admin_http import AdminCounters
+from endpick.serve import admin_limits
+from endpick.serve.admin_limits import AdminCounters
 from endpick.testing.bench import doubles
 from endpick.transport import limits as transport_counters
 from endpick.transport.limits import TransportCounters
@@ -52,7 +52,7 @@ def page() -> str:
         "## Events on the other ports",
         "`endpick_health_events_total`, label `event`: the same for the port of gRPC health. `endpick_admin_events_total`, label `event`: "
         "the port of metrics and `/healthz`.",
-        table(("event", "meaning"), _events(AdminCounters().snapshot(), dict(_fields(admin_counters, "AdminCounters")))),
+        table(("event", "meaning"), _events(AdminCounters().snapshot(), dict(_fields(admin_limits, "AdminCounters")))),
         "## Events in ext_proc streams",
         "`endpick_session_events_total`, label `event`.",
         table(("event", "meaning"), _events(session, dict(_fields(session_counters, "SessionCounters")))),

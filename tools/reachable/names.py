@@ -29,7 +29,7 @@ from endpick._proto import ext_proc_pb2
 from endpick.api.hooks import HookSpecs
 from endpick.api.plugin import Parameters, Plugin
 from endpick.extproc.stream import SessionCounters
-from endpick.serve.admin_http import AdminCounters
+from endpick.serve.admin_limits import AdminCounters
 from endpick.testing import strategies
 from endpick.transport.limits import TransportCounters
 from reachable.exceptions import compare

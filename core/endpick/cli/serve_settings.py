@@ -151,7 +151,7 @@ def settings_of(options: ServeOptions) -> ServeSettings:
     from endpick.extproc.session import SessionSettings
     from endpick.plugins.breaker import BreakerSettings
     from endpick.serve.active_plan import WatchedFile
-    from endpick.serve.admin_http import AdminLimits
+    from endpick.serve.admin_limits import AdminLimits
     from endpick.serve.bodies.reader import LargeBodySettings
     from endpick.serve.process import HEALTH_LIMITS, ServeSettings
     from endpick.serve.watchdog import WatchdogSettings

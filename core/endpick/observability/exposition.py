@@ -20,7 +20,7 @@ from endpick.api.generation import Generation
 from endpick.api.keys import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE
 from endpick.api.request import shown
 from endpick.observability.metrics import PREFIX
-from endpick.observability.registry_in_parts import Family, RegistryInParts
+from endpick.observability.registry_in_parts import Family, RegistryInParts, parts_of
 from endpick.observability.telemetry import Telemetry
 from endpick.observability.text_page import CollectorInTurns
 from endpick.plugins.apart import apart
@@ -57,7 +57,7 @@ class Exposition(CollectorInTurns):
             instances: Gives the instances that serve now.
             telemetry: Told of each of them whose metrics cannot be shown, or are too many.
             failed: Told why those of a collector of the host cannot be shown.
-            max_samples: Of one instance, and of one collector of the host.
+            max_samples: Of one instance, and of one collector that a hook object has registered.
         """
         self._host = host
         self._failed = failed
@@ -72,8 +72,11 @@ class Exposition(CollectorInTurns):
     def in_turns(self) -> Iterator[Metric | None]:
         """The same, and None between parts of what instances show: one may have tens of thousands of samples. Called for every scrape."""
         own: set[str] = set()
-        for families in self._host.collectors():
-            for shown_first in _unless_it_fails(_whole(families, self._max_samples), self._failed):
+        for collector in self._host.collectors():
+            # What endpick's own show is much, and needs no look.
+            is_own = type(collector).__module__.startswith("endpick.")
+            families = iter(collector.collect()) if is_own else _copied(parts_of(collector), {}, {}, self._max_samples)
+            for shown_first in _unless_it_fails(families, self._failed):
                 if shown_first is not None:
                     own.add(shown_first.name)
                 yield shown_first
@@ -95,7 +98,8 @@ class Exposition(CollectorInTurns):
         registry = instance.registry
         families = registry.in_parts() if isinstance(registry, RegistryInParts) else registry.collect()
         failed = partial(self._telemetry.fault, instance, ExtensionPoint.METRICS)
-        yield from _unless_it_fails(_with_elsewhere(families, instance, self._max_samples), failed)
+        labels = {"plugin_name": instance.name, "plugin_type": instance.type}
+        yield from _unless_it_fails(_copied(families, labels, instance.elsewhere.values, self._max_samples), failed)
 
     def _join(self, first: Metric, family: Metric, instance: Instance) -> None:
         if first.type == family.type:
@@ -132,36 +136,26 @@ def _unless_it_fails(families: Iterator[Metric | None], failed: Callable[[BaseEx
     yield from found
 
 
-def _whole(families: Iterable[Metric | Family], most: int) -> Iterator[Metric | None]:
-    """The families of a collector of the host, with None now and then, for a turn."""
-    for family in families:
-        if isinstance(family, Metric):
-            yield family
-            continue
-        read = Metric(family.name, family.documentation, family.type)
-        for number, sample in enumerate(family.samples, start=1):
-            if not number % _SAMPLES_AT_ONCE:
-                yield None
-            if number > most:
-                raise ValueError(f"offers more than {most} samples: find the label that has too many values, or see --metrics-max-samples")
-            read.samples.append(sample)
-        yield read
+def _copied(
+    families: Iterable[Metric | Family], labels: Mapping[str, str], elsewhere: Mapping[SampleKey, float], most: int
+) -> Iterator[Metric | None]:
+    """Copies of families, each sample with these labels, and with what was counted elsewhere; None now and then, for a turn.
 
-
-def _with_elsewhere(families: Iterable[Metric | Family], instance: Instance, most: int) -> Iterator[Metric | None]:
-    """The families of an instance, with what its double in another process has counted added to them; None now and then, for a turn."""
-    elsewhere = dict(instance.elsewhere.values)
+    Raises:
+        ValueError: together they have more samples than `most`, or what they have would make the page unreadable.
+    """
+    added = dict(elsewhere)
     left = most
     for family in families:
-        copy = yield from _of_instance(family, islice(family.samples, left + 1), instance, elsewhere)
+        copy = yield from _copy_of(family, islice(family.samples, left + 1), labels, added)
         left -= len(copy.samples)
         if left < 0:
             raise ValueError(f"offers more than {most} samples: find the label that has too many values, or see --metrics-max-samples")
         yield copy
-    for key, value in elsewhere.items():
+    for key, value in added.items():
         alone = Metric(key.family, key.documentation, key.type)
         alone.add_sample(key.sample, dict(key.labels), value)
-        yield (yield from _of_instance(alone, alone.samples, instance, {}))
+        yield (yield from _copy_of(alone, alone.samples, labels, {}))
 
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
@@ -173,8 +167,8 @@ def _plain(text: object) -> str:
     return str.__str__(str(text))
 
 
-def _of_instance(
-    family: Metric | Family, samples: Iterable[Sample], instance: Instance, elsewhere: dict[SampleKey, float]
+def _copy_of(
+    family: Metric | Family, samples: Iterable[Sample], added: Mapping[str, str], elsewhere: dict[SampleKey, float]
 ) -> Generator[None, None, Metric]:
     """A copy, because a plugin may give the same object again; with texts and numbers only, so that writing the page cannot fail.
 
@@ -192,7 +186,7 @@ def _of_instance(
         if elsewhere:
             key = SampleKey(name, kind, documentation, _plain(sample.name), tuple(sorted(labels.items())))
             value += elsewhere.pop(key, 0.0)
-        copy.add_sample(_plain(sample.name), {**labels, "plugin_name": instance.name, "plugin_type": instance.type}, value)
+        copy.add_sample(_plain(sample.name), {**labels, **added}, value)
     return copy
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR
+from prometheus_client.metrics import MetricWrapperBase, disable_created_metrics
 from prometheus_client.metrics_core import InfoMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 from prometheus_client.samples import Sample
@@ -42,22 +43,35 @@ class RegistryInParts(CollectorRegistry):
         super().unregister(collector)
         self._asked.pop(collector, None)
 
-    def collectors(self) -> Iterator[Iterator[Metric | Family]]:
-        """What `collect` gives, collector by collector; one that fails does so where what it gives is iterated over."""
+    def collectors(self) -> Iterator[Collector]:
+        """Those that `collect` asks, in its order."""
         target = self.get_target_info()
         if target:
-            yield iter([InfoMetricFamily("target", "Target metadata", target)])
-        for collector in tuple(self._asked):
-            yield _families_of(collector)
+            yield _Target(target)
+        yield from tuple(self._asked)
 
     def in_parts(self) -> Iterator[Metric | Family]:
-        """The same, one after the other."""
-        for families in self.collectors():
-            yield from families
+        """What `collect` gives; see `parts_of`."""
+        for collector in self.collectors():
+            yield from parts_of(collector)
 
 
-def _families_of(collector: Collector) -> Iterator[Metric | Family]:
-    """Those of one; the samples of metrics that prometheus-client keeps are read as the caller asks for them."""
+@dataclass(frozen=True, slots=True)
+class _Target(Collector):
+    """What a registry says of its process as a whole."""
+
+    labels: dict[str, str]
+
+    def collect(self) -> Iterator[Metric]:
+        yield InfoMetricFamily("target", "Target metadata", self.labels)
+
+
+def parts_of(collector: Collector) -> Iterator[Metric | Family]:
+    """What a collector gives; the samples of metrics that prometheus-client keeps are read as the caller asks for them.
+
+    Raises:
+        BaseException: whatever a collector of a plugin's own raises, where the caller asks for the next family or sample.
+    """
     # A class of the plugin's own may collect in its own way.
     if isinstance(collector, MetricWrapperBase) and type(collector).collect is MetricWrapperBase.collect:
         for described in collector.describe():
@@ -70,3 +84,13 @@ def _samples_of(collector: MetricWrapperBase, name: str) -> Iterator[Sample]:
     """Those of one combination of labels after the other, each as it is then; `collect` has no other way to them either."""
     for sample in collector._samples():
         yield Sample(name + sample.name, sample.labels, sample.value)
+
+
+def new_host_registry() -> RegistryInParts:
+    """That of a serving process, with what it tells of itself, its Python and its garbage collections."""
+    # llm-d has no such gauges, and they double the counters of a page.
+    disable_created_metrics()  # type: ignore[no-untyped-call]
+    registry = RegistryInParts()
+    for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
+        registry.register(collector)
+    return registry

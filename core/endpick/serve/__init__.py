@@ -15,6 +15,7 @@
 - `garbage`: when is memory searched for garbage, and how much of it at once?
 - `admin`: what do `/metrics` and `/healthz` answer, also in a flood?
 - `admin_http`: how does a connection to the admin port speak HTTP?
+- `admin_limits`: what may clients of the admin port take, and which events does it count?
 - `bodies`: who parses large request bodies, so that the event loop need not?
 - `decisions`: how are hook objects shown a sample of the decisions?
 - `hook_circuits`: which hook objects are left out, because they fail or take too long?

@@ -11,16 +11,15 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import cast
 
 import httptools
 
-from endpick.api.tls_channel import MOST_HANDSHAKE_BYTES
 from endpick.plugins.failures import AWAIT_FAILURES, is_the_hosts
 from endpick.plugins.tracebacks import for_log
-from endpick.transport.limits import AcceptLimits
+from endpick.serve.admin_limits import AdminCounters, AdminLimits
 
 _log = logging.getLogger("endpick.serve")
 
@@ -32,73 +31,6 @@ _PIECE_BYTES = 64 * 1024
 _MOST_WAITING = 16
 """Requests of one connection that wait for the answer to the one before; scrapers and probes send none before they have it."""
 _TEXT = "text/plain; charset=utf-8"
-
-
-@dataclass(frozen=True, slots=True)
-class AdminLimits:
-    """Limits of the port; a scraper asks for one page at a time, and keeps its connection or not."""
-
-    max_connections: int = 32
-    """For one more, one without a request is closed."""
-    max_peer_share: float = 1.0
-    header_seconds: float = 10.0
-    """From the first byte of a request to its last header; also for a TLS handshake."""
-    idle_seconds: float = 75.0
-    """Without a request; longer than scrapers usually wait between two."""
-    max_request_bytes: int = 16 * 1024
-    """From one request to the next."""
-    max_held_bytes: int = 64 * 1024 * 1024
-    """Of pages that are being sent, all together; the newest may be as long as it is."""
-    max_handshake_bytes: int = MOST_HANDSHAKE_BYTES
-    """Of one client, for its TLS handshake."""
-
-    @property
-    def accepting(self) -> AcceptLimits:
-        """Those of the listening socket; it takes what others leave to it."""
-        flag = "--metrics-max-connections"
-        return AcceptLimits(
-            self.max_connections,
-            self.max_peer_share,
-            self.header_seconds,
-            0,
-            flag,
-            flag,
-            bounds_rushes=True,
-            max_handshake_bytes=self.max_handshake_bytes,
-        )
-
-
-@dataclass(slots=True)
-class AdminCounters:
-    """Monotonic counts since start."""
-
-    connections_accepted: int = 0
-    connections_refused: int = 0
-    """Beyond `--metrics-max-connections`, and all were busy."""
-    connections_refused_peer: int = 0
-    """Of an address that opens more than can be taken; otherwise one may have all connections of this port."""
-    connections_evicted: int = 0
-    """Connections without a complete request that were closed because others needed the room."""
-    accept_pauses: int = 0
-    """Times that accepting paused because no file descriptor was left."""
-    tls_handshake_failures: int = 0
-    """None without `--metrics-cert-dir` or `--metrics-client-ca-file`."""
-    tls_handshakes_too_long: int = 0
-    """Those of them in which the client sent more than `--tls-max-handshake-size`."""
-    certificate_reloads: int = 0
-    certificate_reload_failures: int = 0
-    header_timeouts: int = 0
-    """Requests whose headers were not complete in `--metrics-header-timeout`."""
-    idle_connections: int = 0
-    """Connections without a request for `--metrics-idle-timeout`."""
-    requests_too_large: int = 0
-    """Beyond `--metrics-max-request`, or so many that no client waits for their answers."""
-    pages_too_slow: int = 0
-    """Connections that took long pages too slowly: those of all together were more than `--metrics-max-held`."""
-
-    def snapshot(self) -> dict[str, int]:
-        """Every count by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)

@@ -10,10 +10,6 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from prometheus_client.gc_collector import GC_COLLECTOR
-from prometheus_client.metrics import disable_created_metrics
-from prometheus_client.platform_collector import PLATFORM_COLLECTOR
-from prometheus_client.process_collector import PROCESS_COLLECTOR
 from prometheus_client.registry import CollectorRegistry
 
 from endpick.api.access import Access
@@ -28,7 +24,7 @@ from endpick.observability.exposition import MAX_SAMPLES, EventCounts, Expositio
 from endpick.observability.log_lines import LOST
 from endpick.observability.metrics import EndpickMetrics, StreamMetrics
 from endpick.observability.recorder import MAX_COMBINATIONS, Recorder
-from endpick.observability.registry_in_parts import RegistryInParts
+from endpick.observability.registry_in_parts import new_host_registry
 from endpick.observability.uncaught import Uncaught, UncaughtCounts
 from endpick.planning.compile import declared_keys
 from endpick.planning.plan import Plan, PlanOutcome
@@ -39,7 +35,7 @@ from endpick.requests.model import MAX_NAME_CHARACTERS
 from endpick.requests.waiting import WaitingRoom
 from endpick.serve.active_plan import ActivePlan, WatchedFile, reload_once
 from endpick.serve.admin import AdminServer, admin_pages
-from endpick.serve.admin_http import AdminLimits
+from endpick.serve.admin_limits import AdminLimits
 from endpick.serve.bodies.reader import LargeBodies, LargeBodySettings
 from endpick.serve.decisions import DecisionObservers
 from endpick.serve.deployment import Deployment, Runtime, StartRefused, deploy, document_of
@@ -168,7 +164,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         ExceptionGroup: plugins that would not stop.
     """
     async with AsyncExitStack() as stack:
-        registry = _new_registry()
+        registry = new_host_registry()
         metrics = EndpickMetrics(registry)
         services = HostServices(time.monotonic, registry)
         _refuse_if_any(plan.hooks.configure(services))
@@ -326,15 +322,6 @@ def _new_account(limit_bytes: int) -> MemoryAccount:
 def _show_phase(metrics: EndpickMetrics, entered: Phase) -> None:
     for phase in Phase:
         metrics.phase.labels(phase.value).set(phase is entered)
-
-
-def _new_registry() -> RegistryInParts:
-    # llm-d has no such gauges, and they double the counters of a page.
-    disable_created_metrics()  # type: ignore[no-untyped-call]
-    registry = RegistryInParts()
-    for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
-        registry.register(collector)
-    return registry
 
 
 def _refuse_if_any(diagnostics: tuple[Diagnostic, ...]) -> None:

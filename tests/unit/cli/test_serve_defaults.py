@@ -6,7 +6,7 @@ from dataclasses import fields
 
 from endpick.cli.serve import command
 from endpick.extproc.session import SessionSettings
-from endpick.serve.admin_http import AdminLimits
+from endpick.serve.admin_limits import AdminLimits
 from endpick.serve.process import HEALTH_LIMITS, ServeSettings
 from endpick.transport.limits import Limits
 

@@ -246,13 +246,13 @@ async def test_what_an_instance_shows_in_many_parts_is_copied_in_turns(host, rec
 
     def counted(*given):
         nonlocal copied
-        copy = yield from of_instance(*given)
-        copied += len(copy.samples)
+        copy = yield from copy_of(*given)
+        copied += len(copy.samples) if given[2] else 0  # with the labels of an instance
         return copy
 
-    of_instance = exposition._of_instance
+    copy_of = exposition._copy_of
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(exposition, "_of_instance", counted)
+        patched.setattr(exposition, "_copy_of", counted)
         writing = asyncio.ensure_future(page_of(Exposition(host, lambda: (instance,), recording, raised)))
         await neighbour()
     assert (await writing).count(b"sizes_bucket") == copied * 21 // 23 == 2000 * 21
@@ -295,3 +295,27 @@ async def test_of_a_collector_of_the_host_with_samples_without_measure_none_are_
     assert [str(problem) for problem in told] == [
         "offers more than 1000 samples: find the label that has too many values, or see --metrics-max-samples"
     ]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("family", "reason"),
+    [
+        (gauge("a name", 1.0), "has a name that no scraper reads"),
+        (gauge("sizes", "many"), "could not convert string to float"),
+        (gauge("sizes", 1.0, **{"a label": "x"}), "has a name that no scraper reads"),
+        ("crowd", "offers more than 1000 samples"),
+    ],
+)
+async def test_a_collector_of_a_hook_object_that_would_make_the_page_unreadable_is_left_out(host, recording, family, reason):
+    if family == "crowd":
+        family = gauge("crowd", 0.0)
+        for number in range(1000):
+            family.add_sample("crowd", {"who": f"{number}"}, number)
+    host.register(Offering(family))
+    told = []
+    text = await page_of(Exposition(host, tuple, recording, told.append, max_samples=1000))
+    (problem,) = told
+    assert reason in str(problem)
+    lines = [line.split(b" ")[0] for line in text.splitlines() if not line.startswith(b"#")]
+    assert lines == [b"host_requests_total", b"host_requests_created"]

@@ -17,7 +17,8 @@ from prometheus_client.registry import Collector
 
 from endpick.observability.exposition import EventCounts
 from endpick.serve.admin import AdminServer, admin_pages
-from endpick.serve.admin_http import AdminLimits, Page, Pages
+from endpick.serve.admin_http import Page, Pages
+from endpick.serve.admin_limits import AdminLimits
 from endpick.transport.address import ListenError, ListenSettings
 from endpick.transport.server import open_server
 

@@ -12,7 +12,7 @@ import pytest
 from endpick.cli.serve import command
 from endpick.extproc.stream import SessionCounters
 from endpick.flow_control.states import Outcome
-from endpick.serve.admin_http import AdminCounters
+from endpick.serve.admin_limits import AdminCounters
 from endpick.serve.bodies.outcomes import Outcome as BodyOutcome
 from endpick.serve.limit_log import ADMIN, FLOW_CONTROL, LARGE_BODIES, LIMITS, SESSION, TRANSPORT, LimitLog
 from endpick.transport.limits import TransportCounters
