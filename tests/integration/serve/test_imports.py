@@ -53,8 +53,8 @@ SERVED_WITHOUT = (
     "numpy.random",
     "numpy.testing",
 )
-MOST_MODULES = 809
-"""A few more than there are: what this counts grows with releases of libraries, not by a fifth."""
+MOST_MODULES = 815
+"""A few more than there are: 809, and one more where endpick is compiled; releases of libraries add to them, not by a fifth."""
 SERVE = "import atexit, sys; from endpick.cli.main import main; atexit.register(lambda: print(*sys.modules)); main()"
 OPTIONS = ("--host=127.0.0.1", "--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0", "--secure-serving=false", "--log-format=json")
 
