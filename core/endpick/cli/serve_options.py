@@ -257,6 +257,14 @@ LIMITS = (
     click.option("--grpc-health-max-connections", type=_COUNT, default=64, show_default=True, help="Connections to --grpc-health-port."),
     click.option("--metrics-max-connections", type=_COUNT, default=32, show_default=True, help="Connections to --metrics-port."),
     click.option(
+        "--max-rush-connections",
+        type=_COUNT,
+        default=4,
+        show_default=True,
+        help="Connections of one address in a tenth of a second to --grpc-health-port, or to --metrics-port, while they come faster than "
+        "they can be taken; as many again that say nothing. More are closed.",
+    ),
+    click.option(
         "--metrics-header-timeout",
         type=POSITIVE_DURATION,
         default="10s",

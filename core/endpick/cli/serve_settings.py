@@ -76,6 +76,7 @@ class ServeOptions(TypedDict):
     max_connections_share: float
     grpc_handshake_timeout: float
     tls_max_handshake_size: int
+    max_rush_connections: int
     grpc_max_header_size: int
     grpc_header_timeout: float
     grpc_write_timeout: float
@@ -177,7 +178,9 @@ def settings_of(options: ServeOptions) -> ServeSettings:
         keepalive_idle_seconds=options["grpc_keepalive_time"],
         keepalive_timeout_seconds=options["grpc_keepalive_timeout"],
     ).tolerating(options["grpc_flood_tolerance"])
-    health_limits = replace(HEALTH_LIMITS, max_connections=options["grpc_health_max_connections"])
+    health_limits = replace(
+        HEALTH_LIMITS, max_connections=options["grpc_health_max_connections"], rush_connections=options["max_rush_connections"]
+    )
     settings = ServeSettings(
         ext_proc=ListenSettings(options["host"], options["grpc_port"], _tls(options), options["reuse_port"], limits),
         health=ListenSettings(options["host"], options["grpc_health_port"], limits=health_limits),
@@ -189,6 +192,7 @@ def settings_of(options: ServeOptions) -> ServeSettings:
             idle_seconds=options["metrics_idle_timeout"],
             max_request_bytes=options["metrics_max_request"],
             max_held_bytes=options["metrics_max_held"],
+            rush_connections=options["max_rush_connections"],
             max_handshake_bytes=options["tls_max_handshake_size"],
         ),
         metrics_tls=_metrics_tls(options),

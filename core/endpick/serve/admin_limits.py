@@ -23,6 +23,8 @@ class AdminLimits:
     """From one request to the next."""
     max_held_bytes: int = 64 * 1024 * 1024
     """Of pages that are being sent, all together; the newest may be as long as it is."""
+    rush_connections: int = 4
+    """As `AcceptLimits` has it."""
     max_handshake_bytes: int = MOST_HANDSHAKE_BYTES
     """Of one client, for its TLS handshake."""
 
@@ -37,7 +39,7 @@ class AdminLimits:
             0,
             flag,
             flag,
-            bounds_rushes=True,
+            rush_connections=self.rush_connections,
             max_handshake_bytes=self.max_handshake_bytes,
         )
 
@@ -50,7 +52,7 @@ class AdminCounters:
     connections_refused: int = 0
     """Beyond `--metrics-max-connections`, and all were busy."""
     connections_refused_peer: int = 0
-    """Of an address that opens more than can be taken; otherwise one may have all connections of this port."""
+    """Of an address that opens more than can be taken, beyond `--max-rush-connections`; otherwise one may have all of this port."""
     connections_evicted: int = 0
     """Connections without a complete request that were closed because others needed the room."""
     accept_pauses: int = 0

@@ -169,6 +169,10 @@ LIMITS = (
     Limit("--max-connections-share", TRANSPORT, "connections_refused_peer", "connections refused: one address has its share", here=False),
     Limit("--grpc-health-max-connections", "endpick_health_events_total", "connections_refused", "connections refused", here=False),
     Limit("--metrics-max-connections", ADMIN, "connections_refused", "connections refused", here=False),
+    *(
+        Limit("--max-rush-connections", of, "connections_refused_peer", "one address opens more than can be taken", here=False)
+        for of in ("endpick_health_events_total", ADMIN)
+    ),
     Limit("--reserved-descriptors", TRANSPORT, "accept_pauses", "accept", here=False),
     Limit("--large-body-timeout", LARGE_BODIES, "too_slow", "--large-body-timeout", here=False),
     Limit("--large-body-memory", LARGE_BODIES, "too_much_memory", "--large-body-memory", here=False),

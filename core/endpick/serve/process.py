@@ -67,7 +67,7 @@ HEALTH_LIMITS = Limits(
     reserved_descriptors=0,
     connections_flag="--grpc-health-max-connections",
     keeps_busy=False,
-    bounds_rushes=True,
+    rush_connections=4,
 )
 """Of the port of gRPC health, which takes descriptors that the port of ext_proc leaves."""
 

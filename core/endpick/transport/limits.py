@@ -24,8 +24,8 @@ class AcceptLimits:
     """What changes `max_peer_share`, for the log."""
     keeps_busy: bool = True
     """Whether a connection that has something to do keeps its seat in any case."""
-    bounds_rushes: bool = False
-    """Whether an address has a few connections only while they come faster than they can be taken; see `Rush`."""
+    rush_connections: int | None = None
+    """What an address may have in a tenth of a second while connections come faster than they can be taken; None: any. See `Rush`."""
     max_handshake_bytes: int = MOST_HANDSHAKE_BYTES
     """Of one client, for its TLS handshake."""
 
@@ -64,7 +64,7 @@ class Limits:
     keeps_busy: bool = True
     """Whether a connection with streams keeps its seat in any case. Not where all is answered at once: what stays open there is a watch,
     which its client asks for again, or a question that does not end."""
-    bounds_rushes: bool = False
+    rush_connections: int | None = None
     """As `AcceptLimits` has it. Not where gateways connect: one of the address of others would be closed with them."""
     max_concurrent_streams: int = 4096
     """Per connection. A stream lives as long as the model answers, so this is also the number of answers under way."""
@@ -131,7 +131,7 @@ class Limits:
             connections_flag=self.connections_flag,
             peer_flag="--max-connections-share",
             keeps_busy=self.keeps_busy,
-            bounds_rushes=self.bounds_rushes,
+            rush_connections=self.rush_connections,
             max_handshake_bytes=self.max_handshake_bytes,
         )
 

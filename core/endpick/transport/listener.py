@@ -93,7 +93,7 @@ class Listener:
         self._unwanted: set[Guest] = set()
         """Lost their seat before their connection was made."""
         self._accepted_at_once = min(_MOST_ACCEPTED_AT_ONCE, max(1, limits.max_connections // _TURNS_TO_FILL))
-        self._rush = Rush()
+        self._rush = Rush(limits.rush_connections or 0)
         self._pause_seconds = _SHORTEST_PAUSE_SECONDS
         self._resuming: asyncio.TimerHandle | None = None
         self._logged_at: dict[str, float] = {}
@@ -164,12 +164,15 @@ class Listener:
         heard = _heard(accepted)
         if heard == b"" or (self._rush.many_wait and _has_ended(accepted)):
             return True
-        if not (self._limits.bounds_rushes and self._rush.lasts):
+        if self._limits.rush_connections is None or not self._rush.lasts:
             return False
         if not self._rush.is_one_too_many(site_of(address), now, has_spoken=heard is not None):
             return False
         self._counters.connections_refused_peer += 1
-        self._log("connections refused: one address opens more than can be taken", "look at what connects from there without a pause")
+        self._log(
+            "connections refused: one address opens more than can be taken",
+            "look at what connects from there without a pause; --max-rush-connections says how many it may have",
+        )
         return True
 
     def _take(self, accepted: socket.socket, peer: str, address: str) -> bool:

@@ -15,8 +15,6 @@ _MANY_WAIT_TURNS: Final = 2
 """So many turns in a row left some waiting: no client gets a seat at once."""
 _AGAIN_SECONDS: Final = 1.0
 _SPAN_SECONDS: Final = 0.1
-_MOST_IN_SPAN: Final = 4
-"""Connections of one address that have said something, and as many that have not: as many probes and scrapes as come at one moment."""
 
 
 class Rush:
@@ -26,11 +24,18 @@ class Rush:
     time for, those of all others would wait in the kernel behind theirs, and be dropped there where it has no room.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, connections: int) -> None:
+        """Begin without one.
+
+        Args:
+            connections: Of one address in a span that have said something, and as many that have not; as many probes and scrapes as
+                come at one moment.
+        """
         self.lasts = False
         """Whether there is one: more have waited for long, and the turn under way has not found that there are none."""
         self.many_wait = False
         """Whether some have waited for turns; long before it is a rush, and on ports that bound none."""
+        self._connections = connections
         self._full_turns = 0
         self._again_until = 0.0
         self._span_ends_at = 0.0
@@ -56,4 +61,4 @@ class Rush:
             self._span_ends_at = now + _SPAN_SECONDS
             self._in_span.clear()
         self._in_span[peer, has_spoken] += 1
-        return self._in_span[peer, has_spoken] > _MOST_IN_SPAN
+        return self._in_span[peer, has_spoken] > self._connections

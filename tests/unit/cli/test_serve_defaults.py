@@ -48,6 +48,7 @@ def test_the_limits_of_the_other_ports_default_to_their_own():
 
     assert shown["grpc_health_max_connections"] == HEALTH_LIMITS.max_connections
     assert shown["metrics_max_connections"] == limits.max_connections
+    assert shown["max_rush_connections"] == limits.rush_connections == HEALTH_LIMITS.rush_connections
     assert shown["metrics_header_timeout"] == limits.header_seconds
     assert shown["metrics_idle_timeout"] == limits.idle_seconds
     assert shown["metrics_max_request"] == limits.max_request_bytes

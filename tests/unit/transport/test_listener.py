@@ -54,7 +54,7 @@ class Visitor(asyncio.Protocol):
 class Port:
     """A listener on loopback."""
 
-    def __init__(self, share: float = 1.0, *, bounds_rushes: bool = True) -> None:
+    def __init__(self, share: float = 1.0, *, rush_connections: int | None = 4) -> None:
         self.visitors_are_busy = False
         self.socket = socket.create_server(("127.0.0.1", 0), backlog=SEATS)
         self.socket.setblocking(False)
@@ -62,7 +62,7 @@ class Port:
         self.has_evicted = asyncio.Event()
         self.visitors = 0
         """Connections of which anything was made."""
-        limits = AcceptLimits(SEATS, share, 1.0, 0, "--seats", "--share", bounds_rushes=bounds_rushes)
+        limits = AcceptLimits(SEATS, share, 1.0, 0, "--seats", "--share", rush_connections=rush_connections)
         self.listener = Listener(self.socket, limits, self.counters, self._visitor, Turns(0.002))
 
     def _visitor(self, _peer: str) -> Visitor:
@@ -230,9 +230,9 @@ async def is_answered(client: socket.socket, loop: asyncio.AbstractEventLoop) ->
 
 
 @contextmanager
-def opened(share: float = 1.0, *, busy: bool = True, bounds_rushes: bool = True) -> Iterator[Port]:
+def opened(share: float = 1.0, *, busy: bool = True, rush_connections: int | None = 4) -> Iterator[Port]:
     """A port that is open; where it is busy each connection has a request under way until it was answered."""
-    port = Port(share, bounds_rushes=bounds_rushes)
+    port = Port(share, rush_connections=rush_connections)
     port.visitors_are_busy = busy
     port.listener.open()
     try:
@@ -295,9 +295,9 @@ async def test_of_clients_that_have_gone_again_nothing_is_made():
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("bounds_rushes", [True, False])
-async def test_where_many_wait_nothing_is_made_of_clients_that_have_gone_after_a_word(bounds_rushes):
-    with opened(busy=False, bounds_rushes=bounds_rushes) as port, ExitStack() as half_closed:
+@pytest.mark.parametrize("rush_connections", [4, None])
+async def test_where_many_wait_nothing_is_made_of_clients_that_have_gone_after_a_word(rush_connections):
+    with opened(busy=False, rush_connections=rush_connections) as port, ExitStack() as half_closed:
         address = port.socket.getsockname()
         for turn in range(300):
             knocks = socket.create_connection(address, 10)

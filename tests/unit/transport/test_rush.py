@@ -10,7 +10,7 @@ from endpick.transport.rush import Rush
 @pytest.fixture
 def rush() -> Rush:
     """One that has begun at 100.0."""
-    began = Rush()
+    began = Rush(4)
     for _ in range(128):
         assert not began.lasts
         began.turn_ended(100.0, left_some=True)
@@ -18,8 +18,15 @@ def rush() -> Rush:
     return began
 
 
+@pytest.mark.parametrize("connections", [1, 16])
+def test_how_many_an_address_has_is_what_is_set(connections):
+    set_so = Rush(connections)
+    taken = [not set_so.is_one_too_many("a", 100.0, has_spoken=has_spoken) for has_spoken in (True, False) for _ in range(40)]
+    assert sum(taken) == 2 * connections
+
+
 def test_it_is_no_rush_when_now_and_then_nobody_waits():
-    quiet = Rush()
+    quiet = Rush(4)
     for turn in range(1000):
         quiet.turn_ended(100.0, left_some=turn % 15 != 0)
         assert not quiet.lasts
@@ -47,7 +54,7 @@ def test_it_ends_when_nobody_waits_and_begins_sooner_within_a_second(rush, later
 
 
 def test_many_wait_from_the_second_full_turn_to_one_that_leaves_nobody_waiting():
-    port, seen = Rush(), []
+    port, seen = Rush(4), []
     for left_some in (True, True, True, False, True):
         port.turn_ended(100.0, left_some=left_some)
         seen.append((port.many_wait, port.lasts))
