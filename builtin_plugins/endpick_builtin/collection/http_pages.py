@@ -21,7 +21,7 @@ from endpick.api import Limits, Unavailable
 from endpick_builtin.collection.connection_room import ROOM, ConnectionRoom
 from endpick_builtin.collection.http_answer import Answer, BadAnswerError, StaleError, TooMuchError, too_long
 from endpick_builtin.collection.long_answers import LONG_BYTES, LongAnswers
-from endpick_builtin.collection.over_tls import open_over_tls, turns_of_tls
+from endpick_builtin.collection.over_tls import LongHandshakeError, open_over_tls, turns_of_tls
 from endpick_builtin.collection.page_limits import MANY_CONNECTIONS, SERVICE_SIZE, PageSize
 from endpick_builtin.collection.read_budget import BYTES_FOR_EACH, ReadBudget
 
@@ -170,8 +170,11 @@ class HttpPages:
     async def _open_to(self, connection: _Connection, host: str, port: int) -> None:
         if self._tls is None:
             await asyncio.get_running_loop().create_connection(lambda: connection, host, port)
-        else:
-            await open_over_tls(connection, self._tls, self._turns, host, port)
+            return
+        try:
+            await open_over_tls(connection, self._tls, self._turns, host, port, self._longest.handshake_bytes)
+        except LongHandshakeError as problem:
+            raise TooMuchError(str(problem), self._longest.long_handshake) from problem
 
     def _drop(self, connection: _Connection, authority: str) -> None:
         self._release(connection)

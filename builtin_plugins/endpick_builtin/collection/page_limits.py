@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from endpick.api import Limit
+from endpick.api.tls_channel import MOST_HANDSHAKE_BYTES
 
 MAX_PAGE_BYTES = 8 * 1024 * 1024
 """Unless `maxPageBytes`, or of a service `maxAnswerBytes`, says otherwise. A page that is longer is refused unread: no model server has so
@@ -20,6 +21,8 @@ MAX_HEAD_BYTES = 64 * 1024
 """What may come before the headers are complete, with the same exception; the parser itself would keep a header that never ends."""
 _PAGE_OF_HEAD = 128
 """So many times as long as its headers the longest page may be."""
+_PAGE_OF_HANDSHAKE = 512
+"""So many times as long as the handshake of its TLS, of which 24 KiB are always read."""
 _MOST_PAGE_BYTES = 64 * 1024 * 1024
 """That an operator may allow: everything waits while a page is read."""
 PAGE_BYTES = Annotated[
@@ -78,12 +81,17 @@ MANY_HEADERS = Limit(
     f"a page was refused: it has more than {MAX_HEADERS} headers, and than one for each {_HEADER_BYTES // 2**10} KiB of maxPageBytes "
     "(MAX_HEADERS); see what answers there, or raise maxPageBytes",
 )
+LONG_HANDSHAKE = Limit(
+    "MOST_HANDSHAKE_BYTES",
+    f"a server was not asked: the handshake of its TLS is longer than {MOST_HANDSHAKE_BYTES // 2**10} KiB, and than one "
+    f"{_PAGE_OF_HANDSHAKE}th of maxPageBytes (MOST_HANDSHAKE_BYTES); see which certificates it shows, or raise maxPageBytes",
+)
 MANY_CONNECTIONS = Limit(
     "MOST_CONNECTIONS",
     "a server was not asked: as many connections to servers are in use as three eighths of the limit of open files (MOST_CONNECTIONS); "
     "raise that limit (ulimit -n)",
 )
-SOURCE_LIMITS = (LONG_PAGE, LONG_ANSWER, LONG_HEAD, MANY_HEADERS, MANY_CHUNKS, MANY_PARTS, MANY_CONNECTIONS)
+SOURCE_LIMITS = (LONG_PAGE, LONG_ANSWER, LONG_HEAD, MANY_HEADERS, MANY_CHUNKS, MANY_PARTS, LONG_HANDSHAKE, MANY_CONNECTIONS)
 """Those of an answer, and of asking, for the `Limits` of who has the parameter `maxPageBytes`."""
 
 SERVICE_LONG_PAGE = Limit(
@@ -115,9 +123,14 @@ SERVICE_MANY_HEADERS = Limit(
     f"an answer of a service was refused: it has more than {MAX_HEADERS} headers, and than one for each {_HEADER_BYTES // 2**10} KiB of "
     "maxAnswerBytes (MAX_HEADERS); see what answers there, or raise maxAnswerBytes",
 )
+SERVICE_LONG_HANDSHAKE = Limit(
+    "MOST_HANDSHAKE_BYTES",
+    f"a service was not asked: the handshake of its TLS is longer than {MOST_HANDSHAKE_BYTES // 2**10} KiB, and than one "
+    f"{_PAGE_OF_HANDSHAKE}th of maxAnswerBytes (MOST_HANDSHAKE_BYTES); see which certificates it shows, or raise maxAnswerBytes",
+)
 PAGE_LIMITS = (
     *(SERVICE_LONG_PAGE, SERVICE_LONG_ANSWER, SERVICE_MANY_CHUNKS, SERVICE_MANY_PARTS),
-    *(SERVICE_LONG_HEAD, SERVICE_MANY_HEADERS, MANY_CONNECTIONS),
+    *(SERVICE_LONG_HEAD, SERVICE_MANY_HEADERS, SERVICE_LONG_HANDSHAKE, MANY_CONNECTIONS),
 )
 """As `SOURCE_LIMITS`, for who has the parameter `maxAnswerBytes`: what producers ask."""
 
@@ -134,10 +147,12 @@ class PageSize:
         many_parts: For one that has too many parts as JSON.
         long_head: For one whose headers take more than `head_bytes`.
         many_headers: For one that has more than `headers`.
+        long_handshake: For a server that sends more than `handshake_bytes` before it answers.
         answer_bytes: As it comes, with its headers and what its transfer encoding adds.
         chunks: It may come in.
         head_bytes: Before its headers are complete.
         headers: It may have.
+        handshake_bytes: Of TLS, for a connection.
     """
 
     page_bytes: int
@@ -147,16 +162,19 @@ class PageSize:
     many_parts: Limit = MANY_PARTS
     long_head: Limit = LONG_HEAD
     many_headers: Limit = MANY_HEADERS
+    long_handshake: Limit = LONG_HANDSHAKE
     answer_bytes: int = field(init=False)
     chunks: int = field(init=False)
     head_bytes: int = field(init=False)
     headers: int = field(init=False)
+    handshake_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "answer_bytes", 2 * self.page_bytes)
         object.__setattr__(self, "chunks", max(SHORT_CHUNKS, self.page_bytes // _CHUNK_BYTES))
         object.__setattr__(self, "head_bytes", max(MAX_HEAD_BYTES, self.page_bytes // _PAGE_OF_HEAD))
         object.__setattr__(self, "headers", max(MAX_HEADERS, self.page_bytes // _HEADER_BYTES))
+        object.__setattr__(self, "handshake_bytes", max(MOST_HANDSHAKE_BYTES, self.page_bytes // _PAGE_OF_HANDSHAKE))
 
     @property
     def shown(self) -> str:
@@ -179,6 +197,7 @@ def service_size(max_answer_bytes: int) -> PageSize:
         SERVICE_MANY_PARTS,
         SERVICE_LONG_HEAD,
         SERVICE_MANY_HEADERS,
+        SERVICE_LONG_HANDSHAKE,
     )
 
 

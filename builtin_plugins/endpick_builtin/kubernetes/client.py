@@ -16,7 +16,8 @@ import aiohttp
 import orjson
 
 from endpick.api import Limit, Limits
-from endpick_builtin.collection.over_tls import turns_of_tls
+from endpick.api.tls_channel import MOST_HANDSHAKE_BYTES
+from endpick_builtin.collection.over_tls import LongHandshakeError, turns_of_tls
 from endpick_builtin.kubernetes.access import Access, read_token
 from endpick_builtin.kubernetes.http1 import ConnectorInTurns
 from endpick_builtin.kubernetes.http2 import Destination, Exchange, NoHttp2Error, asked
@@ -30,6 +31,8 @@ PAGE_OBJECTS = 500
 """Of one page of a list: so many Pods are some MiB."""
 MOST_PAGE_BYTES = 64 * 1024 * 1024
 """Unless `maxListBytes` says otherwise; of a page, and of any other answer but a watch."""
+_OBJECT_OF_HANDSHAKE = 128
+"""So many times as long as the handshake of TLS the longest object may be; of a handshake 24 KiB are always read."""
 LINES_AT_ONCE = 50
 """Of a watch, before everything else has a turn."""
 _LONG_PAGE = Limit(
@@ -44,7 +47,12 @@ _LONG_WATCH = Limit(
     "watchTimeout",
     "a watch was given up: the API server did not end it after watchTimeout, as it was asked to; see what stands between it and the picker",
 )
-CLIENT_LIMITS = (_LONG_PAGE, _LONG_OBJECT, _LONG_WATCH)
+_LONG_HANDSHAKE = Limit(
+    "MOST_HANDSHAKE_BYTES",
+    f"an API server was not asked: the handshake of its TLS is longer than {MOST_HANDSHAKE_BYTES // 2**10} KiB, and than one "
+    f"{_OBJECT_OF_HANDSHAKE}th of maxObjectBytes (MOST_HANDSHAKE_BYTES); see which certificates it shows, or raise maxObjectBytes",
+)
+CLIENT_LIMITS = (_LONG_PAGE, _LONG_OBJECT, _LONG_WATCH, _LONG_HANDSHAKE)
 """For the `Limits` of who asks."""
 _STATUS = re.compile("[1-9][0-9]{2}")
 
@@ -117,11 +125,14 @@ class ApiClient:
         self._access = access
         self._most_page_bytes = most_page_bytes
         self._most_object_bytes = most_object_bytes
+        self._most_handshake_bytes = max(MOST_HANDSHAKE_BYTES, most_object_bytes // _OBJECT_OF_HANDSHAKE)
         self._limits = limits
         self._patience = patience
         self._destination: Destination | None = None
         if access.http2_tls is not None:
-            self._destination = Destination(urlsplit(access.server), access.http2_tls, patience.connect_seconds, ping_seconds)
+            self._destination = Destination(
+                urlsplit(access.server), access.http2_tls, patience.connect_seconds, ping_seconds, self._most_handshake_bytes
+            )
         self._turns = turns_of_tls()
         self._pace = Pace()
         """Of all lists and watches."""
@@ -134,7 +145,7 @@ class ApiClient:
         # Without a limit: a watch keeps its connection, and a list must not wait for one.
         connector: aiohttp.BaseConnector = aiohttp.TCPConnector(limit=0)
         if self._access.tls is not None:
-            connector = ConnectorInTurns(self._access.tls, self._turns, self._patience.connect_seconds)
+            connector = ConnectorInTurns(self._access.tls, self._turns, self._patience.connect_seconds, self._most_handshake_bytes)
         self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False)
 
     async def close(self) -> None:
@@ -258,6 +269,8 @@ class ApiClient:
                     raise ApiError(f"the answer is {answer.content_type}, not JSON; is this an API server?", Outcome.MALFORMED, 200)
                 yield answer
         except (aiohttp.ClientError, OSError) as problem:
+            if isinstance(problem, LongHandshakeError) or isinstance(problem.__cause__, LongHandshakeError):  # as aiohttp hands it on
+                self._limits.acted(_LONG_HANDSHAKE, about=self._access.server)
             raise ApiError(_described(problem), Outcome.BROKEN) from problem
 
     @asynccontextmanager

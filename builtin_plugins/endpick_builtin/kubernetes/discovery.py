@@ -12,7 +12,7 @@ from endpick.api import ConfigurationError, EndpointDiscovery, EndpointRegistry,
 from endpick_builtin.kubernetes.access import find_access
 from endpick_builtin.kubernetes.client import CLIENT_LIMITS, ApiClient
 from endpick_builtin.kubernetes.comeback import Comeback
-from endpick_builtin.kubernetes.following import MANY_OBJECTS, MANY_RULES, Following
+from endpick_builtin.kubernetes.following import FOLLOWING_LIMITS, Following
 from endpick_builtin.kubernetes.parameters import KubernetesDiscoveryParameters
 from endpick_builtin.kubernetes.patience import Patience
 from endpick_builtin.kubernetes.picture import PoolPicture
@@ -53,7 +53,7 @@ class KubernetesDiscovery(EndpointDiscovery[KubernetesDiscoveryParameters]):
         self._steps = Counter(
             "endpick_kubernetes_watches", "Lists and watches that ended, by what ended them.", ("collection", "outcome"), registry=registry
         )
-        self._limits = Limits(context, (*CLIENT_LIMITS, MANY_OBJECTS, MANY_RULES))
+        self._limits = Limits(context, (*CLIENT_LIMITS, *FOLLOWING_LIMITS))
         self._synced = Gauge("endpick_kubernetes_synced", "1 once the collection has been listed.", ("collection",), registry=registry)
         self._leads = Gauge("endpick_leads", "1 while this replica holds the lease; 0 without leader election, too.", registry=registry)
         self._attempts = Counter(

@@ -35,10 +35,19 @@ MANY_RULES = Limit(
     "maxRuleParts",
     "rules are left out: all InferenceModelRewrites together have more models and targets than maxRuleParts; raise maxRuleParts",
 )
-_LONGEST_NAME = 253
-"""As Kubernetes has it; an object of a longer name does not count."""
 _MOST_PAGES = 1000
 """Of one list: three times as many objects as Kubernetes supports Pods. A list without an end would keep the pool as it is for ever."""
+_OBJECTS_PER_PAGE = 20
+"""Of `maxObjects`, for each page, where that is more."""
+MANY_PAGES = Limit(
+    "MOST_PAGES",
+    f"a list of the API server was given up: it has more than {_MOST_PAGES} pages, and than one for each {_OBJECTS_PER_PAGE} of maxObjects "
+    "(MOST_PAGES); see what answers there, or raise maxObjects",
+)
+FOLLOWING_LIMITS = (MANY_OBJECTS, MANY_PAGES, MANY_RULES)
+"""For the `Limits` of who follows."""
+_LONGEST_NAME = 253
+"""As Kubernetes has it; an object of a longer name does not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +82,7 @@ class Following:
         comeback: Notices that it takes connections again.
         random: For the jitter.
         logger: Of the instance.
-        limits: Of the instance, `MANY_OBJECTS` among them.
+        limits: Of the instance, `FOLLOWING_LIMITS` among them.
         steps: Counts the lists and watches that ended, by collection and outcome.
         watch_seconds: After which a watch is begun anew: how long silence is taken for peace.
         longest_pause_seconds: Between two attempts.
@@ -160,12 +169,14 @@ class Follower(Generic[T]):
         found: dict[str, T] = {}
         self._is_partial = False
         page = Page("", "")
-        for _ in range(_MOST_PAGES):
+        most_pages = max(_MOST_PAGES, self._shared.most_objects // _OBJECTS_PER_PAGE)
+        for _ in range(most_pages):
             page = await self._shared.client.page(collection.path, collection.query, partial(self._keep, found), page.rest)
             if not page.rest or self._is_partial:
                 break
         else:
-            raise ApiError(f"the list has more than {_MOST_PAGES} pages", Outcome.MALFORMED)
+            self._shared.limits.acted(MANY_PAGES, about=collection.path)
+            raise ApiError(f"the list has more than {most_pages} pages", Outcome.MALFORMED)
         self._version = page.version
         self._recovered()
         self._become(found, installed=True)

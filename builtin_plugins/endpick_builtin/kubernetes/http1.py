@@ -18,18 +18,20 @@ if TYPE_CHECKING:
 class ConnectorInTurns(aiohttp.BaseConnector):
     """Connects to one server over https, to as many at once as are asked for."""
 
-    def __init__(self, tls: ssl.SSLContext, turns: Turns, connect_seconds: float) -> None:
+    def __init__(self, tls: ssl.SSLContext, turns: Turns, connect_seconds: float, most_handshake_bytes: int) -> None:
         """Called on the event loop.
 
         Args:
             tls: Whom to trust, and what to show.
             turns: In which all connections to the server are read.
             connect_seconds: For a connection and its handshake.
+            most_handshake_bytes: That the server may send for one.
         """
         super().__init__(limit=0)
         self._tls = tls
         self._turns = turns
         self._connect_seconds = connect_seconds
+        self._most_handshake_bytes = most_handshake_bytes
 
     async def _create_connection(
         self,
@@ -43,9 +45,10 @@ class ConnectorInTurns(aiohttp.BaseConnector):
             OSError: the server cannot be reached, or its TLS is not what is asked for.
         """
         protocol = self._factory()
+        host, port = req.url.raw_host or "", req.url.port or 443
         try:
             async with asyncio.timeout(self._connect_seconds):
-                await open_over_tls(cast("Guest", protocol), self._tls, self._turns, req.url.raw_host or "", req.url.port or 443)
+                await open_over_tls(cast("Guest", protocol), self._tls, self._turns, host, port, self._most_handshake_bytes)
         except TimeoutError:
             raise ConnectionError(f"no connection within {self._connect_seconds:g} s") from None
         return protocol

@@ -50,12 +50,14 @@ class Destination:
         tls: Which offers HTTP/2.
         connect_seconds: For the connection.
         ping_seconds: After so long without a word the server is asked whether it is there, and after as long again it is given up.
+        most_handshake_bytes: That the server may send for a handshake of TLS.
     """
 
     url: SplitResult
     tls: ssl.SSLContext
     connect_seconds: float
     ping_seconds: float
+    most_handshake_bytes: int
 
 
 class _PatientDecoder(Decoder):  # type: ignore[misc]  # jh2 says nothing of types
@@ -179,7 +181,8 @@ async def _opened(destination: Destination, turns: Turns) -> tuple[asyncio.Strea
     reader = asyncio.StreamReader()
     protocol = asyncio.StreamReaderProtocol(reader)
     url = destination.url
-    channel = await open_over_tls(protocol, destination.tls, turns, url.hostname or "", url.port or 443)
+    host, port = url.hostname or "", url.port or 443
+    channel = await open_over_tls(protocol, destination.tls, turns, host, port, destination.most_handshake_bytes)
     return reader, asyncio.StreamWriter(channel, protocol, reader, loop)
 
 

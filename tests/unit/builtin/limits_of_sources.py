@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import logging
+import ssl
 import time
 from contextlib import asynccontextmanager, suppress
 from random import Random
@@ -36,6 +37,7 @@ from unit.builtin.pages import at, serving, started
 from unit.builtin.test_endpoint_load import Observed
 from unit.builtin.test_http_pages import CHUNKED, answer, speaking
 from unit.builtin.test_otlp import export, gauge, half_sent, resource, running
+from unit.builtin.test_pages_over_tls import hanging_up, listening, server_tls
 
 KIB64 = 64 * 1024
 MANY_LISTS = b"[" + b"[]," * 200_000 + b"[]]"
@@ -271,7 +273,7 @@ async def crowd_of_pods(monkeypatch, tmp_path):
     registry = CollectorRegistry()
     async with serving(listing) as port:
         access = Access(f"http://127.0.0.1:{port}", None, None, "", None, "", "the test")
-        limits = Limits(context_of(registry), (*CLIENT_LIMITS, following.MANY_OBJECTS))
+        limits = Limits(context_of(registry), (*CLIENT_LIMITS, *following.FOLLOWING_LIMITS))
         api = ApiClient(access, Patience(), 1.0, limits)
         api.open()
         steps = Counter("steps", "Of the test.", ("collection", "outcome"), registry=None)
@@ -287,14 +289,77 @@ async def crowd_of_pods(monkeypatch, tmp_path):
     return registry
 
 
+async def endless_list(monkeypatch, tmp_path):
+    monkeypatch.setattr(following, "_MOST_PAGES", 3)
+
+    async def listing(request):
+        return web.json_response({"metadata": {"resourceVersion": "1", "continue": "on"}, "items": []})
+
+    registry = CollectorRegistry()
+    async with serving(listing) as port:
+        access = Access(f"http://127.0.0.1:{port}", None, None, "", None, "", "the test")
+        limits = Limits(context_of(registry), (*CLIENT_LIMITS, *following.FOLLOWING_LIMITS))
+        api = ApiClient(access, Patience(), 1.0, limits)
+        api.open()
+        steps = Counter("steps", "Of the test.", ("collection", "outcome"), registry=None)
+        back, logger = Comeback("http://127.0.0.1", Random(1)), logging.getLogger("tests.limits")
+        shared = following.Following(api, back, Random(1), logger, limits, steps, 1, 60, Patience(), most_objects=80)
+        follower = following.Follower(following.Collection("pods", "/pods", lambda item: item), shared, lambda: None)
+        running = asyncio.create_task(follower.run())
+        await until(lambda: acted(registry), "a list that is given up")
+        running.cancel()
+        await api.close()
+    return registry
+
+
 async def crowd_of_rules(monkeypatch, tmp_path):
     registry = CollectorRegistry()
-    limits = Limits(context_of(registry), (*CLIENT_LIMITS, following.MANY_OBJECTS, following.MANY_RULES))
+    limits = Limits(context_of(registry), (*CLIENT_LIMITS, *following.FOLLOWING_LIMITS))
     logger, steps = logging.getLogger("tests.limits"), Counter("steps", "Of the test.", registry=None)
     shared = following.Following(None, None, Random(1), logger, limits, steps, 1, 1, Patience(), most_rule_parts=3)
     rule = ModelRewrite(("m",), (ModelTarget("n", 1),))
     rewrites = {"a": objects.DatedRewrites("1", (rule,)), "b": objects.DatedRewrites("2", (rule,))}
     assert told_rules(rewrites, shared, "rewrites") == (rule,)
+    return registry
+
+
+@asynccontextmanager
+async def hundred_certificates(tmp_path):
+    async with listening(lambda reader, writer: hanging_up(reader, writer, b""), server_tls(tmp_path, make_self_signed(), 100)) as port:
+        yield port
+
+
+async def long_handshake_of_a_source(monkeypatch, tmp_path):
+    registry = CollectorRegistry()
+    source = MetricsDataSource("metrics", MetricsSourceParameters(scheme="https", maxPageBytes=KIB64), context_of(registry))
+    async with hundred_certificates(tmp_path) as port, started(source):
+        with pytest.raises(Unavailable):
+            await source.poll(at(port))
+    return registry
+
+
+async def long_handshake_of_a_service(monkeypatch, tmp_path):
+    registry = CollectorRegistry()
+    async with hundred_certificates(tmp_path) as port:
+        limits = Limits(context_of(registry), page_limits.PAGE_LIMITS)
+        service = JsonService(f"https://127.0.0.1:{port}", limits, page_limits.service_size(KIB64))
+        service.open()
+        with pytest.raises(Unavailable):
+            await service.ask("/", {})
+        await service.close()
+    return registry
+
+
+async def long_handshake_of_an_api_server(monkeypatch, tmp_path):
+    registry = CollectorRegistry()
+    tls = ssl.create_default_context()
+    async with hundred_certificates(tmp_path) as port:
+        access = Access(f"https://127.0.0.1:{port}", tls, None, "", None, "", "the test")
+        api = ApiClient(access, Patience(), 1.0, Limits(context_of(registry), CLIENT_LIMITS))
+        api.open()
+        with pytest.raises(ApiError):
+            await api.page("/pods", {}, lambda item: None)
+        await api.close()
     return registry
 
 
@@ -315,6 +380,8 @@ ACTS = {
     page_limits.MANY_CHUNKS: page_that_says(CHUNKED + b"1\r\n#\r\n" * 2000),
     page_limits.MANY_HEADERS: page_that_says(answer(b"", *[b"X-%d: 1" % number for number in range(300)])),
     page_limits.MANY_PARTS: document_of_many_parts,
+    page_limits.LONG_HANDSHAKE: long_handshake_of_a_source,
+    page_limits.SERVICE_LONG_HANDSHAKE: long_handshake_of_a_service,
     page_limits.SERVICE_LONG_PAGE: service_that_says(b"HTTP/1.1 200 OK\r\nContent-Length: 65537\r\n\r\n"),
     page_limits.SERVICE_LONG_ANSWER: service_that_says(CHUNKED + b"1;" + b"x" * 2 * KIB64),
     page_limits.SERVICE_LONG_HEAD: service_that_says(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 2 * page_limits.MAX_HEAD_BYTES, 2**20),
@@ -338,6 +405,8 @@ ACTS = {
     client._LONG_PAGE: api_server_that(long_json, lambda api: api.page("/pods", {}, lambda item: None)),
     client._LONG_OBJECT: api_server_that(long_json),
     client._LONG_WATCH: api_server_that(endless_watch),
+    client._LONG_HANDSHAKE: long_handshake_of_an_api_server,
     following.MANY_OBJECTS: crowd_of_pods,
+    following.MANY_PAGES: endless_list,
     following.MANY_RULES: crowd_of_rules,
 }

@@ -13,7 +13,7 @@ from endpick.transport.tls import make_self_signed
 from endpick_builtin.kubernetes import http2
 from endpick_builtin.kubernetes.access import Access
 from endpick_builtin.kubernetes.client import CLIENT_LIMITS, ApiClient, ApiError
-from endpick_builtin.kubernetes.pages import Pace
+from endpick_builtin.kubernetes.pages import MOST_ITEM_BYTES, Pace
 from endpick_builtin.kubernetes.patience import Patience
 from unit.builtin.test_pages_over_tls import NotedTurns, hanging_up, listening, server_tls
 
@@ -154,7 +154,7 @@ def pem() -> tuple[bytes, bytes]:
     return make_self_signed()
 
 
-def client_of(port: int, *protocols: str) -> ApiClient:
+def client_of(port: int, *protocols: str, most_object_bytes: int = MOST_ITEM_BYTES) -> ApiClient:
     """Watches over HTTP/2 where protocols are named."""
 
     def trusting() -> ssl.SSLContext:
@@ -166,7 +166,8 @@ def client_of(port: int, *protocols: str) -> ApiClient:
     if http2_tls is not None:
         http2_tls.set_alpn_protocols(list(protocols))
     access = Access(f"https://127.0.0.1:{port}", trusting(), http2_tls, "token", None, "default", "a test")
-    return ApiClient(access, Patience(connect_seconds=0.3, page_seconds=5.0), 1.0, Limits(PluginContext(), CLIENT_LIMITS))
+    limits = Limits(PluginContext(), CLIENT_LIMITS)
+    return ApiClient(access, Patience(connect_seconds=0.3, page_seconds=5.0), 1.0, limits, most_object_bytes=most_object_bytes)
 
 
 async def asked(client: ApiClient, *, watch: bool) -> None:
@@ -185,6 +186,13 @@ async def test_an_api_server_that_shows_hundreds_of_certificates_is_not_read(tmp
     async with listening(lambda reader, writer: hanging_up(reader, writer, b""), server_tls(tmp_path, pem, others=100)) as port:
         with pytest.raises(ApiError, match="the handshake of its TLS is longer than 24 KiB"):
             await asked(client_of(port, "h2", "http/1.1"), watch=watch)
+
+
+@pytest.mark.parametrize("watch", [False, True], ids=["list", "watch"])
+async def test_who_takes_longer_objects_takes_longer_handshakes(tmp_path, pem, watch):
+    async with listening(lambda reader, writer: hanging_up(reader, writer, b""), server_tls(tmp_path, pem, others=100)) as port:
+        with pytest.raises(ApiError, match="the answer is application/octet-stream, not JSON"):
+            await asked(client_of(port, "http/1.1", most_object_bytes=16 * 2**20), watch=watch)
 
 
 async def test_an_api_server_that_does_not_begin_its_handshake_is_given_up():

@@ -18,7 +18,7 @@ from endpick.datalayer.table import EndpointTable
 from endpick_builtin.kubernetes import election, pages
 from endpick_builtin.kubernetes.client import Event
 from endpick_builtin.kubernetes.election import Election, Timing
-from endpick_builtin.kubernetes.following import MANY_OBJECTS, MANY_RULES, Collection, Follower, Following
+from endpick_builtin.kubernetes.following import FOLLOWING_LIMITS, Collection, Follower, Following
 from endpick_builtin.kubernetes.leases import Attempt, read_lease
 from endpick_builtin.kubernetes.objects import Pod, Pool
 from endpick_builtin.kubernetes.parameters import KubernetesDiscoveryParameters
@@ -38,7 +38,7 @@ class NoServer:
 
 def shared() -> Following:
     context = PluginContext(clock=time.monotonic, registry=CollectorRegistry(), columns=None)
-    limits = Limits(context, (MANY_OBJECTS, MANY_RULES))
+    limits = Limits(context, FOLLOWING_LIMITS)
     steps = Counter("steps", "Of the test.", ("collection", "outcome"), registry=None)
     return Following(NoServer(), None, Random(1), logging.getLogger("tests.picture"), limits, steps, 20.0, 1.0, Patience())
 

@@ -69,6 +69,14 @@ async def test_a_server_that_shows_hundreds_of_certificates_is_not_read(tmp_path
             await source.poll(at(port))
 
 
+async def test_who_takes_longer_pages_takes_longer_handshakes(tmp_path, pem):
+    async with (
+        listening(lambda reader, writer: hanging_up(reader, writer, b"up 1\n"), server_tls(tmp_path, pem, others=100)) as port,
+        started(metrics_source(scheme="https", maxPageBytes=64 * 2**20)) as source,
+    ):
+        assert (await source.poll(at(port))).body == b"up 1\n"
+
+
 class NotedTurns:
     """Turns that remember who joined."""
 

@@ -85,7 +85,6 @@ _NOT_OF_INPUT = {
     "_MOST_DIGITS": "longer numbers are read another way",
     "_MOST_JUMPS": "a name of DNS with more has a circle, and makes no sense",
     "_MOST_SHOWN": "series on the metrics page",
-    "_MOST_PAGES": "of a list of Kubernetes: counted as malformed, and told, where lists that fail are",
     "_MOST_NAMES": "of LoRA adapters that are looked at",
     "_MOST_PEM_BYTES": "a longer file is no certificate, and the old one stays in use",
     "_MOST_TOKEN_BYTES": "no server takes a header of so many",
