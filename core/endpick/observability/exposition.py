@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
+from time import perf_counter
 from typing import Final
 
 import numpy as np
@@ -55,7 +56,7 @@ class Exposition(CollectorInTurns):
         Args:
             host: Its own metrics, and those that hook objects have registered beside them.
             instances: Gives the instances that serve now.
-            telemetry: Told of each of them whose metrics cannot be shown, or are too many.
+            telemetry: Told of each of them whose metrics cannot be shown, are too many, or hold the event loop for longer than a call may.
             failed: Told why those of a collector of the host cannot be shown.
             max_samples: Of one instance, and of one collector that a hook object has registered.
         """
@@ -99,7 +100,13 @@ class Exposition(CollectorInTurns):
         families = registry.in_parts() if isinstance(registry, RegistryInParts) else registry.collect()
         failed = partial(self._telemetry.fault, instance, ExtensionPoint.METRICS)
         labels = {"plugin_name": instance.name, "plugin_type": instance.type}
-        yield from _unless_it_fails(_copied(families, labels, instance.elsewhere.values, self._max_samples), failed)
+        copied = _copied(families, labels, instance.elsewhere.values, self._max_samples)
+        yield from _unless_it_fails(_timed(copied, partial(self._step_took, instance)), failed)
+
+    def _step_took(self, instance: Instance, seconds: float) -> None:
+        """No circuit opens for it: what the instance adds to decisions is no slower for its metrics."""
+        if seconds > instance.breaker.budget_seconds:
+            self._telemetry.late(instance, ExtensionPoint.METRICS, seconds)
 
     def _join(self, first: Metric, family: Metric, instance: Instance) -> None:
         if first.type == family.type:
@@ -134,6 +141,19 @@ def _unless_it_fails(families: Iterator[Metric | None], failed: Callable[[BaseEx
             copied = 0
             yield None
     yield from found
+
+
+def _timed(families: Iterator[Metric | None], took: Callable[[float], None]) -> Iterator[Metric | None]:
+    """All of them, telling how long each step held the event loop; the first of a collector that builds all at once is its whole work."""
+    while True:
+        began = perf_counter()
+        try:
+            family = next(families, _NO_MORE)
+        finally:
+            took(perf_counter() - began)
+        if family is _NO_MORE:
+            return
+        yield family
 
 
 def _copied(

@@ -166,6 +166,28 @@ def test_of_a_plugin_with_samples_without_measure_none_are_shown(host, recording
     assert recording.faults == [("endless", "Metrics", problem), ("large", "Metrics", problem)]
 
 
+def test_metrics_that_hold_the_event_loop_are_late_and_shown_all_the_same(host, recording, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(exposition, "perf_counter", lambda: now[0])
+
+    class Building(Offering):
+        def collect(self):
+            now[0] += 0.2  # all at once, before the first is given
+            return list(super().collect())
+
+    slow, broken, quick = plugin("slow"), plugin("broken"), plugin("quick", gauge("acme_quick", 1.0))
+    slow.registry.register(Building(gauge("acme_size", 1.0), gauge("acme_part", 2.0)))
+    broken.registry.register(Building(RuntimeError("no connection")))
+    for instance in (slow, broken, quick):
+        instance.breaker.budget_seconds = 0.05
+
+    found = page(host, recording, slow, broken, quick)
+
+    assert recording.lates == [("slow", "Metrics"), ("broken", "Metrics")]
+    assert recording.faults == [("broken", "Metrics", "RuntimeError: no connection")]
+    assert {"acme_size", "acme_part", "acme_quick"} <= found.keys()
+
+
 def test_instances_without_a_registry_of_their_own_are_passed_over(host, recording):
     found = page(host, recording, replace(plugin("one"), registry=None))
 
