@@ -168,9 +168,14 @@ async def both_formats(target: Target, flags: Sequence[str] = (), **more: object
 async def until(picker: Further, word: str, seconds: float = 10.0) -> None:
     """Until the log has a word, or for so long."""
     for _ in range(round(seconds / 0.1)):
-        if sent(word) in picker.log():
+        if is_logged(picker, word):
             return
         await asyncio.sleep(0.1)
+
+
+def is_logged(picker: Further, word: str) -> bool:
+    """Whether the log has a word by now."""
+    return sent(word) in picker.log()
 
 
 def judged(pickers: Iterable[Further], *expected: str) -> list[str]:
