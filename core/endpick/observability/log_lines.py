@@ -48,12 +48,18 @@ class LineHandler(logging.Handler):
         self._lost = lost
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
+        self._is_full = False
+        """A line had no room, and none of those that wait has been written since: to format another would be for nothing."""
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._told = lost.dropped
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record, or have it written."""
+        if self._is_full:
+            with self._changed:
+                self._lost.dropped += 1
+            return
         try:
             line = self.format(record).encode(errors="backslashreplace") + b"\n"
         except BaseException as problem:  # what is logged may be a plugin's, and is asked only here what it says
@@ -86,6 +92,7 @@ class LineHandler(logging.Handler):
             return
         if len(self._waiting) >= MOST_WAITING or (self._waiting and self._waiting_bytes + len(line) > MOST_WAITING_BYTES):
             self._lost.dropped += 1
+            self._is_full = self._thread is not None  # which writes one, if it ever can; where none could be started the next line tries
             return
         self._lost.delayed += 1
         self._waiting.append(line)
@@ -105,6 +112,7 @@ class LineHandler(logging.Handler):
             self._write(line)  # may take as long as it likes
             with self._changed:
                 self._waiting_bytes -= len(self._waiting.popleft())
+                self._is_full = False
                 self._changed.notify_all()
 
     def _write(self, line: bytes) -> None:

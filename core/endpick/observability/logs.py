@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Literal, TextIO
 
@@ -72,7 +73,7 @@ class JSONFormatter(logging.Formatter):
         except TypeError:  # half a surrogate pair, which is text to Python and to no other reader
             text = orjson.dumps({name: _encodable(value) for name, value in line.items()}).decode()
         # What shows the line without reading its JSON must not obey it either: a terminal, a tool that takes U+2028 for the end of a line.
-        return _CONTROL.sub(lambda match: json.dumps(match[0])[1:-1], text)
+        return _escaped(text, lambda match: json.dumps(match[0])[1:-1])
 
 
 class TextFormatter(logging.Formatter):
@@ -117,8 +118,18 @@ _CONTROL = re.compile(
 _AMBIGUOUS = re.compile(r'["\s]')
 
 
+_PLAIN = re.compile("[ -~]+")
+
+
+def _escaped(text: str, escape: Callable[[re.Match[str]], str]) -> str:
+    """A text whose control characters are escaped; what is plain is taken out first, where to look for them takes a quarter of the time."""
+    if _CONTROL.search(_PLAIN.sub("", text)) is None:
+        return text
+    return _CONTROL.sub(escape, text)
+
+
 def _shown(text: str) -> str:
-    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+    return _escaped(text, lambda match: match[0].encode("unicode_escape").decode())
 
 
 def _quoted(text: str) -> str:

@@ -100,6 +100,32 @@ def test_of_long_lines_fewer_wait_and_one_of_any_length_does(pipe, monkeypatch, 
     assert handler._waiting_bytes == 0, "what has been written counts no more"
 
 
+class Asked:
+    """Says how often a text was made of it."""
+
+    def __init__(self):
+        self.times = 0
+
+    def __str__(self):
+        self.times += 1
+        return "x"
+
+
+def test_of_a_line_without_room_no_text_is_made_until_one_was_written(pipe, monkeypatch):
+    monkeypatch.setattr(log_lines, "MOST_WAITING", 1)
+    reader, writer = pipe
+    lost = LostLines()
+    handler = LineHandler(writer, lost)
+    filled = fill(writer)
+    asked = Asked()
+    for _ in range(5):
+        handler.emit(logging.makeLogRecord({"msg": "%s", "args": (asked,)}))
+    assert (lost.dropped, asked.times) == (4, 2), "the one that waits, and the one that found no room"
+    assert b"x" in all_after(reader, filled, handler)
+    handler.emit(logging.makeLogRecord({"msg": "%s", "args": (asked,)}))
+    assert asked.times == 3
+
+
 def test_that_lines_were_dropped_is_told_in_the_format_of_the_others(pipe, monkeypatch):
     monkeypatch.setattr(log_lines, "MOST_WAITING", 1)
     reader, writer = pipe
