@@ -34,7 +34,7 @@ _HIGH_FLAGS = (
     *("--grpc-max-concurrent-streams=1000000", "--plugin-time-budget=1h", "--circuit-faults=1000000000", "--stall-limit=1h"),
     *("--metrics-max-combinations=1000000", "--max-memory=1Ti", "--max-held=1Ti", "--grpc-flood-tolerance=1000"),
     *("--grpc-max-header-size=1Mi", "--grpc-header-timeout=1h", "--grpc-write-timeout=1h", "--grpc-max-early-messages=1000000"),
-    *("--metrics-max-held=1Gi", "--metrics-max-samples=1000000000"),
+    *("--metrics-max-held=1Gi", "--metrics-max-samples=1000000000", "--max-rush-connections=1000000", "--max-name-length=65536"),
 )
 _STREAMS = 8
 
