@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from endpick.api.tls_channel import MOST_HANDSHAKE_BYTES
-from endpick.transport.limits import AcceptLimits
+from endpick.transport.limits import RUSH_CONNECTIONS, AcceptLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class AdminLimits:
     """From one request to the next."""
     max_held_bytes: int = 64 * 1024 * 1024
     """Of pages that are being sent, all together; the newest may be as long as it is."""
-    rush_connections: int = 4
+    rush_connections: int = RUSH_CONNECTIONS
     """As `AcceptLimits` has it."""
     max_handshake_bytes: int = MOST_HANDSHAKE_BYTES
     """Of one client, for its TLS handshake."""

@@ -48,7 +48,7 @@ from endpick.serve.pool_log import PoolLog
 from endpick.serve.watchdog import Watchdog, WatchdogSettings
 from endpick.transport.address import ListenError, ListenSettings
 from endpick.transport.health import HealthBoard, health_methods
-from endpick.transport.limits import Limits
+from endpick.transport.limits import RUSH_CONNECTIONS, Limits
 from endpick.transport.methods import ext_proc_methods
 from endpick.transport.reflection import reflection_methods
 from endpick.transport.server import Server, TransportName, open_server
@@ -67,7 +67,7 @@ HEALTH_LIMITS = Limits(
     reserved_descriptors=0,
     connections_flag="--grpc-health-max-connections",
     keeps_busy=False,
-    rush_connections=4,
+    rush_connections=RUSH_CONNECTIONS,
 )
 """Of the port of gRPC health, which takes descriptors that the port of ext_proc leaves."""
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from endpick.api.tls_channel import MOST_HANDSHAKE_BYTES
+
+RUSH_CONNECTIONS: Final = 4
+"""Of one address in a rush, unless told otherwise: as many probes and scrapes as come at one moment."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ class Listener:
         self._unwanted: set[Guest] = set()
         """Lost their seat before their connection was made."""
         self._accepted_at_once = min(_MOST_ACCEPTED_AT_ONCE, max(1, limits.max_connections // _TURNS_TO_FILL))
-        self._rush = Rush(limits.rush_connections or 0)
+        self._rush = Rush(limits.rush_connections)
         self._pause_seconds = _SHORTEST_PAUSE_SECONDS
         self._resuming: asyncio.TimerHandle | None = None
         self._logged_at: dict[str, float] = {}
@@ -164,9 +164,7 @@ class Listener:
         heard = _heard(accepted)
         if heard == b"" or (self._rush.many_wait and _has_ended(accepted)):
             return True
-        if self._limits.rush_connections is None or not self._rush.lasts:
-            return False
-        if not self._rush.is_one_too_many(site_of(address), now, has_spoken=heard is not None):
+        if not self._rush.lasts or not self._rush.is_one_too_many(site_of(address), now, has_spoken=heard is not None):
             return False
         self._counters.connections_refused_peer += 1
         self._log(

@@ -24,12 +24,12 @@ class Rush:
     time for, those of all others would wait in the kernel behind theirs, and be dropped there where it has no room.
     """
 
-    def __init__(self, connections: int) -> None:
+    def __init__(self, connections: int | None) -> None:
         """Begin without one.
 
         Args:
-            connections: Of one address in a span that have said something, and as many that have not; as many probes and scrapes as
-                come at one moment.
+            connections: So many of one address in a tenth of a second that have said something, and as many that have not, are not too
+                many; None where none is.
         """
         self.lasts = False
         """Whether there is one: more have waited for long, and the turn under way has not found that there are none."""
@@ -57,6 +57,8 @@ class Rush:
 
         One that has spoken does not make way for those that have not: a probe asks at once.
         """
+        if self._connections is None:
+            return False
         if now >= self._span_ends_at:
             self._span_ends_at = now + _SPAN_SECONDS
             self._in_span.clear()

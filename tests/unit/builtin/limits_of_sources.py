@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import logging
-import ssl
 import time
 from contextlib import asynccontextmanager, suppress
-from random import Random
 
 import orjson
 import pytest
-from aiohttp import web
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry
 
-from endpick.api import Limits, ModelRewrite, ModelTarget, PluginContext, Unavailable
+from endpick.api import Limits, PluginContext, Unavailable
 from endpick.datalayer.table import EndpointTable
 from endpick.transport.tls import make_self_signed
 from endpick_builtin.collection import answers, connection_room, otlp, page_limits, pool_data, push_server
@@ -24,12 +20,6 @@ from endpick_builtin.collection.sources import MetricsDataSource, MetricsSourceP
 from endpick_builtin.discovery import dns_discovery, endpoint_file, file_discovery
 from endpick_builtin.discovery.dns_discovery import DnsDiscovery, DnsDiscoveryParameters
 from endpick_builtin.discovery.file_discovery import FileDiscovery, FileDiscoveryParameters
-from endpick_builtin.kubernetes import client, following, objects
-from endpick_builtin.kubernetes.access import Access
-from endpick_builtin.kubernetes.client import CLIENT_LIMITS, ApiClient, ApiError
-from endpick_builtin.kubernetes.comeback import Comeback
-from endpick_builtin.kubernetes.patience import Patience
-from endpick_builtin.kubernetes.picture import told_rules
 from endpick_builtin.producers.json_service import JsonService
 from unit.builtin.kv_publisher import until
 from unit.builtin.name_server import CNAME, SRV, A, NameServer, answering, record
@@ -238,91 +228,6 @@ LAUGHS = (
 assert len(LAUGHS) <= 1024
 
 
-def api_server_that(handler, limited=None):
-    async def act(monkeypatch, tmp_path):
-        registry = CollectorRegistry()
-        async with serving(handler) as port:
-            access = Access(f"http://127.0.0.1:{port}", None, None, "", None, "", "the test")
-            api = ApiClient(access, Patience(grace_seconds=0.05), 1.0, Limits(context_of(registry), CLIENT_LIMITS), 2000, 1000)
-            api.open()
-            with pytest.raises(ApiError):
-                await (limited or (lambda api: api.watch("/pods", {}, "1", 1, lambda events: None)))(api)
-            await api.close()
-        return registry
-
-    return act
-
-
-async def long_json(request):
-    return web.Response(body=b" " * 5000, content_type="application/json")
-
-
-async def endless_watch(request):
-    response = web.StreamResponse(headers={"content-type": "application/json"})
-    await response.prepare(request)
-    with suppress(ConnectionError):
-        await asyncio.Event().wait()
-
-
-async def crowd_of_pods(monkeypatch, tmp_path):
-    pods = [{"metadata": {"name": f"p{number}"}} for number in range(4)]
-
-    async def listing(request):
-        return web.json_response({"metadata": {"resourceVersion": "1"}, "items": pods})
-
-    registry = CollectorRegistry()
-    async with serving(listing) as port:
-        access = Access(f"http://127.0.0.1:{port}", None, None, "", None, "", "the test")
-        limits = Limits(context_of(registry), (*CLIENT_LIMITS, *following.FOLLOWING_LIMITS))
-        api = ApiClient(access, Patience(), 1.0, limits)
-        api.open()
-        steps = Counter("steps", "Of the test.", ("collection", "outcome"), registry=None)
-        back, logger = Comeback("http://127.0.0.1", Random(1)), logging.getLogger("tests.limits")
-        shared = following.Following(api, back, Random(1), logger, limits, steps, 1, 1, Patience(), most_objects=3)
-        changed = asyncio.Event()
-        follower = following.Follower(following.Collection("pods", "/pods", lambda item: item), shared, changed.set)
-        running = asyncio.create_task(follower.run())
-        await changed.wait()
-        assert list(follower.objects) == ["p0", "p1", "p2"]
-        running.cancel()
-        await api.close()
-    return registry
-
-
-async def endless_list(monkeypatch, tmp_path):
-    monkeypatch.setattr(following, "_MOST_PAGES", 3)
-
-    async def listing(request):
-        return web.json_response({"metadata": {"resourceVersion": "1", "continue": "on"}, "items": []})
-
-    registry = CollectorRegistry()
-    async with serving(listing) as port:
-        access = Access(f"http://127.0.0.1:{port}", None, None, "", None, "", "the test")
-        limits = Limits(context_of(registry), (*CLIENT_LIMITS, *following.FOLLOWING_LIMITS))
-        api = ApiClient(access, Patience(), 1.0, limits)
-        api.open()
-        steps = Counter("steps", "Of the test.", ("collection", "outcome"), registry=None)
-        back, logger = Comeback("http://127.0.0.1", Random(1)), logging.getLogger("tests.limits")
-        shared = following.Following(api, back, Random(1), logger, limits, steps, 1, 60, Patience(), most_objects=80)
-        follower = following.Follower(following.Collection("pods", "/pods", lambda item: item), shared, lambda: None)
-        running = asyncio.create_task(follower.run())
-        await until(lambda: acted(registry), "a list that is given up")
-        running.cancel()
-        await api.close()
-    return registry
-
-
-async def crowd_of_rules(monkeypatch, tmp_path):
-    registry = CollectorRegistry()
-    limits = Limits(context_of(registry), (*CLIENT_LIMITS, *following.FOLLOWING_LIMITS))
-    logger, steps = logging.getLogger("tests.limits"), Counter("steps", "Of the test.", registry=None)
-    shared = following.Following(None, None, Random(1), logger, limits, steps, 1, 1, Patience(), most_rule_parts=3)
-    rule = ModelRewrite(("m",), (ModelTarget("n", 1),))
-    rewrites = {"a": objects.DatedRewrites("1", (rule,)), "b": objects.DatedRewrites("2", (rule,))}
-    assert told_rules(rewrites, shared, "rewrites") == (rule,)
-    return registry
-
-
 @asynccontextmanager
 async def hundred_certificates(tmp_path):
     async with listening(lambda reader, writer: hanging_up(reader, writer, b""), server_tls(tmp_path, make_self_signed(), 100)) as port:
@@ -347,19 +252,6 @@ async def long_handshake_of_a_service(monkeypatch, tmp_path):
         with pytest.raises(Unavailable):
             await service.ask("/", {})
         await service.close()
-    return registry
-
-
-async def long_handshake_of_an_api_server(monkeypatch, tmp_path):
-    registry = CollectorRegistry()
-    tls = ssl.create_default_context()
-    async with hundred_certificates(tmp_path) as port:
-        access = Access(f"https://127.0.0.1:{port}", tls, None, "", None, "", "the test")
-        api = ApiClient(access, Patience(), 1.0, Limits(context_of(registry), CLIENT_LIMITS))
-        api.open()
-        with pytest.raises(ApiError):
-            await api.page("/pods", {}, lambda item: None)
-        await api.close()
     return registry
 
 
@@ -402,11 +294,4 @@ ACTS = {
     dns_discovery._MANY_TARGETS: crowd_of_targets,
     file_discovery.LONG_FILE: file_that_becomes(b"#" * 1025),
     endpoint_file.MANY_FIELDS: file_that_becomes(LAUGHS),
-    client._LONG_PAGE: api_server_that(long_json, lambda api: api.page("/pods", {}, lambda item: None)),
-    client._LONG_OBJECT: api_server_that(long_json),
-    client._LONG_WATCH: api_server_that(endless_watch),
-    client._LONG_HANDSHAKE: long_handshake_of_an_api_server,
-    following.MANY_OBJECTS: crowd_of_pods,
-    following.MANY_PAGES: endless_list,
-    following.MANY_RULES: crowd_of_rules,
 }
