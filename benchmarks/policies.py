@@ -34,10 +34,10 @@ from endpick.api import (
     Usage,
     UsageLimitPolicy,
 )
-from endpick.plugins.discovery import discover
-from endpick.plugins.loader import load
-from endpick.plugins.resolution import Reference
-from endpick.plugins.schema import own_model
+from endpick.host.discovery import discover
+from endpick.host.loader import load
+from endpick.host.resolution import Reference
+from endpick.host.schema import own_model
 from endpick.testing import MadeUpBand, make_request, make_waiting
 
 FLOWS = (16, 1000, 10_000)

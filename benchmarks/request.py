@@ -25,19 +25,19 @@ from endpick.api import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, KV_CACHE_USAGE, WAIT
 from endpick.api.access import Access
 from endpick.api.hooks import HostServices
 from endpick.config import load_config
-from endpick.datalayer.table import EndpointTable
+from endpick.data.table import EndpointTable
 from endpick.extproc.session import session_factory
 from endpick.extproc.stream import SessionFactory
-from endpick.observability.metrics import EndpickMetrics
-from endpick.observability.recorder import Recorder
-from endpick.planning.compile import declared_keys
-from endpick.planning.planner import make_plan
-from endpick.plugins.breaker import BreakerSettings
-from endpick.plugins.discovery import discover
+from endpick.host.breaker import BreakerSettings
+from endpick.host.discovery import discover
+from endpick.host.planning.planner import make_plan
 from endpick.requests.director import Director
 from endpick.requests.memory import MemoryBudget
+from endpick.serve.compile import declared_keys
 from endpick.serve.deployment import Runtime, deploy, stop_instances
 from endpick.serve.free_memory import keep_free_memory
+from endpick.serve.metrics import EndpickMetrics
+from endpick.serve.recorder import Recorder
 from endpick.transport.h2 import frames
 from endpick.transport.h2.connection import Connection
 from endpick.transport.h2.errors import ErrorCode

@@ -23,15 +23,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.scrape import TOLERATED_AGE_SECONDS, long_page, ready, serving, short_page
 from endpick.api import Endpoint
-from endpick.datalayer.collection import Collection, CollectionLoop, CollectionSettings
-from endpick.datalayer.dispatch import SourceBinding
-from endpick.observability.telemetry import NullTelemetry
+from endpick.data.collection import Collection, CollectionLoop, CollectionSettings
+from endpick.data.dispatch import SourceBinding
+from endpick.host.telemetry import NullTelemetry
 from endpick.serve.main import collect_rarely
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from endpick.plugins.instance import Instance
+    from endpick.host.instance import Instance
 
 VARIANTS = 7
 """Pages, taken in turns by all endpoints together: a pool of 16, 100 or 1000 never sees the same one twice in a row."""

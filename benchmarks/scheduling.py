@@ -30,18 +30,18 @@ from endpick.api import (
 from endpick.api.access import Access
 from endpick.api.data import AnyKey
 from endpick.api.state import CycleState
-from endpick.datalayer.table import EndpointTable
-from endpick.observability.telemetry import NullTelemetry
-from endpick.plugins.instance import Instance, scope_of
-from endpick.plugins.kinds import default_on_fault, kinds_of
-from endpick.plugins.schema import own_model
+from endpick.data.table import EndpointTable
+from endpick.host.boundary import settle
+from endpick.host.instance import Instance, scope_of
+from endpick.host.kinds import default_on_fault, kinds_of
+from endpick.host.schema import own_model
+from endpick.host.telemetry import NullTelemetry
 from endpick.requests.director import Director
 from endpick.requests.model import CloseCause, IncomingRequest, Routed
 from endpick.requests.pipeline import compile_pipeline
 from endpick.requests.steps import compile_producer, produce
 from endpick.scheduling.profile import compile_profile
 from endpick.scheduling.scheduler import compile_scheduler
-from endpick.scheduling.step import settle
 from endpick_builtin.filters.labels import DecodeFilter
 from endpick_builtin.handlers.single_profile import SingleProfileHandler
 from endpick_builtin.parsers.openai import OpenAIParser

@@ -23,13 +23,13 @@ import uvloop
 from prometheus_client.parser import text_string_to_metric_families
 
 from endpick.api import Endpoint, MetricsPage, Parameters, Plugin, PluginContext, Subscriptions
-from endpick.datalayer.collection import Collection, CollectionLoop, CollectionSettings, PolledSource
-from endpick.datalayer.dispatch import PayloadDispatcher, SourceBinding
-from endpick.datalayer.pace import Pace, PollCounts
-from endpick.datalayer.table import EndpointTable
-from endpick.observability.telemetry import NullTelemetry
-from endpick.plugins.instance import Instance, scope_of
-from endpick.plugins.kinds import OnFault, kinds_of
+from endpick.data.collection import Collection, CollectionLoop, CollectionSettings, PolledSource
+from endpick.data.dispatch import PayloadDispatcher, SourceBinding
+from endpick.data.pace import Pace, PollCounts
+from endpick.data.table import EndpointTable
+from endpick.host.instance import Instance, scope_of
+from endpick.host.kinds import OnFault, kinds_of
+from endpick.host.telemetry import NullTelemetry
 from endpick_builtin.collection.core_metrics import CORE_KEYS, CoreMetricsExtractor, CoreMetricsParameters
 from endpick_builtin.collection.sources import MetricsDataSource, MetricsSourceParameters
 

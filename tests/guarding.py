@@ -10,11 +10,11 @@ import pytest
 
 from conftest import record_line
 from endpick.diagnostics import Diagnostic
-from endpick.plugins.discovery import discover
-from endpick.plugins.guard import ImportGuard, UntrustedModuleError
-from endpick.plugins.lock import lock_of
-from endpick.plugins.lock_check import LockCheck
-from endpick.plugins.resolution import Reference
+from endpick.host.discovery import discover
+from endpick.host.guard import ImportGuard, UntrustedModuleError
+from endpick.host.lock import lock_of
+from endpick.host.lock_check import LockCheck
+from endpick.host.resolution import Reference
 
 RAN: list[str] = []
 EVIL = "from guarding import RAN\nRAN.append(__name__)\n"

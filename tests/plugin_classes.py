@@ -7,9 +7,9 @@ import sys
 import numpy as np
 
 from endpick.api import Parameters, Scorer
-from endpick.plugins.discovery import Candidate
-from endpick.plugins.loader import Loading, load
-from endpick.plugins.resolution import Reference
+from endpick.host.discovery import Candidate
+from endpick.host.loader import Loading, load
+from endpick.host.resolution import Reference
 
 
 def scorer_class(parameters: object = Parameters, **facts: object) -> type[Scorer[Parameters]]:

@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 
 from endpick.cli.schema import config_schema, output_schemas, parameter_schemas, schema_text
-from endpick.plugins.discovery import Candidate
+from endpick.host.discovery import Candidate
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "schemas"

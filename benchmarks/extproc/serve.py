@@ -14,7 +14,7 @@ import uvloop
 
 from endpick.extproc.session import session_factory
 from endpick.extproc.stream import SessionFactory
-from endpick.observability.telemetry import NullTelemetry
+from endpick.host.telemetry import NullTelemetry
 from endpick.requests.model import CloseCause, Decision, IncomingRequest, Routed
 from endpick.requests.response import BodilessExchange
 from endpick.transport.address import ListenSettings

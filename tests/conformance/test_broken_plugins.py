@@ -10,7 +10,7 @@ import pytest
 from conformance.broken import conduct, data, declarations, flow_control, profiles
 from conformance.broken.register import BROKEN, DISTRIBUTION, UNDEMANDING, Broken
 from endpick.api import Scorer
-from endpick.plugins.discovery import Candidate
+from endpick.host.discovery import Candidate
 from endpick.testing import all_checks, conformance, source_runner
 from endpick.testing.kit import CheckStatus, ConformanceReport, told
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from endpick.api import CACHE_BLOCK_SIZE, DataCollector, Endpoint, EndpointChange, EndpointEvent, MetricsPage, ServedModel
-from endpick.plugins.discovery import Candidate, discover
-from endpick.plugins.kinds import kinds_of
-from endpick.plugins.loader import load
-from endpick.plugins.resolution import Reference
+from endpick.host.discovery import Candidate, discover
+from endpick.host.kinds import kinds_of
+from endpick.host.loader import load
+from endpick.host.resolution import Reference
 from endpick.testing import conformance, parametrize_conformance
 from endpick.testing.kit import CheckStatus
 from endpick_builtin.collection.core_metrics import CoreMetricsExtractor

@@ -9,9 +9,9 @@ import pytest
 from ruamel.yaml import YAML
 
 from endpick.api import Stability
-from endpick.plugins.discovery import discover
-from endpick.plugins.loader import LoadedPlugin, load
-from endpick.plugins.resolution import Reference
+from endpick.host.discovery import discover
+from endpick.host.loader import LoadedPlugin, load
+from endpick.host.resolution import Reference
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tests/fixtures/catalogue"

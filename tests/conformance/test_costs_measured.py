@@ -28,9 +28,9 @@ from endpick.api import (
     Scorer,
     UsageLimitPolicy,
 )
-from endpick.plugins.discovery import discover
-from endpick.plugins.loader import load
-from endpick.plugins.resolution import Reference
+from endpick.host.discovery import discover
+from endpick.host.loader import load
+from endpick.host.resolution import Reference
 
 RESULTS = (Path(__file__).parents[2] / "benchmarks/RESULTS.md").read_text()
 OF_REQUESTS = (Filter, Scorer, Picker, Parser, Admitter, CandidateFilter, DataProducer, DisaggregationDecider, PreRequest, ProfileHandler)

@@ -137,7 +137,7 @@ import numpy as np
 import pytest
 from acme_fair import Fair
 from endpick.api import KV_CACHE_USAGE, Endpoints, InferenceRequest
-from endpick.plugins.discovery import discover
+from endpick.host.discovery import discover
 
 CONFIG = """
 apiVersion: endpick/v1alpha1

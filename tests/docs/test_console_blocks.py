@@ -42,7 +42,7 @@ def shell(tmp_path: Path, fixture_project: Callable[[str], Path], make_distribut
     def for_block(block: Block) -> Shell:
         wanted = INSTALLED_FOR.fullmatch(block.mark)
         projects = [] if wanted is None else [of_page(block.page) if wanted[1] == "page" else fixture_project(wanted[1])]
-        path = [*projects, ROOT / "core", ROOT / "builtin_plugins"]
+        path = [*projects, ROOT / "core", ROOT / "builtin_plugins" / "builtin"]
         terminal.environment = {
             "PATH": f"{script.parent}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": os.pathsep.join(map(str, path)),

@@ -52,7 +52,7 @@ def test_tests_of_a_page_pass(page: Path, distribution, tmp_path: Path):
         path = tmp_path / "project" / block.file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(block.text)
-    search_path = os.pathsep.join(map(str, [distribution(page), ROOT / "core", ROOT / "builtin_plugins"]))
+    search_path = os.pathsep.join(map(str, [distribution(page), ROOT / "core", ROOT / "builtin_plugins" / "builtin"]))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-n0", "."]
     environment = {**os.environ, "PYTHONPATH": search_path, "PYTHONDONTWRITEBYTECODE": "1"}
     environment.pop("PYTEST_XDIST_WORKER", None)

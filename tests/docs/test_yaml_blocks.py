@@ -17,8 +17,8 @@ from docs.test_console_blocks import assert_parses
 from endpick.cli.schema import config_schema
 from endpick.config import load_config
 from endpick.diagnostics import Diagnostic
-from endpick.planning.planner import make_plan
-from endpick.plugins.discovery import discover
+from endpick.host.discovery import discover
+from endpick.host.planning.planner import make_plan
 from endpick_builtin.discovery.endpoint_file import read_endpoint_file
 
 BLOCKS = all_blocks("yaml")

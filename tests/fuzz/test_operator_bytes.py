@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from endpick.api import Endpoint
 from endpick.config import load_config
 from endpick.diagnostics import Code, Diagnostic, render_text
-from endpick.plugins.lock import Lock, read_lock
-from endpick.plugins.record import read_record
+from endpick.host.lock import Lock, read_lock
+from endpick.host.record import read_record
 from endpick.transport.tls import CertificateFiles, TlsError, TlsSettings, make_self_signed, server_context
 from endpick_builtin.discovery.endpoint_file import read_endpoint_file
 from fuzz.bounds import bounded, mixed

@@ -13,7 +13,7 @@ import aiohttp
 import orjson
 import pytest
 
-from endpick.demo.processes import Children
+from endpick.simulation.demo.processes import Children
 from endpick_builtin.producers.latency_service import MOST_ROWS
 from integration.serve.gateway import Gateway, running_gateway, until
 from real.servers import free_port

@@ -25,7 +25,7 @@ from endpick.api import (
     ServedModel,
     Unavailable,
 )
-from endpick.datalayer.table import EndpointTable
+from endpick.data.table import EndpointTable
 from endpick_builtin.collection.core_metrics import CORE_KEYS, CoreMetricsExtractor, CoreMetricsParameters
 from endpick_builtin.collection.page_limits import PAGE_LIMITS
 from endpick_builtin.collection.sources import (

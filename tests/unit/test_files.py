@@ -16,9 +16,9 @@ from endpick.api import ConfigurationError, open_regular
 from endpick.config import load_config_again
 from endpick.diagnostics import Code, Diagnostic
 from endpick.files import read_given, write_given
-from endpick.plugins.lock import load_lock
-from endpick.plugins.metadata import read_all, read_relevant
-from endpick.plugins.record import file_matches, read_record
+from endpick.host.lock import load_lock
+from endpick.host.metadata import read_all, read_relevant
+from endpick.host.record import file_matches, read_record
 from endpick.transport.limits import TransportCounters
 from endpick.transport.tls import CertificateWatch, TlsError, TlsSettings, make_self_signed, read_certificate
 from endpick_builtin.discovery.file_discovery import read_version

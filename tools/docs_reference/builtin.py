@@ -6,8 +6,8 @@ from functools import cache
 
 from generate_schemas import builtin_candidates
 
-from endpick.plugins.loader import LoadedPlugin, load
-from endpick.plugins.resolution import Reference
+from endpick.host.loader import LoadedPlugin, load
+from endpick.host.resolution import Reference
 
 
 @cache

@@ -22,10 +22,10 @@ from endpick.api import (
 )
 from endpick.cli.describing import entry_of
 from endpick.config import load_config
-from endpick.planning.planner import make_plan
-from endpick.plugins.discovery import Candidate
-from endpick.plugins.kinds import KINDS
-from endpick.plugins.loader import LoadedPlugin
+from endpick.host.discovery import Candidate
+from endpick.host.kinds import KINDS
+from endpick.host.loader import LoadedPlugin
+from endpick.host.planning.planner import make_plan
 
 _HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n"
 _FILE = "- type: file-discovery\n  parameters: {path: endpoints.yaml}\n"

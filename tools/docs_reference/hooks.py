@@ -9,7 +9,7 @@ from docs_reference.markdown import docstring
 from docs_reference.markdown import page as markdown_page
 from docs_reference.source import definitions, render
 from endpick.api import hooks
-from endpick.plugins.hooks import DEADLINE_SECONDS
+from endpick.host.hooks import DEADLINE_SECONDS
 
 ARGUMENTS = ("PluginRecord", "HostServices", "HostView", "ConfigReport")
 

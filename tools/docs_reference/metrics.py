@@ -20,11 +20,11 @@ from endpick.api import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZ
 from endpick.api.generation import Column, Generation
 from endpick.extproc import stream as session_counters
 from endpick.extproc.stream import SessionCounters
-from endpick.observability.exposition import PoolGauges
-from endpick.observability.metrics import EndpickMetrics
-from endpick.plugins.schema import own_model
+from endpick.host.schema import own_model
 from endpick.serve import admin_limits
 from endpick.serve.admin_limits import AdminCounters
+from endpick.serve.exposition import PoolGauges
+from endpick.serve.metrics import EndpickMetrics
 from endpick.testing.bench import doubles
 from endpick.transport import limits as transport_counters
 from endpick.transport.limits import TransportCounters

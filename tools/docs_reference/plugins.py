@@ -13,8 +13,8 @@ from docs_reference.markdown import page as markdown_page
 from endpick.api import Scorer
 from endpick.api.data import AnyKey
 from endpick.cli.describing import REQUIRED, ParameterTable, entry_of, parameter_tables
-from endpick.plugins.kinds import KINDS, payload_of
-from endpick.plugins.loader import LoadedPlugin
+from endpick.host.kinds import KINDS, payload_of
+from endpick.host.loader import LoadedPlugin
 
 _PATTERN = re.compile(r"\bmatches (\S+?)(?=, |$)")
 """A bound that is a regular expression: prose would be read as markup."""

@@ -16,7 +16,7 @@ import click
 if TYPE_CHECKING:
     from endpick.config import LoadedConfig
     from endpick.diagnostics import Diagnostic
-    from endpick.planning.plan import Plan
+    from endpick.host.planning.plan import Plan
 
 STANDARD_INPUT = "-"
 
@@ -60,8 +60,8 @@ def plan_or_exit(argument: str | None, *, as_json: bool, endpoints_file: Path | 
     Without one the process ends, with every reason on standard error, or as JSON on standard output.
     """
     from endpick.diagnostics import exit_code_of, render_json
-    from endpick.planning.planner import make_plan
-    from endpick.plugins.discovery import discover
+    from endpick.host.discovery import discover
+    from endpick.host.planning.planner import make_plan
 
     loaded = read(argument)
     outcome = make_plan(loaded, discover(), endpoints_file=endpoints_file)

@@ -13,12 +13,12 @@ from typing import NoReturn
 import click
 
 from endpick.cli.console import plan_or_exit
-from endpick.demo.envoy import EnvoyNotFoundError, find_envoy
-from endpick.demo.processes import ChildFailed
-from endpick.demo.runner import DemoSettings, run_demo
-from endpick.demo.saturated import SaturatedSettings, run_saturated
-from endpick.demo.trial import Configuration, built_in, why_unfit
 from endpick.diagnostics import ExitCode
+from endpick.simulation.demo.envoy import EnvoyNotFoundError, find_envoy
+from endpick.simulation.demo.processes import ChildFailed
+from endpick.simulation.demo.runner import DemoSettings, run_demo
+from endpick.simulation.demo.saturated import SaturatedSettings, run_saturated
+from endpick.simulation.demo.trial import Configuration, built_in, why_unfit
 
 
 @click.command("demo", context_settings={"show_default": True})

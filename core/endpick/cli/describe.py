@@ -14,14 +14,14 @@ from endpick.api.scheduling import Category, Scorer
 from endpick.cli.console import json_text, markdown_table, say, table
 from endpick.cli.describing import entry_of, parameter_tables, type_of
 from endpick.diagnostics import Diagnostic, exit_code_of, render_text, wants_colour
+from endpick.host.discovery import discover
+from endpick.host.kinds import payload_of
+from endpick.host.loader import LoadedPlugin, load
+from endpick.host.locating import locate
+from endpick.host.metadata import normalise, requirements_of
+from endpick.host.parameters import parameters_schema
+from endpick.host.resolution import Reference, resolve
 from endpick.installation import HOST_DISTRIBUTION
-from endpick.plugins.discovery import discover
-from endpick.plugins.kinds import payload_of
-from endpick.plugins.loader import LoadedPlugin, load
-from endpick.plugins.locating import locate
-from endpick.plugins.metadata import normalise, requirements_of
-from endpick.plugins.parameters import parameters_schema
-from endpick.plugins.resolution import Reference, resolve
 
 
 @click.command("describe")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import cast
 
 from endpick.api.duration import DURATION_SCHEMA
-from endpick.plugins.loader import LoadedPlugin
-from endpick.plugins.parameters import parameters_schema
+from endpick.host.loader import LoadedPlugin
+from endpick.host.parameters import parameters_schema
 
 Schema = Mapping[str, object]
 REQUIRED = "(required)"

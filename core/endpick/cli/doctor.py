@@ -16,11 +16,11 @@ from endpick import __version__
 from endpick.cli.console import FORMAT_OPTION, json_text, table
 from endpick.diagnostics import Code, Diagnostic, ExitCode, render_json, render_text, wants_colour
 from endpick.diagnostics.text import printable
+from endpick.host.discovery import Candidate
+from endpick.host.health import Health, examine, import_place
+from endpick.host.lock import FILE_NAME
+from endpick.host.trust import Trust, examine_trust
 from endpick.installation import API_MAJOR, request_path
-from endpick.plugins.discovery import Candidate
-from endpick.plugins.health import Health, examine, import_place
-from endpick.plugins.lock import FILE_NAME
-from endpick.plugins.trust import Trust, examine_trust
 
 if TYPE_CHECKING:
     from urllib.request import Request
@@ -112,8 +112,8 @@ def _lines(said: bytes) -> tuple[str, ...]:
 
 
 def _load(health: Health) -> dict[Candidate, tuple[float, tuple[Diagnostic, ...]]]:
-    from endpick.plugins.loader import load  # imports numpy, pydantic and jsonschema
-    from endpick.plugins.resolution import Reference
+    from endpick.host.loader import load  # imports numpy, pydantic and jsonschema
+    from endpick.host.resolution import Reference
 
     usable = (one for one in health.candidates if one.is_valid and one.speaks_our_api and not one.shadowed_by)
     loadings = {candidate: load(candidate, Reference(candidate.type)) for candidate in usable}

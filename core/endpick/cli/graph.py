@@ -9,7 +9,7 @@ import click
 
 from endpick.cli.console import json_text, plan_or_exit, print_diagnostics, say
 from endpick.diagnostics import Code, Diagnostic, ExitCode
-from endpick.planning.data_flow import Picture, dot, mermaid, picture_of
+from endpick.host.planning.data_flow import Picture, dot, mermaid, picture_of
 
 
 @click.command("graph", short_help="Draw who produces which data for whom.")
@@ -38,7 +38,7 @@ def _drawn(picture: Picture, output: Literal["mermaid", "dot", "json", "svg"]) -
 
 def _svg(picture: Picture) -> str:
     try:
-        from endpick.planning.svg import svg
+        from endpick.host.planning.svg import svg
     except ModuleNotFoundError as error:
         missing = Diagnostic(
             Code.E0804,

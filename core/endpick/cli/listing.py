@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import click
 
 from endpick.cli.console import FORMAT_OPTION, json_text, table
-from endpick.plugins.discovery import Candidate, discover
+from endpick.host.discovery import Candidate, discover
 
 _SHORT = {"conflict": "conflict: several distributions offer it", "shadowed": "shadowed by another copy", "invalid-name": "invalid name"}
 
@@ -89,8 +89,8 @@ def _kinds(row: dict[str, object]) -> list[str]:
 def loaded_facts(candidate: Candidate) -> dict[str, object]:
     """Kinds, summary and import time; for a plugin that cannot be loaded, why."""
     # Imported here: reading metadata must not pay for what importing plugins needs.
-    from endpick.plugins.loader import load
-    from endpick.plugins.resolution import Reference
+    from endpick.host.loader import load
+    from endpick.host.resolution import Reference
 
     loading = load(candidate, Reference(candidate.type))
     loaded = loading.loaded

@@ -10,10 +10,10 @@ import click
 from endpick.cli.console import FORMAT_OPTION, say
 from endpick.diagnostics import Diagnostic, ExitCode, render_json, render_text, wants_colour
 from endpick.files import write_given
-from endpick.plugins.discovery import discover
-from endpick.plugins.hook_objects import discover_hook_objects
-from endpick.plugins.lock import FILE_NAME, load_lock, lock_of
-from endpick.plugins.lock_check import LockCheck
+from endpick.host.discovery import discover
+from endpick.host.hook_objects import discover_hook_objects
+from endpick.host.lock import FILE_NAME, load_lock, lock_of
+from endpick.host.lock_check import LockCheck
 
 
 @click.command("lock")

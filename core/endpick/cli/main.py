@@ -33,8 +33,8 @@ def extension(name: str) -> click.Command | None:
 def _commands(path: str) -> click.Group:
     from endpick.cli.console import print_diagnostics, read  # heavy, and needed only for verbs that endpick does not have
     from endpick.diagnostics import exit_code_of, has_errors
-    from endpick.planning.planner import load_named_hooks
-    from endpick.plugins.catalog import policy_of
+    from endpick.host.catalog import policy_of
+    from endpick.host.planning.planner import load_named_hooks
 
     group = click.Group()
     loaded = read(path)

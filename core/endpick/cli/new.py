@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from endpick.cli.console import FORMAT_OPTION, json_text, say
-from endpick.scaffold import KINDS, Project
+from endpick.cli.scaffold import KINDS, Project
 
 if TYPE_CHECKING:
-    from endpick.scaffold import ProjectDraft
+    from endpick.cli.scaffold import ProjectDraft
 
 
 @click.command("new", short_help="Make a project for a new plugin.")
@@ -43,8 +43,8 @@ def _with_vendor(vendor: str, name: str) -> str:
 
 
 def _draft(plugin_type: str, kind: str, parent: Path) -> ProjectDraft:
-    from endpick.plugins.discovery import discover
-    from endpick.scaffold import draft, refuse, refuse_type
+    from endpick.cli.scaffold import draft, refuse, refuse_type
+    from endpick.host.discovery import discover
 
     reason = refuse_type(plugin_type)
     if reason is not None:
@@ -61,7 +61,7 @@ def _draft(plugin_type: str, kind: str, parent: Path) -> ProjectDraft:
 
 
 def _write(plan: ProjectDraft, parent: Path) -> Path:
-    from endpick.scaffold import write
+    from endpick.cli.scaffold import write
 
     try:
         return write(plan, parent)

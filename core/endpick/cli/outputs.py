@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from endpick.api import Category, Scope, Stability
+from endpick.host.kinds import KindName
+from endpick.host.trust import LockState
 from endpick.installation import RequestPath
-from endpick.plugins.kinds import KindName
-from endpick.plugins.trust import LockState
 
 
 class Output(BaseModel):

@@ -15,7 +15,7 @@ def main() -> None:
     hold_standard_descriptors()
     leave_unsafe_path()
     if sys.argv[1:2] == ["serve"]:
-        from endpick.early_signals import EARLY_SIGNALS  # after the path is safe, before all that takes time
+        from endpick.serve.early_signals import EARLY_SIGNALS  # after the path is safe, before all that takes time
 
         EARLY_SIGNALS.listen()
     spare_imports()

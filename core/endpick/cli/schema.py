@@ -16,13 +16,13 @@ from endpick.config.schema import editor_schema
 from endpick.diagnostics import ExitCode, exit_code_of
 from endpick.diagnostics.machine_formats import SCHEMA as DIAGNOSTICS
 from endpick.files import write_given
-from endpick.planning.data_flow import Picture
-from endpick.planning.document import PlanDocument
-from endpick.plugins.catalog import PluginCatalog
-from endpick.plugins.discovery import Candidate, discover
-from endpick.plugins.loader import LoadedPlugin
-from endpick.plugins.parameters import parameters_schema
-from endpick.plugins.resolution import Reference
+from endpick.host.catalog import PluginCatalog
+from endpick.host.discovery import Candidate, discover
+from endpick.host.loader import LoadedPlugin
+from endpick.host.parameters import parameters_schema
+from endpick.host.planning.data_flow import Picture
+from endpick.host.planning.document import PlanDocument
+from endpick.host.resolution import Reference
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

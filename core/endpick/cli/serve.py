@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from endpick.cli.serve_settings import ServeOptions
     from endpick.config import LoadedConfig
     from endpick.diagnostics import Diagnostic
-    from endpick.planning.plan import Plan, PlanOutcome
+    from endpick.host.planning.plan import Plan, PlanOutcome
     from endpick.serve.process import ServeSettings
 
 _log = logging.getLogger("endpick.serve")
@@ -53,7 +53,7 @@ def command(**options: Unpack[ServeOptions]) -> None:
     # What start-up makes stays, and the collector would look at all of it again and again. It works again once requests are answered.
     gc.disable()
     from endpick.cli.serve_settings import log_format, log_level, settings_of
-    from endpick.observability.logs import configure_logging
+    from endpick.serve.logs import configure_logging
 
     configure_logging(log_level(options), log_format(options))
     settings = settings_of(options)
@@ -96,13 +96,13 @@ class _Planning:
     def outcome(self, loaded: LoadedConfig) -> PlanOutcome:
         """The lock file is read each time, so that a reload sees a new one."""
         from endpick.diagnostics import Diagnostic
-        from endpick.planning.plan import PlanOutcome
-        from endpick.planning.planner import make_plan
-        from endpick.plugins.discovery import discover
+        from endpick.host.discovery import discover
+        from endpick.host.planning.plan import PlanOutcome
+        from endpick.host.planning.planner import make_plan
 
         lock = None
         if self._lock_file is not None:
-            from endpick.plugins.lock import load_lock
+            from endpick.host.lock import load_lock
 
             lock = load_lock(self._lock_file)
         if isinstance(lock, Diagnostic):
@@ -118,7 +118,7 @@ class _Planning:
 
 
 def _warn_of_idle_flags(given: Mapping[str, str], plan: Plan) -> None:
-    from endpick.planning.pool import POOL_DISCOVERY
+    from endpick.host.planning.pool import POOL_DISCOVERY
 
     in_kubernetes = any(instance.name == plan.discovery and instance.type == POOL_DISCOVERY for instance in plan.instances)
     idle = without_effect(given, in_kubernetes=in_kubernetes)
@@ -128,7 +128,7 @@ def _warn_of_idle_flags(given: Mapping[str, str], plan: Plan) -> None:
 
 def _run(document: _Document, planning: _Planning, settings: ServeSettings, given: Mapping[str, str]) -> int:
     from endpick.diagnostics import Code, Diagnostic, ExitCode
-    from endpick.plugins.failures import message_of
+    from endpick.host.failures import message_of
     from endpick.serve.deployment import StartRefused
     from endpick.serve.main import run
 

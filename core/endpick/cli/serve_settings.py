@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 import click
 
 if TYPE_CHECKING:
-    from endpick.observability.logs import LogFormat
-    from endpick.planning.pool import PoolSettings
+    from endpick.host.planning.pool import PoolSettings
+    from endpick.serve.logs import LogFormat
     from endpick.serve.process import ServeSettings
     from endpick.transport.server import TransportName
     from endpick.transport.tls import TlsSettings
@@ -150,7 +150,7 @@ def settings_of(options: ServeOptions) -> ServeSettings:
         click.UsageError: options contradict each other, or one has a value that only its user can judge.
     """
     from endpick.extproc.session import SessionSettings
-    from endpick.plugins.breaker import BreakerSettings
+    from endpick.host.breaker import BreakerSettings
     from endpick.serve.active_plan import WatchedFile
     from endpick.serve.admin_limits import AdminLimits
     from endpick.serve.bodies.reader import LargeBodySettings
@@ -272,7 +272,7 @@ def pool_of(options: ServeOptions) -> PoolSettings:
     Raises:
         click.UsageError: they contradict each other.
     """
-    from endpick.planning.pool import PoolSettings, PoolSettingsError, target_ports
+    from endpick.host.planning.pool import PoolSettings, PoolSettingsError, target_ports
 
     try:
         return PoolSettings(

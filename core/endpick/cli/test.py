@@ -10,11 +10,11 @@ import click
 from endpick import __version__
 from endpick.cli.console import FORMAT_OPTION, json_text, say
 from endpick.diagnostics import Code, Diagnostic, ExitCode, did_you_mean, exit_code_of, render_json, render_text, wants_colour
+from endpick.host.discovery import Candidate, discover
+from endpick.host.loader import LoadedPlugin, load
+from endpick.host.metadata import Metadata, effective, normalise, read_all
+from endpick.host.resolution import Reference, resolve
 from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOST_DISTRIBUTION
-from endpick.plugins.discovery import Candidate, discover
-from endpick.plugins.loader import LoadedPlugin, load
-from endpick.plugins.metadata import Metadata, effective, normalise, read_all
-from endpick.plugins.resolution import Reference, resolve
 from endpick.testing.kit import FIRST, CheckStatus, ConformanceReport, conformance, told
 
 LIMIT_SECONDS = 60.0

@@ -13,10 +13,10 @@ from endpick.api import PluginContext
 from endpick.cli.console import ENDPOINTS_OPTION, print_diagnostics, read, say
 from endpick.config import LoadedConfig
 from endpick.diagnostics import Diagnostic, ExitCode, Severity, exit_code_of, has_errors, render_github, render_json, sort_diagnostics
-from endpick.planning.compile import build_plan
-from endpick.planning.planner import check_statically, make_plan
-from endpick.planning.request_plugins import missing_discovery
-from endpick.plugins.discovery import Candidate, discover
+from endpick.host.discovery import Candidate, discover
+from endpick.host.planning.planner import check_statically, make_plan
+from endpick.host.planning.request_plugins import missing_discovery
+from endpick.serve.compile import build_plan
 
 
 @click.command("validate", short_help="Find every mistake in a configuration.")

@@ -8,7 +8,7 @@
 - `heads`: what is in a message with headers, told without protobuf?
 - `headers`: what do the gateway's headers and metadata say, and which does a reply set?
 - `replies`: how does each reply look, serialised?
-- `measured`: how are streams counted and timed, where the operator asks for it?
+
 - `stream`: what does a transport know of the session that it feeds?
 
 `serve` and `transport` call it. It may import `requests` and every layer below it.

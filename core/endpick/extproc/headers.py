@@ -14,7 +14,7 @@ from endpick._proto.ext_proc_pb2 import HeaderMap, HeaderMutation, HeaderValue, 
 from endpick.api.request import shown
 from endpick.api.request_control import Metadata
 from endpick.extproc.stream import GrpcStatus, ProtocolError
-from endpick.observability.throttle import LineBudget, Throttle
+from endpick.host.throttle import LineBudget, Throttle
 
 DESTINATION_HEADER: Final = "x-gateway-destination-endpoint"
 """Also the key below `DESTINATION_NAMESPACE`; both carry the same value."""

@@ -13,7 +13,7 @@ from endpick.extproc.modes import ONE_MESSAGE_MODES
 from endpick.extproc.replies import Direction
 from endpick.extproc.states import MESSAGE_TRANSITIONS, MessagePart, MessageState, misplaced, out_of_order
 from endpick.extproc.stream import GrpcStatus, LetPass, PassingBody, ProtocolError, Reply, SessionCounters
-from endpick.plugins.tracebacks import for_log
+from endpick.host.tracebacks import for_log
 from endpick.requests.long_body import Body, LongBody, Piece
 from endpick.requests.model import BodyMode, CloseCause, Exchange
 

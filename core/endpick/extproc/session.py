@@ -22,8 +22,8 @@ from endpick.extproc.request_phase import NO_MEMORY, RequestPhase, UnroutableErr
 from endpick.extproc.response_phase import LONGEST_SHOWN_BYTES, ResponsePhase
 from endpick.extproc.states import SESSION_TRANSITIONS, MessageState, SessionState
 from endpick.extproc.stream import GrpcStatus, LetPass, LongMessage, Message, ProtocolError, Reply, SessionCounters, SessionFactory
-from endpick.observability.throttle import Throttle
-from endpick.plugins.tracebacks import for_log
+from endpick.host.throttle import Throttle
+from endpick.host.tracebacks import for_log
 from endpick.requests.long_body import LongBody, in_pieces
 from endpick.requests.memory import MemoryAccount, MemoryBudget
 from endpick.requests.model import EVICTED, LONG_NAME, BodyModes, CloseCause, Decider, Decision, IncomingRequest, Refused, Routed

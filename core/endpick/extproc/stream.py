@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Protocol
 
-from endpick.plugins.failures import CALL_FAILURES
+from endpick.host.failures import CALL_FAILURES
 from endpick.requests.long_body import LongBody
 from endpick.requests.model import CloseCause
 

@@ -13,8 +13,8 @@ from endpick.api.flow_control import Band, DispatchedRequest, Flow, SortKey, Wai
 from endpick.api.keys import INFLIGHT_REQUESTS, INFLIGHT_TOKENS
 from endpick.api.request import shown
 from endpick.flow_control.policies import BoundEviction, BoundFairness
-from endpick.plugins.failures import CALL_FAILURES, kind_of
-from endpick.scheduling.step import Fault, Step
+from endpick.host.boundary import Fault, Step
+from endpick.host.failures import CALL_FAILURES, kind_of
 
 _COUNTED = frozenset({INFLIGHT_REQUESTS.name, INFLIGHT_TOKENS.name})
 _PLAIN = (int, float)

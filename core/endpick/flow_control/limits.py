@@ -9,8 +9,8 @@ from endpick.api.access import Access
 from endpick.flow_control.calls import Detector, Eviction, Fairness, Ordering, UsageLimit
 from endpick.flow_control.policies import BoundFlowControl
 from endpick.flow_control.queues import BandRules
-from endpick.flow_control.settings import BandSettings
-from endpick.scheduling.step import Step
+from endpick.host.boundary import Step
+from endpick.host.planning.flow_control_settings import BandSettings
 
 BAND_IDLE_SECONDS = 600.0
 """A band to which nothing came for so long is forgotten, unless the configuration lists it."""

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from endpick.api.flow_control import EvictionFilter, EvictionOrderingPolicy, FairnessPolicy, OrderingPolicy, UsageLimitPolicy
-from endpick.flow_control.settings import FlowControlSettings
-from endpick.observability.telemetry import Telemetry
-from endpick.plugins.instance import Instance
-from endpick.scheduling.step import Step, bind, bind_wanted
+from endpick.host.boundary import Step, bind, bind_wanted
+from endpick.host.instance import Instance
+from endpick.host.planning.flow_control_settings import FlowControlSettings
+from endpick.host.telemetry import Telemetry
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from typing import Final
 
 from endpick.api.request import check_headers, shown
 from endpick.api.request_control import MetadataValue
+from endpick.host.boundary import Step
 from endpick.requests.intake import MOST_ADDED, plain_text, plain_value
-from endpick.scheduling.step import Step
 
 _FOR_A_FAULT: Final = 1024
 """Characters for which a wrong entry counts: an answer may have no end."""

@@ -15,9 +15,10 @@ from endpick.api.endpoints import Endpoints
 from endpick.api.generation import Generation
 from endpick.api.request import Rejection
 from endpick.api.state import CycleState
-from endpick.datalayer.model_rules import ModelRules
-from endpick.observability.telemetry import Telemetry
-from endpick.plugins.failures import CALL_FAILURES
+from endpick.data.model_rules import ModelRules
+from endpick.host.boundary import Fault, settle
+from endpick.host.failures import CALL_FAILURES
+from endpick.host.telemetry import Telemetry
 from endpick.requests.intake import (
     DEFAULT_FAIRNESS_ID,
     FAIRNESS_ID,
@@ -60,7 +61,6 @@ from endpick.requests.steps import (
 )
 from endpick.requests.waiting import LetGo, WaitingRoom
 from endpick.requests.weight import LIGHT_BYTES, is_large
-from endpick.scheduling.step import Fault, settle
 from endpick.scheduling.trace import UNREAD, WAITED
 
 if TYPE_CHECKING:

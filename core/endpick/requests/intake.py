@@ -17,13 +17,13 @@ from endpick.api.access import Access
 from endpick.api.endpoints import Endpoints
 from endpick.api.request import InferenceRequest, ParsedRequest, Prompt, Rejection, check_headers, shown
 from endpick.api.request_control import MetadataValue
-from endpick.datalayer.model_rules import NO_REWRITES, ModelRules, choose_model
-from endpick.plugins.failures import CALL_FAILURES, kind_of
+from endpick.data.model_rules import NO_REWRITES, ModelRules, choose_model
+from endpick.host.boundary import Fault
+from endpick.host.failures import CALL_FAILURES, kind_of
 from endpick.requests.long_body import Body
 from endpick.requests.memory import parsed_size, unparsed_size
 from endpick.requests.model import LONG_NAME, NO_MODEL, IncomingRequest, Refused, plain_rejection, refused
 from endpick.requests.parsers import UNSEEN, CompiledParser, Parsers, no_parser, unread_refusal
-from endpick.scheduling.step import Fault
 
 REQUEST_ID: Final = "x-request-id"
 FAIRNESS_ID: Final = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")

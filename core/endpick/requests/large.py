@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from endpick.api.request import ParsedRequest, Rejection
-from endpick.datalayer.model_rules import NO_REWRITES, RewriteTable, choose_model
-from endpick.plugins.apart import apart
-from endpick.plugins.instance import Instance
+from endpick.data.model_rules import NO_REWRITES, RewriteTable, choose_model
+from endpick.host.apart import apart
+from endpick.host.boundary import Fault
+from endpick.host.instance import Instance
 from endpick.requests.intake import DEFAULT_FAIRNESS_ID, ReadElsewhere, controls_of, path_of
 from endpick.requests.long_body import Body
 from endpick.requests.model import Decision, IncomingRequest, Refused, Routed, refused
 from endpick.requests.parsers import UNSEEN, Parsers, no_parser, unread_refusal
-from endpick.scheduling.step import Fault
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from typing import Any, Final, Protocol
 
 from endpick.api.request import Rejection
 from endpick.api.request_control import Metadata
+from endpick.host.boundary import Fault
 from endpick.requests.long_body import Body
-from endpick.scheduling.step import Fault
 
 
 class BodyMode(IntEnum):

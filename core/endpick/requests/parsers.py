@@ -8,12 +8,12 @@ from typing import Final
 
 from endpick.api.request import ParsedRequest
 from endpick.api.request_control import Parser
-from endpick.datalayer.model_rules import RewriteTable
-from endpick.observability.telemetry import Telemetry
-from endpick.plugins.attributes import claims_of, usage_mark_of
-from endpick.plugins.instance import Instance
+from endpick.data.model_rules import RewriteTable
+from endpick.host.attributes import claims_of, usage_mark_of
+from endpick.host.boundary import Fault, Step, bind
+from endpick.host.instance import Instance
+from endpick.host.telemetry import Telemetry
 from endpick.requests.model import CODE_OF, Refused, refused
-from endpick.scheduling.step import Fault, Step, bind
 
 UNSEEN: Final = ParsedRequest(needs_model=False)
 """What is known of a body that the gateway keeps to itself, or that its parser, which may be skipped, failed to read."""

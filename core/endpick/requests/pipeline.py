@@ -15,15 +15,15 @@ from endpick.api.request_control import (
     ResponseObserver,
     SaturationDetector,
 )
-from endpick.observability.telemetry import Telemetry
-from endpick.plugins.instance import Instance
-from endpick.plugins.kinds import Kind
+from endpick.host.boundary import Step, bind
+from endpick.host.instance import Instance
+from endpick.host.kinds import Kind
+from endpick.host.telemetry import Telemetry
 from endpick.requests.model import BodyModes
 from endpick.requests.parsers import Parsers, compile_parsers
 from endpick.requests.response import Observers, compile_observers
 from endpick.requests.steps import CompiledProducer, compile_producer
 from endpick.scheduling.scheduler import Scheduler
-from endpick.scheduling.step import Step, bind
 
 if TYPE_CHECKING:
     from endpick.flow_control.policies import BoundFlowControl

@@ -15,14 +15,14 @@ from endpick.api.access import Access
 from endpick.api.endpoints import Endpoints
 from endpick.api.request import InferenceRequest
 from endpick.api.state import CycleState
-from endpick.plugins.apart import apart
-from endpick.plugins.attempt import LateError, attempt
-from endpick.plugins.failures import CALL_FAILURES, FaultOfAnother, is_the_hosts
-from endpick.plugins.stretches import Timed
+from endpick.host.apart import apart
+from endpick.host.attempt import LateError, attempt
+from endpick.host.boundary import Fault, settle
+from endpick.host.failures import CALL_FAILURES, FaultOfAnother, is_the_hosts
+from endpick.host.stretches import Timed
 from endpick.requests.memory import EXCHANGE_BYTES, MemoryAccount
 from endpick.requests.model import Decision
 from endpick.requests.steps import CompiledProducer, produce
-from endpick.scheduling.step import Fault, settle
 
 MOST_ENDLESS = 32
 """Calls of one producer that have not ended since they were cancelled: each keeps its request in memory, and no more are begun."""

@@ -15,17 +15,16 @@ from endpick.api.endpoints import Endpoints
 from endpick.api.fast_metrics import Distribution
 from endpick.api.request_control import Metadata, MetadataValue, ResponseEnd, ResponseHead, ResponseObserver, TerminationCause
 from endpick.api.state import CycleState
-from endpick.observability.metrics import ITL_BUCKETS
-from endpick.observability.telemetry import Telemetry
-from endpick.plugins.breaker import Breaker, BreakerState
-from endpick.plugins.failures import CALL_FAILURES, kind_of
-from endpick.plugins.instance import Instance
+from endpick.host.boundary import Fault, Step, bind_settling
+from endpick.host.breaker import Breaker, BreakerState
+from endpick.host.failures import CALL_FAILURES, kind_of
+from endpick.host.instance import Instance
+from endpick.host.telemetry import ITL_BUCKETS, Telemetry
 from endpick.requests.added import add_headers, add_metadata
 from endpick.requests.intake import BuiltRequest
 from endpick.requests.memory import EXCHANGE_BYTES, MemoryAccount
 from endpick.requests.model import CloseCause
 from endpick.requests.response_body import FramedUsage, ModelNameRestorer, StreamedUsage, UsageReader, WholeUsage, read_usage
-from endpick.scheduling.step import Fault, Step, bind_settling
 
 if TYPE_CHECKING:
     from endpick.flow_control.reclaim import Flight

@@ -12,9 +12,9 @@ import orjson
 
 from endpick.api.access import Access
 from endpick.api.request import Usage
-from endpick.plugins.failures import CALL_FAILURES, kind_of
+from endpick.host.boundary import Fault, Step
+from endpick.host.failures import CALL_FAILURES, kind_of
 from endpick.requests.memory import MemoryAccount
-from endpick.scheduling.step import Fault, Step
 
 _MOST_GROWN_BYTES: Final = 1 << 16
 """Beside as much again: by so much a piece of an answer gets longer at most for the client's name. A mebibyte may have the shortest of

@@ -21,14 +21,14 @@ from endpick.api.request import InferenceRequest, Rejection
 from endpick.api.request_control import DataProducer
 from endpick.api.scheduling import SchedulingResult
 from endpick.api.state import CycleState, ScoringState
-from endpick.observability.telemetry import Telemetry
-from endpick.plugins.attributes import produce_timeout_of
-from endpick.plugins.failures import CALL_FAILURES, is_the_hosts, kind_of
-from endpick.plugins.instance import Instance
+from endpick.host.attributes import produce_timeout_of
+from endpick.host.boundary import Fault, Step, bind
+from endpick.host.failures import CALL_FAILURES, is_the_hosts, kind_of
+from endpick.host.instance import Instance
+from endpick.host.telemetry import Telemetry
 from endpick.requests.intake import FAIRNESS_ID, first_of
 from endpick.requests.model import SATURATED, Refused, plain_rejection, refused
 from endpick.scheduling.profile import as_view
-from endpick.scheduling.step import Fault, Step, bind
 
 _WHAT_WAS_LEFT: Final = cast("DataKey[object]", AGENT_IDENTITY)
 """The identity as any object: the compiled build would refuse what is none before `_identity_fault` could blame who left it."""

@@ -9,7 +9,7 @@ from time import perf_counter
 from endpick.flow_control.controller import FlowController
 from endpick.flow_control.limits import SWEEP_SECONDS, Rules
 from endpick.flow_control.states import EntryEvent
-from endpick.plugins.failures import CALL_FAILURES
+from endpick.host.failures import CALL_FAILURES
 from endpick.requests.memory import MemoryAccount, OverloadStage
 from endpick.requests.model import CODE_OF, Refused
 

@@ -16,13 +16,13 @@ from endpick.api.access import Access
 from endpick.api.endpoint import Endpoint
 from endpick.api.request import InferenceRequest, Media, ParsedRequest, Piece, Prompt, Rejection
 from endpick.api.state import CycleState
-from endpick.plugins.apart import apart
-from endpick.plugins.failures import CALL_FAILURES, kind_of
+from endpick.host.apart import apart
+from endpick.host.boundary import Fault, Step
+from endpick.host.failures import CALL_FAILURES, kind_of
 from endpick.requests.intake import BuiltRequest, plainly
 from endpick.requests.memory import MemoryAccount
 from endpick.requests.model import CloseCause, Decision, IncomingRequest, Refused, Routed, plain_rejection, refused
 from endpick.requests.parsers import UNSEEN
-from endpick.scheduling.step import Fault, Step
 from endpick.scheduling.trace import Waited
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from endpick.api.endpoints import Endpoints, FloatArray, KnownEndpoints
 from endpick.api.request import InferenceRequest
 from endpick.api.scheduling import Filter, Picker, ProfileRunResult, ScoredEndpoints, Scorer
 from endpick.api.state import ScoringState
-from endpick.observability.telemetry import Telemetry
-from endpick.plugins.failures import CALL_FAILURES, kind_of
-from endpick.plugins.instance import Instance
-from endpick.scheduling.step import Fault, Step, bind
+from endpick.host.boundary import Fault, Step, bind
+from endpick.host.failures import CALL_FAILURES, kind_of
+from endpick.host.instance import Instance
+from endpick.host.telemetry import Telemetry
 
 NO_ENDPOINTS: Final = "no endpoints available for the given request"
 

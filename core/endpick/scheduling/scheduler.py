@@ -14,11 +14,11 @@ from endpick.api.endpoints import Endpoints
 from endpick.api.request import InferenceRequest, Rejection, shown
 from endpick.api.scheduling import ProfileHandler, ProfileRunResult, SchedulingResult
 from endpick.api.state import CycleState
-from endpick.observability.telemetry import Telemetry
-from endpick.plugins.failures import CALL_FAILURES, kind_of
-from endpick.plugins.instance import Instance
+from endpick.host.boundary import Fault, Step, bind
+from endpick.host.failures import CALL_FAILURES, kind_of
+from endpick.host.instance import Instance
+from endpick.host.telemetry import Telemetry
 from endpick.scheduling.profile import NO_ENDPOINTS, Profile
-from endpick.scheduling.step import Fault, Step, bind
 
 Runs: TypeAlias = Mapping[str, ProfileRunResult]
 

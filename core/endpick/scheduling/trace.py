@@ -15,9 +15,9 @@ from endpick.api.endpoints import Endpoints, FloatArray
 from endpick.api.request import InferenceRequest, JSONValue, Rejection
 from endpick.api.scheduling import ProfileRunResult, SchedulingResult
 from endpick.api.state import CycleState, ScoringState
+from endpick.host.boundary import Fault, Step
 from endpick.scheduling.profile import Profile, as_view
 from endpick.scheduling.scheduler import Scheduler
-from endpick.scheduling.step import Fault, Step
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,21 +14,21 @@ from time import perf_counter
 
 from endpick.api.errors import ConfigurationError
 from endpick.api.plugin import Plugin
-from endpick.datalayer.announcing import Announcements
-from endpick.datalayer.collection import CollectionLoop, CollectionSettings
-from endpick.datalayer.discovery import DiscoveryTask
-from endpick.datalayer.pace import PollCounts
+from endpick.data.announcing import Announcements
+from endpick.data.collection import CollectionLoop, CollectionSettings
+from endpick.data.discovery import DiscoveryTask
+from endpick.data.pace import PollCounts
 from endpick.diagnostics import Code, Diagnostic
-from endpick.observability.circuits import late
-from endpick.planning.compile import compile_collection, declared_keys
-from endpick.planning.plan import Plan, PlanOutcome
-from endpick.planning.request_plugins import missing_discovery
-from endpick.planning.steps import in_turns
-from endpick.plugins.apart import apart
-from endpick.plugins.failures import CALL_FAILURES, is_the_hosts, message_of
-from endpick.plugins.hooks import HookRegistry
-from endpick.plugins.instance import Instance
-from endpick.plugins.kinds import ExtensionPoint
+from endpick.host.apart import apart
+from endpick.host.circuits import late
+from endpick.host.failures import CALL_FAILURES, is_the_hosts, message_of
+from endpick.host.hooks import HookRegistry
+from endpick.host.instance import Instance
+from endpick.host.kinds import ExtensionPoint
+from endpick.host.planning.plan import Plan, PlanOutcome
+from endpick.host.planning.request_plugins import missing_discovery
+from endpick.host.planning.steps import in_turns
+from endpick.serve.compile import compile_collection, declared_keys
 from endpick.serve.deployment import (
     Deployment,
     NotStoppedError,

@@ -9,9 +9,9 @@ from http import HTTPStatus
 from prometheus_client.registry import Collector
 
 from endpick.api.turns import Turns
-from endpick.observability.text_page import CONTENT_TYPE, page_of
 from endpick.serve.admin_http import AdminConnection, BusySeats, HeldPages, Page, Pages
 from endpick.serve.admin_limits import AdminCounters, AdminLimits
+from endpick.serve.text_page import CONTENT_TYPE, page_of
 from endpick.transport.address import ListenError, ListenSettings, listening_socket
 from endpick.transport.listener import Listener
 from endpick.transport.sweeps import Sweeps

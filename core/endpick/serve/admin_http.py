@@ -17,8 +17,8 @@ from typing import cast
 
 import httptools
 
-from endpick.plugins.failures import AWAIT_FAILURES, is_the_hosts
-from endpick.plugins.tracebacks import for_log
+from endpick.host.failures import AWAIT_FAILURES, is_the_hosts
+from endpick.host.tracebacks import for_log
 from endpick.serve.admin_limits import AdminCounters, AdminLimits
 
 _log = logging.getLogger("endpick.serve")

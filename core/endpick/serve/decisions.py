@@ -9,7 +9,7 @@ from queue import Empty, Full, Queue
 from random import Random
 from threading import Thread
 
-from endpick.plugins.hooks import HookRegistry
+from endpick.host.hooks import HookRegistry
 from endpick.requests.pipeline import Pipeline
 from endpick.scheduling.trace import DecisionTrace, sampled, to_json
 from endpick.serve.hook_circuits import HookCircuits

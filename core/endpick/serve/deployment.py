@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from endpick.api.errors import ConfigurationError
 from endpick.api.hooks import Document, HostServices
 from endpick.api.plugin import PluginContext
-from endpick.datalayer.table import EndpointTable
+from endpick.data.table import EndpointTable
 from endpick.diagnostics import Code, Diagnostic, PluginReference
-from endpick.observability.registry_in_parts import RegistryInParts
-from endpick.observability.telemetry import Telemetry
-from endpick.planning.compile import Built, building, carrying_over, compiling
-from endpick.planning.plan import Plan, PlannedInstance
-from endpick.planning.steps import in_turns
-from endpick.plugins.attempt import LateError, attempt
-from endpick.plugins.breaker import DEFAULT_SETTINGS, BreakerSettings
-from endpick.plugins.failures import CALL_FAILURES, is_a, is_the_hosts, message_of
-from endpick.plugins.importing import describe
-from endpick.plugins.instance import Instance, instance_logger, scope_of
+from endpick.host.attempt import LateError, attempt
+from endpick.host.breaker import DEFAULT_SETTINGS, BreakerSettings
+from endpick.host.failures import CALL_FAILURES, is_a, is_the_hosts, message_of
+from endpick.host.importing import describe
+from endpick.host.instance import Instance, instance_logger, scope_of
+from endpick.host.planning.plan import Plan, PlannedInstance
+from endpick.host.planning.steps import in_turns
+from endpick.host.telemetry import Telemetry
 from endpick.requests.pipeline import Pipeline
+from endpick.serve.compile import Built, building, carrying_over, compiling
+from endpick.serve.registry_in_parts import RegistryInParts
 
 _log = logging.getLogger("endpick.serve")
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 
 from endpick.api.hooks import Document
 from endpick.api.metrics import LabelLimit
-from endpick.observability.metrics import EndpickMetrics
-from endpick.observability.recorder import MOST_REASONS
-from endpick.plugins.breaker import Breaker, BreakerSettings, BreakerState
-from endpick.plugins.failures import CALL_FAILURES, kind_of
-from endpick.plugins.hooks import HookCall, HookRegistry
-from endpick.plugins.tracebacks import for_log
+from endpick.host.breaker import Breaker, BreakerSettings, BreakerState
+from endpick.host.failures import CALL_FAILURES, kind_of
+from endpick.host.hooks import HookCall, HookRegistry
+from endpick.host.tracebacks import for_log
+from endpick.serve.metrics import EndpickMetrics
+from endpick.serve.recorder import MOST_REASONS
 
 _log = logging.getLogger("endpick.hooks")
 

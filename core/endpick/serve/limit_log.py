@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from endpick.flow_control.states import Outcome
-from endpick.observability.throttle import Throttle
+from endpick.host.throttle import Throttle
 
 _log = logging.getLogger("endpick.limits")
 

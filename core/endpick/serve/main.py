@@ -17,17 +17,17 @@ from types import FrameType
 from typing import NoReturn
 
 from endpick.diagnostics import ExitCode
-from endpick.early_signals import EARLY_SIGNALS
+from endpick.host.planning.plan import Plan, PlannedInstance, PlanOutcome
 from endpick.installation import request_path
-from endpick.observability.logs import last_line
-from endpick.observability.uncaught import Uncaught
-from endpick.planning.plan import Plan, PlannedInstance, PlanOutcome
 from endpick.serve import forks
+from endpick.serve.early_signals import EARLY_SIGNALS
 from endpick.serve.free_memory import keep_free_memory, release_start_code, share_free_memory
 from endpick.serve.garbage import collect_rarely
 from endpick.serve.lifecycle import Lifecycle, Phase, StoppedWhileStarting
+from endpick.serve.logs import last_line
 from endpick.serve.process import Control, Ports, ServeSettings, serve
 from endpick.serve.threads import started_threads
+from endpick.serve.uncaught import Uncaught
 
 _log = logging.getLogger("endpick.serve")
 

@@ -15,14 +15,14 @@ from prometheus_client.metrics import Gauge
 from prometheus_client.registry import CollectorRegistry
 
 from endpick.api.plugin import Parameters, Plugin
-from endpick.observability.circuits import late
-from endpick.observability.exposition import EventCounts
-from endpick.observability.telemetry import Telemetry
-from endpick.plugins.apart import apart
-from endpick.plugins.failures import CALL_FAILURES, is_the_hosts, kind_of
-from endpick.plugins.instance import Instance
-from endpick.plugins.kinds import ExtensionPoint
+from endpick.host.apart import apart
+from endpick.host.circuits import late
+from endpick.host.failures import CALL_FAILURES, is_the_hosts, kind_of
+from endpick.host.instance import Instance
+from endpick.host.kinds import ExtensionPoint
+from endpick.host.telemetry import Telemetry
 from endpick.requests.memory import STAGE_BOUNDS, MemoryAccount, OverloadStage
+from endpick.serve.exposition import EventCounts
 from endpick.serve.free_memory import FreeMemory, give_back, resident_bytes
 from endpick.serve.garbage import FullSearches
 

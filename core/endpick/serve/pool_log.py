@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable
 
 from endpick.api.endpoint import Endpoint
 from endpick.api.generation import Generation
-from endpick.datalayer.table import EndpointTable
-from endpick.observability.metrics import EndpickMetrics
-from endpick.observability.throttle import Throttle
+from endpick.data.table import EndpointTable
+from endpick.host.throttle import Throttle
 from endpick.serve.limit_log import LEFT_OUT
+from endpick.serve.metrics import EndpickMetrics
 
 _log = logging.getLogger("endpick.pool")
 

@@ -14,21 +14,14 @@ from prometheus_client.registry import CollectorRegistry
 
 from endpick.api.access import Access
 from endpick.api.hooks import HostServices, HostView
-from endpick.datalayer.collection import CollectionSettings
-from endpick.datalayer.table import MAX_ENDPOINTS, EndpointTable
+from endpick.data.collection import CollectionSettings
+from endpick.data.table import MAX_ENDPOINTS, EndpointTable
 from endpick.diagnostics import Code, Diagnostic
 from endpick.extproc.session import SessionSettings, session_factory
 from endpick.extproc.stream import SessionCounters
-from endpick.observability.circuits import left_out_now
-from endpick.observability.exposition import MAX_SAMPLES, EventCounts, Exposition, PoolGauges
-from endpick.observability.log_lines import LOST
-from endpick.observability.metrics import EndpickMetrics, StreamMetrics
-from endpick.observability.recorder import MAX_COMBINATIONS, Recorder
-from endpick.observability.registry_in_parts import new_host_registry
-from endpick.observability.uncaught import Uncaught, UncaughtCounts
-from endpick.planning.compile import declared_keys
-from endpick.planning.plan import Plan, PlanOutcome
-from endpick.plugins.breaker import BreakerSettings
+from endpick.host.breaker import BreakerSettings
+from endpick.host.circuits import left_out_now
+from endpick.host.planning.plan import Plan, PlanOutcome
 from endpick.requests.director import Director
 from endpick.requests.memory import STAGE_BOUNDS, MemoryAccount, OverloadStage
 from endpick.requests.model import MAX_NAME_CHARACTERS
@@ -37,14 +30,21 @@ from endpick.serve.active_plan import ActivePlan, WatchedFile, reload_once
 from endpick.serve.admin import AdminServer, admin_pages
 from endpick.serve.admin_limits import AdminLimits
 from endpick.serve.bodies.reader import LargeBodies, LargeBodySettings
+from endpick.serve.compile import declared_keys
 from endpick.serve.decisions import DecisionObservers
 from endpick.serve.deployment import Deployment, Runtime, StartRefused, deploy, document_of
+from endpick.serve.exposition import MAX_SAMPLES, EventCounts, Exposition, PoolGauges
 from endpick.serve.free_memory import resident_bytes
 from endpick.serve.hook_circuits import HookCircuits
 from endpick.serve.lifecycle import DrainTime, Lifecycle, Phase, Readiness, unless
 from endpick.serve.limit_log import ADMIN, FLOW_CONTROL, SESSION, TRANSPORT, LimitLog
+from endpick.serve.log_lines import LOST
+from endpick.serve.metrics import EndpickMetrics, StreamMetrics
 from endpick.serve.overload import OverloadWatch, available_bytes
 from endpick.serve.pool_log import PoolLog
+from endpick.serve.recorder import MAX_COMBINATIONS, Recorder
+from endpick.serve.registry_in_parts import new_host_registry
+from endpick.serve.uncaught import Uncaught, UncaughtCounts
 from endpick.serve.watchdog import Watchdog, WatchdogSettings
 from endpick.transport.address import ListenError, ListenSettings
 from endpick.transport.health import HealthBoard, health_methods
@@ -55,8 +55,8 @@ from endpick.transport.server import Server, TransportName, open_server
 from endpick.transport.tls import TlsError, TlsSettings
 
 if TYPE_CHECKING:
-    from endpick.flow_control.metrics import FlowControlMetrics
-    from endpick.observability.legacy import LegacyTwins
+    from endpick.serve.flow_control_metrics import FlowControlMetrics
+    from endpick.serve.legacy import LegacyTwins
 
 _log = logging.getLogger("endpick.serve")
 
@@ -235,7 +235,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
         counters = SessionCounters()
         sessions = session_factory(director, settings.sessions, counters, account)
         if settings.grpc_stream_metrics:
-            from endpick.extproc.measured import measured  # noqa: PLC0415 - only where streams are counted
+            from endpick.serve.stream_metrics import measured  # noqa: PLC0415 - only where streams are counted
 
             sessions = measured(sessions, StreamMetrics(registry), services.clock)
         methods = ext_proc_methods(sessions) | health_methods(board)
@@ -267,7 +267,7 @@ async def serve(plan: Plan, settings: ServeSettings, control: Control, started: 
 
 
 def _with_twins(exposition: Exposition) -> LegacyTwins:
-    from endpick.observability.legacy import LegacyTwins  # noqa: PLC0415 - only where the names of before are asked for
+    from endpick.serve.legacy import LegacyTwins  # noqa: PLC0415 - only where the names of before are asked for
 
     return LegacyTwins(exposition)
 
@@ -282,7 +282,7 @@ class _FlowControlCounts:
         self._begun: FlowControlMetrics | None = None
 
     def begin(self) -> FlowControlMetrics:
-        from endpick.flow_control.metrics import FlowControlMetrics  # noqa: PLC0415 - only where requests may wait
+        from endpick.serve.flow_control_metrics import FlowControlMetrics  # noqa: PLC0415 - only where requests may wait
 
         self._begun = FlowControlMetrics(self._registry, self._settings.pool_name, self._settings.max_metric_combinations, self._overflowed)
         return self._begun

@@ -13,8 +13,8 @@ from types import FrameType
 from typing import cast
 
 from endpick.api.plugin import Parameters, Plugin
-from endpick.observability.metrics import EndpickMetrics
-from endpick.plugins.tracebacks import stack_text
+from endpick.host.tracebacks import stack_text
+from endpick.serve.metrics import EndpickMetrics
 
 _log = logging.getLogger("endpick.watchdog")
 

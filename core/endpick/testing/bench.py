@@ -21,13 +21,13 @@ from endpick.api.plugin import Parameters, Plugin, PluginContext
 from endpick.api.request import InferenceRequest
 from endpick.api.scheduling import DisaggregationDecider, ProfileHandler
 from endpick.api.state import CycleState, ScoringState
-from endpick.datalayer.table import EndpointTable, TableWriter
+from endpick.data.table import EndpointTable, TableWriter
 from endpick.diagnostics import Diagnostic
-from endpick.plugins.failures import TESTED_FAILURES
-from endpick.plugins.importing import describe, place
-from endpick.plugins.instance import Instance, build, scope_of, subscriptions_of
-from endpick.plugins.kinds import payload_of
-from endpick.plugins.references import references_in
+from endpick.host.failures import TESTED_FAILURES
+from endpick.host.importing import describe, place
+from endpick.host.instance import Instance, build, scope_of, subscriptions_of
+from endpick.host.kinds import payload_of
+from endpick.host.references import references_in
 from endpick.testing.made_up import is_column, make_pool, make_request, nonsense_of, unprotected, value_of
 from endpick.testing.plugin_under_test import PluginUnderTest
 from endpick.testing.side_effects import Watch, watched

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import FrameType, ModuleType
 from typing import TypeAlias
 
-from endpick.plugins.kinds import Kind
+from endpick.host.kinds import Kind
 from endpick.testing.plugin_under_test import PluginUnderTest
 
 

@@ -22,17 +22,17 @@ from endpick.api.plugin import Parameters, Plugin, PluginContext
 from endpick.config import load_config
 from endpick.config.foreign_yaml import documents_of
 from endpick.diagnostics import did_you_mean, render_text
+from endpick.host.discovery import Candidate, discover
+from endpick.host.instance import Instance, scope_of
+from endpick.host.planning.plan import Plan, PlannedInstance
+from endpick.host.planning.planner import make_plan
+from endpick.host.telemetry import NullTelemetry
 from endpick.installation import API_MAJOR
-from endpick.observability.telemetry import NullTelemetry
-from endpick.planning.compile import build_plan, compile_plan, declared_keys
-from endpick.planning.plan import Plan, PlannedInstance
-from endpick.planning.planner import make_plan
-from endpick.plugins.discovery import Candidate, discover
-from endpick.plugins.instance import Instance, scope_of
 from endpick.requests.director import Director
 from endpick.requests.intake import REQUEST_ID
 from endpick.requests.model import CloseCause, Decision, IncomingRequest, Refused, Routed
 from endpick.scheduling.trace import ProfileRecord, traced
+from endpick.serve.compile import build_plan, compile_plan, declared_keys
 from endpick.testing.bench import Clock
 from endpick.testing.made_up import BUILT_IN_KEYS, make_pool
 

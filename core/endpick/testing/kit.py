@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 from endpick.api.data import AnyKey
 from endpick.api.plugin import Parameters, Plugin
-from endpick.plugins.discovery import Candidate, discover
-from endpick.plugins.failures import TESTED_FAILURES
-from endpick.plugins.importing import describe, place, trace_notes
-from endpick.plugins.kinds import kinds_of
+from endpick.host.discovery import Candidate, discover
+from endpick.host.failures import TESTED_FAILURES
+from endpick.host.importing import describe, place, trace_notes
+from endpick.host.kinds import kinds_of
 from endpick.testing.check import Check, Finding, NotApplicable, TookTooLong, checks_in, time_limit
 from endpick.testing.checks import conduct, data_layer, declarations, filters_and_pickers, flow_control, lifecycle, request_path, scorers
 from endpick.testing.plugin_under_test import Inputs, PluginUnderTest, plugin_under_test

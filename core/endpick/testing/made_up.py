@@ -20,7 +20,7 @@ from endpick.api.generation import Column, Generation
 from endpick.api.metrics import MetricsPage
 from endpick.api.request import InferenceRequest, Prompt
 from endpick.api.scheduling import ProfileRunResult, ScoredEndpoints
-from endpick.datalayer.table import EndpointTable
+from endpick.data.table import EndpointTable
 
 BUILT_IN_KEYS: tuple[AnyKey, ...] = tuple(value for value in vars(keys).values() if isinstance(value, DataKey))
 """The data keys that endpick defines itself."""

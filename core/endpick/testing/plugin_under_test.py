@@ -13,16 +13,16 @@ import importlib_metadata
 from endpick.api.data import AnyKey
 from endpick.api.plugin import Parameters, Plugin
 from endpick.diagnostics import Diagnostic
+from endpick.host import metadata
+from endpick.host.contract import check_contract
+from endpick.host.discovery import Candidate, find
+from endpick.host.kinds import Kind, kinds_of
+from endpick.host.loader import LoadedPlugin
+from endpick.host.metadata import normalise
+from endpick.host.parameters import check_parameters, parameters_schema
+from endpick.host.resolution import Reference
+from endpick.host.schema import fault_of_schemas
 from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOST_DISTRIBUTION
-from endpick.plugins import metadata
-from endpick.plugins.contract import check_contract
-from endpick.plugins.discovery import Candidate, find
-from endpick.plugins.kinds import Kind, kinds_of
-from endpick.plugins.loader import LoadedPlugin
-from endpick.plugins.metadata import normalise
-from endpick.plugins.parameters import check_parameters, parameters_schema
-from endpick.plugins.resolution import Reference
-from endpick.plugins.schema import fault_of_schemas
 
 if TYPE_CHECKING:
     import pytest

@@ -19,7 +19,7 @@ from endpick.api.datalayer import (
     StreamSource,
 )
 from endpick.api.endpoint import Endpoint
-from endpick.plugins.failures import AWAIT_FAILURES, is_the_hosts
+from endpick.host.failures import AWAIT_FAILURES, is_the_hosts
 from endpick.testing.bench import Bench, Raised
 from endpick.testing.side_effects import watched
 

@@ -18,7 +18,7 @@ from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
 from endpick.api.grpc_server import new_server, renewable_credentials
 from endpick.extproc.stream import GrpcStatus, ProtocolError, Reply, StreamSession
-from endpick.plugins.apart import apart
+from endpick.host.apart import apart
 from endpick.requests.memory import MemoryAccount, MemoryBudget, OverloadStage
 from endpick.requests.model import CloseCause
 from endpick.requests.waiting import close_with

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from endpick.api import PluginContext
-from endpick.datalayer.table import EndpointTable
+from endpick.data.table import EndpointTable
 from endpick_builtin.kubernetes.discovery import KubernetesDiscovery, KubernetesDiscoveryParameters
 from endpick_builtin.kubernetes.patience import Patience
 from integration.kubernetes.api_server import ApiServer, kubeconfig, serving

@@ -12,8 +12,8 @@ from endpick.cli.llm_d_flags import FLAGS
 from endpick.cli.serve import command
 from endpick.cli.serve_settings import pool_of
 from endpick.config import load_config
-from endpick.planning.planner import make_plan
-from endpick.plugins.discovery import discover
+from endpick.host.discovery import discover
+from endpick.host.planning.planner import make_plan
 from endpick_builtin.kubernetes.leases import lease_name
 from endpick_builtin.kubernetes.objects import read_pool
 from integration.kubernetes.llm_d_values import FORMER, LLM_D, Refused, WithoutEffect, at, nested

@@ -14,19 +14,19 @@ from prometheus_client import CollectorRegistry
 
 from endpick.api import PluginContext
 from endpick.config import load_config
-from endpick.observability.exposition import Exposition
-from endpick.observability.metrics import EndpickMetrics
-from endpick.observability.registry_in_parts import RegistryInParts
-from endpick.observability.telemetry import NullTelemetry
-from endpick.plugins.discovery import discover
-from endpick.plugins.instance import Instance, build, instance_logger
-from endpick.plugins.loader import load
-from endpick.plugins.parameters import ParameterSource, check_parameters
-from endpick.plugins.resolution import Reference, resolve
+from endpick.host.discovery import discover
+from endpick.host.instance import Instance, build, instance_logger
+from endpick.host.loader import load
+from endpick.host.parameters import ParameterSource, check_parameters
+from endpick.host.resolution import Reference, resolve
+from endpick.host.telemetry import NullTelemetry
 from endpick.requests.large import LargeBody
 from endpick.requests.long_body import Body
 from endpick.serve.bodies.queue import Answer
 from endpick.serve.bodies.reader import LargeBodies, LargeBodySettings
+from endpick.serve.exposition import Exposition
+from endpick.serve.metrics import EndpickMetrics
+from endpick.serve.registry_in_parts import RegistryInParts
 
 CHAT = "/v1/chat/completions"
 QUICK = LargeBodySettings(timeout_seconds=20.0)

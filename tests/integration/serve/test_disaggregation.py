@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from endpick.plugins.discovery import discover
+from endpick.host.discovery import discover
 from integration.serve.disaggregated import IMAGE, decisions, disaggregated_gateway, served_by, with_discovery, work_of
 from integration.serve.gateway import samples, until
 

@@ -130,7 +130,7 @@ async def test_requests_are_answered_where_neither_output_takes_a_byte_from_the_
 
 @pytest.mark.parametrize("name", ["PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"])
 def test_metrics_are_kept_in_no_file_whatever_the_environment_says(tmp_path, name):
-    begin = "from endpick.cli.process import spare_imports; spare_imports(); import endpick.observability.metrics, prometheus_client as p"
+    begin = "from endpick.cli.process import spare_imports; spare_imports(); import endpick.serve.metrics, prometheus_client as p"
     environment = {**os.environ, name: str(tmp_path), "PYTHONPATH": os.pathsep.join(map(str, SOURCES))}
     kept = subprocess.run(
         [sys.executable, "-c", f"{begin}; p.Counter('x', 'y').inc()"], env=environment, capture_output=True, text=True, check=False

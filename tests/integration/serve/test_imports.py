@@ -39,12 +39,12 @@ SERVED_WITHOUT = (
     "stringprep",  # for host names in other alphabets
     "endpick.cli.outputs",
     "endpick_builtin.kubernetes",
-    "endpick.demo",
+    "endpick.simulation.demo",
     "endpick.flow_control.controller",  # for the feature gate flowControl, with all that the queues are made of
-    "endpick.flow_control.metrics",
+    "endpick.serve.flow_control_metrics",
     "endpick.flow_control.policies",
-    "endpick.planning.document",
-    "endpick.plugins.lock",  # for --locked
+    "endpick.host.planning.document",
+    "endpick.host.lock",  # for --locked
     "endpick.requests.turns",
     "endpick.serve.bodies.helper",  # for bodies beyond --large-body
     "endpick.simulation",

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from endpick.api import Media, Modality, Rejection
-from endpick.plugins.discovery import discover
-from endpick.plugins.lock import Lock, lock_of
+from endpick.host.discovery import discover
+from endpick.host.lock import Lock, lock_of
 from endpick.requests.large import BodyRead, ParserFailed
 from endpick.requests.long_body import LongBody
 from endpick.requests.model import Refused

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from ruamel.yaml import YAML
 
-from endpick.observability.legacy import TWINS
+from endpick.serve.legacy import TWINS
 from integration.serve.gateway import Gateway, running_gateway, until
 
 PREFIX = "llm_d_epp_"

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from ruamel.yaml import YAML
 
-from endpick.observability.legacy import TWINS
+from endpick.serve.legacy import TWINS
 from integration.plugins.serving import serving
 from integration.serve.test_metrics_catalogue import CATALOGUE, OF_PLUGINS, PREFIX, families
 

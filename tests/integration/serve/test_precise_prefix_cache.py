@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from endpick.plugins.discovery import discover
+from endpick.host.discovery import discover
 from integration.serve.gateway import Gateway, running_gateway, samples, until
 
 BLOCK = 16

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from endpick.api import DataKey, Endpoint, Endpoints, Scope, Subscriptions, UnknownKey
 from endpick.api.access import Access
-from endpick.datalayer.table import EndpointTable
-from endpick.plugins.instance import scope_of
+from endpick.data.table import EndpointTable
+from endpick.host.instance import scope_of
 
 LOAD = DataKey("load", float)
 TAG = DataKey("tag", str)

@@ -16,7 +16,7 @@ from endpick.api import TOKENIZED_PROMPT, Endpoint, InferenceRequest, PluginCont
 from endpick.api.access import Access
 from endpick.api.keys import PREFIX_MATCH_BLOCKS
 from endpick.api.state import CycleState
-from endpick.datalayer.table import EndpointTable
+from endpick.data.table import EndpointTable
 from endpick_builtin.producers.precise.parameters import PrecisePrefixCacheParameters
 from endpick_builtin.producers.precise_prefix_cache import PrecisePrefixCacheProducer
 

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from endpick.api import Limits, PluginContext, Unavailable
-from endpick.datalayer.table import EndpointTable
+from endpick.data.table import EndpointTable
 from endpick.transport.tls import make_self_signed
 from endpick_builtin.collection import answers, connection_room, otlp, page_limits, pool_data, push_server
 from endpick_builtin.collection.pool_data import HttpPoolSource, PoolSourceParameters

@@ -20,7 +20,7 @@ from endpick.api import (
 )
 from endpick.api.scheduling import ProfileRunResult, SchedulingResult
 from endpick.api.state import CycleState
-from endpick.datalayer.table import EndpointTable
+from endpick.data.table import EndpointTable
 from endpick.requests.intake import HeadersForUpstream
 from endpick_builtin.filters.thresholds import UtilizationFilter
 from endpick_builtin.filters.tiers import PrefixCacheAffinityFilter, SLOHeadroomTierFilter

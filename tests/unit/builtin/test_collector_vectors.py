@@ -9,11 +9,11 @@ import pytest
 from ruamel.yaml import YAML
 
 from endpick.api import Endpoint, EndpointChange, EndpointEvent, MetricsPage, PluginContext, Topology, Unavailable
-from endpick.datalayer.table import EndpointTable
-from endpick.plugins.discovery import discover
-from endpick.plugins.loader import load
-from endpick.plugins.resolution import Reference
-from endpick.plugins.schema import own_model
+from endpick.data.table import EndpointTable
+from endpick.host.discovery import discover
+from endpick.host.loader import load
+from endpick.host.resolution import Reference
+from endpick.host.schema import own_model
 
 VECTORS = YAML(typ="safe").load(Path(__file__).parents[2] / "fixtures/vectors/collectors.yaml")
 

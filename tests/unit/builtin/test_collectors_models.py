@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from endpick.api import SERVED_MODELS, Endpoint, Parameters, PluginContext, ServedModel
 from endpick.api.access import AccessScope
-from endpick.datalayer.table import EndpointTable
+from endpick.data.table import EndpointTable
 from endpick_builtin.collection.sources import ModelList, ModelsDataExtractor
 
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from endpick.api import ConfigurationError, PluginContext
-from endpick.datalayer.table import EndpointTable
+from endpick.data.table import EndpointTable
 from endpick_builtin.discovery.clusters import MulticlusterFileDiscovery
 from endpick_builtin.discovery.file_discovery import FileDiscoveryParameters
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpick.api import ConfigurationError, PluginContext
-from endpick.datalayer.table import EndpointTable
+from endpick.data.table import EndpointTable
 from endpick_builtin.discovery import dns_client, dns_discovery
 from endpick_builtin.discovery.dns_client import servers_of
 from endpick_builtin.discovery.dns_discovery import DnsDiscovery, DnsDiscoveryParameters

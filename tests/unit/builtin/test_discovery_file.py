@@ -14,7 +14,7 @@ import pytest
 from pydantic import ValidationError
 
 from endpick.api import ConfigurationError, PluginContext
-from endpick.datalayer.table import EndpointTable
+from endpick.data.table import EndpointTable
 from endpick_builtin.discovery import file_discovery as module
 from endpick_builtin.discovery.file_discovery import FileDiscovery, FileDiscoveryParameters
 from unit.builtin.endpoint_files import EXPECTED, GOOD, entry, listing, shown

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from endpick.api import ConfigurationError, PluginContext
-from endpick.datalayer.table import EndpointTable
+from endpick.data.table import EndpointTable
 from endpick_builtin.discovery.static_discovery import StaticDiscovery, StaticDiscoveryParameters
 
 A = {"name": "a", "address": "10.0.0.1", "port": "8000", "labels": {"role": "decode"}}

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from endpick.api import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, Endpoint
 from endpick.api.state import CycleState
-from endpick.datalayer.table import EndpointTable
+from endpick.data.table import EndpointTable
 from endpick_builtin.admission.detectors import UtilizationDetector
 from endpick_builtin.filters.labels import DecodeFilter, EncodeFilter, LabelSelectorFilter, PrefillFilter
 from unit.scheduling.workbench import REQUEST, access, instance, names, pool

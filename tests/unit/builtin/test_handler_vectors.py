@@ -28,11 +28,11 @@ from endpick.api import (
     Prompt,
     PromptTokens,
 )
-from endpick.datalayer.table import EndpointTable
-from endpick.plugins.discovery import discover
-from endpick.plugins.loader import LoadedPlugin, load
-from endpick.plugins.parameters import check_parameters
-from endpick.plugins.resolution import Reference
+from endpick.data.table import EndpointTable
+from endpick.host.discovery import discover
+from endpick.host.loader import LoadedPlugin, load
+from endpick.host.parameters import check_parameters
+from endpick.host.resolution import Reference
 
 VECTORS = Path(__file__).parents[2] / "fixtures" / "vectors"
 OFFERED = {one.type: one for one in discover() if one.is_builtin}

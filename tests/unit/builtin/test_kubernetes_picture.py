@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from endpick.api import Endpoint, Limits, PluginContext
-from endpick.datalayer.table import EndpointTable
+from endpick.data.table import EndpointTable
 from endpick_builtin.kubernetes import election, pages
 from endpick_builtin.kubernetes.client import Event
 from endpick_builtin.kubernetes.election import Election, Timing

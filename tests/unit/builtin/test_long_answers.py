@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from endpick.api import Unavailable
-from endpick.datalayer.pace import Pace, PollCounts
+from endpick.data.pace import Pace, PollCounts
 from endpick_builtin.collection import long_answers
 from endpick_builtin.collection.long_answers import LONG_BYTES, LongAnswers
 from unit.builtin.kv_publisher import until

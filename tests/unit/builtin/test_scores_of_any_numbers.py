@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from endpick.api import DataCollector, Endpoint, MetricsPage, PluginContext, Scope, Scorer, Unavailable
-from endpick.datalayer.table import EndpointTable, TableWriter
-from endpick.plugins.instance import scope_of
-from endpick.plugins.schema import own_model
+from endpick.data.table import EndpointTable, TableWriter
+from endpick.host.instance import scope_of
+from endpick.host.schema import own_model
 from endpick.testing.bench import doubles
 from endpick_builtin.collection.core_metrics import CORE_KEYS, CoreMetricsExtractor, CoreMetricsParameters
 

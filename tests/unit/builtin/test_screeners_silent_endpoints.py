@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from endpick.api import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, Endpoint, Endpoints, InferenceRequest, PluginContext
-from endpick.datalayer.table import EndpointTable
+from endpick.data.table import EndpointTable
 from endpick.scheduling.profile import as_view
 from endpick_builtin.admission.candidate_filters import SilentEndpointParameters, SilentEndpointScreener
 

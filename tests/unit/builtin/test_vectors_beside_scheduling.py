@@ -25,12 +25,12 @@ from endpick.api import (
     Usage,
 )
 from endpick.api.access import Access
-from endpick.datalayer.table import EndpointTable
-from endpick.plugins.discovery import discover
-from endpick.plugins.instance import scope_of
-from endpick.plugins.loader import load
-from endpick.plugins.resolution import Reference
-from endpick.plugins.schema import own_model
+from endpick.data.table import EndpointTable
+from endpick.host.discovery import discover
+from endpick.host.instance import scope_of
+from endpick.host.loader import load
+from endpick.host.resolution import Reference
+from endpick.host.schema import own_model
 from endpick.requests.intake import HeadersForUpstream
 from endpick.testing.made_up import make_pool
 from endpick_builtin.collection.pool_data import JsonDocument

@@ -19,9 +19,9 @@ from endpick.api import (
     ScoredEndpoints,
 )
 from endpick.api.state import CycleState
-from endpick.plugins.discovery import discover
-from endpick.plugins.loader import load
-from endpick.plugins.resolution import Reference
+from endpick.host.discovery import discover
+from endpick.host.loader import load
+from endpick.host.resolution import Reference
 from endpick.requests.intake import HeadersForUpstream
 from endpick.scheduling.profile import as_view
 from endpick.testing.made_up import make_pool

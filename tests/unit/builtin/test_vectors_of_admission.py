@@ -21,7 +21,7 @@ from endpick.api import (
     Rejection,
 )
 from endpick.api.access import Access
-from endpick.datalayer.table import EndpointTable
+from endpick.data.table import EndpointTable
 from endpick_builtin.parsers.openai import OpenAIParser
 from unit.builtin.vectors import built, cases
 from unit.requests.stage import Stage, admitter_of, detector_of

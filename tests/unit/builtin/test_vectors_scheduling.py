@@ -13,9 +13,9 @@ from endpick.api import TOKENIZED_PROMPT, DataKey, InferenceRequest, LoraAdapter
 from endpick.api.access import AccessScope
 from endpick.api.scheduling import ProfileRunResult, SchedulingResult
 from endpick.api.state import CycleState
-from endpick.plugins.discovery import discover
-from endpick.plugins.loader import load
-from endpick.plugins.resolution import Reference
+from endpick.host.discovery import discover
+from endpick.host.loader import load
+from endpick.host.resolution import Reference
 from endpick.requests.intake import HeadersForUpstream
 from endpick.scheduling.profile import as_view
 from unit.scheduling.workbench import access, instance, names, pool

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from endpick.plugins.discovery import discover
-from endpick.plugins.instance import Instance
+from endpick.host.discovery import discover
+from endpick.host.instance import Instance
 from unit.scheduling.workbench import instance
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "vectors"

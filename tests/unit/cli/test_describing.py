@@ -14,9 +14,9 @@ from pydantic import ConfigDict, Field
 from endpick.api import Duration, Parameters
 from endpick.cli.describe import command
 from endpick.cli.describing import bounds_of, example_from, parameter_tables, type_of
-from endpick.plugins.discovery import discover
-from endpick.plugins.loader import load
-from endpick.plugins.resolution import Reference
+from endpick.host.discovery import discover
+from endpick.host.loader import load
+from endpick.host.resolution import Reference
 
 ROOT = Path(__file__).parents[3]
 BUILT_IN = [candidate for candidate in discover() if candidate.is_builtin]

@@ -9,7 +9,7 @@ from endpick.cli.go_flags import GIVEN
 from endpick.cli.llm_d_flags import FLAGS, REMOVED, Effect, without_effect
 from endpick.cli.serve import command
 from endpick.cli.serve_settings import log_format, log_level, pool_of, settings_of
-from endpick.planning.pool import PoolSettings, PoolSettingsError, target_ports
+from endpick.host.planning.pool import PoolSettings, PoolSettingsError, target_ports
 
 LLM_DS_38 = [
     "allow-experimental-plugins",

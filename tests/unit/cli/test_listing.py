@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from endpick.cli.console import json_text, table
 from endpick.cli.listing import statuses
-from endpick.plugins.discovery import Candidate
+from endpick.host.discovery import Candidate
 
 
 def candidate(plugin_type="a.b", distribution="acme", **more):

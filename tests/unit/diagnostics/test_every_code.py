@@ -18,9 +18,9 @@ ASSERTED_IN: dict[Code, str] = {
     Code.E0105: "unit/config/test_config_spans.py::test_a_byte_that_is_not_utf8_is_shown_at_its_place",
     Code.E0110: "unit/config/test_config_spans.py::test_a_file_that_does_not_exist_is_a_diagnostic",
     Code.W0205: "unit/config/test_config_spans.py::test_an_overridden_field_is_shown_beside_what_overrides_it",
-    Code.E0703: "unit/plugins/test_hooks.py::test_a_hook_that_does_not_finish_is_given_up",
-    Code.E0704: "unit/plugins/test_hooks.py::test_every_hook_object_is_called_although_one_fails",
-    Code.E0707: "unit/plugins/test_hooks.py::test_a_reload_can_be_vetoed",
+    Code.E0703: "unit/host/test_hooks.py::test_a_hook_that_does_not_finish_is_given_up",
+    Code.E0704: "unit/host/test_hooks.py::test_every_hook_object_is_called_although_one_fails",
+    Code.E0707: "unit/host/test_hooks.py::test_a_reload_can_be_vetoed",
 }
 """Tests that compare spans in a way that `_placed_in_tables` and `_placed_in_golden_files` do not see."""
 
@@ -91,7 +91,7 @@ def _placed_in_golden_files() -> set[str]:
 
 def _placed_in_tables() -> set[str]:
     """Codes in pairs of a code and the text that its span has to cover, or a document in which that text is marked."""
-    files = (file for package in ("unit/config", "unit/planning", "integration/planning") for file in (TESTS / package).glob("test_*.py"))
+    files = (file for package in ("unit/config", "unit/host/planning", "integration/host") for file in (TESTS / package).glob("test_*.py"))
     nodes = (node for file in files for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
     pairs = (node.elts for node in nodes if isinstance(node, ast.Tuple) and len(node.elts) == 2)
     return {

@@ -9,17 +9,17 @@ from dataclasses import dataclass, field, replace
 from endpick.api import Endpoint, FairnessPolicy, OrderingPolicy, SaturationDetector, UsageLimitPolicy
 from endpick.api.access import Access
 from endpick.api.request import InferenceRequest
-from endpick.datalayer.table import EndpointTable
+from endpick.data.table import EndpointTable
 from endpick.flow_control.controller import FlowController
 from endpick.flow_control.limits import Rules, rules_of
 from endpick.flow_control.policies import bind_flow_control
 from endpick.flow_control.queues import Entry
-from endpick.flow_control.settings import BandSettings, FlowControlSettings
 from endpick.flow_control.states import EntryEvent
-from endpick.plugins.breaker import Breaker, BreakerSettings
-from endpick.plugins.instance import Instance
-from endpick.plugins.kinds import OnFault
-from endpick.scheduling.step import bind
+from endpick.host.boundary import bind
+from endpick.host.breaker import Breaker, BreakerSettings
+from endpick.host.instance import Instance
+from endpick.host.kinds import OnFault
+from endpick.host.planning.flow_control_settings import BandSettings, FlowControlSettings
 from unit.scheduling.workbench import Recording, plugin_of
 
 BAND = BandSettings(1_000_000_000, 5000, "in-turn", "fcfs")

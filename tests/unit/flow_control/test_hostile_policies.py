@@ -179,7 +179,7 @@ def blocking(monkeypatch):
     def make(point: str) -> tuple[Bench, Blocks]:
         policy = Blocks(point)
         clock = Clock()
-        monkeypatch.setattr("endpick.scheduling.step.perf_counter", clock)
+        monkeypatch.setattr("endpick.host.boundary.perf_counter", clock)
         monkeypatch.setattr("endpick.flow_control.calls.perf_counter", clock)
         monkeypatch.setattr(Bench, "budget_seconds", 0.05)
         bench = policy.bench = Bench(settings(template=band(fairness="bad"), ttl_seconds=0.0), bad=policy.methods())

@@ -10,7 +10,7 @@ from endpick.api import EvictionFilter, EvictionOrderingPolicy
 from endpick.flow_control.calls import Eviction
 from endpick.flow_control.policies import BoundEviction
 from endpick.flow_control.reclaim import CONFIRMATION_SECONDS, REPORTED_GRACE_SECONDS, FlightState, Reclaimer
-from endpick.scheduling.step import bind
+from endpick.host.boundary import bind
 from unit.flow_control.queue_bench import Bench, settings
 from unit.scheduling.workbench import plugin_of
 

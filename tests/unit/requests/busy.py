@@ -8,7 +8,7 @@ from dataclasses import replace
 from endpick.api import FairnessPolicy, OrderingPolicy, UsageLimitPolicy
 from endpick.api.access import Access
 from endpick.flow_control.policies import bind_flow_control
-from endpick.plugins.instance import Instance
+from endpick.host.instance import Instance
 from endpick.requests.director import Director
 from endpick.requests.memory import MemoryAccount
 from endpick.requests.pipeline import Pipeline

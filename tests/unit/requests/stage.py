@@ -17,9 +17,9 @@ from endpick.api import (
     ResponseObserver,
     SaturationDetector,
 )
-from endpick.datalayer.table import EndpointTable
-from endpick.plugins.instance import Instance
-from endpick.plugins.kinds import OnFault
+from endpick.data.table import EndpointTable
+from endpick.host.instance import Instance
+from endpick.host.kinds import OnFault
 from endpick.requests.director import Director
 from endpick.requests.memory import MemoryAccount
 from endpick.requests.model import BodyModes, IncomingRequest, Refused, Routed

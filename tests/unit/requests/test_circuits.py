@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from endpick.api import Rejection
-from endpick.plugins.breaker import DEFAULT_SETTINGS, BreakerState
-from endpick.plugins.kinds import OnFault
+from endpick.host.breaker import DEFAULT_SETTINGS, BreakerState
+from endpick.host.kinds import OnFault
 from endpick.requests.model import CloseCause
 from unit.requests.stage import Stage, async_producer_of, before_request_of, observer_of, parser_of, producer_of
 from unit.scheduling.workbench import filter_of, scorer_of

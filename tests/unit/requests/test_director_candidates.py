@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from endpick.api import Rejection
-from endpick.datalayer.table import EndpointTable
-from endpick.plugins.kinds import OnFault
+from endpick.data.table import EndpointTable
+from endpick.host.kinds import OnFault
 from endpick.requests.model import Refused
 from unit.requests.stage import Stage, admitter_of, candidate_filter_of, detector_of
 

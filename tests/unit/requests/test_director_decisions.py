@@ -15,7 +15,7 @@ from endpick.api import (
     LoraAdapters,
     Rejection,
 )
-from endpick.plugins.kinds import OnFault
+from endpick.host.kinds import OnFault
 from endpick.requests.model import BodyMode, BodyModes, CloseCause, Refused
 from endpick_builtin.producers.prefix_cache import ApproxPrefixCacheProducer
 from endpick_builtin.scorers.affinity import LoraAffinityScorer, PrefixCacheScorer

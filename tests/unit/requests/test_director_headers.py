@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from endpick.api import AGENT_IDENTITY, DataProducer, Rejection, RequestHeaderProcessor
-from endpick.plugins.kinds import OnFault
+from endpick.host.kinds import OnFault
 from endpick.requests.model import Refused
 from unit.requests.stage import Stage, detector_of, header_processor_of
 from unit.scheduling.workbench import instance

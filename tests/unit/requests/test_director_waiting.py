@@ -8,7 +8,7 @@ import inspect
 import pytest
 
 from endpick.api import DataKey, Scope
-from endpick.plugins.kinds import OnFault
+from endpick.host.kinds import OnFault
 from endpick.requests.model import Refused, Routed
 from unit.requests.stage import Stage, async_producer_of, producer_of
 from unit.scheduling.workbench import filter_of

@@ -11,7 +11,7 @@ import pytest
 
 from endpick.api import Endpoint, ParsedRequest
 from endpick.extproc.headers import as_struct
-from endpick.plugins.failures import is_the_hosts
+from endpick.host.failures import is_the_hosts
 from endpick.requests.model import CloseCause, Routed
 from unit.oddities import Own, Unfriendly, odd
 from unit.requests.stage import (

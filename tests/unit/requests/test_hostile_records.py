@@ -8,9 +8,9 @@ import pytest
 
 from endpick.api import ParsedRequest, Rejection, Usage
 from endpick.extproc.replies import immediate
+from endpick.host.boundary import Fault
 from endpick.requests.model import CloseCause, Routed
 from endpick.requests.waiting import LaterDecision
-from endpick.scheduling.step import Fault
 from unit.oddities import OddText, Own, Unfriendly, half, odd, sly, spoilt
 from unit.requests.stage import Stage, admitter_of, before_request_of, header_processor_of, parser_of
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from endpick.api import ParsedRequest, Prompt, Rejection
-from endpick.plugins.breaker import LATE_CALLS
-from endpick.plugins.kinds import OnFault
+from endpick.host.breaker import LATE_CALLS
+from endpick.host.kinds import OnFault
 from endpick.requests.director import Director
 from endpick.requests.large import BodyRead, ElsewhereError, LargeBody, ParserFailed
 from endpick.requests.model import NO_MODEL, Refused, Routed

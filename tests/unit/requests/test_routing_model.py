@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from endpick.api import Endpoint
 from endpick.api.keys import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE
-from endpick.planning.plan import Plan
+from endpick.host.planning.plan import Plan
 from endpick.testing.host import Host, host_of
 from endpick_builtin.kubernetes.objects import Pool, endpoints_of, read_pod, read_pool
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from endpick.api import ModelRewrite, ModelTarget, ParsedRequest, Rejection
-from endpick.datalayer.model_rules import ModelRules
-from endpick.plugins.breaker import DEFAULT_SETTINGS, Breaker, BreakerSettings
-from endpick.plugins.kinds import OnFault
+from endpick.data.model_rules import ModelRules
+from endpick.host.breaker import DEFAULT_SETTINGS, Breaker, BreakerSettings
+from endpick.host.kinds import OnFault
 from endpick.requests.director import Director
 from endpick.requests.large import BodyRead, ElsewhereError, ParserFailed
 from endpick.requests.model import CloseCause, Refused, Routed

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from endpick.api import ParsedRequest, PreRequest
-from endpick.plugins.kinds import OnFault
+from endpick.host.kinds import OnFault
 from endpick.requests.model import CloseCause, Refused, Routed
 from endpick.requests.waiting import LaterDecision
 from endpick.scheduling.trace import sampled, to_json

@@ -8,9 +8,9 @@ import pytest
 from endpick.api import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, Endpoint, Endpoints, Scorer
 from endpick.api.generation import Generation
 from endpick.api.state import CycleState
-from endpick.plugins.kinds import OnFault
+from endpick.host.boundary import settle
+from endpick.host.kinds import OnFault
 from endpick.scheduling.profile import compile_profile
-from endpick.scheduling.step import settle
 from endpick.scheduling.trace import _TracedProfile
 from endpick_builtin.pickers import MaxScorePicker
 from endpick_builtin.scorers.load import QueueScorer

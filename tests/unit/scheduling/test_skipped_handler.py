@@ -7,7 +7,7 @@ import pytest
 from endpick.api import InferenceRequest, ProfileHandler, Rejection, SchedulingResult
 from endpick.api.access import Access
 from endpick.api.state import CycleState
-from endpick.plugins.kinds import OnFault
+from endpick.host.kinds import OnFault
 from endpick.scheduling.profile import compile_profile
 from endpick.scheduling.scheduler import compile_scheduler
 from endpick_builtin.pickers import MaxScorePicker

@@ -34,12 +34,12 @@ from endpick.api.keys import (
     WAITING_QUEUE_SIZE,
 )
 from endpick.api.request_control import ResponseEnd
-from endpick.datalayer.table import EndpointTable
-from endpick.observability.telemetry import NullTelemetry, ResponsePace
-from endpick.plugins.breaker import Breaker, BreakerSettings, BreakerState
-from endpick.plugins.discovery import Candidate, discover
-from endpick.plugins.instance import Instance, scope_of
-from endpick.plugins.kinds import OnFault, default_on_fault, kinds_of, parameters_model
+from endpick.data.table import EndpointTable
+from endpick.host.breaker import Breaker, BreakerSettings, BreakerState
+from endpick.host.discovery import Candidate, discover
+from endpick.host.instance import Instance, scope_of
+from endpick.host.kinds import OnFault, default_on_fault, kinds_of, parameters_model
+from endpick.host.telemetry import NullTelemetry, ResponsePace
 
 KEYS = (
     WAITING_QUEUE_SIZE,

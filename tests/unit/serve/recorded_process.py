@@ -13,14 +13,14 @@ from prometheus_client import CollectorRegistry
 from endpick.api import EndpointDiscovery, Parameters, ReloadRejected, Scorer, hookimpl
 from endpick.api.hooks import HostServices
 from endpick.config import load_config
-from endpick.datalayer.collection import CollectionSettings
-from endpick.datalayer.table import EndpointTable
-from endpick.observability.telemetry import NullTelemetry
-from endpick.planning.compile import declared_keys
-from endpick.planning.plan import Plan, PlanOutcome
-from endpick.planning.planner import make_plan
-from endpick.plugins.discovery import Candidate, discover
+from endpick.data.collection import CollectionSettings
+from endpick.data.table import EndpointTable
+from endpick.host.discovery import Candidate, discover
+from endpick.host.planning.plan import Plan, PlanOutcome
+from endpick.host.planning.planner import make_plan
+from endpick.host.telemetry import NullTelemetry
 from endpick.serve.active_plan import ActivePlan, reload_once
+from endpick.serve.compile import declared_keys
 from endpick.serve.deployment import Runtime, deploy
 
 SERVING = "first"

@@ -11,11 +11,11 @@ import pytest_asyncio
 
 from endpick.api import Endpoint
 from endpick.config import load_config
-from endpick.datalayer.collection import CollectionLoop
+from endpick.data.collection import CollectionLoop
 from endpick.diagnostics import Code, Diagnostic
-from endpick.planning.plan import Plan, PlanOutcome
-from endpick.planning.planner import make_plan
-from endpick.plugins.discovery import discover
+from endpick.host.discovery import discover
+from endpick.host.planning.plan import Plan, PlanOutcome
+from endpick.host.planning.planner import make_plan
 from endpick.serve import active_plan
 from endpick.serve import deployment as deployment_module
 from endpick.serve.active_plan import MOST_PLANNING, WatchedFile, reload_once
@@ -87,7 +87,7 @@ dataLayer: {{discovery: {{pluginRef: test.ready}}}}
 
 @pytest.mark.asyncio
 async def test_a_reload_of_hundreds_of_instances_leaves_everything_else_its_turns(process, monkeypatch):
-    monkeypatch.setattr("endpick.planning.steps.TURN_SECONDS", 0.0)
+    monkeypatch.setattr("endpick.host.planning.steps.TURN_SECONDS", 0.0)
 
     async def turns_of(plan: Plan, previous=None) -> int:
         turns, deployed = 0, asyncio.ensure_future(deploy(plan, process.runtime, previous))
@@ -120,7 +120,7 @@ async def without_a_turn(instances):
 
 @pytest.mark.asyncio
 async def test_hundreds_of_mistakes_are_logged_in_turns_and_each_of_them(process, monkeypatch, caplog):
-    monkeypatch.setattr("endpick.planning.steps.TURN_SECONDS", 0.0)
+    monkeypatch.setattr("endpick.host.planning.steps.TURN_SECONDS", 0.0)
     mistakes = tuple(Diagnostic(Code.E0501, f"mistake {number}") for number in range(300))
     reloading = asyncio.ensure_future(reload_once(process.active, process.runtime, process.plan.hooks, lambda: PlanOutcome(None, mistakes)))
     logged = []

@@ -15,10 +15,10 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from endpick.observability.exposition import EventCounts
 from endpick.serve.admin import AdminServer, admin_pages
 from endpick.serve.admin_http import Page, Pages
 from endpick.serve.admin_limits import AdminLimits
+from endpick.serve.exposition import EventCounts
 from endpick.transport.address import ListenError, ListenSettings
 from endpick.transport.server import open_server
 

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 from prometheus_client import CollectorRegistry
 
-from endpick.observability.metrics import EndpickMetrics
-from endpick.observability.recorder import MOST_REASONS
-from endpick.plugins.breaker import BreakerSettings
+from endpick.host.breaker import BreakerSettings
 from endpick.serve.hook_circuits import HookCircuits
+from endpick.serve.metrics import EndpickMetrics
+from endpick.serve.recorder import MOST_REASONS
 
 
 class Throwing:

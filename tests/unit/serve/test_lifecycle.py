@@ -8,8 +8,8 @@ import pytest
 
 from endpick.api import ConfigurationError, Parameters, PluginContext, Subscriptions
 from endpick.api.plugin import Plugin
-from endpick.plugins.instance import Instance, scope_of
-from endpick.plugins.kinds import OnFault
+from endpick.host.instance import Instance, scope_of
+from endpick.host.kinds import OnFault
 from endpick.serve.deployment import StartRefused, start_instances, stop_instances
 
 

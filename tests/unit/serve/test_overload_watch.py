@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from endpick.api import Scorer
-from endpick.plugins.breaker import Breaker, BreakerSettings, BreakerState
+from endpick.host.breaker import Breaker, BreakerSettings, BreakerState
 from endpick.requests.memory import MemoryAccount, OverloadStage
 from endpick.serve.overload import OverloadWatch
 from unit.scheduling.workbench import Recording, plugin_of

@@ -10,9 +10,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from endpick.api import Endpoint
-from endpick.datalayer.table import EndpointTable
-from endpick.observability.metrics import EndpickMetrics
+from endpick.data.table import EndpointTable
 from endpick.serve import pool_log
+from endpick.serve.metrics import EndpickMetrics
 from endpick.serve.pool_log import LINES_AT_ONCE, SHOWN_NAMES, SUMMARY_SECONDS, PoolLog
 
 

@@ -6,8 +6,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from endpick.api import KV_CACHE_USAGE, LORA_ADAPTERS, WAITING_QUEUE_SIZE, DataKey, Endpoint, Scope
-from endpick.datalayer.table import EndpointTable
-from endpick.observability.exposition import PoolGauges
+from endpick.data.table import EndpointTable
+from endpick.serve.exposition import PoolGauges
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from endpick.api import Parameters, PluginContext, Scorer
-from endpick.observability.metrics import EndpickMetrics
+from endpick.serve.metrics import EndpickMetrics
 from endpick.serve.watchdog import Watchdog, WatchdogSettings, holder_of
 
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from endpick.extproc.measured import measured
 from endpick.extproc.session import Session, SessionSettings
 from endpick.extproc.stream import SessionCounters
-from endpick.observability.metrics import StreamMetrics
 from endpick.requests.model import EVICTED, BodyMode, CloseCause, Routed
+from endpick.serve.metrics import StreamMetrics
+from endpick.serve.stream_metrics import measured
 from endpick.transport.h2 import frames
 from endpick.transport.h2.frames import PADDED, FrameType
 from endpick.transport.h2.grpc import MESSAGE_HEAD

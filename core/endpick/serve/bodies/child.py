@@ -18,13 +18,13 @@ from time import perf_counter
 from typing import BinaryIO, cast
 
 from endpick.api.request import ParsedRequest, Rejection
-from endpick.datalayer.model_rules import choose_model
-from endpick.observability.uncaught import Uncaught
-from endpick.plugins.failures import kind_of
-from endpick.plugins.importing import describe, place
+from endpick.data.model_rules import choose_model
+from endpick.host.failures import kind_of
+from endpick.host.importing import describe, place
 from endpick.serve.bodies.double import Double, LogLines, NotBuiltError, double_of, grown_samples, starts_or_stops
 from endpick.serve.bodies.layout import laid_out
 from endpick.serve.bodies.wire import FRAME, BuildJob, Head, ParseJob, shortened
+from endpick.serve.uncaught import Uncaught
 
 _PR_SET_PDEATHSIG = 1
 _RETIRES_BYTES = 512 * 1024 * 1024

@@ -16,17 +16,17 @@ from prometheus_client.registry import CollectorRegistry
 from endpick.api.plugin import Plugin, PluginContext
 from endpick.api.request_control import Parser
 from endpick.diagnostics import Diagnostic
-from endpick.plugins.discovery import Candidate, discover
-from endpick.plugins.elsewhere import Growth
-from endpick.plugins.failures import kind_of
-from endpick.plugins.guard import GUARD
-from endpick.plugins.hook_objects import discover_hook_objects
-from endpick.plugins.instance import build, instance_logger
-from endpick.plugins.loader import LoadedPlugin, load
-from endpick.plugins.lock import load_lock
-from endpick.plugins.lock_check import LockCheck
-from endpick.plugins.parameters import check_parameters
-from endpick.plugins.resolution import Reference
+from endpick.host.discovery import Candidate, discover
+from endpick.host.elsewhere import Growth
+from endpick.host.failures import kind_of
+from endpick.host.guard import GUARD
+from endpick.host.hook_objects import discover_hook_objects
+from endpick.host.instance import build, instance_logger
+from endpick.host.loader import LoadedPlugin, load
+from endpick.host.lock import load_lock
+from endpick.host.lock_check import LockCheck
+from endpick.host.parameters import check_parameters
+from endpick.host.resolution import Reference
 from endpick.serve.bodies.wire import LONGEST_TEXT, GrownSample, LogLine, Spec, shortened
 
 _MOST_LINES = 20

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from endpick.api.request import ParsedRequest, Prompt, Rejection
-from endpick.observability.metrics import EndpickMetrics
-from endpick.observability.throttle import Throttle
-from endpick.plugins.elsewhere import SampleKey
-from endpick.plugins.instance import Instance
-from endpick.plugins.loggers import logger_for
+from endpick.host.elsewhere import SampleKey
+from endpick.host.instance import Instance
+from endpick.host.loggers import logger_for
+from endpick.host.throttle import Throttle
 from endpick.requests.large import BodyRead, ElsewhereError, LargeBody, ParserFailed
 from endpick.requests.model import Refused
 from endpick.serve.bodies.layout import read_all
 from endpick.serve.bodies.outcomes import REFUSALS, Outcome
 from endpick.serve.bodies.queue import Answer, FairQueue, Waiting
+from endpick.serve.metrics import EndpickMetrics
 
 if TYPE_CHECKING:
     from endpick.serve.bodies.helper import Helper, Told

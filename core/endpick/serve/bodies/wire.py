@@ -13,8 +13,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from endpick.datalayer.model_rules import RewriteTable
-from endpick.plugins.discovery import Candidate
+from endpick.data.model_rules import RewriteTable
+from endpick.host.discovery import Candidate
 
 FRAME = Struct("!IQ")
 """Bytes of the head, and of all pieces together."""

@@ -10,8 +10,8 @@ from endpick.api import DataCollector, DataSource, EndpointDiscovery
 from endpick.api.datalayer import PollingPoolSource, PollingSource
 from endpick.api.endpoint import Endpoint
 from endpick.api.errors import ConfigurationError, Unavailable
-from endpick.plugins.failures import TESTED_FAILURES
-from endpick.plugins.kinds import payload_of
+from endpick.host.failures import TESTED_FAILURES
+from endpick.host.kinds import payload_of
 from endpick.testing.bench import Bench, Raised, benches
 from endpick.testing.check import Finding, NotApplicable, check
 from endpick.testing.made_up import make_pool, nonsense_of

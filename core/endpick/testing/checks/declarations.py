@@ -13,13 +13,13 @@ from endpick import __version__
 from endpick.api import DataCollector, DataProducer, DataSource
 from endpick.api.plugin import Parameters
 from endpick.diagnostics import Diagnostic
+from endpick.host.discovery import Candidate
+from endpick.host.kinds import payload_of
+from endpick.host.metadata import normalise, requirements_of
+from endpick.host.parameters import parameters_schema
+from endpick.host.resolution import where
+from endpick.host.schema import own_model
 from endpick.installation import API_MAJOR, ENTRY_POINT_GROUP_PREFIX, HOST_DISTRIBUTION
-from endpick.plugins.discovery import Candidate
-from endpick.plugins.kinds import payload_of
-from endpick.plugins.metadata import normalise, requirements_of
-from endpick.plugins.parameters import parameters_schema
-from endpick.plugins.resolution import where
-from endpick.plugins.schema import own_model
 from endpick.testing.bench import make_bench
 from endpick.testing.check import Finding, check
 from endpick.testing.made_up import BUILT_IN_KEYS

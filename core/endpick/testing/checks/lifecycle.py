@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from endpick.api.datalayer import DataSource
 from endpick.api.errors import ConfigurationError
 from endpick.diagnostics import Diagnostic
-from endpick.plugins.failures import AWAIT_FAILURES, TESTED_FAILURES, is_the_hosts
+from endpick.host.failures import AWAIT_FAILURES, TESTED_FAILURES, is_the_hosts
 from endpick.testing.bench import Bench, Raised, benches, make_bench
 from endpick.testing.check import Finding, check
 from endpick.testing.exercise import walk_one

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Final, cast
 
 from endpick.extproc.stream import SESSION_FAILURES, GrpcStatus, LongBodySession, LongMessage, Message, ProtocolError, Reply, StreamSession
-from endpick.plugins.tracebacks import for_log
+from endpick.host.tracebacks import for_log
 from endpick.requests.memory import MemoryBudget
 from endpick.requests.model import CloseCause
 from endpick.requests.waiting import at_once

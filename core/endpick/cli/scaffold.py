@@ -1,0 +1,191 @@
+"""Makes projects for new plugins from the template in `plugin_template`: names them, refuses names that are taken, writes them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import endpick.api
+from endpick import __version__
+from endpick.host.discovery import Candidate, find, is_valid_type
+from endpick.installation import HOST_DISTRIBUTION, resource
+
+KINDS = (
+    "filter",
+    "scorer",
+    "picker",
+    "profile-handler",
+    "data-source",
+    "pool-source",
+    "data-producer",
+    "fairness-policy",
+    "ordering-policy",
+    "usage-limit-policy",
+    "eviction-filter",
+    "eviction-ordering-policy",
+)
+"""What the template can make. A data source comes with a data collector; a `pool-source` asks for what concerns the whole pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """The names that follow from a plugin type and a kind; derived in `cookiecutter.json`, so that the template works by itself as well.
+
+    Attributes:
+        types: Plugin types it will offer, the requested one first.
+        kind: One of `KINDS`.
+        distribution: What pip installs; also the name of the folder.
+        package: What Python imports.
+        module: Module of the package that holds the plugin.
+        stem: The last part of the type without its kind: what classes are named after.
+        definitions: Names of the classes and constants that the package defines.
+    """
+
+    types: tuple[str, ...]
+    kind: str
+    distribution: str
+    package: str
+    module: str
+    stem: str
+    definitions: tuple[str, ...]
+
+    @property
+    def plugin_type(self) -> str:
+        """The requested type."""
+        return self.types[0]
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectDraft:
+    """A project that is named but not written."""
+
+    project: Project
+    variables: Mapping[str, object]
+
+
+MAX_TYPE_LENGTH = 50
+MAX_STEM_LENGTH = 24
+"""Longer names would make lines of code that need wrapping, which a template cannot do."""
+TEST_PREFIX = "Test"
+"""pytest collects classes with this prefix from every test module that imports them."""
+
+
+def refuse_type(plugin_type: str) -> str | None:
+    """Why no plugin can have this type, whatever is installed; None when a plugin can."""
+    if not is_valid_type(plugin_type):
+        return f"'{plugin_type}' is not a plugin type: write lower-case letters and digits, joined by '-' or '.', such as acme.short-queue"
+    vendor, dot, _ = plugin_type.partition(".")
+    if not dot:
+        return f"'{plugin_type}' has no vendor, and types without a vendor are endpick's own; put yours before it, as in acme.{plugin_type}"
+    if len(plugin_type) > MAX_TYPE_LENGTH:
+        return f"'{plugin_type}' is longer than {MAX_TYPE_LENGTH} characters; shorten it"
+    if vendor == HOST_DISTRIBUTION:
+        return f"vendor '{HOST_DISTRIBUTION}' is reserved for endpick itself; use your own, as in acme.short-queue"
+    return None
+
+
+TEMPLATE = "plugin_template"
+
+
+def draft(plugin_type: str, kind: str) -> ProjectDraft:
+    """Name everything in a new project.
+
+    Args:
+        plugin_type: Well-formed.
+        kind: One of `KINDS`.
+    """
+    # cookiecutter comes with the extra `scaffold`; `refuse_type` must work without it.
+    from cookiecutter.generate import generate_context
+    from cookiecutter.prompt import prompt_for_config
+
+    given = {"plugin_type": plugin_type, "kind": kind, "endpick_version": __version__}
+    context = generate_context(str(resource(TEMPLATE) / "cookiecutter.json"), extra_context=given)
+    variables = prompt_for_config(context, no_input=True)
+    return ProjectDraft(project_of(variables), variables)
+
+
+def project_of(names: Mapping[str, str]) -> Project:
+    """Read a project from the variables of the template."""
+    kind = names["kind"]
+    collects = names["__collects"] != ""
+    has_key = names["__keys_file"] != ""
+    return Project(
+        types=(names["plugin_type"], *([names["__collector_type"]] if collects else [])),
+        kind=kind,
+        distribution=names["distribution"],
+        package=names["__package"],
+        module=names["__module"],
+        stem=names["__stem"],
+        definitions=(
+            names["__class"],
+            names["__parameters"],
+            *((names["__collector"], names["__payload"]) if collects else ()),
+            *((names["__key"],) if has_key else ()),
+        ),
+    )
+
+
+def refuse(project: Project, candidates: Iterable[Candidate], parent: Path) -> str | None:
+    """Why this project cannot be made in the folder `parent`, given what is installed; None when it can."""
+    return _refuse_definitions(project) or _refuse_taken(project, tuple(candidates)) or _refuse_folder(parent / project.distribution)
+
+
+def _refuse_definitions(project: Project) -> str | None:
+    if len(project.stem) > MAX_STEM_LENGTH:
+        return f"'{project.stem}' is longer than {MAX_STEM_LENGTH} characters, and classes will be named after it; shorten it"
+    for name in project.definitions:
+        if name.startswith(TEST_PREFIX):
+            return f"'{project.plugin_type}' would define {name}, which pytest takes for a test; say more about what it does"
+        if not name.isidentifier():
+            return f"'{project.plugin_type}' would define {name}, which is not a Python name; begin its last word with a letter"
+        if name in endpick.api.__all__:
+            return f"'{project.plugin_type}' would define {name}, which endpick.api defines already; say more about what it does"
+    return None
+
+
+def _refuse_taken(project: Project, candidates: tuple[Candidate, ...]) -> str | None:
+    for plugin_type in project.types:
+        offers = find(candidates, plugin_type)
+        if offers:
+            return f"plugin type '{plugin_type}' is taken: {offers[0].origin} is installed and offers it; choose another name"
+    installed = _installed_version(project.distribution)
+    if installed is not None:
+        return f"distribution '{project.distribution}' is taken: version {installed} is installed; choose another name"
+    if find_spec(project.package) is not None:
+        return f"package name '{project.package}' is taken: Python imports another module by it; choose another name"
+    return None
+
+
+def _installed_version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _refuse_folder(folder: Path) -> str | None:
+    if folder.exists() or folder.is_symlink():
+        return f"'{folder}' exists already; remove it, or choose another folder with --output"
+    return None
+
+
+def write(plan: ProjectDraft, parent: Path) -> Path:
+    """Write the project into a new folder of `parent`, completely or not at all, and return the folder.
+
+    Raises:
+        OSError: `parent` cannot be written to, or has such a folder already.
+    """
+    from cookiecutter.generate import generate_files
+
+    parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f".{plan.project.distribution}-", dir=parent) as workshop:
+        # The hooks of the template check names for authors who run cookiecutter directly; `refuse` has checked these.
+        made = Path(generate_files(resource(TEMPLATE), {"cookiecutter": plan.variables}, workshop, accept_hooks=False))
+        for compiled in list(made.rglob("__pycache__")):  # pip compiles the template when it installs endpick
+            shutil.rmtree(compiled)
+        return made.rename(parent / made.name)

@@ -1,0 +1,240 @@
+"""What a class must be to serve as a plugin: checked right after import, each failure under its own code."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from endpick.api.data import DataKey
+from endpick.api.datalayer import DataSource, EndpointEventSource, PollingPoolSource, PollingSource, PoolSource, StreamSource
+from endpick.api.plugin import Parameters, Plugin, Stability
+from endpick.api.request import shown
+from endpick.diagnostics import Code, Diagnostic
+from endpick.host.attributes import wrong_in_class
+from endpick.host.discovery import Candidate
+from endpick.host.kinds import KINDS, kinds_of, parameters_model
+from endpick.host.references import marks_in
+from endpick.host.resolution import Reference
+
+_API_PACKAGE = "endpick.api."
+_SHAPES_OF_SOURCES = (PollingSource, StreamSource, PollingPoolSource, PoolSource, EndpointEventSource)
+_EITHER_WAY = frozenset({"produce"})
+"""Methods that may be plain or `async def`, at the author's choice."""
+
+_METHOD_SIMILARITY = 0.85
+"""From which on a method is taken for a misspelt one: above `restart` and `start`, below `first_chunck` and `first_chunk`."""
+
+_ATTRIBUTE_SIMILARITY = 0.8
+"""The same for attributes: above `source` and `default_source`, below `alias` and `aliases`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignatureFault:
+    """A method that the host could not call."""
+
+    method: str
+    reason: str
+
+
+def signature_faults(plugin: type) -> tuple[SignatureFault, ...]:
+    """Every method of a kind that `plugin` overrides in a way that does not fit, or under a misspelt name."""
+    unfit = (fault for name, base in _contract(plugin) for fault in _method_faults(plugin, name, base))
+    return (*unfit, *_misspelt_methods(plugin))
+
+
+def _contract(plugin: type) -> Iterator[tuple[str, type]]:
+    """Public methods, and the constructor, of the plugin's bases in `endpick.api`, each with the base that defines it."""
+    seen: set[str] = set()
+    for base in plugin.__mro__:
+        if not base.__module__.startswith(_API_PACKAGE):
+            continue
+        for name, member in vars(base).items():
+            is_method = inspect.isfunction(member) or isinstance(member, classmethod | staticmethod)
+            if is_method and name not in seen and (name == "__init__" or not name.startswith("_")):
+                seen.add(name)
+                yield name, base
+
+
+def _misspelt_methods(plugin: type) -> Iterator[SignatureFault]:
+    """Methods that look like one the host would call, under a name it does not know: they would never run."""
+    contract = dict(_contract(plugin))
+    missing = [name for name, base in contract.items() if getattr(plugin, name) is getattr(base, name) and name != "__init__"]
+    for klass in plugin.__mro__:
+        if not issubclass(klass, Plugin) or klass.__module__.startswith(_API_PACKAGE):
+            continue
+        for name, member in vars(klass).items():
+            if name in contract or name.startswith("_") or not inspect.isfunction(member):
+                continue
+            meant = _meant(name, [one for one in missing if _is_called_alike(member, getattr(plugin, one))], _METHOD_SIMILARITY)
+            if meant is not None:
+                yield SignatureFault(name, f"is called by no part of endpick: did you mean '{meant}'?")
+
+
+def _is_called_alike(method: object, other: object) -> bool:
+    """Whether both take as many arguments, and both are awaited or neither is."""
+    assert callable(method)
+    assert callable(other)
+    as_many = len(inspect.signature(method).parameters) == len(inspect.signature(other).parameters)
+    return as_many and inspect.iscoroutinefunction(method) == inspect.iscoroutinefunction(other)
+
+
+def _meant(name: str, known: Iterable[str], similarity: float) -> str | None:
+    """The name that is a slip of the pen away. What is merely similar is the author's own business, because a slip refuses the plugin."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only a method that endpick does not know pays for it
+
+    return next(iter(get_close_matches(name, sorted(known), n=1, cutoff=similarity)), None)
+
+
+def misspelt_attributes(plugin: type) -> Iterator[tuple[str, str]]:
+    """Class attributes under a name that `Plugin` and its kinds do not have, close to one they do have, each with what was meant."""
+    bases = [base for base in plugin.__mro__ if base.__module__.startswith(_API_PACKAGE)]
+    known = {name for base in bases for name in getattr(base, "__annotations__", {})} - {"kind"}
+    for klass in plugin.__mro__:
+        if not issubclass(klass, Plugin) or klass.__module__.startswith(_API_PACKAGE):
+            continue
+        for name, value in vars(klass).items():
+            if name.startswith("_") or name in known or callable(value) or isinstance(value, property | classmethod | staticmethod):
+                continue
+            meant = _meant(name, known, _ATTRIBUTE_SIMILARITY)
+            if meant is not None:
+                yield name, meant
+
+
+def _method_faults(plugin: type, name: str, base: type) -> Iterator[SignatureFault]:
+    owner = next(klass for klass in plugin.__mro__ if name in vars(klass))
+    if owner.__module__.startswith(_API_PACKAGE):
+        return
+    member, expected = inspect.getattr_static(plugin, name), getattr(base, name)
+    if not callable(getattr(plugin, name)):
+        yield SignatureFault(name, "is not a method")
+        return
+    arguments = _arguments(expected, is_bound=isinstance(vars(base)[name], classmethod))
+    problem = _cannot_take(getattr(plugin, name), arguments, is_bound=isinstance(member, classmethod | staticmethod))
+    if problem:
+        yield SignatureFault(name, f"is called with ({', '.join(arguments)}), but {problem}")
+    is_async = inspect.iscoroutinefunction(getattr(plugin, name))
+    if name not in _EITHER_WAY and is_async != inspect.iscoroutinefunction(expected):
+        yield SignatureFault(name, "must not be `async def`: the host does not await it" if is_async else "must be `async def`")
+
+
+@cache
+def _arguments(method: object, *, is_bound: bool) -> tuple[str, ...]:
+    """Of a method of `endpick.api`: the same ones for every plugin of a kind."""
+    assert callable(method)
+    names = tuple(inspect.signature(method).parameters)
+    return names if is_bound else names[1:]
+
+
+def _cannot_take(method: object, arguments: tuple[str, ...], *, is_bound: bool) -> str | None:
+    assert callable(method)
+    try:
+        signature = inspect.signature(method)
+    except (TypeError, ValueError):  # written in C: it tells nothing, so it gets the benefit of the doubt
+        return None
+    values = [None] * (len(arguments) + (0 if is_bound else 1))
+    try:
+        signature.bind(*values)
+    except TypeError as error:
+        return str(error)
+    return None
+
+
+def check_contract(reference: Reference, candidate: Candidate, value: object) -> tuple[Diagnostic, ...]:
+    """Why an imported object cannot serve as the plugin it was announced as; empty when it can."""
+    if not isinstance(value, type) or not issubclass(value, Plugin):
+        return (_not_a_plugin_class(reference, candidate, value),)
+    return (*_declaration_faults(reference, candidate, value), *_class_faults(reference, candidate, value))
+
+
+def _blame(candidate: Candidate) -> str:
+    return f"this has to be corrected in {candidate.distribution}; report it to its author, or install another release"
+
+
+def _not_a_plugin_class(reference: Reference, candidate: Candidate, value: object) -> Diagnostic:
+    found = f"the class {value.__qualname__}" if isinstance(value, type) else f"an object of type {type(value).__qualname__}"
+    if inspect.ismodule(value):
+        found = f"the module {value.__name__}"
+    return reference.diagnostic(
+        Code.E0309,
+        f"the entry point of '{candidate.type}' in {candidate.origin} leads to {found}, not to a plugin class",
+        candidate,
+        annotation=f"leads to {candidate.target}",
+        help=_blame(candidate),
+        notes=("a plugin is a class that derives from a kind of endpick.api, such as Scorer",),
+    )
+
+
+def _class_faults(reference: Reference, candidate: Candidate, plugin: type[Plugin[Parameters]]) -> Iterable[Diagnostic]:
+    name = f"{plugin.__qualname__} in {candidate.origin}"
+    if not kinds_of(plugin):
+        kinds = ", ".join(kind.kind for kind in KINDS)
+        yield reference.diagnostic(
+            Code.E0310,
+            f"the plugin class {name} is of no kind",
+            candidate,
+            help=_blame(candidate),
+            notes=(f"it derives from Plugin only; the kinds are {kinds}",),
+        )
+    if issubclass(plugin, DataSource) and not issubclass(plugin, _SHAPES_OF_SOURCES):
+        names = [shape.__name__ for shape in _SHAPES_OF_SOURCES]
+        yield reference.diagnostic(
+            Code.E0310,
+            f"the data source {name} does not say how it delivers",
+            candidate,
+            help=_blame(candidate),
+            notes=(f"it derives from DataSource only, not from {', '.join(names[:-1])} or {names[-1]}",),
+        )
+    missing = _unimplemented(plugin)
+    if missing:
+        yield reference.diagnostic(
+            Code.E0311,
+            f"the plugin class {name} does not implement {', '.join(f'`{method}`' for method in missing)}",
+            candidate,
+            help=_blame(candidate),
+        )
+    for fault in signature_faults(plugin):
+        yield reference.diagnostic(
+            Code.E0313,
+            f"`{fault.method}` of the plugin class {name} {fault.reason}",
+            candidate,
+            help=_blame(candidate),
+        )
+
+
+def _unimplemented(plugin: type) -> list[str]:
+    """Abstract methods that no class of the plugin overrides; `Plugin` is not an ABC, so Python itself does not look."""
+    members: dict[str, object] = {}
+    for klass in reversed(plugin.__mro__):
+        members.update(vars(klass))
+    return sorted(name for name, member in members.items() if getattr(member, "__isabstractmethod__", False))
+
+
+def _declaration_faults(reference: Reference, candidate: Candidate, plugin: type[Plugin[Parameters]]) -> Iterable[Diagnostic]:
+    """Attributes of the class that are not what `Plugin` and its kinds say they are."""
+    whose = f"of '{candidate.type}' in {candidate.origin}"
+    messages = []
+    model = parameters_model(plugin)
+    if not isinstance(model, type) or not issubclass(model, Parameters):
+        messages.append(f"the parameters {whose} are {shown(model)}, not a subclass of endpick.api.Parameters")
+    else:
+        messages += [
+            f"the parameter '{name}' {whose} refers to {shown(mark.kind)}, which is no kind whose instances other plugins call"
+            for name, mark in marks_in(model)
+            if mark.kind not in KINDS or not KINDS[mark.kind].by_reference
+        ]
+    for attribute in ("consumes", "consumes_optional", "produces"):
+        keys: object = getattr(plugin, attribute)
+        if not isinstance(keys, tuple) or not all(isinstance(key, DataKey) for key in keys):
+            messages.append(f"`{attribute}` {whose} is not a tuple of data keys")
+    stability: object = plugin.stability
+    if not isinstance(stability, Stability):
+        messages.append(f"`stability` {whose} is {shown(stability)}, not a Stability")
+    aliases: object = plugin.aliases
+    if not isinstance(aliases, tuple) or not all(isinstance(alias, str) for alias in aliases):
+        messages.append(f"`aliases` {whose} is not a tuple of names")
+    messages += wrong_in_class(plugin, whose)
+    messages += [f"`{name}` {whose} is read by no part of endpick: did you mean '{meant}'?" for name, meant in misspelt_attributes(plugin)]
+    for message in messages:
+        yield reference.diagnostic(Code.E0318, message, candidate, help=_blame(candidate))

@@ -1,0 +1,240 @@
+"""Loads plugin classes: imports a candidate, checks what it finds, and says whose fault a failure is."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from typing import cast
+
+from endpick import __version__
+from endpick.api.plugin import Parameters, Plugin, Stability
+from endpick.diagnostics import Code, Diagnostic
+from endpick.host.contract import check_contract
+from endpick.host.discovery import Candidate
+from endpick.host.importing import CapturedOutput, import_target
+from endpick.host.kinds import Kind, kinds_of
+from endpick.host.metadata import UnmetRequirement, offered_at, requirements_of
+from endpick.host.plain_schema import Schema
+from endpick.host.resolution import Reference
+from endpick.host.schema import fault_of_schemas, schemas_of
+from endpick.installation import HOST_DISTRIBUTION
+
+SLOW_IMPORT_SECONDS = 2.0
+_LONGEST_QUOTE = 400
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedPlugin:
+    """A plugin class that has passed every check."""
+
+    candidate: Candidate
+    plugin: type[Plugin[Parameters]]
+    type: str
+    """The name of its entry point; of an alias, the name that the type bears now."""
+
+    kinds: tuple[Kind, ...]
+    load_seconds: float
+    """How long its import took; nearly nothing when another plugin had imported the module before."""
+
+    output: str
+    """What it printed and warned while being imported."""
+
+    @property
+    def schemas(self) -> tuple[Schema, ...]:
+        """What a `parameters:` block must satisfy; the last is the one to show. Made when they are asked for: few blocks are given."""
+        return schemas_of(self.plugin)
+
+    @property
+    def summary(self) -> str:
+        """First line of its docstring; empty when it has none of its own."""
+        own = self.plugin.__dict__.get("__doc__") or _docstring_in_source(self.plugin)
+        return next(iter(own.strip().splitlines()), "")
+
+    @property
+    def description(self) -> str:
+        """Its docstring, or that of the kind when it has none of its own."""
+        return inspect.getdoc(self.plugin) or inspect.cleandoc(_docstring_in_source(self.plugin))
+
+
+def _docstring_in_source(plugin: type) -> str:
+    """The docstring of a class that was compiled, which mypyc leaves out, from the source beside it; empty for any other class."""
+    origin = getattr(sys.modules[plugin.__module__].__spec__, "origin", None) or ""
+    if not origin.endswith(tuple(EXTENSION_SUFFIXES)):
+        return ""
+    source = Path(origin).with_name(f"{plugin.__module__.rpartition('.')[2]}.py")
+    if not source.is_file():
+        return ""
+    classes = (node for node in ast.parse(source.read_bytes()).body if isinstance(node, ast.ClassDef))
+    return next((ast.get_docstring(node) or "" for node in classes if node.name == plugin.__name__), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """The outcome for one reference: a plugin, unless there is an error among the diagnostics."""
+
+    loaded: LoadedPlugin | None
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+
+def load(
+    candidate: Candidate,
+    reference: Reference,
+    unmet: tuple[UnmetRequirement, ...] | None = None,
+    offers: Sequence[Candidate] = (),
+) -> Loading:
+    """Import one candidate on behalf of a reference. Policy and lock are judged before; nothing that fails is kept.
+
+    `unmet` says which requirements of its distribution are not met. Reading them is slow, so a caller that loads several types of one
+    distribution finds them once, with `unmet_of`; they are looked up unless given, and where an import failed. `offers` is all that is
+    installed: where the candidate's type is a former name, the present one is among them; the metadata of its distribution tells it
+    unless given.
+    """
+    if unmet is None:
+        unmet = unmet_of(candidate.distribution)
+    host = next((one for one in unmet if one.distribution == HOST_DISTRIBUTION), None)
+    if host is not None:
+        return Loading(None, (_other_endpick(reference, candidate, host),))
+    imported = import_target(reference, candidate)
+    if isinstance(imported, Diagnostic):
+        return Loading(None, (_with_notes(imported, unmet or unmet_of(candidate.distribution)),))
+    faults = check_contract(reference, candidate, imported.value)
+    if not faults and unmet:
+        faults = (_requirements_unmet(reference, candidate, unmet),)
+    if faults:
+        return Loading(None, faults)
+    plugin = cast("type[Plugin[Parameters]]", imported.value)
+    # Tests have seen that the schemas of what endpick brings are valid; to make them all is 2 % of a start.
+    fault = None if candidate.is_builtin else fault_of_schemas(reference, candidate, plugin)
+    if fault is not None:
+        return Loading(None, (fault,))
+    name = _current_name(candidate, plugin, offers)
+    if name is None:
+        return Loading(None, (_former_name_only(reference, candidate),))
+    loaded = LoadedPlugin(candidate, plugin, name, kinds_of(plugin), imported.seconds, _transcript(imported.output))
+    return Loading(loaded, tuple(_warnings(reference, loaded, imported.output)))
+
+
+def unmet_of(distribution: str) -> tuple[UnmetRequirement, ...]:
+    """Which requirements of an installed distribution the environment does not meet."""
+    from endpick.host.requirements import unmet_requirements  # noqa: PLC0415 - slow to import, and built-in plugins are not asked
+
+    return unmet_requirements(requirements_of(distribution))
+
+
+def alias_clashes(plugins: Iterable[tuple[Reference, LoadedPlugin]]) -> tuple[Diagnostic, ...]:
+    """An error for each loaded plugin that claims a former name which another loaded plugin claims, or bears, as well."""
+    claims: dict[str, LoadedPlugin] = {}
+    found = []
+    loaded_once = {(plugin.candidate.distribution, plugin.type): (reference, plugin) for reference, plugin in plugins}
+    for _, plugin in loaded_once.values():
+        claims.setdefault(plugin.type, plugin)
+    for reference, plugin in loaded_once.values():
+        for alias in plugin.plugin.aliases:
+            first = claims.setdefault(alias, plugin)
+            if first.plugin is not plugin.plugin:
+                found.append(
+                    reference.diagnostic(
+                        Code.E0314,
+                        f"'{plugin.type}' from {plugin.candidate.origin} claims the former name '{alias}', "
+                        f"which belongs to '{first.type}' from {first.candidate.origin}",
+                        plugin.candidate,
+                        help="use only one of the two plugins, and tell their authors",
+                    )
+                )
+    return tuple(found)
+
+
+def _current_name(candidate: Candidate, plugin: type[Plugin[Parameters]], offers: Sequence[Candidate]) -> str | None:
+    """The entry point's name; where that is a former name, the one that leads to the same class now, or None when none does."""
+    if candidate.type not in plugin.aliases:
+        return candidate.type
+    known = [(one.type, one.target) for one in offers if one.distribution == candidate.distribution]
+    offered = known or offered_at(candidate.metadata_path)
+    return next((name for name, target in offered if target == candidate.target and name not in plugin.aliases), None)
+
+
+def _former_name_only(reference: Reference, candidate: Candidate) -> Diagnostic:
+    return reference.diagnostic(
+        Code.E0312,
+        f"'{candidate.type}' is a former name by its class's `aliases`, and {candidate.origin} has no entry point with the current name",
+        candidate,
+        annotation=f"leads to {candidate.target}",
+        help=f"report it to the author of {candidate.distribution}: the type itself needs an entry point, too",
+    )
+
+
+def _other_endpick(reference: Reference, candidate: Candidate, unmet: UnmetRequirement) -> Diagnostic:
+    return reference.diagnostic(
+        Code.E0306,
+        f"'{candidate.type}' from {candidate.origin} needs {unmet.requirement}; this is endpick {__version__}",
+        candidate,
+        help=f"install {unmet.requirement}, or a release of {candidate.distribution} for endpick {__version__}",
+    )
+
+
+def _with_notes(diagnostic: Diagnostic, unmet: tuple[UnmetRequirement, ...]) -> Diagnostic:
+    return replace(diagnostic, notes=(*diagnostic.notes, *(f"unmet requirement: {sentence}" for sentence in unmet)))
+
+
+def _requirements_unmet(reference: Reference, candidate: Candidate, unmet: tuple[UnmetRequirement, ...]) -> Diagnostic:
+    return reference.diagnostic(
+        Code.E0317,
+        f"requirements of {candidate.origin} are not met: {'; '.join(map(str, unmet))}",
+        candidate,
+        help=f"run `pip install {candidate.distribution}=={candidate.version}` to install what it needs",
+    )
+
+
+def _warnings(reference: Reference, loaded: LoadedPlugin, output: CapturedOutput) -> Iterator[Diagnostic]:
+    candidate, plugin = loaded.candidate, loaded.plugin
+    if candidate.type != loaded.type:
+        yield reference.diagnostic(
+            Code.W0303, f"'{candidate.type}' is a former name of '{loaded.type}'", candidate, help=f"write `type: {loaded.type}`"
+        )
+    if plugin.stability is Stability.DEPRECATED:
+        replacement = f"use '{plugin.replaced_by}' instead" if plugin.replaced_by else "look for another plugin"
+        yield reference.diagnostic(Code.W0304, f"'{loaded.type}' from {candidate.origin} is deprecated", candidate, help=replacement)
+    if plugin.stability is Stability.EXPERIMENTAL:
+        yield reference.diagnostic(
+            Code.W0309,
+            f"'{loaded.type}' from {candidate.origin} is experimental",
+            candidate,
+            help=f"expect it to change; pin {candidate.distribution}",
+        )
+    if output.text:
+        yield reference.diagnostic(
+            Code.W0306,
+            f"'{loaded.type}' from {candidate.origin} printed something while it was imported",
+            candidate,
+            help="report it to its author: a plugin should use logging",
+            notes=(f"it printed:\n{_quoted(output.text)}",),
+        )
+    if output.warnings:
+        yield reference.diagnostic(
+            Code.W0307, f"'{loaded.type}' from {candidate.origin} warned while it was imported", candidate, notes=_warned(output)
+        )
+    if loaded.load_seconds > SLOW_IMPORT_SECONDS:
+        yield reference.diagnostic(
+            Code.W0308,
+            f"importing '{loaded.type}' from {candidate.origin} took {loaded.load_seconds:.1f} s",
+            candidate,
+            help="report it to its author: heavy modules should be imported when they are needed",
+        )
+
+
+def _quoted(text: str) -> str:
+    text = text.rstrip()
+    return text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}… ({len(text)} characters)"
+
+
+def _warned(output: CapturedOutput) -> tuple[str, ...]:
+    return tuple(f"{warning.category.__name__}: {warning.message} ({warning.filename}:{warning.lineno})" for warning in output.warnings)
+
+
+def _transcript(output: CapturedOutput) -> str:
+    return "\n".join([*([output.text.rstrip()] if output.text else []), *_warned(output)])

@@ -1,0 +1,280 @@
+"""Where the data comes from: which source feeds which collectors, and default producers for what is needed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from endpick.api import DataCollector, DataProducer, DataSource, EndpointEvent, Plugin, PreRequest, ResponseObserver
+from endpick.api.data import AnyKey
+from endpick.config import DataSourceSpec, PluginRef
+from endpick.diagnostics import Code, DocumentPath, Label
+from endpick.host.catalog import PluginCatalog, types_that_produce
+from endpick.host.kinds import Kind, payload_of
+from endpick.host.planning.builder import DraftInstance, PlanBuilder, look_up, look_up_kind, report_wrong_kind
+from endpick.host.planning.instances import add_instance
+from endpick.host.planning.subscriptions import Participant, SubscriptionGraph, missing_keys, resolve_subscriptions
+
+METRICS_SOURCE = "metrics-data-source"
+METRICS_COLLECTOR = "core-metrics-extractor"
+
+Feeding = dict[str, list[str]]
+"""Collectors by the source that feeds them, both in the order of the document."""
+
+
+def plan_sources(builder: PlanBuilder, installed: PluginCatalog) -> Feeding:
+    """What the document says, plus defaults."""
+    feeding: Feeding = {}
+    for spec in () if builder.config.data_layer is None else builder.config.data_layer.sources:
+        _feed(spec, feeding, builder, installed)
+    if injects_defaults(builder) and not builder.loaded.is_damaged(("dataLayer",)):
+        _add_metrics(feeding, builder, installed)
+    for collector in builder.configured(DataCollector):
+        feed_by_default_source(collector, feeding, builder, installed)
+    return feeding
+
+
+def injects_defaults(builder: PlanBuilder) -> bool:
+    """Whether the host may add sources and collectors by itself."""
+    return builder.config.data_layer is None or builder.config.data_layer.inject_defaults
+
+
+def feed_by_default_source(collector: DraftInstance, feeding: Feeding, builder: PlanBuilder, installed: PluginCatalog) -> None:
+    """Bind a collector that no source feeds to the type of source it asks for."""
+    if collector.loaded is None or any(collector.name in collectors for collectors in feeding.values()):
+        return
+    plugin = collector.loaded.plugin
+    wanted = plugin.default_source if issubclass(plugin, DataCollector) else None
+    if wanted is None or not injects_defaults(builder):
+        return
+    reason = f"no source feeds collector '{collector.name}'"
+    source = next((one for one in builder.of_kind(DataSource) if one.loaded and one.loaded.type == wanted), None)
+    if source is None:
+        builder.announce(Code.N0501, wanted, f"added data source '{wanted}': {reason}")
+        source = add_instance(builder, installed, wanted, reason)
+    else:
+        builder.announce(Code.N0501, source.name, f"bound collector '{collector.name}' to data source '{source.name}': {reason}")
+    _bind(source, collector, feeding, builder)
+
+
+def _feed(spec: DataSourceSpec, feeding: Feeding, builder: PlanBuilder, installed: PluginCatalog) -> None:
+    path = (*spec.path, "pluginRef")
+    source = look_up(spec.plugin_ref, path, builder, Code.E0607)
+    if source is not None and not source.may_be_a(DataSource):
+        report_wrong_kind(source, DataSource, path, builder)
+        source = None
+    collectors = feeding.setdefault(source.name, []) if source is not None else []
+    for reference in spec.collector_refs:
+        if source is not None and _hears_anyway(source, reference, builder):
+            continue
+        collector = look_up_kind(reference, DataCollector, builder)
+        if collector is not None and collector.name not in collectors:
+            if source is not None:
+                _check_payload(source, collector, builder, (*reference.path, "pluginRef"))
+            collectors.append(collector.name)
+    if source is not None and not spec.collector_refs and not builder.loaded.is_damaged(spec.path):
+        _add_collectors(source, feeding, builder, installed)
+
+
+def _hears_anyway(source: DraftInstance, reference: PluginRef, builder: PlanBuilder) -> bool:
+    """Whether an instance that is no collector is named for endpoint events: every plugin is told of endpoints that leave, named or not.
+
+    llm-d wants those named that keep something about endpoints, so naming one is no mistake; naming one that does not listen is.
+    """
+    named = builder.instances.get(reference.plugin_ref)
+    if named is None or named.may_be_a(DataCollector) or source.loaded is None or payload_of(source.loaded.plugin) is not EndpointEvent:
+        return False
+    builder.used.add(named.name)
+    if named.loaded is not None and named.loaded.plugin.endpoint_removed is not Plugin.endpoint_removed:
+        return True
+    builder.report(
+        Code.W0502,
+        f"'{named.name}' is no data collector: '{source.name}' has nothing to tell it",
+        (*reference.path, "pluginRef"),
+        help="remove it here: it keeps nothing about endpoints",
+        plugin=named.plugin,
+    )
+    return True
+
+
+def _add_collectors(source: DraftInstance, feeding: Feeding, builder: PlanBuilder, installed: PluginCatalog) -> None:
+    """The collectors a source brings along when none is named for it."""
+    plugin = None if source.loaded is None else source.loaded.plugin
+    for wanted in plugin.default_collectors if plugin is not None and issubclass(plugin, DataSource) else ():
+        reason = f"data source '{source.name}' names no collectors"
+        builder.announce(Code.N0501, wanted, f"added collector '{wanted}' to data source '{source.name}': it names none")
+        collector = _of_type(wanted, DataCollector, builder) or add_instance(builder, installed, wanted, reason)
+        _bind(source, collector, feeding, builder)
+
+
+def _add_metrics(feeding: Feeding, builder: PlanBuilder, installed: PluginCatalog) -> None:
+    """llm-d's default, unless some source in use is of the metrics type already."""
+    if any(builder.instances[name].type == METRICS_SOURCE for name in feeding):
+        return
+    source = _of_type(METRICS_SOURCE, DataSource, builder)
+    collector = _of_type(METRICS_COLLECTOR, DataCollector, builder)
+    if (source is None and not installed.offers(METRICS_SOURCE)) or (collector is None and not installed.offers(METRICS_COLLECTOR)):
+        return
+    reason = "dataLayer.injectDefaults is not false, and no source collects metrics"
+    builder.announce(Code.N0501, METRICS_SOURCE, f"added data source '{METRICS_SOURCE}' with collector '{METRICS_COLLECTOR}': {reason}")
+    source = source or add_instance(builder, installed, METRICS_SOURCE, reason)
+    collector = collector or add_instance(builder, installed, METRICS_COLLECTOR, reason)
+    _bind(source, collector, feeding, builder)
+
+
+def _of_type(plugin_type: str, kind: Kind, builder: PlanBuilder) -> DraftInstance | None:
+    """The first instance of a type, which may also be one that could not be loaded."""
+    return next((one for one in builder.instances.values() if one.type == plugin_type and one.may_be_a(kind)), None)
+
+
+def _bind(source: DraftInstance, collector: DraftInstance, feeding: Feeding, builder: PlanBuilder) -> None:
+    builder.used.update((source.name, collector.name))
+    _check_payload(source, collector, builder, None)
+    collectors = feeding.setdefault(source.name, [])
+    if collector.name not in collectors:
+        collectors.append(collector.name)
+
+
+def _check_payload(source: DraftInstance, collector: DraftInstance, builder: PlanBuilder, path: tuple[str | int, ...] | None) -> None:
+    """A collector must be able to read what its source delivers; one that names no payload type reads anything."""
+    if source.loaded is None or collector.loaded is None:
+        return
+    given, wanted = payload_of(source.loaded.plugin), payload_of(collector.loaded.plugin)
+    if wanted is None or given is None or issubclass(given, wanted):
+        return
+    place = path or (*(collector.path or ()), "type")
+    labels: list[Label] = [] if source.path is None else [builder.label((*source.path, "type"), f"'{source.name}' delivers {_name(given)}")]
+    builder.report(
+        Code.E0606,
+        f"collector '{collector.name}' reads {_name(wanted)}, and its source '{source.name}' delivers {_name(given)}",
+        place,
+        labels=labels,
+        help=f"bind '{collector.name}' to a source that delivers {_name(wanted)}",
+        plugin=collector.plugin,
+    )
+
+
+def _name(payload: type[object]) -> str:
+    return payload.__qualname__ if payload.__module__ == "builtins" else f"{payload.__module__}.{payload.__qualname__}"
+
+
+_PURE_PRODUCERS = frozenset({DataProducer, DataCollector, PreRequest, ResponseObserver, DataSource})
+
+
+def plan_data(builder: PlanBuilder, feeding: Feeding, installed: PluginCatalog) -> SubscriptionGraph:
+    """Who reads what from whom; empty when that cannot work, or cannot be known."""
+    add_default_producers(builder, feeding, installed)
+    participants = _participants(builder)
+    resolution = resolve_subscriptions(participants, lambda key: _advice(key, builder, installed))
+    # An instance that is unknown may produce what seems to be missing.
+    certain = builder.is_complete and len(participants) == len(builder.instances)
+    found = (one for one in resolution.diagnostics if certain or one.code is not Code.E0601)
+    # What only instances that were added are to blame for has no place of its own.
+    builder.diagnostics.extend(replace(one, span=one.span or builder.source.key_span(())) for one in found)
+    if resolution.graph is None:
+        return SubscriptionGraph()
+    if certain:
+        _warn(resolution.graph, builder)
+    return resolution.graph
+
+
+def add_default_producers(builder: PlanBuilder, feeding: Feeding, installed: PluginCatalog) -> None:
+    """Add producers until nothing is missing that has a default producer: what is added may itself need data."""
+    if not builder.is_complete:
+        return
+    while True:
+        wanted = [
+            (consumer, key)
+            for consumer, key in missing_keys(_participants(builder))
+            if key.default_producer and _may_add(key.default_producer, builder, installed)
+        ]
+        if not wanted:
+            return
+        consumer, key = wanted[0]
+        producer = key.default_producer
+        assert producer is not None
+        reason = f"'{consumer.name}' needs '{key.name}' and nothing else produces it"
+        builder.announce(Code.N0601, producer, f"added producer '{producer}': {reason}")
+        feed_by_default_source(add_instance(builder, installed, producer, reason), feeding, builder, installed)
+
+
+def _may_add(plugin_type: str, builder: PlanBuilder, installed: PluginCatalog) -> bool:
+    """A type that is installed and not in use; nothing that collects where the document forbids adding such."""
+    in_use = any(plugin_type in (instance.type, instance.place.reference.type) for instance in builder.instances.values())
+    if in_use or not installed.offers(plugin_type):
+        return False
+    if injects_defaults(builder):
+        return True
+    loaded = installed.peek(plugin_type)
+    return loaded is None or DataCollector not in loaded.kinds
+
+
+def _participants(builder: PlanBuilder) -> list[Participant]:
+    found = []
+    for instance in builder.instances.values():
+        if instance.loaded is not None and instance.subscriptions is not None:
+            path = _path(instance, builder)
+            span = None if path is None else builder.source.value_span(path)
+            kinds = instance.loaded.kinds
+            found.append(Participant(instance.name, instance.type, kinds, instance.subscriptions, span, instance.plugin, path or ()))
+    return found
+
+
+def _path(instance: DraftInstance, builder: PlanBuilder) -> DocumentPath | None:
+    """Where a diagnostic about an instance's data points: its first place in a profile, or else its definition."""
+    for profile in builder.config.scheduling_profiles:
+        for reference in profile.plugins:
+            if reference.plugin_ref == instance.name:
+                return (*reference.path, "pluginRef")
+    return None if instance.path is None else (*instance.path, "type")
+
+
+def _advice(key: AnyKey, builder: PlanBuilder, installed: PluginCatalog) -> str:
+    """What to do about a key that no instance produces."""
+    shared, _, wanted = key.name.partition("@")
+    if wanted:
+        giving = [
+            one.name
+            for one in builder.instances.values()
+            if one.subscriptions and shared in {key.name for key in one.subscriptions.produces}
+        ]
+        return f"'{wanted}' does not produce it; " + (
+            f"name one of {', '.join(giving)}" if giving else f"define '{wanted}' under `plugins:`"
+        )
+    default = key.default_producer
+    if default is not None and installed.offers(default) and not injects_defaults(builder):
+        return f"remove `injectDefaults: false`, so that endpick adds '{default}', or add a collector that produces it"
+    if default is not None and not installed.offers(default):
+        return f"install a plugin that offers '{default}', its default producer"
+    types = types_that_produce(key.name, installed)
+    if types:
+        return f"add an instance of a type that produces it: {', '.join(types)}"
+    return "no installed plugin type produces it; install one that does"
+
+
+def _warn(graph: SubscriptionGraph, builder: PlanBuilder) -> None:
+    for need in graph.unmet:
+        instance = builder.instances[need.consumer]
+        if instance.path is not None and not _has_substitute(instance, need.key):
+            builder.report(
+                Code.W0603,
+                f"nothing produces '{need.key}', which '{need.consumer}' would use",
+                (*instance.path, "type"),
+                help="add a producer for it, or leave it: the instance works without",
+                plugin=instance.plugin,
+            )
+    for name in graph.unread:
+        instance = builder.instances[name]
+        if instance.path is not None and instance.loaded is not None and _PURE_PRODUCERS.issuperset(instance.loaded.kinds):
+            keys = ", ".join(f"'{key.name}'" for key in instance.subscriptions.produces) if instance.subscriptions else ""
+            builder.report(
+                Code.W0602,
+                f"nothing uses what '{name}' produces: {keys}",
+                (*instance.path, "type"),
+                help="remove it, or add a plugin that reads its data",
+                plugin=instance.plugin,
+            )
+
+
+def _has_substitute(instance: DraftInstance, name: str) -> bool:
+    optional = () if instance.subscriptions is None else instance.subscriptions.consumes_optional
+    return any(key.has_substitute for key in optional if key.name == name)

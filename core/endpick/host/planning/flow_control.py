@@ -1,0 +1,155 @@
+"""What `flowControl` says of queues, proven: every policy it names is there and of the right kind, every default filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import MappingProxyType
+
+from endpick.api import EvictionFilter, EvictionOrderingPolicy, FairnessPolicy, OrderingPolicy, UsageLimitPolicy
+from endpick.config import FlowControl, PriorityBand
+from endpick.config.shape import show_path
+from endpick.diagnostics import Code, DocumentPath
+from endpick.host.catalog import PluginCatalog
+from endpick.host.kinds import KINDS, Kind
+from endpick.host.planning.builder import PlanBuilder, look_up_kind_at
+from endpick.host.planning.flow_control_settings import (
+    DEFAULT_BAND_BYTES,
+    DEFAULT_BAND_REQUESTS,
+    DEFAULT_TTL_SECONDS,
+    BandSettings,
+    EvictionSettings,
+    FlowControlSettings,
+)
+from endpick.host.planning.instances import add_instance
+
+DEFAULT_FAIRNESS = "global-strict-fairness-policy"
+DEFAULT_ORDERING = "fcfs-ordering-policy"
+DEFAULT_USAGE_LIMIT = "static-usage-limit-policy"
+DEFAULT_EVICTION_FILTER = "sheddable-eviction-filter"
+DEFAULT_EVICTION_ORDERING = "priority-then-time-eviction-order-policy"
+_DEFAULTS = {FairnessPolicy: DEFAULT_FAIRNESS, OrderingPolicy: DEFAULT_ORDERING, UsageLimitPolicy: DEFAULT_USAGE_LIMIT}
+
+
+def plan_flow_control(builder: PlanBuilder, installed: PluginCatalog) -> FlowControlSettings | None:
+    """The settings of the queues; None while the feature gate is off, or where a policy is missing."""
+    section = builder.config.flow_control or FlowControl()
+    if not builder.config.gates["flowControl"]:
+        _spare_named(section, builder)
+        return None
+    for template in (section.default_priority_band, section.default_negative_priority_band):
+        _warn_of_priority(template, builder)
+    general = _band(section.default_priority_band, builder, installed)
+    negative = general
+    if section.default_negative_priority_band is not None:
+        negative = _band(section.default_negative_priority_band, builder, installed)
+    listed = {band.priority: _band(band, builder, installed) for band in section.priority_bands}
+    usage_limit = _policy(section.usage_limit_policy_plugin_ref, ("flowControl",), UsageLimitPolicy, builder, installed)
+    eviction = _eviction(section, builder, installed)
+    bands = {priority: band for priority, band in listed.items() if band is not None}
+    if general is None or negative is None or usage_limit is None or len(bands) < len(listed):
+        return None
+    ttl = section.default_request_ttl
+    without_endpoints = section.no_endpoint_request_ttl
+    waits = DEFAULT_TTL_SECONDS if ttl is None else ttl
+    return FlowControlSettings(
+        max_bytes=section.max_bytes or 0,
+        max_requests=section.max_requests or 0,
+        ttl_seconds=waits,
+        no_endpoint_ttl_seconds=waits if without_endpoints is None else without_endpoints,
+        bands=MappingProxyType(bands),
+        template=general,
+        negative_template=negative,
+        usage_limit=usage_limit,
+        eviction=eviction,
+    )
+
+
+def _band(band: PriorityBand | None, builder: PlanBuilder, installed: PluginCatalog) -> BandSettings | None:
+    given = PriorityBand() if band is None else band
+    path: DocumentPath = given.path or ("flowControl", "defaultPriorityBand")
+    fairness = _policy(given.fairness_policy_ref, path, FairnessPolicy, builder, installed)
+    ordering = _policy(given.ordering_policy_ref, path, OrderingPolicy, builder, installed)
+    if fairness is None or ordering is None:
+        return None
+    return BandSettings(given.max_bytes or DEFAULT_BAND_BYTES, given.max_requests or DEFAULT_BAND_REQUESTS, fairness, ordering)
+
+
+def _policy(name: str | None, path: DocumentPath, kind: Kind, builder: PlanBuilder, installed: PluginCatalog) -> str | None:
+    """The instance named at a part of the document, or else the default; None where that cannot be had."""
+    default = _DEFAULTS[kind]
+    field = KINDS[kind].named_at.rpartition(".")[2]
+    if name is not None and (name != default or name in builder.instances or builder.loaded.may_define(name)):
+        if name not in builder.instances and installed.offers(name) and not builder.loaded.may_define(name):
+            message = f"'{name}' is a plugin type, and no instance of it is defined under plugins"
+            builder.report(Code.E0501, message, (*path, field), help=f"add `- type: {name}` under `plugins:`")
+            return None
+        found = look_up_kind_at(name, (*path, field), kind, builder)
+        return None if found is None else found.name
+    where = builder.source.value_span((*path, field)) if name else ""
+    why = f"it is named at {where} and not defined under plugins" if name else f"{show_path(path)} has no {field}"
+    return _default(kind, default, why, builder, installed)
+
+
+def _default(kind: Kind, plugin_type: str, reason: str, builder: PlanBuilder, installed: PluginCatalog) -> str | None:
+    """llm-d's default: the instance of that name, or else a new one; None where neither is to be had."""
+    defined = builder.instances.get(plugin_type)
+    if defined is not None and defined.may_be_a(kind):
+        builder.used.add(plugin_type)
+        return plugin_type
+    if not installed.offers(plugin_type):
+        return None
+    added = add_instance(builder, installed, plugin_type, reason)
+    builder.announce(Code.N0501, added.name, f"added {KINDS[kind].noun} '{added.name}': {reason}")
+    return added.name if added.loaded is not None else None
+
+
+def _eviction(section: FlowControl, builder: PlanBuilder, installed: PluginCatalog) -> EvictionSettings | None:
+    """Who evicts: the only instance of each kind, or else llm-d's default; None while nothing is evicted, or where that is wrong."""
+    if not section.enable_eviction:
+        _report_idle((EvictionFilter, EvictionOrderingPolicy), "flowControl.enableEviction is off", builder)
+        return None
+    chosen = _only(EvictionFilter, DEFAULT_EVICTION_FILTER, builder, installed)
+    ordering = _only(EvictionOrderingPolicy, DEFAULT_EVICTION_ORDERING, builder, installed)
+    return None if chosen is None or ordering is None else EvictionSettings(chosen, ordering)
+
+
+def _only(kind: Kind, default: str, builder: PlanBuilder, installed: PluginCatalog) -> str | None:
+    defined = builder.configured(kind)
+    if not defined:
+        reason = f"flowControl.enableEviction is on, and no {KINDS[kind].noun} is defined"
+        return _default(kind, default, reason, builder, installed) if builder.is_complete else None
+    _report_idle((kind,), f"'{defined[0].name}' is the {KINDS[kind].noun}, and there is one", builder, first=1)
+    return defined[0].name
+
+
+def _report_idle(kinds: tuple[Kind, ...], why: str, builder: PlanBuilder, first: int = 0) -> None:
+    """Warn of the defined instances of these kinds, from the given one on, that are never asked."""
+    for instance in (one for kind in kinds for one in builder.configured(kind)[first:]):
+        assert instance.path is not None
+        builder.report(
+            Code.W0502, f"'{instance.name}' has no effect: {why}", (*instance.path, "type"), help="remove it", plugin=instance.plugin
+        )
+
+
+def _warn_of_priority(template: PriorityBand | None, builder: PlanBuilder) -> None:
+    if template is not None and "priority" in template.model_fields_set:
+        builder.report(
+            Code.W0204,
+            f"'priority' has no effect in '{template.path[-1]}', which is for priorities that are not listed",
+            (*template.path, "priority"),
+            at_key=True,
+            help="remove it, or list the band under `priorityBands`",
+        )
+
+
+def _spare_named(section: FlowControl, builder: PlanBuilder) -> None:
+    """What a section without effect names has a place, and is not called unused: the section itself is warned of."""
+    builder.used.update(name for name in _named(section) if name is not None and name in builder.instances)
+
+
+def _named(section: FlowControl) -> Iterator[str | None]:
+    yield section.usage_limit_policy_plugin_ref
+    for band in (*section.priority_bands, section.default_priority_band, section.default_negative_priority_band):
+        if band is not None:
+            yield band.fairness_policy_ref
+            yield band.ordering_policy_ref

@@ -1,0 +1,285 @@
+"""Makes the plan: each step judges what the steps before it left standing, so that one run finds every mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from endpick.api import DataCollector, DataProducer, ModelRewrite, ModelTarget
+from endpick.config import EndpointPickerConfig, LoadedConfig, SourceMap
+from endpick.config.model import EVERY_MODEL, ModelSpec
+from endpick.diagnostics import Code, Diagnostic, DocumentPath, did_you_mean, has_errors, sort_diagnostics
+from endpick.host.catalog import PluginCatalog, policy_of
+from endpick.host.discovery import Candidate
+from endpick.host.guard import GUARD
+from endpick.host.hook_objects import discover_hook_objects
+from endpick.host.hooks import HookRegistry, load_hooks
+from endpick.host.kinds import KINDS, Kind
+from endpick.host.planning.builder import DraftInstance, PlanBuilder, look_up, report_same_names
+from endpick.host.planning.data import Feeding, plan_data, plan_sources
+from endpick.host.planning.flow_control import plan_flow_control
+from endpick.host.planning.instances import define_instances
+from endpick.host.planning.plan import Plan, PlannedInstance, PlannedSource, PlanOutcome
+from endpick.host.planning.pool import NO_POOL, PoolSettings
+from endpick.host.planning.profiles import plan_handler, plan_profiles
+from endpick.host.planning.references import References, in_order, plan_references
+from endpick.host.planning.request_plugins import plan_candidate_filters, plan_detector, plan_discovery, plan_parsers
+from endpick.host.planning.subscriptions import SubscriptionGraph
+from endpick.host.resolution import Policy, Reference
+
+if TYPE_CHECKING:
+    from endpick.host.lock import Lock
+    from endpick.host.lock_check import LockCheck
+
+
+def load_named_hooks(
+    config: EndpointPickerConfig,
+    source: SourceMap,
+    policy: Policy,
+    installed: Sequence[Candidate] | None = None,
+    lock: LockCheck | None = None,
+) -> tuple[HookRegistry, tuple[Diagnostic, ...]]:
+    """The document's hook objects, in its order; what is installed is looked up only when it names any."""
+    references = [
+        Reference(
+            type=spec.name,
+            distribution=spec.from_,
+            span=source.value_span((*spec.path, "name")),
+            distribution_span=source.value_span((*spec.path, "from")) if spec.from_ else None,
+            path=(*spec.path, "name"),
+            labels=source.labels_for((*spec.path, "name")),
+        )
+        for spec in config.hooks
+    ]
+    if not references:
+        return HookRegistry(), ()
+    return load_hooks(references, discover_hook_objects() if installed is None else installed, policy, lock)
+
+
+def warn_ignored(builder: PlanBuilder) -> None:
+    """A warning for each such part; the instances it names must be defined all the same."""
+    for name, path in _other_pickers(builder):
+        look_up(name, path, builder)
+        builder.report(
+            Code.W0204,
+            f"this version of endpick does not talk to other endpoint pickers, so '{path[1]}' has no effect",
+            path[:2],
+            at_key=True,
+            help=f"remove '{path[1]}'",
+        )
+
+
+def _other_pickers(builder: PlanBuilder) -> Iterator[tuple[str, DocumentPath]]:
+    layer = builder.config.data_layer
+    if layer is not None and layer.peer_discovery is not None:
+        yield layer.peer_discovery.plugin_ref, ("dataLayer", "peerDiscovery", "pluginRef")
+    if layer is not None and layer.cross_replica_syncer_plugin_ref is not None:
+        yield layer.cross_replica_syncer_plugin_ref, ("dataLayer", "crossReplicaSyncerPluginRef")
+
+
+def warn_unused(builder: PlanBuilder) -> None:
+    """A warning for each, unless the document wants none; of no use while a reference may be missing."""
+    policy = builder.config.plugin_policy
+    if (policy is not None and policy.on_unused == "Ignore") or builder.loaded.faulty:
+        return
+    unknown = [one.message for one in builder.diagnostics if one.code in (Code.E0501, Code.E0607)]
+    for instance in builder.instances.values():
+        if instance.spec is None or instance.loaded is None or instance.name in builder.used:
+            continue
+        rows = [KINDS[kind] for kind in instance.loaded.kinds]
+        if not all(row.named_at for row in rows):
+            continue  # as in llm-d, it takes part because it is defined
+        if any(did_you_mean(message.split("'")[1], [instance.name]) for message in unknown):
+            continue  # the misspelt reference is reported, and most probably means this instance
+        reasons = dict.fromkeys(f"{row.named_at} does not name it" for row in rows)
+        builder.report(
+            Code.W0301,
+            f"'{instance.name}' is not used: {' and '.join(reasons)}",
+            (*instance.spec.path, "type"),
+            help="remove it, or name it where it belongs",
+            plugin=instance.plugin,
+        )
+
+
+def make_plan(
+    loaded: LoadedConfig,
+    candidates: Sequence[Candidate],
+    *,
+    hook_objects: Sequence[Candidate] | None = None,
+    lock: Lock | None = None,
+    endpoints_file: Path | None = None,
+    allow_experimental: bool = False,
+    pool: PoolSettings = NO_POOL,
+) -> PlanOutcome:
+    """Resolve a configuration into a plan, or say everything that is wrong with it, in the order of the document.
+
+    Args:
+        loaded: What `endpick.config` read; its own diagnostics come out again, among those found here.
+        candidates: What is installed, from `endpick.host.discovery.discover`. Only types that the plan needs are imported.
+        hook_objects: Installed hook objects; looked up when they are needed unless given.
+        lock: What the operator pinned; a type that differs from it is an error and is not imported. What it brings is guarded
+            for the life of the process.
+        endpoints_file: What `file-discovery` is to read where the document names no discovery.
+        allow_experimental: Whether the operator knows of experimental types; else one warning names the built-in ones.
+        pool: What flags say of the pool, for a document that names no discovery.
+    """
+    if loaded.config is None:
+        return PlanOutcome(None, loaded.diagnostics)
+    policy = policy_of(loaded.config)
+    check = None
+    unguarded: tuple[Diagnostic, ...] = ()
+    if lock is not None:
+        from endpick.host.lock_check import LockCheck  # noqa: PLC0415 - most configurations are served without a lock
+
+        hook_objects = discover_hook_objects() if hook_objects is None and lock.hooks else hook_objects
+        check = LockCheck(lock, GUARD)
+        unguarded = check.guard_all((*candidates, *(hook_objects or ())))
+    hooks, faults = load_named_hooks(loaded.config, loaded.source, policy, hook_objects, check)
+    offered, failures = hooks.offered()
+    builder = PlanBuilder(loaded, loaded.config, diagnostics=[*loaded.diagnostics, *faults, *failures], endpoints_file=endpoints_file)
+    plan = _plan(builder, PluginCatalog((*candidates, *offered), policy, check), hooks, pool)
+    for instance in builder.instances.values():
+        if instance.loaded is not None:
+            hooks.plugin_loaded(instance.loaded)
+    builder.diagnostics.extend(_not_told(unguarded, builder.diagnostics))
+    if not has_errors(builder.diagnostics):
+        builder.diagnostics.extend(hooks.validate(loaded.source))
+    kept = _without_experimental(builder.diagnostics) if allow_experimental else _experimental_at_once(builder.diagnostics)
+    diagnostics = sort_diagnostics(loaded.without_echoes(kept))
+    return PlanOutcome(None if has_errors(diagnostics) else plan, diagnostics)
+
+
+def _not_told(found: Iterable[Diagnostic], told: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Those that no entry of the configuration has been told, by whatever of its distribution is used."""
+    messages = {one.message for one in told}
+    return [one for one in found if one.message not in messages]
+
+
+_OWN_DISTRIBUTION = "endpick"
+
+
+def _without_experimental(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
+    return [one for one in diagnostics if one.code is not Code.W0309]
+
+
+def _experimental_at_once(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
+    """What llm-d refuses without a flag starts here, with one warning for all types that come with endpick; others are named one by one."""
+    own = [one for one in diagnostics if one.code is Code.W0309 and one.plugin is not None and one.plugin.distribution == _OWN_DISTRIBUTION]
+    if not own:
+        return list(diagnostics)
+    types = sorted({one.plugin.type for one in own if one.plugin is not None})
+    told = replace(
+        own[0],
+        message=f"experimental plugins are used: {', '.join(types)}",
+        help="expect them to change; --allow-experimental-plugins says that you know",
+    )
+    return [*(one for one in diagnostics if one not in own), told]
+
+
+def check_statically(loaded: LoadedConfig, candidates: Sequence[Candidate]) -> tuple[Diagnostic, ...]:
+    """Every mistake that can be found without running third-party code: what their plugins are and take stays unjudged."""
+    if loaded.config is None:
+        return loaded.diagnostics
+    builder = PlanBuilder(loaded, loaded.config, diagnostics=[*loaded.diagnostics])
+    _plan(builder, PluginCatalog(candidates, policy_of(loaded.config), imports_third_parties=False), HookRegistry())
+    return sort_diagnostics(loaded.without_echoes(builder.diagnostics))
+
+
+def _plan(builder: PlanBuilder, installed: PluginCatalog, hooks: HookRegistry, pool: PoolSettings = NO_POOL) -> Plan | None:
+    """Fill the draft, step by step; the plan is there when every instance is known, and good when the draft has no errors."""
+    define_instances(builder, installed)
+    profiles = plan_profiles(builder, installed)
+    handler = plan_handler(builder, installed)
+    parsers = plan_parsers(builder, installed)
+    detector = plan_detector(builder, installed)
+    flow_control = plan_flow_control(builder, installed)
+    plan_candidate_filters(builder, installed)
+    feeding = plan_sources(builder, installed)
+    discovery = plan_discovery(builder, installed, pool)
+    graph = plan_data(builder, feeding, installed)
+    references = plan_references(builder)
+    report_same_names(builder.config.objectives, "objectives", Code.E0512, builder)
+    report_same_names(builder.config.models, "models", Code.E0513, builder)
+    warn_ignored(builder)
+    warn_unused(builder)
+    if has_errors(builder.diagnostics):
+        return None
+    instances = _all_planned(builder, references)
+    if handler is None or len(instances) < len(builder.instances):
+        return None
+    return Plan(
+        config=builder.loaded,
+        instances=instances,
+        profiles=tuple(replace(profile, reads=graph.keys_for(profile.instances)) for profile in profiles),
+        handler=handler,
+        parsers=parsers,
+        detector=detector,
+        sources=_sources(feeding, builder, graph),
+        discovery=discovery,
+        on_request=_on_request(builder, graph),
+        graph=graph,
+        announcements=tuple(builder.announcements),
+        hooks=hooks,
+        objectives={objective.name: objective.priority for objective in builder.config.objectives},
+        models=tuple(_rewrite_of(model) for model in builder.config.models),
+        flow_control=flow_control,
+    )
+
+
+def _rewrite_of(model: ModelSpec) -> ModelRewrite:
+    targets = tuple(ModelTarget(target.model, target.weight) for target in model.targets)
+    if model.name == EVERY_MODEL:
+        return ModelRewrite((), targets)
+    return ModelRewrite((model.name,), targets or (ModelTarget(model.name, 1),))
+
+
+def _all_planned(builder: PlanBuilder, references: References) -> tuple[PlannedInstance, ...]:
+    """Every instance that is known, each after those its parameters name."""
+    names = in_order(tuple(builder.instances), references)
+    return tuple(filter(None, (_planned(builder.instances[name], references.get(name, ())) for name in names)))
+
+
+def _planned(instance: DraftInstance, refers_to: tuple[str, ...]) -> PlannedInstance | None:
+    if instance.loaded is None or instance.parameters is None or instance.subscriptions is None or instance.on_fault is None:
+        return None
+    return PlannedInstance(
+        instance.name,
+        instance.loaded,
+        instance.parameters,
+        instance.subscriptions,
+        instance.on_fault,
+        instance.place,
+        instance.path,
+        instance.reason,
+        refers_to,
+    )
+
+
+def _on_request(builder: PlanBuilder, graph: SubscriptionGraph) -> dict[Kind, tuple[str, ...]]:
+    """Producers in the order of the graph, those that declare no keys last; every other kind in the order of the document."""
+    orders: dict[Kind, Iterable[str]] = {DataProducer: dict.fromkeys((*graph.order, *builder.instances))}
+    return {
+        kind: tuple(name for name in orders.get(kind, builder.instances) if builder.instances[name].is_a(kind))
+        for kind, row in KINDS.items()
+        if row.on_request
+    }
+
+
+def _sources(feeding: Feeding, builder: PlanBuilder, graph: SubscriptionGraph) -> tuple[PlannedSource, ...]:
+    """Collectors that write what an instance reads are active, and so are those that write nothing: they act by themselves."""
+    readers = [instance.name for instance in builder.instances.values() if not instance.is_a(DataCollector)]
+    needed = set(graph.producers_for(readers))
+    return tuple(
+        PlannedSource(
+            source,
+            tuple(collectors),
+            tuple(name for name in collectors if name in needed or not _produces(builder.instances[name])),
+        )
+        for source, collectors in feeding.items()
+    )
+
+
+def _produces(instance: DraftInstance) -> bool:
+    return instance.subscriptions is not None and bool(instance.subscriptions.produces)

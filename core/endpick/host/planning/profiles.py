@@ -1,0 +1,291 @@
+"""Scheduling profiles and the profile handler that chooses among them: what the document says, and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from endpick.api import Filter, Picker, ProfileHandler, Scorer
+from endpick.config import ENDPICK, ProfilePlugin, SchedulingProfile
+from endpick.diagnostics import Code, Diagnostic
+from endpick.host.catalog import PluginCatalog
+from endpick.host.instance import optional_profiles_of, required_profiles_of
+from endpick.host.kinds import KINDS, titles
+from endpick.host.loader import LoadedPlugin
+from endpick.host.planning.builder import DraftInstance, PlanBuilder, look_up, report_same_names
+from endpick.host.planning.degenerate import doubt_decisions
+from endpick.host.planning.instances import add_instance
+from endpick.host.planning.plan import PlannedProfile, WeightedScorer
+
+
+def judge_weight(reference: ProfilePlugin, instance: DraftInstance, builder: PlanBuilder) -> None:
+    """Only scorers have a weight, and it should count."""
+    if reference.weight is None:
+        return
+    path = (*reference.path, "weight")
+    if instance.is_a(Scorer):
+        if reference.weight == 0:
+            builder.report(
+                Code.W0501,
+                f"the weight 0 makes the scores of '{instance.name}' count for nothing",
+                path,
+                help="remove the scorer from the profile, or give it another weight",
+                plugin=instance.plugin,
+            )
+        return
+    assert instance.loaded is not None
+    # llm-d reads such a file and ignores the weight, so a file written for llm-d must start here too.
+    code = Code.E0504 if builder.config.api_version == ENDPICK else Code.W0501
+    builder.report(
+        code,
+        f"'{instance.name}' is {titles(instance.loaded.kinds)}, and only scorers have a weight",
+        path,
+        help="remove the weight",
+        plugin=instance.plugin,
+    )
+
+
+def report_repetition(reference: ProfilePlugin, first: ProfilePlugin, profile: SchedulingProfile, builder: PlanBuilder) -> None:
+    """An instance takes part in a profile once."""
+    builder.report(
+        Code.E0510,
+        f"'{reference.plugin_ref}' appears twice in scheduling profile '{profile.name}'",
+        (*reference.path, "pluginRef"),
+        labels=[builder.label((*first.path, "pluginRef"), "first named here")],
+        help="remove one of them; to run a type twice, define a second instance of it with another name",
+    )
+
+
+def doubt_effect(reference: ProfilePlugin, instance: DraftInstance, profile: SchedulingProfile, builder: PlanBuilder) -> None:
+    """A profile runs filters, scorers and a picker; anything else in it is idle, as in llm-d."""
+    assert instance.loaded is not None
+    places = [KINDS[kind].named_at for kind in instance.loaded.kinds if KINDS[kind].named_at]
+    instead = f"name it at `{places[0]}` instead" if places else "remove it from the profile"
+    builder.report(
+        Code.W0502,
+        f"'{instance.name}' has no effect in scheduling profile '{profile.name}': it is {titles(instance.loaded.kinds)}",
+        (*reference.path, "pluginRef"),
+        help=f"{instead}; a profile runs filters, scorers and a picker",
+        plugin=instance.plugin,
+    )
+
+
+def report_second_picker(other: ProfilePlugin, first: ProfilePlugin, profile: SchedulingProfile, builder: PlanBuilder) -> None:
+    """A profile has one picker."""
+    builder.report(
+        Code.E0505,
+        f"scheduling profile '{profile.name}' has two pickers, '{first.plugin_ref}' and '{other.plugin_ref}'",
+        (*other.path, "pluginRef"),
+        labels=[builder.label((*first.path, "pluginRef"), "the first picker")],
+        help="remove one of them",
+    )
+
+
+def report_two_pickers(other: DraftInstance, first: DraftInstance, builder: PlanBuilder) -> None:
+    """Without profiles every picker that is defined would be the picker of the one profile."""
+    assert other.spec is not None
+    assert first.spec is not None
+    builder.report(
+        Code.E0505,
+        f"'{other.name}' and '{first.name}' are both pickers, and a scheduling profile has one",
+        (*other.spec.path, "type"),
+        labels=[builder.label((*first.spec.path, "type"), "the first picker")],
+        help="remove one, or say with `schedulingProfiles:` which picker belongs to which profile",
+        plugin=other.plugin,
+    )
+
+
+DEFAULT_PROFILE = "default"
+DEFAULT_PICKER = "max-score-picker"
+DEFAULT_WEIGHT = 1.0
+
+_PROFILE_KINDS = tuple(kind for kind, row in KINDS.items() if row.in_profile)
+
+
+def plan_profiles(builder: PlanBuilder, installed: PluginCatalog) -> tuple[PlannedProfile, ...]:
+    """Every scheduling profile, each with a picker; of no use when the draft has errors."""
+    given = builder.config.scheduling_profiles
+    if not given and not builder.loaded.is_damaged(("schedulingProfiles",)):
+        return (_default_profile(builder, installed),)
+    report_same_names(given, "scheduling profiles", Code.E0508, builder)
+    return tuple(_profile(profile, builder, installed) for profile in given)
+
+
+def _default_profile(builder: PlanBuilder, installed: PluginCatalog) -> PlannedProfile:
+    """What llm-d does without profiles: one with everything that can take part in one."""
+    members = [instance for instance in builder.instances.values() if any(instance.is_a(kind) for kind in _PROFILE_KINDS)]
+    builder.used.update(member.name for member in members)
+    named = ", ".join(member.name for member in members) or "no instance"
+    builder.announce(
+        Code.N0501,
+        DEFAULT_PROFILE,
+        f"added scheduling profile '{DEFAULT_PROFILE}' with {named}: the document has no schedulingProfiles, "
+        "so every filter, scorer and picker it defines takes part",
+    )
+    pickers = [member for member in members if member.is_a(Picker)]
+    for other in pickers[1:]:
+        report_two_pickers(other, pickers[0], builder)
+    scorers = [WeightedScorer(member.name, DEFAULT_WEIGHT, weight_given=False) for member in members if member.is_a(Scorer)]
+    _announce_weights(DEFAULT_PROFILE, scorers, builder)
+    return PlannedProfile(
+        DEFAULT_PROFILE,
+        tuple(member.name for member in members if member.is_a(Filter)),
+        tuple(scorers),
+        pickers[0].name if pickers else _default_picker(DEFAULT_PROFILE, builder, installed),
+    )
+
+
+def _profile(profile: SchedulingProfile, builder: PlanBuilder, installed: PluginCatalog) -> PlannedProfile:
+    filters, scorers, pickers = [], [], []
+    unknown = False
+    seen: dict[str, ProfilePlugin] = {}
+    for reference in profile.plugins:
+        path = (*reference.path, "pluginRef")
+        instance = look_up(reference.plugin_ref, path, builder)
+        if instance is None or instance.loaded is None:
+            unknown = True
+            continue
+        first = seen.setdefault(instance.name, reference)
+        if first is not reference:
+            report_repetition(reference, first, profile, builder)
+            continue
+        judge_weight(reference, instance, builder)
+        if not any(instance.is_a(kind) for kind in _PROFILE_KINDS):
+            doubt_effect(reference, instance, profile, builder)
+        if instance.is_a(Filter):
+            filters.append(instance.name)
+        if instance.is_a(Scorer):
+            given = reference.weight is not None
+            scorers.append(WeightedScorer(instance.name, DEFAULT_WEIGHT if reference.weight is None else reference.weight, given))
+        if instance.is_a(Picker):
+            pickers.append(reference)
+    for other in pickers[1:]:
+        report_second_picker(other, pickers[0], profile, builder)
+    if pickers:
+        picker = pickers[0].plugin_ref
+    elif unknown or builder.loaded.is_damaged(profile.path):
+        picker = ""
+    else:
+        picker = _default_picker(profile.name, builder, installed)
+    _announce_weights(profile.name, scorers, builder)
+    planned = PlannedProfile(profile.name, tuple(filters), tuple(scorers), picker)
+    if not unknown and not builder.loaded.is_damaged(profile.path):
+        doubt_decisions(planned, (*profile.path, "name"), builder, emptied=not profile.plugins)
+    return planned
+
+
+def _default_picker(profile: str, builder: PlanBuilder, installed: PluginCatalog) -> str:
+    """The first picker that is defined anywhere, as in llm-d, or else `max-score-picker`."""
+    pickers = builder.of_kind(Picker)
+    if pickers:
+        builder.used.add(pickers[0].name)
+        builder.announce(Code.N0501, profile, f"added picker '{pickers[0].name}' to profile '{profile}': the profile names no picker")
+        return pickers[0].name
+    reason = f"scheduling profile '{profile}' names no picker"
+    builder.announce(Code.N0501, profile, f"added picker '{DEFAULT_PICKER}' to profile '{profile}': no picker is defined")
+    return add_instance(builder, installed, DEFAULT_PICKER, reason).name
+
+
+def _announce_weights(profile: str, scorers: Iterable[WeightedScorer], builder: PlanBuilder) -> None:
+    for scorer in scorers:
+        if not scorer.weight_given:
+            builder.announce(Code.N0501, profile, f"weight {scorer.weight:g} for '{scorer.instance}' in profile '{profile}': none is given")
+
+
+DEFAULT_HANDLER = "single-profile-handler"
+
+
+def plan_handler(builder: PlanBuilder, installed: PluginCatalog) -> str | None:
+    """The name of the handler; None when there is none, or when that cannot be known."""
+    profiles = builder.config.scheduling_profiles
+    handlers = builder.of_kind(ProfileHandler)
+    builder.used.update(handler.name for handler in handlers)
+    if handlers:
+        first, *others = handlers
+        for other in others:
+            _report_second(other, first, builder)
+        if first.loaded is not None:
+            _judge_number_of_profiles(first, first.loaded, profiles, builder)
+            _judge_required_profiles(first, first.loaded, builder)
+        return first.name
+    if not builder.is_complete or builder.loaded.is_damaged(("schedulingProfiles",)):
+        return None
+    if len(profiles) > 1:
+        _report_none(profiles, builder)
+        return None
+    reason = "there is one scheduling profile and no profile handler"
+    builder.announce(Code.N0501, DEFAULT_HANDLER, f"added profile handler '{DEFAULT_HANDLER}': {reason}")
+    return add_instance(builder, installed, DEFAULT_HANDLER, reason).name
+
+
+def _report_none(profiles: tuple[SchedulingProfile, ...], builder: PlanBuilder) -> None:
+    names = ", ".join(profile.name for profile in profiles)
+    builder.report(
+        Code.E0506,
+        f"there are {len(profiles)} scheduling profiles ({names}) and no profile handler to choose among them",
+        ("schedulingProfiles",),
+        at_key=True,
+        help="define a profile handler under `plugins:`",
+    )
+
+
+def _report_second(other: DraftInstance, first: DraftInstance, builder: PlanBuilder) -> None:
+    assert other.spec is not None
+    assert first.spec is not None
+    builder.report(
+        Code.E0506,
+        f"'{other.name}' and '{first.name}' are both profile handlers, and there can be one",
+        (*other.spec.path, "type"),
+        labels=[builder.label((*first.spec.path, "type"), "the first profile handler")],
+        help="remove one of them",
+        plugin=other.plugin,
+    )
+
+
+def _judge_number_of_profiles(
+    handler: DraftInstance, loaded: LoadedPlugin, profiles: tuple[SchedulingProfile, ...], builder: PlanBuilder
+) -> None:
+    """A handler says how many profiles it can choose among."""
+    assert handler.spec is not None
+    assert issubclass(loaded.plugin, ProfileHandler)
+    most = loaded.plugin.most_profiles
+    if most is None or len(profiles) <= most:
+        return
+    one = most == 1
+    builder.report(
+        Code.E0507,
+        f"'{handler.name}' runs {'one scheduling profile' if one else f'{most} scheduling profiles'}, and {len(profiles)} are defined",
+        (*handler.spec.path, "type"),
+        labels=[builder.label((*profile.path, "name"), "one of them") for profile in profiles],
+        help=f"use a profile handler that chooses among more profiles, or remove all profiles but {'one' if one else most}",
+        plugin=handler.plugin,
+    )
+
+
+def _judge_required_profiles(handler: DraftInstance, loaded: LoadedPlugin, builder: PlanBuilder) -> None:
+    """A handler says which profiles it cannot do without, and which others it would run."""
+    if handler.spec is None or handler.parameters is None or builder.loaded.is_damaged(("schedulingProfiles",)):
+        return
+    required = required_profiles_of(loaded, handler.parameters, handler.place)
+    optional = optional_profiles_of(loaded, handler.parameters, handler.place)
+    if isinstance(required, Diagnostic) or isinstance(optional, Diagnostic):
+        builder.diagnostics += [one for one in (required, optional) if isinstance(one, Diagnostic)]
+        return
+    defined = [profile.name for profile in builder.config.scheduling_profiles] or [DEFAULT_PROFILE]
+    for name in required:
+        if name not in defined:
+            builder.report(
+                Code.E0509,
+                f"'{handler.name}' requires scheduling profile '{name}', which is not defined",
+                (*handler.spec.path, "type"),
+                help=f"add a profile with `name: {name}` under `schedulingProfiles:`; defined is {', '.join(defined)}",
+                plugin=handler.plugin,
+            )
+    for name in optional:
+        if name not in defined:
+            builder.report(
+                Code.W0520,
+                f"'{handler.name}' would run scheduling profile '{name}', which is not defined",
+                (*handler.spec.path, "type"),
+                help=f"add a profile with `name: {name}` under `schedulingProfiles:`, or remove the decider of that stage",
+                plugin=handler.plugin,
+            )

@@ -1,0 +1,101 @@
+"""Parameters that name other instances: whether these exist and fit, and in which order instances are built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from endpick.diagnostics import Code, DocumentPath
+from endpick.host.kinds import KINDS
+from endpick.host.planning.builder import DraftInstance, PlanBuilder, look_up, report_wrong_kind
+from endpick.host.planning.subscriptions import toposort
+from endpick.host.references import NamedInstance, references_in
+
+References = Mapping[str, tuple[str, ...]]
+"""The instances that each instance names in its parameters; those that name none are left out."""
+
+
+def plan_references(builder: PlanBuilder) -> References:
+    """Look up every name, and report those that no instance has, instances of the wrong kind, and circles."""
+    found = {instance.name: _looked_up(instance, builder) for instance in tuple(builder.instances.values())}
+    references = {name: named for name, named in found.items() if named}
+    for circle in toposort({name: set(named) for name, named in references.items()}).cycles:
+        _report_circle(circle, builder)
+    return references
+
+
+def in_order(names: Sequence[str], references: References) -> tuple[str, ...]:
+    """The names in their order, except that what an instance refers to comes before it; without circles."""
+    ordered: dict[str, None] = {}
+
+    def add(name: str) -> None:
+        if name not in ordered:
+            for needed in references.get(name, ()):
+                add(needed)
+            ordered[name] = None
+
+    for name in names:
+        add(name)
+    return tuple(ordered)
+
+
+def _looked_up(instance: DraftInstance, builder: PlanBuilder) -> tuple[str, ...]:
+    if instance.parameters is None:
+        return ()
+    named = []
+    for reference in references_in(instance.parameters, instance.place.block()):
+        found = _resolve(instance, reference, builder)
+        if found is not None:
+            named.append(found.name)
+    return tuple(dict.fromkeys(named))
+
+
+def _resolve(instance: DraftInstance, reference: NamedInstance, builder: PlanBuilder) -> DraftInstance | None:
+    """The instance that a parameter names; None, and a report, where there is none that would do."""
+    path = _path_of(instance, reference)
+    if reference.name not in builder.instances and not reference.is_written:
+        if not builder.loaded.may_define(reference.name):
+            _report_default(instance, reference, path, builder)
+        return None
+    found = look_up(reference.name, path, builder)
+    if found is not None and not found.may_be_a(reference.kind):
+        report_wrong_kind(found, reference.kind, path, builder)
+        return None
+    return found
+
+
+def _path_of(instance: DraftInstance, reference: NamedInstance) -> DocumentPath:
+    """Where the name is written; a default is blamed on the type of the instance."""
+    if reference.is_written:
+        return (*instance.place.path, *reference.path)
+    return (*(instance.path or ()), "type") if instance.path is not None else ()
+
+
+def _report_default(instance: DraftInstance, reference: NamedInstance, path: DocumentPath, builder: PlanBuilder) -> None:
+    builder.report(
+        Code.E0501,
+        f"'{instance.name}' needs {KINDS[reference.kind].title} called '{reference.name}', which is not defined under plugins",
+        path,
+        help=f"define it under `plugins:`, or name another one with the parameter `{reference.parameter}`",
+        plugin=instance.plugin,
+    )
+
+
+def _report_circle(names: Sequence[str], builder: PlanBuilder) -> None:
+    members = [builder.instances[name] for name in names]
+    places = [_place_of(member, following) for member, following in zip(members, (*names[1:], names[0]), strict=True)]
+    first, *others = places
+    builder.report(
+        Code.E0520,
+        f"instances refer to each other in a circle: {' → '.join((*names, names[0]))}",
+        first,
+        labels=[builder.label(place, "and this one back") for place in others],
+        help="name another instance in one of them: each is built after those it refers to",
+        plugin=members[0].plugin,
+    )
+
+
+def _place_of(instance: DraftInstance, named: str) -> DocumentPath:
+    """Where an instance, which is part of a circle, names the next one."""
+    assert instance.parameters is not None
+    references = references_in(instance.parameters, instance.place.block())
+    return next(_path_of(instance, reference) for reference in references if reference.name == named)

@@ -1,0 +1,349 @@
+"""Who produces which data for whom: from declared keys to an order of producers, or to every reason why there is none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+
+from endpick.api.data import AnyKey, Scope, Subscriptions
+from endpick.diagnostics import Code, Diagnostic, DocumentPath, Label, PluginReference, Span
+from endpick.host.kinds import Kind, first_write, last_read
+
+
+def missing(consumer: Participant, key: AnyKey, advice: str) -> Diagnostic:
+    """No instance produces a key that `consumer` must have."""
+    return Diagnostic(
+        Code.E0601,
+        f"nothing produces '{key.name}', which '{consumer.name}' needs",
+        consumer.span,
+        help=advice,
+        notes=(f"'{key.name}' ({key.scope}): {key.doc}",) if key.doc else (),
+        plugin=consumer.plugin,
+        path=consumer.path,
+    )
+
+
+def malformed(participant: Participant, key: AnyKey) -> Diagnostic:
+    """A key has a name of the wrong form."""
+    return Diagnostic(
+        Code.E0609,
+        f"'{participant.name}' declares a data key called '{key.name}', which is not of the form `name` or `vendor/name`",
+        participant.span,
+        help="report it to the plugin's author: names are words of letters and digits joined by one of `-_:.`, such as "
+        "`acme.example/gpu-temperature`",
+        plugin=participant.plugin,
+        path=participant.path,
+    )
+
+
+def between(producer: Participant, consumer: Participant, key: str) -> Iterable[Diagnostic]:
+    """Every way in which two instances disagree on a key that they share."""
+    given, wanted = producer.produced[key], next(declared for declared, _ in consumer.consumed if declared.name == key)
+    if given.type is not wanted.type:
+        yield _disagreement(
+            Code.E0602, producer, consumer, f"'{consumer.name}' reads '{key}' as {_type(wanted)}, '{producer.name}' writes {_type(given)}"
+        )
+    if given.scope is not wanted.scope:
+        yield _disagreement(
+            Code.E0608,
+            producer,
+            consumer,
+            f"'{consumer.name}' reads '{key}' with scope {wanted.scope}, '{producer.name}' writes it with scope {given.scope}",
+        )
+    elif given.scope in (Scope.REQUEST, Scope.CANDIDATE) and first_write(producer.kinds) > last_read(consumer.kinds):
+        early, late = last_read(consumer.kinds).title, first_write(producer.kinds).title
+        yield _disagreement(
+            Code.E0604,
+            producer,
+            consumer,
+            f"'{consumer.name}' reads '{key}' during {early}, before '{producer.name}' writes it during {late}",
+        )
+
+
+def two_producers(key: str, first: Participant, second: Participant, readers: Iterable[Participant]) -> Diagnostic:
+    """Two instances write the same key."""
+    if second.span is None:
+        first, second = second, first
+    named = "".join(f", '{reader.name}' reads it" for reader in readers)
+    return Diagnostic(
+        Code.E0605,
+        f"'{second.name}' and '{first.name}' both produce '{key}'{named}",
+        second.span,
+        labels=_label(first, f"'{first.name}' produces it as well"),
+        help="remove one of them, or name the one to read from in the parameters of each consumer, where those allow it",
+        plugin=second.plugin,
+        path=second.path,
+    )
+
+
+def cycle(members: Sequence[Participant], keys: Sequence[str]) -> Diagnostic:
+    """Instances wait for each other; `keys[i]` is what `members[i]` waits for from the next one."""
+    first, followers = members[0], (*members[1:], members[0])
+    path = " → ".join(member.name for member in (*members, first))
+    if len(members) == 1:
+        message = f"'{first.name}' waits for data that it produces itself: {path}"
+        advice = "remove the key from `consumes`: an instance may always read what it produces"
+    else:
+        message = f"data producers wait for each other: {path}"
+        advice = "remove one of them, or make one stop consuming what the next one produces"
+    place = next((member for member in members if member.span is not None), first)
+    others = [member for member in members if member is not place]
+    return Diagnostic(
+        Code.E0603,
+        message,
+        place.span,
+        labels=tuple(label for member in others for label in _label(member, f"'{member.name}' is part of the circle")),
+        help=advice,
+        notes=tuple(
+            f"'{member.name}' needs '{key}' from '{follower.name}'" for member, key, follower in zip(members, keys, followers, strict=True)
+        ),
+        plugin=place.plugin,
+        path=place.path,
+    )
+
+
+def _disagreement(code: Code, producer: Participant, consumer: Participant, message: str) -> Diagnostic:
+    origin = "" if producer.plugin is None else f" ({producer.plugin})"
+    return Diagnostic(
+        code,
+        message,
+        consumer.span,
+        labels=_label(producer, f"'{producer.name}' produces it"),
+        help=f"use versions of '{consumer.type}' and '{producer.type}' that were made for each other",
+        notes=(f"the data comes from '{producer.name}'{origin}",),
+        plugin=consumer.plugin,
+        path=consumer.path,
+    )
+
+
+def _label(participant: Participant, text: str) -> tuple[Label, ...]:
+    return () if participant.span is None else (Label(participant.span, text),)
+
+
+def _type(key: AnyKey) -> str:
+    return key.type.__name__ if key.type.__module__ == "builtins" else f"{key.type.__module__}.{key.type.__qualname__}"
+
+
+@dataclass(frozen=True, slots=True)
+class Participant:
+    """What an instance reads and writes, what it is, and where to point when that cannot work.
+
+    `kinds` holds at least one. `span` and `path` are those of its place in the document; an instance that the host added has none.
+    """
+
+    name: str
+    type: str
+    kinds: tuple[Kind, ...]
+    subscriptions: Subscriptions
+    span: Span | None = None
+    plugin: PluginReference | None = None
+    path: DocumentPath = ()
+
+    @property
+    def produced(self) -> Mapping[str, AnyKey]:
+        """Keys it writes, by name; each a second time under the name by which consumers ask for this very producer."""
+        own = {key.name: key for key in self.subscriptions.produces}
+        return {f"{name}@{self.name}": key for name, key in own.items()} | own
+
+    @property
+    def consumed(self) -> tuple[tuple[AnyKey, bool], ...]:
+        """Keys it reads and whether it must have them, sorted by name; a key declared both ways is required."""
+        required = {key.name: (key, True) for key in self.subscriptions.consumes}
+        optional = {key.name: (key, False) for key in self.subscriptions.consumes_optional}
+        return tuple(entry for _, entry in sorted((optional | required).items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Toposort:
+    """All names, each after those it waits for, and the cycles that had to be cut to get there.
+
+    A cycle `(a, b)` reads: a waits for b, and b for a. It begins with its smallest name. Cycles share no member, so a knot of
+    several is reported once.
+    """
+
+    order: tuple[str, ...]
+    cycles: tuple[tuple[str, ...], ...] = ()
+
+
+def toposort(waits_for: Mapping[str, Collection[str]]) -> Toposort:
+    """Sort the keys of `waits_for`, smaller names first where there is a choice: the same graph always gives the same answer."""
+    graph = {name: sorted(waits_for[name]) for name in sorted(waits_for)}
+    cycles: list[tuple[str, ...]] = []
+    while True:
+        sorter = TopologicalSorter(graph)
+        try:
+            sorter.prepare()
+        except CycleError as error:
+            # Each member of the error's list is waited for by the next one, and the last is the first again.
+            members = list(reversed(error.args[1][1:]))
+            start = members.index(min(members))
+            cycles.append((*members[start:], *members[:start]))
+            graph.update((name, []) for name in members)
+            continue
+        order: list[str] = []
+        while sorter.is_active():
+            ready = sorted(sorter.get_ready())
+            order += ready
+            sorter.done(*ready)
+        return Toposort(tuple(order), tuple(cycles))
+
+
+_WORD = r"[A-Za-z0-9]+([._:-][A-Za-z0-9]+)*"
+_KEY_NAME = re.compile(rf"{_WORD}(/{_WORD})?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Subscription:
+    """One instance reads one key that another writes."""
+
+    consumer: str
+    key: str
+    producer: str
+    required: bool
+    scope: Scope
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Need:
+    """One instance reads a key that no instance writes."""
+
+    consumer: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionGraph:
+    """A consistent set of subscriptions.
+
+    Attributes:
+        order: Every instance that writes something, each after those it reads from.
+        subscriptions: Sorted by consumer and key.
+        unmet: Optional keys that no instance writes.
+        unread: Instances that write keys, none of which another instance reads.
+    """
+
+    order: tuple[str, ...] = ()
+    subscriptions: tuple[Subscription, ...] = ()
+    unmet: tuple[Need, ...] = ()
+    unread: tuple[str, ...] = ()
+
+    def producers_for(self, consumers: Iterable[str]) -> tuple[str, ...]:
+        """The instances whose data these instances read, directly or through others; in order."""
+        needed: set[str] = set()
+        waiting = set(consumers)
+        while waiting:
+            fresh = {one.producer for one in self.subscriptions if one.consumer in waiting} - needed
+            needed |= fresh
+            waiting = fresh
+        return tuple(name for name in self.order if name in needed)
+
+    def keys_for(self, consumers: Iterable[str]) -> tuple[str, ...]:
+        """Every key these instances read, directly or through the producers they need; sorted."""
+        direct = set(consumers)
+        readers = direct | set(self.producers_for(direct))
+        return tuple(sorted({one.key for one in self.subscriptions if one.consumer in readers}))
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """What came of resolving: a graph, or what is wrong."""
+
+    graph: SubscriptionGraph | None
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+
+def missing_keys(participants: Iterable[Participant]) -> tuple[tuple[Participant, AnyKey], ...]:
+    """Required keys that no instance produces, each with the instance that needs it; sorted by consumer and key."""
+    ordered = sorted(participants, key=_name)
+    produced = {name for participant in ordered for name in participant.produced}
+    return tuple(
+        (participant, key) for participant in ordered for key, required in participant.consumed if required and key.name not in produced
+    )
+
+
+def resolve_subscriptions(
+    participants: Iterable[Participant], help_for_missing: Callable[[AnyKey], str] = lambda _: "add an instance that produces it"
+) -> Resolution:
+    """Prove that all declared data can flow, and say in which order. The answer depends on the set of participants, not on their order.
+
+    Args:
+        participants: Every instance of the plan; names are unique.
+        help_for_missing: Says what to do about a required key that no instance produces; asked only when there is one.
+    """
+    by_name = {participant.name: participant for participant in sorted(participants, key=_name)}
+    producers = _producers(by_name.values())
+    subscriptions = tuple(_subscriptions(by_name.values(), producers))
+    waits_for = {name: {one.producer for one in subscriptions if one.consumer == name} for name in by_name}
+    ordered = toposort(waits_for)
+    diagnostics = (
+        *(malformed(one, key) for one in by_name.values() for key in _malformed_keys(one)),
+        *(missing(consumer, key, help_for_missing(key)) for consumer, key in missing_keys(by_name.values())),
+        *_ambiguities(by_name.values(), producers),
+        *(diagnostic for one in subscriptions for diagnostic in between(by_name[one.producer], by_name[one.consumer], one.key)),
+        *(cycle([by_name[name] for name in names], _keys_between(names, subscriptions)) for names in ordered.cycles),
+    )
+    if diagnostics:
+        return Resolution(None, diagnostics)
+    read_from = {one.producer for one in subscriptions}
+    return Resolution(
+        SubscriptionGraph(
+            order=tuple(name for name in ordered.order if by_name[name].subscriptions.produces),
+            subscriptions=subscriptions,
+            unmet=tuple(_unmet(by_name.values(), producers)),
+            unread=tuple(name for name, one in by_name.items() if one.subscriptions.produces and name not in read_from),
+        )
+    )
+
+
+def _malformed_keys(participant: Participant) -> Iterable[AnyKey]:
+    keys = participant.subscriptions
+    declared = {key.name: key for key in (*keys.consumes, *keys.consumes_optional, *keys.produces)}
+    # An instance that asks for one producer's data names that producer behind the key's own name.
+    return [key for name, key in sorted(declared.items()) if not _KEY_NAME.fullmatch(name.partition("@")[0])]
+
+
+def _name(participant: Participant) -> str:
+    return participant.name
+
+
+def _producers(participants: Iterable[Participant]) -> Mapping[str, list[Participant]]:
+    producers: dict[str, list[Participant]] = {}
+    for participant in participants:
+        for name in participant.produced:
+            producers.setdefault(name, []).append(participant)
+    return producers
+
+
+def _subscriptions(participants: Iterable[Participant], producers: Mapping[str, list[Participant]]) -> Iterable[Subscription]:
+    for consumer in participants:
+        for key, required in consumer.consumed:
+            for producer in producers.get(key.name, ()):
+                yield Subscription(consumer.name, key.name, producer.name, required, key.scope)
+
+
+def _unmet(participants: Iterable[Participant], producers: Mapping[str, list[Participant]]) -> Iterable[Need]:
+    for participant in participants:
+        for key, required in participant.consumed:
+            if not required and key.name not in producers:
+                yield Need(participant.name, key.name)
+
+
+def _ambiguities(participants: Iterable[Participant], producers: Mapping[str, list[Participant]]) -> Iterable[Diagnostic]:
+    """Keys with two producers: wrong for a column, which both would write, and for a reader that does not say whose data it wants."""
+    readers: dict[str, list[Participant]] = {}
+    for participant in participants:
+        for key, _ in participant.consumed:
+            readers.setdefault(key.name, []).append(participant)
+    for name, every_offer in sorted(producers.items()):
+        offers = [producer for producer in every_offer if not producer.produced[name].is_shared]
+        shared = any(producer.produced[name].scope in (Scope.ENDPOINT, Scope.POOL) for producer in offers)
+        if len(offers) > 1 and (shared or name in readers):
+            yield from (two_producers(name, offers[0], other, readers.get(name, ())) for other in offers[1:])
+
+
+def _keys_between(names: tuple[str, ...], subscriptions: Iterable[Subscription]) -> list[str]:
+    """For each member of a circle, a key for which it waits for the next one."""
+    key_of = {(one.consumer, one.producer): one.key for one in reversed(tuple(subscriptions))}
+    return [key_of[pair] for pair in zip(names, (*names[1:], names[0]), strict=True)]

@@ -1,0 +1,252 @@
+"""From a plugin type that a configuration asks for to the one distribution that may provide it, or the reason why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from endpick.diagnostics import Code, Diagnostic, DocumentPath, Label, PluginReference, Span, did_you_mean
+from endpick.host.discovery import Candidate, find
+from endpick.host.metadata import normalise
+from endpick.installation import API_MAJOR, HOST_DISTRIBUTION, PACKAGE
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """One `plugins:` entry, or a plugin that the host adds by itself."""
+
+    type: str
+    instance: str | None = None
+    distribution: str | None = None
+    """The entry's `from:`."""
+
+    span: Span | None = None
+    """Of the `type:` value; None when the host asks, not a file."""
+
+    distribution_span: Span | None = None
+    """Of the `from:` value."""
+
+    path: DocumentPath = ()
+    """Of the `type:` value."""
+
+    labels: tuple[Label, ...] = ()
+
+    @property
+    def owner(self) -> str:
+        """How messages name the entry: `queue-scorer`, or `busy (queue-scorer)` when it has a name of its own."""
+        return str(self.plugin())
+
+    def plugin(self, candidate: Candidate | None = None) -> PluginReference:
+        """The plugin as a diagnostic names it, with its distribution where that is known."""
+        if candidate is None:
+            return PluginReference(self.type, self.instance)
+        return PluginReference(self.type, self.instance, candidate.distribution, candidate.version)
+
+    def diagnostic(
+        self,
+        code: Code,
+        message: str,
+        candidate: Candidate | None = None,
+        *,
+        annotation: str | None = None,
+        help: str | None = None,  # noqa: A002 - as the diagnostic's field
+        notes: tuple[str, ...] = (),
+        span: Span | None = None,
+    ) -> Diagnostic:
+        """A diagnostic at this reference, or at `span` where another place is to blame."""
+        return Diagnostic(
+            code,
+            message,
+            span=span or self.span,
+            labels=self.labels,
+            help=help,
+            notes=notes,
+            plugin=self.plugin(candidate),
+            path=self.path,
+            annotation=annotation,
+        )
+
+
+def resolve(reference: Reference, candidates: Sequence[Candidate]) -> Candidate | Diagnostic:
+    """The candidate to load for a reference. Never decides by the order of the import path."""
+    offers = find(candidates, reference.type)
+    if not offers:
+        return _not_offered(reference, candidates)
+    chosen = from_distribution(reference, offers)
+    if not chosen:
+        return _not_offered_by(reference, offers)
+    return chosen[0] if len(chosen) == 1 else _clash(reference, chosen)
+
+
+def from_distribution(reference: Reference, offers: Sequence[Candidate]) -> Sequence[Candidate]:
+    """The offers of the distribution that the entry's `from:` names; all of them when it names none."""
+    if reference.distribution is None:
+        return offers
+    wanted = normalise(reference.distribution)
+    return tuple(offer for offer in offers if normalise(offer.distribution) == wanted)
+
+
+def where(candidate: Candidate) -> str:
+    """A candidate as clashes list it: distribution, version, target and path."""
+    return f"{candidate.origin} offers {candidate.target} at {candidate.metadata_path}"
+
+
+def _not_offered(reference: Reference, candidates: Sequence[Candidate]) -> Diagnostic:
+    named = [candidate for candidate in candidates if candidate.type == reference.type]
+    if not candidates:
+        return reference.diagnostic(
+            Code.E0320,
+            f"no plugin types are installed, so '{reference.type}' cannot be found",
+            help="install endpick again: its built-in plugins are registered by the installation",
+        )
+    foreign = [candidate for candidate in named if candidate.is_valid and not candidate.speaks_our_api]
+    if foreign:
+        return _other_api(reference, foreign)
+    malformed = [candidate for candidate in named if not candidate.is_valid]
+    if malformed:
+        return reference.diagnostic(
+            Code.E0302,
+            f"'{reference.type}' is not a valid plugin type",
+            malformed[0],
+            annotation=f"offered by {malformed[0].origin}",
+            help=f"ask the author of {malformed[0].distribution} for an entry-point name of lower-case words joined by '-' or '.'",
+        )
+    return reference.diagnostic(
+        Code.E0301,
+        f"no installed plugin offers the type '{reference.type}'",
+        help=did_you_mean(reference.type, _usable_types(candidates)) or "`endpick list` shows what is installed",
+        notes=tuple(_shadowed_note(candidate) for candidate in named),
+    )
+
+
+def _usable_types(candidates: Iterable[Candidate]) -> set[str]:
+    return {candidate.type for candidate in candidates if candidate.is_valid and candidate.speaks_our_api}
+
+
+def _shadowed_note(candidate: Candidate) -> str:
+    return (
+        f"{candidate.origin} at {candidate.metadata_path} offers it, but {candidate.shadowed_by} comes first on the import path; "
+        "see `endpick doctor`"
+    )
+
+
+def _other_api(reference: Reference, foreign: Sequence[Candidate]) -> Diagnostic:
+    candidate = foreign[-1]
+    remedy = "upgrade endpick" if candidate.api_major > API_MAJOR else f"upgrade {candidate.distribution}"
+    return reference.diagnostic(
+        Code.E0322,
+        f"'{reference.type}' from {candidate.origin} needs plugin API {candidate.api_major}; this host provides {API_MAJOR}",
+        candidate,
+        help=f"{remedy}, or install a release of {candidate.distribution} for plugin API {API_MAJOR}",
+    )
+
+
+def _not_offered_by(reference: Reference, offers: Sequence[Candidate]) -> Diagnostic:
+    by = sorted({offer.distribution for offer in offers})
+    return reference.diagnostic(
+        Code.E0316,
+        f"'{reference.distribution}' does not offer the type '{reference.type}'",
+        annotation="not installed, or without this type",
+        help=did_you_mean(reference.distribution or "", by) or f"it is offered by {', '.join(by)}",
+        span=reference.distribution_span,
+    )
+
+
+def _clash(reference: Reference, offers: Sequence[Candidate]) -> Diagnostic:
+    by = sorted({offer.distribution for offer in offers})
+    notes = tuple(where(offer) for offer in offers)
+    if len(by) == 1:
+        return reference.diagnostic(
+            Code.E0304,
+            f"{by[0]} offers the type '{reference.type}' {len(offers)} times",
+            offers[0],
+            help=f"ask the author of {by[0]} to keep one of the entry points",
+            notes=notes,
+        )
+    choice = " or ".join(f"`from: {name}`" for name in by)
+    builtin = next((offer for offer in offers if offer.is_builtin), None)
+    if builtin is not None:
+        others = ", ".join(name for name in by if name != builtin.distribution)
+        return reference.diagnostic(
+            Code.E0315,
+            f"the built-in type '{reference.type}' is also offered by {others}",
+            help=f"say which one you want with {choice}, or uninstall {others}",
+            notes=notes,
+        )
+    return reference.diagnostic(
+        Code.E0304,
+        f"{len(by)} distributions offer the type '{reference.type}'",
+        help=f"say which one you want with {choice}, or uninstall the other",
+        notes=notes,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the operator allows; the default allows everything that is installed."""
+
+    allow_distributions: tuple[str, ...] | None = None
+    """Distributions that may be imported; None allows all. endpick itself is always allowed: its code runs already."""
+
+    deny_types: tuple[str, ...] = ()
+    """Plugin types, or patterns of them such as `acme.*`, that may not be used, whichever distribution offers them."""
+
+    def denies_type(self, plugin_type: str) -> str | None:
+        """The entry of `denyTypes` that forbids a type."""
+        return next((pattern for pattern in self.deny_types if fnmatchcase(plugin_type, pattern)), None)
+
+    def allows_distribution(self, candidate: Candidate) -> bool:
+        """Whether the candidate's distribution may be imported."""
+        allowed = self.allow_distributions
+        return allowed is None or candidate.is_builtin or normalise(candidate.distribution) in _normalised(allowed)
+
+
+def check_policy(reference: Reference, candidate: Candidate, policy: Policy) -> Diagnostic | None:
+    """Why the policy forbids a candidate, or None when it may be imported."""
+    pattern = policy.denies_type(candidate.type)
+    if pattern is not None:
+        return reference.diagnostic(
+            Code.E0307,
+            f"the type '{candidate.type}' is denied by pluginPolicy",
+            candidate,
+            help=f"remove '{pattern}' from pluginPolicy.denyTypes, or use another plugin",
+        )
+    return check_distribution(reference, candidate, policy)
+
+
+def check_distribution(reference: Reference, candidate: Candidate, policy: Policy) -> Diagnostic | None:
+    """Why a candidate's distribution may not be imported, or None when it may; also of hook objects."""
+    if not policy.allows_distribution(candidate):
+        return reference.diagnostic(
+            Code.E0307,
+            f"the distribution {candidate.origin} is not allowed by pluginPolicy",
+            candidate,
+            annotation=f"offered by {candidate.distribution}",
+            help=f"add the line `- {candidate.distribution}` to pluginPolicy.allowDistributions",
+            notes=_not_the_host(candidate),
+        )
+    decides = policy.allow_distributions is not None or normalise(candidate.distribution) == HOST_DISTRIBUTION
+    return _ambiguous(reference, candidate) if decides and candidate.rivals else None
+
+
+def _not_the_host(candidate: Candidate) -> tuple[str, ...]:
+    if normalise(candidate.distribution) != HOST_DISTRIBUTION:
+        return ()
+    return (f"{candidate.metadata_path} bears endpick's name, but the endpick that runs is {PACKAGE}",)
+
+
+def _ambiguous(reference: Reference, candidate: Candidate) -> Diagnostic:
+    name = candidate.distribution
+    return reference.diagnostic(
+        Code.E0323,
+        f"'{name}' is the name of more than one installed distribution, so it cannot say whose code may run",
+        candidate,
+        annotation=f"offered by {candidate.origin}",
+        help=f"uninstall {name} until `pip show {name}` finds nothing, remove what is left, then install it once",
+        notes=(f"{candidate.origin} at {candidate.metadata_path} counts", *(f"{place} bears the name, too" for place in candidate.rivals)),
+    )
+
+
+def _normalised(names: Iterable[str]) -> set[str]:
+    return {normalise(name) for name in names}

@@ -1,0 +1,249 @@
+"""endpick's Prometheus metrics, under llm-d's names where llm-d has them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from prometheus_client.metrics import Counter, Gauge
+from prometheus_client.metrics_core import CounterMetricFamily
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from endpick import __version__
+from endpick.api.fast_metrics import Counts, Distributions, Levels
+from endpick.host.telemetry import ITL_BUCKETS
+
+PREFIX = "llm_d_epp_"
+
+SCHEDULING_BUCKETS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+GENERAL_BUCKETS = (
+    *(0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60, 120, 180, 240, 300, 360),
+    *(480, 600, 900, 1200, 1800, 2700, 3600),
+)
+TTFT_BUCKETS = tuple(bound for bound in GENERAL_BUCKETS if bound <= 120)
+NTPOT_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+REQUEST_SIZE_BUCKETS = tuple(float(2**power) for power in range(6, 31))
+# 32778 is what llm-d has; dashboards that sum over both must see the same boundary.
+RESPONSE_SIZE_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32778, 65536)
+INPUT_TOKEN_BUCKETS = (*RESPONSE_SIZE_BUCKETS, 131072, 262144, 524288, 1048576)
+OUTPUT_TOKEN_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+
+TPOT_BUCKETS = (0.0005, 0.00205, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.125, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1, 2)
+REQUEST_PROCESSING_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.025, 0.04, 0.06, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+RESPONSE_PROCESSING_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+STREAM_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 600)
+
+RELOAD_OUTCOMES = ("applied", "refused")
+MODEL_LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
+
+
+REWRITE_OF_HEADER = "header"
+
+
+class RewriteDecisions(Collector):
+    """How often a request went to another model than it asked for: told apart at scrape time, because requests are counted by both.
+
+    llm-d puts the name of the rule there; the only rule here is the client's header, so that the name is `header`.
+    """
+
+    def __init__(self, requests: Counts) -> None:
+        self._requests = requests
+
+    def describe(self) -> Iterator[CounterMetricFamily]:
+        """The family without samples."""
+        yield self._family()
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """The family as it is now."""
+        decisions: defaultdict[tuple[str, str], float] = defaultdict(float)
+        for (model, target, *_), tally in self._requests.members().items():
+            if target != model:
+                decisions[model, target] += tally.value
+        family = self._family()
+        for models, count in decisions.items():
+            family.add_metric((REWRITE_OF_HEADER, *models), count)
+        yield family
+
+    def _family(self) -> CounterMetricFamily:
+        labels = ("model_rewrite_name", "model_name", "target_model")
+        return CounterMetricFamily(
+            PREFIX + "model_rewrite_decisions_total", "Requests sent to a model they did not ask for.", labels=labels
+        )
+
+
+class StreamMetrics:
+    """llm-d's metrics of ext_proc streams, for operators who ask for them: they cost each message a call."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Register them.
+
+        Raises:
+            ValueError: the registry already holds metrics of these names.
+        """
+        self.inflight = Levels(PREFIX + "extproc_streams_inflight", "ext_proc streams that are open.", (), registry).labels()
+        self.duration = Distributions(
+            PREFIX + "extproc_stream_duration_seconds", "How long ext_proc streams were open.", (), STREAM_BUCKETS, registry
+        ).labels()
+        self.ended = Counts(PREFIX + "extproc_streams_total", "ext_proc streams that ended, by gRPC status.", ("code",), registry)
+
+
+class EndpickMetrics:
+    """Every metric of one endpick process, registered once in one registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Register all metrics.
+
+        Raises:
+            ValueError: the registry already holds metrics of these names.
+        """
+        self.registry = registry
+
+        def histogram(name: str, text: str, labels: tuple[str, ...], bounds: tuple[float, ...]) -> Distributions:
+            return Distributions(PREFIX + name, text, labels, bounds, registry)
+
+        def counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
+            return Counter(PREFIX + name, text, labels, registry=registry)
+
+        self.requests = Counts(PREFIX + "request_total", "Requests sent to a model server.", MODEL_LABELS, registry)
+        self.request_errors = counter("request_error_total", "Requests that ended in an error.", (*MODEL_LABELS, "error_code"))
+        self.duration = histogram("request_duration_seconds", "From headers to the complete response.", MODEL_LABELS, GENERAL_BUCKETS)
+        self.request_size = histogram("request_size_bytes", "Request body size.", MODEL_LABELS, REQUEST_SIZE_BUCKETS)
+        self.response_size = histogram("response_size_bytes", "Response body size.", MODEL_LABELS, RESPONSE_SIZE_BUCKETS)
+        self.input_tokens = histogram("request_input_tokens", "Prompt tokens, as reported.", MODEL_LABELS, INPUT_TOKEN_BUCKETS)
+        self.output_tokens = histogram("request_output_tokens", "Completion tokens, as reported.", MODEL_LABELS, OUTPUT_TOKEN_BUCKETS)
+        self.cached_tokens = histogram("request_cached_tokens", "Cached prompt tokens, as reported.", MODEL_LABELS, INPUT_TOKEN_BUCKETS)
+        self.running = Levels(PREFIX + "request_running", "Requests in flight.", MODEL_LABELS, registry)
+        self.ntpot = histogram("request_ntpot_seconds", "Duration divided by completion tokens.", MODEL_LABELS, NTPOT_BUCKETS)
+        self.ttft = histogram(
+            "request_ttft_seconds", "From request headers to the first body byte.", (*MODEL_LABELS, "streaming"), TTFT_BUCKETS
+        )
+        self.tpot = histogram(
+            "request_streaming_tpot_seconds", "Of a stream: time for each token after the first.", MODEL_LABELS, TPOT_BUCKETS
+        )
+        self.itl = histogram("request_streaming_itl_seconds", "Of a stream: time between two pieces.", MODEL_LABELS, ITL_BUCKETS)
+        self.request_processing = histogram(
+            "request_processing_duration_seconds", "From request headers to the decision.", (), REQUEST_PROCESSING_BUCKETS
+        ).labels()
+        self.response_processing = histogram(
+            "response_processing_duration_seconds",
+            "endpick's own work on one response; pieces of a stream that it only notes and passes on are left out.",
+            (),
+            RESPONSE_PROCESSING_BUCKETS,
+        ).labels()
+        registry.register(RewriteDecisions(self.requests))
+
+        self.scheduler_duration = histogram("scheduler_e2e_duration_seconds", "One scheduling decision.", (), SCHEDULING_BUCKETS).labels()
+        self.scheduler_attempts = Counts(
+            PREFIX + "scheduler_attempts_total",
+            "Scheduling decisions.",
+            ("status", "target_model_name", "endpoint_name", "namespace", "port"),
+            registry,
+        )
+        self.plugin_duration = histogram(
+            "plugin_duration_seconds", "One call of a plugin.", ("extension_point", "plugin_type", "plugin_name"), SCHEDULING_BUCKETS
+        )
+        self.scope_violations = counter(
+            "plugin_data_scope_violations_total",
+            "Data keys touched without being declared.",
+            ("extension_point", "plugin_type", "plugin_name", "access"),
+        )
+        self.poll_errors = counter("datalayer_poll_errors_total", "Payloads a source could not get.", ("source_type",))
+        self.collect_errors = counter(
+            "datalayer_extract_errors_total", "Payloads a collector could not use.", ("source_type", "extractor_type")
+        )
+        info = Gauge(PREFIX + "info", "Which endpick this is.", ("commit", "build_ref"), registry=registry)
+        info.labels("", __version__).set(1)
+
+        self.faults = Counter(
+            "endpick_plugin_faults_total",
+            "Calls in which a plugin raised or returned something invalid.",
+            ("plugin", "type", "distribution", "version", "extension_point", "reason"),
+            registry=registry,
+        )
+        calls = ("plugin", "type", "extension_point")
+        self.late_calls = Counter(
+            "endpick_plugin_late_calls_total",
+            "Calls that held the event loop for too long.",
+            calls,
+            registry=registry,
+        )
+        self.left_out = Counter(
+            "endpick_plugin_left_out_total",
+            "Calls not made, because the plugin's circuit is open.",
+            calls,
+            registry=registry,
+        )
+        self.circuits = Gauge(
+            "endpick_plugin_circuit_state",
+            "0 closed; 1 suspected, after a fault; 2 open, the plugin is left out; 3 half open, it is tried again.",
+            ("plugin", "type"),
+            registry=registry,
+        )
+        hook = ("hook_object",)
+        self.hook_faults = Counter(
+            "endpick_hook_faults_total", "Calls in which a hook object raised.", (*hook, "hook", "reason"), registry=registry
+        )
+        self.hooks_late = Counter("endpick_hook_late_calls_total", "Calls of a hook object that took too long.", hook, registry=registry)
+        self.hooks_left_out = Counter(
+            "endpick_hook_left_out_total", "Decisions not shown to a hook object, because its circuit is open.", hook, registry=registry
+        )
+        self.hook_circuits = Gauge(
+            "endpick_hook_circuit_state",
+            "0 closed; 1 suspected, after a fault; 2 open, the hook object is left out; 3 half open, it is tried again.",
+            hook,
+            registry=registry,
+        )
+        self.loop_stalls = Counter("endpick_loop_stalls_total", "Times that the event loop stood still for long.", registry=registry)
+        self.loop_stalled_seconds = Counter(
+            "endpick_loop_stalled_seconds_total", "How long the event loop stood still in all.", registry=registry
+        )
+        self.clamped_scores = Counter(
+            "endpick_scores_clamped_total", "Scores outside 0 to 1, by endpoint rated.", ("plugin", "type"), registry=registry
+        )
+        self.plugin_info = Gauge(
+            "endpick_plugin_info",
+            "Instances of the current plan.",
+            ("plugin", "type", "distribution", "version"),
+            registry=registry,
+        )
+        self.gateway_bodies = Gauge(
+            "endpick_gateway_sends_bodies",
+            "1 when gateways send bodies of that direction; 0 when one does not, or did not in the last 5 minutes.",
+            ("direction",),
+            registry=registry,
+        )
+        self.overflows = Counts(
+            "endpick_metric_overflows_total",
+            "Times that a request was counted under `other`, because there are too many models and fairness ids.",
+            (),
+            registry,
+        ).labels()
+        self.pool_changes = Counter("endpick_pool_changes_total", "Endpoints that joined, left or changed.", ("change",), registry=registry)
+        self.pool_left_out = Counter(
+            "endpick_pool_left_out_total", "Times that the discovery named more endpoints than --max-endpoints allows.", registry=registry
+        )
+        self.phase = Gauge(
+            "endpick_phase", "1 for the phase of this process: starting, serving, draining or finishing.", ("phase",), registry=registry
+        )
+        self.streams_while_draining = Counter(
+            "endpick_streams_while_draining", "Streams that gateways began after SIGTERM, and that were served.", registry=registry
+        )
+        self.large_bodies = Counter(
+            "endpick_large_bodies_total", "Request bodies beyond --large-body, by what came of them.", ("outcome",), registry=registry
+        )
+        self.large_body_seconds = Distributions(
+            "endpick_large_body_seconds",
+            "Parsing a large body, and exchanging its model, in the helper process.",
+            (),
+            GENERAL_BUCKETS,
+            registry,
+        ).labels()
+        self.large_bodies_waiting = Gauge("endpick_large_bodies_waiting", "Large bodies that wait to be parsed.", registry=registry)
+        self.large_body_bytes_waiting = Gauge("endpick_large_body_waiting_bytes", "Bytes of those that wait.", registry=registry)
+        self.body_helpers = Gauge("endpick_body_helpers", "Processes that parse large bodies: one at most.", registry=registry)
+        self.body_helper_starts = Counter(
+            "endpick_body_helper_starts_total", "Times that a process that parses large bodies was started.", registry=registry
+        )
+        self.reloads = Counter("endpick_config_reloads_total", "Configurations read again, by outcome.", ("outcome",), registry=registry)
+        for outcome in RELOAD_OUTCOMES:
+            self.reloads.labels(outcome)

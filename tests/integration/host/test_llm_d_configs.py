@@ -1,0 +1,132 @@
+"""llm-d's own sample configurations, what charts write, and the built-in default: they plan, build and compile as they are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from endpick.api import CACHE_BLOCK_SIZE, WAITING_QUEUE_SIZE, DataProducer, Endpoint, PluginContext
+from endpick.config import load_config
+from endpick.data.table import EndpointTable
+from endpick.diagnostics import has_errors
+from endpick.host.discovery import discover
+from endpick.host.planning.planner import make_plan
+from endpick.host.telemetry import NullTelemetry
+from endpick.serve.compile import Built, build_plan, compile_collection, compile_plan, declared_keys
+
+DATA = Path(os.environ.get("ENDPICK_TEST_DATA", Path(__file__).parents[4] / "shared" / "data"))
+CONFIGS = sorted((DATA / "epp-configs").glob("*.yaml"))
+NEWER = sorted((Path(__file__).parents[2] / "fixtures/configs").glob("*.yaml"))
+"""llm-d's samples of August 2026, and what the Helm charts write."""
+
+WARNED_OF = {
+    "burst-prefix-cache": ["W0309"],
+    "chart-latency-predictor": ["W0301", "W0301", "W0301", "W0502"],
+    "chart-payload-agnostic": ["W0309"],
+    "gie-chart-default": ["W0202"],
+    "gie-chart-latency-predictor": ["W0202", "W0301", "W0301", "W0301", "W0502"],
+    "gie-chart-triton": ["W0202", "W0203"],
+    "gpu": ["W0309"],
+    "mm-embeddings-cache": ["W0401", "W0401"],
+    "pd-topology": ["W0309"],
+    "precise-prefix-cache": ["W0401"],
+    "program-aware": ["W0202"],
+    "soft-reflective-ceiling": ["W0309"],
+}
+"""What a file of `NEWER` is warned of; others are not warned."""
+
+
+def test_llm_ds_samples_are_there_or_missed() -> None:
+    if not CONFIGS:
+        pytest.skip("needs llm-d's sample configurations; set ENDPICK_TEST_DATA")
+    assert len(CONFIGS) >= 13
+
+
+@pytest.mark.parametrize("path", NEWER, ids=lambda path: path.stem)
+def test_newer_samples_and_charts_are_warned_of_what_is_odd_in_them_and_nothing_else(path: Path) -> None:
+    loaded = load_config(path)
+    assert loaded.config is not None
+    outcome = make_plan(loaded, discover(), endpoints_file=Path("pool.yaml"))
+    if any(one.is_error for one in outcome.diagnostics):
+        pytest.skip("the test that follows says which types are not installed")
+    warnings = sorted(one.code.name for one in outcome.diagnostics if one.code.name.startswith("W") and one.code.name != "W0204")
+    assert warnings == WARNED_OF.get(path.stem, [])
+
+
+@pytest.mark.parametrize("path", [*CONFIGS, *NEWER], ids=lambda path: path.stem)
+def test_a_sample_plans_and_builds_where_every_type_is_installed(path: Path) -> None:
+    loaded = load_config(path)
+    assert loaded.config is not None
+    offered = {candidate.type for candidate in discover()}
+    missing = [spec.type for spec in loaded.config.plugins if spec.type not in offered]
+
+    outcome = make_plan(loaded, discover(), endpoints_file=Path("pool.yaml"))
+
+    errors = [(one.code.name, one.plugin.type if one.plugin else "") for one in outcome.diagnostics if one.is_error]
+    assert errors == [("E0301", plugin_type) for plugin_type in missing]
+    if missing:
+        pytest.skip(f"only {', '.join(missing)} is not installed")
+    assert outcome.plan is not None
+    assert outcome.plan.discovery is not None
+    assert isinstance(build_plan(outcome.plan, lambda _: PluginContext()), Built)
+
+
+def test_the_built_in_default_compiles_to_llm_ds_pipeline() -> None:
+    outcome = make_plan(load_config(), discover())
+    assert outcome.plan is not None
+    plan = outcome.plan
+
+    built = build_plan(plan, lambda _: PluginContext())
+    assert isinstance(built, Built)
+    pipeline = compile_plan(plan, built, NullTelemetry())
+    collection = compile_collection(plan, built)
+
+    assert not has_errors(outcome.diagnostics)
+    assert [(scorer.instance, scorer.weight) for scorer in plan.profiles[0].scorers] == [
+        ("queue-scorer", 2.0),
+        ("kv-cache-utilization-scorer", 2.0),
+        ("prefix-cache-scorer", 3.0),
+    ]
+    assert plan.profiles[0].picker == "max-score-picker"
+    assert plan.handler == "single-profile-handler"
+    assert plan.detector == "utilization-detector"
+    assert plan.parsers == ("openai-parser", "anthropic-parser", "vllmhttp-parser", "passthrough-parser")
+    assert plan.on_request[DataProducer] == ("approx-prefix-cache-producer",)
+    assert list(pipeline.scheduler.profiles) == ["default"]
+    assert [(one.source.name, [collector.name for collector in one.collectors]) for one in collection.bindings] == [
+        ("metrics-data-source", ["core-metrics-extractor"])
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "age"),
+    [
+        ("plugins: []", 2.0),
+        ("plugins: [{type: queue-scorer, maxAge: 800ms}]", 0.8),
+        ("plugins: [{type: queue-scorer, maxAge: 0s}]", 2.0),
+        ("plugins: [{type: silent-endpoint-screener, parameters: {tolerance: 700ms}}]", 0.7),
+        ("plugins: []\nobjectives: [{name: batch, priority: -1}]", 0.2),
+        ("plugins: []\nobjectives: [{name: chat, priority: 1}]", 2.0),
+        ("plugins: [{type: utilization-detector}]\nschedulingProfiles: [{name: a, plugins: [{pluginRef: utilization-detector}]}]", 0.2),
+    ],
+)
+def test_how_old_data_may_be_is_what_the_strictest_instance_says_that_will_be_asked(text: str, age: float) -> None:
+    loaded = load_config(text=f"apiVersion: endpick/v1alpha1\nkind: EndpointPickerConfig\n{text}\n", name="config.yaml")
+    outcome = make_plan(loaded, discover())
+    assert outcome.plan is not None, outcome.diagnostics
+    built = build_plan(outcome.plan, lambda _: PluginContext())
+    assert isinstance(built, Built)
+
+    assert compile_collection(outcome.plan, built).tolerated_age_seconds == age
+
+
+def test_the_table_gets_a_column_for_every_key_that_an_instance_writes() -> None:
+    plan = make_plan(load_config(), discover()).plan
+    assert plan is not None
+
+    table = EndpointTable(lambda: 0.0, declared_keys(plan))
+    table.replace_all([Endpoint("a", "127.0.0.1", 8000)])
+
+    assert {CACHE_BLOCK_SIZE.name, WAITING_QUEUE_SIZE.name} <= set(table.generation.columns)

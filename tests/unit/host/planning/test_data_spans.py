@@ -1,0 +1,40 @@
+"""Where a plan points when instances disagree about data: at the consumer, or at one of two producers."""
+
+from __future__ import annotations
+
+import pytest
+
+from unit.host.planning.planned import plan
+
+PROFILE = "schedulingProfiles: [{{name: default, plugins: [{{pluginRef: {scorer}}}]}}]"
+
+
+@pytest.mark.parametrize(
+    ("plugins", "found", "label"),
+    [
+        ("[{type: hasty-scorer}, {type: memoir}]", ("E0604", "hasty-scorer"), "memoir"),
+        ("[{type: wide-scorer}, {type: core-metrics-extractor}]", ("E0608", "wide-scorer"), "core-metrics-extractor"),
+        ("[{type: match-scorer}, {type: tokenizer, name: a}, {type: tokenizer, name: b}]", ("E0605", "tokenizer"), "tokenizer"),
+    ],
+)
+def test_a_disagreement_is_shown_at_one_side_with_a_label_at_the_other(plugins, found, label):
+    scorer = plugins.partition("type: ")[2].partition("}")[0]
+    result = plan(f"plugins: {plugins}\n{PROFILE.format(scorer=scorer)}")
+
+    assert [(code, text) for code, text in result.found if code[0] == "E"] == [found]
+    diagnostic = result.one(found[0])
+    assert diagnostic.span is not None
+    assert [result.quote(each.span) for each in diagnostic.labels] == [label]
+
+
+def test_of_two_producers_the_one_whose_name_comes_later_is_blamed():
+    result = plan("plugins:\n- {type: match-scorer}\n- {type: tokenizer, name: b}\n- {type: tokenizer, name: a}")
+
+    clash = result.one("E0605")
+    assert [clash.span.line, clash.labels[0].span.line] == [5, 6]
+
+
+def test_a_malformed_key_is_shown_at_the_plugin_that_declares_it():
+    result = plan("plugins: [{type: plain-scorer}, {type: shouting-producer}]")
+
+    assert [one for one in result.found if one[0] == "E0609"] == [("E0609", "shouting-producer")]

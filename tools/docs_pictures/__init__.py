@@ -1,1 +1,0 @@
-"""Pictures for docs/explanation/architecture.md, drawn from calls that were observed in a running endpick."""

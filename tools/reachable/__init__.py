@@ -1,1 +1,0 @@
-"""Finds code of endpick that nothing uses: by its names, and by what real runs of `endpick serve` enter."""
