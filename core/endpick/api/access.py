@@ -1,4 +1,4 @@
-"""Which data keys the plugin that runs now may read and write, and what happens when it does otherwise."""
+"""Confines the running plugin to the data keys it declared."""
 
 from __future__ import annotations
 
@@ -11,20 +11,27 @@ from endpick.api.errors import UndeclaredAccess
 
 @dataclass(frozen=True, slots=True)
 class AccessScope:
-    """The keys one instance declared, by name."""
+    """The data keys one instance declared, by name.
+
+    Attributes:
+        instance: Instance name.
+        readable: Keys the instance may read.
+        writable: Keys the instance may write.
+        plugin_type: The instance's type, for messages.
+        extension_point: The method the host is calling, for messages.
+        max_ages: Seconds after which a key counts as missing for this instance.
+        unlimited: Readable keys without a maximum age.
+        own_names: For each written key, the name that consumers of this producer use; see `DataKey.from_producer`.
+    """
 
     instance: str
     readable: frozenset[str]
     writable: frozenset[str] = frozenset()
     plugin_type: str = ""
     extension_point: str = ""
-    """Where the host calls the instance with this scope; empty where it says so nowhere."""
     max_ages: Mapping[str, float] = field(default_factory=dict)
-    """For keys whose older values the instance is to find missing, how old they may be in seconds."""
     unlimited: frozenset[str] = field(init=False, repr=False, compare=False)
-    """The readable keys whose values may be of any age."""
     own_names: Mapping[str, str] = field(init=False, repr=False, compare=False)
-    """Under which name a consumer that insists on this producer finds each key that the instance writes: see `DataKey.from_producer`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "unlimited", self.readable.difference(self.max_ages))
@@ -35,26 +42,19 @@ OnViolation = Callable[[AccessScope, str, Literal["read", "write"]], None]
 
 
 def refuse(scope: AccessScope, key: str, access: Literal["read", "write"]) -> None:
-    """Treat an undeclared access as the plugin's fault: what tests and the conformance kit use.
-
-    Raises:
-        UndeclaredAccess: always.
-    """
+    """Raise UndeclaredAccess; used by tests and the conformance kit."""
     declared = "consumes" if access == "read" else "produces"
     raise UndeclaredAccess(f"instance '{scope.instance}' {access}s '{key}' without declaring it in `{declared}`")
 
 
 class Access:
-    """The declared keys of whichever plugin is running now.
+    """The access scope of the running plugin, shared by all views of one request path.
 
-    The host sets `scope` before it calls a plugin; views compare it with the key, and report through `on_violation`. `None` means host
-    code: everything is allowed.
+    The host sets `scope` before each plugin call. None means host code, which may access everything.
     """
 
-    __slots__ = ("called", "on_violation", "scope")
+    __slots__ = ("on_violation", "scope")
 
     def __init__(self, scope: AccessScope | None = None, on_violation: OnViolation = refuse) -> None:
         self.scope = scope
         self.on_violation = on_violation
-        self.called: list[tuple[object, float]] = []
-        """What the host has called and not counted yet, with when it returned; None in place of what was called for a moment before."""

@@ -1,4 +1,4 @@
-"""Data keys: the names under which plugins leave data for one another."""
+"""Data keys: the names under which plugins exchange data."""
 
 from __future__ import annotations
 
@@ -11,83 +11,62 @@ T = TypeVar("T")
 
 
 class Scope(enum.StrEnum):
-    """How long a value lives and what it belongs to."""
+    """Owner and lifetime of a value."""
 
     ENDPOINT = "endpoint"
     """One value per endpoint, kept until overwritten: a column of the endpoint table."""
     POOL = "pool"
-    """One value for the whole pool, for data that belongs to no endpoint."""
+    """One value for the whole pool."""
     REQUEST = "request"
-    """One value per request: a typed slot in the cycle state."""
+    """One value per request."""
     CANDIDATE = "candidate"
-    """One number per request and candidate endpoint: a column that lives as long as the request."""
+    """One number per request and candidate endpoint."""
 
 
 class AnyKey(Protocol):
-    """A data key whatever the type of its values: what declarations and the subscription graph need to know."""
+    """A data key of any value type. `DataKey` documents the attributes."""
 
     @property
-    def name(self) -> str:
-        """See `DataKey`."""
-
+    def name(self) -> str: ...  # noqa: D102
     @property
-    def type(self) -> type[object]:
-        """See `DataKey`."""
-
+    def type(self) -> type[object]: ...  # noqa: D102
     @property
-    def scope(self) -> Scope:
-        """See `DataKey`."""
-
+    def scope(self) -> Scope: ...  # noqa: D102
     @property
-    def doc(self) -> str:
-        """See `DataKey`."""
-
+    def doc(self) -> str: ...  # noqa: D102
     @property
-    def default_producer(self) -> str | None:
-        """See `DataKey`."""
-
+    def default_producer(self) -> str | None: ...  # noqa: D102
     @property
-    def producer(self) -> str:
-        """See `DataKey`."""
-
+    def producer(self) -> str: ...  # noqa: D102
     @property
-    def has_substitute(self) -> bool:
-        """See `DataKey`."""
-
+    def has_substitute(self) -> bool: ...  # noqa: D102
     @property
-    def max_age_seconds(self) -> float:
-        """See `DataKey`."""
-
+    def max_age_seconds(self) -> float: ...  # noqa: D102
     @property
-    def is_shared(self) -> bool:
-        """See `DataKey`."""
-
-    def no_older_than(self, seconds: float) -> AnyKey:
-        """See `DataKey`."""
-
+    def is_shared(self) -> bool: ...  # noqa: D102
     @property
-    def is_number(self) -> bool:
-        """See `DataKey`."""
+    def is_number(self) -> bool: ...  # noqa: D102
+    def no_older_than(self, seconds: float) -> AnyKey: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DataKey(Generic[T]):
     """The name, type and scope of one kind of data.
 
-    Keys are compared by name, so two distributions may each define the same key; the host refuses to start when their
-    types or scopes differ.
+    Keys are compared by name, so two distributions may define the same key. The host refuses to start if their types or scopes differ.
 
     Attributes:
         name: Namespaced for third parties (`acme.example/gpu-temperature`); endpick's own keys have no namespace.
-        type: Python type of a value. `float` makes a numeric column (float64, NaN until first reported); any other type an object column.
+        type: Python type of a value. `float` makes a float64 column with NaN for missing values; any other type an object column.
         scope: See `Scope`.
-        doc: One sentence for `endpick describe` and the reference: what it is, its unit and range.
-        default: What `REQUEST` and `POOL` readers get while no instance has written; columns start at NaN (numbers) or None (objects).
-        default_producer: Plugin type that the host adds, and announces, when a required key has no producer.
-        producer: Instance name the value must come from; empty for the key's one producer.
-        has_substitute: True where readers have something else to go by while no instance writes it: its absence is worth no warning.
-        max_age_seconds: What `no_older_than` was called with; no matter to those who write.
-        is_shared: True for what `beside_others` gives; no matter to those who read.
+        doc: One sentence with unit and range, for `endpick describe` and the reference.
+        default: Value for readers of `REQUEST` and `POOL` keys before anything was written.
+        default_producer: Plugin type the host adds when a required key has no producer.
+        producer: Instance name the value must come from; empty for the key's only producer.
+        has_substitute: Readers cope without it, so a missing producer is no warning.
+        max_age_seconds: Set by `no_older_than`.
+        is_shared: Set by `beside_others`.
+        is_number: True if the type is `float`.
     """
 
     name: str
@@ -101,7 +80,6 @@ class DataKey(Generic[T]):
     max_age_seconds: float = math.inf
     is_shared: bool = False
     is_number: bool = field(init=False, default=False)
-    """True for float64 columns: the type is `float`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "is_number", self.type is float)
@@ -114,38 +92,36 @@ class DataKey(Generic[T]):
 
     @property
     def shared_name(self) -> str:
-        """The name whichever instance produces it: what `from_producer` was called on."""
+        """The name without the producer that `from_producer` added."""
         return self.name.removesuffix(f"@{self.producer}") if self.producer else self.name
 
     def from_producer(self, instance: str) -> DataKey[T]:
-        """The same data as produced by one particular instance; returns the key itself when `instance` is empty.
+        """The same data from one particular instance; the key itself if `instance` is empty.
 
-        For parameters such as `prefixMatchInfoProducerName`, with which an operator chooses among several producers of one kind of data.
+        For parameters such as `prefixMatchInfoProducerName` that choose among several producers.
         """
         if not instance or instance == self.producer:
             return self
         return replace(self, name=f"{self.name}@{instance}", producer=instance, default_producer=None)
 
     def beside_others(self) -> DataKey[T]:
-        """The same data, written by one instance beside another that produces it: put into `produces`, and write with it.
+        """The same key for a second producer. Put it into `produces` and write with it.
 
-        For what comes by another way as well, and fresher: what model servers tell in their answers, beside what their metrics page says.
-        The latest value counts. What an answer told while a poll was under way is not overwritten by that poll, and endpoints that keep
-        telling what plugins must have are polled less often meanwhile. Only for scope `ENDPOINT`.
+        For data that also arrives another way, such as load in answer headers beside the metrics page. The latest value counts; a poll
+        does not overwrite a value written while it was under way.
 
         Raises:
-            ValueError: the key has another scope.
+            ValueError: the scope is not `ENDPOINT`.
         """
         if self.scope is not Scope.ENDPOINT:
-            raise ValueError(f"'{self.name}' has scope '{self.scope}': only what belongs to endpoints can have two producers")
+            raise ValueError(f"'{self.name}' has scope '{self.scope}': only endpoint data can have two producers")
         return replace(self, is_shared=True)
 
     def no_older_than(self, seconds: float) -> DataKey[T]:
-        """The same data as long as it is fresh: put into `consumes` or `consumes_optional`, it turns older values into missing ones.
+        """The same key with a maximum age. Put it into `consumes` or `consumes_optional`.
 
-        For that plugin alone, and however it reads the key: NaN, None or the key's default is what it gets for a value that was written
-        more than so many seconds ago. Only for scopes `ENDPOINT` and `POOL`: other data does not outlive its request. Of two limits the
-        shorter holds.
+        The plugin then finds older values missing: NaN, None or the default. For scopes `ENDPOINT` and `POOL`; the shorter of two limits
+        holds.
 
         Raises:
             ValueError: the age is not positive, or the key's values belong to a request.
@@ -159,17 +135,21 @@ class DataKey(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Subscriptions:
-    """The data keys one configured instance reads and writes, proven consistent before the host serves."""
+    """The data keys of one configured instance.
+
+    Attributes:
+        consumes: Required keys. Without a producer the host adds the default producer, or refuses to start.
+        consumes_optional: Keys used if some instance writes them.
+        produces: Keys the instance writes.
+    """
 
     consumes: tuple[AnyKey, ...] = ()
-    """Required: the host refuses to start, or adds a default producer, when no instance writes it."""
     consumes_optional: tuple[AnyKey, ...] = ()
-    """Used when an instance writes it; reads give NaN, None or the default otherwise."""
     produces: tuple[AnyKey, ...] = ()
 
     @property
     def max_ages(self) -> dict[str, float]:
-        """How old a value may be before the instance gets none in its place, in seconds by key; keys without a limit are left out."""
+        """Maximum age in seconds by key name, for keys that have one."""
         limits: dict[str, float] = {}
         for key in (*self.consumes, *self.consumes_optional):
             if key.max_age_seconds < limits.get(key.name, math.inf):
@@ -177,7 +157,7 @@ class Subscriptions:
         return limits
 
     def no_older_than(self, seconds: float) -> Subscriptions:
-        """The same with a limit to the age of all that is read and has one; see `DataKey.no_older_than`."""
+        """The same subscriptions with a maximum age for everything that can have one; see `DataKey.no_older_than`."""
         return replace(self, consumes=_limited(self.consumes, seconds), consumes_optional=_limited(self.consumes_optional, seconds))
 
 

@@ -1,4 +1,4 @@
-"""Durations as configurations write them, in Go's notation: `50ms`, `1.5s`, `1m30s`."""
+"""Durations in Go's notation: `50ms`, `1.5s`, `1m30s`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Annotated, TypeAlias
 
 from pydantic import BeforeValidator, WithJsonSchema
 
-MAX_SECONDS = (2**63 - 1) / 1e9
-"""The longest duration Go can hold, about 292 years."""
+MAX_SECONDS = (2**63 - 1) / 1e9  # the longest duration Go can hold, about 292 years
 
 _SECONDS_PER_UNIT = {
     "ns": Fraction(1, 10**9),
@@ -26,11 +25,7 @@ _DURATION = rf"([-+]?)(0|({_PART})+)"
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of a Go duration such as `200ms`, `1m30s` or `0`.
-
-    Raises:
-        ValueError: it is not a duration, or longer than Go can hold.
-    """
+    """Parse a Go duration such as `200ms`, `1m30s` or `0` into seconds. Raises ValueError if it is none."""
     match = re.fullmatch(_DURATION, text)
     if match is None:
         raise ValueError(f"'{text}' is not a duration; write for example 50ms, 2s or 1m30s")
@@ -42,7 +37,7 @@ def parse_duration(text: str) -> float:
 
 
 def duration_text(seconds: float) -> str:
-    """A duration as a configuration would write it; `parse_duration` reads it back."""
+    """Format seconds so that `parse_duration` reads them back."""
     if 0 < abs(seconds) < 1:
         return f"{seconds * 1000:g}ms"
     unit, size = next(((unit, size) for unit, size in (("h", 3600), ("m", 60)) if seconds and seconds % size == 0), ("s", 1))
@@ -54,7 +49,6 @@ def _read(value: object) -> object:
 
 
 DURATION_SCHEMA = {"type": "string", "pattern": f"^{_DURATION}$", "examples": ["50ms", "2s", "1m30s"]}
-"""What editors and `endpick describe` are told of a duration."""
 
 Duration: TypeAlias = Annotated[float, BeforeValidator(_read), WithJsonSchema(DURATION_SCHEMA)]
-"""Type of a parameter that is written as a Go duration and read as seconds; add `Field(gt=0)` to refuse zero and less."""
+"""A parameter written as a Go duration and read as seconds. Add `Field(gt=0)` to refuse zero and less."""

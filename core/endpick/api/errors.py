@@ -1,44 +1,44 @@
-"""What a plugin may raise on purpose, and what the host raises at it.
+"""Exceptions that plugins raise on purpose, or that the host raises at them.
 
 ```
 EndpickError
 ├── PluginError              raised by plugins
-│   ├── ConfigurationError   parameters that no schema can judge (a file that is missing, two options that exclude each other)
-│   └── Unavailable          a source or producer has nothing to give right now
-├── UndeclaredAccess         raised at plugins that touch a data key they did not declare
-├── UnknownKey               raised at plugins that ask a view for a key of another scope, or an unknown column
-└── ReloadRejected           raised by hook objects that veto a new configuration
+│   ├── ConfigurationError   parameters that are valid by schema and still cannot work
+│   └── Unavailable          a source or producer has no data right now
+├── UndeclaredAccess         a plugin used a data key it did not declare
+├── UnknownKey               a view was asked for a key of another scope
+└── ReloadRejected           a hook object vetoes a new configuration
 ```
 
-Expected outcomes are values, never exceptions: a filter that keeps nothing, an admitter that refuses.
-Every other exception that leaves a plugin is a *fault* of that plugin, handled as its `onFault` says.
+Expected outcomes are values: a filter that keeps nothing, an admitter that refuses. Every other exception is a *fault* of the plugin;
+its `onFault` decides the rest.
 """
 
 from __future__ import annotations
 
 
 class EndpickError(Exception):
-    """Base of every exception defined by endpick."""
+    """Base of all exceptions defined by endpick."""
 
 
 class PluginError(EndpickError):
-    """Base of what a plugin may raise on purpose."""
+    """Base of exceptions a plugin may raise on purpose."""
 
 
 class ConfigurationError(PluginError):
-    """The parameters are valid by schema and still cannot work. Raise it from `__init__` or `start`; the message reaches the operator."""
+    """Parameters are valid by schema but cannot work. Raise it from `__init__` or `start`; operators see the message."""
 
 
-class Unavailable(PluginError):  # noqa: N818 - reads as a state, not as an accident
-    """A data source or producer has nothing to give right now. Counted, retried at the next interval, logged once per interval."""
+class Unavailable(PluginError):  # noqa: N818 - a state, not an accident
+    """A source or producer has no data right now. Counted, logged once per interval, retried at the next interval."""
 
 
 class UndeclaredAccess(EndpickError):  # noqa: N818
-    """A plugin read a data key missing from its `consumes`, or wrote one missing from its `produces`."""
+    """A plugin read a key missing from `consumes`, or wrote one missing from `produces`."""
 
 
 class UnknownKey(EndpickError, KeyError):  # noqa: N818
-    """The key has another scope than the place it was asked for."""
+    """The key has another scope than the view it was requested from."""
 
     def __str__(self) -> str:
         return str(self.args[0])

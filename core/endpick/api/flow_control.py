@@ -1,8 +1,8 @@
-"""The kinds of flow control: which of the requests that wait goes next, and how much the pool may be filled.
+"""The kinds of flow control, used with the feature gate `flowControl`.
 
-Used while the feature gate `flowControl` is on. A request waits in a *flow*, the requests of one fairness id; flows of one priority make
-up a *band*. Bands are served from the highest priority to the lowest; within a band a `FairnessPolicy` chooses the flow, and within a flow
-an `OrderingPolicy` has put the requests in order. A `UsageLimitPolicy` says up to which saturation of the pool each band is served.
+A request waits in a *flow*, the requests of one fairness id. The flows of one priority form a *band*. Bands are served from the highest
+priority down. Within a band a `FairnessPolicy` chooses the flow; within a flow an `OrderingPolicy` sorts the requests. A
+`UsageLimitPolicy` sets the saturation up to which each band is served.
 """
 
 from __future__ import annotations
@@ -14,26 +14,23 @@ from typing import ClassVar, Protocol, TypeAlias
 
 from endpick.api.endpoint import Endpoint
 from endpick.api.plugin import P, Plugin
-from endpick.api.records import quickly_made
 from endpick.api.request import InferenceRequest
 
 SortKey: TypeAlias = tuple[float, ...]
-"""Numbers by which requests are put in order, the smallest first; what compares equal is served in the order in which it came."""
+"""Requests are served in ascending order of their key; equal keys in order of arrival."""
 
 
-@quickly_made
 @dataclass(frozen=True, slots=True)
 class WaitingRequest:
-    """One request that waits, as policies see it; the host makes it, and policies only read it.
+    """One waiting request.
 
     Attributes:
-        request: What was asked, with headers, priority and fairness id. Where many wait, its `payload` is None, and to read its
-            `prompt` parses the body again: an order by the prompt reads it in `sort_key`, where both are there.
-        size_bytes: What it counts for in limits of bytes.
-        arrival: Its number in the order in which requests began to wait.
+        request: The request.
+        size_bytes: Its size for byte limits.
+        arrival: Sequence number of its arrival.
         enqueued_at: When it began to wait, in seconds of `PluginContext.clock`.
-        ttl_seconds: How long it may wait while the pool has endpoints; 0 for any time.
-        key: What the ordering policy of its band said of it.
+        ttl_seconds: How long it may wait while the pool has endpoints; 0 for no limit.
+        key: Its sort key from the ordering policy.
     """
 
     request: InferenceRequest
@@ -53,14 +50,14 @@ class Flow(Protocol):
 
     @property
     def head(self) -> WaitingRequest | None:
-        """What is served next of this flow; None while nothing waits."""
+        """The next request of this flow; None if it is empty."""
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all its waiting requests."""
+        """Total size of its waiting requests."""
 
     def __len__(self) -> int:
-        """How many requests wait."""
+        """Number of waiting requests."""
 
 
 class Band(Protocol):
@@ -72,14 +69,14 @@ class Band(Protocol):
 
     @property
     def flows(self) -> Collection[Flow]:
-        """Every flow in which something waits, in the order in which they began to."""
+        """Non-empty flows, in the order in which they became non-empty."""
 
     def flow(self, flow_id: str) -> Flow | None:
-        """The flow of a fairness id; None if nothing waits there."""
+        """The flow of a fairness id; None if it is empty."""
 
     @property
     def private(self) -> dict[str, object]:
-        """What the policy keeps about this band, as it likes; forgotten with it, and after it changed while the policy was left out."""
+        """The policy's own state for this band. Emptied if the band changed while the policy was left out."""
 
 
 class FairnessPolicy(Plugin[P]):
@@ -89,62 +86,61 @@ class FairnessPolicy(Plugin[P]):
 
     @abstractmethod
     def choose(self, band: Band) -> Flow | None:
-        """One of `band.flows`; None to serve nothing of this band now. Called once for each request that may go, when something waits.
+        """Return one of `band.flows`, or None to serve nothing of this band now. Called once per dispatch.
 
-        An instance serves every band that names it: what it remembers of one belongs in `band.private`. A flow that does not wait, and an
-        exception, are faults: the host then serves the band in the order in which its requests came.
+        An instance may serve several bands: keep per-band state in `band.private`. After a fault the host serves the band in order of
+        arrival.
         """
 
     def flow_changed(self, band: Band, flow: Flow) -> None:
-        """A flow has another head than before, or none any more: for policies that keep flows in order, not to look at all.
+        """Called when a flow has a new head or became empty, for policies that keep flows sorted.
 
-        A policy that is left out because it keeps failing or blocking is told nothing. Once it is asked again, it finds `band.private`
-        empty, and is told of each flow in which something waits.
+        After its circuit was open, a policy finds `band.private` empty and is called for every non-empty flow.
         """
 
     def dispatched(self, band: Band, flow: Flow, waiting: WaitingRequest) -> None:
-        """A request of the flow was let go, and has left it; not told of those that go while the policy is left out."""
+        """Called after a request of the flow was dispatched."""
 
 
 class OrderingPolicy(Plugin[P]):
-    """Puts the requests of a flow in order."""
+    """Sorts the requests of a flow."""
 
     kind: ClassVar[str] = "ordering-policy"
 
     @abstractmethod
     def sort_key(self, waiting: WaitingRequest) -> SortKey:
-        """Its place among the others: the smallest goes first, `()` for the order of arrival. Called once, when the request begins to wait.
+        """The request's sort key; the smallest goes first, `()` keeps the order of arrival. Called once, when the request begins to wait.
 
-        All keys of one instance have the same length, and no NaN. A fault puts the request behind those that have a key.
+        All keys of one instance have the same length and no NaN. After a fault the request goes last.
         """
 
 
 class UsageLimitPolicy(Plugin[P]):
-    """Says up to which saturation requests of each priority are let go."""
+    """Limits the saturation up to which each priority is served."""
 
     kind: ClassVar[str] = "usage-limit-policy"
 
     @abstractmethod
     def ceilings(self, saturation: float, priorities: Sequence[int]) -> Sequence[float]:
-        """One ceiling for each priority: a band is served while the saturation of the pool is below it. Called once for each dispatch.
+        """One ceiling per priority: a band is served while the pool's saturation is below it. Called once per dispatch.
 
         Args:
-            saturation: Of the pool, 0 for idle, 1 and above for full.
-            priorities: Of all bands, the highest first.
+            saturation: The pool's saturation; 0 is idle, 1 and above full.
+            priorities: The priorities of all bands, highest first.
 
         Returns:
-            As many numbers, none greater than the one before it. After a fault every ceiling is 1.
+            One number per priority, non-increasing. After a fault every ceiling is 1.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class DispatchedRequest:
-    """A request in flight that could be evicted, as eviction policies see it.
+    """A request in flight that may be evicted.
 
     Attributes:
-        request: What was asked.
-        endpoint: Where it was sent first.
-        dispatched_at: When, in seconds of `PluginContext.clock`.
+        request: The request.
+        endpoint: The first pick.
+        dispatched_at: Seconds of `PluginContext.clock`.
     """
 
     request: InferenceRequest
@@ -153,20 +149,20 @@ class DispatchedRequest:
 
 
 class EvictionFilter(Plugin[P]):
-    """Says which requests in flight may be evicted to make room for more important ones; used with `enableEviction`."""
+    """Decides which requests in flight may be evicted for more important ones; used with `enableEviction`."""
 
     kind: ClassVar[str] = "eviction-filter"
 
     @abstractmethod
     def is_evictable(self, dispatched: DispatchedRequest) -> bool:
-        """Called once, when the request was sent to a model server. After a fault it is not evicted."""
+        """Called once, when the request is sent to a model server. After a fault it is not evicted."""
 
 
 class EvictionOrderingPolicy(Plugin[P]):
-    """Puts requests in flight in the order in which they are evicted; used with `enableEviction`."""
+    """Sorts requests in flight for eviction; used with `enableEviction`."""
 
     kind: ClassVar[str] = "eviction-ordering-policy"
 
     @abstractmethod
     def sort_key(self, dispatched: DispatchedRequest) -> SortKey:
-        """Its place among the others: the smallest is evicted first. Called once, when the request was sent to a model server."""
+        """The request's sort key; the smallest is evicted first. Called once, when the request is sent to a model server."""

@@ -1,15 +1,11 @@
-"""Host hooks: what an extension object may do at the edges of the host's life (pluggy; never on the request path).
+"""Host hooks (pluggy): start, reload, stop and the command line. Never on the request path.
 
-A hook object is an entry point of group `endpick.hooks.v1`: a module, an object, or a class that is called without arguments. It is
-loaded only when a configuration names it under `hooks:`, before any plugin is. Its methods marked with `@hookimpl` may take fewer
-arguments than specified here, but no others.
+A hook object is an entry point of group `endpick.hooks.v1`: a module, an object, or a class that is called without arguments. It is loaded
+only if a configuration names it under `hooks:`, before any plugin. Methods marked with `@hookimpl` may take fewer arguments than specified.
 
-A reload makes a plan of its own, and of a class an object of its own: that one hears of the new plan (`endpick_register`,
-`endpick_plugin_loaded`, `endpick_validate`), while the objects of the start are asked about the change and go on watching. What both
-should know belongs into the module.
-
-For each hook the objects are called in the order of `hooks:` (`endpick_shutdown` in the reverse order). `@hookimpl(tryfirst=True)` and
-`trylast=True` move an implementation before or behind the others. Every object is called, whatever the others do.
+Hook objects are called in the order of `hooks:`, for `endpick_shutdown` in reverse. `@hookimpl(tryfirst=True)` and `trylast=True` change
+the order. Every object is called, even if another one fails. A reload creates new objects for its plan; the objects from the start keep
+watching.
 """
 
 from __future__ import annotations
@@ -31,19 +27,18 @@ PROJECT_NAME = "endpick"
 
 hookspec = pluggy.HookspecMarker(PROJECT_NAME)
 hookimpl = pluggy.HookimplMarker(PROJECT_NAME)
-"""Mark a method of a hook object: `@hookimpl`. Import it from `endpick.api`."""
+"""Marks a method of a hook object; import it from `endpick.api`."""
 
 Document = Mapping[str, JSONValue]
-"""A configuration as it was written, as plain data."""
+"""A configuration as plain data."""
 
 
 @dataclass(frozen=True, slots=True)
 class PluginRecord:
-    """A plugin type that has been loaded."""
+    """A loaded plugin type; `kinds` holds names such as `scorer`."""
 
     type: str
     kinds: tuple[str, ...]
-    """Such as `scorer`."""
     distribution: str
     version: str
     load_seconds: float
@@ -51,11 +46,11 @@ class PluginRecord:
 
 @dataclass(slots=True)
 class HostServices:
-    """What the host gives to plugins; `endpick_configure` may replace any of it.
+    """What the host passes to plugins; `endpick_configure` may replace it.
 
     Attributes:
         clock: Monotonic seconds.
-        registry: Where the metrics go; None when there is no metrics server.
+        registry: The metrics registry; None without a metrics server.
     """
 
     clock: Callable[[], float]
@@ -64,10 +59,10 @@ class HostServices:
 
 @dataclass(frozen=True, slots=True)
 class HostView:
-    """The running host as hook objects see it.
+    """The running host.
 
     Attributes:
-        config: The configuration that is being served.
+        config: The configuration being served.
         instances: Plugin objects by instance name.
     """
 
@@ -76,61 +71,57 @@ class HostView:
 
 
 class ConfigReport(Protocol):
-    """Where `endpick_validate` puts what it finds. Paths lead from the root of the document: `("plugins", 0, "parameters")`."""
+    """Collects the findings of `endpick_validate`. Paths start at the root of the document: `("plugins", 0, "parameters")`."""
 
     def error(self, path: tuple[str | int, ...], message: str, help: str | None = None) -> None:  # noqa: A002
-        """Refuse the configuration because of the value at `path`; a path that the document lacks is taken to its nearest ancestor."""
+        """Refuse the configuration because of the value at `path`, or its nearest existing ancestor."""
 
     def warn(self, path: tuple[str | int, ...], message: str, help: str | None = None) -> None:  # noqa: A002
-        """Tell the operator about the value at `path`."""
+        """Warn about the value at `path`."""
 
     def position(self, path: tuple[str | int, ...]) -> tuple[int, int]:
-        """Line and column of a value, both counted from 1."""
+        """Line and column of a value, counted from 1."""
 
 
 class HookSpecs:
-    """Every hook there is."""
+    """All hooks."""
 
     @hookspec
     def endpick_register(self) -> Mapping[str, type[Plugin[Parameters]]]:
-        """Offer plugin types that have no entry point of their own: each class under the name of its type.
+        """Offer plugin types without entry points: a class by type name.
 
-        Called before a plan is made: at start, at every reload, and by the verbs that take a configuration. The types join those found
-        through entry points under the same rules: they are of the hook object's distribution, a clash is an error, and only those a
-        configuration uses are checked. Each class must be importable by name.
+        Called before each plan: at start, at every reload, and by verbs that read a configuration. The types belong to the hook object's
+        distribution; a clash is an error. Each class must be importable by name.
         """
         raise NotImplementedError
 
     @hookspec
     def endpick_plugin_loaded(self, record: PluginRecord) -> None:
-        """A plugin type of a plan was imported, now or earlier, and has passed every check. Called once for each type and plan."""
+        """Called once per type and plan, after the type passed every check."""
 
     @hookspec
     def endpick_validate(self, config: Document, report: ConfigReport) -> None:
-        """Judge a configuration across its parts, at start, at every reload and by `endpick validate`.
-
-        Called after the host's own checks have found no error.
-        """
+        """Check a configuration at start, at every reload and in `endpick validate`, after the host's own checks passed."""
 
     @hookspec
     def endpick_configure(self, services: HostServices) -> None:
-        """Wrap or replace what plugins are given. Called once, before the first instance is built."""
+        """Wrap or replace services for plugins. Called once, before the first instance is built."""
 
     @hookspec
     def endpick_startup(self, host: HostView) -> Awaitable[None] | None:
-        """The instances have started and serving is about to begin. May be `async def`; is awaited under a deadline.
+        """Called after the instances started, before serving. May be `async def`; awaited under a deadline.
 
         Raises:
-            ConfigurationError: start-up ends with this message; so it does with any other exception.
+            ConfigurationError: start-up ends with this message, as with any other exception.
         """
 
     @hookspec
     def endpick_shutdown(self, host: HostView) -> Awaitable[None] | None:
-        """Serving has ended and the instances are about to stop. May be `async def`; is awaited under a deadline."""
+        """Called after serving, before the instances stop. May be `async def`; awaited under a deadline."""
 
     @hookspec
     def endpick_config_reload(self, old: Document, new: Document) -> Awaitable[None] | None:
-        """A new configuration has been proven and built, and is about to replace the old one. May be `async def`.
+        """Called before a new configuration, already built, replaces the old one. May be `async def`.
 
         Raises:
             ReloadRejected: the old configuration keeps serving, and the message is logged.
@@ -138,18 +129,15 @@ class HookSpecs:
 
     @hookspec
     def endpick_add_commands(self, group: click.Group) -> None:
-        """Add verbs to the command line, with `group.add_command`.
+        """Add verbs to the command line with `group.add_command`.
 
-        Called when the operator uses a verb that endpick itself does not have, and the environment variable `ENDPICK_CONFIG` names a
-        configuration that names the hook object.
+        Called for an unknown verb if `ENDPICK_CONFIG` names a configuration with this hook object.
         """
 
     @hookspec
     def endpick_decision(self, record: Document) -> None:
-        """The scheduler has found endpoints for a request, or has not.
+        """Observe a scheduling decision.
 
-        Called with a sample of the decision records (`--decision-sampling`, 1 % unless told otherwise) in a thread of its own, so the
-        request does not wait for it. While an implementation takes its time, up to 256 records wait; what comes on top is dropped and
-        counted in `endpick_decision_records_total`. `endpick schema decision` describes a record. Requests that are refused before
-        the scheduler sees them have none.
+        Called in a separate thread with a sample of the decisions (`--decision-sampling`, default 1 %). Up to 256 records wait; more are
+        dropped and counted in `endpick_decision_records_total`. `endpick schema decision` describes a record.
         """

@@ -65,8 +65,8 @@ def _with_quick_init(record: type[R], usual: str) -> type[R]:
         "become": _become,
         "draft": type(record.__name__, (record,), allows_assignment),
     }
-    makers = {field.name: field.default_factory for field in fields(record) if field.default_factory is not MISSING}  # type: ignore[arg-type]
-    for name, maker in makers.items():
+    makers = {field.name: field.default_factory for field in fields(record) if field.default_factory is not MISSING}  # type:
+    ignore[arg-type] for name, maker in makers.items():
         known[f"make_{name}"] = maker
     defaults = written_by_dataclass.__defaults__ or ()
     names = [field.name for field in fields(record)]  # type: ignore[arg-type]

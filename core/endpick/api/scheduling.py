@@ -1,7 +1,7 @@
 """The kinds of a scheduling profile: filters, scorers, a picker, and the handler that runs profiles.
 
-All of them run on the request path, synchronously, in one thread: no I/O, no waiting, no locks. Whatever they raise is a fault of theirs;
-`onFault` on the plugin entry says what happens then (scorers are skipped by default, filters and pickers refuse the request).
+All run on the request path, synchronously, in one thread: no I/O, no waiting, no locks. If one raises, its `onFault` decides: by default
+scorers are skipped, while filters and pickers refuse the request.
 """
 
 from __future__ import annotations
@@ -10,42 +10,38 @@ import enum
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
 
 from endpick.api.endpoints import BoolArray, EndpointRow, Endpoints, FloatArray, RowArray
 from endpick.api.plugin import P, Plugin
-from endpick.api.records import quickly_checked, quickly_made
-from endpick.api.request import InferenceRequest, Kinds, check_fields, check_headers, check_strings
+from endpick.api.request import InferenceRequest, check_headers
 from endpick.api.state import CycleState, ScoringState
 
 
-@quickly_made
 @dataclass(frozen=True, slots=True)
 class ScoredEndpoints:
-    """Candidates with their weighted totals, in the same order. Shape of `scores`: `(len(endpoints),)`."""
+    """Candidates with their weighted totals: `scores` has shape `(len(endpoints),)`, in the same order."""
 
     endpoints: Endpoints
     scores: FloatArray
 
     def take(self, positions: Sequence[int] | RowArray) -> Endpoints:
-        """The endpoints at these positions, in the order given. Raises IndexError outside the candidates."""
+        """The endpoints at these positions, in the given order. Raises IndexError outside the candidates."""
         return self.endpoints.take(positions)
 
 
-@quickly_made
 @dataclass(frozen=True, slots=True)
 class ProfileRunResult:
-    """What one run of one scheduling profile came to.
+    """The result of one profile run.
 
     Attributes:
         profile: Name of the scheduling profile.
-        picked: Best first; the rest are fallbacks. None when the run failed.
-        scored: All candidates that passed the filters, with their totals; None when none did.
-        failure: Why nothing was picked, for people; None on success.
-        fault: True when a plugin's fault ended the run, not a lack of endpoints.
+        picked: Best first; the rest are fallbacks. None if the run failed.
+        scored: Candidates that passed the filters, with totals; None if none did.
+        failure: Why nothing was picked; None on success.
+        fault: True if a plugin's fault ended the run.
     """
 
     profile: str
@@ -55,39 +51,20 @@ class ProfileRunResult:
     fault: bool = False
 
 
-_SCHEDULING_RESULT: Kinds = (
-    ("primary", str),
-    ("runs", (dict, Mapping)),  # `dict` first: to ask an abstract class takes three calls
-    ("destinations", tuple),
-    ("headers", (dict, Mapping)),
-    ("failure", str),
-    ("removed_headers", tuple),
-)
-_SHOWN = MappingProxyType
-"""In what handlers see the runs."""
-_USUALLY = (
-    "type(primary) is str and (type(runs) is _SHOWN or type(runs) is dict) and type(failure) is str"
-    " and type(destinations) is tuple and len(destinations) == 1 and type(destinations[0]) is str"
-    " and type(headers) is dict and not headers and type(removed_headers) is tuple and not removed_headers"
-)
-
-
-@quickly_checked(_USUALLY)
 @dataclass(frozen=True, slots=True)
 class SchedulingResult:
-    """The decision: which profile's pick serves the request, and what the other profiles picked.
+    """The decision: the profile whose pick serves the request, and the picks of other profiles.
 
     Attributes:
-        primary: Name of the profile whose pick the gateway is told.
-        runs: Every run, by profile name; `runs[primary]` succeeded.
-        destinations: `host:port`, best first, at least one. The primary's pick unless the handler says otherwise.
-        headers: Headers the handler adds to the request on its way to the model server.
+        primary: Name of the profile whose pick goes to the gateway.
+        runs: All runs by profile name; `runs[primary]` succeeded.
+        destinations: `host:port`, best first, at least one. Usually the primary's pick.
+        headers: Headers added to the request.
         failure: Why there is no decision, as a sentence for the client; empty for a decision. See `failed`.
-        removed_headers: Names of headers that the request loses on its way, whatever the client put there. One that is in `headers`, too,
-            is set.
+        removed_headers: Header names removed from the request; `headers` wins over it.
 
     Raises:
-        TypeError: a field is not what it has to be; raised where the profile handler makes the result.
+        ValueError: a header has a name or value that HTTP does not allow.
     """
 
     primary: str
@@ -99,28 +76,16 @@ class SchedulingResult:
 
     @classmethod
     def failed(cls, why: str) -> SchedulingResult:
-        """What a handler returns when no run serves the request; the client gets 429 with this sentence and the failures of the runs."""
+        """The result when no run can serve the request. The client gets 429 with this sentence and the failures of the runs."""
         return cls("", {}, (), failure=why)
 
     def __post_init__(self) -> None:
-        check_fields(self, _SCHEDULING_RESULT)
-        check_strings(self, "destinations", self.destinations)
-        check_strings(self, "removed_headers", self.removed_headers)
-        check_headers(self.headers.items())
-        # Copies of Python's own kinds: what is of a class of its own may answer otherwise when the host looks at it.
-        plain: dict[str, object] = {
-            "primary": str.__str__(self.primary),
-            "failure": str.__str__(self.failure),
-            "destinations": tuple([str.__str__(each) for each in self.destinations]),
-            "removed_headers": tuple([str.__str__(each) for each in self.removed_headers]),
-            "headers": {str.__str__(name): str.__str__(value) for name, value in self.headers.items()},
-        }
-        for name, value in plain.items():
-            object.__setattr__(self, name, value)
+        if self.headers:
+            check_headers(self.headers.items())
 
 
 class Category(enum.StrEnum):
-    """What a scorer is after; shown to operators, without effect on routing."""
+    """The purpose of a scorer, shown to operators. No effect on routing."""
 
     AFFINITY = "affinity"
     DISTRIBUTION = "distribution"
@@ -128,19 +93,19 @@ class Category(enum.StrEnum):
 
 
 class Filter(Plugin[P]):
-    """Says which endpoints may serve a request."""
+    """Decides which endpoints may serve a request."""
 
     kind: ClassVar[str] = "filter"
 
     @abstractmethod
     def filter(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> BoolArray | Endpoints:
-        """Keep some of the endpoints.
+        """Keep a subset of the endpoints.
 
-        Called once per profile run, in the order of the profile, with what earlier filters kept.
+        Called once per profile run, in profile order, with the endpoints earlier filters kept.
 
         Returns:
-            Boolean array of shape `(len(endpoints),)`, True keeps the endpoint; or a view made with `endpoints.where`, `.only` or `.take`.
-            Keeping none is a valid answer: the profile run then fails and the handler decides.
+            Boolean array of shape `(len(endpoints),)`, or a view made with `endpoints.where`, `.only` or `.take`. Keeping none is valid:
+            the profile run then fails and the handler decides.
         """
 
 
@@ -150,7 +115,6 @@ class Scorer(Plugin[P]):
     kind: ClassVar[str] = "scorer"
 
     category: ClassVar[Category | None] = None
-    """See `Category`; None when the author does not say."""
 
     @abstractmethod
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
@@ -159,17 +123,17 @@ class Scorer(Plugin[P]):
         Called once per profile run, after all filters, never with an empty view.
 
         Returns:
-            Float array of shape `(len(endpoints),)`, finite. The host clamps it to 0..1 (and counts what it clamped), multiplies it by the
-            weight from the profile and adds it up. NaN or another shape is a fault.
+            Finite float array of shape `(len(endpoints),)`. The host clamps it to 0..1 and multiplies it by the profile's weight. NaN or
+            another shape is a fault.
         """
 
 
 class PerEndpointScorer(Scorer[P]):
-    """A scorer that thinks one endpoint at a time. Slower than columns from about thirty endpoints on."""
+    """A scorer for one endpoint at a time. Slower than columns from about thirty endpoints on."""
 
     @abstractmethod
     def score_endpoint(self, request: InferenceRequest, endpoint: EndpointRow, state: ScoringState) -> float:
-        """Rate one endpoint; 1 is best, 0 is worst. Called for each candidate in turn."""
+        """Rate one endpoint; 1 is best, 0 is worst. Called for each candidate."""
 
     def score(self, request: InferenceRequest, endpoints: Endpoints, state: ScoringState) -> FloatArray:
         """Rate every endpoint with `score_endpoint`."""
@@ -182,13 +146,13 @@ class Picker(Plugin[P]):
     kind: ClassVar[str] = "picker"
 
     uses_scores: ClassVar[bool] = True
-    """Whether totals matter to its choice; the host warns where scorers work for a picker to which they do not."""
+    """False if the choice ignores totals; the host then warns about scorers in the profile."""
 
     @abstractmethod
     def pick(self, request: InferenceRequest, scored: ScoredEndpoints, state: ScoringState) -> Endpoints:
-        """Choose at least one endpoint, best first; further ones are fallbacks the gateway may try.
+        """Choose at least one endpoint, best first; the rest are fallbacks.
 
-        Called once per profile run, after all scorers, never with an empty view. Use `self.context.random` for any draw.
+        Called once per profile run, after all scorers, never with an empty view. Draw with `self.context.random` only.
 
         Returns:
             A view made with `scored.take(positions)`.
@@ -196,27 +160,21 @@ class Picker(Plugin[P]):
 
 
 class ProfileHandler(Plugin[P]):
-    """Decides which scheduling profiles run, and what their results mean."""
+    """Decides which scheduling profiles run, and combines their results."""
 
     kind: ClassVar[str] = "profile-handler"
 
     most_profiles: ClassVar[int | None] = None
-    """How many scheduling profiles the handler can choose among; None for any number. The host refuses a configuration with more."""
+    """Maximum number of scheduling profiles; None for any number."""
 
     @classmethod
     def required_profiles(cls, parameters: P) -> tuple[str, ...]:
-        """Names of scheduling profiles that a handler with these parameters cannot do without.
-
-        Called at start, before any instance exists; the host refuses a configuration that lacks one of them.
-        """
+        """Profiles a handler with these parameters needs. Called at start; the host refuses a configuration without them."""
         return ()
 
     @classmethod
     def optional_profiles(cls, parameters: P) -> tuple[str, ...]:
-        """Names of scheduling profiles that a handler with these parameters would run, and does without where they are not defined.
-
-        Called at start, before any instance exists; the host warns about a configuration that lacks one of them.
-        """
+        """Profiles a handler with these parameters runs if they are defined. Called at start; the host warns if one is missing."""
         return ()
 
     @abstractmethod
@@ -229,45 +187,37 @@ class ProfileHandler(Plugin[P]):
     ) -> Sequence[str]:
         """Name the profiles to run next; none ends the loop.
 
-        Called repeatedly, first with empty `results`, until it names none or every profile has run. A profile that failed has a result
-        with `failure` set. To name a profile twice, or one that does not exist, is a fault.
+        Called repeatedly, first with empty `results`, until it names none or every profile has run. Naming a profile twice, or an unknown
+        one, is a fault.
 
         Args:
             request: The request.
-            profiles: Names of all configured profiles, in configuration order.
-            results: Runs so far, by profile name.
-            state: The request's state. What the handler puts there under a key that it produces, the profiles that run next can read.
+            profiles: All configured profiles, in configuration order.
+            results: Finished runs by profile name; failed ones have `failure` set.
+            state: The request's state. Profiles that run next can read what the handler puts there.
         """
 
     @abstractmethod
     def process_results(self, request: InferenceRequest, results: Mapping[str, ProfileRunResult], state: CycleState) -> SchedulingResult:
-        """Turn the runs into the decision.
-
-        Called once, after the loop, with at least one run.
-
-        Returns:
-            The decision, or `SchedulingResult.failed(sentence)`.
-        """
+        """Turn the runs into a decision, or `SchedulingResult.failed(sentence)`. Called once, after at least one run."""
 
 
 class DisaggregationDecider(Plugin[P]):
-    """Says whether a stage of a disaggregated request (prefill, encode) is worth a server of its own.
+    """Decides if a stage of a disaggregated request (prefill, encode) runs on its own server.
 
-    A profile handler names it in its parameters, marked `RefersTo(DisaggregationDecider)`, and calls it with a stage in mind: an instance
-    does not learn which.
+    A profile handler names it in a parameter marked `RefersTo(DisaggregationDecider)`.
     """
 
     kind: ClassVar[str] = "disaggregation-decider"
 
     @abstractmethod
     def disaggregate(self, request: InferenceRequest, endpoint: Endpoints, state: ScoringState) -> bool:
-        """Whether to run the stage elsewhere.
+        """True to run the stage on its own server.
 
-        Called at most once per request and stage, after the decode stage has picked. A handler gets False for a decider that fails or
-        whose circuit is open: the decode server then does all the work.
+        Called at most once per request and stage, after the decode stage has picked. A decider that fails counts as False.
 
         Args:
             request: The request.
-            endpoint: The endpoint picked to decode, a view of length 1: `state.column(KEY, endpoint)[0]` is its number.
-            state: What producers left.
+            endpoint: The decode endpoint, a view of length 1: `state.column(KEY, endpoint)[0]` is its number.
+            state: Data from producers.
         """
