@@ -1,0 +1,1 @@
+"""Ten minutes of trouble: `make soak`. Well-behaved gateways must lose nothing."""
