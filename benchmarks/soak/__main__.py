@@ -31,6 +31,7 @@ from benchmarks.model_server import model_server
 from benchmarks.soak import faulty
 
 MAX_GROWTH_MIB = 16.0  # between the medians of the second and the last quarter
+MIN_QUARTER = 60  # seconds; caches still fill during shorter runs
 MAX_PAGE_BYTES = 2 << 20
 RELOAD_SECONDS = 3.0
 DRAIN_SECONDS = 3.0
@@ -45,7 +46,7 @@ _CONFIG = (
     .replace("  - pluginRef: max", "  - {pluginRef: soak.faulty, weight: WEIGHT}\n  - pluginRef: max")
     + "dataLayer: {discovery: {pluginRef: endpoints}}\n"
 )
-_WRONG = _CONFIG.replace("queue-scorer, weight: 2", "queue-scorre, weight: 2")
+_WRONG = _CONFIG.replace("queue-scorer, weight: 2", "queue-scorre, weight: 2").replace("WEIGHT", "1")
 
 
 @dataclass
@@ -74,8 +75,10 @@ class Report:
 
     @property
     def growth_mib(self) -> float:
-        quarter = max(1, len(self.resident) // 4)
-        return statistics.median(self.resident[-quarter:]) - statistics.median(self.resident[quarter : 2 * quarter] or self.resident)
+        quarter = len(self.resident) // 4
+        if quarter < MIN_QUARTER:
+            return 0.0
+        return statistics.median(self.resident[-quarter:]) - statistics.median(self.resident[quarter : 2 * quarter])
 
     def failures(self) -> Iterator[str]:
         if not self.requests:
@@ -109,9 +112,11 @@ def serving(folder: Path, model_server_port: int, transport: str) -> Iterator[Pi
             process.wait()
 
 
-def write_endpoints(folder: Path, port: int, count: int) -> None:
+def write_endpoints(folder: Path, port: int, count: int, garbage: int = 9) -> None:
+    """Endpoints that answer, one that refuses connections, and one whose metrics page is the picker's own."""
     lines = [f'- {{name: e{index}, address: 127.0.1.{index + 1}, port: "{port}"}}\n' for index in range(count)]
     lines.append('- {name: refuses, address: 127.0.2.1, port: "9"}\n')
+    lines.append(f'- {{name: garbage, address: 127.0.0.1, port: "{garbage}"}}\n')
     (folder / "endpoints.new").write_text("endpoints:\n" + "".join(lines))
     (folder / "endpoints.new").replace(folder / "endpoints.yaml")
 
@@ -124,7 +129,7 @@ async def operate(picker: Picker, until: float, report: Report, port: int) -> No
         wrong = report.reloads % 3 == 0
         (picker.folder / "config.yaml").write_text(_WRONG if wrong else _CONFIG.replace("WEIGHT", str(1 + report.reloads % 2)))
         picker.process.send_signal(signal.SIGHUP)
-        write_endpoints(picker.folder, port, 8 + report.reloads % 5)
+        write_endpoints(picker.folder, port, 8 + report.reloads % 5, garbage=picker.metrics)
 
 
 async def observe(picker: Picker, until: float, report: Report) -> None:
