@@ -1,8 +1,8 @@
 """Loads a real `endpick serve` with floods, faults and reloads: `make soak`, or `python -m benchmarks.soak --seconds 600`.
 
-Model servers: twelve that answer, one that refuses connections, one whose metrics page is garbage. A plugin raises, returns NaN and blocks. An
-operator reloads right and wrong configurations while endpoints come and go, and ends the run with SIGTERM under load. Hostile clients
-repeat nine attacks. The run fails if a well-behaved gateway loses a request, a probe fails, memory grows, the metrics page exceeds
+Model servers: twelve that answer, one that refuses connections, one whose metrics page is garbage. A plugin raises, returns NaN and
+blocks. An operator reloads right and wrong configurations while endpoints come and go, and ends the run with SIGTERM under load. Hostile
+clients repeat nine attacks. The run fails if a well-behaved gateway loses a request, a probe fails, memory grows, the metrics page exceeds
 2 MiB, or the process does not exit with 0.
 """
 
