@@ -161,14 +161,6 @@ def test_an_endpoint_that_left_takes_its_load_with_it():
     assert bench.requests == [0, 0, 0]
 
 
-def test_without_a_table_it_counts_in_silence():
-    silent = instance(InflightLoadProducer).plugin
-    state = CycleState()
-    run = ProfileRunResult("p", pool().view().take([0]))
-    silent.before_request(InferenceRequest(id="r"), SchedulingResult("p", {"p": run}, ("x:1",)), HeadersForUpstream({}), state)
-    silent.response_ended(InferenceRequest(id="r"), END, state)
-
-
 def gauges(bench):
     """What is shown: requests and tokens by endpoint, fairness id and priority."""
     families = {family.name: family.samples for family in bench.instance.registry.collect()}
@@ -252,35 +244,3 @@ class LoadAgainstModel(RuleBasedStateMachine):
 
 TestLoadAgainstModel = LoadAgainstModel.TestCase
 TestLoadAgainstModel.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
-
-
-def test_flows_that_clients_choose_are_told_apart_up_to_a_number_and_all_are_counted(monkeypatch):
-    monkeypatch.setattr("endpick_builtin.producers.inflight_load.MOST_FLOWS", 4)
-    bench = Bench(size=2)
-    sent = [
-        bench.send(InferenceRequest(id="r", size_bytes=400, fairness_id=f"f{number}", priority=number % 2), p=0) for number in range(10)
-    ]
-    assert flows_on(bench) == {("f0", "0"): 1, ("f1", "1"): 1, ("f2", "0"): 1, ("f3", "1"): 1, ("other", "0"): 3, ("other", "1"): 3}
-    for each in sent[:3]:
-        bench.end(each)
-    assert flows_on(bench) == {("f3", "1"): 1, ("other", "0"): 3, ("other", "1"): 3}
-    sent += [bench.send(InferenceRequest(id="r", fairness_id="g"), p=0)]
-    assert flows_on(bench)["g", "0"] == 1
-    for each in sent:
-        bench.end(each)
-        bench.end(each)
-    assert flows_on(bench) == {}
-    assert bench.plugin._ledger._flows == 0
-
-
-def test_flows_of_an_endpoint_that_leaves_are_told_no_more():
-    bench = Bench(size=2)
-    sent = bench.send(InferenceRequest(id="r", fairness_id="g"), p=0)
-    bench.plugin.endpoint_removed("pool/e0")
-    bench.end(sent)
-    assert (flows_on(bench), bench.plugin._ledger._flows) == ({}, 0)
-
-
-def flows_on(bench):
-    [family] = [each for each in bench.instance.registry.collect() if each.name == "llm_d_epp_inflight_requests"]
-    return {(sample.labels["fairness_id"], sample.labels["priority"]): sample.value for sample in family.samples}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from random import Random
 
 import numpy as np
@@ -163,29 +162,3 @@ def test_estimated_tokens_of_text_match_as_its_bytes_do():
 def test_a_block_size_in_characters_is_pointed_out(caplog):
     instance(ApproxPrefixCacheProducer, blockSize=256)
     assert "blockSize has no effect" in caplog.text
-
-
-def test_of_a_request_that_has_left_no_media_are_kept():
-    cycle = Cycle(instance(MediaCacheProducer)).tokens(8, *(MediaPlace(Modality.IMAGE, f"{each}", each, 1) for each in range(4)))
-    cycle.run(p=0)
-    cycle.access.scope = cycle.producer.scope
-    assert cycle.state.private == {}
-
-
-def test_media_count_as_what_was_learnt_and_half_of_each_endpoint_is_forgotten_in_parts(monkeypatch):
-    monkeypatch.setattr("endpick_builtin.recency.FORGOTTEN_AT_ONCE", 3)
-    monkeypatch.setattr("endpick_builtin.producers.item_index.FORGOTTEN_AT_ONCE", 3)
-    producer = instance(MediaCacheProducer)
-    for row in range(3):
-        media = (MediaPlace(Modality.IMAGE, f"{row} {each}", each, 1) for each in range(10))
-        Cycle(producer).tokens(20, *media).run(p=row)
-    before, held, parts = producer.plugin.learnt_bytes(), [30], 1
-    while producer.plugin.forget_some():
-        parts += 1
-        held.append(producer.plugin._held._held)
-    assert max(first - second for first, second in pairwise(held)) <= 6
-    assert parts > 3
-    assert 0 < producer.plugin.learnt_bytes() == before // 2
-    for row in range(3):
-        producer.plugin.endpoint_removed(f"pool/e{row}")
-    assert producer.plugin.learnt_bytes() == 0

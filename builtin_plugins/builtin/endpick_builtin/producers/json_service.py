@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
@@ -68,23 +69,28 @@ class JsonService:
         """Whether `post` can be called."""
         return self._session is not None
 
-    async def post(self, path: str, question: object, headers: Mapping[str, str] | None = None) -> object:
-        """POST JSON and return the parsed answer; None for an empty one. The caller sets the timeout.
+    async def post(self, path: str, question: object, timeout_seconds: float, headers: Mapping[str, str] | None = None) -> object:
+        """POST JSON and return the parsed answer; None for an empty one.
 
         Raises:
-            Unavailable: the service did not answer with JSON and a 2xx status.
+            Unavailable: the service did not answer in time with JSON and a 2xx status.
         """
         url = f"{self.url}{path}"
         if self._session is None:
             raise Unavailable(f"{url} is not asked before `start` and after `stop`")
+        content = {"content-type": "application/json", "accept": "application/json", **(headers or {})}
         try:
             body = orjson.dumps(question)
-            content = {"content-type": "application/json", "accept": "application/json"}
-            async with self._session.post(url, data=body, allow_redirects=False, headers={**content, **(headers or {})}) as response:
+            async with (
+                asyncio.timeout(timeout_seconds),
+                self._session.post(url, data=body, allow_redirects=False, headers=content) as response,
+            ):
                 if not 200 <= response.status < 300:
                     raise Unavailable(f"POST {url} answered {response.status}")
                 answer = await read_limited(response, MAX_ANSWER_BYTES)
             return orjson.loads(answer) if answer else None
+        except TimeoutError as problem:
+            raise Unavailable(f"POST {url}: no answer within {timeout_seconds:g} s") from problem
         except orjson.JSONDecodeError as problem:
             raise Unavailable(f"POST {url}: the answer is no JSON: {problem}") from problem
         except (aiohttp.ClientError, OSError, TypeError, ValueError) as problem:

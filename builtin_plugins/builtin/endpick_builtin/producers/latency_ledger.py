@@ -1,4 +1,4 @@
-"""What requests ask of latencies, and what each endpoint is streaming because of them."""
+"""Latency objectives of requests, and the requests that each endpoint is streaming."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from itertools import count
 
 from endpick_builtin.producers.latency_service import Features, Prediction
 
-_SLACK = 64
 TTFT_HEADERS = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
 TPOT_HEADERS = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
+_SLACK = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Objectives:
-    """What a request asks for, in seconds; 0 where it asks for nothing."""
+    """A request's latency objectives in seconds; 0 if it has none."""
 
     ttft: float = 0.0
     tpot: float = 0.0
 
     @classmethod
     def of(cls, headers: Mapping[str, str]) -> Objectives:
-        """Read from the headers, in milliseconds; what is no number, not finite or negative counts as not sent."""
+        """Read from headers in milliseconds; invalid and negative values count as absent."""
         return cls(_milliseconds(headers, TTFT_HEADERS) / 1000, _milliseconds(headers, TPOT_HEADERS) / 1000)
 
 
@@ -39,9 +39,14 @@ def _milliseconds(headers: Mapping[str, str], names: tuple[str, ...]) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Served:
-    """One request on its way: where to, what the endpoint was like, what was expected, and what the request asks for.
+    """One request in flight.
 
-    `prefill_row` is what the endpoint was like that works on the prompt, where that is another one; None where it is the same.
+    Attributes:
+        endpoint: Name of the endpoint that answers.
+        row: Features of that endpoint.
+        prediction: Expected latencies.
+        objectives: Requested latencies.
+        prefill_row: Features of the endpoint that processes the prompt, if it is another one.
     """
 
     endpoint: str
@@ -51,61 +56,56 @@ class Served:
     prefill_row: Features | None = None
 
     def samples(self, ttft_ms: float, tpot_ms: float, timestamp: str) -> list[Features]:
-        """What there is to learn; with an endpoint of its own for the prompt, that one took the time to the first token."""
+        """Training samples; a separate prefill endpoint gets the time to the first token."""
 
-        def took(row: Features, ttft: float, tpot: float) -> Features:
+        def sample(row: Features, ttft: float, tpot: float) -> Features:
             return {**row, "actual_ttft_ms": ttft, "actual_tpot_ms": tpot, "timestamp": timestamp}
 
         if self.prefill_row is None:
-            return [took(self.row, ttft_ms, tpot_ms)]
-        first, further = took(self.prefill_row, ttft_ms, 0.0), took(self.row, 0.0, tpot_ms)
-        return [first, further] if tpot_ms > 0 else [first]
+            return [sample(self.row, ttft_ms, tpot_ms)]
+        prefill, decode = sample(self.prefill_row, ttft_ms, 0.0), sample(self.row, 0.0, tpot_ms)
+        return [prefill, decode] if tpot_ms > 0 else [prefill]
 
 
 class _Running:
-    """The requests at one endpoint. Each new request asks about all endpoints, so nothing here looks at all that run."""
+    """The requests at one endpoint."""
 
-    __slots__ = ("asked", "requests", "tokens")
+    __slots__ = ("objectives", "requests", "tokens")
 
     def __init__(self) -> None:
         self.requests: dict[Served, int] = {}
-        """Each with its tokens, once its answer has begun."""
+        """Prompt tokens of each request whose answer has begun, else 0."""
         self.tokens = 0
-        self.asked: list[tuple[float, int, Served]] = []
-        """A heap of those that ask for a time for each further token; what has ended is passed over when it comes up."""
+        self.objectives: list[tuple[float, int, Served]] = []
+        """A heap by objective per token; ended requests are removed lazily."""
 
     def strictest(self) -> float:
-        """The shortest time that is asked for; infinite where none is."""
-        asked, requests = self.asked, self.requests
-        while asked and asked[0][2] not in requests:
-            heappop(asked)
-        return asked[0][0] if asked else math.inf
+        while self.objectives and self.objectives[0][2] not in self.requests:
+            heappop(self.objectives)
+        return self.objectives[0][0] if self.objectives else math.inf
 
     def tidy(self) -> None:
-        """Forget what has ended and has not come up, where that is most."""
-        if len(self.asked) > 2 * len(self.requests) + _SLACK:
-            self.asked = [each for each in self.asked if each[2] in self.requests]
-            heapify(self.asked)
+        if len(self.objectives) > 2 * len(self.requests) + _SLACK:
+            self.objectives = [each for each in self.objectives if each[2] in self.requests]
+            heapify(self.objectives)
 
 
 class DecodeLedger:
-    """Requests at each endpoint, and the tokens of those whose answer has begun."""
+    """Requests at each endpoint, and the prompt tokens of those whose answer has begun."""
 
     def __init__(self) -> None:
         self._running: dict[str, _Running] = {}
         self._numbers = count()
 
     def begin(self, served: Served) -> None:
-        """A request goes to its endpoint, where its prompt is worked on first."""
-        running = self._running.get(served.endpoint)
-        if running is None:
-            running = self._running[served.endpoint] = _Running()
+        """Add a request, whose prompt is processed first."""
+        running = self._running.setdefault(served.endpoint, _Running())
         running.requests[served] = 0
         if served.objectives.tpot > 0:
-            heappush(running.asked, (served.objectives.tpot, next(self._numbers), served))
+            heappush(running.objectives, (served.objectives.tpot, next(self._numbers), served))
 
     def decode(self, served: Served) -> None:
-        """Its answer begins; nothing where the endpoint has left since."""
+        """Record that its answer begins."""
         running = self._running.get(served.endpoint)
         if running is not None and served in running.requests:
             tokens = int(served.row["input_token_length"])
@@ -113,7 +113,7 @@ class DecodeLedger:
             running.requests[served] = tokens
 
     def end(self, served: Served) -> None:
-        """It is over; a second time changes nothing."""
+        """Remove it; idempotent."""
         running = self._running.get(served.endpoint)
         if running is not None:
             running.tokens -= running.requests.pop(served, 0)
@@ -122,15 +122,15 @@ class DecodeLedger:
                 del self._running[served.endpoint]
 
     def forget(self, endpoint: str) -> None:
-        """The endpoint has left."""
+        """Forget an endpoint."""
         self._running.pop(endpoint, None)
 
     def tokens(self, endpoint: str) -> int:
-        """Prompt tokens of the requests whose answers it is streaming."""
+        """Prompt tokens of the requests whose answers the endpoint is streaming."""
         running = self._running.get(endpoint)
         return 0 if running is None else running.tokens
 
     def strictest(self, endpoint: str) -> float:
-        """The shortest time for a further token that a request there asks for, in seconds; infinite where none asks."""
+        """The shortest objective per token at the endpoint, in seconds; infinite if there is none."""
         running = self._running.get(endpoint)
         return math.inf if running is None else running.strictest()
