@@ -37,7 +37,8 @@ def loaded_class(candidate: Candidate) -> type:
     return loaded.plugin
 
 
-CLASSES = list(dict.fromkeys(loaded_class(one) for one in discover() if one.is_builtin))
+OURS = {"endpick", "endpick-kubernetes", "endpick-kv-events"}
+CLASSES = list(dict.fromkeys(loaded_class(one) for one in discover() if one.distribution in OURS))
 
 
 NEED_PARAMETERS = {BurstPrefixCacheProducer, ByLabelFilter, HttpPoolSource, KubernetesDiscovery, OtlpSource, SessionIdProducer}

@@ -118,7 +118,7 @@ class VideoEstimate(Parameters):
     default_duration: Annotated[
         float, Field(alias="defaultDuration", gt=0, description=f"Seconds without a header `{VIDEO_DURATION}`.")
     ] = 10.0
-    tokens_per_frame: Annotated[FrameTokens, Field(alias="tokensPerFrame", description="Tokens of a frame.")] = FrameTokens()
+    tokens_per_frame: Annotated[FrameTokens, Field(alias="tokensPerFrame", description="Tokens counted per frame.")] = FrameTokens()
     frames: Annotated[FrameCount, Field(description="Frames that count.")] = FrameCount()
     max_video_tokens: Annotated[int, Field(alias="maxVideoTokens", ge=0, description="Maximum tokens per video; 0: no limit.")] = 0
 

@@ -15,7 +15,6 @@ MAX_MEDIA_TOKENS = 1 << 18
 """Tokens of all media of a request: headers and image sizes can claim any number."""
 _TOKEN_TYPE = np.dtype("<u4")
 _LOW_32_BITS = 0xFFFFFFFF
-_LONG = 1 << 20
 
 
 def identifier_of(media: Media) -> str:
@@ -28,9 +27,7 @@ def _hash(media: Media) -> int:
 
 
 def packed(text: bytes) -> PromptTokens:
-    """Text as little-endian tokens of four bytes, zero-padded; a long text is not copied, and loses a partial last token."""
-    if len(text) > _LONG:
-        return PromptTokens(np.frombuffer(text, dtype=_TOKEN_TYPE, count=len(text) // BYTES_PER_TOKEN))
+    """Text as little-endian tokens of four bytes, zero-padded."""
     padded = text + bytes(-len(text) % BYTES_PER_TOKEN)
     return PromptTokens(np.frombuffer(padded, dtype=_TOKEN_TYPE))
 
