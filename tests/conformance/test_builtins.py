@@ -37,8 +37,7 @@ def loaded_class(candidate: Candidate) -> type:
     return loaded.plugin
 
 
-OURS = {"endpick", "endpick-kubernetes", "endpick-kv-events"}
-CLASSES = list(dict.fromkeys(loaded_class(one) for one in discover() if one.distribution in OURS))
+CLASSES = list(dict.fromkeys(loaded_class(one) for one in discover() if one.is_builtin))
 
 
 NEED_PARAMETERS = {BurstPrefixCacheProducer, ByLabelFilter, HttpPoolSource, KubernetesDiscovery, OtlpSource, SessionIdProducer}

@@ -173,7 +173,7 @@ class PrecisePrefixCacheParameters(Parameters):
     token_processor: Annotated[TokenProcessorParameters, Field(alias="tokenProcessorConfig", description="Blocks and their keys.")] = (
         TokenProcessorParameters()
     )
-    indexer: Annotated[IndexerParameters, Field(alias="indexerConfig", description="The block index.")] = IndexerParameters()
+    indexer: Annotated[IndexerParameters, Field(alias="indexerConfig", description="Size and weights of the index.")] = IndexerParameters()
     kv_events: Annotated[KvEventsParameters, Field(alias="kvEventsConfig", description="Source of the events.")] = KvEventsParameters()
     speculative_indexing: Annotated[
         bool, Field(alias="speculativeIndexing", description="Count a request's blocks as held from the moment it is sent.")
