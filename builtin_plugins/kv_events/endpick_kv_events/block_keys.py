@@ -17,7 +17,7 @@ from xxhash import xxh64_intdigest
 
 Tokens: TypeAlias = npt.NDArray[np.uint32]
 Extras: TypeAlias = Sequence[tuple[str, ...]]
-"""What distinguishes each block besides its tokens: overlapping media; the cache salt in the first block."""
+"""For each block its media; the first block also has the cache salt."""
 
 BYTES_PER_TOKEN: Final = 4
 _KNOWN_KEYS: Final = 65_536
@@ -49,7 +49,7 @@ class BlockKeys:
 
     @property
     def new_tokens(self) -> int:
-        """Tokens hashed with FNV so far in this process; it takes 0.6 µs each, and nothing else costs as much."""
+        """Tokens hashed with FNV so far in this process, at 0.6 µs each."""
         return _cbor_fnv_key.cache_info().misses * self.block_size_tokens
 
     def root(self, model: str) -> int:

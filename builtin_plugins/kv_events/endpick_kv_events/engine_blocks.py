@@ -14,23 +14,13 @@ from endpick_kv_events.messages import BlocksRemoved, BlocksStored, KvEvent
 from endpick_kv_events.tier_index import TierIndex
 
 FULL_ATTENTION = frozenset({"", "full_attention", "mla_attention", "sink_full_attention"})
-"""Cache kinds that hold whole prefixes; sliding-window and state caches hold parts."""
 RECENT_BLOCKS = 32_768
 _DROPPED_SHARE = 16
 
 
 @dataclass(slots=True)
 class Applied:
-    """Counts of what events changed.
-
-    Attributes:
-        admitted: Blocks stored.
-        evicted: Blocks removed.
-        suppressed: Removals that left another copy of the block.
-        dropped: Blocks dropped over capacity.
-        skipped_stores: Ignored events by cache kind and reason.
-        skipped_removals: The same for removals.
-    """
+    """Numbers of blocks changed, and of ignored events by cache kind and reason."""
 
     admitted: int = 0
     evicted: int = 0
@@ -42,14 +32,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class _PartialBlock:
-    """The beginning of one of our blocks, if an engine's block ends inside it.
-
-    Attributes:
-        key: Key of the block before it.
-        tokens: The tokens so far.
-        extras: The extras so far.
-        hashes: The engine's blocks that it overlaps so far.
-    """
+    """The beginning of one of our blocks: the key before it, its tokens, extras and engine hashes so far."""
 
     key: int
     tokens: Tokens
@@ -72,12 +55,10 @@ class EngineBlocks:
         self._size = 0
         self._partial: dict[int, _PartialBlock] = {}
         self._copies: dict[tuple[str, int], dict[int, int]] = {}
-        """How often each block is stored, by tier and group."""
         self._excluded: dict[int, str] = {}
         self._recent: OrderedDict[int, int] = OrderedDict()
         """The last stored keys, with their position in the sequence of stores."""
         self.stores = 0
-        """Blocks stored so far; see `disprove`."""
 
     def __len__(self) -> int:
         return self._size
@@ -132,7 +113,6 @@ class EngineBlocks:
             self._place(event, event.hashes, applied)
 
     def _map(self, event: BlocksStored, model: str) -> None:
-        """Find the keys of the engine's blocks."""
         start = self._beginning(event, model)
         ours, theirs = self._block_keys.block_size_tokens, event.block_size
         if ours == theirs and not start.hashes:
@@ -162,7 +142,6 @@ class EngineBlocks:
                 self._partial[engine_hash] = _PartialBlock(key, tokens[full * ours : end].copy(), extras[full], (*before, *inside))
 
     def _beginning(self, event: BlocksStored, model: str) -> _PartialBlock:
-        """What precedes the event's first token."""
         if event.parent is None:
             return _PartialBlock(self._block_keys.root(model), event.tokens[:0])
         return self._partial.get(event.parent) or _PartialBlock(self._keys[event.parent][-1], event.tokens[:0])

@@ -66,7 +66,6 @@ def source_of(answer: bytes, endpoint: Endpoint, rank: int) -> EventSource | Non
 
 
 def _reachable(endpoint: Endpoint, address: str) -> str:
-    """Replaces a wildcard host by the endpoint's."""
     return _WILDCARD.sub(lambda found: f"{found[1]}{bracketed(endpoint.host)}{found[3]}", address)
 
 

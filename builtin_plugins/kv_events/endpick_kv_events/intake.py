@@ -175,7 +175,7 @@ class KvIntake:
             self._logger.warning("cannot subscribe to %s for KV events of %s: %s", address, publisher.endpoint.name, problem)
 
     async def _addresses(self, endpoint: Endpoint) -> tuple[str, str]:
-        """Where an endpoint publishes and replays: as the server says, or the configured ports plus its rank."""
+        """Addresses for events and replay: from the server, or the configured ports plus the rank."""
         discovery, rank = self._parameters.pod_discovery, _rank(endpoint)
         host = bracketed(endpoint.host)
         events = f"tcp://{host}:{discovery.socket_port + rank}"
@@ -194,7 +194,6 @@ class KvIntake:
             self._metrics.reconnections.labels(pod).inc()
 
     async def _accept(self, socket: zmq.asyncio.Socket, is_bound: bool) -> None:
-        """Receive from publishers that connect to `zmqEndpoint`."""
         with socket:
             while not is_bound:  # after a reload, the previous instance may still hold the address
                 await asyncio.sleep(_POOL_SECONDS)

@@ -27,12 +27,9 @@ class BlocksStored:
         hashes: The engine's own hashes, one per block.
         parent: Hash of the preceding block; None at the beginning of a prompt.
         tokens: Shape `(blocks * block_size,)`; empty if known blocks were copied to another tier.
-        block_size: Tokens per block.
-        tier: Kind of memory, in lower case.
-        adapter: LoRA adapter; empty for the base model.
-        extras: Media and salts of each block; empty if no block has any.
+        extras: Media and salts of each block, or empty.
         group: Index of the cache group of a hybrid model.
-        cache_kind: Attention type of the group; empty if unknown.
+        cache_kind: Attention type of the group, or empty.
     """
 
     hashes: tuple[int, ...]
@@ -65,13 +62,7 @@ KvEvent: TypeAlias = BlocksStored | BlocksRemoved | AllBlocksCleared
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One decoded message.
-
-    Attributes:
-        time: The engine's clock, in seconds.
-        events: In order.
-        undecodable: How many events were left out: of an unknown type, or malformed.
-    """
+    """One decoded message; `undecodable` events were unknown or malformed."""
 
     time: float
     events: Sequence[KvEvent]

@@ -124,7 +124,7 @@ class IndexerParameters(Parameters):
 
 
 class PodDiscoveryParameters(Parameters):
-    """Where each endpoint's publisher listens."""
+    """Ports of the endpoints' publishers."""
 
     socket_port: Annotated[
         int, Field(alias="socketPort", ge=1, le=65535, description="Port of rank 0's publisher; rank n uses this port plus n.")
@@ -152,7 +152,7 @@ class KvEventsParameters(Parameters):
     )
     discover_pods: Annotated[bool, Field(alias="discoverPods", description="Subscribe to each endpoint's publisher.")] = True
     pod_discovery: Annotated[
-        PodDiscoveryParameters, Field(alias="podDiscoveryConfig", description="Where the endpoints' publishers listen.")
+        PodDiscoveryParameters, Field(alias="podDiscoveryConfig", description="Ports or discovery of the publishers.")
     ] = PodDiscoveryParameters()
 
     @model_validator(mode="after")

@@ -18,7 +18,7 @@ from endpick_kv_events.parameters import PrecisePrefixCacheParameters
 from endpick_kv_events.tier_index import DEFAULT_TIER, SPECULATIVE, Speculation, TierIndex
 
 MAX_NEW_TOKENS: Final = 32 * 1024
-"""Tokens of one request hashed with FNV for the first time: they take 20 ms. Later blocks of the request do not match."""
+"""Tokens of one request hashed with FNV for the first time, which takes 20 ms."""
 MAX_SPECULATED_BLOCKS: Final = 2048
 """Speculative blocks of one request that no endpoint holds."""
 _BLOCKS_PER_CHECK: Final = 16
@@ -26,11 +26,10 @@ _BLOCKS_PER_CHECK: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """The result for one request; arrays have one entry per endpoint of the pool.
+    """Matches of one request; arrays have one entry per endpoint of the pool.
 
     Attributes:
         total: Full blocks of all prompts.
-        keys: Keys of the blocks that were looked up.
         matched: Weighted leading blocks, rounded down, times the endpoint's calibration.
         cached: Leading blocks in any tier.
         beyond_device: Leading blocks in tiers other than device memory.

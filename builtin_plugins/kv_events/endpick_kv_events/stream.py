@@ -1,4 +1,4 @@
-"""Orders one publisher's messages: detects gaps and restarts, and replays what was missed."""
+"""Orders one publisher's messages: detects gaps and restarts, and replays gaps."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Phase(Enum):
 
 
 class Action(Enum):
-    """What to do with a message."""
+    """Reaction to a message."""
 
     APPLY = auto()
     DROP = auto()
     CATCH_UP = auto()
-    """Replay what is missing, and hold the message until then."""
+    """Hold the message until the gap is replayed."""
     START_OVER = auto()
     """Forget all blocks, then as `CATCH_UP`."""
     HOLD = auto()
@@ -77,14 +77,7 @@ class KvStream:
         on_applied: Callable[[Applied], None],
         on_verdict: Callable[[Verdict], None],
     ) -> None:
-        """Wire up the stream.
-
-        Args:
-            blocks: The engine's blocks.
-            start_replay: Starts to fetch messages from this number on; False if impossible. `replayed` and `replay_ended` follow.
-            on_applied: Called with the changes of each applied message.
-            on_verdict: Called with the verdict on each published message.
-        """
+        """`start_replay` starts to fetch messages from a number on, unless it returns False; `replayed` and `replay_ended` follow."""
         self.blocks = blocks
         self._start_replay, self._on_applied, self._on_verdict = start_replay, on_applied, on_verdict
         self._phase = Phase.LIVE

@@ -19,13 +19,7 @@ _UNLISTED_WEIGHT = 1.0
 
 @dataclass(frozen=True, slots=True)
 class TierMatch:
-    """How much of a prompt each slot's endpoint holds; arrays have shape `(slots,)`.
-
-    Attributes:
-        blocks: Leading blocks without a gap, in any tier.
-        weighted: The same, each block weighted by its best tier.
-        by_tier: Leading blocks by tier.
-    """
+    """Leading blocks of a prompt at each slot: in any tier, weighted by the best tier, and by tier. Shape `(slots,)`."""
 
     blocks: FloatArray
     weighted: FloatArray
@@ -99,7 +93,7 @@ class TierIndex:
         return self._by_tier(keys, blocks, weights)
 
     def _by_tier(self, keys: Sequence[int], blocks: FloatArray, weights: Mapping[str, float]) -> TierMatch:
-        """Counts runs of blocks with the same holders rather than single blocks: prompts have few runs."""
+        """Works on runs of blocks with the same holders, because prompts have few."""
         size, deepest = len(blocks), int(blocks.max(initial=0.0))
         by_tier = {tier: np.zeros(size) for tier in weights}
         weighted, order = np.zeros(size), sorted(weights, key=lambda tier: -weights[tier])

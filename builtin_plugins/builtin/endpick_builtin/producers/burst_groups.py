@@ -10,13 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One request of a burst.
-
-    Attributes:
-        hashes: Chained block hashes of its prompt.
-        candidates: Names of the endpoints that may serve it.
-        weight: Its contribution to an endpoint's load.
-    """
+    """One request of a burst, with the chained block hashes of its prompt and the endpoints that may serve it."""
 
     hashes: tuple[int, ...]
     candidates: frozenset[str]
@@ -48,12 +42,11 @@ def units_of(members: Sequence[Member], min_colocate_blocks: int) -> list[list[i
 def assigned(
     members: Sequence[Member], running: Mapping[str, float], *, max_per_replica: int = -1, min_colocate_blocks: int = 0
 ) -> list[str | None]:
-    """Assign an endpoint to each member; None if it belongs to no group, or its group has no endpoint in common.
+    """Assign an endpoint to each member; None without a group, or without an endpoint that the whole group may use.
 
-    A group stays together, unless `max_per_replica` splits it into parts; once every endpoint has a part, the rest is spread one by one.
-    The first part goes to the endpoint with the longest common prefix of at least `min_colocate_blocks`, among endpoints below the fair
-    share of the burst, ceil(total load / endpoints). Otherwise, and for further parts, it goes to an endpoint without a part of the
-    group. Ties are broken by least load in this burst, fewest running requests, and name.
+    `max_per_replica` splits a group into parts; once every endpoint has a part, the rest is spread one by one. The first part goes to
+    the endpoint with the longest common prefix of at least `min_colocate_blocks`, among endpoints below the fair share,
+    ceil(total load / endpoints); other parts go to endpoints without a part. Ties are broken by load, running requests and name.
 
     Args:
         members: In order of arrival.
@@ -84,8 +77,6 @@ def assigned(
 
 
 class _Burst:
-    """Assignments of the burst so far."""
-
     def __init__(self, names: Sequence[str], running: Mapping[str, float], min_colocate_blocks: int, fair_share: int) -> None:
         self.loads = dict.fromkeys(names, 0.0)
         self._bits = {name: 1 << place for place, name in enumerate(names)}
@@ -97,7 +88,6 @@ class _Burst:
         self._fair_share = fair_share
 
     def place(self, names: Collection[str], hashes: Sequence[int]) -> None:
-        """Record that a prompt was assigned to these endpoints."""
         bits = sum(map(self._bits.__getitem__, names))
         if bits and self._min_colocate_blocks > 0:
             holders = self._holders
@@ -105,7 +95,6 @@ class _Burst:
                 holders[block] = holders.get(block, 0) | bits
 
     def sharing(self, names: Collection[str], hashes: Sequence[int]) -> str | None:
-        """The endpoint below its fair share that shares the longest prefix, if it is long enough."""
         if self._min_colocate_blocks <= 0:
             return None
         found, shared = 0, 0
@@ -125,7 +114,6 @@ class _Burst:
             bits ^= lowest
 
     def least_loaded(self, names: Collection[str]) -> str:
-        """The endpoint with the least load."""
         return min(names, key=self._burden)
 
     def _burden(self, name: str) -> tuple[float, float, str]:

@@ -37,7 +37,7 @@ _SIZE_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
 class BurstPrefixParameters(Parameters):
-    """What counts as a burst, and how it is spread."""
+    """Window, grouping and balance of bursts."""
 
     window_duration_ms: Annotated[
         int, Field(alias="windowDurationMs", gt=0, le=10_000, description="Length of the window in milliseconds, from its first request.")

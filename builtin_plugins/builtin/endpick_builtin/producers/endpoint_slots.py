@@ -1,7 +1,4 @@
-"""Sets of endpoints as integers, one bit per endpoint, for indexes that look up who holds a block.
-
-Compiled, so it imports no plugin.
-"""
+"""Sets of endpoints as integers, one bit per endpoint. Compiled, so it imports no plugin."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ import numpy as np
 from endpick.api.endpoints import BoolArray, FloatArray
 
 ALL_SLOTS: Final = -1
-"""All bits set."""
 _MANY: Final = 12
 
 
@@ -21,9 +17,7 @@ class EndpointSlots:
 
     def __init__(self) -> None:
         self.slot_of: dict[str, int] = {}
-        """Slots by endpoint name; read-only."""
         self.count = 0
-        """Number of slots, taken or free; read-only."""
         self._free: list[int] = []
 
     def of(self, name: str) -> int:

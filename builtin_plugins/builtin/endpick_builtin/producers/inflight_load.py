@@ -39,87 +39,77 @@ from endpick.api import (
     ignored,
 )
 
-Flow: TypeAlias = tuple[str, int]
+_Flow: TypeAlias = tuple[str, int]
 """Fairness id and priority."""
-LABELS = ("endpoint_name", "namespace", "producer_name", "fairness_id", "priority")
+_LABELS = ("endpoint_name", "namespace", "producer_name", "fairness_id", "priority")
 
 
 @dataclass(slots=True)
-class Sum:
-    """Requests and tokens of one flow in flight to one endpoint."""
-
+class _Sum:
     requests: int = 0
     tokens: int = 0
 
 
 @dataclass(slots=True)
-class Load:
-    """Requests and tokens in flight to one endpoint."""
-
+class _Load:
     endpoint: Endpoint
     requests: int = 0
     tokens: int = 0
-    flows: dict[Flow, Sum] = field(default_factory=dict)
+    flows: dict[_Flow, _Sum] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
-class Charge:
+class _Charge:
     """One request's share of a load; empty once released."""
 
-    load: Load
-    flow: Flow
+    load: _Load
+    flow: _Flow
     requests: int
     prompt_tokens: int
     output_tokens: int
 
 
-class LoadLedger:
+class _LoadLedger:
     """Loads by endpoint. Releasing a charge of a removed endpoint has no effect."""
 
-    def __init__(self, publish: Callable[[Load], None]) -> None:
-        """`publish` is called with each changed load."""
+    def __init__(self, publish: Callable[[_Load], None]) -> None:
         self._publish = publish
-        self._loads: dict[str, Load] = {}
+        self._loads: dict[str, _Load] = {}
         self._label = LabelLimit()
 
-    def load_of(self, endpoint: Endpoint) -> Load:
-        """The endpoint's load."""
-        return self._loads.get(endpoint.name) or Load(endpoint)
+    def load_of(self, endpoint: Endpoint) -> _Load:
+        return self._loads.get(endpoint.name) or _Load(endpoint)
 
-    def loads(self) -> Iterable[Load]:
-        """All loads that are not empty."""
+    def loads(self) -> Iterable[_Load]:
         return self._loads.values()
 
-    def charge(self, endpoint: Endpoint, flow: Flow, prompt_tokens: int, output_tokens: int) -> Charge:
-        """Add a request to an endpoint's load."""
-        load = self._loads.setdefault(endpoint.name, Load(endpoint))
-        charge = Charge(load, (self._label(flow[0]), flow[1]), 1, prompt_tokens, output_tokens)
+    def charge(self, endpoint: Endpoint, flow: _Flow, prompt_tokens: int, output_tokens: int) -> _Charge:
+        load = self._loads.setdefault(endpoint.name, _Load(endpoint))
+        charge = _Charge(load, (self._label(flow[0]), flow[1]), 1, prompt_tokens, output_tokens)
         self._add(charge, 1, prompt_tokens + output_tokens)
         return charge
 
-    def release_prompt(self, charge: Charge) -> None:
-        """Remove the prompt tokens, which have been processed."""
+    def release_prompt(self, charge: _Charge) -> None:
         tokens, charge.prompt_tokens = charge.prompt_tokens, 0
         self._add(charge, 0, -tokens)
 
-    def release(self, charge: Charge) -> None:
-        """Remove the request; idempotent."""
+    def release(self, charge: _Charge) -> None:
+        """Idempotent."""
         requests, tokens = charge.requests, charge.prompt_tokens + charge.output_tokens
         charge.requests = charge.prompt_tokens = charge.output_tokens = 0
         self._add(charge, -requests, -tokens)
 
     def forget(self, name: str) -> None:
-        """Forget an endpoint."""
         self._loads.pop(name, None)
 
-    def _add(self, charge: Charge, requests: int, tokens: int) -> None:
+    def _add(self, charge: _Charge, requests: int, tokens: int) -> None:
         load = charge.load
         if self._loads.get(load.endpoint.name) is not load:
             return  # released already, or the endpoint has left
         load.requests += requests
         load.tokens += tokens
         self._publish(load)
-        of_flow = load.flows.setdefault(charge.flow, Sum())
+        of_flow = load.flows.setdefault(charge.flow, _Sum())
         of_flow.requests += requests
         of_flow.tokens += tokens
         if not of_flow.requests:
@@ -128,19 +118,17 @@ class LoadLedger:
             del self._loads[load.endpoint.name]
 
 
-class InflightGauges(Collector):
+class _InflightGauges(Collector):
     """Requests and tokens in flight by endpoint, fairness id and priority; series without requests are absent."""
 
-    def __init__(self, producer_name: str, ledger: LoadLedger) -> None:
+    def __init__(self, producer_name: str, ledger: _LoadLedger) -> None:
         self._producer_name = producer_name
         self._ledger = ledger
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """The families without samples."""
         return iter(_families())
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Both families."""
         requests, tokens = _families()
         for load in self._ledger.loads():
             namespace, _, name = load.endpoint.name.rpartition("/")
@@ -153,8 +141,8 @@ class InflightGauges(Collector):
 
 def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
     return (
-        GaugeMetricFamily("llm_d_epp_inflight_requests", "Requests sent to an endpoint that have not come back.", labels=LABELS),
-        GaugeMetricFamily("llm_d_epp_inflight_tokens", "Estimated tokens that an endpoint still has to process.", labels=LABELS),
+        GaugeMetricFamily("llm_d_epp_inflight_requests", "Requests sent to an endpoint that have not come back.", labels=_LABELS),
+        GaugeMetricFamily("llm_d_epp_inflight_tokens", "Estimated tokens that an endpoint still has to process.", labels=_LABELS),
     )
 
 
@@ -223,10 +211,10 @@ class InflightLoadProducer(
         super().__init__(name, parameters, context)
         self._matches = PREFIX_MATCH_BLOCKS.from_producer(parameters.prefix_match_info_producer_name)
         self._blocks = PREFIX_BLOCKS.from_producer(parameters.prefix_match_info_producer_name)
-        self._ledger = LoadLedger(self._publish)
+        self._ledger = _LoadLedger(self._publish)
         self._known: object = None
         if context.registry is not None:
-            context.registry.register(InflightGauges(name, self._ledger))
+            context.registry.register(_InflightGauges(name, self._ledger))
 
     def produce(self, request: InferenceRequest, endpoints: Endpoints, state: CycleState) -> None:
         """Compute the uncached tokens, and publish the load of endpoints that joined the pool."""
@@ -239,12 +227,12 @@ class InflightLoadProducer(
         state.put_column(UNCACHED_REQUEST_TOKENS, endpoints, uncached)
 
     def before_request(self, request: InferenceRequest, result: SchedulingResult, headers: UpstreamHeaders, state: CycleState) -> None:
-        """Charge the picked endpoints."""
+        """_Charge the picked endpoints."""
         parameters, blocks, prompt = self.parameters, state.get(self._blocks), prompt_tokens(request, state.get(TOKENIZED_PROMPT))
         output, flow = 0, (request.fairness_id, request.priority)
         if parameters.add_estimated_output_tokens:
             output = output_tokens(prompt, parameters.output_ratio, request.max_output_tokens, parameters.max_estimated_output_tokens)
-        charges: dict[str, Charge] = {}
+        charges: dict[str, _Charge] = {}
         for profile, run in result.runs.items():
             if run.picked is not None:
                 first = run.picked.take([0])
@@ -269,13 +257,13 @@ class InflightLoadProducer(
         """Forget the endpoint's load."""
         self._ledger.forget(name)
 
-    def _publish(self, load: Load) -> None:
+    def _publish(self, load: _Load) -> None:
         columns = self.context.columns
         if columns is not None:
             columns.set(INFLIGHT_REQUESTS, float(load.requests), load.endpoint)
             columns.set(INFLIGHT_TOKENS, float(load.tokens), load.endpoint)
 
 
-def _charges(state: CycleState) -> dict[str, Charge]:
-    charges: dict[str, Charge] = state.private.get("charges", {})  # type: ignore[assignment]
+def _charges(state: CycleState) -> dict[str, _Charge]:
+    charges: dict[str, _Charge] = state.private.get("charges", {})  # type: ignore[assignment]
     return charges

@@ -39,15 +39,7 @@ def _milliseconds(headers: Mapping[str, str], names: tuple[str, ...]) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Served:
-    """One request in flight.
-
-    Attributes:
-        endpoint: Name of the endpoint that answers.
-        row: Features of that endpoint.
-        prediction: Expected latencies.
-        objectives: Requested latencies.
-        prefill_row: Features of the endpoint that processes the prompt, if it is another one.
-    """
+    """One request in flight; `prefill_row` has the features of a separate prefill endpoint."""
 
     endpoint: str
     row: Features
@@ -68,8 +60,6 @@ class Served:
 
 
 class _Running:
-    """The requests at one endpoint."""
-
     __slots__ = ("objectives", "requests", "tokens")
 
     def __init__(self) -> None:

@@ -36,14 +36,10 @@ class LatencySettings:
     """Settings from llm-d's environment variables.
 
     Attributes:
-        training_url: URL of the trainer.
-        prediction_urls: URLs of the predictors; each question goes to a random one.
+        prediction_urls: Each question goes to a random one.
         sample_size: Maximum samples per flush, chosen at random.
-        flush_seconds: Interval between flushes.
-        timeout_seconds: Timeout of an answer.
         window_seconds: How long questions are collected into one.
         max_rows: Rows that end the window at once; 0: only the predictor's limit.
-        max_questions: Concurrent questions.
     """
 
     training_url: str = "http://localhost:8000"

@@ -91,8 +91,6 @@ class PredictedLatencyParameters(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """Keys read from the producers that the parameters name."""
-
     matches: DataKey[float]
     load: DataKey[float]
     media: DataKey[int]
@@ -291,7 +289,6 @@ class PredictedLatencyProducer(
 
 
 def _prefilled_by(result: SchedulingResult) -> str:
-    """The endpoint picked for prefill; empty if there is none."""
     run = result.runs.get(_PREFILL)
     picked = run.picked if run is not None and result.primary != _PREFILL else None
     return picked.take([0]).members[0].name if picked is not None else ""

@@ -44,12 +44,12 @@ PREFILL_PROFILE: Final = "prefill"
 RATIO_BUCKETS: Final = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 BYTES_BUCKETS: Final = (0.0, *(float(2**power) for power in range(4, 17)))
 _MAX_PROMPTS: Final = 256
-"""Prompts of one request that are looked up: each counts as at least 1/256 of the block limit, however short it is."""
+"""Each prompt counts as at least 1/256 of the block limit."""
 _MAX_BLOCK_TOKENS: Final = 1 << 20
 _MAX_CACHE_TOKENS: Final = 1 << 40
 
 Sizes: TypeAlias = tuple[float, list[float]]
-"""The most frequent block size among the candidates, 0 for the configured one, and the reported size of each candidate."""
+"""The most frequent block size (0: the configured one), and the one that each candidate reports."""
 _NO_SIZES: Final[Sizes] = (0.0, [])
 
 
@@ -64,9 +64,7 @@ def _numbers(reported: FloatArray) -> list[float]:
     return values
 
 
-class PrefixMetrics:
-    """The metrics of one index."""
-
+class _PrefixMetrics:
     def __init__(self, registry: CollectorRegistry | None, entries: Callable[[], int]) -> None:
         prefix = "llm_d_epp_prefix_indexer_"
         size = Gauge(f"{prefix}size", "Prompt blocks held, counted once per endpoint.", registry=registry)
@@ -77,27 +75,19 @@ class PrefixMetrics:
         self._hit_bytes = Distributions(f"{prefix}hit_bytes", hit, (), BYTES_BUCKETS, registry).labels()
 
     def found(self, matched: float, blocks: int, block_size_tokens: int) -> None:
-        """Record that the picked endpoint holds `matched` blocks of a prompt."""
         self._hit_ratio.observe(matched / blocks)
         self._hit_bytes.observe(matched * block_size_tokens * BYTES_PER_TOKEN)
 
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """A request in flight whose promise will be checked.
-
-    Attributes:
-        promise: The match that the index predicted.
-        prompts: Fingerprints of its prompts.
-        uses: Stretches of held blocks: how many, and the insertion that last used them before this request.
-    """
-
     promise: Promise
     prompts: Sequence[bytes]
     uses: Sequence[tuple[int, int]]
+    """Stretches of held blocks: how many, and the last insertion that used them."""
 
     def use_of(self, position: int) -> int:
-        """The insertion that last used the matched block at this position; 0 if there is none."""
+        """The last insertion that used the matched block at this position; 0 if there is none."""
         for blocks, insertion in self.uses:
             if position < blocks:
                 return insertion
@@ -113,12 +103,11 @@ class ApproxPrefixCacheProducer(
     Tokens come from a `token-producer` if there is one; otherwise four bytes of text are one token. They are split into blocks of
     max(64, block size) tokens. With `autoTune` the block size is the one most candidates report.
 
-    When a request leaves, its blocks count as held by the picked endpoint, and by the one that a profile named `prefill` picked; the
-    least recently used blocks make room. Unlike llm-d, a match ends at the first missing block, an engine's number of blocks is
-    converted to our block size, and capacity is never exceeded. Matches of several prompts add up.
+    When a request leaves, its blocks count as held by the endpoints that the primary and the `prefill` profile picked; the least
+    recently used ones make room. Unlike llm-d, a match ends at the first missing block, an engine's number of blocks is converted to our
+    block size, and capacity is never exceeded. Matches of several prompts add up.
 
-    With `selfCheck` each match is multiplied by the endpoint's calibration, and blocks are dropped if the server reports fewer cached
-    tokens. Servers that report none are trusted.
+    `selfCheck` multiplies matches by the endpoint's calibration, and drops blocks that the server reports as uncached.
     """
 
     consumes_optional = (CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, TOKENIZED_PROMPT)
@@ -127,10 +116,9 @@ class ApproxPrefixCacheProducer(
     def __init__(self, name: str, parameters: ApproxPrefixCacheParameters, context: PluginContext) -> None:
         super().__init__(name, parameters, context)
         self._index = PrefixTree()
-        self._metrics = PrefixMetrics(context.registry, lambda: self._index.entries)
+        self._metrics = _PrefixMetrics(context.registry, lambda: self._index.entries)
         self._check = SelfCheck(context.registry) if parameters.self_check else None
         self._usage_reported = False
-        """Whether any server has reported cached tokens; before that, promises are not kept."""
         self._pool: object = None
         self._slot_of_member: RowArray = np.empty(0, dtype=np.intp)
         self._tune(_NO_SIZES)
@@ -235,10 +223,7 @@ class ApproxPrefixCacheProducer(
         return _Sent(Promise(endpoint, matched, total), prompts, uses)
 
     def _purge(self, sent: _Sent, found: int, finding: Finding) -> None:
-        """Drop everything last used before the missing block, since engines evict the least recently used.
-
-        The prompt itself stays, because the engine has just computed it, unless the endpoint keeps breaking promises.
-        """
+        """Drop what was last used before the missing block, as engines do, and the prompt itself if the endpoint is unreliable."""
         assert self._check is not None
         endpoint = sent.promise.endpoint
         purged = self._index.forget_unused_since(endpoint.name, sent.use_of(found))

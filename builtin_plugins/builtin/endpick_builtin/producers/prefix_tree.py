@@ -19,12 +19,10 @@ class _Branch:
     """A run of consecutive blocks without a fork.
 
     Attributes:
-        blocks: Their fingerprints, concatenated; empty for the root only.
-        length: Number of blocks.
-        parent: The preceding branch; None for the root.
-        children: Following branches by their first fingerprint.
+        blocks: Concatenated fingerprints; empty for the root.
+        children: By their first fingerprint.
         holders: Slots of the endpoints that hold all blocks, as bits.
-        partly: How many leading blocks other endpoints hold, by slot.
+        partly: Leading blocks held by other endpoints, by slot.
         uses: The last insertion that used the branch, by slot.
     """
 
@@ -40,7 +38,7 @@ class _Branch:
         self.uses: dict[int, int] = {}
 
     def common(self, prompt: bytes, start: int) -> int:
-        """Leading blocks shared with the prompt from byte `start` on; the first is known to match, the last not to."""
+        """Leading blocks shared with the prompt from byte `start` on; the first matches, the last does not."""
         least, most = 1, min(self.length, (len(prompt) - start) // FINGERPRINT_BYTES)
         while least < most:
             middle = (least + most + 1) // 2
@@ -51,13 +49,11 @@ class _Branch:
         return least
 
     def held(self, slot: int) -> int:
-        """Leading blocks that the endpoint holds."""
         if self.holders >> slot & 1:
             return self.length
         return 0 if self.partly is None else self.partly.get(slot, 0)
 
     def hold(self, slot: int, blocks: int) -> None:
-        """Record that the endpoint holds this many leading blocks."""
         if blocks == self.length:
             self.holders |= 1 << slot
             if self.partly is not None:
@@ -83,8 +79,8 @@ class _Holdings:
 
     Attributes:
         blocks: How many.
-        ends: For each insertion, oldest first, the deepest branch it used last. The other branches it used last are that branch's
-            ancestors, up to the first one that a later insertion used.
+        ends: For each insertion, oldest first, the deepest branch it used last. It also used that branch's ancestors last, up to the
+            first one that a later insertion used.
     """
 
     __slots__ = ("blocks", "ends")
@@ -95,12 +91,10 @@ class _Holdings:
 
 
 class PrefixTree:
-    """Prompts by endpoint, each bounded by the capacity of its cache.
+    """Prompts by endpoint; a prompt is its concatenated block fingerprints.
 
-    Prompts are concatenated block fingerprints, see `fingerprints`. Operations cost time per branch, not per block.
-
-    An endpoint that holds a block holds all before it. The least recently used blocks are dropped first, and of one prompt the last
-    blocks first, as engines do, so what remains of a prompt is always a prefix.
+    An endpoint that holds a block holds all before it: like engines, the tree drops the least recently used prompt first, from its end.
+    Operations take time per branch, not per block.
     """
 
     def __init__(self) -> None:
@@ -152,10 +146,7 @@ class PrefixTree:
         return counts
 
     def insert(self, name: str, prompt: bytes, capacity: int) -> None:
-        """Record that the endpoint holds this prompt, and drop its least recently used blocks beyond `capacity`.
-
-        Does nothing for an endpoint without a slot, which has left the pool.
-        """
+        """Record that the endpoint holds this prompt, and drop its least recently used blocks beyond `capacity`."""
         slot = self._slots.slot_of.get(name)
         if slot is None:
             return
@@ -248,7 +239,6 @@ class PrefixTree:
             del self._holdings[slot]
 
     def _split(self, branch: _Branch, length: int) -> _Branch:
-        """Split a branch after `length` blocks, and return the first part."""
         cut, parent = length * FINGERPRINT_BYTES, branch.parent
         assert parent is not None
         head = _Branch(branch.blocks[:cut], parent)
@@ -288,7 +278,6 @@ class PrefixTree:
         self._prune(end)
 
     def _drop_below(self, branch: _Branch, slot: int) -> int:
-        """Drop a branch and its descendants; returns how many blocks of them the endpoint held."""
         holdings = self._holdings[slot]
         before = holdings.blocks
         found, at = [branch], 0

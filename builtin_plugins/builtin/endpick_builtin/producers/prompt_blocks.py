@@ -1,7 +1,4 @@
-"""Splits prompts into blocks, and identifies these by chained hashes or by fingerprints.
-
-Compiled, so it imports no plugin.
-"""
+"""Splits prompts into blocks, identified by chained hashes or by fingerprints. Compiled, so it imports no plugin."""
 
 from __future__ import annotations
 
@@ -54,9 +51,9 @@ def block_hashes(text: bytes, root: int, block_size_tokens: int, limit: int | No
 def fingerprints(text: bytes, root: int, block_size_tokens: int, limit: int | None) -> bytes:
     """Fingerprint of each block, `FINGERPRINT_BYTES` each, concatenated; arguments as for `block_hashes`.
 
-    Unlike a chained hash, a fingerprint depends on its block only, and the first one on `root`. Blocks after the first 16 are computed
-    together: each block's 32-bit numbers are multiplied by random 64-bit factors and summed modulo 2^64, so that two different blocks
-    collide with probability 2^-33 at most (multilinear hashing: Lemire and Kaser, "Strongly Universal String Hashing is Fast", 2014).
+    A fingerprint depends on its block only, the first one also on `root`. After 16 blocks, the 32-bit numbers of each block are
+    multiplied by random 64-bit factors and summed modulo 2^64: different blocks collide with probability 2^-33 at most (multilinear
+    hashing, Lemire and Kaser, "Strongly Universal String Hashing is Fast", 2014).
     """
     size = block_size_tokens * BYTES_PER_TOKEN
     length = len(text) if limit is None else min(len(text), limit * size)

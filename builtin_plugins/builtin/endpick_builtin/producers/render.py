@@ -21,18 +21,11 @@ _CHAT_FIELDS = (
     "continue_final_message",
     "chat_template_kwargs",
 )
-"""Fields that influence the tokens of a conversation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A request to the renderer.
-
-    Attributes:
-        path: Path of the API.
-        body: JSON body.
-        has_parts: Whether message content comes in parts, which may be media and take longer.
-    """
+    """A request to the renderer; content in parts may be media, which take longer."""
 
     path: str
     body: JSONObject

@@ -1,15 +1,14 @@
 """Compares the matches that a prefix index predicts with the cached tokens that servers report.
 
-A request goes to an endpoint that, according to the index, holds `matched` of the prompt's `total` blocks. The server counts in its own
-tokens, so shares of the prompt are compared:
+The index predicts that the endpoint holds `matched` of the prompt's `total` blocks. Servers count tokens, so shares are compared:
 
     promised = matched / total                       reported = min(1, cached tokens / prompt tokens + 1 / total)
     agreement = min(1, reported / promised)          factor = factor + 0.05 * (agreement - factor), from 0.25 to 1
     drift = drift + 0.05 * ((promised - nearest) / max(promised, nearest) - drift)
 
-One block is allowed for because servers always compute the last one; `nearest` is the value closest to the promise between the reports
-with and without that block. The endpoint's matches are multiplied by its factor: ten failures in a row take it from 1 to 0.7. A promise
-is broken if less than half of it was kept and at least two blocks are missing; the index then drops blocks.
+One block is allowed for, because servers always compute the last one; `nearest` is the value closest to the promise between the reports
+with and without it. Matches are multiplied by the factor. If less than half of the promise was kept, and at least two blocks are missing,
+the promise is broken and the index drops blocks.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ SELF_CHECK: TypeAlias = Annotated[
 
 LOWEST_FACTOR = 0.25
 UNRELIABLE = 0.5
-"""An endpoint below this factor keeps breaking promises: it does not even keep the prompts it just computed."""
+"""Endpoints below this factor do not even keep the prompts they just computed."""
 _STEP = 0.05
 _KEPT = 0.5
 _BLOCKS_MISSING = 2
@@ -76,13 +75,10 @@ class _Record:
 
 
 class _Records(Collector):
-    """Metrics of all endpoints with a record."""
-
     def __init__(self, records: Mapping[str, _Record]) -> None:
         self._records = records
 
     def collect(self) -> Iterator[Metric]:
-        """One family per field."""
         checks = CounterMetricFamily("endpick_prefix_checks", "Matches compared with a server's report.", labels=_LABELS)
         broken = CounterMetricFamily("endpick_prefix_broken_promises", "Matches less than half confirmed.", labels=_LABELS)
         purged = CounterMetricFamily("endpick_prefix_purged_blocks", "Blocks dropped because they were disproved.", labels=_LABELS)

@@ -167,6 +167,5 @@ class TokenProducer(DataProducer[TokenProducerParameters]):
 
 
 def _authorization(request: InferenceRequest) -> dict[str, str]:
-    """The client's credential, for a renderer that requires the same as the model servers."""
     value = request.headers.get("authorization", "")
     return {"authorization": value} if value.isascii() and value.isprintable() and value else {}
